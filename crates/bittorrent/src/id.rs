@@ -1,0 +1,157 @@
+//! The two 20-byte names of BEP 3: what is shared, and who shares it.
+
+use std::{fmt, str::FromStr};
+
+use crate::Error;
+
+macro_rules! twenty_bytes {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name([u8; 20]);
+
+        impl $name {
+            /// Length in bytes.
+            pub const LEN: usize = 20;
+
+            /// Takes the bytes as they stand on the wire.
+            pub const fn new(bytes: [u8; 20]) -> Self {
+                Self(bytes)
+            }
+
+            /// The bytes as they stand on the wire.
+            pub const fn as_bytes(&self) -> &[u8; 20] {
+                &self.0
+            }
+        }
+
+        impl From<[u8; 20]> for $name {
+            fn from(bytes: [u8; 20]) -> Self {
+                Self(bytes)
+            }
+        }
+
+        impl From<$name> for [u8; 20] {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
+        impl AsRef<[u8]> for $name {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        /// 40 hexadecimal digits of either case.
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(hex: &str) -> Result<Self, Error> {
+                parse_hex(hex).map(Self)
+            }
+        }
+
+        /// 40 lower-case hexadecimal digits.
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        #[cfg(feature = "serde")]
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        #[cfg(feature = "serde")]
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                crate::id::deserialize_str(deserializer)
+            }
+        }
+    };
+}
+
+twenty_bytes! {
+    /// Names a torrent: the SHA-1 of a v1 info dictionary (BEP 3), or the SHA-256 of a v2 one cut to 20 bytes, which is
+    /// how trackers see it (BEP 52).
+    InfoHash
+}
+
+twenty_bytes! {
+    /// What a client calls itself (BEP 3, BEP 20). Chosen by the client and never a peer's identity in a swarm.
+    PeerId
+}
+
+fn parse_hex(hex: &str) -> Result<[u8; 20], Error> {
+    let digits: &[u8; 40] = hex.as_bytes().try_into().map_err(|_| Error::HexLength(hex.len()))?;
+    let digit = |at: usize| (digits[at] as char).to_digit(16).map(|d| d as u8).ok_or(Error::HexDigit(at));
+    let mut bytes = [0; 20];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = digit(2 * i)? << 4 | digit(2 * i + 1)?;
+    }
+    Ok(bytes)
+}
+
+#[cfg(feature = "serde")]
+pub(crate) fn deserialize_str<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: FromStr<Err = Error>,
+{
+    struct Visitor<T>(std::marker::PhantomData<T>);
+    impl<T: FromStr<Err = Error>> serde::de::Visitor<'_> for Visitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("40 hexadecimal digits")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+            text.parse().map_err(E::custom)
+        }
+    }
+    deserializer.deserialize_str(Visitor(std::marker::PhantomData))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEX: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    #[test]
+    fn hex_survives_a_round_trip_in_either_case() {
+        let id: InfoHash = HEX.parse().unwrap();
+        assert_eq!(id.to_string(), HEX);
+        assert_eq!(HEX.to_uppercase().parse(), Ok(id));
+        assert_eq!(id.as_bytes()[..3], [0x01, 0x23, 0x45]);
+    }
+
+    #[test]
+    fn wrong_hex_says_where() {
+        assert_eq!("".parse::<InfoHash>(), Err(Error::HexLength(0)));
+        assert_eq!(HEX[1..].parse::<PeerId>(), Err(Error::HexLength(39)));
+        assert_eq!(HEX.replace("45", "4x").parse::<InfoHash>(), Err(Error::HexDigit(5)));
+        assert_eq!("é".repeat(20).parse::<InfoHash>(), Err(Error::HexDigit(0)));
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn serde_is_the_hex_string() {
+        let id: PeerId = HEX.parse().unwrap();
+        let json = serde_json::to_string(&id).unwrap();
+        assert_eq!(json, format!("\"{HEX}\""));
+        assert_eq!(serde_json::from_str::<PeerId>(&json).unwrap(), id);
+        assert!(serde_json::from_str::<PeerId>("\"00\"").is_err());
+    }
+}

@@ -1,0 +1,366 @@
+//! What goes in and comes out of an announce.
+
+use std::fmt;
+
+use crate::{AnnounceEvent, CompactV4, CompactV6, Endpoint, Family, InfoHash, PeerId, SwarmStats};
+
+/// One announce, as a peer sent it.
+///
+/// ```
+/// use swarmkeep::{Announce, AnnounceEvent, InfoHash};
+///
+/// let announce = Announce::new(InfoHash::new([7; 20]), "192.0.2.1:6881".parse()?)
+///     .event(AnnounceEvent::Started)
+///     .left(0)
+///     .want(50);
+/// assert!(announce.role().is_seeder());
+/// # Ok::<(), swarmkeep::bittorrent::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Announce {
+    /// The torrent.
+    pub info_hash: InfoHash,
+    /// Where the announcing peer listens: its identity in the swarm.
+    pub endpoint: Endpoint,
+    /// What has happened to it.
+    pub event: AnnounceEvent,
+    /// Bytes it still has to download; 0 makes it a seeder.
+    pub left: u64,
+    /// Bytes it says it has downloaded.
+    pub downloaded: u64,
+    /// Bytes it says it has uploaded.
+    pub uploaded: u64,
+    /// What the client calls itself.
+    pub peer_id: PeerId,
+    /// The most peers to select; the room in the [`PeerBuffer`] bounds it too.
+    pub want: usize,
+    /// Which families to select from.
+    pub families: Families,
+}
+
+impl Announce {
+    /// A leecher's regular announce that wants 50 peers of its own family.
+    pub const fn new(info_hash: InfoHash, endpoint: Endpoint) -> Self {
+        Self {
+            info_hash,
+            endpoint,
+            event: AnnounceEvent::None,
+            left: u64::MAX,
+            downloaded: 0,
+            uploaded: 0,
+            peer_id: PeerId::new([0; 20]),
+            want: 50,
+            families: match endpoint.family() {
+                Family::V4 => Families::V4,
+                Family::V6 => Families::V6,
+            },
+        }
+    }
+
+    /// Sets what has happened to the peer.
+    #[must_use]
+    pub const fn event(mut self, event: AnnounceEvent) -> Self {
+        self.event = event;
+        self
+    }
+
+    /// Sets the bytes left to download; 0 makes the peer a seeder.
+    #[must_use]
+    pub const fn left(mut self, left: u64) -> Self {
+        self.left = left;
+        self
+    }
+
+    /// Sets the bytes that the peer says it has moved.
+    #[must_use]
+    pub const fn transferred(mut self, downloaded: u64, uploaded: u64) -> Self {
+        self.downloaded = downloaded;
+        self.uploaded = uploaded;
+        self
+    }
+
+    /// Sets what the client calls itself.
+    #[must_use]
+    pub const fn peer_id(mut self, peer_id: PeerId) -> Self {
+        self.peer_id = peer_id;
+        self
+    }
+
+    /// Sets the most peers to select.
+    #[must_use]
+    pub const fn want(mut self, want: usize) -> Self {
+        self.want = want;
+        self
+    }
+
+    /// Sets which families to select from.
+    #[must_use]
+    pub const fn families(mut self, families: Families) -> Self {
+        self.families = families;
+        self
+    }
+
+    /// Seeder if nothing is left, leecher otherwise.
+    pub const fn role(&self) -> Role {
+        if self.left == 0 { Role::Seeder } else { Role::Leecher }
+    }
+}
+
+/// What a peer is in its swarm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum Role {
+    /// Has everything (`left == 0`).
+    Seeder,
+    /// Still has to download.
+    Leecher,
+}
+
+impl Role {
+    /// Whether it is a seeder.
+    pub const fn is_seeder(self) -> bool {
+        matches!(self, Self::Seeder)
+    }
+}
+
+bitflags::bitflags! {
+    /// Address families to select peers from.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Families: u8 {
+        /// IPv4 peers.
+        const V4 = 1;
+        /// IPv6 peers.
+        const V6 = 2;
+    }
+
+    /// What one announce changed. Several can hold at once: a peer can join and complete in one announce.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct Changes: u8 {
+        /// The endpoint was not in the swarm before.
+        const JOINED = 1;
+        /// The endpoint was in the swarm already, and still is.
+        const REFRESHED = 1 << 1;
+        /// A download was counted.
+        const COMPLETED = 1 << 2;
+        /// A leecher became a seeder.
+        const PROMOTED = 1 << 3;
+        /// A seeder became a leecher.
+        const DEMOTED = 1 << 4;
+        /// The peer was in the swarm and has left it.
+        const LEFT = 1 << 5;
+        /// The swarm did not exist before.
+        const CREATED = 1 << 6;
+    }
+}
+
+/// The answer to an announce; the selected peers are in the caller's [`PeerBuffer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Announced {
+    /// The swarm's counts after the announce.
+    pub stats: SwarmStats,
+    /// What the announce changed.
+    pub changes: Changes,
+    /// What had to go to make room; all zero in a store without limits.
+    pub evicted: Evicted,
+}
+
+impl Announced {
+    /// An answer with nothing evicted.
+    pub const fn new(stats: SwarmStats, changes: Changes) -> Self {
+        Self { stats, changes, evicted: Evicted { swarms: 0, peers: 0 } }
+    }
+
+    /// The same answer, with what had to go for it.
+    #[must_use]
+    pub const fn evicting(mut self, evicted: Evicted) -> Self {
+        self.evicted = evicted;
+        self
+    }
+}
+
+/// What a bounded store dropped to make room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Evicted {
+    /// Whole swarms.
+    pub swarms: u64,
+    /// Peers, those of the dropped swarms included.
+    pub peers: u64,
+}
+
+/// One announce of a batch: the caller fills in `announce` and `peers`, the store `answer`.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// What the peer sent.
+    pub announce: Announce,
+    /// Where the selected peers go.
+    pub peers: PeerBuffer<'a>,
+    /// What the store says; `None` until it has.
+    pub answer: Option<Announced>,
+}
+
+impl<'a> Request<'a> {
+    /// A request that has no answer yet.
+    pub const fn new(announce: Announce, peers: PeerBuffer<'a>) -> Self {
+        Self { announce, peers, answer: None }
+    }
+}
+
+/// Where selected peers go: the caller's own bytes, one section a family, in the compact form of BEP 23 and BEP 7. A
+/// tracker points it into the packet that it is about to send.
+pub struct PeerBuffer<'a> {
+    /// IPv4 peers, 6 bytes each.
+    pub v4: Section<'a, { CompactV4::LEN }>,
+    /// IPv6 peers, 18 bytes each.
+    pub v6: Section<'a, { CompactV6::LEN }>,
+}
+
+impl<'a> PeerBuffer<'a> {
+    /// Room for `v4.len() / 6` IPv4 peers and `v6.len() / 18` IPv6 peers. An empty slice is no room.
+    pub const fn new(v4: &'a mut [u8], v6: &'a mut [u8]) -> Self {
+        Self { v4: Section { bytes: v4, used: 0 }, v6: Section { bytes: v6, used: 0 } }
+    }
+
+    /// Room for peers of one family only.
+    pub const fn of(family: Family, bytes: &'a mut [u8]) -> Self {
+        match family {
+            Family::V4 => Self::new(bytes, &mut []),
+            Family::V6 => Self::new(&mut [], bytes),
+        }
+    }
+
+    /// Forgets what was written.
+    pub const fn clear(&mut self) {
+        self.v4.used = 0;
+        self.v6.used = 0;
+    }
+
+    /// How many peers were written.
+    pub const fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    /// Whether no peer was written.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The peers that were written, IPv4 first.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
+        let valid = "stores write only endpoints that were valid when they announced";
+        let v4 = self.v4.peers().iter().map(move |&bytes| Endpoint::try_from(bytes).expect(valid));
+        let v6 = self.v6.peers().iter().map(move |&bytes| Endpoint::try_from(bytes).expect(valid));
+        v4.chain(v6)
+    }
+}
+
+impl fmt::Debug for PeerBuffer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PeerBuffer({} IPv4, {} IPv6)", self.v4.len(), self.v6.len())
+    }
+}
+
+/// One family's part of a [`PeerBuffer`]: `N` bytes a peer.
+pub struct Section<'a, const N: usize> {
+    bytes: &'a mut [u8],
+    used: usize,
+}
+
+impl<const N: usize> Section<'_, N> {
+    /// How many more peers fit.
+    pub const fn room(&self) -> usize {
+        (self.bytes.len() - self.used) / N
+    }
+
+    /// How many peers were written.
+    pub const fn len(&self) -> usize {
+        self.used / N
+    }
+
+    /// Whether no peer was written.
+    pub const fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Writes one peer.
+    ///
+    /// # Panics
+    /// If there is no room: a store takes the room into account before it selects.
+    pub fn push(&mut self, peer: &[u8; N]) {
+        self.bytes[self.used..self.used + N].copy_from_slice(peer);
+        self.used += N;
+    }
+
+    /// The bytes written so far, ready to send.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+
+    /// The peers written so far.
+    pub fn peers(&self) -> &[[u8; N]] {
+        self.as_bytes().as_chunks().0
+    }
+}
+
+impl<const N: usize> fmt::Debug for Section<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Section({} peers of {N} bytes)", self.len())
+    }
+}
+
+/// What an announce does to its peer: the one place where events, roles and the download count meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transition {
+    pub(crate) before: Option<Role>,
+    pub(crate) after: Option<Role>,
+    /// A download is counted when a `completed` finds the endpoint not already a seeder.
+    pub(crate) completed: bool,
+}
+
+impl Transition {
+    pub(crate) fn new(announce: &Announce, before: Option<Role>) -> Self {
+        let after = (announce.event != AnnounceEvent::Stopped).then(|| announce.role());
+        let completed = announce.event == AnnounceEvent::Completed
+            && after == Some(Role::Seeder)
+            && before != Some(Role::Seeder);
+        Self { before, after, completed }
+    }
+
+    pub(crate) fn changes(self) -> Changes {
+        let mut changes = match (self.before, self.after) {
+            (None, Some(_)) => Changes::JOINED,
+            (Some(Role::Leecher), Some(Role::Seeder)) => Changes::REFRESHED | Changes::PROMOTED,
+            (Some(Role::Seeder), Some(Role::Leecher)) => Changes::REFRESHED | Changes::DEMOTED,
+            (Some(_), Some(_)) => Changes::REFRESHED,
+            (Some(_), None) => Changes::LEFT,
+            (None, None) => Changes::empty(),
+        };
+        changes.set(Changes::COMPLETED, self.completed);
+        changes
+    }
+}
+
+/// How many peers of each family to select (rule 9): half of `want` each where both are asked for, and what one family
+/// leaves unused goes to the other. An odd one goes to IPv4.
+pub(crate) fn share(want: usize, v4_eligible: usize, v6_eligible: usize) -> (usize, usize) {
+    let v6 = v6_eligible.min((want / 2).max(want.saturating_sub(v4_eligible)));
+    (v4_eligible.min(want - v6), v6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_gives_each_family_half_and_the_rest_to_whoever_has_more() {
+        assert_eq!(share(50, 80, 80), (25, 25));
+        assert_eq!(share(50, 80, 3), (47, 3));
+        assert_eq!(share(50, 3, 80), (3, 47));
+        assert_eq!(share(51, 80, 80), (26, 25));
+        assert_eq!(share(50, 0, 0), (0, 0));
+        assert_eq!(share(1, 1, 1), (1, 0));
+        assert_eq!(share(0, 9, 9), (0, 0));
+    }
+}

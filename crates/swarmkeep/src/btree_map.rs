@@ -1,0 +1,167 @@
+//! Swarms in the standard library's B-tree under one lock; what a swarm has to find is itself, or the slot with its lock.
+
+use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc};
+
+use crate::{
+    ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
+    lock::{Blocks, Lock, LockFamily},
+    map::{
+        BlockingMap, BlockingSlots, Entered, LockedSlot, MapRepository, MemoryEstimate, Order, SlotMap,
+        Slots, SwarmMap, VISITS_A_HOLD, record_capabilities,
+    },
+    swarm::{RecordSwarm, Swarm},
+};
+
+/// A B-tree of swarms behind one lock of family `O`: an announce holds it alone.
+pub type BTreeMapRepository<O> = MapRepository<Tree<O, RecordSwarm>>;
+
+/// A B-tree of slots: a lock of family `O` around the tree, shared by announces, and one of family `E` around each swarm.
+pub type BTreeMapOfLocks<O, E> =
+    MapRepository<Slots<Tree<O, Arc<LockedSlot<RecordSwarm, E>>>, RecordSwarm, E>>;
+
+/// A B-tree behind a lock.
+pub struct Tree<O: LockFamily, V: Send + Sync>(O::Lock<BTreeMap<InfoHash, V>>);
+
+impl<O: LockFamily> BTreeMapRepository<O> {
+    /// An empty repository.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
+    pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
+        build(config, Tree::empty())
+    }
+}
+
+impl<O: LockFamily, E: LockFamily> BTreeMapOfLocks<O, E> {
+    /// An empty repository.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
+    pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
+        build(config, Slots::new(Tree::empty()))
+    }
+}
+
+fn build<M: SwarmMap<Swarm = RecordSwarm>>(
+    config: &RepositoryConfig,
+    map: M,
+) -> Result<MapRepository<M>, ConfigError> {
+    config.refuse_limits()?;
+    let hold = LongestHold::Visits(VISITS_A_HOLD);
+    let capabilities = record_capabilities(hold).with_page_cost(PageCost::Ordered);
+    let lifetime = config.lifetime_secs(capabilities.longest_lifetime_secs)?;
+    // B-tree nodes are about 70 % full.
+    let estimate = MemoryEstimate {
+        swarm: size_of::<(InfoHash, RecordSwarm)>() * 10 / 7,
+        peer: RecordSwarm::BYTES_A_PEER,
+    };
+    Ok(MapRepository::over(map, (), lifetime, capabilities, estimate))
+}
+
+impl<O: LockFamily, V: Send + Sync> Tree<O, V> {
+    fn empty() -> Self {
+        Self(Lock::new(BTreeMap::new()))
+    }
+
+    async fn keys_behind(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<InfoHash>) {
+        let (end, mut after) = (out.len().saturating_add(limit), after.copied());
+        while out.len() < end {
+            let (start, hold) = (out.len(), VISITS_A_HOLD.min(end - out.len()));
+            let behind = (after.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+            self.0
+                .read(|tree| out.extend(tree.range::<InfoHash, _>(behind).take(hold).map(|(key, _)| key)))
+                .await;
+            if out.len() - start < hold {
+                break;
+            }
+            after = out.last().copied();
+        }
+    }
+}
+
+impl<O: LockFamily, V: Send + Sync> fmt::Debug for Tree<O, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tree")
+    }
+}
+
+impl<O: LockFamily, S: Swarm> SwarmMap for Tree<O, S> {
+    type Swarm = S;
+
+    async fn read<R: Send>(&self, info_hash: &InfoHash, section: impl FnOnce(&S) -> R + Send) -> Option<R> {
+        self.0.read(|tree| tree.get(info_hash).map(section)).await
+    }
+
+    async fn write<R: Send>(
+        &self,
+        info_hash: &InfoHash,
+        section: impl FnOnce(&mut S) -> R + Send,
+    ) -> Option<R> {
+        self.0.write(|tree| tree.get_mut(info_hash).map(section)).await
+    }
+
+    async fn enter<R: Send>(
+        &self,
+        info_hash: &InfoHash,
+        section: impl FnOnce(Entered<'_, S>) -> R + Send,
+    ) -> R {
+        self.0
+            .write(|tree| {
+                let mut created = false;
+                let swarm = tree.entry(*info_hash).or_insert_with(|| {
+                    created = true;
+                    S::default()
+                });
+                section(Entered { swarm, created, evicted: None })
+            })
+            .await
+    }
+
+    async fn remove_if<R: Send>(
+        &self,
+        info_hash: &InfoHash,
+        condemn: impl FnOnce(&mut S) -> Option<R> + Send,
+    ) -> Option<R> {
+        let section = |tree: &mut BTreeMap<_, _>| {
+            let result = condemn(tree.get_mut(info_hash)?)?;
+            Some((result, tree.remove(info_hash)))
+        };
+        // The swarm is dropped here: a large one takes milliseconds to free, which is not for the lock.
+        self.0.write(section).await.map(|(result, _)| result)
+    }
+
+    async fn keys(&self, _: Order, after: Option<&InfoHash>, limit: usize, out: &mut Vec<InfoHash>) {
+        self.keys_behind(after, limit, out).await;
+    }
+}
+
+impl<O: Blocks, S: Swarm> BlockingMap for Tree<O, S> {}
+
+impl<O: LockFamily, T: Send + Sync> SlotMap<T> for Tree<O, Arc<T>> {
+    async fn get(&self, info_hash: &InfoHash) -> Option<Arc<T>> {
+        self.0.read(|tree| tree.get(info_hash).cloned()).await
+    }
+
+    async fn get_or_insert(&self, info_hash: &InfoHash, make: fn() -> T) -> Arc<T> {
+        if let Some(slot) = self.get(info_hash).await {
+            return slot;
+        }
+        self.0.write(|tree| tree.entry(*info_hash).or_insert_with(|| Arc::new(make())).clone()).await
+    }
+
+    async fn discard(&self, info_hash: &InfoHash, slot: &Arc<T>) {
+        self.0
+            .write(|tree| {
+                if tree.get(info_hash).is_some_and(|found| Arc::ptr_eq(found, slot)) {
+                    tree.remove(info_hash);
+                }
+            })
+            .await;
+    }
+
+    async fn keys(&self, _: Order, after: Option<&InfoHash>, limit: usize, out: &mut Vec<InfoHash>) {
+        self.keys_behind(after, limit, out).await;
+    }
+}
+
+impl<O: Blocks, T: Send + Sync> BlockingSlots for Tree<O, T> {}

@@ -1,0 +1,218 @@
+//! The list of implementations. Tests, benches, the command line and the documents are made from it: a new store is its
+//! file, its `mod` line and its row here.
+
+use std::{fmt, sync::Arc};
+
+#[cfg(feature = "dashmap")]
+use crate::dash_map::DashMapRepository;
+#[cfg(feature = "tokio")]
+use crate::lock::{TokioMutex, TokioRwLock};
+#[cfg(feature = "skipmap")]
+use crate::skip_map::SkipMapRepository;
+use crate::{
+    AsyncTorrentRepository, ConfigError, Packed, RepositoryConfig, TorrentRepository,
+    btree_map::{BTreeMapOfLocks, BTreeMapRepository},
+    lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
+};
+
+/// Makes the list, and the macro that goes through its names, of the rows below.
+macro_rules! rows {
+    ($(#[doc = $summary:literal] $(#[$cfg:meta])? $name:ident: $family:literal, $kind:ident, $store:ty;)*) => {
+        /// Every implementation that the enabled features bring, the default one first.
+        pub const ALL: &[Implementation] = &[
+            $($(#[$cfg])? Implementation {
+                name: {
+                    const DASHED: [u8; stringify!($name).len()] = dashed(stringify!($name));
+                    match std::str::from_utf8(&DASHED) {
+                        Ok(name) => name,
+                        Err(_) => unreachable!(),
+                    }
+                },
+                family: $family,
+                summary: $summary.trim_ascii(),
+                build: Build::$kind(|config| Ok(Arc::new(<$store>::new(config)?))),
+            },)*
+        ];
+
+        rows! { @export ($) $($name)* }
+    };
+    (@export ($d:tt) $($name:ident)*) => {
+        /// Calls a macro with the name of every implementation of the catalog as an identifier: `packed btreemap_rwlock_std …`,
+        /// whatever features are enabled. `-` in a name is `_` here.
+        #[macro_export]
+        macro_rules! for_each_implementation {
+            ($d callback:ident) => { $d callback! { $($name)* } };
+        }
+    };
+}
+
+rows! {
+    /// Sharded, packed peers: the default.
+    packed: "packed", Sync, Packed;
+
+    /// A B-tree behind one lock.
+    btreemap_rwlock_std: "btreemap", Sync, BTreeMapRepository<StdRwLock>;
+    /// A B-tree behind one lock.
+    btreemap_rwlock_parking_lot: "btreemap", Sync, BTreeMapRepository<ParkingLotRwLock>;
+    /// A B-tree behind one lock.
+    #[cfg(feature = "tokio")]
+    btreemap_rwlock_tokio: "btreemap", Async, BTreeMapRepository<TokioRwLock>;
+
+    /// A B-tree behind a lock, and a lock around each swarm.
+    btreemap_rwlock_std_mutex_std: "btreemap", Sync, BTreeMapOfLocks<StdRwLock, StdMutex>;
+    /// A B-tree behind a lock, and a lock around each swarm.
+    btreemap_rwlock_std_mutex_parking_lot: "btreemap", Sync, BTreeMapOfLocks<StdRwLock, ParkingLotMutex>;
+    /// A B-tree behind a lock, and a lock around each swarm.
+    #[cfg(feature = "tokio")]
+    btreemap_rwlock_std_mutex_tokio: "btreemap", Async, BTreeMapOfLocks<StdRwLock, TokioMutex>;
+    /// A B-tree behind a lock, and a lock around each swarm.
+    btreemap_rwlock_std_rwlock_parking_lot: "btreemap", Sync, BTreeMapOfLocks<StdRwLock, ParkingLotRwLock>;
+
+    /// A B-tree behind a lock, and a lock around each swarm.
+    btreemap_rwlock_parking_lot_mutex_std: "btreemap", Sync, BTreeMapOfLocks<ParkingLotRwLock, StdMutex>;
+    /// A B-tree behind a lock, and a lock around each swarm.
+    btreemap_rwlock_parking_lot_mutex_parking_lot: "btreemap", Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotMutex>;
+    /// A B-tree behind a lock, and a lock around each swarm.
+    #[cfg(feature = "tokio")]
+    btreemap_rwlock_parking_lot_mutex_tokio: "btreemap", Async, BTreeMapOfLocks<ParkingLotRwLock, TokioMutex>;
+    /// A B-tree behind a lock, and a lock around each swarm.
+    btreemap_rwlock_parking_lot_rwlock_parking_lot: "btreemap", Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotRwLock>;
+
+    /// A B-tree behind a lock, and a lock around each swarm.
+    #[cfg(feature = "tokio")]
+    btreemap_rwlock_tokio_mutex_std: "btreemap", Async, BTreeMapOfLocks<TokioRwLock, StdMutex>;
+    /// A B-tree behind a lock, and a lock around each swarm.
+    #[cfg(feature = "tokio")]
+    btreemap_rwlock_tokio_mutex_parking_lot: "btreemap", Async, BTreeMapOfLocks<TokioRwLock, ParkingLotMutex>;
+    /// A B-tree behind a lock, and a lock around each swarm.
+    #[cfg(feature = "tokio")]
+    btreemap_rwlock_tokio_mutex_tokio: "btreemap", Async, BTreeMapOfLocks<TokioRwLock, TokioMutex>;
+    /// A B-tree behind a lock, and a lock around each swarm.
+    #[cfg(feature = "tokio")]
+    btreemap_rwlock_tokio_rwlock_parking_lot: "btreemap", Async, BTreeMapOfLocks<TokioRwLock, ParkingLotRwLock>;
+
+    /// A lock-free skip list, and a lock around each swarm.
+    #[cfg(feature = "skipmap")]
+    skipmap_mutex_std: "skipmap", Sync, SkipMapRepository<StdMutex>;
+    /// A lock-free skip list, and a lock around each swarm.
+    #[cfg(feature = "skipmap")]
+    skipmap_mutex_parking_lot: "skipmap", Sync, SkipMapRepository<ParkingLotMutex>;
+    /// A lock-free skip list, and a lock around each swarm.
+    #[cfg(feature = "skipmap")]
+    skipmap_rwlock_parking_lot: "skipmap", Sync, SkipMapRepository<ParkingLotRwLock>;
+
+    /// A sharded hash map, and a lock around each swarm.
+    #[cfg(feature = "dashmap")]
+    dashmap_mutex_std: "dashmap", Sync, DashMapRepository<StdMutex>;
+    /// A sharded hash map, and a lock around each swarm.
+    #[cfg(feature = "dashmap")]
+    dashmap_mutex_parking_lot: "dashmap", Sync, DashMapRepository<ParkingLotMutex>;
+    /// A sharded hash map, and a lock around each swarm.
+    #[cfg(feature = "dashmap")]
+    dashmap_rwlock_parking_lot: "dashmap", Sync, DashMapRepository<ParkingLotRwLock>;
+}
+
+/// One implementation: what it is called, what it is, and how to build it.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct Implementation {
+    /// Its name on command lines and in tables: lower case, parts joined by `-`.
+    pub name: &'static str,
+    /// The kind of store, of which the catalog may hold several with different locks.
+    pub family: &'static str,
+    /// One line about it.
+    pub summary: &'static str,
+    build: Build,
+}
+
+/// How an implementation is built.
+#[derive(Clone, Copy)]
+enum Build {
+    Sync(fn(&RepositoryConfig) -> Result<Arc<dyn TorrentRepository>, ConfigError>),
+    Async(fn(&RepositoryConfig) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError>),
+}
+
+impl Implementation {
+    /// A row for a synchronous store that this crate does not know.
+    pub const fn synchronous(
+        name: &'static str,
+        family: &'static str,
+        summary: &'static str,
+        build: fn(&RepositoryConfig) -> Result<Arc<dyn TorrentRepository>, ConfigError>,
+    ) -> Self {
+        Self { name, family, summary, build: Build::Sync(build) }
+    }
+
+    /// A row for an asynchronous store that this crate does not know.
+    pub const fn asynchronous(
+        name: &'static str,
+        family: &'static str,
+        summary: &'static str,
+        build: fn(&RepositoryConfig) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError>,
+    ) -> Self {
+        Self { name, family, summary, build: Build::Async(build) }
+    }
+
+    /// Builds an empty repository.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the store cannot keep what `config` asks for.
+    pub fn build(&self, config: &RepositoryConfig) -> Result<Repository, ConfigError> {
+        match self.build {
+            Build::Sync(build) => build(config).map(Repository::Sync),
+            Build::Async(build) => build(config).map(Repository::Async),
+        }
+    }
+
+    /// Whether it has to be awaited.
+    pub const fn is_async(&self) -> bool {
+        matches!(self.build, Build::Async(_))
+    }
+}
+
+impl fmt::Debug for Implementation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A repository chosen at run time. A server matches once, so that a synchronous store never pays for asynchrony.
+#[derive(Debug, Clone)]
+pub enum Repository {
+    /// Answers at once.
+    Sync(Arc<dyn TorrentRepository>),
+    /// Has to be awaited.
+    Async(Arc<dyn AsyncTorrentRepository>),
+}
+
+/// The implementation called `name`, if this build has it.
+pub fn find(name: &str) -> Option<&'static Implementation> {
+    ALL.iter().find(|implementation| implementation.name == name)
+}
+
+/// The name of a row as it is written on a command line.
+const fn dashed<const N: usize>(name: &str) -> [u8; N] {
+    let (mut dashed, mut at) = ([0; N], 0);
+    while at < N {
+        dashed[at] = if name.as_bytes()[at] == b'_' { b'-' } else { name.as_bytes()[at] };
+        at += 1;
+    }
+    dashed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_find_their_rows() {
+        for implementation in ALL {
+            assert_eq!(find(implementation.name).unwrap().summary, implementation.summary);
+            assert_eq!(ALL.iter().filter(|other| other.name == implementation.name).count(), 1);
+            assert!(implementation.name.starts_with(implementation.family), "{implementation:?}");
+        }
+        assert_eq!(ALL[0].name, "packed");
+        assert!(find("btreemap-rwlock-std-mutex-parking-lot").is_some());
+        assert!(find("btreemap").is_none());
+    }
+}

@@ -1,0 +1,54 @@
+//! The swarm store of a BitTorrent tracker: [`TorrentRepository`] says what it does, the [`catalog`] lists who does it.
+//!
+//! ```
+//! use swarmkeep::{Announce, HashKey, InfoHash, Packed, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, TorrentRepository};
+//!
+//! let store = Packed::new(&RepositoryConfig::new(HashKey::from_os()?))?;
+//! let (now, mut rng) = (Timestamp::from_secs(1_800_000_000), SplitMix64::new(1));
+//! let mut packet = [0; 300];
+//! let announce = Announce::new(InfoHash::new([7; 20]), "192.0.2.1:6881".parse().unwrap());
+//! let answer = store.announce(&announce, now, &mut rng, &mut PeerBuffer::new(&mut packet, &mut []));
+//! assert_eq!(answer.stats.incomplete, 1);
+//! # Ok::<(), swarmkeep::ConfigError>(())
+//! ```
+//!
+//! Nothing here opens a socket, reads a clock or draws a random number: time, randomness, limits and the hash key are handed
+//! in. Features add implementations (`dashmap`, `skipmap`, `tokio`) and conveniences (`rand_core`, `serde`).
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub use swarmkeep_bittorrent as bittorrent;
+pub use swarmkeep_bittorrent::{AnnounceEvent, CompactV4, CompactV6, Endpoint, Family, InfoHash, PeerId};
+
+mod announce;
+mod asynchronous;
+pub mod btree_map;
+pub mod catalog;
+mod config;
+#[cfg(feature = "dashmap")]
+pub mod dash_map;
+pub mod lock;
+pub mod map;
+pub mod packed;
+mod random;
+mod report;
+mod repository;
+#[cfg(feature = "skipmap")]
+pub mod skip_map;
+pub mod swarm;
+mod sweep;
+mod time;
+
+pub use announce::{Announce, Announced, Changes, Evicted, Families, PeerBuffer, Request, Role, Section};
+pub use asynchronous::{Answer, AsyncTorrentRepository, Immediate, Unavailable};
+pub use config::{ConfigError, HashKey, Limits, RepositoryConfig};
+pub use packed::Packed;
+#[cfg(feature = "rand_core")]
+pub use random::RandCore;
+pub use random::{Random, SplitMix64};
+pub use report::{
+    BoundedBy, Capabilities, Cursor, LongestHold, MemoryUse, PageCost, PeerCounts, PeerDetails, PeerRecord,
+    Restored, SwarmStats, SwarmSummary, Totals,
+};
+pub use repository::{TorrentRepository, TorrentRepositoryExt};
+pub use sweep::{Budget, Removed, Retention, Swept};
+pub use time::Timestamp;

@@ -1,0 +1,114 @@
+//! Locks as type parameters: what a map-backed store needs of one, and the locks that provide it.
+//!
+//! Taking a lock is a future, so that one body serves locks that block the thread and locks that must be awaited. A
+//! blocking lock's future is ready when it is first polled ([`Blocks`]); such stores implement the synchronous trait.
+//! Critical sections are plain closures: nothing is awaited while a lock is held, so a dropped future leaves the whole
+//! section done, or nothing of it.
+
+use std::{future::Future, sync::PoisonError};
+
+/// A value that one thread at a time may change.
+pub trait Lock<T>: Send + Sync {
+    /// Puts `value` behind the lock.
+    fn new(value: T) -> Self;
+
+    /// Runs `section` on the value; a read-write lock lets others read meanwhile.
+    fn read<R: Send>(&self, section: impl FnOnce(&T) -> R + Send) -> impl Future<Output = R> + Send;
+
+    /// Runs `section` on the value, alone. If it panics, the lock is released and the value stays as `section` left it.
+    fn write<R: Send>(&self, section: impl FnOnce(&mut T) -> R + Send) -> impl Future<Output = R> + Send;
+}
+
+/// A kind of lock, whatever it holds.
+pub trait LockFamily: Send + Sync + 'static {
+    /// The lock around a `T`.
+    type Lock<T: Send + Sync>: Lock<T>;
+}
+
+/// Families whose futures are ready when they are first polled: taking the lock blocks the thread.
+pub trait Blocks: LockFamily {}
+
+macro_rules! lock_family {
+    (
+        $(#[$doc:meta])* $family:ident = $lock:ident in $module:path;
+        read |$read:ident| $take_read:expr;
+        write |$write:ident| $take_write:expr;
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub enum $family {}
+
+        const _: () = {
+            use $module as module;
+
+            impl LockFamily for $family {
+                type Lock<T: Send + Sync> = module::$lock<T>;
+            }
+
+            impl<T: Send + Sync> Lock<T> for module::$lock<T> {
+                fn new(value: T) -> Self {
+                    Self::new(value)
+                }
+
+                async fn read<R: Send>(&self, section: impl FnOnce(&T) -> R + Send) -> R {
+                    let $read = self;
+                    section(&*$take_read)
+                }
+
+                async fn write<R: Send>(&self, section: impl FnOnce(&mut T) -> R + Send) -> R {
+                    let $write = self;
+                    section(&mut *$take_write)
+                }
+            }
+        };
+    };
+}
+
+lock_family! {
+    /// [`std::sync::Mutex`]. Poison is ignored: sections leave the value whole even if the caller's randomness panics.
+    StdMutex = Mutex in std::sync;
+    read |lock| lock.lock().unwrap_or_else(PoisonError::into_inner);
+    write |lock| lock.lock().unwrap_or_else(PoisonError::into_inner);
+}
+
+lock_family! {
+    /// [`std::sync::RwLock`]. Poison is ignored, as in [`StdMutex`].
+    StdRwLock = RwLock in std::sync;
+    read |lock| lock.read().unwrap_or_else(PoisonError::into_inner);
+    write |lock| lock.write().unwrap_or_else(PoisonError::into_inner);
+}
+
+lock_family! {
+    /// [`parking_lot::Mutex`].
+    ParkingLotMutex = Mutex in parking_lot;
+    read |lock| lock.lock();
+    write |lock| lock.lock();
+}
+
+lock_family! {
+    /// [`parking_lot::RwLock`].
+    ParkingLotRwLock = RwLock in parking_lot;
+    read |lock| lock.read();
+    write |lock| lock.write();
+}
+
+impl Blocks for StdMutex {}
+impl Blocks for StdRwLock {}
+impl Blocks for ParkingLotMutex {}
+impl Blocks for ParkingLotRwLock {}
+
+#[cfg(feature = "tokio")]
+lock_family! {
+    /// [`tokio::sync::Mutex`].
+    TokioMutex = Mutex in tokio::sync;
+    read |lock| lock.lock().await;
+    write |lock| lock.lock().await;
+}
+
+#[cfg(feature = "tokio")]
+lock_family! {
+    /// [`tokio::sync::RwLock`].
+    TokioRwLock = RwLock in tokio::sync;
+    read |lock| lock.read().await;
+    write |lock| lock.write().await;
+}

@@ -1,0 +1,76 @@
+//! Swarms in Crossbeam's lock-free skip list, each in a slot with its own lock.
+
+use std::{fmt, ops::Bound, sync::Arc};
+
+use crossbeam_skiplist::SkipMap;
+
+use crate::{
+    ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
+    lock::LockFamily,
+    map::{
+        BlockingSlots, LockedSlot, MapRepository, MemoryEstimate, Order, SlotMap, Slots, VISITS_A_HOLD,
+        record_capabilities,
+    },
+    swarm::RecordSwarm,
+};
+
+/// A skip list of slots, each behind a lock of family `E`.
+pub type SkipMapRepository<E> = MapRepository<Slots<SkipList<LockedSlot<RecordSwarm, E>>, RecordSwarm, E>>;
+
+/// A skip list of slots.
+pub struct SkipList<T>(SkipMap<InfoHash, Arc<T>>);
+
+impl<E: LockFamily> SkipMapRepository<E>
+where
+    LockedSlot<RecordSwarm, E>: 'static,
+{
+    /// An empty repository.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
+    pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
+        config.refuse_limits()?;
+        let hold = LongestHold::Visits(VISITS_A_HOLD);
+        let capabilities = record_capabilities(hold).with_page_cost(PageCost::Ordered);
+        let lifetime = config.lifetime_secs(capabilities.longest_lifetime_secs)?;
+        // A tower of pointers, 1.33 high on average behind a header of two words.
+        let swarm = size_of::<(InfoHash, Arc<RecordSwarm>, [usize; 6], RecordSwarm)>();
+        let estimate = MemoryEstimate { swarm, peer: RecordSwarm::BYTES_A_PEER };
+        Ok(Self::over(Slots::new(SkipList(SkipMap::new())), (), lifetime, capabilities, estimate))
+    }
+}
+
+impl<T> fmt::Debug for SkipList<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SkipList")
+    }
+}
+
+impl<T: Send + Sync + 'static> SlotMap<T> for SkipList<T> {
+    async fn get(&self, info_hash: &InfoHash) -> Option<Arc<T>> {
+        self.0.get(info_hash).map(|entry| entry.value().clone())
+    }
+
+    async fn get_or_insert(&self, info_hash: &InfoHash, make: fn() -> T) -> Arc<T> {
+        match self.0.get(info_hash) {
+            Some(entry) => entry.value().clone(),
+            None => self.0.get_or_insert_with(*info_hash, || Arc::new(make())).value().clone(),
+        }
+    }
+
+    async fn discard(&self, info_hash: &InfoHash, slot: &Arc<T>) {
+        // The entry stands for its own node: removing it never removes a successor with the same key.
+        if let Some(entry) = self.0.get(info_hash)
+            && Arc::ptr_eq(entry.value(), slot)
+        {
+            entry.remove();
+        }
+    }
+
+    async fn keys(&self, _: Order, after: Option<&InfoHash>, limit: usize, out: &mut Vec<InfoHash>) {
+        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        out.extend(self.0.range::<InfoHash, _>(behind).take(limit).map(|entry| *entry.key()));
+    }
+}
+
+impl<T> BlockingSlots for SkipList<T> {}

@@ -1,0 +1,555 @@
+//! The peers of one torrent: what a swarm must do for a repository, and the swarm that keeps whole peer records.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    ops::{AddAssign, Bound, Range, SubAssign},
+};
+
+use crate::{
+    Announce, Changes, CompactV4, CompactV6, Cursor, Endpoint, Evicted, Families, Family, PeerBuffer,
+    PeerCounts, PeerDetails, PeerRecord, Random, Role, Section, SwarmStats, Timestamp,
+    announce::{Transition, share},
+};
+
+/// What the peers of one torrent do for a repository that finds and locks them. An empty swarm is the default one.
+pub trait Swarm: Default + fmt::Debug + Send + Sync + 'static {
+    /// What all swarms of a store share: a hash key, a clock, limits.
+    type Settings: fmt::Debug + Send + Sync;
+
+    /// The update of an announce, then `commit`, then the selection; the second half of
+    /// [`announce`](crate::TorrentRepository::announce).
+    ///
+    /// `commit` is called exactly once, when the swarm has changed and nothing has been drawn yet: whatever the caller keeps
+    /// beside the swarm is whole even if its randomness panics.
+    fn announce(
+        &mut self,
+        settings: &Self::Settings,
+        announce: &Announce,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+        commit: impl FnOnce(&Update),
+    );
+
+    /// How many peers there are, by family and role.
+    fn population(&self) -> Population;
+
+    /// Finished downloads.
+    fn downloaded(&self) -> u32;
+
+    /// Sets the finished downloads.
+    fn set_downloaded(&mut self, downloaded: u32);
+
+    /// Visits about `limit` peers from the cursor on, in a stable order, and removes those whose last announce was before
+    /// `oldest`. A peer that stays is visited exactly once from start to end.
+    fn expire(&mut self, settings: &Self::Settings, oldest: Timestamp, from: Cursor, limit: usize)
+    -> Expired;
+
+    /// See [`peers`](crate::TorrentRepository::peers).
+    fn peers(
+        &self,
+        settings: &Self::Settings,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Cursor;
+
+    /// Takes in a peer as it was; `false` if it is there already or there is no room for it.
+    fn restore(&mut self, settings: &Self::Settings, peer: &PeerRecord) -> Result<(), NotRestored>;
+
+    /// The counts as a scrape shows them.
+    fn stats(&self) -> SwarmStats {
+        self.population().stats(self.downloaded())
+    }
+
+    /// Whether nobody is in it.
+    fn is_empty(&self) -> bool {
+        self.population().peers() == 0
+    }
+}
+
+/// Why a peer was not taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotRestored {
+    /// It is there already.
+    Known,
+    /// A limit keeps it out.
+    Full,
+}
+
+/// What an announce changed in its swarm.
+#[derive(Debug, Clone, Copy)]
+pub struct Update {
+    /// What happened to the announcing peer.
+    pub changes: Changes,
+    /// Who came.
+    pub gained: Population,
+    /// Who went, evicted peers included.
+    pub lost: Population,
+    /// Peers dropped to make room.
+    pub evicted: Evicted,
+    /// The counts after the update.
+    pub stats: SwarmStats,
+}
+
+impl Update {
+    /// Nothing changed.
+    pub(crate) fn none() -> Self {
+        Self {
+            changes: Changes::empty(),
+            gained: Population::default(),
+            lost: Population::default(),
+            evicted: Evicted::default(),
+            stats: SwarmStats::default(),
+        }
+    }
+
+    pub(crate) fn new(family: Family, transition: Transition) -> Self {
+        let one =
+            |role: Option<Role>| role.map_or_else(Population::default, |role| Population::one(family, role));
+        let (gained, lost) = (one(transition.after), one(transition.before));
+        Self { changes: transition.changes(), gained, lost, ..Self::none() }
+    }
+}
+
+/// What one step of [`Swarm::expire`] did.
+#[derive(Debug, Clone, Copy)]
+pub struct Expired {
+    /// Peers looked at.
+    pub visited: usize,
+    /// Peers removed.
+    pub gone: Population,
+    /// Where to go on.
+    pub next: Cursor,
+}
+
+/// Peers by family and role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Population {
+    /// IPv4 peers.
+    pub v4: PeerCounts,
+    /// IPv6 peers.
+    pub v6: PeerCounts,
+}
+
+impl Population {
+    /// One peer.
+    pub fn one(family: Family, role: Role) -> Self {
+        let mut population = Self::default();
+        *population.count_mut(family, role) = 1;
+        population
+    }
+
+    /// Peers of both families and roles.
+    pub const fn peers(&self) -> u64 {
+        self.v4.peers() + self.v6.peers()
+    }
+
+    /// The number of one kind.
+    pub const fn count_mut(&mut self, family: Family, role: Role) -> &mut u64 {
+        let counts = match family {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        };
+        match role {
+            Role::Seeder => &mut counts.seeders,
+            Role::Leecher => &mut counts.leechers,
+        }
+    }
+
+    pub(crate) fn stats(&self, downloaded: u32) -> SwarmStats {
+        let saturate = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        SwarmStats {
+            complete: saturate(self.v4.seeders + self.v6.seeders),
+            incomplete: saturate(self.v4.leechers + self.v6.leechers),
+            downloaded,
+        }
+    }
+}
+
+impl AddAssign for Population {
+    fn add_assign(&mut self, other: Self) {
+        for (counts, more) in [(&mut self.v4, other.v4), (&mut self.v6, other.v6)] {
+            counts.seeders += more.seeders;
+            counts.leechers += more.leechers;
+        }
+    }
+}
+
+impl SubAssign for Population {
+    fn sub_assign(&mut self, other: Self) {
+        for (counts, less) in [(&mut self.v4, other.v4), (&mut self.v6, other.v6)] {
+            counts.seeders -= less.seeders;
+            counts.leechers -= less.leechers;
+        }
+    }
+}
+
+/// A swarm that keeps whole peer records: peer id, bytes moved and left, last announce. 64 bytes a peer, and an index of
+/// its endpoints once there are more than a few.
+#[derive(Debug, Default)]
+pub struct RecordSwarm {
+    v4: Records<CompactV4>,
+    v6: Records<CompactV6>,
+    downloaded: u32,
+}
+
+impl RecordSwarm {
+    /// A record and, in a swarm of more than a few, its place in the index.
+    pub(crate) const BYTES_A_PEER: usize = 64;
+}
+
+impl Swarm for RecordSwarm {
+    type Settings = ();
+
+    fn announce(
+        &mut self,
+        (): &(),
+        announce: &Announce,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+        commit: impl FnOnce(&Update),
+    ) {
+        let (transition, place) = match announce.endpoint {
+            Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now),
+            Endpoint::V6(endpoint) => self.v6.update(endpoint, announce, now),
+        };
+        self.downloaded = self.downloaded.saturating_add(transition.completed.into());
+        let family = announce.endpoint.family();
+        commit(&Update { stats: self.stats(), ..Update::new(family, transition) });
+
+        let Some(role) = transition.after else { return };
+        let asked = |which| announce.families.contains(which);
+        let own = |which| place.filter(|_| family == which);
+        let v4 = self.v4.eligible(asked(Families::V4), role, own(Family::V4));
+        let v6 = self.v6.eligible(asked(Families::V6), role, own(Family::V6));
+        let (v4_count, v6_count) =
+            share(announce.want, v4.len().min(peers.v4.room()), v6.len().min(peers.v6.room()));
+        self.v4.select(v4, v4_count, rng, &mut peers.v4);
+        self.v6.select(v6, v6_count, rng, &mut peers.v6);
+    }
+
+    fn population(&self) -> Population {
+        Population { v4: self.v4.counts(), v6: self.v6.counts() }
+    }
+
+    fn downloaded(&self) -> u32 {
+        self.downloaded
+    }
+
+    fn set_downloaded(&mut self, downloaded: u32) {
+        self.downloaded = downloaded;
+    }
+
+    fn expire(&mut self, (): &(), oldest: Timestamp, from: Cursor, limit: usize) -> Expired {
+        let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
+        let after = cursor_endpoint(from);
+        if !matches!(after, Some(Endpoint::V6(_))) {
+            let after = v4_of(after);
+            if let Some(last) =
+                self.v4.expire(after, oldest, limit, &mut expired.visited, &mut expired.gone.v4)
+            {
+                return Expired { next: Cursor::after(last.as_bytes()), ..expired };
+            }
+        }
+        let left = limit.saturating_sub(expired.visited);
+        if let Some(last) =
+            self.v6.expire(v6_of(after), oldest, left, &mut expired.visited, &mut expired.gone.v6)
+        {
+            expired.next = Cursor::after(last.as_bytes());
+        }
+        expired
+    }
+
+    fn peers(&self, (): &(), from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+        if from.is_end() || limit == 0 {
+            return from;
+        }
+        let (after, end) = (cursor_endpoint(from), out.len() + limit);
+        if !matches!(after, Some(Endpoint::V6(_))) {
+            self.v4.list(v4_of(after), limit, |peer| out.push(peer.record()));
+        }
+        self.v6.list(v6_of(after), end - out.len(), |peer| out.push(peer.record()));
+        match out.last() {
+            Some(last) if out.len() == end => Cursor::after(last.endpoint.as_bytes()),
+            _ => Cursor::END,
+        }
+    }
+
+    fn restore(&mut self, (): &(), peer: &PeerRecord) -> Result<(), NotRestored> {
+        let unknown = PeerDetails { peer_id: Default::default(), uploaded: 0, downloaded: 0, left: u64::MAX };
+        let mut details = peer.details.unwrap_or(unknown);
+        // The role is what counts; a store that keeps no byte counts had only that to tell.
+        match peer.role {
+            Role::Seeder => details.left = 0,
+            Role::Leecher => details.left = details.left.max(1),
+        }
+        let inserted = match peer.endpoint {
+            Endpoint::V4(endpoint) => {
+                self.v4.insert_new(Record { endpoint, last_announce: peer.last_announce, details })
+            }
+            Endpoint::V6(endpoint) => {
+                self.v6.insert_new(Record { endpoint, last_announce: peer.last_announce, details })
+            }
+        };
+        if inserted { Ok(()) } else { Err(NotRestored::Known) }
+    }
+}
+
+/// The endpoint that a cursor of [`Swarm::peers`] stands behind: the length says which family.
+pub(crate) fn cursor_endpoint(cursor: Cursor) -> Option<Endpoint> {
+    let bytes = cursor.bytes()?;
+    match (<[u8; CompactV4::LEN]>::try_from(bytes), <[u8; CompactV6::LEN]>::try_from(bytes)) {
+        (Ok(v4), _) => Endpoint::try_from(v4).ok(),
+        (_, Ok(v6)) => Endpoint::try_from(v6).ok(),
+        _ => None,
+    }
+}
+
+fn v4_of(endpoint: Option<Endpoint>) -> Option<CompactV4> {
+    if let Some(Endpoint::V4(compact)) = endpoint { Some(compact) } else { None }
+}
+
+fn v6_of(endpoint: Option<Endpoint>) -> Option<CompactV6> {
+    if let Some(Endpoint::V6(compact)) = endpoint { Some(compact) } else { None }
+}
+
+/// The peers of one family, seeders first, so that those eligible for anybody are one range.
+#[derive(Debug)]
+struct Records<E> {
+    records: Vec<Record<E>>,
+    seeders: usize,
+    /// Where each endpoint stands in `records`, in a stable order. Empty while there are so few that looking at each is faster.
+    index: BTreeMap<E, u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Record<E> {
+    endpoint: E,
+    last_announce: Timestamp,
+    details: PeerDetails,
+}
+
+/// Peers that may be selected: a range of records, less the announcer.
+struct Eligible {
+    range: Range<usize>,
+    except: Option<usize>,
+}
+
+impl Eligible {
+    fn len(&self) -> usize {
+        self.range.len() - usize::from(self.except.is_some())
+    }
+}
+
+/// An endpoint of one family.
+trait Compact: Copy + Ord + Into<Endpoint> {}
+
+impl Compact for CompactV4 {}
+impl Compact for CompactV6 {}
+
+impl<E> Default for Records<E> {
+    fn default() -> Self {
+        Self { records: Vec::new(), seeders: 0, index: BTreeMap::new() }
+    }
+}
+
+impl<E: Compact> Records<E> {
+    /// Up to so many peers are found by looking at each; a B-tree look-up costs as much.
+    const FEW: usize = 16;
+
+    /// Applies an announce; where the peer stands afterwards.
+    fn update(&mut self, endpoint: E, announce: &Announce, now: Timestamp) -> (Transition, Option<usize>) {
+        let place = self.find(&endpoint);
+        let transition = Transition::new(announce, place.map(|place| self.role(place)));
+        let details = PeerDetails {
+            peer_id: announce.peer_id,
+            uploaded: announce.uploaded,
+            downloaded: announce.downloaded,
+            left: announce.left,
+        };
+        let record = Record { endpoint, last_announce: now, details };
+        let place = match (place, transition.after) {
+            (None, None) => None,
+            (None, Some(role)) => Some(self.insert(record, role)),
+            (Some(place), None) => {
+                self.remove(place);
+                None
+            }
+            (Some(place), Some(role)) => {
+                self.records[place] = record;
+                Some(self.set_role(place, role))
+            }
+        };
+        (transition, place)
+    }
+
+    fn insert_new(&mut self, record: Record<E>) -> bool {
+        let new = self.find(&record.endpoint).is_none();
+        if new {
+            let role = if record.details.left == 0 { Role::Seeder } else { Role::Leecher };
+            self.insert(record, role);
+        }
+        new
+    }
+
+    fn counts(&self) -> PeerCounts {
+        let seeders = self.seeders as u64;
+        PeerCounts { seeders, leechers: self.records.len() as u64 - seeders }
+    }
+
+    fn eligible(&self, asked: bool, role: Role, own: Option<usize>) -> Eligible {
+        let range = match (asked, role) {
+            (false, _) => 0..0,
+            (true, Role::Seeder) => self.seeders..self.records.len(),
+            (true, Role::Leecher) => 0..self.records.len(),
+        };
+        let except = own.filter(|place| range.contains(place));
+        Eligible { range, except }
+    }
+
+    /// Copies `count` eligible peers, from a random one on and around: each is equally likely to be among them.
+    fn select<const N: usize>(
+        &self,
+        eligible: Eligible,
+        count: usize,
+        rng: &mut dyn Random,
+        section: &mut Section<'_, N>,
+    ) where
+        E: AsRef<[u8; N]>,
+    {
+        let len = eligible.len();
+        let start = if count < len && count > 0 { rng.below(len) } else { 0 };
+        let first = eligible.range.start;
+        // The announcer is taken out before the window is drawn; otherwise those behind it would be favoured.
+        let except = eligible.except.map_or(usize::MAX, |place| place - first);
+        for nth in (start..len).chain(0..start).take(count) {
+            let place = first + nth + usize::from(nth >= except);
+            section.push(self.records[place].endpoint.as_ref());
+        }
+    }
+
+    /// Visits up to `limit` peers behind `after` and removes the expired; the last one visited, unless that was the end.
+    fn expire(
+        &mut self,
+        after: Option<E>,
+        oldest: Timestamp,
+        limit: usize,
+        visited: &mut usize,
+        gone: &mut PeerCounts,
+    ) -> Option<E> {
+        let (mut last, mut seen, mut expired) = (after, 0, Vec::new());
+        self.list(after, limit, |record| {
+            seen += 1;
+            last = Some(record.endpoint);
+            if record.last_announce < oldest {
+                expired.push(record.endpoint);
+            }
+        });
+        for endpoint in expired {
+            let place = self.find(&endpoint).expect("just listed");
+            match self.role(place) {
+                Role::Seeder => gone.seeders += 1,
+                Role::Leecher => gone.leechers += 1,
+            }
+            self.remove(place);
+        }
+        // Memory goes back once three quarters of it stand empty.
+        if self.records.len() < self.records.capacity() / 4 {
+            self.records.shrink_to(self.records.len() * 2);
+        }
+        *visited += seen;
+        if seen == limit { last } else { None }
+    }
+
+    /// Shows up to `limit` records behind `after`, in endpoint order.
+    fn list(&self, after: Option<E>, limit: usize, mut show: impl FnMut(&Record<E>)) {
+        if self.index.is_empty() {
+            let mut few: Vec<_> =
+                self.records.iter().filter(|r| after.is_none_or(|after| r.endpoint > after)).collect();
+            few.sort_unstable_by_key(|record| record.endpoint);
+            few.into_iter().take(limit).for_each(show);
+        } else {
+            let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+            self.index.range(behind).take(limit).for_each(|(_, &place)| show(&self.records[place as usize]));
+        }
+    }
+
+    fn find(&self, endpoint: &E) -> Option<usize> {
+        if self.index.is_empty() {
+            self.records.iter().position(|record| record.endpoint == *endpoint)
+        } else {
+            self.index.get(endpoint).map(|&place| place as usize)
+        }
+    }
+
+    fn role(&self, place: usize) -> Role {
+        if place < self.seeders { Role::Seeder } else { Role::Leecher }
+    }
+
+    fn insert(&mut self, record: Record<E>, role: Role) -> usize {
+        let place = self.records.len();
+        if place == 0 {
+            // Most swarms never see a second peer.
+            self.records.reserve_exact(1);
+        }
+        self.records.push(record);
+        if !self.index.is_empty() {
+            self.index.insert(record.endpoint, place as u32);
+        } else if self.records.len() > Self::FEW {
+            self.index =
+                self.records.iter().zip(0..).map(|(record, place)| (record.endpoint, place)).collect();
+        }
+        self.set_role(place, role)
+    }
+
+    /// Moves the peer to the other side of the border if its role changed; where it stands then.
+    fn set_role(&mut self, place: usize, role: Role) -> usize {
+        match (self.role(place), role) {
+            (Role::Leecher, Role::Seeder) => {
+                self.seeders += 1;
+                self.swap(place, self.seeders - 1)
+            }
+            (Role::Seeder, Role::Leecher) => {
+                self.seeders -= 1;
+                self.swap(place, self.seeders)
+            }
+            _ => place,
+        }
+    }
+
+    fn remove(&mut self, place: usize) {
+        // As a leecher it can go to the very end and leave no gap.
+        let place = self.set_role(place, Role::Leecher);
+        self.swap(place, self.records.len() - 1);
+        let gone = self.records.pop().expect("just moved there");
+        self.index.remove(&gone.endpoint);
+        if self.records.len() < Self::FEW / 2 {
+            self.index.clear();
+        }
+    }
+
+    /// Swaps two records; answers the second place, where the first now stands.
+    fn swap(&mut self, a: usize, b: usize) -> usize {
+        self.records.swap(a, b);
+        if !self.index.is_empty() {
+            for place in [a, b] {
+                self.index.insert(self.records[place].endpoint, place as u32);
+            }
+        }
+        b
+    }
+}
+
+impl<E: Compact> Record<E> {
+    fn record(&self) -> PeerRecord {
+        PeerRecord {
+            endpoint: self.endpoint.into(),
+            role: if self.details.left == 0 { Role::Seeder } else { Role::Leecher },
+            last_announce: self.last_announce,
+            details: Some(self.details),
+        }
+    }
+}
