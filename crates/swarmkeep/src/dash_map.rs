@@ -115,6 +115,13 @@ impl<T: Send + Sync> SlotMap<T> for HashShards<T> {
         // About one shard: reading one is what a look costs.
         (self.0.len() / self.0.shards().len()).max(64)
     }
+
+    async fn give_back(&self) {
+        // A table at most seven eighths full, doubled once too often, is still at a quarter.
+        if self.0.len() < self.0.capacity() / 4 {
+            self.0.shrink_to_fit();
+        }
+    }
 }
 
 impl<T> BlockingSlots for HashShards<T> {}

@@ -78,6 +78,11 @@ pub trait SwarmMap: Send + Sync {
     fn keys_a_look(&self) -> usize {
         Pass::CLAIM
     }
+
+    /// Returns memory that the map itself holds for swarms long gone; called once a pass. Maps of nodes have none.
+    fn give_back(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// A swarm that an announce enters.
@@ -256,7 +261,11 @@ impl<M: SwarmMap> MapRepository<M> {
                 };
                 let mut visited = usize::from(from == Cursor::START);
                 match self.map.write(&info_hash, section).await {
-                    None => claim.done(),
+                    None => {
+                        // Nobody is in: at most a slot that its announce was dropped in front of, which goes.
+                        self.remove_idle(&info_hash, policy).await;
+                        claim.done();
+                    }
                     Some((expired, idle)) => {
                         visited += expired.visited;
                         swept.expired += expired.gone.peers();
@@ -273,6 +282,9 @@ impl<M: SwarmMap> MapRepository<M> {
                 swept.visited += visited as u64;
             }
             swept.pass_complete = claim.finish();
+            if swept.pass_complete {
+                self.map.give_back().await;
+            }
         }
         swept
     }
@@ -605,6 +617,11 @@ pub trait SlotMap<T: Send + Sync>: Send + Sync {
     fn keys_a_look(&self) -> usize {
         Pass::CLAIM
     }
+
+    /// See [`SwarmMap::give_back`].
+    fn give_back(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// Swarms in slots, each behind a lock of family `L`, in a map that only finds them.
@@ -719,6 +736,10 @@ where
 
     fn keys_a_look(&self) -> usize {
         self.map.keys_a_look()
+    }
+
+    async fn give_back(&self) {
+        self.map.give_back().await;
     }
 }
 

@@ -95,8 +95,10 @@ mod tests {
         HashKey::from_bytes(*b"a secret for one")
     }
 
+    type Numbered = fn(u64) -> InfoHash;
+
     /// Info hashes that agree in all but one part, which counts.
-    fn families() -> [(&'static str, fn(u64) -> InfoHash); 3] {
+    fn families() -> [(&'static str, Numbered); 3] {
         [
             ("first 8 bytes", |n| InfoHash::new(join(n, 7, 7))),
             ("next 8 bytes", |n| InfoHash::new(join(7, n, 7))),

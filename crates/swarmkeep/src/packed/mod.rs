@@ -106,7 +106,7 @@ impl Shards {
     /// The first bits of the key choose the shard, so that the order of shards is the order of keys.
     fn shard_of(&self, key: &Key) -> usize {
         let [a, b, c, d, ..] = *key;
-        (u64::from(u32::from_be_bytes([a, b, c, d])) * self.shards.len() as u64 >> 32) as usize
+        ((u64::from(u32::from_be_bytes([a, b, c, d])) * self.shards.len() as u64) >> 32) as usize
     }
 
     /// Appends up to `limit` info hashes of one shard behind `after`, in key order.

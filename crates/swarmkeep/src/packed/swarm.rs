@@ -341,7 +341,7 @@ impl Many {
     /// Drops the peer that has been silent longest in a sample: one bucket of each table. `order` is as good as random, and
     /// only the newcomer's.
     fn evict(&mut self, order: u64) -> Population {
-        let v6 = self.v6.as_mut().map(|v6| &mut **v6);
+        let v6 = self.v6.as_deref_mut();
         let v4 = self.v4.stalest_near(order);
         let stalest_v6 = v6.as_ref().and_then(|v6| v6.stalest_near(order));
         match (v4, stalest_v6, v6) {
