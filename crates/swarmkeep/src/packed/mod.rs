@@ -20,7 +20,7 @@ use crate::{
         BlockingMap, Entered, MapRepository, MemoryEstimate, Order, SwarmMap, VISITS_A_HOLD, keep_smallest,
     },
     packed::{
-        hash::Permutation,
+        hash::{Key, Permutation},
         swarm::{PackedSwarm, Settings, Worth},
     },
 };
@@ -39,9 +39,6 @@ pub struct Shards {
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard(Mutex<BTreeMap<Key, PackedSwarm>>);
-
-/// An info hash under the permutation: uniform, whatever strangers choose.
-type Key = [u8; 20];
 
 const DEFAULT_SHARDS: usize = 1024;
 const MOST_SHARDS: usize = 1 << 16;
@@ -105,8 +102,7 @@ impl Shards {
 
     /// The first bits of the key choose the shard, so that the order of shards is the order of keys.
     fn shard_of(&self, key: &Key) -> usize {
-        let [a, b, c, d, ..] = *key;
-        ((u64::from(u32::from_be_bytes([a, b, c, d])) * self.shards.len() as u64) >> 32) as usize
+        ((u64::from(key[0]) * self.shards.len() as u64) >> 32) as usize
     }
 
     /// Appends up to `limit` info hashes of one shard behind `after`, in key order.
