@@ -1,0 +1,129 @@
+//! The 27 benches of chihaya's `storage_bench.go`: 1,000 info hashes and 1,000 IPv4 peers, each operation with one of them
+//! or with all in turn.
+//!
+//! One announce here updates and selects; where theirs only updates, none are wanted. Those that cannot run in parallel
+//! there don't here.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use swarmkeep::{Announce, AnnounceEvent, Changes, Endpoint, InfoHash};
+use swarmkeep_benches::{Caller, Work, run, shrunk};
+use swarmkeep_workload::{Place, Workload};
+
+/// Which of the info hashes and which of the peers operation `i` uses.
+type Indexes = fn(usize) -> (usize, usize);
+
+const ONE_PEER: (&str, Indexes) = ("", |_| (0, 0));
+const ALL_PEERS: (&str, Indexes) = ("-1k", |i| (0, i % 1000));
+const ALL_SWARMS: (&str, Indexes) = ("-1k-infohash", |i| (i % 1000, 0));
+const ALL_OF_BOTH: (&str, Indexes) = ("-1k-infohash-1k", |i| (i % 1000, i * 3 % 1000));
+
+const EVERY: [(&str, Indexes); 4] = [ONE_PEER, ALL_PEERS, ALL_SWARMS, ALL_OF_BOTH];
+const BY_SWARM: [(&str, Indexes); 2] = [ONE_PEER, ALL_SWARMS];
+
+/// What an operation does with an info hash and a peer.
+type Operation = fn(&mut Caller<'_>, InfoHash, Endpoint);
+
+fn chihaya(criterion: &mut Criterion) {
+    let workload = Workload::uniform(1, 1000, 1000).with_profile(|profile| profile.ipv6 = 0.0);
+    let info_hashes: Vec<_> = (0..1000).map(|swarm| workload.info_hash(swarm)).collect();
+    let peers: Vec<_> = (0..1000).map(|peer| workload.endpoint(Place { swarm: 0, peer })).collect();
+    // Full swarms, of which a test has only a few; operations on others would not find their 500 and 500.
+    let full = shrunk(1000, 2);
+
+    let table: [(&str, Operation, &[(&str, Indexes)], bool, bool); 9] = [
+        ("nop", |_, _, _| {}, &[ONE_PEER], true, false),
+        ("put", put, &EVERY, true, false),
+        ("put-delete", put_delete, &EVERY, false, false),
+        ("delete-nonexist", delete_nonexist, &EVERY, true, false),
+        ("grad-nonexist", grad_nonexist, &EVERY, true, false),
+        ("put-grad-delete", put_grad_delete, &EVERY, false, false),
+        ("announce-leecher", announce_leecher, &BY_SWARM, true, true),
+        ("announce-seeder", announce_seeder, &BY_SWARM, true, true),
+        ("scrape-swarm", scrape_swarm, &BY_SWARM, true, true),
+    ];
+    let mut works = Vec::new();
+    for (name, operation, variants, parallel, needs_peers) in table {
+        for (suffix, indexes) in variants {
+            let (info_hashes, peers) = (&info_hashes, &peers);
+            let mut work = Work::new(format!("{name}{suffix}"), move |caller, i| {
+                let (swarm, peer) = indexes(i);
+                let swarm = if needs_peers { swarm % full } else { swarm };
+                // A seeder of the full swarms is the last of them.
+                let peer = if name == "announce-seeder" { 999 } else { peer };
+                operation(caller, info_hashes[swarm], peers[peer]);
+            });
+            if parallel {
+                work = work.parallel();
+            }
+            if needs_peers {
+                work = work.filled(move |caller| put_peers(caller, &info_hashes[..full], peers));
+            }
+            works.push(work);
+        }
+    }
+    assert_eq!(works.len(), 27);
+    run(criterion, "chihaya", &works);
+}
+
+fn leecher(info_hash: InfoHash, peer: Endpoint) -> Announce {
+    Announce::new(info_hash, peer).want(0)
+}
+
+fn seeder(info_hash: InfoHash, peer: Endpoint) -> Announce {
+    leecher(info_hash, peer).left(0)
+}
+
+fn put(caller: &mut Caller<'_>, info_hash: InfoHash, peer: Endpoint) {
+    assert!(caller.announce(&seeder(info_hash, peer)).0.stats.complete >= 1);
+}
+
+fn put_delete(caller: &mut Caller<'_>, info_hash: InfoHash, peer: Endpoint) {
+    assert!(caller.announce(&seeder(info_hash, peer)).0.changes.contains(Changes::JOINED));
+    delete(caller, info_hash, peer);
+}
+
+fn delete(caller: &mut Caller<'_>, info_hash: InfoHash, peer: Endpoint) {
+    let (answer, _) = caller.announce(&seeder(info_hash, peer).event(AnnounceEvent::Stopped));
+    assert_eq!((answer.changes, answer.stats.peers()), (Changes::LEFT, 0));
+}
+
+fn delete_nonexist(caller: &mut Caller<'_>, info_hash: InfoHash, peer: Endpoint) {
+    let (answer, _) = caller.announce(&seeder(info_hash, peer).event(AnnounceEvent::Stopped));
+    assert!(answer.changes.is_empty());
+}
+
+fn grad_nonexist(caller: &mut Caller<'_>, info_hash: InfoHash, peer: Endpoint) {
+    let (answer, _) = caller.announce(&seeder(info_hash, peer).event(AnnounceEvent::Completed));
+    assert!(answer.stats.complete >= 1 && answer.stats.downloaded >= 1);
+}
+
+fn put_grad_delete(caller: &mut Caller<'_>, info_hash: InfoHash, peer: Endpoint) {
+    assert!(caller.announce(&leecher(info_hash, peer)).0.changes.contains(Changes::JOINED));
+    let (answer, _) = caller.announce(&seeder(info_hash, peer).event(AnnounceEvent::Completed));
+    assert!(answer.changes.contains(Changes::PROMOTED | Changes::COMPLETED));
+    delete(caller, info_hash, peer);
+}
+
+fn put_peers(caller: &mut Caller<'_>, info_hashes: &[InfoHash], peers: &[Endpoint]) {
+    for &info_hash in info_hashes {
+        for (n, &peer) in peers.iter().enumerate() {
+            caller.announce(&if n < 500 { leecher(info_hash, peer) } else { seeder(info_hash, peer) });
+        }
+    }
+}
+
+fn announce_leecher(caller: &mut Caller<'_>, info_hash: InfoHash, peer: Endpoint) {
+    assert_eq!(caller.announce(&leecher(info_hash, peer).want(50)).1, 50);
+}
+
+fn announce_seeder(caller: &mut Caller<'_>, info_hash: InfoHash, peer: Endpoint) {
+    assert_eq!(caller.announce(&seeder(info_hash, peer).want(50)).1, 50);
+}
+
+fn scrape_swarm(caller: &mut Caller<'_>, info_hash: InfoHash, _: Endpoint) {
+    let stats = caller.repository.scrape(&info_hash);
+    assert_eq!((stats.complete, stats.incomplete), (500, 500));
+}
+
+criterion_group!(benches, chihaya);
+criterion_main!(benches);

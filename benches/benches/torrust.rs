@@ -1,0 +1,60 @@
+//! The four benches of torrust's `repository_benchmark`, under their names.
+//!
+//! Theirs spawn a task for each operation, so that most of what they measure is the runtime, and the store is hidden. Here
+//! real threads start together and announce for long enough. As there, swarms have one peer, an update is the same peer
+//! again, and each operation updates and reads the counts, which is one announce here.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use swarmkeep::{Announce, Changes};
+use swarmkeep_benches::{Caller, Work, empty, run, shrunk};
+use swarmkeep_workload::{Place, Workload};
+
+fn torrust(criterion: &mut Criterion) {
+    let torrents = shrunk(10_000, 100);
+    let workload = Workload::uniform(1, torrents as u64, 1);
+    let peer = workload.endpoint(Place { swarm: 0, peer: 0 });
+    let of = |info_hash| Announce::new(info_hash, peer).want(0);
+    let info_hashes: Vec<_> = (0..torrents as u64).map(|swarm| workload.info_hash(swarm)).collect();
+    // What each thread adds; the first of them is there already in an update.
+    let threads = swarmkeep_benches::cores();
+    let added: Vec<Vec<_>> = (0..threads)
+        .map(|thread| (0..torrents).map(|n| workload.info_hash((thread * torrents + n) as u64)).collect())
+        .collect();
+    let add = |caller: &mut Caller<'_>, announce: &Announce| {
+        assert!(caller.announce(announce).0.changes.contains(Changes::JOINED | Changes::CREATED));
+    };
+    let update = |caller: &mut Caller<'_>, announce: &Announce| {
+        let answer = caller.announce(announce).0;
+        assert_eq!((answer.changes, answer.stats.peers()), (Changes::REFRESHED, 1));
+    };
+    run(
+        criterion,
+        "torrust",
+        &[
+            // With the building of the store, as theirs.
+            Work::new("add_one_torrent", |caller, _| {
+                let repository = empty(caller.store);
+                let mut other = caller.of(&*repository);
+                add(&mut other, &of(info_hashes[0]));
+            }),
+            Work::new("add_multiple_torrents_in_parallel", |caller, n| {
+                add(caller, &of(added[caller.thread][n % torrents]));
+            })
+            .round(torrents)
+            .fresh()
+            .parallel(),
+            Work::new("update_one_torrent_in_parallel", |caller, _| update(caller, &of(info_hashes[0])))
+                .filled(|caller| add(caller, &of(info_hashes[0])))
+                .parallel(),
+            Work::new("update_multiple_torrents_in_parallel", |caller, n| {
+                update(caller, &of(info_hashes[n % torrents]));
+            })
+            .filled(|caller| info_hashes.iter().for_each(|&info_hash| add(caller, &of(info_hash))))
+            .round(torrents)
+            .parallel(),
+        ],
+    );
+}
+
+criterion_group!(benches, torrust);
+criterion_main!(benches);

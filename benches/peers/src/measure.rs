@@ -1,0 +1,195 @@
+//! What is measured: time on workloads, announces lost to races, the resident set.
+
+use std::{
+    fs, hint, io,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+use swarmkeep::{AnnounceEvent, SplitMix64};
+use swarmkeep_workload::{Place, Workload};
+
+use crate::{
+    Scale,
+    stores::{Input, Store},
+};
+
+/// Announces to time, and what is in the store before them.
+pub(crate) struct Timed {
+    pub(crate) name: &'static str,
+    workload: Workload,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Each announce is the first of its swarm.
+    Add,
+    /// Each swarm's one peer announces again.
+    Update,
+    /// The announces of a running tracker.
+    Running,
+}
+
+/// The inputs of all threads, and what fills the store.
+pub(crate) struct Inputs {
+    fill: Vec<Input>,
+    threads: Vec<Vec<Input>>,
+}
+
+/// Torrust's own benches, then announces as a tracker gets them.
+pub(crate) fn workloads(scale: &Scale, seed: u64) -> Vec<Timed> {
+    vec![
+        Timed { name: "add many", workload: Workload::uniform(seed, 1, 1), kind: Kind::Add },
+        Timed { name: "update one", workload: Workload::uniform(seed, 1, 1), kind: Kind::Update },
+        Timed { name: "update many", workload: Workload::uniform(seed, 10_000, 1), kind: Kind::Update },
+        Timed { name: "hot", workload: Workload::hot(seed, 1000, 1000), kind: Kind::Running },
+        Timed {
+            name: "zipf",
+            workload: Workload::zipf(seed, scale.swarms, scale.peers),
+            kind: Kind::Running,
+        },
+    ]
+}
+
+impl Timed {
+    pub(crate) fn inputs(&self, threads: usize, announces: usize) -> Inputs {
+        let first = |thread: usize| 1 << 40 | (thread * announces) as u64;
+        let of_thread = |thread: usize| -> Vec<Input> {
+            match self.kind {
+                Kind::Add => {
+                    let swarms = first(thread)..first(thread) + announces as u64;
+                    swarms.map(|swarm| self.workload.announce(Place { swarm, peer: 0 }).into()).collect()
+                }
+                Kind::Update => {
+                    let peers = self.workload.peers();
+                    let turn = (0..announces as u64).map(|n| self.workload.place(n % peers));
+                    turn.map(|place| self.workload.announce(place).into()).collect()
+                }
+                Kind::Running => {
+                    // Swarms of a thousand cost torrust's store microseconds each.
+                    self.workload.announces(thread as u64).take(announces / 4).map(Input::from).collect()
+                }
+            }
+        };
+        Inputs {
+            fill: self.workload.fill().map(Input::from).collect(),
+            threads: (0..threads).map(of_thread).collect(),
+        }
+    }
+
+    /// Fills the store and answers the wall time of an announce over all threads, in nanoseconds.
+    pub(crate) fn time(&self, store: &dyn Store, inputs: &Inputs) -> f64 {
+        let mut rng = SplitMix64::new(0);
+        for input in &inputs.fill {
+            store.update(input, &mut rng);
+        }
+        let barrier = Barrier::new(inputs.threads.len());
+        let announcer = |inputs: &[Input]| {
+            let (mut rng, mut selected) = (SplitMix64::new(1), 0);
+            barrier.wait();
+            let start = Instant::now();
+            for input in inputs {
+                selected += store.announce(input, &mut rng);
+            }
+            (start, Instant::now(), selected)
+        };
+        let announcer = &announcer;
+        let spans: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> =
+                inputs.threads.iter().map(|inputs| scope.spawn(move || announcer(inputs))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a store does not panic")).collect()
+        });
+        if let Kind::Running = self.kind {
+            assert!(spans.iter().all(|(_, _, selected)| *selected > 0), "nobody was selected");
+        }
+        let first = spans.iter().map(|(start, ..)| *start).min().expect("a thread");
+        let last = spans.iter().map(|(_, end, _)| *end).max().expect("a thread");
+        let announces: usize = inputs.threads.iter().map(Vec::len).sum();
+        (last - first).as_nanos() as f64 / announces as f64
+    }
+}
+
+/// Announces that returned, and how many of those were not there afterwards.
+pub(crate) struct Lost {
+    pub(crate) acknowledged: usize,
+    pub(crate) lost: u64,
+}
+
+/// Two peers announce to a new swarm at the same moment, again and again; both must be in it.
+pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> Lost {
+    let workload = Workload::uniform(seed, swarms as u64, 2);
+    let inputs = |peer: u32| -> Vec<Input> {
+        let announces = (0..swarms as u64).map(|swarm| workload.announce(Place { swarm, peer }));
+        announces.map(|announce| announce.event(AnnounceEvent::Started).into()).collect()
+    };
+    let inputs = [inputs(0), inputs(1)];
+    let at = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    thread::scope(|scope| {
+        for own in 0..2 {
+            let (inputs, at) = (&inputs[own], &at);
+            scope.spawn(move || {
+                let mut rng = SplitMix64::new(own as u64);
+                for (n, input) in inputs.iter().enumerate() {
+                    // Step by step with the other thread, closer than a barrier of the system would bring them.
+                    at[own].store(n, Ordering::Release);
+                    let mut spins = 0;
+                    while at[1 - own].load(Ordering::Acquire) < n {
+                        spins += 1;
+                        if spins % 1024 == 0 { thread::yield_now() } else { hint::spin_loop() }
+                    }
+                    store.update(input, &mut rng);
+                }
+                at[own].store(usize::MAX, Ordering::Release);
+            });
+        }
+    });
+    let lost = inputs[0].iter().map(|input| 2 - store.peers(input)).sum();
+    Lost { acknowledged: 2 * swarms, lost }
+}
+
+/// A peer joins an empty swarm, must be in it, and leaves, while another thread removes empty swarms.
+pub(crate) fn sweeps(store: &dyn Store, seed: u64, announces: usize) -> Lost {
+    let workload = Workload::uniform(seed, 64, 1);
+    let inputs = |event| -> Vec<Input> {
+        (0..64).map(|n| workload.announce(workload.place(n)).event(event).into()).collect()
+    };
+    let (joins, leaves) = (inputs(AnnounceEvent::Started), inputs(AnnounceEvent::Stopped));
+    let (over, lost) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                store.drop_empty();
+            }
+        });
+        let mut rng = SplitMix64::new(0);
+        for n in 0..announces {
+            store.update(&joins[n % 64], &mut rng);
+            lost.fetch_add(1 - store.peers(&joins[n % 64]), Ordering::Relaxed);
+            store.update(&leaves[n % 64], &mut rng);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    Lost { acknowledged: announces, lost: lost.into_inner() }
+}
+
+/// By how many bytes the resident set grows while a store is filled.
+pub(crate) fn resident(store: &dyn Store, seed: u64, swarms: u64, peers: u32) -> io::Result<u64> {
+    let workload = Workload::uniform(seed, swarms, peers);
+    let mut rng = SplitMix64::new(0);
+    let before = resident_bytes()?;
+    for announce in workload.fill() {
+        store.update(&announce.into(), &mut rng);
+    }
+    Ok(resident_bytes()?.saturating_sub(before))
+}
+
+fn resident_bytes() -> io::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+    let kib: u64 = kib.and_then(|kib| kib.parse().ok()).ok_or_else(|| io::Error::other("no VmRSS"))?;
+    Ok(kib * 1024)
+}

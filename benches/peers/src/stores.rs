@@ -1,0 +1,178 @@
+//! The stores that are compared, behind what all of them can do.
+
+use std::{marker::PhantomData, net::SocketAddr, sync::Arc, time::Duration};
+
+use aquatic_udp_protocol::{AnnounceEvent, NumberOfBytes, PeerId};
+use swarmkeep::{
+    Announce, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Retention, SplitMix64, Timestamp,
+    TorrentRepository, TorrentRepositoryExt,
+    catalog::{self, Repository},
+};
+use torrust_tracker_configuration::TrackerPolicy;
+use torrust_tracker_primitives::{DurationSinceUnixEpoch, info_hash::InfoHash, peer::Peer};
+use torrust_tracker_torrent_repository::{
+    EntryMutexParkingLot, EntryMutexStd, EntryRwLockParkingLot, EntrySingle, TorrentsDashMapMutexStd,
+    TorrentsRwLockStd, TorrentsRwLockStdMutexStd, TorrentsSkipMapMutexParkingLot, TorrentsSkipMapMutexStd,
+    TorrentsSkipMapRwLockParkingLot,
+    entry::{Entry, EntrySync},
+    repository::Repository as TorrustRepository,
+};
+
+/// A store under comparison.
+pub(crate) trait Store: Sync {
+    /// One whole announce: update, count, select as many as wanted. Answers how many were selected.
+    fn announce(&self, input: &Input, rng: &mut SplitMix64) -> usize;
+    /// Updates the peer, and no more than that if the store can do less.
+    fn update(&self, input: &Input, rng: &mut SplitMix64);
+    /// How many peers a swarm has.
+    fn peers(&self, input: &Input) -> u64;
+    /// Removes every swarm without peers.
+    fn drop_empty(&self);
+}
+
+/// An announce in the words of all stores, so that none converts while the clock runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Input {
+    announce: Announce,
+    info_hash: InfoHash,
+    peer: Peer,
+}
+
+/// Builds an empty store.
+type Build = fn() -> Box<dyn Store>;
+
+/// Theirs, then ours: packed and the fastest of each map family. Torrust's stores under tokio's locks are left out: they
+/// need its runtime, which would be measured with them.
+pub(crate) const ALL: &[(&str, Build)] = &[
+    ("torrust SkipMapMutexStd", theirs::<TorrentsSkipMapMutexStd, EntryMutexStd>),
+    ("torrust SkipMapMutexParkingLot", theirs::<TorrentsSkipMapMutexParkingLot, EntryMutexParkingLot>),
+    ("torrust SkipMapRwLockParkingLot", theirs::<TorrentsSkipMapRwLockParkingLot, EntryRwLockParkingLot>),
+    ("torrust DashMapMutexStd", theirs::<TorrentsDashMapMutexStd, EntryMutexStd>),
+    ("torrust RwLockStd", theirs::<TorrentsRwLockStd, EntrySingle>),
+    ("torrust RwLockStdMutexStd", theirs::<TorrentsRwLockStdMutexStd, EntryMutexStd>),
+    ("swarmkeep packed", || ours("packed")),
+    ("swarmkeep skipmap-mutex-parking-lot", || ours("skipmap-mutex-parking-lot")),
+    ("swarmkeep dashmap-mutex-parking-lot", || ours("dashmap-mutex-parking-lot")),
+    ("swarmkeep btreemap-rwlock-parking-lot-mutex-parking-lot", || {
+        ours("btreemap-rwlock-parking-lot-mutex-parking-lot")
+    }),
+];
+
+/// When every announce takes place.
+pub(crate) const NOW: u64 = 1_800_000_000;
+/// The most peers that are selected.
+const WANT: usize = 50;
+
+impl From<Announce> for Input {
+    fn from(announce: Announce) -> Self {
+        let bytes = |number: u64| NumberOfBytes::new(number.try_into().unwrap_or(i64::MAX));
+        let peer = Peer {
+            peer_id: PeerId(announce.peer_id.into()),
+            peer_addr: announce.endpoint.into(),
+            updated: Duration::from_secs(NOW),
+            uploaded: bytes(announce.uploaded),
+            downloaded: bytes(announce.downloaded),
+            left: bytes(announce.left),
+            event: match announce.event {
+                swarmkeep::AnnounceEvent::None => AnnounceEvent::None,
+                swarmkeep::AnnounceEvent::Completed => AnnounceEvent::Completed,
+                swarmkeep::AnnounceEvent::Started => AnnounceEvent::Started,
+                swarmkeep::AnnounceEvent::Stopped => AnnounceEvent::Stopped,
+            },
+        };
+        Self { announce, info_hash: InfoHash::from_bytes(announce.info_hash.as_bytes()), peer }
+    }
+}
+
+fn ours(name: &str) -> Box<dyn Store> {
+    let implementation = catalog::find(name).expect("the catalog has it");
+    match implementation.build(&RepositoryConfig::new(HashKey::from_bytes(*b"always this key."))) {
+        Ok(Repository::Sync(store)) => Box::new(Ours(store)),
+        Ok(Repository::Async(_)) => unreachable!("none of the fastest has to be awaited"),
+        Err(error) => unreachable!("every store keeps the default configuration: {error}"),
+    }
+}
+
+struct Ours(Arc<dyn TorrentRepository>);
+
+impl Store for Ours {
+    fn announce(&self, input: &Input, rng: &mut SplitMix64) -> usize {
+        let (mut v4, mut v6) = ([0; WANT * CompactV4::LEN], [0; WANT * CompactV6::LEN]);
+        let mut peers = PeerBuffer::new(&mut v4, &mut v6);
+        self.0.announce(&input.announce, Timestamp::from_secs(NOW), rng, &mut peers);
+        peers.len()
+    }
+
+    fn update(&self, input: &Input, rng: &mut SplitMix64) {
+        self.0.announce(
+            &input.announce,
+            Timestamp::from_secs(NOW),
+            rng,
+            &mut PeerBuffer::new(&mut [], &mut []),
+        );
+    }
+
+    fn peers(&self, input: &Input) -> u64 {
+        self.0.scrape(&input.announce.info_hash).peers()
+    }
+
+    fn drop_empty(&self) {
+        self.0.sweep_all(Timestamp::from_secs(NOW), Retention::DropEmpty);
+    }
+}
+
+fn theirs<R: TorrustRepository<T> + Sync, T: Selects + 'static>() -> Box<dyn Store> {
+    Box::new(Theirs(R::default(), PhantomData))
+}
+
+struct Theirs<R, T>(R, PhantomData<fn() -> T>);
+
+impl<R: TorrustRepository<T> + Sync, T: Selects> Store for Theirs<R, T> {
+    /// The calls that torrust's tracker makes for an announce, with our limit in the place of its own of 74.
+    fn announce(&self, input: &Input, _: &mut SplitMix64) -> usize {
+        self.0.upsert_peer(&input.info_hash, &input.peer);
+        let _counts = self.0.get_swarm_metadata(&input.info_hash);
+        let entry = self.0.get(&input.info_hash);
+        entry.map_or(0, |entry| entry.select(&input.peer.peer_addr, WANT))
+    }
+
+    fn update(&self, input: &Input, _: &mut SplitMix64) {
+        self.0.upsert_peer(&input.info_hash, &input.peer);
+    }
+
+    fn peers(&self, input: &Input) -> u64 {
+        let counts = self.0.get_swarm_metadata(&input.info_hash);
+        counts.map_or(0, |counts| u64::from(counts.complete) + u64::from(counts.incomplete))
+    }
+
+    fn drop_empty(&self) {
+        self.0.remove_inactive_peers(DurationSinceUnixEpoch::from_secs(NOW - 45 * 60));
+        self.0.remove_peerless_torrents(&TrackerPolicy {
+            remove_peerless_torrents: true,
+            persistent_torrent_completed_stat: false,
+            ..TrackerPolicy::default()
+        });
+    }
+}
+
+/// Selects peers from an entry, whether there is a lock around it or not.
+trait Selects {
+    fn select(&self, client: &SocketAddr, limit: usize) -> usize;
+}
+
+macro_rules! selects {
+    ($($entry:ty: $via:ident),*) => {$(
+        impl Selects for $entry {
+            fn select(&self, client: &SocketAddr, limit: usize) -> usize {
+                $via::get_peers_for_client(self, client, Some(limit)).len()
+            }
+        }
+    )*};
+}
+
+selects!(
+    EntrySingle: Entry,
+    EntryMutexStd: EntrySync,
+    EntryMutexParkingLot: EntrySync,
+    EntryRwLockParkingLot: EntrySync
+);

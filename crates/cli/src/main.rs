@@ -1,0 +1,57 @@
+//! The `swarmkeep` program.
+
+use std::{error::Error, io, process::ExitCode};
+
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+
+mod counting;
+mod serve;
+mod shootout;
+
+#[global_allocator]
+static ALLOCATOR: counting::Counting = counting::Counting::new();
+
+/// A BitTorrent tracker's swarm store, at work and measured.
+#[derive(Parser)]
+#[command(version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a BitTorrent tracker over UDP (BEP 15).
+    Serve(serve::Args),
+    /// Compare the swarm stores: time, tail latency and memory.
+    Shootout(shootout::Args),
+    /// Measure one row of a shootout in this process.
+    #[command(hide = true)]
+    ShootoutRow(shootout::RowArgs),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Shootout(args) => shootout::run(args),
+        Command::ShootoutRow(args) => shootout::run_row(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough of it.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("swarmkeep: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit code 2.
+fn refuse(message: String) -> ! {
+    Cli::command().error(ErrorKind::ValueValidation, message).exit()
+}
+
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

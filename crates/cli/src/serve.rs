@@ -1,0 +1,120 @@
+//! `swarmkeep serve`: a UDP tracker over any store of the catalog.
+
+use std::{error::Error, io, net::SocketAddr, time::Duration};
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use swarmkeep::{
+    HashKey, RepositoryConfig, Retention,
+    catalog::{self, Implementation},
+};
+use swarmkeep_tracker::{Config, Server};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
+
+/// Runs a BitTorrent tracker over UDP (BEP 15), until SIGINT or SIGTERM.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Address and port to listen on over UDP; may be repeated [default: 0.0.0.0:6969 and, where there is IPv6, [::]:6969]
+    #[arg(long, value_name = "ADDR")]
+    udp: Vec<SocketAddr>,
+
+    /// Which store keeps the swarms.
+    #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository())]
+    repository: &'static Implementation,
+
+    /// How long a peer is remembered after its last announce, as 2700, 2700s, 45m or 1h.
+    #[arg(long, value_name = "TIME", default_value = "45m", value_parser = seconds)]
+    lifetime: u32,
+
+    /// How long clients are told to wait between announces; shorter than the lifetime.
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = seconds)]
+    interval: u32,
+
+    /// Keep torrents without peers for as long as the tracker runs, for the number of their downloads.
+    #[arg(long)]
+    keep_downloads: bool,
+
+    /// How much to log to standard error; `debug` tells about strangers' errors too.
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        default_value = "info",
+        value_parser = PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
+            .map(|level| level.parse::<LevelFilter>().expect("each of them is a level")),
+    )]
+    log: LevelFilter,
+}
+
+/// Serves until it is told to stop.
+pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
+    let Args { udp, repository, lifetime, interval, keep_downloads, log } = args;
+    tracing_subscriber::fmt().with_max_level(log).with_writer(io::stderr).init();
+    if interval >= lifetime {
+        crate::refuse(format!(
+            "clients that announce every {interval} seconds would be forgotten after {lifetime}: \
+             give a --lifetime longer than the --interval"
+        ));
+    }
+    let config = RepositoryConfig::new(HashKey::from_os()?).lifetime(Duration::from_secs(lifetime.into()));
+    let store = repository.build(&config).unwrap_or_else(|error| crate::refuse(error.to_string()));
+
+    let retention = if keep_downloads { Retention::KeepDownloaded } else { Retention::DropEmpty };
+    // By a tenth of its lifetime a dead peer may be handed out for longer.
+    let sweep_period = Duration::from_secs(lifetime.div_ceil(10).into());
+    let config = Config::new().interval_secs(interval).retention(retention).sweep_period(sweep_period);
+    let config = udp.into_iter().fold(config, Config::udp);
+
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        // Before anyone can read that we listen and then tell us to stop.
+        let (mut interrupt, mut terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let server = Server::bind(&config, store)?;
+        let addresses: Vec<_> = server.udp_addresses()?.iter().map(ToString::to_string).collect();
+        eprintln!("listening on udp {}; repository {}", addresses.join(", "), repository.name);
+        server
+            .run(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            })
+            .await;
+        Ok(())
+    })
+}
+
+/// One of the catalog's names.
+fn repository() -> impl TypedValueParser<Value = &'static Implementation> {
+    PossibleValuesParser::new(catalog::ALL.iter().map(|row| row.name))
+        .map(|name| catalog::find(&name).expect("only names of the catalog pass"))
+}
+
+/// A time in whole seconds, minutes or hours.
+fn seconds(text: &str) -> Result<u32, String> {
+    let unit = match text.as_bytes().last() {
+        Some(b'h') => 3600,
+        Some(b'm') => 60,
+        _ => 1,
+    };
+    let number = text.strip_suffix(['s', 'm', 'h']).unwrap_or(text);
+    let seconds = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    seconds
+        .filter(|&seconds| seconds > 0)
+        .ok_or_else(|| "expected a time above 0, such as 2700, 2700s, 45m or 1h".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_minutes_or_hours() {
+        assert_eq!(seconds("2700"), Ok(2700));
+        assert_eq!(seconds("2700s"), Ok(2700));
+        assert_eq!(seconds("45m"), Ok(2700));
+        assert_eq!(seconds("1h"), Ok(3600));
+        for wrong in ["", "0", "0m", "-1", "m", "1d", "1.5h", "4294967295h", "45 m", "1hm"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! An asynchronous store behind the synchronous trait, so that it runs the same cases.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+};
+
+use swarmkeep::{
+    Announce, Announced, AsyncTorrentRepository, Budget, Capabilities, Cursor, InfoHash, MemoryUse,
+    PeerBuffer, PeerRecord, Random, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept,
+    Timestamp, TorrentRepository, Totals, Unavailable,
+};
+
+/// An asynchronous store whose calls park the calling thread until they are ready. For tests outside a runtime.
+///
+/// Futures are polled under [`tokio::task::unconstrained`]: tokio's locks otherwise stop answering after 128 operations, to
+/// be fair to other tasks of a runtime that is not there.
+///
+/// # Panics
+/// Every method panics if the store says that it is [`Unavailable`], which fails the case that called it.
+#[derive(Debug)]
+pub struct Blocking<A: ?Sized>(Arc<A>);
+
+impl<A: AsyncTorrentRepository + ?Sized> Blocking<A> {
+    /// The store, to be called synchronously.
+    pub const fn new(store: Arc<A>) -> Self {
+        Self(store)
+    }
+}
+
+impl<A: AsyncTorrentRepository + ?Sized> TorrentRepository for Blocking<A> {
+    fn announce(
+        &self,
+        announce: &Announce,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Announced {
+        wait(self.0.announce(announce, now, rng, peers))
+    }
+
+    fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+        wait(self.0.announce_batch(batch, now, rng));
+    }
+
+    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+        wait(self.0.scrape(info_hash))
+    }
+
+    fn totals(&self) -> Totals {
+        wait(self.0.totals())
+    }
+
+    fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
+        wait(self.0.walk(from, limit, out))
+    }
+
+    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
+        wait(self.0.page(after, limit, out));
+    }
+
+    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+        wait(self.0.peers(info_hash, from, limit, out))
+    }
+
+    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
+        wait(self.0.sweep(now, policy, budget))
+    }
+
+    fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
+        wait(self.0.remove(info_hash))
+    }
+
+    fn remove_where(
+        &self,
+        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
+        from: Cursor,
+        budget: Budget,
+    ) -> Removed {
+        wait(self.0.remove_where(forbidden, from, budget))
+    }
+
+    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
+        wait(self.0.restore(swarm, peers, now))
+    }
+
+    fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
+        wait(self.0.add_downloads(info_hash, earlier))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn memory(&self) -> MemoryUse {
+        wait(self.0.memory())
+    }
+}
+
+fn wait<T>(answer: impl Future<Output = Result<T, Unavailable>>) -> T {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let mut answer = pin!(tokio::task::unconstrained(answer));
+    // Most calls are ready at once, and then nobody needs to be woken.
+    if let Poll::Ready(answer) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        return available(answer);
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match answer.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(answer) => return available(answer),
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn available<T>(answer: Result<T, Unavailable>) -> T {
+    answer.unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_future_that_is_not_ready_at_once_is_waited_for() {
+        let mut polls = 0;
+        let third_time = std::future::poll_fn(|context| {
+            polls += 1;
+            let waker = context.waker().clone();
+            // Late, so that the caller is asleep by then.
+            thread::spawn(move || {
+                thread::sleep(std::time::Duration::from_millis(20));
+                waker.wake();
+            });
+            if polls < 3 { Poll::Pending } else { Poll::Ready(Ok(polls)) }
+        });
+        assert_eq!(wait(third_time), 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "the store is unavailable: gone")]
+    fn an_unavailable_store_fails_the_case() {
+        wait::<()>(async { Err(Unavailable::new("gone")) });
+    }
+}

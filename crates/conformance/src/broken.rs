@@ -1,0 +1,851 @@
+//! Stores that are broken on purpose, each in exactly one way: what proves that the cases can fail.
+//!
+//! A broken store is the [`Model`] with one fault around it. Most of these faults were found in stores that are in use.
+
+use std::{
+    collections::BTreeMap,
+    fmt, hint,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, ConfigError, Cursor, Endpoint,
+    Evicted, Families, Family, InfoHash, MemoryUse, PeerBuffer, PeerRecord, Random, Removed,
+    RepositoryConfig, Request, Restored, Retention, Role, SwarmStats, SwarmSummary, Swept, Timestamp,
+    TorrentRepository, Totals,
+};
+
+use crate::{
+    Model,
+    model::{State, Swarm, hand_out},
+};
+
+/// Makes [`Fault`] of the rows below, and the macro that goes through them.
+macro_rules! faults {
+    ($(#[doc = $doc:literal] $test:ident $fault:ident => $case:ident;)*) => {
+        /// One way to be broken.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Fault {
+            $(#[doc = $doc] $fault,)*
+        }
+
+        impl Fault {
+            /// The name of the case that is meant to reject it.
+            pub const fn case(self) -> &'static str {
+                match self {
+                    $(Self::$fault => stringify!($case),)*
+                }
+            }
+        }
+
+        faults! { @export ($) $($test $fault)* }
+    };
+    (@export ($d:tt) $($test:ident $fault:ident)*) => {
+        /// Calls a macro with the faults, each in snake case and as the variant of `Fault`.
+        #[macro_export]
+        macro_rules! for_each_fault {
+            ($d callback:ident) => { $d callback! { $($test $fault)* } };
+        }
+    };
+}
+
+faults! {
+    /// Looks a swarm up, lets go of the lock, and inserts a new one whatever has come meanwhile.
+    get_then_insert GetThenInsert => racing_first_announces_are_all_kept;
+    /// Collects empty swarms, lets go of the lock, and removes them without looking again.
+    sweep_drops_a_swarm_being_filled SweepDropsFilling => announces_survive_sweeps_of_empty_swarms;
+    /// Collects expired peers, lets go of the lock, and removes them without looking again.
+    sweep_drops_a_peer_being_refreshed SweepDropsRefreshed => refreshes_survive_sweeps_of_expired_peers;
+    /// Removes a known peer and inserts it again in two steps.
+    announce_in_two_steps AnnounceInTwoSteps => announce_is_seen_whole_or_not_at_all;
+    /// Answers with the counts from before the update.
+    counts_before_the_update CountsBeforeUpdate => announce_answers_with_the_counts_after_the_update;
+    /// Takes each peer id of an endpoint for a peer of its own.
+    identity_by_peer_id IdentityByPeerId => a_peer_is_its_endpoint_whatever_peer_id_it_uses;
+    /// Takes each address for one peer, whatever the port.
+    identity_by_address IdentityByAddress => two_ports_of_one_address_are_two_peers;
+    /// Counts a leecher that becomes a seeder in both roles.
+    leecher_left_behind LeecherLeftBehind => a_leecher_that_becomes_a_seeder_moves_and_is_counted_once;
+    /// Once a seeder, always a seeder.
+    seeder_for_ever SeederForEver => a_seeder_may_become_a_leecher_again;
+    /// A refresh leaves the time of the first announce.
+    refresh_keeps_the_old_time RefreshKeepsTime => an_announce_renews_the_lifetime;
+    /// A `stopped` for an unknown info hash creates the swarm.
+    stopped_creates_a_swarm StoppedCreates => stopped_for_an_unknown_info_hash_creates_no_swarm;
+    /// A `stopped` is answered with peers.
+    stopped_is_handed_peers StoppedIsHandedPeers => stopped_removes_the_peer_and_selects_nobody;
+    /// Counts a download for each `completed`.
+    completed_counts_each_time CompletedCountsAgain => a_repeated_completed_counts_no_second_download;
+    /// Counts a download for a `completed` with bytes left.
+    completed_counts_with_bytes_left CompletedCountsWithBytesLeft => completed_with_bytes_left_is_an_ordinary_announce;
+    /// Counts no download for a peer it did not know.
+    completed_from_unknown_is_ignored CompletedFromUnknownIgnored => completed_counts_one_download_for_an_unknown_peer;
+    /// Counts from the largest number to zero.
+    counters_wrap CountersWrap => download_counts_saturate;
+    /// Calls every change of a known peer a refresh and no more.
+    changes_are_not_told ChangesNotTold => changes_say_what_the_announce_did;
+    /// Answers all of a batch with what is true at its end.
+    batch_answers_with_the_end BatchAnswersWithTheEnd => announce_batch_does_as_single_announces_in_order;
+    /// Hands out the first peers in order, always the same.
+    first_peers_in_order FirstPeers => the_same_announcer_gets_other_samples;
+    /// Draws each peer anew, so that one can be drawn twice.
+    selection_with_replacement WithReplacement => announce_hands_out_all_eligible_when_there_are_no_more_than_wanted;
+    /// Draws until it finds another one, whatever the generator says.
+    selection_that_may_not_end DrawsForEver => a_constant_generator_still_gives_distinct_peers;
+    /// Hands out as many as there is room for.
+    want_ignored WantIgnored => announce_hands_out_at_most_want_distinct_peers_of_the_swarm;
+    /// Hands out one peer fewer than wanted where there is a choice.
+    one_peer_too_few OneTooFew => announce_hands_out_as_many_as_wanted_when_more_are_eligible;
+    /// Hands seeders to seeders.
+    seeders_to_seeders SeedersToSeeders => seeders_are_never_handed_to_seeders;
+    /// Hands the announcer to itself.
+    announcer_to_itself AnnouncerToItself => announce_never_hands_out_the_announcer;
+    /// Draws a window with the announcer in it and then skips it: those behind it are likelier.
+    window_before_the_announcer_is_out WindowBeforeAnnouncer => selection_is_fair_in_a_swarm_of_75;
+    /// Draws leechers and seeders with equal probability, however many there are of each.
+    roles_not_weighted_by_number RolesNotWeighted => selection_stays_fair_when_a_swarm_has_shrunk;
+    /// Lets the info hash decide where selection begins.
+    selection_by_info_hash SelectionByInfoHash => selection_follows_the_callers_randomness_whatever_clients_choose;
+    /// Hands out both families to everybody.
+    families_mixed FamiliesMixed => only_families_asked_for_are_handed_out;
+    /// Takes as many peers as wanted, and then leaves out those of the other family.
+    limit_before_filter LimitBeforeFilter => a_limit_counts_only_peers_of_the_family;
+    /// Lets IPv4 peers take all that is wanted.
+    one_family_takes_all OneFamilyTakesAll => both_families_get_half_each_and_what_one_leaves_goes_to_the_other;
+    /// Panics, with the lock held, when a swarm has peers of the other family only.
+    crash_on_the_other_family CrashesOnOtherFamily => a_swarm_of_the_other_family_answers_with_none;
+    /// Writes ports with the low byte first.
+    ports_low_byte_first PortsLowByteFirst => peers_are_written_in_compact_form;
+    /// Appends to what is in the buffer.
+    buffer_not_cleared BufferNotCleared => the_buffer_is_cleared_first;
+    /// A scrape of an unknown info hash creates the swarm.
+    scrape_creates_a_swarm ScrapeCreates => scrape_of_an_unknown_info_hash_is_zeroes_and_stays_unknown;
+    /// A promotion leaves the leecher in the totals.
+    totals_drift TotalsDrift => totals_are_exact_by_family_and_role;
+    /// Counts over all swarms come from a walk.
+    totals_by_walking TotalsByWalking => totals_cost_no_walk_over_swarms;
+    /// The counts of a swarm come from a walk.
+    counts_by_walking CountsByWalking => counts_never_come_from_walking_a_swarm;
+    /// Selection looks at every peer of the swarm.
+    selection_by_walking SelectionByWalking => selecting_costs_what_is_wanted_not_what_is_there;
+    /// A walk shows a swarm again.
+    walk_repeats WalkRepeats => walk_shows_every_swarm_exactly_once;
+    /// A walk goes on at a number of swarms, whichever have gone meanwhile.
+    walk_by_position WalkByPosition => walk_shows_swarms_that_stay_exactly_once_while_others_come_and_go;
+    /// A step of a walk counts all that is before it.
+    walk_counts_from_the_start WalkCountsFromTheStart => a_step_of_a_walk_costs_the_same_at_any_position;
+    /// A page leaves out the swarm that it begins with.
+    page_skips PageSkips => page_goes_in_ascending_order_of_info_hashes;
+    /// A page begins with nothing if the info hash it follows is gone.
+    page_needs_its_info_hash PageNeedsItsInfoHash => page_follows_an_info_hash_that_is_not_there;
+    /// Peers are listed by position, seeders first.
+    peers_by_position PeersByPosition => peers_that_stay_are_shown_exactly_once_whatever_moves_around_them;
+    /// Lists every peer with the latest time of all.
+    times_not_kept TimesNotKept => peers_are_listed_with_role_and_time;
+    /// Gives peer details that it declares not to keep.
+    details_not_declared DetailsNotDeclared => peer_details_are_kept_or_absent_as_declared;
+    /// Removes peers that are exactly as old as the lifetime.
+    expiry_off_by_one ExpiresEarly => a_peer_is_never_swept_while_it_is_no_older_than_the_lifetime;
+    /// Removes peers ten seconds late, and declares a clock of whole seconds.
+    expiry_late ExpiresLate => a_peer_is_swept_once_its_age_exceeds_the_lifetime_by_the_clock_resolution;
+    /// Keeps time in 16 bits and compares what is left of it.
+    clock_of_16_bits ClockOf16Bits => late_sweeps_make_no_expired_peer_young;
+    /// Takes any lifetime.
+    any_lifetime AnyLifetime => lifetimes_out_of_range_are_refused;
+    /// Believes a clock that was set back.
+    earlier_times_believed EarlierTimesBelieved => an_earlier_time_counts_as_the_latest_seen;
+    /// A step of a sweep does the whole pass.
+    sweep_ignores_its_budget SweepIgnoresBudget => a_step_of_a_sweep_visits_about_its_budget;
+    /// Each caller sweeps from the start.
+    sweep_from_the_start SweepFromTheStart => concurrent_sweeps_share_one_pass;
+    /// A step of a sweep holds the lock to its end.
+    sweep_holds_the_lock SweepHoldsLock => a_sweep_holds_no_lock_for_long_even_in_a_large_swarm;
+    /// Leaves the last swarm of a pass out.
+    sweep_misses_the_last_swarm SweepMissesLast => an_expired_peer_goes_within_one_full_pass;
+    /// Takes memory and never gives it back.
+    memory_never_returned MemoryNeverReturned => memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot;
+    /// Keeps swarms without peers, whatever the policy.
+    empty_swarms_stay EmptySwarmsStay => a_swarm_without_peers_goes_with_the_next_sweep;
+    /// Drops swarms without peers, whatever the policy.
+    downloads_forgotten DownloadsForgotten => a_swarm_without_peers_stays_for_its_downloads_if_the_policy_says_so;
+    /// A removal leaves the swarm in the totals.
+    remove_keeps_totals RemoveKeepsTotals => remove_says_what_was_there;
+    /// After a removal the next swarm is not asked about.
+    removal_skips_the_next RemovalSkipsNext => remove_where_removes_all_that_is_forbidden_and_says_what;
+    /// Calls the predicate with the lock held.
+    predicate_under_the_lock PredicateUnderLock => a_predicate_is_called_without_a_lock_held;
+    /// Takes a limit that it does not keep.
+    limit_not_refused LimitNotRefused => a_limit_that_is_not_declared_is_refused;
+    /// Declares a limit on swarms, and forgets it.
+    limit_not_kept LimitNotKept => max_swarms_is_kept_under_any_flood;
+    /// Drops any swarm to make room, populated or not.
+    eviction_of_anything EvictsAnything => a_flood_of_made_up_info_hashes_displaces_itself;
+    /// Says nothing of the peers that it dropped.
+    evictions_not_told EvictionsNotTold => max_peers_per_swarm_is_kept_and_the_announcer_stays;
+    /// Drops the freshest peers first.
+    freshest_dropped_first DropsFreshest => the_stalest_peers_are_dropped_first;
+    /// Keeps info hashes in lists by their first bytes.
+    unkeyed_hash UnkeyedHash => info_hashes_with_equal_first_bytes_cost_no_more;
+    /// Leaves the lock poisoned after a panic in the caller's randomness, and panics with it ever after.
+    lock_left_poisoned LockLeftPoisoned => a_panic_in_the_callers_randomness_leaves_the_store_usable;
+    /// Draws before the totals are brought in line with the swarm.
+    totals_after_the_draw TotalsAfterDraw => a_panic_in_the_callers_randomness_leaves_the_store_usable;
+    /// Restoring a swarm in two calls adds its downloads up.
+    restore_adds_downloads RestoreAddsDownloads => restore_may_be_done_in_several_calls;
+    /// Restoring overwrites what a peer has announced itself.
+    restore_overwrites RestoreOverwrites => restore_leaves_a_peer_as_it_announced_itself;
+    /// Restored peers come back older than they were.
+    restore_rounds_older RestoreRoundsOlder => restore_puts_back_peers_with_role_age_and_downloads;
+    /// Restoring takes expired peers in.
+    restore_revives RestoreRevives => restore_keeps_out_peers_older_than_the_lifetime;
+    /// Downloads that were counted earlier create a swarm.
+    add_downloads_creates_a_swarm AddDownloadsCreates => add_downloads_adds_what_was_counted_earlier;
+    /// Loses an IPv6 peer that completes as one of three.
+    loss_on_a_rare_occasion RareLoss => random_stories_go_as_with_the_model;
+}
+
+/// The model with a fault.
+pub struct Broken {
+    model: Model,
+    fault: Fault,
+    /// Leechers that were left behind.
+    ghosts: Mutex<BTreeMap<InfoHash, u32>>,
+    /// By how much the totals are wrong, or what else a fault counts.
+    drift: AtomicU64,
+}
+
+impl Broken {
+    /// A store with one fault.
+    ///
+    /// # Errors
+    /// Those of the model.
+    pub fn new(fault: Fault, config: &RepositoryConfig) -> Result<Self, ConfigError> {
+        let without_limits = RepositoryConfig::new(config.hash_key());
+        let built = match (fault, Model::new(config)) {
+            (Fault::LimitNotRefused, Err(ConfigError::UnsupportedLimit(_))) => Model::new(&without_limits)?,
+            (Fault::AnyLifetime, Err(ConfigError::Lifetime { given, .. })) => {
+                Model::new(&without_limits.lifetime(Duration::from_secs(given.as_secs().max(1))))?
+            }
+            (_, built) => built?,
+        };
+        let mut state = built.state();
+        match fault {
+            Fault::ExpiresEarly => state.lifetime_secs -= 1,
+            Fault::ExpiresLate => state.lifetime_secs += 10,
+            Fault::LimitNotKept => state.limits.swarms = None,
+            _ => {}
+        }
+        drop(state);
+        Ok(Self { model: built, fault, ghosts: Mutex::default(), drift: AtomicU64::new(0) })
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.fault == fault
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        assert!(!(self.is(Fault::LockLeftPoisoned) && self.model.is_poisoned()), "the lock is poisoned");
+        self.model.state()
+    }
+
+    /// What a fault does before the step of an announce, with no lock held in between.
+    fn before(&self, told: &mut Announce) {
+        let (torrent, stopped) = (told.info_hash, told.event == AnnounceEvent::Stopped);
+        match self.fault {
+            Fault::GetThenInsert if !stopped => {
+                let known = self.state().swarms.contains_key(&torrent);
+                let_others_in();
+                if !known {
+                    self.state().remove(&torrent);
+                }
+            }
+            Fault::AnnounceInTwoSteps => {
+                let mut state = self.state();
+                if state.swarms.contains_key(&torrent) {
+                    state.change(torrent, |swarm| swarm.remove(&told.endpoint));
+                }
+                drop(state);
+                let_others_in();
+            }
+            Fault::IdentityByPeerId => {
+                told.endpoint = with_port(told.endpoint, 1 + told.peer_id.as_bytes()[0] as u16)
+            }
+            Fault::IdentityByAddress => told.endpoint = with_port(told.endpoint, 6881),
+            Fault::StoppedCreates => self.state().change(torrent, |_| ()),
+            Fault::EvictsAnything => {
+                let mut state = self.state();
+                let full = state.limits.swarms.is_some_and(|most| state.swarms.len() >= most);
+                if full && !state.swarms.contains_key(&torrent) {
+                    let victim = *state.swarms.keys().next().expect("it is full");
+                    state.totals.evicted.peers += state.remove(&victim).map_or(0, |stats| stats.peers());
+                    state.totals.evicted.swarms += 1;
+                }
+            }
+            Fault::UnkeyedHash => {
+                let mut first = [0; 20];
+                first[..8].copy_from_slice(&torrent.as_bytes()[..8]);
+                hint::black_box(self.state().swarms.range(InfoHash::new(first)..torrent).count());
+            }
+            Fault::EarlierTimesBelieved => self.state().latest = Timestamp::default(),
+            _ => {}
+        }
+    }
+
+    /// What a fault makes of the update.
+    fn after_update(&self, state: &mut State, told: &Announce, before: &Before, announced: &mut Announced) {
+        let torrent = told.info_hash;
+        let completed = told.event == AnnounceEvent::Completed;
+        let counted = announced.changes.contains(Changes::COMPLETED);
+        let mut downloads = announced.stats.downloaded;
+        match self.fault {
+            Fault::CountsBeforeUpdate => announced.stats = before.stats,
+            Fault::LeecherLeftBehind if announced.changes.contains(Changes::PROMOTED) => {
+                *self.ghosts().entry(torrent).or_default() += 1;
+            }
+            Fault::SeederForEver if announced.changes.contains(Changes::DEMOTED) => {
+                state.change(torrent, |swarm| swarm.put(told.endpoint, Role::Seeder, before.latest, None));
+            }
+            Fault::RefreshKeepsTime => {
+                if let Some(last_announce) = before.last_announce {
+                    state.change(torrent, |swarm| swarm.put(told.endpoint, told.role(), last_announce, None));
+                }
+            }
+            Fault::CompletedCountsAgain if completed && told.left == 0 && !counted => downloads += 1,
+            Fault::CompletedCountsWithBytesLeft if completed && told.left > 0 => downloads += 1,
+            Fault::CompletedFromUnknownIgnored if counted && before.last_announce.is_none() => downloads -= 1,
+            Fault::CountersWrap if counted && before.stats.downloaded == u32::MAX => downloads = 0,
+            Fault::ChangesNotTold if announced.changes.contains(Changes::REFRESHED) => {
+                announced.changes = Changes::REFRESHED;
+            }
+            Fault::TotalsDrift if announced.changes.contains(Changes::PROMOTED) => {
+                self.drift.fetch_add(1, SeqCst);
+            }
+            Fault::CountsByWalking => {
+                let swarm = &state.swarms[&torrent];
+                hint::black_box(swarm.peers.values().filter(|peer| peer.role.is_seeder()).count());
+            }
+            Fault::EvictionsNotTold => announced.evicted = Evicted::default(),
+            Fault::DropsFreshest if announced.evicted.peers > 0 => {
+                // Puts a stale one back and takes the freshest but the announcer instead.
+                let swarm = &state.swarms[&torrent];
+                let others = swarm.peers.iter().filter(|(endpoint, _)| **endpoint != told.endpoint);
+                let freshest =
+                    others.max_by_key(|(_, peer)| peer.last_announce).map(|(endpoint, _)| *endpoint);
+                if let (Some(freshest), Some(stale)) = (freshest, before.stalest) {
+                    state.change(torrent, |swarm| {
+                        swarm.remove(&freshest);
+                        swarm.put(stale.0, stale.1, stale.2, None);
+                    });
+                }
+            }
+            Fault::RareLoss
+                if counted && announced.stats.peers() == 3 && told.endpoint.family() == Family::V6 =>
+            {
+                state.change(torrent, |swarm| swarm.remove(&told.endpoint));
+            }
+            _ => {}
+        }
+        if downloads != announced.stats.downloaded {
+            state.change(torrent, |swarm| swarm.downloaded = downloads);
+            announced.stats.downloaded = downloads;
+        }
+        if let Some(ghosts) = self.ghosts().get(&torrent) {
+            announced.stats.incomplete += ghosts;
+        }
+    }
+
+    /// The selection, if it is what is broken; `false` if the model's own will do.
+    fn select_wrongly(
+        &self,
+        state: &State,
+        told: &Announce,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) -> bool {
+        let Some(swarm) = state.swarms.get(&told.info_hash) else { return false };
+        let row = |families: Families, role: Role| {
+            let mut as_asked = told.families(families);
+            as_asked.left = u64::from(role == Role::Leecher);
+            eligible(swarm, &as_asked)
+        };
+        let mut own = row(told.families, told.role());
+        let want = told.want;
+        match self.fault {
+            Fault::StoppedIsHandedPeers => hand_out_window(&own, want, 0, peers),
+            _ if told.event == AnnounceEvent::Stopped => return false,
+            Fault::FirstPeers => hand_out_window(&own, want, 0, peers),
+            Fault::SelectionByInfoHash => {
+                hand_out_window(&own, want, usize::from(told.info_hash.as_bytes()[0]), peers);
+            }
+            Fault::WithReplacement => {
+                peers.clear();
+                for _ in 0..want.min(own.len()) {
+                    put(own[rng.below(own.len())], peers);
+                }
+            }
+            Fault::DrawsForEver => {
+                let (mut chosen, mut drawn) = (Vec::new(), 0);
+                while chosen.len() < want.min(own.len()) {
+                    let one = own[rng.below(own.len())];
+                    if !chosen.contains(&one) {
+                        chosen.push(one);
+                    }
+                    drawn += 1;
+                    if drawn > 100_000 {
+                        // It never ends, but it leaves the processor to others.
+                        thread::sleep(Duration::from_secs(1));
+                    }
+                }
+                hand_out_window(&chosen, want, 0, peers);
+            }
+            Fault::WantIgnored => hand_out_window(&own, usize::MAX, 0, peers),
+            Fault::OneTooFew if own.len() > want => {
+                hand_out_window(&own, want.saturating_sub(1), rng.below(own.len()), peers)
+            }
+            Fault::SeedersToSeeders => hand_out_window(&row(told.families, Role::Leecher), want, 0, peers),
+            Fault::AnnouncerToItself => {
+                own.insert(0, told.endpoint);
+                hand_out_window(&own, want, 0, peers);
+            }
+            Fault::WindowBeforeAnnouncer => {
+                let mut all: Vec<_> = swarm.peers.keys().copied().collect();
+                let start = rng.below(all.len());
+                all.rotate_left(start);
+                all.retain(|&endpoint| endpoint != told.endpoint);
+                hand_out_window(&all, want, 0, peers);
+            }
+            Fault::RolesNotWeighted => {
+                let (mut leechers, mut seeders) = (row(told.families, Role::Seeder), own);
+                seeders.retain(|endpoint| !leechers.contains(endpoint));
+                let (leecher, seeder) = (rng.below(leechers.len().max(1)), rng.below(seeders.len().max(1)));
+                leechers.rotate_left(leecher);
+                seeders.rotate_left(seeder);
+                leechers.truncate(want / 2);
+                leechers.append(&mut seeders);
+                hand_out_window(&leechers, want, 0, peers);
+            }
+            Fault::FamiliesMixed => hand_out_window(&row(Families::all(), told.role()), want, 0, peers),
+            Fault::LimitBeforeFilter => {
+                let mut all = row(Families::all(), told.role());
+                if told.endpoint.family() == Family::V4 {
+                    all.reverse();
+                }
+                all.truncate(want);
+                all.retain(|endpoint| told.families.contains(family_flag(*endpoint)));
+                hand_out_window(&all, want, 0, peers);
+            }
+            Fault::OneFamilyTakesAll => {
+                hand_out_window(&own, want, rng.below(own.len().max(1)) / 1000, peers)
+            }
+            Fault::CrashesOnOtherFamily => {
+                let others = swarm.peers.keys().filter(|&&endpoint| endpoint != told.endpoint);
+                let family = told.endpoint.family();
+                assert!(
+                    others.clone().count() == 0 || others.clone().any(|other| other.family() == family),
+                    "no such peers"
+                );
+                return false;
+            }
+            Fault::PortsLowByteFirst => {
+                let turned: Vec<_> = own
+                    .iter()
+                    .map(|&endpoint| with_port(endpoint, endpoint.port().swap_bytes().max(1)))
+                    .collect();
+                hand_out_window(&turned, want, 0, peers);
+            }
+            Fault::BufferNotCleared => {
+                let room = peers.v4.room() + peers.v6.room();
+                own.iter().take(want.min(room)).for_each(|&endpoint| put(endpoint, peers));
+            }
+            Fault::SelectionByWalking => {
+                hint::black_box(swarm.peers.values().map(|peer| peer.last_announce).max());
+                return false;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn ghosts(&self) -> MutexGuard<'_, BTreeMap<InfoHash, u32>> {
+        self.ghosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Collects under the lock, and removes under another hold of it what was found, whatever has become of it.
+    fn sweep_in_two_holds(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
+        let state = self.state();
+        let oldest = state.latest.max(now).saturating_sub(state.lifetime_secs);
+        let empty = |swarm: &Swarm| swarm.peers.is_empty();
+        let empties: Vec<_> =
+            state.swarms.iter().filter(|(_, swarm)| empty(swarm)).map(|(&torrent, _)| torrent).collect();
+        let mut expired = Vec::new();
+        for (&torrent, swarm) in &state.swarms {
+            let old = swarm.peers.iter().filter(|(_, peer)| peer.last_announce < oldest);
+            expired.extend(old.map(|(&endpoint, _)| (torrent, endpoint)));
+        }
+        drop(state);
+        let_others_in();
+        if self.is(Fault::SweepDropsFilling) {
+            for torrent in empties {
+                self.state().remove(&torrent);
+            }
+        } else {
+            for (torrent, endpoint) in expired {
+                let mut state = self.state();
+                if state.swarms.contains_key(&torrent) {
+                    state.change(torrent, |swarm| swarm.remove(&endpoint));
+                }
+            }
+        }
+        self.model.sweep(now, policy, budget)
+    }
+
+    /// Makes peers look as young as a clock of 16 bits tells.
+    fn wrap_times(&self, now: Timestamp) {
+        let mut state = self.state();
+        let all: Vec<_> = state
+            .swarms
+            .iter()
+            .flat_map(|(&torrent, swarm)| {
+                swarm
+                    .peers
+                    .iter()
+                    .map(move |(&endpoint, peer)| (torrent, endpoint, peer.role, peer.last_announce))
+            })
+            .collect();
+        for (torrent, endpoint, role, last_announce) in all {
+            let shown = now.saturating_sub(now.secs_since(last_announce) & 0xffff);
+            state.change(torrent, |swarm| swarm.put(endpoint, role, shown, None));
+        }
+    }
+}
+
+/// What was there before an announce.
+struct Before {
+    stats: SwarmStats,
+    last_announce: Option<Timestamp>,
+    latest: Timestamp,
+    stalest: Option<(Endpoint, Role, Timestamp)>,
+}
+
+impl Before {
+    fn of(state: &State, told: &Announce) -> Self {
+        let swarm = state.swarms.get(&told.info_hash);
+        let small = swarm.filter(|swarm| swarm.peers.len() <= 1000);
+        let stalest = small.and_then(|swarm| swarm.peers.iter().min_by_key(|(_, peer)| peer.last_announce));
+        Self {
+            stats: swarm.map(Swarm::stats).unwrap_or_default(),
+            last_announce: swarm
+                .and_then(|swarm| swarm.peers.get(&told.endpoint))
+                .map(|peer| peer.last_announce),
+            latest: state.latest,
+            stalest: stalest.map(|(&endpoint, peer)| (endpoint, peer.role, peer.last_announce)),
+        }
+    }
+}
+
+impl TorrentRepository for Broken {
+    fn announce(
+        &self,
+        announce: &Announce,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Announced {
+        let mut told = *announce;
+        self.before(&mut told);
+        let mut state = self.state();
+        if self.is(Fault::TotalsAfterDraw) {
+            let totals = state.totals;
+            let announced = state.update(&told, now);
+            let updated = std::mem::replace(&mut state.totals, totals);
+            state.select(&told, rng, peers);
+            state.totals = updated;
+            return announced;
+        }
+        let before = Before::of(&state, &told);
+        let mut announced = state.update(&told, now);
+        self.after_update(&mut state, &told, &before, &mut announced);
+        if !self.select_wrongly(&state, &told, rng, peers) {
+            state.select(&told, rng, peers);
+        }
+        announced
+    }
+
+    fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+        for request in &mut *batch {
+            request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
+        }
+        if self.is(Fault::BatchAnswersWithTheEnd) {
+            for request in batch {
+                let stats = self.scrape(&request.announce.info_hash);
+                request.answer.as_mut().expect("answered above").stats = stats;
+            }
+        }
+    }
+
+    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+        if self.is(Fault::ScrapeCreates) {
+            self.state().change(*info_hash, |_| ());
+        }
+        let mut stats = self.model.scrape(info_hash);
+        stats.incomplete += self.ghosts().get(info_hash).copied().unwrap_or_default();
+        stats
+    }
+
+    fn totals(&self) -> Totals {
+        let mut totals = self.state().totals;
+        match self.fault {
+            Fault::TotalsDrift => totals.v4.leechers += self.drift.load(SeqCst),
+            Fault::RemoveKeepsTotals => totals.swarms += self.drift.load(SeqCst),
+            Fault::TotalsByWalking => {
+                totals.swarms =
+                    self.state().swarms.keys().filter(|info_hash| info_hash.as_bytes() != &[0; 20]).count()
+                        as u64
+            }
+            _ => {}
+        }
+        totals
+    }
+
+    fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
+        match (self.fault, from.bytes()) {
+            (Fault::WalkRepeats, _) => {
+                let first = out.len();
+                let next = self.model.walk(from, limit, out);
+                if next.is_end() && first < out.len() && out.len() - first < limit {
+                    out.push(out[first]);
+                }
+                next
+            }
+            (Fault::WalkByPosition, bytes) if !from.is_end() => {
+                let position =
+                    bytes.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
+                let limit = limit.min(1000);
+                let (state, start) = (self.state(), out.len());
+                let some = state.swarms.iter().skip(position).take(limit);
+                out.extend(some.map(|(&info_hash, swarm)| SwarmSummary { info_hash, stats: swarm.stats() }));
+                let shown = out.len() - start;
+                if shown < limit {
+                    Cursor::END
+                } else {
+                    Cursor::after(&((position + shown) as u64).to_le_bytes())
+                }
+            }
+            (Fault::WalkCountsFromTheStart, Some(bytes)) => {
+                let after = InfoHash::new(bytes.try_into().expect("the model's cursors are info hashes"));
+                hint::black_box(self.state().swarms.range(..after).map(|(_, swarm)| swarm.downloaded).max());
+                self.model.walk(from, limit, out)
+            }
+            _ => self.model.walk(from, limit, out),
+        }
+    }
+
+    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
+        match (self.fault, after) {
+            (Fault::PageSkips, Some(after)) => {
+                let mut skipped = Vec::new();
+                self.model.page(Some(after), 1, &mut skipped);
+                if let Some(skipped) = skipped.first() {
+                    self.model.page(Some(&skipped.info_hash), limit, out);
+                }
+            }
+            (Fault::PageNeedsItsInfoHash, Some(after)) if !self.state().swarms.contains_key(after) => {}
+            _ => self.model.page(after, limit, out),
+        }
+    }
+
+    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+        if !self.is(Fault::PeersByPosition) || from.is_end() {
+            let (start, next) = (out.len(), self.model.peers(info_hash, from, limit, out));
+            let latest = self.state().latest;
+            if self.is(Fault::TimesNotKept) {
+                out[start..].iter_mut().for_each(|record| record.last_announce = latest);
+            }
+            return next;
+        }
+        let position =
+            from.bytes().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
+        let mut all = Vec::new();
+        let mut cursor = Cursor::START;
+        while !cursor.is_end() {
+            cursor = self.model.peers(info_hash, cursor, usize::MAX, &mut all);
+        }
+        all.sort_by_key(|record| record.role);
+        out.extend(all.iter().skip(position).take(limit));
+        if all.len() <= position.saturating_add(limit) {
+            return Cursor::END;
+        }
+        Cursor::after(&((position + limit) as u64).to_le_bytes())
+    }
+
+    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
+        match self.fault {
+            Fault::SweepDropsFilling | Fault::SweepDropsRefreshed => {
+                self.sweep_in_two_holds(now, policy, budget)
+            }
+            Fault::ClockOf16Bits => {
+                self.wrap_times(now);
+                self.model.sweep(now, policy, budget)
+            }
+            Fault::EarlierTimesBelieved => {
+                self.state().latest = Timestamp::default();
+                self.model.sweep(now, policy, budget)
+            }
+            Fault::SweepIgnoresBudget => self.model.sweep(now, policy, Budget::peers(usize::MAX)),
+            Fault::SweepFromTheStart => {
+                let mut state = self.state();
+                state.sweep = None;
+                state.sweep(now, policy, usize::MAX)
+            }
+            Fault::SweepHoldsLock => self.state().sweep(now, policy, budget.get()),
+            Fault::SweepMissesLast => {
+                let mut state = self.state();
+                let last = state.swarms.pop_last();
+                let swept = state.sweep(now, policy, budget.get());
+                state.swarms.extend(last);
+                swept
+            }
+            Fault::EmptySwarmsStay => self.model.sweep(now, Retention::KeepDownloaded, budget),
+            Fault::DownloadsForgotten => self.model.sweep(now, Retention::DropEmpty, budget),
+            _ => self.model.sweep(now, policy, budget),
+        }
+    }
+
+    fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
+        let removed = self.model.remove(info_hash);
+        if self.is(Fault::RemoveKeepsTotals) {
+            self.drift.fetch_add(removed.is_some().into(), SeqCst);
+        }
+        removed
+    }
+
+    fn remove_where(
+        &self,
+        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
+        from: Cursor,
+        budget: Budget,
+    ) -> Removed {
+        match self.fault {
+            Fault::RemovalSkipsNext => {
+                let skip = Mutex::new(false);
+                let skipping = |info_hash: &InfoHash| {
+                    let mut skip = skip.lock().unwrap_or_else(PoisonError::into_inner);
+                    *skip = !*skip && forbidden(info_hash);
+                    *skip
+                };
+                self.model.remove_where(&skipping, from, budget)
+            }
+            Fault::PredicateUnderLock => {
+                let all: Vec<_> = self.state().swarms.keys().copied().collect();
+                let held = self.state();
+                let named: Vec<_> = all.into_iter().filter(|info_hash| forbidden(info_hash)).collect();
+                drop(held);
+                self.model.remove_where(&|info_hash| named.contains(info_hash), from, budget)
+            }
+            _ => self.model.remove_where(forbidden, from, budget),
+        }
+    }
+
+    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
+        let mut peers = peers.to_vec();
+        match self.fault {
+            Fault::RestoreOverwrites => {
+                let mut state = self.state();
+                state.change(swarm.info_hash, |swarm| {
+                    for record in &peers {
+                        swarm.remove(&record.endpoint);
+                    }
+                });
+            }
+            Fault::RestoreRoundsOlder => {
+                peers
+                    .iter_mut()
+                    .for_each(|record| record.last_announce = record.last_announce.saturating_sub(2));
+            }
+            Fault::RestoreRevives => {
+                peers.iter_mut().for_each(|record| record.last_announce = now);
+            }
+            _ => {}
+        }
+        let before = self.scrape(&swarm.info_hash).downloaded;
+        let restored = self.model.restore(swarm, &peers, now);
+        if self.is(Fault::RestoreAddsDownloads) {
+            self.model.add_downloads(&swarm.info_hash, before);
+        }
+        restored
+    }
+
+    fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
+        if self.is(Fault::AddDownloadsCreates) {
+            self.state().change(*info_hash, |_| ());
+        }
+        self.model.add_downloads(info_hash, earlier)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = self.model.capabilities();
+        capabilities.keeps_peer_details &= !self.is(Fault::DetailsNotDeclared);
+        capabilities
+    }
+
+    fn memory(&self) -> MemoryUse {
+        let mut memory = self.model.memory();
+        if self.is(Fault::MemoryNeverReturned) {
+            memory.bytes = memory.bytes.max(self.drift.fetch_max(memory.bytes, SeqCst));
+        }
+        memory
+    }
+}
+
+impl fmt::Debug for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Broken({:?})", self.fault)
+    }
+}
+
+/// Sleeps, if only for a moment, so that whoever waits for the lock gets it.
+fn let_others_in() {
+    thread::sleep(Duration::from_micros(1));
+}
+
+/// The eligible peers of all families asked for, IPv4 first.
+fn eligible(swarm: &Swarm, announce: &Announce) -> Vec<Endpoint> {
+    let (v4, v6) = (swarm.eligible(announce, Family::V4), swarm.eligible(announce, Family::V6));
+    (0..v4.len()).map(|n| v4.get(n)).chain((0..v6.len()).map(|n| v6.get(n))).collect()
+}
+
+/// Hands out up to `count` peers from `start` on, all if there are no more.
+fn hand_out_window(row: &[Endpoint], count: usize, start: usize, peers: &mut PeerBuffer<'_>) {
+    peers.clear();
+    for offset in 0..count.min(row.len()) {
+        put(row[(start + offset) % row.len()], peers);
+    }
+}
+
+/// Hands out a peer if there is room.
+fn put(endpoint: Endpoint, peers: &mut PeerBuffer<'_>) {
+    let room = match endpoint.family() {
+        Family::V4 => peers.v4.room(),
+        Family::V6 => peers.v6.room(),
+    };
+    if room > 0 {
+        hand_out(endpoint, peers);
+    }
+}
+
+fn family_flag(endpoint: Endpoint) -> Families {
+    match endpoint.family() {
+        Family::V4 => Families::V4,
+        Family::V6 => Families::V6,
+    }
+}
+
+fn with_port(endpoint: Endpoint, port: u16) -> Endpoint {
+    Endpoint::new(endpoint.ip(), port).expect("the port is not 0")
+}

@@ -1,0 +1,531 @@
+//! Forgetting: what a sweep removes and when, how far one step goes, and removals by name.
+
+use std::{
+    collections::HashSet,
+    hint,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{
+    Budget, ConfigError, Cursor, Family, InfoHash, LongestHold, Retention, SwarmSummary, Swept,
+    TorrentRepositoryExt,
+};
+
+use crate::{Subject, kit::*};
+
+/// Sweeps until a pass is complete, which must be within a reasonable number of steps.
+fn sweep(store: &Store, seconds: u64, policy: Retention, budget: usize) -> Swept {
+    let mut swept = Swept::default();
+    for _ in 0..1_000_000 {
+        swept += store.sweep(at(seconds), policy, Budget::peers(budget));
+        if swept.pass_complete {
+            return swept;
+        }
+    }
+    panic!("no pass of a sweep was complete after a million steps of {budget}");
+}
+
+pub(crate) fn a_peer_is_never_swept_while_it_is_no_older_than_the_lifetime(subject: &dyn Subject) {
+    let store = build(subject);
+    // Announced at all phases of a coarse clock.
+    for joined in 0..40 {
+        let members =
+            [leecher(hash(joined), v4(1)), seeder(hash(joined), v6(2)), leecher(hash(99), v4(joined as u32))];
+        store.fill(joined, members);
+        let swept = sweep(&store, LIFETIME, Retention::DropEmpty, 1000);
+        assert_eq!(
+            (swept.expired, swept.swarms_removed),
+            (0, 0),
+            "the oldest is as old as the lifetime, no older"
+        );
+    }
+    // By now some are swept in time, but none too early.
+    for now in LIFETIME..LIFETIME + 60 {
+        sweep(&store, now, Retention::DropEmpty, 1000);
+        for joined in (now - LIFETIME)..40 {
+            assert_eq!(
+                store.scrape(&hash(joined)),
+                stats(1, 1, 0),
+                "swept {} seconds after it announced",
+                now - joined
+            );
+        }
+    }
+}
+
+pub(crate) fn a_peer_is_swept_once_its_age_exceeds_the_lifetime_by_the_clock_resolution(
+    subject: &dyn Subject,
+) {
+    let resolution = capabilities(subject).clock_resolution_secs;
+    for joined in 0..10 {
+        let store = build(subject);
+        let torrent = hash(1);
+        store.fill(joined, (0..20).map(|n| leecher(torrent, v4(n))));
+        store.fill(joined, (0..20).map(|n| seeder(torrent, v6(n))));
+        store.fill(joined + 1000, [leecher(torrent, v4(99))]);
+        let swept = sweep(&store, joined + LIFETIME + resolution + 1, Retention::DropEmpty, 1000);
+        assert_eq!(swept.expired, 40, "peers that outlived the lifetime by more than {resolution} s");
+        assert_eq!(store.members(&torrent).into_keys().collect::<Vec<_>>(), [v4(99)]);
+        store.assert_consistent();
+    }
+}
+
+pub(crate) fn an_announce_renews_the_lifetime(subject: &dyn Subject) {
+    let (store, torrent) = (build(subject), hash(1));
+    for turn in 0..30 {
+        let now = turn * (LIFETIME - 10);
+        store.fill(now, [leecher(torrent, v4(1)), seeder(torrent, v6(1))]);
+        let swept = sweep(&store, now, Retention::DropEmpty, 1000);
+        assert_eq!(swept.expired, 0, "renewed {turn} times");
+    }
+}
+
+pub(crate) fn lifetimes_out_of_range_are_refused(subject: &dyn Subject) {
+    let longest = capabilities(subject).longest_lifetime_secs;
+    let too_long = longest.checked_add(1).map(Duration::from_secs);
+    let fractions = [Duration::ZERO, Duration::from_millis(999), Duration::from_millis(1_800_001)];
+    for lifetime in fractions.into_iter().chain(too_long) {
+        match subject.build(&config().lifetime(lifetime)) {
+            Err(ConfigError::Lifetime { given, .. }) => assert_eq!(given, lifetime),
+            Err(other) => panic!("a lifetime of {lifetime:?} must be refused as a lifetime, not: {other}"),
+            Ok(_) => panic!("a lifetime of {lifetime:?} is not refused; the longest declared is {longest} s"),
+        }
+    }
+}
+
+/// To the second, for the shortest, the longest and some in between: the range that is declared has no hole.
+pub(crate) fn every_lifetime_in_range_is_kept(subject: &dyn Subject) {
+    const CENTURY: u64 = 100 * 365 * 86_400;
+    let declared = capabilities(subject);
+    let (longest, resolution) = (declared.longest_lifetime_secs.min(CENTURY), declared.clock_resolution_secs);
+    for lifetime in [1, 2, 59, 2700, longest / 2, longest - 1, longest] {
+        // At all phases of a coarse clock.
+        for joined in 0..5 {
+            let store = build_with(subject, &config().lifetime(Duration::from_secs(lifetime)));
+            let torrent = hash(1);
+            store.fill(joined, [leecher(torrent, v4(1)), seeder(torrent, v6(2))]);
+            sweep(&store, joined + lifetime, Retention::DropEmpty, 1000);
+            assert_eq!(store.scrape(&torrent).peers(), 2, "as old as the lifetime of {lifetime} s, no older");
+            sweep(&store, joined + lifetime + resolution + 1, Retention::DropEmpty, 1000);
+            assert_eq!(store.scrape(&torrent).peers(), 0, "past the lifetime of {lifetime} s");
+        }
+    }
+}
+
+/// However late the sweep: a clock of few bits comes round after some thousands, or millions, of seconds.
+pub(crate) fn late_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
+    let wraps = [8, 10, 12, 14, 15, 16, 17, 18, 20, 22, 24, 26, 28].map(|bits| 1_u64 << bits);
+    let long = [70_000, 100_000, 10 * 365 * 86_400];
+    for late in wraps.into_iter().flat_map(|wrap| [wrap, wrap * 3]).chain(long) {
+        // Just before, at and after the moment at which the clock has come round.
+        for now in [late - 7, late, late + 1, late + LIFETIME / 2, late + LIFETIME]
+            .into_iter()
+            .filter(|&now| now > LIFETIME + 600)
+        {
+            let store = build(subject);
+            let torrent = hash(1);
+            store.fill(0, [leecher(torrent, v4(1)), seeder(torrent, v4(2)), leecher(torrent, v6(3))]);
+            let swept = sweep(&store, now, Retention::DropEmpty, 1000);
+            assert_eq!(swept.expired, 3, "first swept {now} s after they announced");
+            assert_eq!(store.totals().peers(), 0);
+        }
+    }
+}
+
+/// Years of announces in other swarms, and in the same one, without a single sweep.
+pub(crate) fn missing_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
+    for stride in [LIFETIME, 9_999, 65_536, 262_144] {
+        let (store, torrent) = (build(subject), hash(1));
+        store.fill(0, (1..=5).map(|n| leecher(torrent, v4(n))));
+        store.fill(0, [seeder(hash(2), v6(1))]);
+        let mut now = 0;
+        for turn in 0..300 {
+            now += stride;
+            store.fill(now, [leecher(torrent, v4(9)), leecher(hash(turn % 10 + 5), v4(1))]);
+        }
+        for (endpoint, record) in
+            store.members(&torrent).into_iter().filter(|(endpoint, _)| *endpoint != v4(9))
+        {
+            let age = at(now).secs_since(record.last_announce);
+            assert!(age >= LIFETIME, "{endpoint} is {now} s old and is listed as {age} s old");
+        }
+        sweep(&store, now, Retention::DropEmpty, 1000);
+        assert_eq!(
+            store.members(&torrent).into_keys().collect::<Vec<_>>(),
+            [v4(9)],
+            "after {now} s without a sweep"
+        );
+        assert_eq!(store.scrape(&hash(2)), stats(0, 0, 0), "where nobody announced meanwhile");
+        store.assert_consistent();
+    }
+}
+
+pub(crate) fn an_earlier_time_counts_as_the_latest_seen(subject: &dyn Subject) {
+    let (store, torrent) = (build(subject), hash(1));
+    let resolution = store.capabilities().clock_resolution_secs;
+    store.fill(LIFETIME, [leecher(torrent, v4(1))]);
+    // The clock is set back: whoever announces now is not older than those before.
+    store.fill(0, [leecher(torrent, v4(2)), seeder(torrent, v6(3))]);
+    for (endpoint, record) in store.members(&torrent) {
+        let off = record.last_announce.as_secs().abs_diff(at(LIFETIME).as_secs());
+        assert!(off <= resolution, "{endpoint} is listed {off} s away from the latest time seen");
+    }
+    sweep(&store, 2 * LIFETIME, Retention::DropEmpty, 1000);
+    assert_eq!(store.scrape(&torrent).peers(), 3, "all announced at the latest time seen");
+    let late = 2 * LIFETIME + resolution + 1;
+    store.tell_at(late, leecher(hash(2), v4(1)));
+    sweep(&store, 0, Retention::DropEmpty, 1000);
+    assert_eq!(store.scrape(&torrent).peers(), 0, "a sweep in the past is one at the latest time seen");
+}
+
+pub(crate) fn a_peer_that_announces_while_a_sweep_runs_survives_it(subject: &dyn Subject) {
+    for budget in [1, 7, 100] {
+        let store = build(subject);
+        let late = LIFETIME + 1000;
+        store.fill(0, (0..60).flat_map(|n| (0..5).map(move |m| leecher(hash(n), v4(m)))));
+        let mut swept = Swept::default();
+        let mut turn = 0;
+        while !swept.pass_complete {
+            // Wherever the sweep stands: one that it has passed, or not yet.
+            let torrent = hash(turn % 60);
+            store.tell_at(late, seeder(torrent, v6(1)));
+            store.tell_at(late, leecher(torrent, v4((turn / 60 % 5) as u32)));
+            swept += store.sweep(at(late), Retention::DropEmpty, Budget::peers(budget));
+            turn += 1;
+        }
+        for n in 0..turn {
+            let members = store.members(&hash(n % 60));
+            assert!(members.contains_key(&v6(1)), "announced and swept in between");
+            assert!(members.contains_key(&v4((n / 60 % 5) as u32)), "refreshed and swept in between");
+        }
+        store.assert_consistent();
+    }
+}
+
+pub(crate) fn an_expired_peer_goes_within_one_full_pass(subject: &dyn Subject) {
+    for budget in [1, 3, 50, 100_000] {
+        let store = build(subject);
+        store.fill(0, (0..70).flat_map(|n| (0..n as u32 % 9).map(move |m| leecher(hash(n), v4(m)))));
+        store.fill(1, (0..300).map(|n| leecher(hash(7), v6(n))));
+        store.fill(LIFETIME, (0..70).step_by(7).map(|n| seeder(hash(n), v4(50))));
+        let before = store.totals().peers();
+        let swept = sweep(&store, 2 * LIFETIME - 1, Retention::DropEmpty, budget);
+        assert_eq!(store.totals().peers(), 10, "those who announced later stay, in steps of {budget}");
+        assert_eq!(swept.expired, before - 10);
+        assert_eq!(store.totals().swarms, 10);
+        store.assert_consistent();
+        // The next pass starts anew.
+        let swept = sweep(&store, 4 * LIFETIME, Retention::DropEmpty, budget);
+        assert_eq!((swept.expired, swept.swarms_removed), (10, 10));
+    }
+}
+
+pub(crate) fn a_sweep_says_what_it_removed(subject: &dyn Subject) {
+    let store = build(subject);
+    let swept = sweep(&store, 0, Retention::DropEmpty, 10);
+    assert_eq!((swept.visited, swept.expired, swept.swarms_removed), (0, 0, 0), "in an empty store");
+    store.fill(0, (0..20).flat_map(|n| [leecher(hash(n), v4(1)), seeder(hash(n), v6(2))]));
+    store.fill(0, (0..5).flat_map(|n| [stopped(hash(n), v4(1)), stopped(hash(n), v6(2))]));
+    store.fill(LIFETIME, (5..10).map(|n| leecher(hash(n), v4(1))));
+    let swept = sweep(&store, 2 * LIFETIME - 1, Retention::DropEmpty, 10);
+    assert_eq!((swept.expired, swept.swarms_removed), (25, 15));
+    let swept = sweep(&store, 2 * LIFETIME - 1, Retention::DropEmpty, 10);
+    assert_eq!((swept.expired, swept.swarms_removed), (0, 0), "nothing is removed twice");
+}
+
+/// No step goes far beyond its budget, neither among many swarms nor inside a large one, and all steps of a pass together
+/// visit each peer and swarm once.
+pub(crate) fn a_step_of_a_sweep_visits_about_its_budget(subject: &dyn Subject) {
+    let many_small: (u64, u32) = (3000, 1);
+    let one_large = (1, 20_000);
+    for (swarms, peers) in [many_small, one_large, (50, 300)] {
+        let store = build(subject);
+        store.fill(0, (0..swarms).flat_map(|n| (0..peers).map(move |m| leecher(hash(n), v4(m)))));
+        for (budget, now) in [(100, 1), (1000, 2 * LIFETIME)] {
+            let unit = match store.capabilities().longest_hold {
+                LongestHold::Visits(_) => 0.0,
+                LongestHold::ShareOfSwarms(share) => share * swarms as f64 * 2.0,
+            };
+            let most = 2 * budget + 64 + unit as u64;
+            let (mut swept, mut steps) = (Swept::default(), 0);
+            while !swept.pass_complete {
+                let step = store.sweep(at(now), Retention::DropEmpty, Budget::peers(budget as usize));
+                assert!(
+                    step.visited <= most,
+                    "a step of {budget} visited {}, more than {most}",
+                    step.visited
+                );
+                assert!(
+                    step.visited > 0 || step.pass_complete,
+                    "a step did nothing, and yet the pass goes on"
+                );
+                swept += step;
+                steps += 1;
+                assert!(steps <= 100_000, "a pass that never ends");
+            }
+            let all = swarms * (u64::from(peers) + 1);
+            let times = swept.visited as f64 / all as f64;
+            assert!(
+                (0.9..=1.2).contains(&times),
+                "a pass visited each of {all} peers and swarms {times:.2} times"
+            );
+        }
+        assert_eq!(store.totals().swarms, 0);
+    }
+}
+
+pub(crate) fn concurrent_sweeps_share_one_pass(subject: &dyn Subject) {
+    let store = build(subject);
+    store.fill(0, (0..2000).flat_map(|n| (0..4).map(move |m| leecher(hash(n), v4(m)))));
+    for (now, expired, swarms_removed) in [(1, 0, 0), (2 * LIFETIME, 8000, 2000)] {
+        // Whoever had swept on behind the end is now in the next pass: this one begins anew.
+        sweep(&store, 0, Retention::KeepDownloaded, 1000);
+        let total = Mutex::new(Swept::default());
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    loop {
+                        let step = store.sweep(at(now), Retention::DropEmpty, Budget::peers(64));
+                        let mut total = total.lock().expect("nobody panics with it");
+                        *total += step;
+                        if total.pass_complete {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        let total = total.into_inner().expect("nobody panics with it");
+        let removed = (total.expired, total.swarms_removed);
+        assert_eq!(removed, (expired, swarms_removed), "what all callers removed together");
+        assert!(total.visited <= 13_000, "{} visits in one pass over 10,000 peers and swarms", total.visited);
+    }
+    assert_eq!(store.totals().swarms, 0);
+}
+
+/// While one thread sweeps a large swarm in one step without a bound, another announces into it all the time, and is not
+/// kept waiting for as long as the sweep alone would take.
+pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn Subject) {
+    // A busy machine may keep one of the two from running, which is not the store's doing: it may try again.
+    const PATIENCE: Duration = Duration::from_secs(8);
+
+    match capabilities(subject).longest_hold {
+        LongestHold::Visits(visits) => assert!(visits <= 10_000, "{visits} visits under a lock are no bound"),
+        LongestHold::ShareOfSwarms(share) => {
+            assert!(share > 0.0 && share < 0.5, "{share} of all swarms is no bound");
+        }
+    }
+    let (store, torrent) = (build(subject), hash(1));
+    store.fill(0, (0..300_000).map(|n| leecher(torrent, v4(n))));
+    let sweep = || {
+        let start = Instant::now();
+        let swept = store.sweep(at(10), Retention::DropEmpty, Budget::peers(10_000_000));
+        assert_eq!((swept.expired, swept.pass_complete), (0, true));
+        (start, Instant::now())
+    };
+    let (begin, mut waits, mut calm) = (Instant::now(), Vec::new(), 0);
+    let mut alone = Duration::MAX;
+    while begin.elapsed() < PATIENCE {
+        // Under one lock, the whole sweep would keep others waiting for at least as long as it takes alone.
+        for _ in 0..3 {
+            let (start, end) = sweep();
+            alone = alone.min(end - start);
+        }
+        let (started, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (answered, (start, end)) = thread::scope(|scope| {
+            let announcer = scope.spawn(|| {
+                let mut answered = Vec::new();
+                while !done.load(SeqCst) {
+                    store.fill(0, [leecher(torrent, v4(7))]);
+                    answered.push(Instant::now());
+                    started.store(true, SeqCst);
+                    // Locks need not be fair: the sweep, too, must get its turn.
+                    (0..100).for_each(|_| hint::spin_loop());
+                }
+                answered
+            });
+            while !started.load(SeqCst) {
+                thread::yield_now();
+            }
+            let times = sweep();
+            done.store(true, SeqCst);
+            (announcer.join().expect("an announce does not panic"), times)
+        });
+        let mut moments: Vec<_> =
+            answered.into_iter().filter(|moment| (start..end).contains(moment)).collect();
+        moments.insert(0, start);
+        moments.push(end);
+        let longest = moments.windows(2).map(|pair| pair[1] - pair[0]).max().expect("there are two");
+        calm += u32::from(longest < alone * 3 / 5);
+        if calm == 3 {
+            return;
+        }
+        waits.push(longest);
+        if waits.len() % 100 == 0 {
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    let best = waits.iter().min().expect("some");
+    panic!(
+        "announces always had to wait for a sweep of {alone:?}: {best:?} and longer, {} times",
+        waits.len()
+    );
+}
+
+pub(crate) fn memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot(subject: &dyn Subject) {
+    let store = build(subject);
+    store.fill(0, (0..5000).flat_map(|n| (0..3).map(move |m| leecher(hash(n), v4(m)))));
+    store.fill(0, (0..20_000).map(|n| leecher(hash(1), v4(n))));
+    let full = store.memory().bytes;
+    assert!(full > 35_000 * 8, "{full} bytes hold no 35,000 peers");
+    store.fill(LIFETIME, [leecher(hash(1), v4(1))]);
+    for pass in 0..3 {
+        sweep(&store, 2 * LIFETIME - 3 + pass, Retention::DropEmpty, 1000);
+    }
+    assert_eq!(store.totals().peers(), 1);
+    let left = store.memory().bytes;
+    assert!(
+        left < full / 2,
+        "{left} of {full} bytes are still taken after all but one of 35,000 peers have gone"
+    );
+    // And what was given back can be taken again.
+    store.fill(3 * LIFETIME, (0..5000).flat_map(|n| (0..3).map(move |m| leecher(hash(n), v4(m)))));
+    let again = store.memory().bytes;
+    assert!(again > left && again < full * 5 / 4, "{again} bytes the second time, {full} the first");
+}
+
+pub(crate) fn a_swarm_without_peers_goes_with_the_next_sweep(subject: &dyn Subject) {
+    let store = build(subject);
+    for n in 0..20 {
+        store.fill(0, [completed(hash(n), v4(1)), stopped(hash(n), v4(1))]);
+    }
+    store.fill(0, [leecher(hash(20), v4(1))]);
+    assert_eq!(store.totals().swarms, 21);
+    let swept = sweep(&store, 1, Retention::DropEmpty, 1000);
+    assert_eq!((swept.expired, swept.swarms_removed), (0, 20));
+    assert_eq!((store.totals().swarms, store.swarms().len()), (1, 1));
+    assert_eq!(store.scrape(&hash(1)), stats(0, 0, 0), "its download count has gone with it");
+}
+
+pub(crate) fn a_swarm_without_peers_stays_for_its_downloads_if_the_policy_says_so(subject: &dyn Subject) {
+    let store = build(subject);
+    store.fill(0, (0..20).flat_map(|n| [leecher(hash(n), v4(1)), leecher(hash(n), v6(2))]));
+    store.fill(0, (0..5).map(|n| completed(hash(n), v4(1))));
+    let swept = sweep(&store, 2 * LIFETIME, Retention::KeepDownloaded, 1000);
+    assert_eq!((swept.expired, swept.swarms_removed), (40, 15), "those that nobody has finished go");
+    assert_eq!((store.totals().swarms, store.totals().peers()), (5, 0));
+    assert!((0..5).all(|n| store.scrape(&hash(n)) == stats(0, 0, 1)));
+    let shown = store.summaries();
+    assert_eq!((shown.len(), shown[&hash(3)]), (5, stats(0, 0, 1)), "and are listed");
+    assert_eq!(
+        store.tell_at(2 * LIFETIME, completed(hash(2), v4(9))).stats,
+        stats(1, 0, 2),
+        "and can fill again"
+    );
+    store.assert_consistent();
+    let swept = sweep(&store, 4 * LIFETIME, Retention::DropEmpty, 1000);
+    assert_eq!((swept.expired, swept.swarms_removed), (1, 5), "under the other policy they go");
+}
+
+pub(crate) fn remove_says_what_was_there(subject: &dyn Subject) {
+    let store = build(subject);
+    store.fill(
+        0,
+        (0..30).flat_map(|n| [completed(hash(n), v4(1)), leecher(hash(n), v4(2)), leecher(hash(n), v6(3))]),
+    );
+    assert_eq!(store.remove(&hash(7)), Some(stats(1, 2, 1)));
+    assert_eq!(store.remove(&hash(7)), None, "removed twice");
+    assert_eq!(store.remove(&hash(99)), None, "never there");
+    assert_eq!(store.scrape(&hash(7)), stats(0, 0, 0));
+    assert_eq!((store.totals().swarms, store.totals().peers()), (29, 87));
+    assert_eq!(store.tell(leecher(hash(7), v4(1))).stats, stats(0, 1, 0), "its download count is gone too");
+    store.assert_consistent();
+}
+
+pub(crate) fn remove_where_removes_all_that_is_forbidden_and_says_what(subject: &dyn Subject) {
+    for budget in [1, 10, 1000] {
+        let store = build(subject);
+        store.fill(0, (0..200).flat_map(|n| [seeder(hash(n), v4(1)), leecher(hash(n), v6(2))]));
+        let forbidden: HashSet<InfoHash> = (0..200).filter(|n| n % 3 == 0).map(hash).collect();
+        let (mut cursor, mut removed, mut steps) = (Cursor::START, Vec::new(), 0);
+        while !cursor.is_end() {
+            let mut step =
+                store.remove_where(&|info_hash| forbidden.contains(info_hash), cursor, Budget::peers(budget));
+            removed.append(&mut step.removed);
+            cursor = step.next;
+            steps += 1;
+            assert!(steps <= 100_000, "a removal that never ends");
+        }
+        assert!(removed.iter().all(|swarm: &SwarmSummary| swarm.stats == stats(1, 1, 0)));
+        let named = removed.iter().map(|swarm| swarm.info_hash).collect();
+        assert_same(named, forbidden.iter().copied().collect(), "what it says it removed");
+        assert_eq!((store.totals().swarms, store.totals().peers()), (133, 266));
+        assert!(store.summaries().keys().all(|info_hash| !forbidden.contains(info_hash)));
+        store.assert_consistent();
+    }
+}
+
+/// As removals take out what is around them, and announces bring new ones.
+pub(crate) fn remove_where_asks_once_about_every_swarm_that_stays(subject: &dyn Subject) {
+    let store = build(subject);
+    store.fill(0, (0..400).map(|n| leecher(hash(n), v4(1))));
+    let asked = Mutex::new(Vec::new());
+    let predicate = |info_hash: &InfoHash| {
+        let mut asked = asked.lock().expect("nobody panics with it");
+        asked.push(*info_hash);
+        // A few of them go at once.
+        asked.len() % 5 == 0
+    };
+    let (mut cursor, mut removed, mut step) = (Cursor::START, HashSet::new(), 1000);
+    while !cursor.is_end() {
+        let answer = store.remove_where(&predicate, cursor, Budget::peers(23));
+        removed.extend(answer.removed.iter().map(|swarm| swarm.info_hash));
+        cursor = answer.next;
+        store.fill(0, (step..step + 20).map(|n| leecher(hash(n), v4(1))));
+        store.forget((step..step + 15).map(hash));
+        step += 20;
+        assert!(step <= 1_000_000, "a removal that never ends");
+    }
+    let asked = asked.into_inner().expect("nobody panics with it");
+    for n in 0..400 {
+        let times = asked.iter().filter(|&&info_hash| info_hash == hash(n)).count();
+        assert_eq!(times, 1, "times that the predicate was asked about a swarm that was there all the time");
+        assert_eq!(store.scrape(&hash(n)).peers(), u64::from(!removed.contains(&hash(n))));
+    }
+}
+
+pub(crate) fn a_predicate_is_called_without_a_lock_held(subject: &dyn Subject) {
+    let store = build(subject);
+    store.fill(0, (0..50).map(|n| leecher(hash(n), v4(1))));
+    let inside = store.clone();
+    let removed = within(PATIENCE, "a removal whose predicate uses the store", move || {
+        inside.remove_all_where(&|info_hash| {
+            inside.tell(seeder(*info_hash, v4(2)));
+            inside.tell(leecher(hash(1000), v6(1)));
+            inside.remove(&hash(2000));
+            inside.sweep(at(1), Retention::DropEmpty, Budget::peers(10));
+            *info_hash == hash(3)
+        })
+    });
+    assert_eq!(removed, [SwarmSummary { info_hash: hash(3), stats: stats(1, 1, 0) }]);
+    store.assert_consistent();
+}
+
+/// Both halves of a mixed swarm expire, in whatever order they are kept.
+pub(crate) fn peers_of_both_families_and_roles_expire(subject: &dyn Subject) {
+    for (survivor, left) in [(v4(500), 0), (v4(500), 1), (v6(500), 0), (v6(500), 1)] {
+        let (store, torrent) = (build(subject), hash(1));
+        for family in [Family::V4, Family::V6] {
+            store.fill(0, (0..100).map(|n| leecher(torrent, peer(family, n)).left((n % 2).into())));
+        }
+        store.fill(LIFETIME, [leecher(torrent, survivor).left(left)]);
+        sweep(&store, 2 * LIFETIME - 1, Retention::DropEmpty, 13);
+        assert_eq!(store.members(&torrent).into_keys().collect::<Vec<_>>(), [survivor]);
+        store.assert_consistent();
+    }
+}

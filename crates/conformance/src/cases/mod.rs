@@ -1,0 +1,12 @@
+//! The cases: plain functions over a store, one for each sentence. [`CASES`](crate::CASES) lists them.
+
+pub(crate) mod announcing;
+pub(crate) mod bounds;
+pub(crate) mod fairness;
+pub(crate) mod forgetting;
+pub(crate) mod hostile;
+pub(crate) mod races;
+pub(crate) mod reading;
+pub(crate) mod restoring;
+pub(crate) mod selecting;
+pub(crate) mod stories;

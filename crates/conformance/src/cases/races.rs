@@ -1,0 +1,366 @@
+//! Races between real threads: nobody's announce is lost, and what is counted is what is there.
+//!
+//! Loops are bounded by work and not by time, and threads meet again and again at the places that matter.
+
+use std::{
+    hint, panic,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, BoundedBy, Budget, Changes, Cursor, Endpoint, InfoHash, Random, Retention,
+    SplitMix64, TorrentRepositoryExt,
+};
+
+use crate::{Subject, kit::*};
+
+/// Sets a flag when it is dropped, also by a panic: those who wait for it are not left waiting.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// The work of a race: it goes on until the other side has had its turns too, however the machine schedules them.
+struct Rounds<'a> {
+    background: &'a AtomicU64,
+    least: u32,
+}
+
+impl Rounds<'_> {
+    /// Turns that the background must have had before a race counts as one.
+    const BACKGROUND: u64 = 3000;
+    /// How long the work may wait for that.
+    const PATIENCE: Duration = Duration::from_millis(250);
+
+    /// Numbers the rounds: `least` of them, and then as many as it takes.
+    fn iter(&self) -> impl Iterator<Item = u32> {
+        let start = Instant::now();
+        let racing =
+            move || self.background.load(SeqCst) < Self::BACKGROUND && start.elapsed() < Self::PATIENCE;
+        (0..1 << 20).take_while(move |&round| round < self.least || racing())
+    }
+}
+
+/// Runs `foreground` in `threads` threads, with their numbers and `least` rounds to do, and `background` over and over until
+/// they are done.
+fn against(
+    threads: u32,
+    least: u32,
+    foreground: impl Fn(u32, Rounds<'_>) + Sync,
+    background: impl Fn(u64) + Sync,
+) {
+    let (start, done, turns) =
+        (Barrier::new(threads as usize + 1), AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let (start, done, turns) = (&start, &done, &turns);
+        let (foreground, background) = (&foreground, &background);
+        scope.spawn(move || {
+            start.wait();
+            while !done.load(SeqCst) {
+                background(turns.fetch_add(1, SeqCst));
+            }
+        });
+        let workers: Vec<_> = (0..threads)
+            .map(|n| {
+                scope.spawn(move || {
+                    start.wait();
+                    foreground(n, Rounds { background: turns, least });
+                })
+            })
+            .collect();
+        let _set = SetOnDrop(done);
+        for worker in workers {
+            if let Err(panicked) = worker.join() {
+                panic::resume_unwind(panicked);
+            }
+        }
+    });
+}
+
+pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
+    const SWARMS: usize = 4000;
+    let store = build(subject);
+    let progress = [const { AtomicUsize::new(0) }; 2];
+    thread::scope(|scope| {
+        for me in 0..2 {
+            let (store, progress) = (&store, &progress);
+            scope.spawn(move || {
+                let _released = SetTo(&progress[me], SWARMS);
+                for n in 0..SWARMS {
+                    // In step with the other one, so that both come to each new swarm at about the same time.
+                    progress[me].store(n, SeqCst);
+                    let mut spins = 0;
+                    while progress[1 - me].load(SeqCst) < n {
+                        spins += 1;
+                        if spins > 200 {
+                            thread::yield_now();
+                        }
+                    }
+                    store.tell(leecher(hash(n as u64), v4(me as u32 + 1)).want(2));
+                }
+            });
+        }
+    });
+    for n in 0..SWARMS as u64 {
+        let members: Vec<_> = store.members(&hash(n)).into_keys().collect();
+        assert_eq!(members, [v4(1), v4(2)], "both first announces of swarm {n} were acknowledged");
+    }
+    assert_eq!((store.totals().swarms, store.totals().peers()), (SWARMS as u64, 2 * SWARMS as u64));
+}
+
+struct SetTo<'a>(&'a AtomicUsize, usize);
+
+impl Drop for SetTo<'_> {
+    fn drop(&mut self) {
+        self.0.store(self.1, SeqCst);
+    }
+}
+
+/// Peers join and leave swarms that are empty in between. Whoever has joined is there when it leaves: nobody but itself
+/// removes it.
+pub(crate) fn announces_survive_sweeps_of_empty_swarms(subject: &dyn Subject) {
+    let store = build(subject);
+    let join_and_leave = |thread: u32, rounds: Rounds<'_>| {
+        for turn in rounds.iter() {
+            let (torrent, endpoint) = (hash(u64::from(turn % 3)), peer_of(thread, turn % 2));
+            store.tell(leecher(torrent, endpoint).want(3));
+            breathe(turn);
+            let left = store.tell(stopped(torrent, endpoint));
+            assert!(left.changes.contains(Changes::LEFT), "{endpoint} had joined and was lost to a sweep");
+            breathe(turn / 2);
+        }
+    };
+    against(1, 5000, join_and_leave, |_| {
+        store.sweep(at(1), Retention::DropEmpty, Budget::peers(50));
+    });
+    assert_eq!(store.totals().peers(), 0);
+    store.assert_consistent();
+}
+
+/// Lets the other side have the lock for a moment, at changing places of its way.
+fn breathe(turn: u32) {
+    (0..turn % 97).for_each(|_| hint::spin_loop());
+}
+
+const fn family_of(n: u32) -> swarmkeep::Family {
+    if n == 0 { swarmkeep::Family::V4 } else { swarmkeep::Family::V6 }
+}
+
+/// Another endpoint for each thread.
+fn peer_of(thread: u32, family: u32) -> Endpoint {
+    peer(family_of(family), thread + 1)
+}
+
+/// Peers that have long expired come back while a sweep passes them.
+pub(crate) fn refreshes_survive_sweeps_of_expired_peers(subject: &dyn Subject) {
+    let store = build(subject);
+    for round in 0..30 {
+        let now = round * 2 * LIFETIME;
+        let members = || (0..3).flat_map(|n| (0..100).map(move |m| (hash(n), v4(m))));
+        store.fill(now, members().map(|(torrent, endpoint)| leecher(torrent, endpoint)));
+        let later = now + LIFETIME + LIFETIME / 2;
+        let refresh = |thread: u32, _: Rounds<'_>| {
+            for (torrent, endpoint) in
+                members().filter(|(_, endpoint)| endpoint.as_bytes()[3] % 2 == thread as u8)
+            {
+                store.tell_at(later, seeder(torrent, endpoint).want(1));
+            }
+        };
+        against(2, 1, refresh, |_| {
+            store.sweep(at(later), Retention::DropEmpty, Budget::peers(64));
+        });
+        store.sweep_all(at(later), Retention::DropEmpty);
+        for n in 0..3 {
+            assert_eq!(store.scrape(&hash(n)), stats(100, 0, 0), "all have announced anew");
+        }
+    }
+    store.assert_consistent();
+}
+
+/// Whatever removals find goes, and is told; all others are there.
+pub(crate) fn announces_survive_removals(subject: &dyn Subject) {
+    let (store, joined, removed) = (build(subject), AtomicU64::new(0), AtomicU64::new(0));
+    let join = |thread: u32, rounds: Rounds<'_>| {
+        for n in rounds.iter() {
+            let answer = store.tell(leecher(hash(u64::from(n % 4)), v4(thread << 22 | n)).want(1));
+            assert!(answer.changes.contains(Changes::JOINED));
+            joined.fetch_add(1, SeqCst);
+        }
+    };
+    against(2, 5000, join, |turn| {
+        if turn % 2 == 0 {
+            removed.fetch_add(store.remove(&hash(turn / 2 % 4)).map_or(0, |stats| stats.peers()), SeqCst);
+        } else {
+            let gone = store.remove_where(
+                &|info_hash| *info_hash == hash(turn % 5),
+                Cursor::START,
+                Budget::peers(10),
+            );
+            removed.fetch_add(gone.removed.iter().map(|swarm| swarm.stats.peers()).sum(), SeqCst);
+        }
+    });
+    let (there, joined, removed) = (store.totals().peers(), joined.into_inner(), removed.into_inner());
+    assert_eq!(there + removed, joined, "{there} are there, {removed} were told to be removed");
+    store.assert_consistent();
+}
+
+/// Removals of the neighbours and sweeps cost nobody who is not in them.
+pub(crate) fn announces_survive_removals_of_other_swarms(subject: &dyn Subject) {
+    let store = build(subject);
+    let kept = AtomicU64::new(0);
+    let join = |thread: u32, rounds: Rounds<'_>| {
+        for n in rounds.iter() {
+            let kept = hash(kept.fetch_add(1, SeqCst));
+            store.tell(leecher(kept, v4(1)).want(0));
+            store.tell(leecher(hash(1_000_000 + u64::from(n % 50)), v4(thread)).want(0));
+        }
+    };
+    against(2, 1500, join, |turn| {
+        store.remove(&hash(1_000_000 + turn % 50));
+        store.sweep(at(1), Retention::DropEmpty, Budget::peers(20));
+    });
+    let lost = (0..kept.into_inner()).filter(|&n| store.scrape(&hash(n)) != stats(0, 1, 0)).count();
+    assert_eq!(lost, 0, "swarms that nobody removed, and that are gone");
+    store.assert_consistent();
+}
+
+/// Where a limit drops some, each announced peer is either there or counted as evicted, and the limits hold.
+pub(crate) fn announces_survive_evictions_of_others(subject: &dyn Subject) {
+    let limits = BoundedBy::SWARMS | BoundedBy::PEERS_PER_SWARM;
+    let config = config().max_swarms(500).max_peers_per_swarm(40);
+    let Some(store) = bounded(subject, limits, &config) else { return };
+    let (joined, told) = (AtomicU64::new(0), AtomicU64::new(0));
+    let join = |thread: u32, rounds: Rounds<'_>| {
+        for n in rounds.iter() {
+            let newcomer = thread << 22 | n;
+            let torrent = if n % 2 == 0 { hash((1000 + newcomer).into()) } else { hash((n % 16).into()) };
+            let answer = store.tell(leecher(torrent, v4(newcomer)).want(1));
+            assert!(answer.stats.peers() <= 40);
+            joined.fetch_add(1, SeqCst);
+            told.fetch_add(answer.evicted.peers, SeqCst);
+        }
+    };
+    against(2, 6000, join, |_| {
+        store.sweep(at(1), Retention::DropEmpty, Budget::peers(100));
+    });
+    let (there, joined, told) = (store.totals().peers(), joined.into_inner(), told.into_inner());
+    assert!(store.totals().swarms <= 500, "{} swarms", store.totals().swarms);
+    assert_eq!(there + told, joined, "{there} are there, {told} were told to be evicted");
+    assert_eq!(store.totals().evicted.peers, told);
+    store.assert_consistent();
+}
+
+pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
+    const EACH: u32 = 2500;
+    let (store, torrent) = (build(subject), hash(1));
+    let work = |thread: u32, _: Rounds<'_>| {
+        let peer = |n: u32| v4(thread * EACH + n);
+        for n in 0..EACH {
+            let announce = leecher(torrent, peer(n));
+            let answer = store.tell(announce.want(10));
+            answer.assert_fits(&announce);
+            assert!(answer.stats.peers() > u64::from(n), "its own {n} are among them");
+            // Older ones of the same thread finish, or leave and come back.
+            store.tell(completed(torrent, peer(n / 2)).want(10));
+            if n % 3 == 0 {
+                store.tell(stopped(torrent, peer(n)));
+                store.tell(leecher(torrent, peer(n)).want(1));
+            }
+        }
+    };
+    against(3, 1, work, |_| {
+        store.sweep(at(1), Retention::DropEmpty, Budget::peers(500));
+        store.scrape(&torrent);
+    });
+    assert_eq!(store.scrape(&torrent).peers(), 3 * u64::from(EACH));
+    let members = store.members(&torrent);
+    assert!((0..3 * EACH).all(|n| members.contains_key(&v4(n))), "every peer that announced is listed");
+    store.assert_consistent();
+}
+
+pub(crate) fn totals_are_exact_after_concurrent_work(subject: &dyn Subject) {
+    let store = build(subject);
+    let work = |thread: u32, _: Rounds<'_>| {
+        let mut draw = SplitMix64::new(thread.into());
+        let draw: &mut dyn Random = &mut draw;
+        for turn in 0..4000 {
+            let torrent = hash(draw.below(12) as u64);
+            let endpoint = peer(family_of(draw.below(2) as u32), draw.below(20) as u32);
+            let announce = Announce::new(torrent, endpoint).left(draw.below(2) as u64).want(3);
+            let event =
+                [AnnounceEvent::None, AnnounceEvent::Completed, AnnounceEvent::Stopped][draw.below(3)];
+            store.tell_at(turn, announce.event(event));
+            match draw.below(60) {
+                0 => drop(store.remove(&torrent)),
+                1 => drop(store.sweep(at(turn), Retention::DropEmpty, Budget::peers(30))),
+                2 => drop(store.restore(
+                    &swarmkeep::SwarmSummary { info_hash: torrent, stats: stats(0, 0, 3) },
+                    &[swarmkeep::PeerRecord {
+                        endpoint,
+                        role: swarmkeep::Role::Seeder,
+                        last_announce: at(turn),
+                        details: None,
+                    }],
+                    at(turn),
+                )),
+                3 => drop(store.add_downloads(&torrent, 2)),
+                _ => {}
+            }
+        }
+    };
+    against(3, 1, work, |turn| {
+        store.remove_where(&|info_hash| *info_hash == hash(turn % 12), Cursor::START, Budget::peers(2));
+        store.sweep(at(0), Retention::KeepDownloaded, Budget::peers(3));
+    });
+    store.assert_consistent();
+    store.remove_all_where(&|_| true);
+    assert_eq!(store.totals().peers(), 0);
+    assert_eq!(store.totals().swarms, 0);
+}
+
+pub(crate) fn walk_and_page_show_what_stays_while_threads_change_the_rest(subject: &dyn Subject) {
+    let store = build(subject);
+    let mut staying: Vec<InfoHash> = (0..500).map(hash).collect();
+    staying.sort();
+    store.fill(0, staying.iter().map(|&torrent| leecher(torrent, v4(1))));
+    let read = |_, _: Rounds<'_>| {
+        for turn in 0..15 {
+            let walked: Vec<_> = store.swarms().into_iter().map(|swarm| swarm.info_hash).collect();
+            let (mut paged, mut after) = (Vec::new(), None);
+            loop {
+                let before = paged.len();
+                store.page(after.as_ref(), 50, &mut paged);
+                if paged.len() - before < 50 {
+                    break;
+                }
+                after = paged.last().map(|swarm| swarm.info_hash);
+            }
+            assert!(paged.is_sorted_by(|one, other| one.info_hash < other.info_hash), "pages ascend");
+            for (shown, what) in
+                [(walked, "walked"), (paged.iter().map(|swarm| swarm.info_hash).collect(), "paged")]
+            {
+                let mut those: Vec<InfoHash> =
+                    shown.into_iter().filter(|info_hash| staying.binary_search(info_hash).is_ok()).collect();
+                those.sort();
+                assert!(those == staying, "{} of 500 that stayed were {what} in turn {turn}", those.len());
+            }
+        }
+    };
+    against(1, 1, read, |turn| {
+        let torrent = hash(1_000_000 + turn % 2000);
+        if turn / 2000 % 2 == 0 {
+            store.tell(leecher(torrent, v4(1)).want(0));
+        } else {
+            store.remove(&torrent);
+        }
+    });
+    store.assert_consistent();
+}

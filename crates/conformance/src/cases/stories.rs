@@ -1,0 +1,340 @@
+//! Random stories: sequences of operations compared with the [`Model`] step by step, shrunk to the shortest that still fails.
+//!
+//! The world is small, so that the same swarms and endpoints meet all the time. Seeds are fixed: a failure repeats.
+
+use std::{collections::BTreeMap, fmt};
+
+use proptest::{
+    collection::vec,
+    prelude::{Just, Strategy, any},
+    prop_assert, prop_assert_eq, prop_oneof,
+    test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner},
+};
+use std::time::Duration;
+use swarmkeep::{
+    Announce, AnnounceEvent, Cursor, Endpoint, Families, Family, InfoHash, PeerBuffer, PeerRecord, Request,
+    Retention, Role, SplitMix64, SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
+};
+
+use crate::{Model, Subject, kit::*};
+
+const TORRENTS: u8 = 3;
+const ENDPOINTS: u8 = 6;
+
+pub(crate) fn random_stories_go_as_with_the_model(subject: &dyn Subject) {
+    tell(subject, 160, 1..40);
+}
+
+/// Fewer, but long enough for swarms to fill and run empty several times.
+pub(crate) fn long_random_stories_go_as_with_the_model(subject: &dyn Subject) {
+    tell(subject, 12, 300..500);
+}
+
+fn tell(subject: &dyn Subject, stories: u32, length: std::ops::Range<usize>) {
+    let config = Config {
+        cases: stories,
+        failure_persistence: None,
+        max_shrink_iters: 4000,
+        max_shrink_time: 20_000,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let story = vec(step(), length);
+    match runner.run(&story, |steps| World::new(subject).tell(&steps)) {
+        Ok(()) => {}
+        Err(TestError::Fail(reason, steps)) => {
+            let lines: Vec<_> = steps.iter().map(|step| format!("  {step:?}")).collect();
+            panic!(
+                "the last of these steps goes otherwise than with the model: {reason}\n{}",
+                lines.join("\n")
+            );
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// One step of a story. Numbers name torrents, endpoints, and multiples of a unit of time that no clock is too coarse for.
+#[derive(Clone)]
+enum Step {
+    Announce(Told),
+    Batch(Vec<Told>),
+    Pass(u32),
+    ClockSetBack(u32),
+    Sweep { keep_downloaded: bool },
+    Remove(u8),
+    RemoveWhere { forbidden: [bool; TORRENTS as usize] },
+    Restore { torrent: u8, downloaded: u32, peers: Vec<(u8, bool, u32)> },
+    AddDownloads(u8, u32),
+}
+
+/// An announce, by numbers.
+#[derive(Clone)]
+struct Told {
+    torrent: u8,
+    endpoint: u8,
+    event: AnnounceEvent,
+    seeder: bool,
+    want: u8,
+    families: u8,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        24 => told().prop_map(Step::Announce),
+        2 => vec(told(), 0..6).prop_map(Step::Batch),
+        4 => prop_oneof![Just(1), Just(2), Just(9), Just(17), Just(18), Just(19), Just(40), Just(700), Just(100_000)]
+            .prop_map(Step::Pass),
+        1 => (1..30_u32).prop_map(Step::ClockSetBack),
+        3 => any::<bool>().prop_map(|keep_downloaded| Step::Sweep { keep_downloaded }),
+        1 => torrent().prop_map(Step::Remove),
+        1 => any::<[bool; TORRENTS as usize]>().prop_map(|forbidden| Step::RemoveWhere { forbidden }),
+        2 => (torrent(), download_count(), vec((endpoint(), any::<bool>(), 0..21_u32), 0..4))
+            .prop_map(|(torrent, downloaded, peers)| Step::Restore { torrent, downloaded, peers }),
+        1 => (torrent(), download_count()).prop_map(|(torrent, earlier)| Step::AddDownloads(torrent, earlier)),
+    ]
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    use AnnounceEvent::{Completed, None, Started, Stopped};
+    let event = prop_oneof![4 => Just(None), 1 => Just(Started), 3 => Just(Completed), 2 => Just(Stopped)];
+    (torrent(), endpoint(), event, any::<bool>(), 0..7_u8, 0..5_u8).prop_map(
+        |(torrent, endpoint, event, seeder, want, families)| Told {
+            torrent,
+            endpoint,
+            event,
+            seeder,
+            want,
+            families,
+        },
+    )
+}
+
+fn torrent() -> impl Strategy<Value = u8> {
+    0..TORRENTS
+}
+
+fn endpoint() -> impl Strategy<Value = u8> {
+    0..ENDPOINTS
+}
+
+fn download_count() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => 0..4_u32, 1 => Just(u32::MAX - 1)]
+}
+
+impl Told {
+    fn announce(&self) -> Announce {
+        let announce = Announce::new(torrent_of(self.torrent), endpoint_of(self.endpoint))
+            .event(self.event)
+            .left(if self.seeder { 0 } else { 5 })
+            .want(self.want.into());
+        match self.families {
+            4 => announce,
+            bits => announce.families(Families::from_bits_truncate(bits)),
+        }
+    }
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let announce = self.announce();
+        let role = if self.seeder { "seeder" } else { "leecher" };
+        write!(f, "{role} {} in torrent {}: {}", announce.endpoint, self.torrent, announce.event)?;
+        write!(f, ", wants {} of {:?}", announce.want, announce.families)
+    }
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Announce(told) => told.fmt(f),
+            Self::Batch(all) => write!(f, "in one batch: {all:?}"),
+            Self::Pass(units) => write!(f, "{units} eighteenths of the lifetime pass"),
+            Self::ClockSetBack(units) => {
+                write!(f, "the clock is set back by {units} eighteenths of the lifetime")
+            }
+            Self::Sweep { keep_downloaded } => {
+                write!(f, "a full sweep, keeping download counts: {keep_downloaded}")
+            }
+            Self::Remove(torrent) => write!(f, "remove torrent {torrent}"),
+            Self::RemoveWhere { forbidden } => write!(f, "remove where forbidden: {forbidden:?}"),
+            Self::Restore { torrent, downloaded, peers } => {
+                write!(
+                    f,
+                    "restore torrent {torrent} with {downloaded} downloads and peers (endpoint, seeder, age) {peers:?}"
+                )
+            }
+            Self::AddDownloads(torrent, earlier) => write!(f, "add {earlier} downloads to torrent {torrent}"),
+        }
+    }
+}
+
+fn torrent_of(n: u8) -> InfoHash {
+    hash(n.into())
+}
+
+fn endpoint_of(n: u8) -> Endpoint {
+    peer(if n % 3 == 2 { Family::V6 } else { Family::V4 }, n.into())
+}
+
+/// The store under test, the model, and the time of both.
+struct World {
+    store: Store,
+    model: Model,
+    /// The unit of time: longer than the resolution of the store's clock, so that all ages are clearly on one side.
+    unit: u64,
+    now: u64,
+}
+
+impl World {
+    fn new(subject: &dyn Subject) -> Self {
+        let unit = 100.max(capabilities(subject).clock_resolution_secs + 1);
+        let config = config().lifetime(Duration::from_secs(18 * unit));
+        let model = Model::new(&config).expect("a lifetime of whole seconds, and no limit");
+        Self { store: build_with(subject, &config), model, unit, now: T0 }
+    }
+
+    fn tell(mut self, steps: &[Step]) -> Result<(), TestCaseError> {
+        for (n, step) in steps.iter().enumerate() {
+            self.take(step, n as u64)?;
+            self.compare()?;
+        }
+        self.compare_listings()
+    }
+
+    fn take(&mut self, step: &Step, n: u64) -> Result<(), TestCaseError> {
+        let (store, model, now) = (&self.store, &self.model, Timestamp::from_secs(self.now));
+        match step {
+            Step::Announce(told) => {
+                let answer = announce_with(store, &told.announce(), now, &mut SplitMix64::new(n));
+                self.judge(&told.announce(), &answer, now)?;
+            }
+            Step::Batch(all) => {
+                let mut room = vec![[0; 24 * 8]; all.len()];
+                let requests = all.iter().zip(&mut room).map(|(told, bytes)| {
+                    let (v4, v6) = bytes.split_at_mut(6 * 8);
+                    Request::new(told.announce(), PeerBuffer::new(v4, v6))
+                });
+                let mut batch: Vec<_> = requests.collect();
+                store.announce_batch(&mut batch, now, &mut SplitMix64::new(n));
+                for request in batch {
+                    let peers = request.peers.endpoints().collect();
+                    prop_assert!(request.answer.is_some(), "a request of a batch is not answered");
+                    let answer = Answer { announced: request.answer.unwrap_or_default(), peers };
+                    self.judge(&request.announce, &answer, now)?;
+                }
+            }
+            Step::Pass(units) => self.now += u64::from(*units) * self.unit,
+            Step::ClockSetBack(units) => self.now -= u64::from(*units) * self.unit,
+            Step::Sweep { keep_downloaded } => {
+                let policy = if *keep_downloaded { Retention::KeepDownloaded } else { Retention::DropEmpty };
+                let (swept, expected) = (store.sweep_all(now, policy), model.sweep_all(now, policy));
+                prop_assert_eq!(swept.expired, expected.expired, "peers expired");
+                prop_assert_eq!(swept.swarms_removed, expected.swarms_removed, "swarms removed");
+            }
+            Step::Remove(torrent) => {
+                let torrent = torrent_of(*torrent);
+                prop_assert_eq!(store.remove(&torrent), model.remove(&torrent), "what was removed");
+            }
+            Step::RemoveWhere { forbidden } => {
+                let forbidden = |info_hash: &InfoHash| {
+                    (0..TORRENTS).any(|n| forbidden[usize::from(n)] && *info_hash == torrent_of(n))
+                };
+                let removed = by_hash(store.remove_all_where(&forbidden));
+                prop_assert_eq!(removed, by_hash(model.remove_all_where(&forbidden)), "what was removed");
+            }
+            Step::Restore { torrent, downloaded, peers } => {
+                let swarm = SwarmSummary { info_hash: torrent_of(*torrent), stats: stats(0, 0, *downloaded) };
+                // A snapshot holds an endpoint once.
+                let peers: BTreeMap<_, _> =
+                    peers.iter().map(|&(n, seeder, age)| (endpoint_of(n), (seeder, age))).collect();
+                let latest = self.model.state().latest.max(now);
+                let record = |(endpoint, (seeder, age)): (Endpoint, (bool, u32))| PeerRecord {
+                    endpoint,
+                    role: if seeder { Role::Seeder } else { Role::Leecher },
+                    last_announce: latest.saturating_sub(u64::from(age) * self.unit),
+                    details: None,
+                };
+                let peers: Vec<_> = peers.into_iter().map(record).collect();
+                let restored = store.restore(&swarm, &peers, now);
+                prop_assert_eq!(restored, model.restore(&swarm, &peers, now), "what was restored");
+            }
+            Step::AddDownloads(torrent, earlier) => {
+                let torrent = torrent_of(*torrent);
+                let added = store.add_downloads(&torrent, *earlier);
+                prop_assert_eq!(added, model.add_downloads(&torrent, *earlier), "whether there was a swarm");
+            }
+        }
+        Ok(())
+    }
+
+    /// Does the same announce in the model. Counts and changes must be the same, and so must the selection where there is no
+    /// choice; where there is one, it must be a choice that could have been made.
+    fn judge(&self, announce: &Announce, answer: &Answer, now: Timestamp) -> Result<(), TestCaseError> {
+        let mut state = self.model.state();
+        prop_assert_eq!(answer.announced, state.update(announce, now), "the answer");
+        let mut eligible = Vec::new();
+        if announce.event != AnnounceEvent::Stopped {
+            for family in [Family::V4, Family::V6] {
+                let some = state.swarms[&announce.info_hash].eligible(announce, family);
+                eligible.extend((0..some.len()).map(|n| some.get(n)));
+            }
+        }
+        let mut expected = eligible.len();
+        expected = expected.min(announce.want);
+        prop_assert_eq!(answer.peers.len(), expected, "peers handed out, of {:?}", eligible);
+        let mut handed = answer.sorted();
+        handed.dedup();
+        prop_assert_eq!(handed.len(), answer.peers.len(), "a peer handed out twice: {:?}", &answer.peers);
+        prop_assert!(handed.iter().all(|peer| eligible.contains(peer)), "{:?} of {:?}", &handed, &eligible);
+        Ok(())
+    }
+
+    fn compare(&self) -> Result<(), TestCaseError> {
+        prop_assert_eq!(self.store.totals(), self.model.totals(), "the totals");
+        let (store, model) = (by_hash(self.store.swarms()), by_hash(self.model.swarms()));
+        prop_assert_eq!(store, model, "the swarms");
+        for torrent in (0..TORRENTS).map(torrent_of) {
+            prop_assert_eq!(self.store.scrape(&torrent), self.model.scrape(&torrent), "a scrape");
+            let (mut store, mut model) = (self.store.all_peers(&torrent), self.model.all_peers(&torrent));
+            store.sort_by_key(|record| record.endpoint);
+            model.sort_by_key(|record| record.endpoint);
+            prop_assert_eq!(store.len(), model.len(), "how many peers are listed");
+            for (listed, expected) in store.iter().zip(&model) {
+                prop_assert_eq!(
+                    (listed.endpoint, listed.role),
+                    (expected.endpoint, expected.role),
+                    "a peer as listed"
+                );
+                let (age, off) = (
+                    self.model.state().latest.secs_since(expected.last_announce),
+                    listed.last_announce.as_secs().abs_diff(expected.last_announce.as_secs()),
+                );
+                // A clock of few bits knows of the dead only that they are dead.
+                let dead = age > 18 * self.unit
+                    && self.model.state().latest.secs_since(listed.last_announce) >= 18 * self.unit;
+                prop_assert!(off < self.unit || dead, "{listed:?} where {expected:?} is meant");
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_listings(&self) -> Result<(), TestCaseError> {
+        for limit in 1..5 {
+            let (mut store, mut model) = (Vec::new(), Vec::new());
+            self.store.page(None, limit, &mut store);
+            self.model.page(None, limit, &mut model);
+            prop_assert_eq!(store, model, "a page of {}", limit);
+            let (mut cursor, mut walked) = (Cursor::START, Vec::new());
+            while !cursor.is_end() {
+                cursor = self.store.walk(cursor, limit, &mut walked);
+            }
+            prop_assert_eq!(by_hash(walked), by_hash(self.model.swarms()), "a walk by {}", limit);
+        }
+        Ok(())
+    }
+}
+
+fn by_hash(mut swarms: Vec<SwarmSummary>) -> Vec<SwarmSummary> {
+    swarms.sort_by_key(|swarm| swarm.info_hash);
+    swarms
+}

@@ -1,0 +1,331 @@
+//! What the cases are written with: a store under test, made-up peers, and answers that are easy to compare.
+
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    fmt::Debug,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::Deref,
+    panic::{self, AssertUnwindSafe},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, Announced, BoundedBy, Capabilities, ConfigError, Endpoint, Families, Family,
+    HashKey, InfoHash, PeerBuffer, PeerId, PeerRecord, Random, RepositoryConfig, Role, SplitMix64,
+    SwarmStats, Timestamp, TorrentRepository, TorrentRepositoryExt, Totals,
+};
+
+use crate::Subject;
+
+/// The lifetime of peers in a store built by [`build`].
+pub(crate) const LIFETIME: u64 = 1800;
+
+/// When the stories of the cases begin: late enough for years to lie before it.
+pub(crate) const T0: u64 = 1_800_000_000;
+
+/// How long a call of microseconds may take before it is taken to last for ever.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
+
+pub(crate) const BOTH: Families = Families::all();
+
+/// A store under test.
+#[derive(Debug, Clone)]
+pub(crate) struct Store(Arc<dyn TorrentRepository>);
+
+impl Deref for Store {
+    type Target = dyn TorrentRepository;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+pub(crate) fn config() -> RepositoryConfig {
+    RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(Duration::from_secs(LIFETIME))
+}
+
+/// A store without limits, with peers that live for [`LIFETIME`].
+pub(crate) fn build(subject: &dyn Subject) -> Store {
+    build_with(subject, &config())
+}
+
+pub(crate) fn build_with(subject: &dyn Subject, config: &RepositoryConfig) -> Store {
+    match subject.build(config) {
+        Ok(store) => Store(store.into()),
+        Err(error) => panic!("{config:?} is refused: {error}"),
+    }
+}
+
+pub(crate) fn capabilities(subject: &dyn Subject) -> Capabilities {
+    build(subject).capabilities()
+}
+
+/// A store with limits of the kinds `needs`; `None` if it does not declare them, after it was seen to refuse them.
+pub(crate) fn bounded(subject: &dyn Subject, needs: BoundedBy, config: &RepositoryConfig) -> Option<Store> {
+    let missing = needs - capabilities(subject).bounded;
+    if missing.is_empty() {
+        return Some(build_with(subject, config));
+    }
+    match subject.build(config) {
+        Err(ConfigError::UnsupportedLimit(_)) => None,
+        Err(other) => {
+            panic!("{missing:?} is not declared and must be refused as UnsupportedLimit, not: {other}")
+        }
+        Ok(_) => panic!("{missing:?} is not declared as a limit, and yet not refused"),
+    }
+}
+
+/// Info hashes without structure.
+pub(crate) fn hash(n: u64) -> InfoHash {
+    let mut rng = SplitMix64::new(n ^ 0x5eed);
+    let mut bytes = [0; 20];
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&rng.next_u64().to_le_bytes()[..chunk.len()]);
+    }
+    InfoHash::new(bytes)
+}
+
+pub(crate) fn v4(n: u32) -> Endpoint {
+    endpoint(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n)))
+}
+
+pub(crate) fn v6(n: u32) -> Endpoint {
+    endpoint(IpAddr::V6(Ipv6Addr::from_bits((0x2001_0db8_u128 << 96) + u128::from(n))))
+}
+
+pub(crate) fn peer(family: Family, n: u32) -> Endpoint {
+    match family {
+        Family::V4 => v4(n),
+        Family::V6 => v6(n),
+    }
+}
+
+fn endpoint(ip: IpAddr) -> Endpoint {
+    Endpoint::new(ip, 6881).expect("the port is not 0")
+}
+
+pub(crate) fn leecher(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
+    Announce::new(info_hash, endpoint).left(1000)
+}
+
+pub(crate) fn seeder(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
+    Announce::new(info_hash, endpoint).left(0)
+}
+
+pub(crate) fn stopped(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
+    Announce::new(info_hash, endpoint).event(AnnounceEvent::Stopped)
+}
+
+pub(crate) fn completed(info_hash: InfoHash, endpoint: Endpoint) -> Announce {
+    seeder(info_hash, endpoint).event(AnnounceEvent::Completed)
+}
+
+pub(crate) const fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(T0 + seconds)
+}
+
+pub(crate) fn peer_id(n: u8) -> PeerId {
+    PeerId::new([n; 20])
+}
+
+pub(crate) const fn stats(complete: u32, incomplete: u32, downloaded: u32) -> SwarmStats {
+    SwarmStats { complete, incomplete, downloaded }
+}
+
+/// The answer to an announce, with what was handed out.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) announced: Announced,
+    pub(crate) peers: Vec<Endpoint>,
+}
+
+impl Deref for Answer {
+    type Target = Announced;
+
+    fn deref(&self) -> &Announced {
+        &self.announced
+    }
+}
+
+impl Answer {
+    /// The peers handed out, in ascending order.
+    pub(crate) fn sorted(&self) -> Vec<Endpoint> {
+        let mut peers = self.peers.clone();
+        peers.sort();
+        peers
+    }
+
+    pub(crate) fn count(&self, family: Family) -> usize {
+        self.peers.iter().filter(|peer| peer.family() == family).count()
+    }
+
+    /// Asserts what holds for every answer: at most as many as wanted, all distinct, the announcer not among them.
+    pub(crate) fn assert_fits(&self, announce: &Announce) {
+        assert!(self.peers.len() <= announce.want, "{} peers for {announce:?}", self.peers.len());
+        let mut distinct = self.sorted();
+        distinct.dedup();
+        assert_eq!(distinct.len(), self.peers.len(), "the same peer twice: {:?}", self.peers);
+        assert!(!self.peers.contains(&announce.endpoint), "{} was handed to itself", announce.endpoint);
+    }
+}
+
+/// Announces at `now` with randomness `rng`, into a buffer with room for all that is wanted.
+pub(crate) fn announce_with(
+    store: &Store,
+    announce: &Announce,
+    now: Timestamp,
+    rng: &mut dyn Random,
+) -> Answer {
+    let room = announce.want.min(10_000);
+    let (mut v4, mut v6) = (vec![0; 6 * room], vec![0; 18 * room]);
+    let mut buffer = PeerBuffer::new(&mut v4, &mut v6);
+    let announced = store.announce(announce, now, rng, &mut buffer);
+    Answer { announced, peers: buffer.endpoints().collect() }
+}
+
+impl Store {
+    /// Announces at the start of the story.
+    pub(crate) fn tell(&self, announce: Announce) -> Answer {
+        self.tell_at(0, announce)
+    }
+
+    /// Announces `seconds` after the start of the story.
+    pub(crate) fn tell_at(&self, seconds: u64, announce: Announce) -> Answer {
+        let seed = u64::from(announce.endpoint.port()) ^ seconds;
+        announce_with(self, &announce, at(seconds), &mut SplitMix64::new(seed))
+    }
+
+    /// Announces peers that want nobody: the way to fill a swarm.
+    pub(crate) fn fill(&self, seconds: u64, announces: impl IntoIterator<Item = Announce>) {
+        let mut rng = SplitMix64::new(1);
+        for announce in announces {
+            self.announce(&announce.want(0), at(seconds), &mut rng, &mut PeerBuffer::new(&mut [], &mut []));
+        }
+    }
+
+    /// Removes swarms, whatever they held.
+    pub(crate) fn forget(&self, torrents: impl IntoIterator<Item = InfoHash>) {
+        for torrent in torrents {
+            self.remove(&torrent);
+        }
+    }
+
+    /// The peers of a swarm by endpoint; each must be shown once.
+    pub(crate) fn members(&self, info_hash: &InfoHash) -> BTreeMap<Endpoint, PeerRecord> {
+        let all = self.all_peers(info_hash);
+        let members: BTreeMap<_, _> = all.iter().map(|&record| (record.endpoint, record)).collect();
+        assert_eq!(members.len(), all.len(), "a peer of {info_hash:?} is listed twice");
+        members
+    }
+
+    /// All swarms by info hash; each must be shown once.
+    pub(crate) fn summaries(&self) -> BTreeMap<InfoHash, SwarmStats> {
+        let all = self.swarms();
+        let summaries: BTreeMap<_, _> = all.iter().map(|&swarm| (swarm.info_hash, swarm.stats)).collect();
+        assert_eq!(summaries.len(), all.len(), "a swarm is shown twice");
+        summaries
+    }
+
+    /// Asserts that what is kept beside the swarms agrees with the swarms, listed one by one.
+    pub(crate) fn assert_consistent(&self) {
+        let mut counted = Totals::default();
+        counted.evicted = self.totals().evicted;
+        for (info_hash, shown) in self.summaries() {
+            counted.swarms += 1;
+            let mut listed = SwarmStats { downloaded: shown.downloaded, ..SwarmStats::default() };
+            for record in self.members(&info_hash).values() {
+                let counts = match record.endpoint.family() {
+                    Family::V4 => &mut counted.v4,
+                    Family::V6 => &mut counted.v6,
+                };
+                match record.role {
+                    Role::Seeder => {
+                        (counts.seeders, listed.complete) = (counts.seeders + 1, listed.complete + 1)
+                    }
+                    Role::Leecher => {
+                        (counts.leechers, listed.incomplete) = (counts.leechers + 1, listed.incomplete + 1);
+                    }
+                }
+            }
+            assert_eq!(shown, listed, "the counts of {info_hash:?} and its peers");
+            assert_eq!(self.scrape(&info_hash), shown, "the scrape of {info_hash:?} and its summary");
+        }
+        assert_eq!(self.totals(), counted, "the totals and what is there");
+    }
+}
+
+/// Runs `work`, which must end within `limit`: a lock that is never released, or a loop that never ends, fails the case and
+/// does not hang it.
+pub(crate) fn within<T: Send + 'static>(
+    limit: Duration,
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let result = panic::catch_unwind(AssertUnwindSafe(work));
+        // The receiver is gone only if it has given up.
+        let _ = sender.send(result);
+    });
+    match receiver.recv_timeout(limit) {
+        Ok(Ok(result)) => result,
+        Ok(Err(panicked)) => panic::resume_unwind(panicked),
+        Err(_) => panic!("{what}: not done after {limit:?}"),
+    }
+}
+
+/// Runs `work`, which must panic with `message`, without a report on the terminal.
+pub(crate) fn assert_panics_with(message: &'static str, work: impl FnOnce()) {
+    let panicked = panic::catch_unwind(AssertUnwindSafe(work)).expect_err("the panic must reach the caller");
+    assert_eq!(text_of(&*panicked), message, "another panic than the caller's own");
+}
+
+/// What a panic says.
+pub(crate) fn text_of(panicked: &(dyn Any + Send)) -> &str {
+    let owned = panicked.downcast_ref::<String>().map(String::as_str);
+    owned.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("something else")
+}
+
+/// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, the best of several counts,
+/// and a noisy machine gets several tries.
+pub(crate) fn assert_costs_at_most(
+    factor: f64,
+    what: &str,
+    mut tried: impl FnMut(),
+    mut against: impl FnMut(),
+) {
+    let mut ratios = Vec::new();
+    for _ in 0..12 {
+        let (mut best_tried, mut best_against) = (Duration::MAX, Duration::MAX);
+        for _ in 0..3 {
+            best_against = best_against.min(time(&mut against));
+            best_tried = best_tried.min(time(&mut tried));
+        }
+        let ratio = best_tried.as_secs_f64() / best_against.as_secs_f64().max(1e-9);
+        if ratio <= factor {
+            return;
+        }
+        ratios.push(ratio);
+        // No noise does that three times in a row.
+        if ratios.len() >= 3 && ratios.iter().all(|ratio| *ratio > 5.0 * factor) {
+            break;
+        }
+    }
+    panic!("{what} costs more than {factor} times as much, time after time: {ratios:.1?}");
+}
+
+fn time(work: &mut dyn FnMut()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+/// Asserts that two lists hold the same, in whatever order.
+pub(crate) fn assert_same<T: Ord + Debug>(mut left: Vec<T>, mut right: Vec<T>, what: &str) {
+    left.sort();
+    right.sort();
+    assert_eq!(left, right, "{what}");
+}

@@ -1,0 +1,5 @@
+//! The oracle goes through its own suite.
+
+use swarmkeep_conformance::{Model, suite};
+
+suite!(model, Model::new);

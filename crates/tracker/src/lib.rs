@@ -1,0 +1,52 @@
+//! A BitTorrent tracker around any [`Repository`](swarmkeep::catalog::Repository).
+//!
+//! Three parts that know nothing of each other: the [`Server`] receives and sends, the [`Handler`] turns the bytes of a
+//! request into those of its answer, and the repository keeps the swarms. [`ConnectionIds`] tells who receives at the
+//! address that a packet claims to come from.
+//!
+//! ```no_run
+//! use swarmkeep::{HashKey, RepositoryConfig, catalog};
+//! use swarmkeep_tracker::{Config, Server};
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let repository = catalog::find("packed").unwrap().build(&RepositoryConfig::new(HashKey::from_os()?))?;
+//! let server = Server::bind(&Config::new().udp("127.0.0.1:6969".parse()?), repository)?;
+//! server.run(std::future::pending()).await;
+//! # Ok(())
+//! # }
+//! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod config;
+mod connection;
+mod handler;
+mod server;
+mod sweep;
+
+use std::{io, net::SocketAddr};
+
+pub use config::Config;
+pub use connection::ConnectionIds;
+pub use handler::{AnswerBuffer, Handler, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
+pub use server::Server;
+
+/// Why a tracker did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A socket could not be opened.
+    #[error(
+        "cannot listen on udp {address}: {source}; give an address of this machine and a port that is free"
+    )]
+    Bind {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The operating system gave no randomness.
+    #[error(
+        "no randomness from the operating system, which connection ids and the selection of peers need: {0}"
+    )]
+    NoEntropy(rand::rngs::SysError),
+}

@@ -1,0 +1,105 @@
+//! Any datagram, from anywhere: the tracker does not panic, its answers are within bounds and read as they should, and who
+//! has shown no good connection id gets no more than it sent.
+#![no_main]
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use libfuzzer_sys::fuzz_target;
+use swarmkeep::{Family, HashKey, RepositoryConfig, SplitMix64, Timestamp, catalog};
+use swarmkeep_tracker::{Config, ConnectionIds, Handler, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
+use swarmkeep_tracker_protocol::{
+    Error,
+    udp::{ConnectResponse, ConnectionId, Request, Response, TransactionId},
+};
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+const CONNECTION_KEY: [u8; 16] = [7; 16];
+
+fuzz_target!(|packet: &[u8]| {
+    let request = Request::parse(packet);
+    if let Ok(request) = request {
+        assert_survives_writing(request);
+    }
+    // The options are read leniently, but they end.
+    if let Ok(Request::Announce(announce)) = request {
+        assert!(announce.options().count() <= announce.trailing.len());
+    }
+    let _ = Response::parse(packet, Family::V4);
+    let _ = Response::parse(packet, Family::V6);
+
+    let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4000);
+    let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 4000);
+    for source in [v4, v6] {
+        assert_answered(packet, source);
+        if let Some((_, rest)) = packet.split_first_chunk::<8>()
+            && !matches!(request, Ok(Request::Connect(_)))
+        {
+            let ConnectionId(good) = ConnectionIds::new(CONNECTION_KEY).issue(source.ip(), NOW);
+            assert_answered(&[&good.to_be_bytes(), rest].concat(), source);
+        }
+    }
+});
+
+/// Sends the packet to a tracker that nobody has announced to yet.
+fn assert_answered(packet: &[u8], source: SocketAddr) {
+    let config = RepositoryConfig::new(HashKey::from_bytes([9; 16])).shards(1);
+    let store = catalog::find("packed").unwrap().build(&config).unwrap();
+    let ids = ConnectionIds::new(CONNECTION_KEY);
+    let handler = Handler::new(store, ids.clone(), &Config::new());
+    let (mut rng, mut out) = (SplitMix64::new(1), [0; LONGEST_ANSWER_V4]);
+    let len = {
+        let answer = pin!(handler.answer(packet, source, NOW, &mut rng, &mut out));
+        match answer.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(len) => len,
+            Poll::Pending => panic!("a synchronous store answers at once"),
+        }
+    };
+    let request = Request::parse(packet);
+    let deserved = matches!(request, Ok(_) | Err(Error::Field(_)));
+    assert_eq!(len.is_some(), deserved, "{request:?}");
+    let Some(len) = len else { return };
+
+    let id = ConnectionId(u64::from_be_bytes(*packet.first_chunk().expect("a request")));
+    let connected = ids.recognise(id, source.ip(), NOW);
+
+    let (family, longest) =
+        if source.is_ipv4() { (Family::V4, LONGEST_ANSWER_V4) } else { (Family::V6, LONGEST_ANSWER_V6) };
+    assert!(len <= longest);
+    assert!(connected || len <= packet.len(), "more than was sent, to who knows whom");
+    let response = Response::parse(&out[..len], family).expect("a response");
+    assert_eq!(
+        response.transaction_id(),
+        TransactionId(u32::from_be_bytes(*packet[12..].first_chunk().unwrap()))
+    );
+    match (request, response) {
+        (Ok(Request::Connect(_)), Response::Connect(_)) => assert_eq!(len, ConnectResponse::LEN),
+        (Ok(Request::Announce(_)), Response::Announce(announce)) => {
+            assert!(connected && announce.peer_count() == 0, "there is nobody else");
+        }
+        (Ok(Request::Scrape(request)), Response::Scrape(response)) => {
+            assert!(connected && response.swarms().len() == request.info_hashes().len());
+        }
+        (Ok(Request::Announce(request)), Response::Error(_)) => assert!(!connected || request.port == 0),
+        (Ok(Request::Scrape(_)), Response::Error(_)) => assert!(!connected),
+        (Err(_), Response::Error(_)) => {}
+        mismatch => panic!("{mismatch:?}"),
+    }
+}
+
+/// What has been read is written, and read as the same.
+fn assert_survives_writing(request: Request<'_>) {
+    let mut out = vec![0; 1 << 20];
+    let len = match request {
+        Request::Connect(request) => {
+            request.write(out.first_chunk_mut().unwrap());
+            16
+        }
+        Request::Announce(request) => request.write(&mut out),
+        Request::Scrape(request) => request.write(&mut out),
+    };
+    assert_eq!(Request::parse(&out[..len]), Ok(request));
+}

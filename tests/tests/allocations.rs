@@ -1,0 +1,101 @@
+//! Announces that refresh allocate nothing, in any synchronous store: neither for the update nor for the selection.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    time::Duration,
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, Endpoint, Families, HashKey, InfoHash, PeerBuffer, RepositoryConfig, SplitMix64,
+    Timestamp, TorrentRepository,
+    catalog::{self, Repository},
+};
+
+/// The system's allocator, with a count of what each thread has asked it for.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no counter any more, and nobody who would read it.
+    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+}
+
+#[expect(unsafe_code, reason = "an allocator can be written in no other way")]
+// SAFETY: every method hands its arguments on to the system's allocator, whose contract is the same.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn endpoint(n: u32, v6: bool) -> Endpoint {
+    let text =
+        if v6 { format!("[2001:db8::{n:x}]:6881") } else { format!("10.0.{}.{}:6881", n >> 8, n & 0xff) };
+    text.parse().expect("an endpoint")
+}
+
+#[test]
+fn an_announce_that_refreshes_allocates_nothing() {
+    let config = RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(Duration::from_secs(1800));
+    let mut tried = 0;
+    for implementation in catalog::ALL {
+        let Repository::Sync(store) = implementation.build(&config).expect("nothing unusual is asked for")
+        else {
+            continue; // A boxed future is an allocation.
+        };
+        tried += 1;
+        for size in [1, 2, 10, 100, 2000] {
+            let announces: Vec<_> = (0..size)
+                .flat_map(|n| [endpoint(n, false), endpoint(n, true)])
+                .enumerate()
+                .map(|(n, endpoint)| {
+                    let announce = Announce::new(InfoHash::new([size as u8; 20]), endpoint);
+                    announce.left(n as u64 % 2).want(74).families(Families::all())
+                })
+                .collect();
+            let (warm, after) =
+                (allocations_of(&*store, &announces, 0), allocations_of(&*store, &announces, 1));
+            assert!(warm > 0, "the count counts");
+            assert_eq!(after, 0, "allocations of {} refreshes in {}", announces.len(), implementation.name);
+
+            // Nor does what finds nobody to change.
+            let stranger = endpoint(60_000, false);
+            let leaving = Announce::new(announces[0].info_hash, stranger).event(AnnounceEvent::Stopped);
+            let unknown = Announce::new(InfoHash::new([0xee; 20]), stranger).event(AnnounceEvent::Stopped);
+            let after = allocations_of(&*store, &[leaving, unknown], 2);
+            assert_eq!(after, 0, "allocations of strangers that leave {}", implementation.name);
+        }
+    }
+    assert!(tried >= 10, "only {tried} synchronous stores were tried");
+}
+
+fn allocations_of(store: &dyn TorrentRepository, announces: &[Announce], seconds: u64) -> u64 {
+    let (mut v4, mut v6) = ([0; 6 * 74], [0; 18 * 74]);
+    let mut peers = PeerBuffer::new(&mut v4, &mut v6);
+    let (now, mut rng) = (Timestamp::from_secs(1_800_000_000 + seconds), SplitMix64::new(1));
+    let before = ALLOCATIONS.get();
+    for announce in announces {
+        store.announce(announce, now, &mut rng, &mut peers);
+    }
+    ALLOCATIONS.get() - before
+}

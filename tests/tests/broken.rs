@@ -1,0 +1,33 @@
+//! The suite itself is tested: each deliberately broken store is rejected by the case meant for it, which the same store
+//! without its fault passes.
+
+use std::panic::{self, AssertUnwindSafe};
+
+use swarmkeep::RepositoryConfig;
+use swarmkeep_conformance::{
+    Case, Model,
+    broken::{Broken, Fault},
+};
+
+macro_rules! rejections {
+    ($($test:ident $fault:ident)*) => {
+        mod broken {
+            $(
+                #[test]
+                fn $test() {
+                    super::assert_rejected(super::Fault::$fault);
+                }
+            )*
+        }
+    };
+}
+
+swarmkeep_conformance::for_each_fault! { rejections }
+
+fn assert_rejected(fault: Fault) {
+    let case = Case::find(fault.case()).expect("a fault names a case of the list");
+    case.run(&Model::new);
+    let broken = |config: &RepositoryConfig| Broken::new(fault, config);
+    let rejected = panic::catch_unwind(AssertUnwindSafe(|| case.run(&broken)));
+    assert!(rejected.is_err(), "{fault:?} passes {}", case.name);
+}

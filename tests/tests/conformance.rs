@@ -1,0 +1,25 @@
+//! Every implementation of the catalog goes through every case, and so does the oracle.
+
+use swarmkeep::{ConfigError, RepositoryConfig, TorrentRepository, catalog};
+use swarmkeep_conformance::{Model, Subject, suite};
+
+macro_rules! suite_for_each {
+    ($($name:ident)*) => {
+        $(suite!($name, |config| build(stringify!($name), config));)*
+
+        #[test]
+        fn the_catalog_has_no_implementation_without_a_suite() {
+            let tested = [$(stringify!($name)),*].map(|name| name.replace('_', "-"));
+            let listed: Vec<_> = catalog::ALL.iter().map(|implementation| implementation.name).collect();
+            assert_eq!(listed, tested);
+        }
+    };
+}
+
+swarmkeep::for_each_implementation! { suite_for_each }
+suite!(model, Model::new);
+
+fn build(identifier: &str, config: &RepositoryConfig) -> Result<Box<dyn TorrentRepository>, ConfigError> {
+    let implementation = catalog::find(&identifier.replace('_', "-")).expect("all features are on");
+    Subject::build(&implementation, config)
+}

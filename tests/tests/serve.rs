@@ -1,0 +1,295 @@
+//! The tracker over real sockets: what comes back, from whom, and what does not. How requests are understood is tested
+//! without sockets in `swarmkeep-tracker`, the program around it in `swarmkeep-cli`.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{
+    AnnounceEvent, Endpoint, Family, HashKey, InfoHash, PeerId, RepositoryConfig, TorrentRepository,
+    catalog::{self, Repository},
+};
+use swarmkeep_tracker::{Config, Server};
+use swarmkeep_tracker_protocol::udp::{
+    AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectionId, Response, ScrapeRequest,
+    ScrapeStats, TransactionId,
+};
+use tokio::sync::oneshot;
+
+const HASH: InfoHash = InfoHash::new([0xaa; 20]);
+
+#[test]
+fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
+    for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio", "btreemap-rwlock-tokio"] {
+        let tracker = Tracker::over(build(name, Duration::from_secs(2700)));
+        for address in tracker.addresses.clone() {
+            let (mut seeder, mut leecher) = (Client::of(address), Client::of(address));
+            let ids = (seeder.connect(), leecher.connect());
+            seeder.announce(AnnounceRequest { port: 1001, left: 0, ..announce(ids.0) });
+            let (counts, peers) = leecher.announce(AnnounceRequest { port: 1002, ..announce(ids.1) });
+            assert_eq!(counts.interval, 77, "{name}");
+            assert_eq!(peers, [Endpoint::new(address.ip(), 1001).unwrap()], "{name} at {address}");
+            let completed = AnnounceEvent::Completed;
+            leecher.announce(AnnounceRequest { port: 1002, left: 0, event: completed, ..announce(ids.1) });
+        }
+        let mut client = Client::of(tracker.addresses[1]);
+        let id = client.connect();
+        let both = ScrapeStats { seeders: 4, completed: 2, leechers: 0 };
+        assert_eq!(client.scrape(id, &[[0xaa; 20], [0xbb; 20]]), [both, ScrapeStats::default()], "{name}");
+    }
+}
+
+#[test]
+fn a_connection_id_is_good_for_the_address_it_was_sent_to() {
+    let tracker = Tracker::over(build("packed", Duration::from_secs(2700)));
+    let address = tracker.addresses[0];
+    let mut client = Client::of(address);
+    let id = client.connect();
+    // Another port of the same address is the same client behind its router.
+    Client::of(address).announce(announce(id));
+    let mut neighbour = Client::at(Ipv4Addr::new(127, 0, 0, 2).into(), address);
+    for id in [id, ConnectionId(id.0 ^ 1 << 40), ConnectionId(0)] {
+        let request = bytes_of(announce(id));
+        neighbour.send(&request);
+        let answer = neighbour.receive();
+        assert!(answer.len() <= request.len());
+        assert_eq!(error_in(&answer), "invalid connection id");
+    }
+}
+
+#[test]
+fn what_is_no_request_gets_silence_and_its_neighbours_an_answer() {
+    let tracker = Tracker::over(build("packed", Duration::from_secs(2700)));
+    for &address in &tracker.addresses {
+        let mut client = Client::of(address);
+        let id = client.connect();
+        let good = bytes_of(announce(id));
+        let unknown_action = [&good[..8], &[0, 0, 0, 9], &good[12..]].concat();
+        let response = [&[0, 0, 0, 3], &[b'x'; 40][..]].concat();
+        let bad: [&[u8]; 7] =
+            [&[], &[0], &good[..15], &good[..97], &unknown_action, &response, &[0xff; 60_000]];
+        for packet in bad {
+            client.send(packet);
+            // The next answer is the one to the next request.
+            client.connect();
+        }
+        client.announce(announce(id));
+    }
+}
+
+#[test]
+fn a_long_announce_is_an_announce() {
+    let tracker = Tracker::over(build("packed", Duration::from_secs(2700)));
+    let mut client = Client::of(tracker.addresses[0]);
+    let id = client.connect();
+    for trailing in [&b"\x02\x09/announce"[..], &[0, 0], &[0xff; 2000], &[2; 60_000]] {
+        let (counts, _) = client.announce(AnnounceRequest { trailing, ..announce(id) });
+        assert_eq!(counts.leechers, 1);
+    }
+}
+
+#[test]
+fn port_0_is_refused_and_not_stored() {
+    let (store, tracker) = packed_and_its_tracker(Duration::from_secs(2700));
+    let mut client = Client::of(tracker.addresses[0]);
+    let id = client.connect();
+    client.send(&bytes_of(AnnounceRequest { port: 0, ..announce(id) }));
+    assert!(error_in(&client.receive()).starts_with("port 0"));
+    assert_eq!(store.totals().swarms, 0);
+}
+
+#[test]
+fn a_peer_that_stays_away_is_swept() {
+    let (store, tracker) = packed_and_its_tracker(Duration::from_secs(2));
+    let mut client = Client::of(tracker.addresses[0]);
+    let id = client.connect();
+    client.announce(announce(id));
+    assert_eq!(store.totals().peers(), 1);
+    let deadline =
+        Instant::now() + Duration::from_secs(2 * (2 + store.capabilities().clock_resolution_secs) + 5);
+    while store.totals().swarms > 0 {
+        assert!(Instant::now() < deadline, "{:?}", store.totals());
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn stopping_answers_what_has_been_received_and_takes_less_than_a_second() {
+    let server = Server::bind(&config(), build("packed", Duration::from_secs(2700))).expect("loopback");
+    let mut clients: Vec<_> = server.udp_addresses().expect("bound").into_iter().map(Client::of).collect();
+    let mut packet = [0; ConnectRequest::LEN];
+    ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
+    for client in &mut clients {
+        (0..20).for_each(|_| client.send(&packet));
+    }
+    let asked = Instant::now();
+    runtime().block_on(server.run(std::future::ready(())));
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    for client in &mut clients {
+        (0..20).for_each(|_| assert_eq!(client.receive().len(), 16));
+    }
+}
+
+/// A tracker at work on two loopback sockets, IPv4 first, until this is dropped.
+struct Tracker {
+    addresses: Vec<SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tracker {
+    fn over(repository: Repository) -> Self {
+        let server = Server::bind(&config(), repository).expect("loopback");
+        let addresses = server.udp_addresses().expect("bound");
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::spawn(move || runtime().block_on(server.run(async { drop(stopped.await) })));
+        Self { addresses, stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().expect("taken here only").join();
+        if !thread::panicking() {
+            ended.expect("the tracker does not panic");
+        }
+    }
+}
+
+fn config() -> Config {
+    let any_port = |address: &str| SocketAddr::new(address.parse().expect("a constant"), 0);
+    let config = Config::new().udp(any_port("127.0.0.1")).udp(any_port("::1"));
+    config.interval_secs(77).sweep_period(Duration::from_millis(200))
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+fn build(name: &str, lifetime: Duration) -> Repository {
+    let config = RepositoryConfig::new(HashKey::from_os().expect("randomness")).lifetime(lifetime);
+    catalog::find(name)
+        .expect("a name of the catalog")
+        .build(&config)
+        .expect("a lifetime that every store keeps")
+}
+
+fn packed_and_its_tracker(lifetime: Duration) -> (Arc<dyn TorrentRepository>, Tracker) {
+    let Repository::Sync(store) = build("packed", lifetime) else { panic!("packed does not wait") };
+    (Arc::clone(&store), Tracker::over(Repository::Sync(store)))
+}
+
+/// The other end.
+struct Client {
+    socket: UdpSocket,
+    family: Family,
+    transaction_id: u32,
+}
+
+impl Client {
+    fn of(tracker: SocketAddr) -> Self {
+        Self::at(tracker.ip(), tracker)
+    }
+
+    fn at(address: IpAddr, tracker: SocketAddr) -> Self {
+        let socket = UdpSocket::bind((address, 0)).expect("loopback");
+        socket.connect(tracker).expect("loopback");
+        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+        let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
+        Self { socket, family, transaction_id: 0 }
+    }
+
+    fn send(&mut self, packet: &[u8]) {
+        assert_eq!(self.socket.send(packet).expect("it fits"), packet.len());
+    }
+
+    fn receive(&mut self) -> Vec<u8> {
+        let mut packet = vec![0; 2048];
+        let len = self.socket.recv(&mut packet).expect("an answer within 5 seconds");
+        let longest = if self.family == Family::V4 { 1452 } else { 1200 };
+        assert!(len <= longest, "{len} bytes");
+        packet.truncate(len);
+        packet
+    }
+
+    fn next_transaction(&mut self) -> TransactionId {
+        self.transaction_id += 1;
+        TransactionId(self.transaction_id)
+    }
+
+    fn connect(&mut self) -> ConnectionId {
+        let transaction_id = self.next_transaction();
+        let mut packet = [0; ConnectRequest::LEN];
+        ConnectRequest { transaction_id }.write(&mut packet);
+        self.send(&packet);
+        let answer = self.receive();
+        assert!(answer.len() <= packet.len());
+        match Response::parse(&answer, self.family) {
+            Ok(Response::Connect(response)) if response.transaction_id == transaction_id => {
+                response.connection_id
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn announce(&mut self, request: AnnounceRequest<'_>) -> (AnnounceResponseHeader, Vec<Endpoint>) {
+        let transaction_id = self.next_transaction();
+        self.send(&bytes_of(AnnounceRequest { transaction_id, ..request }));
+        let answer = self.receive();
+        match Response::parse(&answer, self.family) {
+            Ok(Response::Announce(response)) if response.header.transaction_id == transaction_id => {
+                (response.header, response.peers().map(|peer| peer.expect("no peer at port 0")).collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn scrape(&mut self, connection_id: ConnectionId, hashes: &[[u8; 20]]) -> Vec<ScrapeStats> {
+        let transaction_id = self.next_transaction();
+        let mut packet = vec![0; 16 + hashes.len() * 20];
+        ScrapeRequest::new(connection_id, transaction_id, hashes).write(&mut packet);
+        self.send(&packet);
+        let answer = self.receive();
+        match Response::parse(&answer, self.family) {
+            Ok(Response::Scrape(response)) if response.transaction_id == transaction_id => {
+                response.swarms().collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn error_in(answer: &[u8]) -> String {
+    match Response::parse(answer, Family::V4) {
+        Ok(Response::Error(error)) => String::from_utf8(error.message.to_vec()).expect("text"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn announce(connection_id: ConnectionId) -> AnnounceRequest<'static> {
+    AnnounceRequest {
+        connection_id,
+        transaction_id: TransactionId(0),
+        info_hash: HASH,
+        peer_id: PeerId::new([1; 20]),
+        downloaded: 0,
+        left: 1,
+        uploaded: 0,
+        event: AnnounceEvent::Started,
+        ip: Ipv4Addr::UNSPECIFIED,
+        key: 0,
+        want: None,
+        port: 6881,
+        trailing: &[],
+    }
+}
+
+fn bytes_of(request: AnnounceRequest<'_>) -> Vec<u8> {
+    let mut packet = vec![0; AnnounceRequest::LEN + request.trailing.len()];
+    request.write(&mut packet);
+    packet
+}
