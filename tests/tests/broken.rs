@@ -1,5 +1,5 @@
-//! The suite itself is tested: each deliberately broken store is rejected by the case meant for it, which the same store
-//! without its fault passes.
+//! The suite itself is tested: each deliberately broken store is rejected by the case meant for it, which the same
+//! store without its fault passes.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -28,6 +28,7 @@ fn assert_rejected(fault: Fault) {
     let case = Case::find(fault.case()).expect("a fault names a case of the list");
     case.run(&Model::new);
     let broken = |config: &RepositoryConfig| Broken::new(fault, config);
-    let rejected = panic::catch_unwind(AssertUnwindSafe(|| case.run(&broken)));
-    assert!(rejected.is_err(), "{fault:?} passes {}", case.name);
+    // On a busy machine threads may keep missing each other, so a race gets several tries at finding its fault.
+    let rejected = (0..5).any(|_| panic::catch_unwind(AssertUnwindSafe(|| case.run(&broken))).is_err());
+    assert!(rejected, "{fault:?} passes {}", case.name);
 }

@@ -16,8 +16,8 @@ use swarmkeep::{
 
 /// An asynchronous store whose calls park the calling thread until they are ready. For tests outside a runtime.
 ///
-/// Futures are polled under [`tokio::task::unconstrained`]: tokio's locks otherwise stop answering after 128 operations, to
-/// be fair to other tasks of a runtime that is not there.
+/// Futures are polled under [`tokio::task::unconstrained`]: tokio's locks otherwise stop answering after 128
+/// operations, to be fair to other tasks of a runtime that is not there.
 ///
 /// # Panics
 /// Every method panics if the store says that it is [`Unavailable`], which fails the case that called it.

@@ -196,6 +196,8 @@ faults! {
     lock_left_poisoned LockLeftPoisoned => a_panic_in_the_callers_randomness_leaves_the_store_usable;
     /// Draws before the totals are brought in line with the swarm.
     totals_after_the_draw TotalsAfterDraw => a_panic_in_the_callers_randomness_leaves_the_store_usable;
+    /// Drops a living swarm for one that is restored.
+    restore_displaces_others RestoreDisplaces => a_restore_displaces_nobody;
     /// Restoring a swarm in two calls adds its downloads up.
     restore_adds_downloads RestoreAddsDownloads => restore_may_be_done_in_several_calls;
     /// Restoring overwrites what a peer has announced itself.
@@ -290,7 +292,7 @@ impl Broken {
             Fault::UnkeyedHash => {
                 let mut first = [0; 20];
                 first[..8].copy_from_slice(&torrent.as_bytes()[..8]);
-                hint::black_box(self.state().swarms.range(InfoHash::new(first)..torrent).count());
+                hint::black_box(self.state().swarms.range(InfoHash::new(first)..torrent).take(3000).count());
             }
             Fault::EarlierTimesBelieved => self.state().latest = Timestamp::default(),
             _ => {}
@@ -368,7 +370,7 @@ impl Broken {
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) -> bool {
-        let Some(swarm) = state.swarms.get(&told.info_hash) else { return false };
+        let Some(swarm) = state.swarms.get(&told.info_hash).filter(|_| told.want > 0) else { return false };
         let row = |families: Families, role: Role| {
             let mut as_asked = told.families(families);
             as_asked.left = u64::from(role == Role::Leecher);
@@ -755,6 +757,12 @@ impl TorrentRepository for Broken {
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
         let mut peers = peers.to_vec();
         match self.fault {
+            Fault::RestoreDisplaces => {
+                let mut state = self.state();
+                if let Some(&victim) = state.swarms.keys().next() {
+                    state.remove(&victim);
+                }
+            }
             Fault::RestoreOverwrites => {
                 let mut state = self.state();
                 state.change(swarm.info_hash, |swarm| {

@@ -257,8 +257,8 @@ impl Store {
     }
 }
 
-/// Runs `work`, which must end within `limit`: a lock that is never released, or a loop that never ends, fails the case and
-/// does not hang it.
+/// Runs `work`, which must end within `limit`: a lock that is never released, or a loop that never ends, fails the
+/// case and does not hang it.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     what: &str,
@@ -289,8 +289,8 @@ pub(crate) fn text_of(panicked: &(dyn Any + Send)) -> &str {
     owned.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("something else")
 }
 
-/// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, the best of several counts,
-/// and a noisy machine gets several tries.
+/// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, the best of several
+/// counts, and a noisy machine gets several tries.
 pub(crate) fn assert_costs_at_most(
     factor: f64,
     what: &str,

@@ -15,9 +15,10 @@ macro_rules! list {
     (@export ($d:tt) $($name:ident)*) => {
         /// Makes a module with a `#[test]` of every case for one store.
         ///
-        /// Takes the module's name and a function that builds the store as a [`RepositoryConfig`](swarmkeep::RepositoryConfig)
-        /// asks: `suite!(my_store, |config| MyStore::new(config));`. What is in scope where the macro stands is in scope for
-        /// the function, which is evaluated for each test.
+        /// Takes the module's name and a function that builds the store as a
+        /// [`RepositoryConfig`](swarmkeep::RepositoryConfig) asks: `suite!(my_store, |config|
+        /// MyStore::new(config));`. What is in scope where the macro stands is in scope for the function, which is
+        /// evaluated for each test.
         #[macro_export]
         macro_rules! suite {
             ($d module:ident, $d build:expr $d(,)?) => {
@@ -105,6 +106,7 @@ list! {
         walk_shows_swarms_that_stay_exactly_once_while_others_come_and_go [14]
         page_goes_in_ascending_order_of_info_hashes [14]
         page_follows_an_info_hash_that_is_not_there [14]
+        page_without_a_limit_shows_all [14]
         page_shows_swarms_that_stay_exactly_once_while_others_come_and_go [14]
         peers_are_listed_with_role_and_time [15]
         peers_of_an_unknown_info_hash_are_none [15]
@@ -142,6 +144,8 @@ list! {
         a_store_without_limits_evicts_nobody [21]
         max_swarms_is_kept_under_any_flood [21]
         a_flood_of_made_up_info_hashes_displaces_itself [21]
+        a_flood_displaces_no_restored_swarms [21 24]
+        a_restore_displaces_nobody [21 24]
         max_peers_per_swarm_is_kept_and_the_announcer_stays [21]
         the_stalest_peers_are_dropped_first [21]
         max_bytes_is_kept_under_any_flood [21]
@@ -185,5 +189,25 @@ list! {
     stories {
         random_stories_go_as_with_the_model [1 3 4 5 7 8 9 12 13 14 15 16 19 20]
         long_random_stories_go_as_with_the_model [1 3 4 5 7 8 9 12 13 14 15 16 19 20]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_that_a_store_alone_can_keep_has_a_case() {
+        for rule in 1..=25 {
+            assert!(CASES.iter().any(|case| case.rules.contains(&rule)), "rule {rule}");
+        }
+    }
+
+    #[test]
+    fn each_case_is_found_by_its_name() {
+        for case in CASES {
+            assert_eq!(Case::find(case.name).map(|found| found.run as usize), Some(case.run as usize));
+        }
+        assert!(Case::find("announce").is_none());
     }
 }

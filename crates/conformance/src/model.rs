@@ -45,8 +45,8 @@ impl Model {
         .with_bounds(BoundedBy::SWARMS.union(BoundedBy::PEERS_PER_SWARM))
         .with_clock(0, u64::MAX);
 
-    /// The state, also after a caller's generator has panicked in the middle of an announce: nothing is drawn before all
-    /// is updated, so it is whole.
+    /// The state, also after a caller's generator has panicked in the middle of an announce: nothing is drawn before
+    /// all is updated, so it is whole.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,8 +186,8 @@ pub(crate) struct State {
 /// Where a sweep stands: behind this peer of this swarm, or behind the whole swarm. `None` is the start of a pass.
 pub(crate) type Position = Option<(InfoHash, Option<Endpoint>)>;
 
-/// What a swarm is worth to a store that is full: one that a second peer has joined or the first has come back to before
-/// one announced just once, then the fresher one.
+/// What a swarm is worth to a store that is full: one that a second peer has joined, the first has come back to, or a
+/// snapshot has held, before one announced just once, then the fresher one.
 type Worth = (bool, Timestamp);
 
 impl State {
@@ -312,6 +312,8 @@ impl State {
                 } else {
                     restored.added += 1;
                     into.put(peer.endpoint, peer.role, peer.last_announce.min(now), peer.details);
+                    // It lived long enough to be in a snapshot, which a flood is not meant to.
+                    into.populated = true;
                 }
             }
         });

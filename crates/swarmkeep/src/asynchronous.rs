@@ -1,6 +1,6 @@
 //! The same repository for stores that must wait: tokio's locks, or another machine.
 
-use std::{fmt, future::Future, pin::Pin};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use crate::{
     Announce, Announced, Budget, Capabilities, Cursor, InfoHash, MemoryUse, PeerBuffer, PeerRecord, Random,
@@ -26,8 +26,13 @@ impl Unavailable {
     }
 }
 
-/// [`TorrentRepository`] for stores that must wait. Each method's contract is that of its namesake there; dropping a future
-/// before it is ready leaves the whole step done, or nothing of it. Every synchronous store is one through [`Immediate`].
+/// [`TorrentRepository`] for stores that must wait. Each method's contract is that of its namesake there. Every synchronous
+/// store is one through [`Immediate`].
+///
+/// Dropping the future of an announce, a removal of one swarm or a count before it is ready leaves the whole step done, or
+/// nothing of it. What goes through several swarms or many peers (a batch, a sweep, `remove_where`, `restore`) is done up to one
+/// of them: a sweep goes on from there, a restore may be repeated, and a removal has lost its report. A pass is complete only
+/// when the futures of all its steps were finished or dropped.
 pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
     /// See [`TorrentRepository::announce`]. The boxed future is the one allocation allowed.
     fn announce<'a>(
@@ -116,85 +121,119 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone)]
 pub struct Immediate<R>(pub R);
 
-impl<R: TorrentRepository> AsyncTorrentRepository for Immediate<R> {
-    fn announce<'a>(
-        &'a self,
-        announce: &'a Announce,
-        now: Timestamp,
-        rng: &'a mut dyn Random,
-        peers: &'a mut PeerBuffer<'_>,
-    ) -> Answer<'a, Announced> {
-        Box::pin(async move { Ok(self.0.announce(announce, now, rng, peers)) })
-    }
-    fn announce_batch<'a>(
-        &'a self,
-        batch: &'a mut [Request<'_>],
-        now: Timestamp,
-        rng: &'a mut dyn Random,
-    ) -> Answer<'a, ()> {
-        Box::pin(async move {
-            self.0.announce_batch(batch, now, rng);
-            Ok(())
-        })
-    }
-    fn scrape<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, SwarmStats> {
-        Box::pin(async move { Ok(self.0.scrape(info_hash)) })
-    }
-    fn totals(&self) -> Answer<'_, Totals> {
-        Box::pin(async move { Ok(self.0.totals()) })
-    }
-    fn walk<'a>(&'a self, from: Cursor, limit: usize, out: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor> {
-        Box::pin(async move { Ok(self.0.walk(from, limit, out)) })
-    }
-    fn page<'a>(
-        &'a self,
-        after: Option<&'a InfoHash>,
-        limit: usize,
-        out: &'a mut Vec<SwarmSummary>,
-    ) -> Answer<'a, ()> {
-        Box::pin(async move {
-            self.0.page(after, limit, out);
-            Ok(())
-        })
-    }
-    fn peers<'a>(
-        &'a self,
-        info_hash: &'a InfoHash,
-        from: Cursor,
-        limit: usize,
-        out: &'a mut Vec<PeerRecord>,
-    ) -> Answer<'a, Cursor> {
-        Box::pin(async move { Ok(self.0.peers(info_hash, from, limit, out)) })
-    }
-    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
-        Box::pin(async move { Ok(self.0.sweep(now, policy, budget)) })
-    }
-    fn remove<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, Option<SwarmStats>> {
-        Box::pin(async move { Ok(self.0.remove(info_hash)) })
-    }
-    fn remove_where<'a>(
-        &'a self,
-        forbidden: &'a (dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Answer<'a, Removed> {
-        Box::pin(async move { Ok(self.0.remove_where(forbidden, from, budget)) })
-    }
-    fn restore<'a>(
-        &'a self,
-        swarm: &'a SwarmSummary,
-        peers: &'a [PeerRecord],
-        now: Timestamp,
-    ) -> Answer<'a, Restored> {
-        Box::pin(async move { Ok(self.0.restore(swarm, peers, now)) })
-    }
-    fn add_downloads<'a>(&'a self, info_hash: &'a InfoHash, earlier: u32) -> Answer<'a, bool> {
-        Box::pin(async move { Ok(self.0.add_downloads(info_hash, earlier)) })
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    fn memory(&self) -> Answer<'_, MemoryUse> {
-        Box::pin(async move { Ok(self.0.memory()) })
-    }
+/// Implements the trait, each method by one call of a macro: `$call!(self, method, arguments…)`, or `$call!(@plain self, method)`
+/// where nothing is awaited.
+macro_rules! async_repository {
+    ([$($generics:tt)*] $target:ty, $call:ident) => {
+        impl<$($generics)*> $crate::AsyncTorrentRepository for $target {
+            fn announce<'a>(
+                &'a self,
+                announce: &'a $crate::Announce,
+                now: $crate::Timestamp,
+                rng: &'a mut dyn $crate::Random,
+                peers: &'a mut $crate::PeerBuffer<'_>,
+            ) -> $crate::Answer<'a, $crate::Announced> {
+                $call!(self, announce, announce, now, rng, peers)
+            }
+            fn announce_batch<'a>(
+                &'a self,
+                batch: &'a mut [$crate::Request<'_>],
+                now: $crate::Timestamp,
+                rng: &'a mut dyn $crate::Random,
+            ) -> $crate::Answer<'a, ()> {
+                $call!(self, announce_batch, batch, now, rng)
+            }
+            fn scrape<'a>(&'a self, info_hash: &'a $crate::InfoHash) -> $crate::Answer<'a, $crate::SwarmStats> {
+                $call!(self, scrape, info_hash)
+            }
+            fn totals(&self) -> $crate::Answer<'_, $crate::Totals> {
+                $call!(self, totals)
+            }
+            fn walk<'a>(
+                &'a self,
+                from: $crate::Cursor,
+                limit: usize,
+                out: &'a mut Vec<$crate::SwarmSummary>,
+            ) -> $crate::Answer<'a, $crate::Cursor> {
+                $call!(self, walk, from, limit, out)
+            }
+            fn page<'a>(
+                &'a self,
+                after: Option<&'a $crate::InfoHash>,
+                limit: usize,
+                out: &'a mut Vec<$crate::SwarmSummary>,
+            ) -> $crate::Answer<'a, ()> {
+                $call!(self, page, after, limit, out)
+            }
+            fn peers<'a>(
+                &'a self,
+                info_hash: &'a $crate::InfoHash,
+                from: $crate::Cursor,
+                limit: usize,
+                out: &'a mut Vec<$crate::PeerRecord>,
+            ) -> $crate::Answer<'a, $crate::Cursor> {
+                $call!(self, peers, info_hash, from, limit, out)
+            }
+            fn sweep(
+                &self,
+                now: $crate::Timestamp,
+                policy: $crate::Retention,
+                budget: $crate::Budget,
+            ) -> $crate::Answer<'_, $crate::Swept> {
+                $call!(self, sweep, now, policy, budget)
+            }
+            fn remove<'a>(
+                &'a self,
+                info_hash: &'a $crate::InfoHash,
+            ) -> $crate::Answer<'a, Option<$crate::SwarmStats>> {
+                $call!(self, remove, info_hash)
+            }
+            fn remove_where<'a>(
+                &'a self,
+                forbidden: &'a (dyn Fn(&$crate::InfoHash) -> bool + Sync),
+                from: $crate::Cursor,
+                budget: $crate::Budget,
+            ) -> $crate::Answer<'a, $crate::Removed> {
+                $call!(self, remove_where, forbidden, from, budget)
+            }
+            fn restore<'a>(
+                &'a self,
+                swarm: &'a $crate::SwarmSummary,
+                peers: &'a [$crate::PeerRecord],
+                now: $crate::Timestamp,
+            ) -> $crate::Answer<'a, $crate::Restored> {
+                $call!(self, restore, swarm, peers, now)
+            }
+            fn add_downloads<'a>(
+                &'a self,
+                info_hash: &'a $crate::InfoHash,
+                earlier: u32,
+            ) -> $crate::Answer<'a, bool> {
+                $call!(self, add_downloads, info_hash, earlier)
+            }
+            fn capabilities(&self) -> $crate::Capabilities {
+                $call!(@plain self, capabilities)
+            }
+            fn memory(&self) -> $crate::Answer<'_, $crate::MemoryUse> {
+                $call!(self, memory)
+            }
+        }
+    };
 }
+pub(crate) use async_repository;
+
+macro_rules! at_once {
+    (@plain $this:ident, $method:ident) => { $this.0.$method() };
+    ($this:ident, $method:ident $(, $argument:ident)*) => {
+        Box::pin(async move { Ok($this.0.$method($($argument),*)) })
+    };
+}
+
+macro_rules! forward {
+    ($(@plain)? $this:ident, $method:ident $(, $argument:ident)*) => { (**$this).$method($($argument),*) };
+}
+
+async_repository! { [R: TorrentRepository] Immediate<R>, at_once }
+async_repository! { [R: AsyncTorrentRepository + ?Sized] &R, forward }
+async_repository! { [R: AsyncTorrentRepository + ?Sized] Box<R>, forward }
+async_repository! { [R: AsyncTorrentRepository + ?Sized] Arc<R>, forward }

@@ -6,8 +6,8 @@ use crate::{
     ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
     lock::{Blocks, Lock, LockFamily},
     map::{
-        BlockingMap, BlockingSlots, Entered, LockedSlot, MapRepository, MemoryEstimate, Order, SlotMap,
-        Slots, SwarmMap, VISITS_A_HOLD, record_capabilities,
+        Admission, BlockingMap, BlockingSlots, Entered, LockedSlot, MapRepository, MemoryEstimate, Order,
+        SlotMap, Slots, SwarmMap, VISITS_A_HOLD, record_capabilities,
     },
     swarm::{RecordSwarm, Swarm},
 };
@@ -53,7 +53,8 @@ fn build<M: SwarmMap<Swarm = RecordSwarm>>(
     // B-tree nodes are about 70 % full.
     let estimate = MemoryEstimate {
         swarm: size_of::<(InfoHash, RecordSwarm)>() * 10 / 7,
-        peer: RecordSwarm::BYTES_A_PEER,
+        shared: 0,
+        peers: RecordSwarm::BYTES_A_PEER,
     };
     Ok(MapRepository::over(map, (), lifetime, capabilities, estimate))
 }
@@ -103,8 +104,9 @@ impl<O: LockFamily, S: Swarm> SwarmMap for Tree<O, S> {
     async fn enter<R: Send>(
         &self,
         info_hash: &InfoHash,
+        _: Admission,
         section: impl FnOnce(Entered<'_, S>) -> R + Send,
-    ) -> R {
+    ) -> Option<R> {
         self.0
             .write(|tree| {
                 let mut created = false;
@@ -112,7 +114,7 @@ impl<O: LockFamily, S: Swarm> SwarmMap for Tree<O, S> {
                     created = true;
                     S::default()
                 });
-                section(Entered { swarm, created, evicted: None })
+                Some(section(Entered { swarm, created, evicted: None }))
             })
             .await
     }

@@ -5,14 +5,17 @@ use std::{fmt, sync::Arc};
 
 #[cfg(feature = "dashmap")]
 use crate::dash_map::DashMapRepository;
-#[cfg(feature = "tokio")]
-use crate::lock::{TokioMutex, TokioRwLock};
 #[cfg(feature = "skipmap")]
 use crate::skip_map::SkipMapRepository;
 use crate::{
     AsyncTorrentRepository, ConfigError, Packed, RepositoryConfig, TorrentRepository,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
     lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
+};
+#[cfg(feature = "tokio")]
+use crate::{
+    lock::{TokioMutex, TokioRwLock},
+    map::Awaited,
 };
 
 /// Makes the list, and the macro that goes through its names, of the rows below.
@@ -30,12 +33,14 @@ macro_rules! rows {
                 },
                 family: $family,
                 summary: $summary.trim_ascii(),
-                build: Build::$kind(|config| Ok(Arc::new(<$store>::new(config)?))),
+                build: rows!(@$kind $store),
             },)*
         ];
 
         rows! { @export ($) $($name)* }
     };
+    (@Sync $store:ty) => { Build::Sync(|config| Ok(Arc::new(<$store>::new(config)?))) };
+    (@Async $store:ty) => { Build::Async(|config| Ok(Arc::new(Awaited(<$store>::new(config)?)))) };
     (@export ($d:tt) $($name:ident)*) => {
         /// Calls a macro with the name of every implementation of the catalog as an identifier: `packed btreemap_rwlock_std …`,
         /// whatever features are enabled. `-` in a name is `_` here.

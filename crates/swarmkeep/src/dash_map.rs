@@ -49,7 +49,7 @@ impl<E: LockFamily> DashMapRepository<E> {
         let map = DashMap::with_hasher_and_shard_amount(KeyedHash(config.hash_key()), shards);
         // Tables are between half and seven eighths full.
         let swarm = size_of::<(InfoHash, usize)>() * 3 / 2 + size_of::<RecordSwarm>() + 24;
-        let estimate = MemoryEstimate { swarm, peer: RecordSwarm::BYTES_A_PEER };
+        let estimate = MemoryEstimate { swarm, shared: 0, peers: RecordSwarm::BYTES_A_PEER };
         Ok(Self::over(Slots::new(HashShards(map)), (), lifetime, capabilities, estimate))
     }
 }
@@ -58,8 +58,10 @@ impl<T> HashShards<T> {
     /// Appends the info hashes of one shard that come behind `after`.
     fn shard_keys(&self, shard: usize, after: Option<&InfoHash>, out: &mut Vec<InfoHash>) {
         let table = self.0.shards()[shard].read();
-        // SAFETY: the read guard outlives the iterator, and nobody changes a table while it is held.
-        let keys = unsafe { table.iter() }.map(|bucket| unsafe { bucket.as_ref() }.0);
+        // SAFETY: the read guard outlives the iterator, so the table is neither freed nor changed under it.
+        let buckets = unsafe { table.iter() };
+        // SAFETY: the iterator gives full buckets only, and the read guard keeps writers away from them.
+        let keys = buckets.map(|bucket| unsafe { bucket.as_ref() }.0);
         out.extend(keys.filter(|key| after.is_none_or(|after| key > after)));
     }
 }

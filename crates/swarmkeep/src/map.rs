@@ -1,25 +1,28 @@
 //! The repository over any map of swarms: everything but finding and locking, written once.
 //!
-//! A map-backed store is a [`SwarmMap`]; [`MapRepository`] makes a [`TorrentRepository`] of it (an [`AsyncTorrentRepository`]
-//! if its locks must be awaited). Maps whose entries have locks of their own implement [`SlotMap`], and [`Slots`] gives them
+//! A map-backed store is a [`SwarmMap`]; [`MapRepository`] makes a [`TorrentRepository`] of it, and [`Awaited`] an
+//! asynchronous one if its locks must be awaited. Maps whose entries have locks of their own implement [`SlotMap`], and [`Slots`] gives them
 //! the protocol by which nobody's announce is lost when an empty swarm goes.
 
 use std::{
     fmt,
     future::Future,
     marker::PhantomData,
+    mem,
     pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
+    thread,
 };
 
 use crate::{
-    Announce, AnnounceEvent, Announced, Answer, AsyncTorrentRepository, Budget, Capabilities, Changes,
-    Cursor, Evicted, Family, InfoHash, LongestHold, MemoryUse, PeerBuffer, PeerRecord, Random, Removed,
-    Restored, Retention, Role, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, Cursor, Evicted, Family, InfoHash,
+    LongestHold, MemoryUse, PeerBuffer, PeerRecord, Random, Removed, Request, Restored, Retention, Role,
+    SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    asynchronous::async_repository,
     lock::{Blocks, Lock, LockFamily},
     swarm::{NotRestored, Population, Swarm, Update},
     sweep::{Next, Pass},
@@ -49,12 +52,13 @@ pub trait SwarmMap: Send + Sync {
         section: impl FnOnce(&mut Self::Swarm) -> R + Send,
     ) -> impl Future<Output = Option<R>> + Send;
 
-    /// Runs `section` on a swarm, which is made if there is none.
+    /// Runs `section` on a swarm, which is made if there is none; nothing happens if it cannot be.
     fn enter<R: Send>(
         &self,
         info_hash: &InfoHash,
+        admission: Admission,
         section: impl FnOnce(Entered<'_, Self::Swarm>) -> R + Send,
-    ) -> impl Future<Output = R> + Send;
+    ) -> impl Future<Output = Option<R>> + Send;
 
     /// Removes a swarm if `condemn` gives something, and answers that. No announce that entered the swarm after `condemn`
     /// looked is lost.
@@ -92,8 +96,17 @@ pub struct Entered<'a, S> {
     pub swarm: &'a mut S,
     /// Whether it was made for this announce.
     pub created: bool,
-    /// A swarm that had to go to make room.
-    pub evicted: Option<S>,
+    /// A swarm that had to go to make room; it is dropped when no lock is held.
+    pub evicted: Option<&'a S>,
+}
+
+/// How a new swarm gets into a map that has reached its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// Another swarm goes.
+    MakeRoom,
+    /// It stays out.
+    IfRoom,
 }
 
 /// The order in which a map shows its swarms.
@@ -120,13 +133,15 @@ pub struct MapRepository<M: SwarmMap> {
     pass: Pass,
 }
 
-/// What a map of swarms takes, about: for [`memory`](TorrentRepository::memory), which must not walk.
+/// What a map of swarms takes, in bytes and about: for [`memory`](TorrentRepository::memory), which must not walk.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryEstimate {
-    /// Bytes a swarm, its place in the map included.
+    /// A swarm, its place in the map included.
     pub swarm: usize,
-    /// Bytes a peer.
-    pub peer: usize,
+    /// What a swarm takes besides if more than one IPv4 peer is in it.
+    pub shared: usize,
+    /// An IPv4 peer, and an IPv6 one.
+    pub peers: [usize; 2],
 }
 
 impl<M: SwarmMap> MapRepository<M> {
@@ -163,12 +178,19 @@ impl<M: SwarmMap> MapRepository<M> {
             let entered = |swarm: &mut M::Swarm| section(Entered { swarm, created: false, evicted: None });
             self.map.write(&announce.info_hash, entered).await.unwrap_or_default()
         } else {
-            self.map.enter(&announce.info_hash, section).await
+            let entered = self.map.enter(&announce.info_hash, Admission::MakeRoom, section).await;
+            entered.expect("room is made for an announce")
+        }
+    }
+
+    async fn do_announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+        for Request { announce, peers, answer } in batch {
+            *answer = Some(self.do_announce(announce, now, rng, peers).await);
         }
     }
 
     /// Brings the totals in line with a swarm that has changed, under that swarm's lock.
-    fn commit(&self, update: &Update, created: bool, evicted_swarm: Option<M::Swarm>) -> Announced {
+    fn commit(&self, update: &Update, created: bool, evicted_swarm: Option<&M::Swarm>) -> Announced {
         let mut evicted = update.evicted;
         self.totals.change(update.gained, update.lost);
         if created {
@@ -202,7 +224,7 @@ impl<M: SwarmMap> MapRepository<M> {
     }
 
     async fn do_page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
-        let (mut after, end, mut keys) = (after.copied(), out.len() + limit, Vec::new());
+        let (mut after, end, mut keys) = (after.copied(), out.len().saturating_add(limit), Vec::new());
         // Entries without a swarm show nothing, so a page may take more than one look.
         while out.len() < end {
             let missing = end - out.len();
@@ -275,10 +297,14 @@ impl<M: SwarmMap> MapRepository<M> {
                         visit.from = expired.next;
                         if expired.next.is_end() {
                             claim.done();
+                        } else {
+                            // Announces wait for this swarm, and an unfair lock would let the sweep have it again at once.
+                            thread::yield_now();
                         }
                     }
                 }
-                left = left.saturating_sub(visited);
+                // A hold that found nobody has looked all the same.
+                left = left.saturating_sub(visited.max(1));
                 swept.visited += visited as u64;
             }
             swept.pass_complete = claim.finish();
@@ -363,7 +389,10 @@ impl<M: SwarmMap> MapRepository<M> {
                 let update = Update { gained, ..Update::none() };
                 self.commit(&update, entered.created, entered.evicted);
             };
-            self.map.enter(&swarm.info_hash, section).await;
+            // What was is worth less than what is: nothing goes to make room for it.
+            if self.map.enter(&swarm.info_hash, Admission::IfRoom, section).await.is_none() {
+                restored.refused += hold.len() as u64;
+            }
         }
         restored
     }
@@ -374,8 +403,16 @@ impl<M: SwarmMap> MapRepository<M> {
     }
 
     fn estimate(&self) -> MemoryUse {
-        let (totals, each) = (self.totals.load(), self.estimate);
-        MemoryUse::estimated(totals.swarms * each.swarm as u64 + totals.peers() * each.peer as u64)
+        let (Totals { swarms, v4, v6, .. }, each) = (self.totals.load(), self.estimate);
+        // At most so many swarms have an IPv6 peer or a second one.
+        let shared = swarms.min(v4.peers().saturating_sub(swarms) + v6.peers());
+        let parts = [
+            (swarms, each.swarm),
+            (shared, each.shared),
+            (v4.peers(), each.peers[0]),
+            (v6.peers(), each.peers[1]),
+        ];
+        MemoryUse::estimated(parts.iter().map(|&(count, bytes)| count * bytes as u64).sum())
     }
 }
 
@@ -438,77 +475,31 @@ impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
     }
 }
 
-impl<M: SwarmMap> AsyncTorrentRepository for MapRepository<M> {
-    fn announce<'a>(
-        &'a self,
-        announce: &'a Announce,
-        now: Timestamp,
-        rng: &'a mut dyn Random,
-        peers: &'a mut PeerBuffer<'_>,
-    ) -> Answer<'a, Announced> {
-        Box::pin(async move { Ok(self.do_announce(announce, now, rng, peers).await) })
-    }
-    fn scrape<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, SwarmStats> {
-        Box::pin(async move { Ok(self.do_scrape(info_hash).await) })
-    }
-    fn totals(&self) -> Answer<'_, Totals> {
-        Box::pin(async move { Ok(self.totals.load()) })
-    }
-    fn walk<'a>(&'a self, from: Cursor, limit: usize, out: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor> {
-        Box::pin(async move { Ok(self.do_walk(from, limit, out).await) })
-    }
-    fn page<'a>(
-        &'a self,
-        after: Option<&'a InfoHash>,
-        limit: usize,
-        out: &'a mut Vec<SwarmSummary>,
-    ) -> Answer<'a, ()> {
-        Box::pin(async move {
-            self.do_page(after, limit, out).await;
-            Ok(())
-        })
-    }
-    fn peers<'a>(
-        &'a self,
-        info_hash: &'a InfoHash,
-        from: Cursor,
-        limit: usize,
-        out: &'a mut Vec<PeerRecord>,
-    ) -> Answer<'a, Cursor> {
-        Box::pin(async move { Ok(self.do_peers(info_hash, from, limit, out).await) })
-    }
-    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
-        Box::pin(async move { Ok(self.do_sweep(now, policy, budget).await) })
-    }
-    fn remove<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, Option<SwarmStats>> {
-        Box::pin(async move { Ok(self.do_remove(info_hash).await) })
-    }
-    fn remove_where<'a>(
-        &'a self,
-        forbidden: &'a (dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Answer<'a, Removed> {
-        Box::pin(async move { Ok(self.do_remove_where(forbidden, from, budget).await) })
-    }
-    fn restore<'a>(
-        &'a self,
-        swarm: &'a SwarmSummary,
-        peers: &'a [PeerRecord],
-        now: Timestamp,
-    ) -> Answer<'a, Restored> {
-        Box::pin(async move { Ok(self.do_restore(swarm, peers, now).await) })
-    }
-    fn add_downloads<'a>(&'a self, info_hash: &'a InfoHash, earlier: u32) -> Answer<'a, bool> {
-        Box::pin(async move { Ok(self.do_add_downloads(info_hash, earlier).await) })
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.capabilities
-    }
-    fn memory(&self) -> Answer<'_, MemoryUse> {
-        Box::pin(async move { Ok(self.estimate()) })
-    }
+/// A repository over a map whose locks must be awaited: what makes it an [`AsyncTorrentRepository`](crate::AsyncTorrentRepository).
+#[derive(Debug)]
+pub struct Awaited<R>(pub R);
+
+macro_rules! awaited {
+    (@plain $this:ident, capabilities) => { $this.0.capabilities };
+    (@of $this:ident, $method:ident $(, $argument:ident)*) => {
+        Box::pin(async move { Ok($this.0.$method($($argument),*).await) })
+    };
+    ($this:ident, totals) => { Box::pin(async move { Ok($this.0.totals.load()) }) };
+    ($this:ident, memory) => { Box::pin(async move { Ok($this.0.estimate()) }) };
+    ($this:ident, announce $($arguments:tt)*) => { awaited!(@of $this, do_announce $($arguments)*) };
+    ($this:ident, announce_batch $($arguments:tt)*) => { awaited!(@of $this, do_announce_batch $($arguments)*) };
+    ($this:ident, scrape $($arguments:tt)*) => { awaited!(@of $this, do_scrape $($arguments)*) };
+    ($this:ident, walk $($arguments:tt)*) => { awaited!(@of $this, do_walk $($arguments)*) };
+    ($this:ident, page $($arguments:tt)*) => { awaited!(@of $this, do_page $($arguments)*) };
+    ($this:ident, peers $($arguments:tt)*) => { awaited!(@of $this, do_peers $($arguments)*) };
+    ($this:ident, sweep $($arguments:tt)*) => { awaited!(@of $this, do_sweep $($arguments)*) };
+    ($this:ident, remove $($arguments:tt)*) => { awaited!(@of $this, do_remove $($arguments)*) };
+    ($this:ident, remove_where $($arguments:tt)*) => { awaited!(@of $this, do_remove_where $($arguments)*) };
+    ($this:ident, restore $($arguments:tt)*) => { awaited!(@of $this, do_restore $($arguments)*) };
+    ($this:ident, add_downloads $($arguments:tt)*) => { awaited!(@of $this, do_add_downloads $($arguments)*) };
 }
+
+async_repository! { [M: SwarmMap] Awaited<MapRepository<M>>, awaited }
 
 /// Runs a future of a [`BlockingMap`], which is ready when it is first polled.
 fn at_once<F: Future>(future: F) -> F::Output {
@@ -687,8 +678,9 @@ where
     async fn enter<R: Send>(
         &self,
         info_hash: &InfoHash,
+        _: Admission,
         section: impl FnOnce(Entered<'_, S>) -> R + Send,
-    ) -> R {
+    ) -> Option<R> {
         let mut section = Some(section);
         loop {
             let slot = self.map.get_or_insert(info_hash, || Lock::new(Slot::New)).await;
@@ -702,10 +694,10 @@ where
                     Some(section(Entered { swarm: slot.live()?, created, evicted: None }))
                 })
                 .await;
-            match entered {
-                Some(result) => return result,
-                None => self.map.discard(info_hash, &slot).await,
+            if entered.is_some() {
+                return entered;
             }
+            self.map.discard(info_hash, &slot).await;
         }
     }
 
@@ -715,17 +707,16 @@ where
         condemn: impl FnOnce(&mut S) -> Option<R> + Send,
     ) -> Option<R> {
         let slot = self.map.get(info_hash).await?;
-        let result = slot
+        let (result, retired) = slot
             .write(|slot| {
                 let result = slot.live().map(condemn);
                 // A live swarm that was not condemned stays; a slot that nobody has entered holds nothing to keep.
                 let stays = matches!(result, Some(None));
-                if !stays {
-                    *slot = Slot::Retired;
-                }
-                (!stays).then_some(result.flatten())
+                (!stays).then(|| (result.flatten(), mem::replace(slot, Slot::Retired)))
             })
             .await?;
+        // A large swarm takes milliseconds to free: not under the lock.
+        drop(retired);
         self.map.discard(info_hash, &slot).await;
         result
     }

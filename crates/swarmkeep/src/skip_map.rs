@@ -35,7 +35,7 @@ where
         let lifetime = config.lifetime_secs(capabilities.longest_lifetime_secs)?;
         // A tower of pointers, 1.33 high on average behind a header of two words.
         let swarm = size_of::<(InfoHash, Arc<RecordSwarm>, [usize; 6], RecordSwarm)>();
-        let estimate = MemoryEstimate { swarm, peer: RecordSwarm::BYTES_A_PEER };
+        let estimate = MemoryEstimate { swarm, shared: 0, peers: RecordSwarm::BYTES_A_PEER };
         Ok(Self::over(Slots::new(SkipList(SkipMap::new())), (), lifetime, capabilities, estimate))
     }
 }

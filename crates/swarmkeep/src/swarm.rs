@@ -3,17 +3,19 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    ops::{AddAssign, Bound, Range, SubAssign},
+    ops::{AddAssign, Bound, Range},
 };
 
 use crate::{
     Announce, Changes, CompactV4, CompactV6, Cursor, Endpoint, Evicted, Families, Family, PeerBuffer,
-    PeerCounts, PeerDetails, PeerRecord, Random, Role, Section, SwarmStats, Timestamp,
+    PeerCounts, PeerDetails, PeerId, PeerRecord, Random, Role, Section, SwarmStats, Timestamp,
     announce::{Transition, share},
 };
 
 /// What the peers of one torrent do for a repository that finds and locks them. An empty swarm is the default one.
-pub trait Swarm: Default + fmt::Debug + Send + Sync + 'static {
+///
+/// Sealed: maps and locks may be yours, what a swarm does is decided here.
+pub trait Swarm: sealed::Sealed + Default + fmt::Debug + Send + Sync + 'static {
     /// What all swarms of a store share: a hash key, a clock, limits.
     type Settings: fmt::Debug + Send + Sync;
 
@@ -55,7 +57,7 @@ pub trait Swarm: Default + fmt::Debug + Send + Sync + 'static {
         out: &mut Vec<PeerRecord>,
     ) -> Cursor;
 
-    /// Takes in a peer as it was; `false` if it is there already or there is no room for it.
+    /// Takes in a peer as it was, unless it is there already or there is no room for it.
     fn restore(&mut self, settings: &Self::Settings, peer: &PeerRecord) -> Result<(), NotRestored>;
 
     /// The counts as a scrape shows them.
@@ -67,6 +69,11 @@ pub trait Swarm: Default + fmt::Debug + Send + Sync + 'static {
     fn is_empty(&self) -> bool {
         self.population().peers() == 0
     }
+}
+
+pub(crate) mod sealed {
+    /// Only this crate's swarms.
+    pub trait Sealed {}
 }
 
 /// Why a peer was not taken in.
@@ -177,15 +184,6 @@ impl AddAssign for Population {
     }
 }
 
-impl SubAssign for Population {
-    fn sub_assign(&mut self, other: Self) {
-        for (counts, less) in [(&mut self.v4, other.v4), (&mut self.v6, other.v6)] {
-            counts.seeders -= less.seeders;
-            counts.leechers -= less.leechers;
-        }
-    }
-}
-
 /// A swarm that keeps whole peer records: peer id, bytes moved and left, last announce. 64 bytes a peer, and an index of
 /// its endpoints once there are more than a few.
 #[derive(Debug, Default)]
@@ -196,9 +194,12 @@ pub struct RecordSwarm {
 }
 
 impl RecordSwarm {
-    /// A record and, in a swarm of more than a few, its place in the index.
-    pub(crate) const BYTES_A_PEER: usize = 64;
+    /// What a peer takes, about: a record of 64 or 80 bytes, spare room for a third more, and in a swarm of more than a few
+    /// its place in the index.
+    pub(crate) const BYTES_A_PEER: [usize; 2] = [88, 120];
 }
+
+impl sealed::Sealed for RecordSwarm {}
 
 impl Swarm for RecordSwarm {
     type Settings = ();
@@ -267,11 +268,11 @@ impl Swarm for RecordSwarm {
         if from.is_end() || limit == 0 {
             return from;
         }
-        let (after, end) = (cursor_endpoint(from), out.len() + limit);
+        let (after, end) = (cursor_endpoint(from), out.len().saturating_add(limit));
         if !matches!(after, Some(Endpoint::V6(_))) {
-            self.v4.list(v4_of(after), limit, |peer| out.push(peer.record()));
+            self.v4.list(v4_of(after), limit, |peer, role| out.push(peer.record(role)));
         }
-        self.v6.list(v6_of(after), end - out.len(), |peer| out.push(peer.record()));
+        self.v6.list(v6_of(after), end - out.len(), |peer, role| out.push(peer.record(role)));
         match out.last() {
             Some(last) if out.len() == end => Cursor::after(last.endpoint.as_bytes()),
             _ => Cursor::END,
@@ -279,20 +280,9 @@ impl Swarm for RecordSwarm {
     }
 
     fn restore(&mut self, (): &(), peer: &PeerRecord) -> Result<(), NotRestored> {
-        let unknown = PeerDetails { peer_id: Default::default(), uploaded: 0, downloaded: 0, left: u64::MAX };
-        let mut details = peer.details.unwrap_or(unknown);
-        // The role is what counts; a store that keeps no byte counts had only that to tell.
-        match peer.role {
-            Role::Seeder => details.left = 0,
-            Role::Leecher => details.left = details.left.max(1),
-        }
         let inserted = match peer.endpoint {
-            Endpoint::V4(endpoint) => {
-                self.v4.insert_new(Record { endpoint, last_announce: peer.last_announce, details })
-            }
-            Endpoint::V6(endpoint) => {
-                self.v6.insert_new(Record { endpoint, last_announce: peer.last_announce, details })
-            }
+            Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer),
+            Endpoint::V6(endpoint) => self.v6.insert_new(endpoint, peer),
         };
         if inserted { Ok(()) } else { Err(NotRestored::Known) }
     }
@@ -330,6 +320,8 @@ struct Record<E> {
     endpoint: E,
     last_announce: Timestamp,
     details: PeerDetails,
+    /// Whether the peer said so; one restored from a store that keeps no details did not.
+    has_details: bool,
 }
 
 /// Peers that may be selected: a range of records, less the announcer.
@@ -370,7 +362,7 @@ impl<E: Compact> Records<E> {
             downloaded: announce.downloaded,
             left: announce.left,
         };
-        let record = Record { endpoint, last_announce: now, details };
+        let record = Record { endpoint, last_announce: now, details, has_details: true };
         let place = match (place, transition.after) {
             (None, None) => None,
             (None, Some(role)) => Some(self.insert(record, role)),
@@ -386,11 +378,13 @@ impl<E: Compact> Records<E> {
         (transition, place)
     }
 
-    fn insert_new(&mut self, record: Record<E>) -> bool {
-        let new = self.find(&record.endpoint).is_none();
+    fn insert_new(&mut self, endpoint: E, peer: &PeerRecord) -> bool {
+        let new = self.find(&endpoint).is_none();
         if new {
-            let role = if record.details.left == 0 { Role::Seeder } else { Role::Leecher };
-            self.insert(record, role);
+            let unknown = PeerDetails { peer_id: PeerId::default(), uploaded: 0, downloaded: 0, left: 0 };
+            let (details, has_details) = (peer.details.unwrap_or(unknown), peer.details.is_some());
+            let record = Record { endpoint, last_announce: peer.last_announce, details, has_details };
+            self.insert(record, peer.role);
         }
         new
     }
@@ -441,7 +435,7 @@ impl<E: Compact> Records<E> {
         gone: &mut PeerCounts,
     ) -> Option<E> {
         let (mut last, mut seen, mut expired) = (after, 0, Vec::new());
-        self.list(after, limit, |record| {
+        self.list(after, limit, |record, _| {
             seen += 1;
             last = Some(record.endpoint);
             if record.last_announce < oldest {
@@ -465,15 +459,16 @@ impl<E: Compact> Records<E> {
     }
 
     /// Shows up to `limit` records behind `after`, in endpoint order.
-    fn list(&self, after: Option<E>, limit: usize, mut show: impl FnMut(&Record<E>)) {
+    fn list(&self, after: Option<E>, limit: usize, mut show: impl FnMut(&Record<E>, Role)) {
         if self.index.is_empty() {
-            let mut few: Vec<_> =
-                self.records.iter().filter(|r| after.is_none_or(|after| r.endpoint > after)).collect();
-            few.sort_unstable_by_key(|record| record.endpoint);
-            few.into_iter().take(limit).for_each(show);
+            let behind = |place: &usize| after.is_none_or(|after| self.records[*place].endpoint > after);
+            let mut few: Vec<usize> = (0..self.records.len()).filter(behind).collect();
+            few.sort_unstable_by_key(|&place| self.records[place].endpoint);
+            few.into_iter().take(limit).for_each(|place| show(&self.records[place], self.role(place)));
         } else {
             let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-            self.index.range(behind).take(limit).for_each(|(_, &place)| show(&self.records[place as usize]));
+            let places = self.index.range(behind).take(limit).map(|(_, &place)| place as usize);
+            places.for_each(|place| show(&self.records[place], self.role(place)));
         }
     }
 
@@ -544,12 +539,23 @@ impl<E: Compact> Records<E> {
 }
 
 impl<E: Compact> Record<E> {
-    fn record(&self) -> PeerRecord {
+    fn record(&self, role: Role) -> PeerRecord {
         PeerRecord {
             endpoint: self.endpoint.into(),
-            role: if self.details.left == 0 { Role::Seeder } else { Role::Leecher },
+            role,
             last_announce: self.last_announce,
-            details: Some(self.details),
+            details: self.has_details.then_some(self.details),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_record_takes_one_cache_line() {
+        assert_eq!(size_of::<Record<CompactV4>>(), 64);
+        assert_eq!(size_of::<Record<CompactV6>>(), 80);
     }
 }

@@ -15,7 +15,7 @@ use swarmkeep::{
     Announce, AsyncTorrentRepository, Budget, Capabilities, Cursor, InfoHash, LongestHold, PeerBuffer,
     Retention, SplitMix64, Timestamp,
     lock::{Lock, LockFamily},
-    map::{LockedSlot, MapRepository, MemoryEstimate, Order, SlotMap, Slots},
+    map::{Awaited, LockedSlot, MapRepository, MemoryEstimate, Order, SlotMap, Slots},
     swarm::RecordSwarm,
 };
 
@@ -80,11 +80,12 @@ impl SlotMap<LockedSlot<RecordSwarm, Reluctant>> for Watched {
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const HASH: InfoHash = InfoHash::new([7; 20]);
 
-fn store() -> (MapRepository<Slots<Watched, RecordSwarm, Reluctant>>, Entries) {
+fn store() -> (Awaited<MapRepository<Slots<Watched, RecordSwarm, Reluctant>>>, Entries) {
     let entries = Entries::default();
     let capabilities = Capabilities::new(LongestHold::Visits(256)).with_peer_details();
-    let estimate = MemoryEstimate { swarm: 0, peer: 0 };
-    (MapRepository::over(Slots::new(Watched(entries.clone())), (), 60, capabilities, estimate), entries)
+    let estimate = MemoryEstimate { swarm: 0, shared: 0, peers: [0, 0] };
+    let map = Slots::new(Watched(entries.clone()));
+    (Awaited(MapRepository::over(map, (), 60, capabilities, estimate)), entries)
 }
 
 /// Polls a future so many times, then drops it; its output if it was ready by then.

@@ -29,16 +29,16 @@ pub(crate) fn draw(report: &Report, directory: &Path) -> Result<(), Box<dyn Erro
         Series::new("hot", Kind::Hot, |row| row.p999_ns.map(|ns| ns as f64)),
     ];
     let bytes = vec![
-        Series::new("a swarm of one peer, live", Kind::OnePeer, |row| row.live_bytes_per_swarm),
-        Series::new("a swarm of one peer, RSS", Kind::OnePeer, |row| row.rss_bytes_per_swarm),
-        Series::new("a peer of one large swarm, live", Kind::OneSwarm, |row| row.live_bytes_per_peer),
-        Series::new("a peer of one large swarm, RSS", Kind::OneSwarm, |row| row.rss_bytes_per_peer),
+        Series::new("a swarm, live", Kind::OnePeer, |row| row.live_bytes_per_swarm),
+        Series::new("a swarm, RSS", Kind::OnePeer, |row| row.rss_bytes_per_swarm),
+        Series::new("a peer, live", Kind::OneSwarm, |row| row.live_bytes_per_peer),
+        Series::new("a peer, RSS", Kind::OneSwarm, |row| row.rss_bytes_per_peer),
     ];
     for (file, title, series) in [
         ("zipf.svg", "Nanoseconds an announce, Zipf's law", speed(Kind::Zipf)),
         ("hot.svg", "Nanoseconds an announce, one hot swarm", speed(Kind::Hot)),
         ("tail.svg", "99.9 % of announces within, during a sweep (ns)", tail),
-        ("memory.svg", "Bytes", bytes),
+        ("memory.svg", "Bytes: a swarm of one peer, and a peer of one large swarm", bytes),
     ] {
         bars(report, &directory.join(file), title, &series)?;
     }

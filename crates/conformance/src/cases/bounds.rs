@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use swarmkeep::{
-    BoundedBy, ConfigError, Evicted, Family, RepositoryConfig, Retention, Role, SwarmSummary,
+    BoundedBy, ConfigError, Evicted, Family, PeerRecord, RepositoryConfig, Retention, Role, SwarmSummary,
     TorrentRepositoryExt,
 };
 
@@ -63,23 +63,59 @@ pub(crate) fn max_swarms_is_kept_under_any_flood(subject: &dyn Subject) {
 }
 
 pub(crate) fn a_flood_of_made_up_info_hashes_displaces_itself(subject: &dyn Subject) {
-    const POPULATED: u64 = 8000;
-    let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(10_000)) else { return };
     // Populated: by two peers, or by one that has come back.
-    for n in 0..POPULATED {
-        store.fill(0, [leecher(hash(n), v4(1)), leecher(hash(n), v4(1 + (n % 2) as u32))]);
+    flood(subject, |store| {
+        for n in 0..POPULATED {
+            store.fill(0, [leecher(hash(n), v4(1)), leecher(hash(n), v4(1 + (n % 2) as u32))]);
+        }
+        store.fill(5, (0..POPULATED).filter(|n| n % 2 == 0).map(|n| leecher(hash(n), v4(1))));
+    });
+}
+
+/// A tracker that has just restarted is as populated as it was.
+pub(crate) fn a_flood_displaces_no_restored_swarms(subject: &dyn Subject) {
+    flood(subject, |store| {
+        for n in 0..POPULATED {
+            let (endpoint, role) = (peer(if n % 2 == 0 { Family::V4 } else { Family::V6 }, 1), Role::Leecher);
+            let record = PeerRecord { endpoint, role, last_announce: at(0), details: None };
+            let swarm = SwarmSummary { info_hash: hash(n), stats: stats(0, 1, 0) };
+            assert_eq!(store.restore(&swarm, &[record], at(0)).added, 1);
+        }
+    });
+}
+
+const POPULATED: u64 = 8000;
+
+fn flood(subject: &dyn Subject, populate: impl Fn(&Store)) {
+    for family in [Family::V4, Family::V6] {
+        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(10_000)) else { return };
+        populate(&store);
+        for n in 0..40_000 {
+            store.fill(100 + n / 200, [leecher(hash(1_000_000 + n), peer(family, n as u32))]);
+        }
+        let lost = (0..POPULATED).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
+        assert!(
+            lost < POPULATED as usize / 100,
+            "{lost} of {POPULATED} populated swarms were lost to made-up ones over {family:?}"
+        );
+        assert!(store.totals().swarms <= 10_000);
+        store.assert_consistent();
     }
-    store.fill(5, (0..POPULATED).filter(|n| n % 2 == 0).map(|n| leecher(hash(n), v4(1))));
-    for n in 0..40_000 {
-        store.fill(100 + n / 200, [leecher(hash(1_000_000 + n), v4(n as u32))]);
+}
+
+/// What was is worth less than what is.
+pub(crate) fn a_restore_displaces_nobody(subject: &dyn Subject) {
+    let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(100)) else { return };
+    store.fill(0, (0..1000).map(|n| leecher(hash(n), v4(n as u32))));
+    let (full, evicted) = (store.summaries(), store.totals().evicted);
+    for n in 2000..2100 {
+        let record = PeerRecord { endpoint: v4(1), role: Role::Seeder, last_announce: at(0), details: None };
+        let swarm = SwarmSummary { info_hash: hash(n), stats: stats(1, 0, 7) };
+        let restored = store.restore(&swarm, &[record], at(1));
+        assert_eq!((restored.added, restored.refused), (0, 1));
+        assert_eq!(store.restore(&swarm, &[], at(1)).added, 0);
     }
-    let lost = (0..POPULATED).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
-    assert!(
-        lost < POPULATED as usize / 100,
-        "{lost} of {POPULATED} populated swarms were lost to made-up ones"
-    );
-    assert!(store.totals().swarms <= 10_000);
-    store.assert_consistent();
+    assert_eq!((store.summaries(), store.totals().evicted), (full, evicted));
 }
 
 pub(crate) fn max_peers_per_swarm_is_kept_and_the_announcer_stays(subject: &dyn Subject) {
@@ -161,7 +197,7 @@ pub(crate) fn limits_hold_for_restored_swarms_too(subject: &dyn Subject) {
     let Some(store) = bounded(subject, limits, &config) else { return };
     for n in 0..600 {
         let peers: Vec<_> = (0..80)
-            .map(|m| swarmkeep::PeerRecord {
+            .map(|m| PeerRecord {
                 endpoint: v4(m),
                 role: if m % 2 == 0 { Role::Seeder } else { Role::Leecher },
                 last_announce: at(0),

@@ -1,9 +1,9 @@
 //! Fair selection: every eligible peer is equally likely to be handed out.
 //!
-//! Every peer handed out is counted, over enough announces for 20 and more expected hits a peer, and the spread of the counts
-//! (Pearson's chi-square) is compared with that of a simulated sampler that is fair by construction: it hands out a window at
-//! a uniformly random place of a ring. Windows are what a store may hand out at best speed, and their counts spread more than
-//! those of independent draws, because neighbours are hit together.
+//! Every peer handed out is counted, over enough announces for 20 and more expected hits a peer, and the spread of
+//! the counts (Pearson's chi-square) is compared with that of a simulated sampler that is fair by construction: it
+//! hands out a window at a uniformly random place of a ring. Windows are what a store may hand out at best speed, and
+//! their counts spread more than those of independent draws, because neighbours are hit together.
 
 use std::{
     collections::HashMap,
@@ -75,8 +75,8 @@ fn assert_fair(store: &Store, announce: Announce, eligible: usize, announces: us
     assert_fair_among(store, announce, eligible, announce.want, announces, |_| true);
 }
 
-/// Repeats one announce and counts how often each of the `eligible` peers that `counted` names is handed out; `window` of
-/// them are in each answer.
+/// Repeats one announce and counts how often each of the `eligible` peers that `counted` names is handed out;
+/// `window` of them are in each answer.
 fn assert_fair_among(
     store: &Store,
     announce: Announce,
@@ -99,7 +99,7 @@ fn assert_fair_among(
     let (spread, most) = (chi_square(&counts, window * announces), fair_spread(eligible, window, announces));
     assert!(
         spread <= most,
-        "selection of {window} from {eligible} is not fair: chi-square {spread:.0} where a fair one stays below {most:.0}"
+        "selection of {window} from {eligible} is not fair: chi-square {spread:.0}, and {most:.0} at most for a fair one"
     );
 }
 
@@ -110,8 +110,8 @@ fn chi_square(counts: &[u32], total: usize) -> f64 {
 
 /// The spread that a fair sampler exceeds with a probability below 10^-6.
 ///
-/// Simulated, then extrapolated: a sum of squares of normal variables is close to a gamma distribution of the same mean and
-/// variance, whose quantile is that of Wilson and Hilferty (1931).
+/// Simulated, then extrapolated: a sum of squares of normal variables is close to a gamma distribution of the same
+/// mean and variance, whose quantile is that of Wilson and Hilferty (1931).
 fn fair_spread(eligible: usize, window: usize, announces: usize) -> f64 {
     const SIMULATIONS: usize = 200;
     type Thresholds = HashMap<(usize, usize, usize), f64>;

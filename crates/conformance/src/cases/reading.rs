@@ -149,6 +149,17 @@ pub(crate) fn page_follows_an_info_hash_that_is_not_there(subject: &dyn Subject)
     }
 }
 
+pub(crate) fn page_without_a_limit_shows_all(subject: &dyn Subject) {
+    let store = build(subject);
+    store.fill(0, (0..300).map(|n| leecher(hash(n), v4(1))));
+    let mut shown = Vec::new();
+    store.page(None, 3, &mut shown);
+    let last = shown.last().expect("three").info_hash;
+    store.page(Some(&last), usize::MAX, &mut shown);
+    assert_eq!(shown.len(), 300, "behind what is in the buffer");
+    assert!(shown.is_sorted_by_key(|swarm| swarm.info_hash));
+}
+
 pub(crate) fn page_shows_swarms_that_stay_exactly_once_while_others_come_and_go(subject: &dyn Subject) {
     let store = build(subject);
     let staying = |n: u64| hash(1_000_000 + n);

@@ -1,4 +1,5 @@
-//! Random stories: sequences of operations compared with the [`Model`] step by step, shrunk to the shortest that still fails.
+//! Random stories: sequences of operations compared with the [`Model`] step by step, shrunk to the shortest that
+//! still fails.
 //!
 //! The world is small, so that the same swarms and endpoints meet all the time. Seeds are fixed: a failure repeats.
 
@@ -53,7 +54,8 @@ fn tell(subject: &dyn Subject, stories: u32, length: std::ops::Range<usize>) {
     }
 }
 
-/// One step of a story. Numbers name torrents, endpoints, and multiples of a unit of time that no clock is too coarse for.
+/// One step of a story. Numbers name torrents, endpoints, and multiples of a unit of time that no clock is too coarse
+/// for.
 #[derive(Clone)]
 enum Step {
     Announce(Told),
@@ -267,8 +269,8 @@ impl World {
         Ok(())
     }
 
-    /// Does the same announce in the model. Counts and changes must be the same, and so must the selection where there is no
-    /// choice; where there is one, it must be a choice that could have been made.
+    /// Does the same announce in the model. Counts and changes must be the same, and so must the selection where
+    /// there is no choice; where there is one, it must be a choice that could have been made.
     fn judge(&self, announce: &Announce, answer: &Answer, now: Timestamp) -> Result<(), TestCaseError> {
         let mut state = self.model.state();
         prop_assert_eq!(answer.announced, state.update(announce, now), "the answer");

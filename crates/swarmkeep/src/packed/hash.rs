@@ -1,5 +1,7 @@
 //! Keyed hashing: a permutation of info hashes, and the order of endpoints in a table.
 
+use std::fmt;
+
 use crate::{HashKey, InfoHash, Random, SplitMix64};
 
 /// An info hash under the permutation: uniform, whatever strangers choose. Words, since the first nearly always decides a
@@ -10,7 +12,6 @@ pub(super) type Key = [u32; 5];
 ///
 /// The second word is mixed with a function of the other sixteen bytes, then the first with a function of that. Info hashes
 /// that differ anywhere get first words that differ unpredictably, and those choose shard and place.
-#[derive(Debug)]
 pub(super) struct Permutation {
     keys: [u64; 4],
 }
@@ -41,9 +42,14 @@ impl Permutation {
 }
 
 /// A keyed order of endpoints that no stranger can predict.
-#[derive(Debug, Clone)]
 pub(super) struct EndpointHash {
     keys: [u64; 4],
+}
+
+impl fmt::Debug for EndpointHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EndpointHash(secret)")
+    }
 }
 
 impl EndpointHash {

@@ -3,8 +3,8 @@
 //! - A **shard** is a B-tree behind a lock of its own. Its keys are info hashes under a keyed [permutation](hash), so
 //!   strangers cannot choose where theirs go, and the info hash can be had back to list it.
 //! - A **[swarm]** is 16 bytes while one IPv4 peer is in it, and four tables of peers (family × role) once there are more.
-//! - A **[table]** of peers is one small array, then linear hashing over many, so that nothing a swarm of a million does takes
-//!   longer than in one of fifty.
+//! - A **[table]** of peers is one small array, then linear hashing over many, so that no announce in a swarm of a million
+//!   moves more peers than in one of fifty.
 
 mod hash;
 mod swarm;
@@ -17,11 +17,12 @@ use parking_lot::Mutex;
 use crate::{
     BoundedBy, Capabilities, ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
     map::{
-        BlockingMap, Entered, MapRepository, MemoryEstimate, Order, SwarmMap, VISITS_A_HOLD, keep_smallest,
+        Admission, BlockingMap, Entered, MapRepository, MemoryEstimate, Order, SwarmMap, VISITS_A_HOLD,
+        keep_smallest,
     },
     packed::{
         hash::{Key, Permutation},
-        swarm::{PackedSwarm, Settings, Worth},
+        swarm::{Many, PackedSwarm, Settings, Worth},
     },
 };
 
@@ -53,11 +54,11 @@ impl Packed {
     /// An empty repository of 1,024 shards, or as many as configured, or fewer where `max_swarms` is small.
     ///
     /// A limit of swarms is kept shard by shard: keyed hashing spreads swarms evenly, so that swarms may have to go when the
-    /// store is some percent below the limit, and never when it is a fifth below.
+    /// store is some percent below the limit. At a fifth below it, that is seven standard deviations away.
     ///
     /// # Errors
     /// [`ConfigError`] if the shards are no power of two up to 65,536, the lifetime is not whole seconds, a limit is zero,
-    /// `max_swarms` is below the shards asked for, or `max_bytes` is set, which this store cannot keep.
+    /// `max_swarms` is below 1,024 for each of several shards asked for, or `max_bytes` is set, which this store cannot keep.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let limits = config.limits();
         if limits.bytes.is_some() {
@@ -75,10 +76,11 @@ impl Packed {
             Some(given) if given < least => Err(ConfigError::Limit { what, given, least }),
             _ => Ok(limit.unwrap_or(usize::MAX)),
         };
-        let most_swarms = at_least("swarms", limits.swarms, shards)?;
+        let fewest_swarms = if shards == 1 { 1 } else { shards * SWARMS_A_LIMITED_SHARD };
+        let most_swarms = at_least("swarms", limits.swarms, fewest_swarms)?;
         let most_peers = at_least("peers a swarm", limits.peers_per_swarm, 1)?;
 
-        let capabilities = Capabilities::new(LongestHold::Visits(2 * VISITS_A_HOLD))
+        let capabilities = Capabilities::new(LongestHold::Visits(4 * VISITS_A_HOLD))
             .with_page_cost(PageCost::WholeStore)
             .with_bounds(BoundedBy::SWARMS | BoundedBy::PEERS_PER_SWARM);
         let lifetime = config.lifetime_secs(capabilities.longest_lifetime_secs)?;
@@ -89,7 +91,11 @@ impl Packed {
         };
         let settings = Settings::new(config.hash_key(), most_peers);
         // B-tree nodes are about 70 % full.
-        let estimate = MemoryEstimate { swarm: size_of::<(Key, PackedSwarm)>() * 10 / 7, peer: 12 };
+        let estimate = MemoryEstimate {
+            swarm: size_of::<(Key, PackedSwarm)>() * 10 / 7,
+            shared: size_of::<Many>() + 64,
+            peers: [12, 32],
+        };
         Ok(Self::over(map, settings, lifetime, capabilities, estimate))
     }
 }
@@ -164,17 +170,24 @@ impl SwarmMap for Shards {
     async fn enter<R: Send>(
         &self,
         info_hash: &InfoHash,
+        admission: Admission,
         section: impl FnOnce(Entered<'_, PackedSwarm>) -> R + Send,
-    ) -> R {
+    ) -> Option<R> {
         let (shard, key) = self.place(info_hash);
         let mut shard = shard.0.lock();
         if let Some(swarm) = shard.get_mut(&key) {
-            return section(Entered { swarm, created: false, evicted: None });
+            return Some(section(Entered { swarm, created: false, evicted: None }));
         }
         let full = shard.len() >= self.most_swarms_a_shard;
+        if full && admission == Admission::IfRoom {
+            return None;
+        }
         let evicted = if full { evict(&mut shard, &key) } else { None };
         let swarm = shard.entry(key).or_default();
-        section(Entered { swarm, created: true, evicted })
+        let result = section(Entered { swarm, created: true, evicted: evicted.as_ref() });
+        drop(shard);
+        drop(evicted);
+        Some(result)
     }
 
     async fn remove_if<R: Send>(

@@ -3,14 +3,15 @@
 use std::fmt;
 
 use crate::{
-    Announce, AnnounceEvent, Cursor, Endpoint, Evicted, Families, Family, HashKey, PeerBuffer, PeerCounts,
-    PeerRecord, Random, Role, Section, Timestamp,
+    Announce, AnnounceEvent, CompactV4, Cursor, Endpoint, Evicted, Families, Family, HashKey, PeerBuffer,
+    PeerCounts, PeerRecord, Random, Role, Section, Timestamp,
     announce::{Transition, share},
+    map::VISITS_A_HOLD,
     packed::{
         hash::EndpointHash,
         table::{MOST_TRIES, Place, Record, Table},
     },
-    swarm::{Expired, NotRestored, Population, Swarm, Update, cursor_endpoint},
+    swarm::{Expired, NotRestored, Population, Swarm, Update, cursor_endpoint, sealed},
 };
 
 /// What all swarms of a packed store share.
@@ -41,8 +42,7 @@ pub struct One {
     second: u32,
     endpoint: [u8; 6],
     role: Option<Role>,
-    /// Whether the peer has come back since it joined, which a flood does not.
-    refreshed: bool,
+    proven: bool,
 }
 
 /// Peers of both families.
@@ -54,6 +54,9 @@ pub struct Many {
     downloaded: u32,
     /// The second of the latest announce.
     latest: u32,
+    /// Whether the swarm has shown that it lives: a peer came back or a second one joined, here or in the snapshot that it was
+    /// restored from. A flood of made-up info hashes does neither.
+    proven: bool,
 }
 
 /// The peers of one family.
@@ -66,7 +69,7 @@ struct Tables<const N: usize> {
 /// What a swarm is worth to a full store: flood before swarms that live, small before large, stale before fresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Worth {
-    lives: bool,
+    proven: bool,
     size: u32,
     latest: u32,
 }
@@ -75,12 +78,12 @@ impl Worth {
     pub(super) fn of(swarm: &PackedSwarm) -> Self {
         match swarm {
             PackedSwarm::One(one) => {
-                Self { lives: one.refreshed, size: one.role.is_some().into(), latest: one.second }
+                Self { proven: one.proven, size: one.role.is_some().into(), latest: one.second }
             }
             PackedSwarm::Many(many) => {
                 // Sizes count by powers of two: among similar ones the stale goes.
                 let size = many.population().peers().checked_ilog2().map_or(0, |log| log + 1);
-                Self { lives: true, size, latest: many.latest }
+                Self { proven: many.proven, size, latest: many.latest }
             }
         }
     }
@@ -88,7 +91,7 @@ impl Worth {
 
 impl Default for PackedSwarm {
     fn default() -> Self {
-        Self::One(One { downloaded: 0, second: 0, endpoint: [0; 6], role: None, refreshed: false })
+        Self::One(One { downloaded: 0, second: 0, endpoint: [0; 6], role: None, proven: false })
     }
 }
 
@@ -102,6 +105,8 @@ impl fmt::Debug for PackedSwarm {
 fn second(time: Timestamp) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
+
+impl sealed::Sealed for PackedSwarm {}
 
 impl Swarm for PackedSwarm {
     type Settings = Settings;
@@ -167,8 +172,7 @@ impl Swarm for PackedSwarm {
                     expired.visited = 1;
                     if one.second < oldest {
                         expired.gone = Population::one(Family::V4, role);
-                        one.role = None;
-                        one.refreshed = false;
+                        (one.role, one.proven) = (None, false);
                     }
                 }
             }
@@ -184,38 +188,28 @@ impl Swarm for PackedSwarm {
         if from.is_end() || limit == 0 {
             return from;
         }
-        let (after, end) = (cursor_endpoint(from), out.len() + limit);
-        match self {
+        let (hash, full) = (&settings.hash, out.len().saturating_add(limit));
+        let (v4_start, v6_start) = starts(from, hash);
+        let many = match self {
+            Self::Many(many) => many,
             Self::One(one) => {
                 // The cursor may be from a time when there were more.
-                let place = |endpoint: [u8; 6]| (settings.hash.order(&endpoint), endpoint);
-                let behind = match after {
-                    None => true,
-                    Some(Endpoint::V4(after)) => place(one.endpoint) > place(*after.as_bytes()),
-                    Some(Endpoint::V6(_)) => false,
-                };
+                let behind =
+                    v4_start.is_some_and(|start| start.is_before(hash.order(&one.endpoint), &one.endpoint));
                 let shown = one.role.map(|role| Record::new(one.endpoint, one.second).show(role));
                 out.extend(shown.filter(|_| behind));
-                Cursor::END
+                return Cursor::END;
             }
-            Self::Many(many) => {
-                let v4_after = match after {
-                    None => Some(None),
-                    Some(Endpoint::V4(v4)) => Some(Some(*v4.as_bytes())),
-                    Some(Endpoint::V6(_)) => None,
-                };
-                if let Some(after) = v4_after {
-                    many.v4.list(&settings.hash, after, end - out.len(), out);
-                }
-                if let Some(v6) = &many.v6 {
-                    let after = if let Some(Endpoint::V6(v6)) = after { Some(*v6.as_bytes()) } else { None };
-                    v6.list(&settings.hash, after, end - out.len(), out);
-                }
-                match out.last() {
-                    Some(last) if out.len() == end => Cursor::after(last.endpoint.as_bytes()),
-                    _ => Cursor::END,
-                }
-            }
+        };
+        if let Some(start) = v4_start
+            && let Some(next) = many.v4.list(hash, start, full, out)
+        {
+            return next;
+        }
+        match &many.v6 {
+            None => Cursor::END,
+            Some(_) if out.len() == full => range_cursor(Family::V6, 0),
+            Some(v6) => v6.list(hash, v6_start, full, out).unwrap_or(Cursor::END),
         }
     }
 
@@ -224,7 +218,8 @@ impl Swarm for PackedSwarm {
         if let (Self::One(one), Endpoint::V4(v4)) = (&mut *self, &peer.endpoint)
             && one.role.is_none()
         {
-            (one.endpoint, one.second, one.role) = (*v4.as_bytes(), second, Some(peer.role));
+            (one.endpoint, one.second) = (*v4.as_bytes(), second);
+            (one.role, one.proven) = (Some(peer.role), true);
             return Ok(());
         }
         if let (Self::One(one), Endpoint::V4(v4)) = (&*self, &peer.endpoint)
@@ -248,7 +243,7 @@ impl PackedSwarm {
             if known.is_some() || one.role.is_none() {
                 let transition = Transition::new(announce, known);
                 one.role = transition.after;
-                one.refreshed = transition.after.is_some() && known.is_some();
+                one.proven = transition.after.is_some() && (one.proven || known.is_some());
                 if transition.after.is_some() {
                     (one.endpoint, one.second) = (*v4.as_bytes(), second);
                 }
@@ -267,7 +262,8 @@ impl PackedSwarm {
     /// The swarm as tables, made of the one peer if need be.
     fn many(&mut self, hash: &EndpointHash) -> &mut Many {
         if let Self::One(one) = self {
-            let mut many = Many { downloaded: one.downloaded, latest: one.second, ..Many::default() };
+            let (downloaded, latest, proven) = (one.downloaded, one.second, one.proven);
+            let mut many = Many { downloaded, latest, proven, ..Many::default() };
             if let Some(role) = one.role {
                 let record = Record::new(one.endpoint, one.second);
                 many.v4.table(role).insert(hash.order(&one.endpoint), record, hash);
@@ -290,12 +286,11 @@ impl PackedSwarm {
             return;
         }
         let mut one =
-            One { downloaded: many.downloaded, second: 0, endpoint: [0; 6], role: None, refreshed: false };
+            One { downloaded: many.downloaded, second: 0, endpoint: [0; 6], role: None, proven: false };
         for role in [Role::Seeder, Role::Leecher] {
             if let Some(record) = many.v4.table(role).from(Table::<6>::first()).next() {
                 (one.endpoint, one.second) = (record.endpoint, record.second());
-                // It was a swarm of more: it lives.
-                (one.role, one.refreshed) = (Some(role), true);
+                (one.role, one.proven) = (Some(role), many.proven);
             }
         }
         *self = Self::One(one);
@@ -310,17 +305,14 @@ impl Many {
 
     fn update(&mut self, settings: &Settings, announce: &Announce, second: u32) -> (Transition, Population) {
         let hash = &settings.hash;
-        let full = |many: &Self| many.population().peers() >= settings.most_peers as u64;
         let joins = announce.event != AnnounceEvent::Stopped;
-        if joins {
-            self.latest = second;
-        }
+        let full = |many: &Self| joins && many.population().peers() >= settings.most_peers as u64;
         let mut evicted = Population::default();
         let transition = match announce.endpoint {
             Endpoint::V4(v4) => {
                 let order = hash.order(v4.as_bytes());
                 let known = self.v4.find(order, v4.as_bytes());
-                if known.is_none() && joins && full(self) {
+                if known.is_none() && full(self) {
                     evicted = self.evict(order);
                 }
                 self.v4.apply(hash, announce, order, known, Record::new(*v4.as_bytes(), second))
@@ -328,13 +320,17 @@ impl Many {
             Endpoint::V6(v6) => {
                 let order = hash.order(v6.as_bytes());
                 let known = self.v6.as_ref().and_then(|tables| tables.find(order, v6.as_bytes()));
-                if known.is_none() && joins && full(self) {
+                if known.is_none() && full(self) {
                     evicted = self.evict(order);
                 }
                 let tables = self.v6.get_or_insert_default();
                 tables.apply(hash, announce, order, known, Record::new(*v6.as_bytes(), second))
             }
         };
+        if joins {
+            self.latest = second;
+            self.proven |= transition.before.is_some() || self.population().peers() > 1;
+        }
         (transition, evicted)
     }
 
@@ -365,6 +361,7 @@ impl Many {
         full: bool,
     ) -> Result<(), NotRestored> {
         self.latest = self.latest.max(second);
+        self.proven = true;
         match peer.endpoint {
             Endpoint::V4(v4) => self.v4.restore(hash, Record::new(*v4.as_bytes(), second), peer.role, full),
             Endpoint::V6(v6) => {
@@ -382,39 +379,70 @@ impl Many {
         limit: usize,
         expired: &mut Expired,
     ) {
-        let (in_v6, start) = sweep_position(from);
-        if !in_v6
-            && let Some(next) =
-                self.v4.expire(hash, oldest, start, limit, &mut expired.visited, &mut expired.gone.v4)
+        let (v4_start, v6_start) = starts(from, hash);
+        let Expired { visited, gone, next } = expired;
+        if let Some(start) = v4_start
+            && let Some(order) = self.v4.expire(hash, oldest, start.order, limit, visited, &mut gone.v4)
         {
-            expired.next = sweep_cursor(false, next);
+            *next = range_cursor(Family::V4, order);
             return;
         }
-        let start = if in_v6 { start } else { 0 };
-        if let Some(v6) = &mut self.v6 {
-            if expired.visited >= limit {
-                expired.next = sweep_cursor(true, 0);
-            } else if let Some(next) =
-                v6.expire(hash, oldest, start, limit, &mut expired.visited, &mut expired.gone.v6)
-            {
-                expired.next = sweep_cursor(true, next);
+        let Some(v6) = &mut self.v6 else { return };
+        let stop = if *visited >= limit {
+            Some(v6_start.order)
+        } else {
+            v6.expire(hash, oldest, v6_start.order, limit, visited, &mut gone.v6)
+        };
+        if let Some(order) = stop {
+            *next = range_cursor(Family::V6, order);
+        }
+    }
+}
+
+/// Where a listing goes on in a family: at an order, behind a peer of that order if one was shown last.
+#[derive(Debug, Clone, Copy)]
+struct Start<const N: usize> {
+    order: u64,
+    after: Option<[u8; N]>,
+}
+
+impl<const N: usize> Start<N> {
+    const FIRST: Self = Self { order: 0, after: None };
+
+    fn behind(endpoint: &[u8; N], hash: &EndpointHash) -> Self {
+        Self { order: hash.order(endpoint), after: Some(*endpoint) }
+    }
+
+    fn is_before(&self, order: u64, endpoint: &[u8; N]) -> bool {
+        match &self.after {
+            Some(after) => (order, endpoint) > (self.order, after),
+            None => order >= self.order,
+        }
+    }
+}
+
+/// Where a cursor goes on in each family; in IPv4 nowhere once that is done. A cursor is the endpoint shown last, or, between
+/// two ranges, what [`range_cursor`] made.
+fn starts(cursor: Cursor, hash: &EndpointHash) -> (Option<Start<6>>, Start<18>) {
+    match (cursor_endpoint(cursor), cursor.bytes().and_then(|bytes| bytes.split_first())) {
+        (Some(Endpoint::V4(last)), _) => (Some(Start::behind(last.as_bytes(), hash)), Start::FIRST),
+        (Some(Endpoint::V6(last)), _) => (None, Start::behind(last.as_bytes(), hash)),
+        (None, None) => (Some(Start::FIRST), Start::FIRST),
+        (None, Some((in_v6, order))) => {
+            let order = order.try_into().map_or(0, u64::from_be_bytes);
+            match in_v6 {
+                0 => (Some(Start { order, after: None }), Start::FIRST),
+                _ => (None, Start { order, after: None }),
             }
         }
     }
 }
 
-/// A sweep stops between buckets: the family, and the order to go on from.
-fn sweep_cursor(in_v6: bool, order: u64) -> Cursor {
-    let mut bytes = [u8::from(in_v6); 9];
+/// A stop between two ranges of a family's order: nine bytes, as no endpoint has.
+fn range_cursor(family: Family, order: u64) -> Cursor {
+    let mut bytes = [u8::from(family == Family::V6); 9];
     bytes[1..].copy_from_slice(&order.to_be_bytes());
     Cursor::after(&bytes)
-}
-
-fn sweep_position(cursor: Cursor) -> (bool, u64) {
-    match cursor.bytes().and_then(|bytes| bytes.split_first_chunk::<1>()) {
-        Some(([in_v6], order)) => (*in_v6 == 1, order.try_into().map_or(0, u64::from_be_bytes)),
-        None => (false, 0),
-    }
 }
 
 impl<const N: usize> Tables<N> {
@@ -484,7 +512,8 @@ impl<const N: usize> Tables<N> {
         seeder.into_iter().chain(leecher).min_by_key(|(second, ..)| *second)
     }
 
-    /// Visits whole ranges of the order from `start` on until `limit` peers were seen; where to go on, unless that was the end.
+    /// Visits whole ranges of the order from `start` on until `limit` peers were seen, an empty range counting as one; where to
+    /// go on, unless that was the end.
     fn expire(
         &mut self,
         hash: &EndpointHash,
@@ -494,8 +523,10 @@ impl<const N: usize> Tables<N> {
         visited: &mut usize,
         gone: &mut PeerCounts,
     ) -> Option<u64> {
+        let mut ranges = 0;
         loop {
             let end = self.range_end(start);
+            ranges += 1;
             for (table, gone) in
                 [(&mut self.seeders, &mut gone.seeders), (&mut self.leechers, &mut gone.leechers)]
             {
@@ -505,34 +536,45 @@ impl<const N: usize> Tables<N> {
                 *gone += removed as u64;
             }
             start = end?;
-            if *visited >= limit {
+            if *visited + ranges >= limit {
                 return Some(start);
             }
         }
     }
 
-    /// Shows up to `limit` peers behind `after`, both roles in one order, so that a change of role moves nobody.
-    fn list(&self, hash: &EndpointHash, after: Option<[u8; N]>, limit: usize, out: &mut Vec<PeerRecord>)
+    /// Shows the peers from `start` on until `out` has `full`, both roles in one order, so that a change of role moves nobody;
+    /// where to go on, unless that was the end. Looks at a bounded number of them and of empty ranges.
+    fn list(
+        &self,
+        hash: &EndpointHash,
+        start: Start<N>,
+        full: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Option<Cursor>
     where
         Endpoint: TryFrom<[u8; N]>,
     {
-        let full = out.len() + limit;
-        let after = after.map(|endpoint| (hash.order(&endpoint), endpoint));
-        let mut start = after.map_or(0, |(order, _)| order);
-        while out.len() < full {
-            let end = self.range_end(start);
-            let of = |role, table: &Table<N>, found: &mut Vec<_>| {
-                let within = table.within(start, end, hash);
-                found.extend(within.map(|(order, record)| ((order, record.endpoint), record.show(role))));
-            };
+        let (mut order, mut visits) = (start.order, 0);
+        loop {
+            let end = self.range_end(order);
             let mut found = Vec::new();
-            of(Role::Seeder, &self.seeders, &mut found);
-            of(Role::Leecher, &self.leechers, &mut found);
-            found.retain(|(place, _)| after.is_none_or(|after| *place > after));
+            for (role, table) in [(Role::Seeder, &self.seeders), (Role::Leecher, &self.leechers)] {
+                let behind =
+                    table.within(order, end, hash).filter(|(at, peer)| start.is_before(*at, &peer.endpoint));
+                found.extend(behind.map(|(at, peer)| ((at, peer.endpoint), peer.show(role))));
+            }
             found.sort_unstable_by_key(|(place, _)| *place);
-            out.extend(found.into_iter().map(|(_, peer)| peer).take(full - out.len()));
-            let Some(end) = end else { return };
-            start = end;
+            visits += found.len().max(1);
+            for ((_, last), peer) in found {
+                out.push(peer);
+                if out.len() == full {
+                    return Some(Cursor::after(&last));
+                }
+            }
+            order = end?;
+            if visits >= VISITS_A_HOLD {
+                return Some(range_cursor(if N == CompactV4::LEN { Family::V4 } else { Family::V6 }, order));
+            }
         }
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Record<const N: usize> {
 pub(super) struct Table<const N: usize> {
     buckets: Vec<Vec<Record<N>>>,
     len: u32,
-    /// No bucket has ever held more.
+    /// No bucket holds more; one of many that has shrunk may have held it once.
     fullest: u32,
 }
 
@@ -178,8 +178,8 @@ impl<const N: usize> Table<N> {
         first.iter().chain(rest.iter().flatten())
     }
 
-    /// The place of a uniformly random peer: a random slot of a random bucket, until there is a peer in it. The mean bucket
-    /// is filled to more than a tenth of the fullest, so a few tries find one.
+    /// The place of a uniformly random peer: a random slot of a random bucket, until there is a peer in it. Of several buckets
+    /// the mean one is filled to about a tenth of the fullest at the least, so a few tries find one.
     pub(super) fn random_place(&self, rng: &mut dyn Random) -> Place {
         for _ in 0..MOST_TRIES {
             let (bucket, at) = (rng.below(self.buckets.len()), rng.below(self.fullest as usize));
@@ -238,8 +238,10 @@ impl<const N: usize> Table<N> {
         if self.buckets.len() < self.buckets.capacity() / 4 {
             self.buckets.shrink_to(self.buckets.len() * 2);
         }
-        if self.len == 0 {
-            *self = Self::default();
+        match &self.buckets[..] {
+            [] | [_] if self.len == 0 => *self = Self::default(),
+            [only] => self.fullest = only.len() as u32,
+            _ => {}
         }
     }
 
