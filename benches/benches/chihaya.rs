@@ -12,16 +12,22 @@ use swarmkeep_workload::{Place, Workload};
 /// Which of the info hashes and which of the peers operation `i` uses.
 type Indexes = fn(usize) -> (usize, usize);
 
-const ONE_PEER: (&str, Indexes) = ("", |_| (0, 0));
-const ALL_PEERS: (&str, Indexes) = ("-1k", |i| (0, i % 1000));
-const ALL_SWARMS: (&str, Indexes) = ("-1k-infohash", |i| (i % 1000, 0));
-const ALL_OF_BOTH: (&str, Indexes) = ("-1k-infohash-1k", |i| (i % 1000, i * 3 % 1000));
+/// The end of a bench's name, and what it means.
+type Variant = (&'static str, Indexes);
 
-const EVERY: [(&str, Indexes); 4] = [ONE_PEER, ALL_PEERS, ALL_SWARMS, ALL_OF_BOTH];
-const BY_SWARM: [(&str, Indexes); 2] = [ONE_PEER, ALL_SWARMS];
+const ONE_PEER: Variant = ("", |_| (0, 0));
+const ALL_PEERS: Variant = ("-1k", |i| (0, i % 1000));
+const ALL_SWARMS: Variant = ("-1k-infohash", |i| (i % 1000, 0));
+const ALL_OF_BOTH: Variant = ("-1k-infohash-1k", |i| (i % 1000, i * 3 % 1000));
+
+const EVERY: [Variant; 4] = [ONE_PEER, ALL_PEERS, ALL_SWARMS, ALL_OF_BOTH];
+const BY_SWARM: [Variant; 2] = [ONE_PEER, ALL_SWARMS];
 
 /// What an operation does with an info hash and a peer.
 type Operation = fn(&mut Caller<'_>, InfoHash, Endpoint);
+
+/// Name, operation, variants; whether it can run in parallel; whether it needs swarms of 500 and 500.
+type Row = (&'static str, Operation, &'static [Variant], bool, bool);
 
 fn chihaya(criterion: &mut Criterion) {
     let workload = Workload::uniform(1, 1000, 1000).with_profile(|profile| profile.ipv6 = 0.0);
@@ -30,7 +36,7 @@ fn chihaya(criterion: &mut Criterion) {
     // Full swarms, of which a test has only a few; operations on others would not find their 500 and 500.
     let full = shrunk(1000, 2);
 
-    let table: [(&str, Operation, &[(&str, Indexes)], bool, bool); 9] = [
+    let table: [Row; 9] = [
         ("nop", |_, _, _| {}, &[ONE_PEER], true, false),
         ("put", put, &EVERY, true, false),
         ("put-delete", put_delete, &EVERY, false, false),

@@ -30,8 +30,9 @@ mod report;
 mod row;
 mod work;
 
-/// The fastest of each map family on the `zipf` workload with all cores, by `swarmkeep shootout --all`; the locks of a
-/// family are within a tenth of each other there. A family without an entry is shown whole.
+/// What stands for each map family by default. On `zipf` and `hot` with all cores no choice of locks within a family
+/// stands out of the noise, except that tokio's cost more: so one and the same lock for all, to compare the maps. A family
+/// without an entry is shown whole.
 const FASTEST: [&str; 3] = [
     "btreemap-rwlock-parking-lot-mutex-parking-lot",
     "skipmap-mutex-parking-lot",

@@ -86,7 +86,7 @@ impl Report {
 
     /// One table with what matters most, and on what it was measured.
     pub(crate) fn summary(&self) -> String {
-        let zipf = self.columns(Kind::Zipf, "").into_iter().filter(|column| !column.is_bytes);
+        let zipf = self.columns(Kind::Zipf, "Zipf: ").into_iter().filter(|column| !column.is_bytes);
         let hot = self.columns(Kind::Hot, "hot swarm: ").into_iter().filter(|column| !column.is_bytes);
         let bytes = [Kind::OnePeer, Kind::OneSwarm].into_iter().flat_map(|kind| self.columns(kind, ""));
         let columns = zipf.chain(hot).chain(bytes.filter(|column| column.is_bytes)).collect();

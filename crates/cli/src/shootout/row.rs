@@ -101,7 +101,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Row, Box<dyn Error>> {
     );
 
     if has(Metric::Time) {
-        row.ns_per_announce = Some(time(&*store, &workload, plan));
+        row.ns_per_announce = Some((time(&*store, &workload, plan) * 10.0).round() / 10.0);
     }
     if has(Metric::Tail) {
         row.p999_ns = Some(tail(&*store, &workload, plan));

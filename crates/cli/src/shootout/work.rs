@@ -10,9 +10,9 @@ use swarmkeep_workload::Workload;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// Many swarms of one peer.
+    /// Many swarms of one IPv4 peer.
     OnePeer,
-    /// One swarm of many peers.
+    /// One swarm of many IPv4 peers.
     OneSwarm,
     /// Sizes by Zipf's law.
     Zipf,
@@ -32,9 +32,11 @@ pub(crate) struct Size {
 impl Kind {
     /// The workload itself.
     pub(crate) fn workload(self, size: Size, seed: u64) -> Workload {
+        // Bytes a swarm and a peer are those of IPv4 where there is one kind only, as others publish them.
+        let ipv4 = |workload: Workload| workload.with_profile(|profile| profile.ipv6 = 0.0);
         match self {
-            Self::OnePeer => Workload::uniform(seed, size.swarms.into(), 1),
-            Self::OneSwarm => Workload::uniform(seed, 1, size.swarms),
+            Self::OnePeer => ipv4(Workload::uniform(seed, size.swarms.into(), 1)),
+            Self::OneSwarm => ipv4(Workload::uniform(seed, 1, size.swarms)),
             Self::Zipf => Workload::zipf(seed, size.swarms.into(), size.peers),
             Self::Hot => Workload::hot(seed, 1000.min(size.swarms), u64::from(size.swarms) / 10),
         }
