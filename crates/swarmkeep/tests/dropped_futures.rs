@@ -48,23 +48,20 @@ impl<T: Send + Sync> Lock<T> for ReluctantLock<T> {
     }
 }
 
-type Entries = Arc<Mutex<BTreeMap<InfoHash, Arc<LockedSlot<RecordSwarm, Reluctant>>>>>;
+type ReluctantSlot = LockedSlot<RecordSwarm, Reluctant>;
+type Entries = Arc<Mutex<BTreeMap<InfoHash, Arc<ReluctantSlot>>>>;
 
 /// A map whose entries the test can count.
 struct Watched(Entries);
 
-impl SlotMap<LockedSlot<RecordSwarm, Reluctant>> for Watched {
-    async fn get(&self, info_hash: &InfoHash) -> Option<Arc<LockedSlot<RecordSwarm, Reluctant>>> {
+impl SlotMap<ReluctantSlot> for Watched {
+    async fn get(&self, info_hash: &InfoHash) -> Option<Arc<ReluctantSlot>> {
         self.0.lock().unwrap().get(info_hash).cloned()
     }
-    async fn get_or_insert(
-        &self,
-        info_hash: &InfoHash,
-        make: fn() -> LockedSlot<RecordSwarm, Reluctant>,
-    ) -> Arc<LockedSlot<RecordSwarm, Reluctant>> {
+    async fn get_or_insert(&self, info_hash: &InfoHash, make: fn() -> ReluctantSlot) -> Arc<ReluctantSlot> {
         self.0.lock().unwrap().entry(*info_hash).or_insert_with(|| Arc::new(make())).clone()
     }
-    async fn discard(&self, info_hash: &InfoHash, slot: &Arc<LockedSlot<RecordSwarm, Reluctant>>) {
+    async fn discard(&self, info_hash: &InfoHash, slot: &Arc<ReluctantSlot>) {
         wait_once().await;
         let mut entries = self.0.lock().unwrap();
         if entries.get(info_hash).is_some_and(|found| Arc::ptr_eq(found, slot)) {
@@ -77,10 +74,12 @@ impl SlotMap<LockedSlot<RecordSwarm, Reluctant>> for Watched {
     }
 }
 
+type WatchedRepository = MapRepository<Slots<Watched, RecordSwarm, Reluctant>>;
+
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const HASH: InfoHash = InfoHash::new([7; 20]);
 
-fn store() -> (Awaited<MapRepository<Slots<Watched, RecordSwarm, Reluctant>>>, Entries) {
+fn store() -> (Awaited<WatchedRepository>, Entries) {
     let entries = Entries::default();
     let capabilities = Capabilities::new(LongestHold::Visits(256)).with_peer_details();
     let estimate = MemoryEstimate { swarm: 0, shared: 0, peers: [0, 0] };
