@@ -1,9 +1,9 @@
 //! The sharded store of packed peers: 10 bytes an IPv4 peer, 22 an IPv6 one, and nothing a tracker does not need.
 //!
-//! - A **shard** is a B-tree behind a lock of its own. Its keys are info hashes under a keyed [permutation](hash), so
+//! - A **shard** is a B-tree behind a lock of its own. Its keys are info hashes under a keyed permutation, so
 //!   strangers cannot choose where theirs go, and the info hash can be had back to list it.
-//! - A **[swarm]** is 16 bytes while one IPv4 peer is in it, and four tables of peers (family × role) once there are more.
-//! - A **[table]** of peers is one small array, then linear hashing over many, so that no announce in a swarm of a million
+//! - A **swarm** is 16 bytes while one IPv4 peer is in it, and four tables of peers (family × role) once there are more.
+//! - A **table** of peers is one small array, then linear hashing over many, so that no announce in a swarm of a million
 //!   moves more peers than in one of fifty.
 
 mod hash;
