@@ -4,10 +4,10 @@ use std::{
     fs, hint, io,
     sync::{
         Barrier,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use swarmkeep::{AnnounceEvent, SplitMix64};
@@ -82,35 +82,49 @@ impl Timed {
     }
 
     /// Fills the store and answers the wall time of an announce over all threads, in nanoseconds.
-    pub(crate) fn time(&self, store: &dyn Store, inputs: &Inputs) -> f64 {
+    pub(crate) fn time(&self, store: &dyn Store, inputs: &Inputs, limit: Duration) -> f64 {
         let mut rng = SplitMix64::new(0);
         for input in &inputs.fill {
             store.update(input, &mut rng);
         }
         let barrier = Barrier::new(inputs.threads.len());
         let announcer = |inputs: &[Input]| {
-            let (mut rng, mut selected) = (SplitMix64::new(1), 0);
+            let (mut rng, mut selected, mut announced) = (SplitMix64::new(1), 0, 0);
             barrier.wait();
             let start = Instant::now();
-            for input in inputs {
-                selected += store.announce(input, &mut rng);
+            for chunk in inputs.chunks(64) {
+                for input in chunk {
+                    selected += store.announce(input, &mut rng);
+                }
+                announced += chunk.len();
+                if start.elapsed() > limit {
+                    break;
+                }
             }
-            (start, Instant::now(), selected)
+            Span { start, end: Instant::now(), announced, selected }
         };
         let announcer = &announcer;
-        let spans: Vec<_> = thread::scope(|scope| {
+        let spans: Vec<Span> = thread::scope(|scope| {
             let threads: Vec<_> =
                 inputs.threads.iter().map(|inputs| scope.spawn(move || announcer(inputs))).collect();
             threads.into_iter().map(|thread| thread.join().expect("a store does not panic")).collect()
         });
         if let Kind::Running = self.kind {
-            assert!(spans.iter().all(|(_, _, selected)| *selected > 0), "nobody was selected");
+            assert!(spans.iter().all(|span| span.selected > 0), "nobody was selected");
         }
-        let first = spans.iter().map(|(start, ..)| *start).min().expect("a thread");
-        let last = spans.iter().map(|(_, end, _)| *end).max().expect("a thread");
-        let announces: usize = inputs.threads.iter().map(Vec::len).sum();
-        (last - first).as_nanos() as f64 / announces as f64
+        let first = spans.iter().map(|span| span.start).min().expect("a thread");
+        let last = spans.iter().map(|span| span.end).max().expect("a thread");
+        let announced: usize = spans.iter().map(|span| span.announced).sum();
+        (last - first).as_nanos() as f64 / announced as f64
     }
+}
+
+/// What one thread did.
+struct Span {
+    start: Instant,
+    end: Instant,
+    announced: usize,
+    selected: usize,
 }
 
 /// Announces that returned, and how many of those were not there afterwards.
@@ -151,29 +165,31 @@ pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> Lo
     Lost { acknowledged: 2 * swarms, lost }
 }
 
-/// A peer joins an empty swarm, must be in it, and leaves, while another thread removes empty swarms.
+/// A peer joins an empty swarm, must be in it, and leaves, while another thread removes empty swarms. There is only this
+/// one swarm, so that the two meet often.
 pub(crate) fn sweeps(store: &dyn Store, seed: u64, announces: usize) -> Lost {
-    let workload = Workload::uniform(seed, 64, 1);
-    let inputs = |event| -> Vec<Input> {
-        (0..64).map(|n| workload.announce(workload.place(n)).event(event).into()).collect()
-    };
-    let (joins, leaves) = (inputs(AnnounceEvent::Started), inputs(AnnounceEvent::Stopped));
-    let (over, lost) = (AtomicBool::new(false), AtomicU64::new(0));
-    thread::scope(|scope| {
+    let workload = Workload::uniform(seed, 1, 1);
+    let input = |event| Input::from(workload.announce(workload.place(0)).event(event));
+    let (join, leave) = (input(AnnounceEvent::Started), input(AnnounceEvent::Stopped));
+    let over = AtomicBool::new(false);
+    let lost = thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 store.drop_empty();
             }
         });
         let mut rng = SplitMix64::new(0);
-        for n in 0..announces {
-            store.update(&joins[n % 64], &mut rng);
-            lost.fetch_add(1 - store.peers(&joins[n % 64]), Ordering::Relaxed);
-            store.update(&leaves[n % 64], &mut rng);
-        }
+        let lost = (0..announces).map(|_| {
+            store.update(&join, &mut rng);
+            let lost = 1 - store.peers(&join);
+            store.update(&leave, &mut rng);
+            lost
+        });
+        let lost = lost.sum();
         over.store(true, Ordering::Relaxed);
+        lost
     });
-    Lost { acknowledged: announces, lost: lost.into_inner() }
+    Lost { acknowledged: announces, lost }
 }
 
 /// By how many bytes the resident set grows while a store is filled.
