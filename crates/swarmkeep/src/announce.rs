@@ -293,6 +293,13 @@ impl<const N: usize> Section<'_, N> {
         self.used += N;
     }
 
+    /// Writes several peers at once; otherwise as [`push`](Self::push).
+    pub(crate) fn extend(&mut self, peers: &[[u8; N]]) {
+        let bytes = peers.as_flattened();
+        self.bytes[self.used..self.used + bytes.len()].copy_from_slice(bytes);
+        self.used += bytes.len();
+    }
+
     /// The bytes written so far, ready to send.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.used]

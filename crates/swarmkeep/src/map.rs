@@ -80,7 +80,7 @@ pub trait SwarmMap: Send + Sync {
 
     /// How many keys a sweep should ask for at once: as many as one look at the map finds.
     fn keys_a_look(&self) -> usize {
-        Pass::CLAIM
+        KEYS_A_CLAIM
     }
 
     /// Returns memory that the map itself holds for swarms long gone; called once a pass. Maps of nodes have none.
@@ -130,7 +130,7 @@ pub struct MapRepository<M: SwarmMap> {
     estimate: MemoryEstimate,
     totals: AtomicTotals,
     latest: LatestTime,
-    pass: Pass,
+    pass: Pass<Cursor, SwarmVisit>,
 }
 
 /// What a map of swarms takes, in bytes and about: for [`memory`](TorrentRepository::memory), which must not walk.
@@ -153,7 +153,8 @@ impl<M: SwarmMap> MapRepository<M> {
         capabilities: Capabilities,
         estimate: MemoryEstimate,
     ) -> Self {
-        let (totals, latest, pass) = (AtomicTotals::default(), LatestTime::default(), Pass::new());
+        let (totals, latest, pass) =
+            (AtomicTotals::default(), LatestTime::default(), Pass::new(Cursor::START));
         Self { map, settings, lifetime_secs, capabilities, estimate, totals, latest, pass }
     }
 
@@ -266,7 +267,11 @@ impl<M: SwarmMap> MapRepository<M> {
                 Next::LookFrom(from) => {
                     let (size, mut keys) = (self.map.keys_a_look(), Vec::new());
                     self.map.keys(Order::Own, cursor_info_hash(from).as_ref(), size, &mut keys).await;
-                    let Some(claim) = self.pass.claim(from, &keys, keys.len() >= size) else { continue };
+                    let visits = keys.iter().map(|&info_hash| SwarmVisit { info_hash, from: Cursor::START });
+                    let next = behind(&keys, size);
+                    let Some(claim) = self.pass.claim(from, visits, (!next.is_end()).then_some(next)) else {
+                        continue;
+                    };
                     claim
                 }
                 Next::Leave => break,
@@ -509,6 +514,17 @@ fn at_once<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// A swarm to sweep, from this peer on.
+#[derive(Debug, Clone, Copy)]
+struct SwarmVisit {
+    info_hash: InfoHash,
+    from: Cursor,
+}
+
+/// How many swarms a sweep claims at once: enough to share the cost of finding them, few enough that a step dropped half-way
+/// gives little back.
+const KEYS_A_CLAIM: usize = 64;
+
 fn idle(swarm: &impl Swarm, policy: Retention) -> bool {
     let keeps_count = policy == Retention::KeepDownloaded && swarm.downloaded() > 0;
     swarm.is_empty() && !keeps_count
@@ -536,7 +552,7 @@ pub(crate) fn keep_smallest(keys: &mut Vec<InfoHash>, start: usize, limit: usize
 
 /// Totals that swarms bring up to date under their own locks: exact once nothing is in flight.
 #[derive(Debug, Default)]
-struct AtomicTotals {
+pub(crate) struct AtomicTotals {
     swarms: AtomicU64,
     peers: [AtomicU64; 4],
     evicted_swarms: AtomicU64,
@@ -544,7 +560,38 @@ struct AtomicTotals {
 }
 
 impl AtomicTotals {
-    fn change(&self, gained: Population, lost: Population) {
+    /// A peer comes, goes, or changes its role.
+    pub(crate) fn turn(&self, family: Family, before: Option<Role>, after: Option<Role>) {
+        // A refresh, by far the most frequent announce, writes nothing that threads share.
+        if before == after {
+            return;
+        }
+        let of =
+            |role| &self.peers[2 * usize::from(family == Family::V6) + usize::from(role == Role::Leecher)];
+        if let Some(role) = after {
+            of(role).fetch_add(1, Relaxed);
+        }
+        if let Some(role) = before {
+            of(role).fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Counts a swarm unless there are `most` already; whether it was.
+    pub(crate) fn add_swarm(&self, most: u64) -> bool {
+        if most == u64::MAX {
+            self.swarms.fetch_add(1, Relaxed);
+            return true;
+        }
+        self.swarms.try_update(Relaxed, Relaxed, |swarms| (swarms < most).then_some(swarms + 1)).is_ok()
+    }
+
+    /// A swarm goes, with the peers that are in it.
+    pub(crate) fn remove_swarm(&self, population: Population) {
+        self.swarms.fetch_sub(1, Relaxed);
+        self.change(Population::default(), population);
+    }
+
+    pub(crate) fn change(&self, gained: Population, lost: Population) {
         let counts = |p: Population| [p.v4.seeders, p.v4.leechers, p.v6.seeders, p.v6.leechers];
         for ((total, gained), lost) in self.peers.iter().zip(counts(gained)).zip(counts(lost)) {
             // A refresh, by far the most frequent announce, writes nothing that threads share.
@@ -554,14 +601,14 @@ impl AtomicTotals {
         }
     }
 
-    fn evict(&self, evicted: Evicted) {
+    pub(crate) fn evict(&self, evicted: Evicted) {
         if evicted != Evicted::default() {
             self.evicted_swarms.fetch_add(evicted.swarms, Relaxed);
             self.evicted_peers.fetch_add(evicted.peers, Relaxed);
         }
     }
 
-    fn load(&self) -> Totals {
+    pub(crate) fn load(&self) -> Totals {
         let mut population = Population::default();
         let kinds = [
             (Family::V4, Role::Seeder),
@@ -606,7 +653,7 @@ pub trait SlotMap<T: Send + Sync>: Send + Sync {
 
     /// See [`SwarmMap::keys_a_look`].
     fn keys_a_look(&self) -> usize {
-        Pass::CLAIM
+        KEYS_A_CLAIM
     }
 
     /// See [`SwarmMap::give_back`].

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{Cursor, InfoHash, SwarmSummary};
+use crate::{Cursor, SwarmSummary};
 
 /// How much one step may do, counted in peers visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,94 +75,90 @@ impl Removed {
     }
 }
 
-/// The position of a sweep, shared by everyone who sweeps: each caller claims the next few swarms, and a pass is complete
-/// when all claims of it are done. The lock is held to claim and to give back, never while swarms are visited.
+/// The position of a sweep, shared by everyone who sweeps: each caller claims the next few places to visit, and a pass is
+/// complete when all claims of it are done. The lock is held to claim and to give back, never while places are visited.
+///
+/// `P` is where to look for more, `V` a place to visit.
 #[derive(Debug)]
-pub(crate) struct Pass(Mutex<State>);
+pub(crate) struct Pass<P, V> {
+    start: P,
+    state: Mutex<State<P, V>>,
+}
 
 #[derive(Debug)]
-struct State {
-    next: Cursor,
+struct State<P, V> {
+    /// `None` behind the last.
+    next: Option<P>,
     /// Claimed by a step whose budget ran out, or that was dropped half-way.
-    unfinished: Vec<Visit>,
+    unfinished: Vec<V>,
     claims: usize,
 }
 
-/// A swarm to visit, from this peer on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Visit {
-    pub(crate) info_hash: InfoHash,
-    pub(crate) from: Cursor,
-}
-
-impl Pass {
-    /// How many swarms a caller claims at once: enough to share the cost of finding them, few enough that a step dropped
-    /// half-way gives little back.
-    pub(crate) const CLAIM: usize = 64;
-
-    pub(crate) const fn new() -> Self {
-        Self(Mutex::new(State { next: Cursor::START, unfinished: Vec::new(), claims: 0 }))
+impl<P: Copy + PartialEq, V> Pass<P, V> {
+    pub(crate) const fn new(start: P) -> Self {
+        Self { start, state: Mutex::new(State { next: Some(start), unfinished: Vec::new(), claims: 0 }) }
     }
 
     /// What to do next: visit what somebody left, look for more, or leave the rest of the pass to those who hold it.
-    pub(crate) fn next(&self) -> Next<'_> {
+    pub(crate) fn next(&self) -> Next<'_, P, V> {
         let mut state = self.state();
         if !state.unfinished.is_empty() {
             state.claims += 1;
             return Next::Visit(Claim { pass: self, visits: mem::take(&mut state.unfinished), open: true });
         }
-        if state.next.is_end() { Next::Leave } else { Next::LookFrom(state.next) }
+        state.next.map_or(Next::Leave, Next::LookFrom)
     }
 
-    /// Claims the swarms that a look from `from` on has found, in order; nothing if somebody else was faster. `more` says
-    /// whether there may be others behind them.
-    pub(crate) fn claim(&self, from: Cursor, found: &[InfoHash], more: bool) -> Option<Claim<'_>> {
+    /// Claims what a look from `from` on has found, in order; nothing if somebody else was faster. `next` is where to look
+    /// for what lies behind.
+    pub(crate) fn claim(
+        &self,
+        from: P,
+        found: impl DoubleEndedIterator<Item = V>,
+        next: Option<P>,
+    ) -> Option<Claim<'_, P, V>> {
         let mut state = self.state();
-        if state.next != from {
+        if state.next != Some(from) {
             return None;
         }
-        state.next = match found.last() {
-            Some(last) if more => Cursor::after(last.as_bytes()),
-            _ => Cursor::END,
-        };
+        state.next = next;
         state.claims += 1;
         // Visited from the back, in the order found.
-        let visits = found.iter().rev().map(|&info_hash| Visit { info_hash, from: Cursor::START }).collect();
-        Some(Claim { pass: self, visits, open: true })
+        Some(Claim { pass: self, visits: found.rev().collect(), open: true })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<P, V>> {
         // Nothing that can panic runs under this lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What a caller of a pass does next.
 #[derive(Debug)]
-pub(crate) enum Next<'a> {
+pub(crate) enum Next<'a, P: Copy + PartialEq, V> {
     /// Visit these.
-    Visit(Claim<'a>),
-    /// Find the swarms from here on, and claim them.
-    LookFrom(Cursor),
+    Visit(Claim<'a, P, V>),
+    /// Find what there is to visit from here on, and claim it.
+    LookFrom(P),
     /// All that is left is in the hands of others.
     Leave,
 }
 
-/// Swarms that one caller has claimed; those not visited go back to the pass when it is dropped.
+/// What one caller has claimed; what it has not visited goes back to the pass when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Claim<'a> {
-    pass: &'a Pass,
-    visits: Vec<Visit>,
+pub(crate) struct Claim<'a, P: Copy + PartialEq, V> {
+    pass: &'a Pass<P, V>,
+    visits: Vec<V>,
     open: bool,
 }
 
-impl Claim<'_> {
-    /// The swarm to visit now.
-    pub(crate) fn current(&mut self) -> Option<&mut Visit> {
+impl<P: Copy + PartialEq, V> Claim<'_, P, V> {
+    /// What to visit now.
+    pub(crate) fn current(&mut self) -> Option<&mut V> {
         self.visits.last_mut()
     }
 
-    /// Marks the current swarm as visited to its end.
+    /// Marks it as visited to its end.
     pub(crate) fn done(&mut self) {
         self.visits.pop();
     }
@@ -177,15 +173,15 @@ impl Claim<'_> {
         let mut state = self.pass.state();
         state.unfinished.append(&mut self.visits);
         state.claims -= 1;
-        let complete = state.claims == 0 && state.unfinished.is_empty() && state.next.is_end();
+        let complete = state.claims == 0 && state.unfinished.is_empty() && state.next.is_none();
         if complete {
-            state.next = Cursor::START;
+            state.next = Some(self.pass.start);
         }
         complete
     }
 }
 
-impl Drop for Claim<'_> {
+impl<P: Copy + PartialEq, V> Drop for Claim<'_, P, V> {
     fn drop(&mut self) {
         if self.open {
             self.give_back();
@@ -197,61 +193,62 @@ impl Drop for Claim<'_> {
 mod tests {
     use super::*;
 
-    fn hashes(count: u8) -> Vec<InfoHash> {
-        (0..count).map(|n| InfoHash::new([n; 20])).collect()
-    }
+    const CLAIM: usize = 64;
 
-    fn claim<'a>(pass: &'a Pass, all: &[InfoHash]) -> Option<Claim<'a>> {
+    fn claim(pass: &Pass<usize, usize>, end: usize) -> Option<Claim<'_, usize, usize>> {
         match pass.next() {
             Next::Visit(claim) => Some(claim),
             Next::Leave => None,
             Next::LookFrom(from) => {
-                let start = from.bytes().map_or(0, |bytes| usize::from(bytes[0]) + 1);
-                let end = all.len().min(start + Pass::CLAIM);
-                pass.claim(from, &all[start..end], end < all.len())
+                let to = end.min(from + CLAIM);
+                pass.claim(from, from..to, (to < end).then_some(to))
             }
         }
     }
 
-    fn visit(mut claim: Claim<'_>, count: usize) -> (Vec<InfoHash>, bool) {
+    fn visit(mut claim: Claim<'_, usize, usize>, count: usize) -> (Vec<usize>, bool) {
         let mut seen = Vec::new();
         while seen.len() < count
-            && let Some(visit) = claim.current()
+            && let Some(&mut visit) = claim.current()
         {
-            seen.push(visit.info_hash);
+            seen.push(visit);
             claim.done();
         }
         (seen, claim.finish())
     }
 
+    fn all(end: usize) -> Vec<usize> {
+        (0..end).collect()
+    }
+
     #[test]
     fn claims_of_two_callers_cover_everything_once_and_complete_with_the_last() {
-        let (pass, all) = (Pass::new(), hashes(100));
-        let (first, second) = (claim(&pass, &all).unwrap(), claim(&pass, &all).unwrap());
-        assert!(claim(&pass, &all).is_none(), "the rest is in other hands");
+        let pass = Pass::new(0);
+        let (first, second) = (claim(&pass, 100).unwrap(), claim(&pass, 100).unwrap());
+        assert!(claim(&pass, 100).is_none(), "the rest is in other hands");
         let (late, complete) = visit(second, 1000);
         assert!(!complete, "the first claim is still out");
         let (early, complete) = visit(first, 1000);
         assert!(complete);
-        assert_eq!([early, late].concat(), all);
+        assert_eq!([early, late].concat(), all(100));
     }
 
     #[test]
-    fn of_two_callers_who_found_the_same_swarms_one_claims_them() {
-        let (pass, all) = (Pass::new(), hashes(3));
-        let first = pass.claim(Cursor::START, &all, false).unwrap();
-        assert!(pass.claim(Cursor::START, &all, false).is_none());
-        assert_eq!(visit(first, 1000), (all, true));
+    fn of_two_callers_who_found_the_same_one_claims_it() {
+        let pass = Pass::new(0);
+        let first = pass.claim(0, 0..3, None).unwrap();
+        assert!(pass.claim(0, 0..3, None).is_none());
+        assert_eq!(visit(first, 1000), (all(3), true));
     }
 
     #[test]
     fn what_a_step_leaves_or_drops_is_given_to_the_next() {
-        let (pass, all) = (Pass::new(), hashes(10));
-        let (seen, complete) = visit(claim(&pass, &all).unwrap(), 4);
+        let pass = Pass::new(0);
+        let (seen, complete) = visit(claim(&pass, 10).unwrap(), 4);
         assert!(!complete);
-        drop(claim(&pass, &all).unwrap());
-        let (rest, complete) = visit(claim(&pass, &all).unwrap(), 1000);
+        drop(claim(&pass, 10).unwrap());
+        let (rest, complete) = visit(claim(&pass, 10).unwrap(), 1000);
         assert!(complete);
-        assert_eq!([seen, rest].concat(), all);
+        assert_eq!([seen, rest].concat(), all(10));
     }
 }

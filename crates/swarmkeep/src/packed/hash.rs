@@ -4,9 +4,22 @@ use std::fmt;
 
 use crate::{HashKey, InfoHash, Random, SplitMix64};
 
-/// An info hash under the permutation: uniform, whatever strangers choose. Words, since the first nearly always decides a
-/// comparison.
-pub(super) type Key = [u32; 5];
+/// An info hash under the permutation: uniform, whatever strangers choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Key(pub(super) [u8; 20]);
+
+impl Key {
+    /// The first eight bytes: they choose where an info hash goes.
+    pub(super) fn head(&self) -> u64 {
+        self.word(0)
+    }
+
+    /// The eight bytes from `at` on.
+    pub(super) fn word(&self, at: usize) -> u64 {
+        let (word, _) = self.0[at..].split_first_chunk().expect("at most 12 bytes are skipped");
+        u64::from_be_bytes(*word)
+    }
+}
 
 /// A keyed permutation of info hashes: a two-round Feistel network over their first sixteen bytes, tweaked by the last four.
 ///
@@ -25,11 +38,11 @@ impl Permutation {
         let (mut a, mut b, c) = split(info_hash.as_bytes());
         b ^= self.round(0, a, c);
         a ^= self.round(2, b, c);
-        [(a >> 32) as u32, a as u32, (b >> 32) as u32, b as u32, c]
+        Key(join(a, b, c))
     }
 
-    pub(super) fn invert(&self, &[a, b, c, d, e]: &Key) -> InfoHash {
-        let (mut a, mut b, c) = (u64::from(a) << 32 | u64::from(b), u64::from(c) << 32 | u64::from(d), e);
+    pub(super) fn invert(&self, key: &Key) -> InfoHash {
+        let (mut a, mut b, c) = split(&key.0);
         a ^= self.round(2, b, c);
         b ^= self.round(0, a, c);
         InfoHash::new(join(a, b, c))
@@ -133,7 +146,7 @@ mod tests {
         for (part, info_hash) in families() {
             let mut shards = [0_u32; 64];
             for n in 0..64_000 {
-                shards[(permutation.permute(&info_hash(n))[0] >> 26) as usize] += 1;
+                shards[(permutation.permute(&info_hash(n)).head() >> 58) as usize] += 1;
             }
             let (least, most) = (shards.iter().min().unwrap(), shards.iter().max().unwrap());
             // Five standard deviations around 1,000.

@@ -1,0 +1,137 @@
+//! Time in one byte a peer.
+//!
+//! A **tick** is a share of the lifetime, and a **stamp** the ticks between a base and a peer's last announce. Every leaf and
+//! every bucket has a base of its own, and moves it when it is written to and a stamp would no longer fit: a clock that comes
+//! round only where somebody looks can make no peer young again, however late the sweep.
+
+use crate::Timestamp;
+
+/// The most ticks in a lifetime. So the clock is off by less than 1 % of it.
+const TICKS_A_LIFETIME: u64 = 112;
+
+/// How far behind the time of writing a new base lies: further than any lifetime, so that what no longer fits has expired.
+const HISTORY: u32 = 128;
+
+/// A point in time, in ticks since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Tick(u32);
+
+/// The length of a tick.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    tick_secs: u64,
+}
+
+impl Clock {
+    pub(super) const fn new(lifetime_secs: u64) -> Self {
+        Self { tick_secs: lifetime_secs.div_ceil(TICKS_A_LIFETIME) }
+    }
+
+    /// Seconds by which a peer may outlive its lifetime.
+    pub(super) const fn resolution_secs(self) -> u64 {
+        self.tick_secs - 1
+    }
+
+    /// The tick that a time falls into. A peer has expired when its tick is before that of the oldest time allowed: even the
+    /// last second of it was too early.
+    pub(super) fn tick(self, time: Timestamp) -> Tick {
+        Tick(u32::try_from(time.as_secs() / self.tick_secs).unwrap_or(u32::MAX))
+    }
+
+    /// The last second of a tick: a peer may look younger than it is, never older.
+    pub(super) const fn time(self, tick: Tick) -> Timestamp {
+        Timestamp::from_secs((tick.0 as u64 + 1).saturating_mul(self.tick_secs).saturating_sub(1))
+    }
+}
+
+/// The tick of stamp 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Base(u32);
+
+impl Base {
+    /// A base that leaves room for peers that announced up to a lifetime before `now`.
+    pub(super) const fn new(now: Tick) -> Self {
+        Self(now.0.saturating_sub(HISTORY))
+    }
+
+    /// Moves the base if `now` no longer fits; by how much all stamps must be [`aged`].
+    #[must_use]
+    pub(super) fn advance(&mut self, now: Tick) -> u32 {
+        if now.0.saturating_sub(self.0) <= u32::from(u8::MAX) {
+            return 0;
+        }
+        let before = self.0;
+        *self = Self::new(now);
+        self.0 - before
+    }
+
+    /// Moves the base to a later one; by how much all stamps must be [`aged`].
+    #[must_use]
+    pub(super) fn advance_to(&mut self, later: Self) -> u32 {
+        let before = self.0;
+        self.0 = before.max(later.0);
+        self.0 - before
+    }
+
+    /// The stamp of a tick. What lies before the base has expired, and what lies behind its reach is as young as can be said.
+    pub(super) fn stamp(self, tick: Tick) -> u8 {
+        u8::try_from(tick.0.saturating_sub(self.0)).unwrap_or(u8::MAX)
+    }
+
+    /// The tick of a stamp.
+    pub(super) const fn tick(self, stamp: u8) -> Tick {
+        Tick(self.0.saturating_add(stamp as u32))
+    }
+
+    /// The first stamp that is not before `oldest`; 256 if none is.
+    pub(super) fn first_alive(self, oldest: Tick) -> u16 {
+        u16::try_from(oldest.0.saturating_sub(self.0)).unwrap_or(256).min(256)
+    }
+}
+
+/// A stamp as it reads from a base so much later.
+pub(super) fn aged(stamp: u8, by: u32) -> u8 {
+    u8::try_from(u32::from(stamp).saturating_sub(by)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_is_a_hundredth_of_the_lifetime_and_a_lifetime_fits_between_base_and_now() {
+        for lifetime in [1, 2, 59, 112, 113, 1800, 2700, 86_400, u64::from(u32::MAX / 2)] {
+            let clock = Clock::new(lifetime);
+            assert!(clock.resolution_secs() * 100 <= lifetime, "{lifetime}");
+            let now = Timestamp::from_secs(4_000_000_000);
+            let oldest = clock.tick(now.saturating_sub(lifetime));
+            assert!(Base::new(clock.tick(now)).first_alive(oldest) > 0, "the base itself has expired");
+        }
+    }
+
+    #[test]
+    fn a_peer_expires_within_the_resolution_and_never_early() {
+        let clock = Clock::new(1800);
+        for joined in 1_000_000..1_000_100 {
+            let (joined, tick) = (Timestamp::from_secs(joined), clock.tick(Timestamp::from_secs(joined)));
+            let expired = |oldest: u64| tick < clock.tick(Timestamp::from_secs(oldest));
+            assert!(!expired(joined.as_secs()));
+            assert!(expired(joined.as_secs() + clock.resolution_secs() + 1));
+            assert!(clock.time(tick) >= joined && clock.tick(clock.time(tick)) == tick);
+        }
+    }
+
+    #[test]
+    fn stamps_keep_their_ticks_when_the_base_moves_and_what_is_lost_has_expired() {
+        let mut base = Base::new(Tick(10_000));
+        let stamps: Vec<u8> = (9_900..=10_100).map(|tick| base.stamp(Tick(tick))).collect();
+        assert_eq!(base.advance(Tick(10_127)), 0);
+        let by = base.advance(Tick(10_128));
+        assert!(by > 0);
+        for (tick, stamp) in (9_900..=10_100).zip(stamps) {
+            let read = base.tick(aged(stamp, by));
+            assert_eq!(read, Tick(tick.max(10_000)));
+            assert!(read.0 <= 10_128 - TICKS_A_LIFETIME as u32 || read == Tick(tick));
+        }
+    }
+}

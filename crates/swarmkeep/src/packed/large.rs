@@ -1,0 +1,715 @@
+//! A swarm of more peers than a leaf has room for: tables by family and role.
+
+use super::{
+    clock::{Clock, Tick},
+    hash::EndpointHash,
+    table::{Place, Slots, Table},
+};
+use crate::{
+    Announce, AnnounceEvent, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer,
+    PeerCounts, PeerRecord, Random, Role, Section,
+    announce::{Transition, share},
+    map::VISITS_A_HOLD,
+    swarm::{Expired, NotRestored, Population, cursor_endpoint},
+};
+
+/// A swarm in tables. No operation on it moves more peers than two buckets hold.
+#[derive(Debug)]
+pub(super) struct Large {
+    v4: Tables<{ CompactV4::LEN }>,
+    /// Apart, since few swarms have any.
+    v6: Option<Box<Tables<{ CompactV6::LEN }>>>,
+    pub(super) downloaded: u32,
+    /// When the latest announce was.
+    pub(super) latest: Tick,
+}
+
+/// The peers of one family.
+#[derive(Debug, Default)]
+struct Tables<const N: usize> {
+    seeders: Table<N>,
+    leechers: Table<N>,
+}
+
+/// What an announce has changed in its swarm.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Updated {
+    pub(super) transition: Transition,
+    /// Who had to go to make room.
+    pub(super) evicted: Population,
+    /// Where the announcer is, if it is still there and until anything else changes.
+    pub(super) own: Option<Own>,
+}
+
+/// Where the announcer is in the tables of its family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Own {
+    role: Role,
+    place: Place,
+}
+
+/// Random words that a selection will draw first. Where three in five slots have a peer, three words are enough for a first
+/// peer in all but one of 15 selections.
+pub(super) type Luck = [u64; 3];
+
+/// Randomness that has not hit a peer after so many draws is not random (0.9^256 is 10^-12).
+const MOST_TRIES: usize = 256;
+
+impl Large {
+    pub(super) fn new(downloaded: u32, latest: Tick) -> Self {
+        Self { v4: Tables::default(), v6: None, downloaded, latest }
+    }
+
+    /// How many peers there are, by family and role. O(1).
+    pub(super) fn population(&self) -> Population {
+        let v6 = self.v6.as_ref().map_or_else(PeerCounts::default, |v6| v6.counts());
+        Population { v4: self.v4.counts(), v6 }
+    }
+
+    /// Memory that the swarm takes, its own fields included. O(1).
+    pub(super) fn bytes(&self) -> usize {
+        let v6 = self.v6.as_ref().map_or(0, |v6| size_of_val(&**v6) + v6.bytes());
+        size_of::<Self>() + self.v4.bytes() + v6
+    }
+
+    /// Bytes that the peers would take in a leaf's block: an endpoint and a stamp each. O(1).
+    pub(super) fn block_bytes(&self) -> usize {
+        let Population { v4, v6 } = self.population();
+        (CompactV4::LEN + 1) * v4.peers() as usize + (CompactV6::LEN + 1) * v6.peers() as usize
+    }
+
+    // --- One peer at a time. ---
+
+    /// The first half of an announce: updates the announcer, and counts a download. A newcomer to a swarm of `most_peers` takes
+    /// the place of the peer that has been silent longest in a sample.
+    ///
+    /// Looks where the announced role says first: peers rarely change it.
+    pub(super) fn update(
+        &mut self,
+        hash: &EndpointHash,
+        announce: &Announce,
+        now: Tick,
+        most_peers: u64,
+    ) -> Updated {
+        if announce.event != AnnounceEvent::Stopped {
+            self.latest = self.latest.max(now);
+        }
+        let updated = match &announce.endpoint {
+            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), now, most_peers),
+            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), now, most_peers),
+        };
+        self.downloaded = self.downloaded.saturating_add(updated.transition.completed.into());
+        updated
+    }
+
+    fn update_one<const N: usize>(
+        &mut self,
+        hash: &EndpointHash,
+        announce: &Announce,
+        endpoint: &[u8; N],
+        now: Tick,
+        most_peers: u64,
+    ) -> Updated
+    where
+        Self: HasTables<N>,
+    {
+        let order = hash.order(endpoint);
+        let known = self.tables().and_then(|tables| tables.find(order, endpoint, announce.role()));
+        let transition = Transition::new(announce, known.map(|own| own.role));
+        let mut updated = Updated { transition, evicted: Population::default(), own: known };
+        match (known, transition.after) {
+            (None, None) => {}
+            (None, Some(role)) => {
+                if self.population().peers() >= most_peers {
+                    updated.evicted = self.evict(order);
+                }
+                let place = self.tables_mut().table_mut(role).insert(order, endpoint, now, now, hash);
+                updated.own = Some(Own { role, place });
+            }
+            (Some(own), Some(role)) if own.role == role => {
+                self.tables_mut().table_mut(role).refresh(own.place, now);
+            }
+            (Some(own), after) => {
+                self.tables_mut().table_mut(own.role).remove(own.place);
+                updated.own = after.map(|role| {
+                    let place = self.tables_mut().table_mut(role).insert(order, endpoint, now, now, hash);
+                    Own { role, place }
+                });
+                self.simplify();
+            }
+        }
+        updated
+    }
+
+    /// Whether the announcer is in the swarm.
+    pub(super) fn knows(&self, hash: &EndpointHash, announce: &Announce) -> bool {
+        let role = announce.role();
+        match &announce.endpoint {
+            Endpoint::V4(v4) => self.v4.find(hash.order(v4.as_bytes()), v4.as_bytes(), role).is_some(),
+            Endpoint::V6(v6) => {
+                let known = |tables: &Tables<_>| {
+                    tables.find(hash.order(v6.as_bytes()), v6.as_bytes(), role).is_some()
+                };
+                self.v6.as_deref().is_some_and(known)
+            }
+        }
+    }
+
+    /// Takes in an IPv4 peer that is not in the swarm.
+    pub(super) fn insert_v4(
+        &mut self,
+        hash: &EndpointHash,
+        endpoint: &[u8; CompactV4::LEN],
+        role: Role,
+        tick: Tick,
+        now: Tick,
+    ) {
+        self.v4.table_mut(role).insert(hash.order(endpoint), endpoint, tick, now, hash);
+    }
+
+    /// Takes in an IPv6 peer that is not in the swarm.
+    pub(super) fn insert_v6(
+        &mut self,
+        hash: &EndpointHash,
+        endpoint: &[u8; CompactV6::LEN],
+        role: Role,
+        tick: Tick,
+        now: Tick,
+    ) {
+        self.tables_mut().table_mut(role).insert(hash.order(endpoint), endpoint, tick, now, hash);
+    }
+
+    /// Takes in a peer as it was at `tick`, unless it is in the swarm already or that has `most_peers`.
+    pub(super) fn restore(
+        &mut self,
+        hash: &EndpointHash,
+        peer: &PeerRecord,
+        tick: Tick,
+        now: Tick,
+        most_peers: u64,
+    ) -> Result<(), NotRestored> {
+        match &peer.endpoint {
+            Endpoint::V4(v4) => self.restore_one(hash, v4.as_bytes(), peer.role, tick, now, most_peers),
+            Endpoint::V6(v6) => self.restore_one(hash, v6.as_bytes(), peer.role, tick, now, most_peers),
+        }
+    }
+
+    fn restore_one<const N: usize>(
+        &mut self,
+        hash: &EndpointHash,
+        endpoint: &[u8; N],
+        role: Role,
+        tick: Tick,
+        now: Tick,
+        most_peers: u64,
+    ) -> Result<(), NotRestored>
+    where
+        Self: HasTables<N>,
+    {
+        let order = hash.order(endpoint);
+        if self.tables().is_some_and(|tables| tables.find(order, endpoint, role).is_some()) {
+            return Err(NotRestored::Known);
+        }
+        if self.population().peers() >= most_peers {
+            return Err(NotRestored::Full);
+        }
+        self.latest = self.latest.max(tick);
+        self.tables_mut().table_mut(role).insert(order, endpoint, tick, now, hash);
+        Ok(())
+    }
+
+    /// Drops the peer that has been silent longest in a sample: one bucket of each table. `order` is as good as random, and
+    /// only the newcomer's.
+    pub(super) fn evict(&mut self, order: u64) -> Population {
+        let v4 = self.v4.stalest_near(order).map(|(tick, own)| (tick, Family::V4, own));
+        let v6 = self.v6.as_ref().and_then(|v6| v6.stalest_near(order));
+        let v6 = v6.map(|(tick, own)| (tick, Family::V6, own));
+        let Some((_, family, own)) = v4.into_iter().chain(v6).min_by_key(|(tick, ..)| *tick) else {
+            return Population::default();
+        };
+        match (family, &mut self.v6) {
+            (Family::V6, Some(v6)) => v6.table_mut(own.role).remove(own.place),
+            _ => self.v4.table_mut(own.role).remove(own.place),
+        }
+        self.simplify();
+        Population::one(family, own.role)
+    }
+
+    fn simplify(&mut self) {
+        if self.v6.as_ref().is_some_and(|v6| v6.len() == 0) {
+            self.v6 = None;
+        }
+    }
+
+    // --- Selecting. ---
+
+    /// The second half of an announce: hands out the peers it asks for. Nothing may have changed since the update that said
+    /// where the announcer is.
+    ///
+    /// In each family a window that starts at a uniformly random peer and goes around, so each peer is equally likely to be in
+    /// it; the announcer is taken out before that is drawn. O(peers wanted), and copies whole buckets.
+    pub(super) fn select(
+        &self,
+        announce: &Announce,
+        own: Own,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) {
+        let except = |family| (announce.endpoint.family() == family).then_some(own);
+        let v4 = Eligible::of(self.tables(), announce, Families::V4, except(Family::V4));
+        let v6 = Eligible::of(self.tables(), announce, Families::V6, except(Family::V6));
+        let (v4_count, v6_count) =
+            share(announce.want, v4.len().min(peers.v4.room()), v6.len().min(peers.v6.room()));
+        v4.select(v4_count, rng, &mut peers.v4);
+        v6.select(v6_count, rng, &mut peers.v6);
+    }
+
+    // --- Hints for a batch: they change nothing, and may be wrong. ---
+
+    /// Brings the headers closer that the announce will need: those of its own bucket, and of the first peer that it selects if
+    /// its randomness begins with `luck`.
+    pub(super) fn prefetch_headers(&self, hash: &EndpointHash, announce: &Announce, luck: &Luck) {
+        match &announce.endpoint {
+            Endpoint::V4(v4) => self.prefetch_headers_of(hash, announce, v4.as_bytes(), Families::V4, luck),
+            Endpoint::V6(v6) => self.prefetch_headers_of(hash, announce, v6.as_bytes(), Families::V6, luck),
+        }
+    }
+
+    /// Brings the peers behind those headers closer. To be called when they have come, or it waits for them.
+    pub(super) fn prefetch_peers(&self, hash: &EndpointHash, announce: &Announce, luck: &Luck) {
+        match &announce.endpoint {
+            Endpoint::V4(v4) => self.prefetch_peers_of(hash, announce, v4.as_bytes(), Families::V4, luck),
+            Endpoint::V6(v6) => self.prefetch_peers_of(hash, announce, v6.as_bytes(), Families::V6, luck),
+        }
+    }
+
+    fn prefetch_headers_of<const N: usize>(
+        &self,
+        hash: &EndpointHash,
+        announce: &Announce,
+        endpoint: &[u8; N],
+        family: Families,
+        luck: &Luck,
+    ) where
+        Self: HasTables<N>,
+    {
+        let Some(tables) = self.tables() else { return };
+        tables.table(announce.role()).prefetch_bucket(hash.order(endpoint));
+        if announce.event != AnnounceEvent::Stopped {
+            Eligible::of(Some(tables), announce, family, None).prefetch_slots(luck);
+        }
+    }
+
+    fn prefetch_peers_of<const N: usize>(
+        &self,
+        hash: &EndpointHash,
+        announce: &Announce,
+        endpoint: &[u8; N],
+        family: Families,
+        luck: &Luck,
+    ) where
+        Self: HasTables<N>,
+    {
+        let Some(tables) = self.tables() else { return };
+        tables.table(announce.role()).prefetch_endpoints(hash.order(endpoint));
+        if announce.event != AnnounceEvent::Stopped {
+            Eligible::of(Some(tables), announce, family, None).prefetch_window(announce.want, luck);
+        }
+    }
+
+    // --- All peers. ---
+
+    /// The IPv4 peers of one role, in no order.
+    pub(super) fn v4(&self, role: Role) -> impl Iterator<Item = (&[u8; CompactV4::LEN], Tick)> {
+        self.v4.table(role).iter()
+    }
+
+    /// The IPv6 peers of one role, in no order.
+    pub(super) fn v6(&self, role: Role) -> impl Iterator<Item = (&[u8; CompactV6::LEN], Tick)> {
+        self.v6.iter().flat_map(move |v6| v6.table(role).iter())
+    }
+
+    /// Shows up to `limit` peers behind a cursor, in the keyed order of their endpoints: that of a small swarm, whose cursors are
+    /// good here as well. Looks at a bounded number of peers, and may show fewer and still have more.
+    pub(super) fn list(
+        &self,
+        hash: &EndpointHash,
+        clock: Clock,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Cursor {
+        if from.is_end() || limit == 0 {
+            return from;
+        }
+        let full = out.len().saturating_add(limit);
+        let (v4_start, v6_start) = starts(from, hash);
+        if let Some(start) = v4_start
+            && let Some(next) = self.v4.list(hash, clock, start, full, out)
+        {
+            return next;
+        }
+        match &self.v6 {
+            None => Cursor::END,
+            Some(_) if out.len() == full => range_cursor(Family::V6, 0),
+            Some(v6) => v6.list(hash, clock, v6_start, full, out).unwrap_or(Cursor::END),
+        }
+    }
+
+    /// Visits about `limit` peers from a cursor on, in the order of a listing, and removes those whose last announce was before
+    /// `oldest`. A peer that stays is visited exactly once from start to end.
+    pub(super) fn expire(
+        &mut self,
+        hash: &EndpointHash,
+        oldest: Tick,
+        from: Cursor,
+        limit: usize,
+    ) -> Expired {
+        let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
+        let (v4_start, v6_start) = starts(from, hash);
+        let Expired { visited, gone, next } = &mut expired;
+        if let Some(start) = v4_start
+            && let Some(order) = self.v4.expire(hash, oldest, start.order, limit, visited, &mut gone.v4)
+        {
+            *next = range_cursor(Family::V4, order);
+            return expired;
+        }
+        let Some(v6) = &mut self.v6 else { return expired };
+        let stop = if *visited >= limit {
+            Some(v6_start.order)
+        } else {
+            v6.expire(hash, oldest, v6_start.order, limit, visited, &mut gone.v6)
+        };
+        if let Some(order) = stop {
+            *next = range_cursor(Family::V6, order);
+        }
+        self.simplify();
+        expired
+    }
+}
+
+/// The tables of the family whose endpoints have `N` bytes.
+trait HasTables<const N: usize> {
+    fn tables(&self) -> Option<&Tables<N>>;
+
+    /// The same, made if there are none.
+    fn tables_mut(&mut self) -> &mut Tables<N>;
+}
+
+impl HasTables<{ CompactV4::LEN }> for Large {
+    fn tables(&self) -> Option<&Tables<{ CompactV4::LEN }>> {
+        Some(&self.v4)
+    }
+
+    fn tables_mut(&mut self) -> &mut Tables<{ CompactV4::LEN }> {
+        &mut self.v4
+    }
+}
+
+impl HasTables<{ CompactV6::LEN }> for Large {
+    fn tables(&self) -> Option<&Tables<{ CompactV6::LEN }>> {
+        self.v6.as_deref()
+    }
+
+    fn tables_mut(&mut self) -> &mut Tables<{ CompactV6::LEN }> {
+        self.v6.get_or_insert_default()
+    }
+}
+
+/// Where a listing goes on in a family: at an order, behind a peer of that order if one was shown last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Start<const N: usize> {
+    pub(super) order: u64,
+    after: Option<[u8; N]>,
+}
+
+impl<const N: usize> Start<N> {
+    const FIRST: Self = Self { order: 0, after: None };
+
+    fn behind(endpoint: &[u8; N], hash: &EndpointHash) -> Self {
+        Self { order: hash.order(endpoint), after: Some(*endpoint) }
+    }
+
+    pub(super) fn is_before(&self, order: u64, endpoint: &[u8; N]) -> bool {
+        match &self.after {
+            Some(after) => (order, endpoint) > (self.order, after),
+            None => order >= self.order,
+        }
+    }
+}
+
+/// Where a cursor goes on in each family; in IPv4 nowhere once that is done. A cursor is the endpoint shown last, or, between
+/// two ranges, what [`range_cursor`] made.
+pub(super) fn starts(
+    cursor: Cursor,
+    hash: &EndpointHash,
+) -> (Option<Start<{ CompactV4::LEN }>>, Start<{ CompactV6::LEN }>) {
+    match (cursor_endpoint(cursor), cursor.bytes().and_then(|bytes| bytes.split_first())) {
+        (Some(Endpoint::V4(last)), _) => (Some(Start::behind(last.as_bytes(), hash)), Start::FIRST),
+        (Some(Endpoint::V6(last)), _) => (None, Start::behind(last.as_bytes(), hash)),
+        (None, None) => (Some(Start::FIRST), Start::FIRST),
+        (None, Some((in_v6, order))) => {
+            let order = order.try_into().map_or(0, u64::from_be_bytes);
+            match in_v6 {
+                0 => (Some(Start { order, after: None }), Start::FIRST),
+                _ => (None, Start { order, after: None }),
+            }
+        }
+    }
+}
+
+/// A stop between two ranges of a family's order: nine bytes, as no endpoint has.
+pub(super) fn range_cursor(family: Family, order: u64) -> Cursor {
+    let mut bytes = [u8::from(family == Family::V6); 9];
+    bytes[1..].copy_from_slice(&order.to_be_bytes());
+    Cursor::after(&bytes)
+}
+
+impl<const N: usize> Tables<N> {
+    const FAMILY: Family = if N == CompactV4::LEN { Family::V4 } else { Family::V6 };
+
+    fn counts(&self) -> PeerCounts {
+        PeerCounts { seeders: self.seeders.len() as u64, leechers: self.leechers.len() as u64 }
+    }
+
+    const fn len(&self) -> usize {
+        self.seeders.len() + self.leechers.len()
+    }
+
+    const fn bytes(&self) -> usize {
+        self.seeders.bytes() + self.leechers.bytes()
+    }
+
+    const fn table(&self, role: Role) -> &Table<N> {
+        match role {
+            Role::Seeder => &self.seeders,
+            Role::Leecher => &self.leechers,
+        }
+    }
+
+    const fn table_mut(&mut self, role: Role) -> &mut Table<N> {
+        match role {
+            Role::Seeder => &mut self.seeders,
+            Role::Leecher => &mut self.leechers,
+        }
+    }
+
+    fn find(&self, order: u64, endpoint: &[u8; N], first: Role) -> Option<Own> {
+        let second = if first.is_seeder() { Role::Leecher } else { Role::Seeder };
+        let within = |role| {
+            let place = self.table(role).find(order, endpoint)?;
+            Some(Own { role, place })
+        };
+        within(first).or_else(|| within(second))
+    }
+
+    fn stalest_near(&self, order: u64) -> Option<(Tick, Own)> {
+        let within = |role| {
+            let (tick, place) = self.table(role).stalest_near(order)?;
+            Some((tick, Own { role, place }))
+        };
+        [Role::Seeder, Role::Leecher].into_iter().filter_map(within).min_by_key(|(tick, _)| *tick)
+    }
+
+    /// Visits whole ranges of the order from `start` on until `limit` peers were seen, an empty range counting as one; where to
+    /// go on, unless that was the end.
+    fn expire(
+        &mut self,
+        hash: &EndpointHash,
+        oldest: Tick,
+        mut start: u64,
+        limit: usize,
+        visited: &mut usize,
+        gone: &mut PeerCounts,
+    ) -> Option<u64> {
+        let mut ranges = 0;
+        loop {
+            let end = self.range_end(start);
+            ranges += 1;
+            for (table, gone) in
+                [(&mut self.seeders, &mut gone.seeders), (&mut self.leechers, &mut gone.leechers)]
+            {
+                let (seen, removed) = table.expire_within(start, end, oldest, hash);
+                *visited += seen;
+                *gone += removed as u64;
+            }
+            start = end?;
+            if *visited + ranges >= limit {
+                return Some(start);
+            }
+        }
+    }
+
+    /// Shows the peers from `start` on until `out` has `full`, both roles in one order, so that a change of role moves nobody;
+    /// where to go on, unless that was the end. Looks at a bounded number of them and of empty ranges.
+    fn list(
+        &self,
+        hash: &EndpointHash,
+        clock: Clock,
+        start: Start<N>,
+        full: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Option<Cursor>
+    where
+        Endpoint: TryFrom<[u8; N]>,
+    {
+        let (mut order, mut visits) = (start.order, 0);
+        loop {
+            let end = self.range_end(order);
+            let mut found = Vec::new();
+            for role in [Role::Seeder, Role::Leecher] {
+                let within = self.table(role).within(order, end, hash);
+                let behind = within.filter(|(at, endpoint, _)| start.is_before(*at, endpoint));
+                found.extend(behind.map(|(at, endpoint, tick)| ((at, endpoint), role, tick)));
+            }
+            found.sort_unstable_by_key(|(place, ..)| *place);
+            visits += found.len().max(1);
+            for ((_, endpoint), role, tick) in found {
+                out.push(record(endpoint, role, clock, tick));
+                if out.len() == full {
+                    return Some(Cursor::after(endpoint));
+                }
+            }
+            order = end?;
+            if visits >= VISITS_A_HOLD {
+                return Some(range_cursor(Self::FAMILY, order));
+            }
+        }
+    }
+
+    /// The end of the range that one bucket of each table covers around `start`.
+    fn range_end(&self, start: u64) -> Option<u64> {
+        match (self.seeders.end_of(start), self.leechers.end_of(start)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+/// A peer as it is shown.
+fn record<const N: usize>(endpoint: &[u8; N], role: Role, clock: Clock, tick: Tick) -> PeerRecord
+where
+    Endpoint: TryFrom<[u8; N]>,
+{
+    let Ok(endpoint) = (*endpoint).try_into() else { unreachable!("was an endpoint when it announced") };
+    PeerRecord { endpoint, role, last_announce: clock.time(tick), details: None }
+}
+
+/// Peers of one family that may be selected: those of some tables, less the announcer.
+#[derive(Debug)]
+struct Eligible<'a, const N: usize> {
+    tables: [Option<&'a Table<N>>; 2],
+    except: Option<(usize, Place)>,
+}
+
+impl<'a, const N: usize> Eligible<'a, N> {
+    fn of(tables: Option<&'a Tables<N>>, announce: &Announce, family: Families, own: Option<Own>) -> Self {
+        let Some(tables) = tables.filter(|_| announce.families.contains(family)) else {
+            return Self { tables: [None, None], except: None };
+        };
+        // Seeders are of no use to a seeder; so it is not among those it is shown itself.
+        match announce.role() {
+            Role::Seeder => Self { tables: [None, Some(&tables.leechers)], except: None },
+            Role::Leecher => Self {
+                tables: [Some(&tables.seeders), Some(&tables.leechers)],
+                except: own.map(|own| (usize::from(own.role == Role::Leecher), own.place)),
+            },
+        }
+    }
+
+    fn len(&self) -> usize {
+        let all: usize = self.tables.iter().flatten().map(|table| table.len()).sum();
+        all - usize::from(self.except.is_some())
+    }
+
+    /// Copies `count` of them: all table after table, bucket after bucket, from a uniformly random one on and around.
+    fn select(&self, count: usize, rng: &mut dyn Random, section: &mut Section<'_, N>) {
+        if count == 0 {
+            return;
+        }
+        let (first, place) = if count < self.len() { self.random_place(rng) } else { (0, Place::FIRST) };
+        let mut left = count;
+        self.copy(first, place, &mut left, section);
+        // The round ends where it began: `count` never exceeds one.
+        for table in (first + 1..2).chain(0..=first) {
+            self.copy(table, Place::FIRST, &mut left, section);
+        }
+    }
+
+    /// Copies up to `left` of them from one table, run by run; that of the announcer in two parts.
+    fn copy(&self, table: usize, from: Place, left: &mut usize, section: &mut Section<'_, N>) {
+        let Some(peers) = self.tables[table] else { return };
+        let except = self.except.filter(|(except, _)| *except == table);
+        for (place, run) in peers.runs(from) {
+            if *left == 0 {
+                return;
+            }
+            let mut write = |run: &[[u8; N]]| {
+                let count = run.len().min(*left);
+                section.extend(&run[..count]);
+                *left -= count;
+            };
+            match except.and_then(|(_, except)| except.behind(place)) {
+                Some(own) if own < run.len() => {
+                    write(&run[..own]);
+                    write(&run[own + 1..]);
+                }
+                _ => write(run),
+            }
+        }
+    }
+
+    /// The place of a uniformly random one of them.
+    fn random_place(&self, rng: &mut dyn Random) -> (usize, Place) {
+        let slots = self.slots();
+        // A caller's randomness that never hits a peer must not hold the lock for ever.
+        (0..MOST_TRIES)
+            .find_map(|_| self.drawn(slots, rng.next_u64()).filter(|&drawn| self.except != Some(drawn)))
+            .unwrap_or((0, Place::FIRST))
+    }
+
+    fn slots(&self) -> [Slots; 2] {
+        self.tables.map(|table| table.map_or_else(Slots::default, Table::slots))
+    }
+
+    /// The peer that a random word draws, unless that is a slot without one.
+    fn drawn(&self, slots: [Slots; 2], word: u64) -> Option<(usize, Place)> {
+        let (which, place) = self.slot(slots, word);
+        self.tables[which]?.holds(place).then_some((which, place))
+    }
+
+    /// The slot that a random word draws. The bias is below one in 2^64 / slots.
+    fn slot(&self, slots: [Slots; 2], word: u64) -> (usize, Place) {
+        let [first, second] = slots.map(Slots::len);
+        let slot = ((u128::from(word) * u128::from(first + second)) >> 64) as u64;
+        let which = usize::from(slot >= first);
+        let slot = if which == 0 { slot } else { slot - first };
+        (which, self.tables[which].map_or(Place::FIRST, |table| table.at_slot(slots[which], slot)))
+    }
+
+    fn prefetch_slots(&self, luck: &Luck) {
+        let slots = self.slots();
+        if slots.iter().all(|slots| slots.len() == 0) {
+            return;
+        }
+        for &word in luck {
+            let (which, place) = self.slot(slots, word);
+            if let Some(table) = self.tables[which] {
+                table.prefetch_place(place);
+            }
+        }
+    }
+
+    /// Brings the window closer that begins at the first peer drawn.
+    fn prefetch_window(&self, count: usize, luck: &Luck) {
+        let slots = self.slots();
+        if slots.iter().all(|slots| slots.len() == 0) {
+            return;
+        }
+        if let Some((which, place)) = luck.iter().find_map(|&word| self.drawn(slots, word))
+            && let Some(table) = self.tables[which]
+        {
+            table.prefetch_run(place, count);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What all stripes of a store share, and the room that its limits leave.
+
+use std::{
+    mem,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use super::{
+    clock::Clock,
+    hash::{EndpointHash, Permutation},
+    large::Large,
+};
+use crate::{Evicted, map::AtomicTotals, swarm::Population};
+
+/// What all stripes of a store share.
+pub(super) struct Shared {
+    pub(super) permutation: Permutation,
+    pub(super) hash: EndpointHash,
+    pub(super) clock: Clock,
+    pub(super) totals: AtomicTotals,
+    /// Bytes of all stripes, and those that announces in flight have reserved.
+    pub(super) bytes: AtomicU64,
+    pub(super) most: Most,
+}
+
+/// Limits; without one, a number that is never reached.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Most {
+    pub(super) swarms: u64,
+    pub(super) peers_per_swarm: u64,
+    pub(super) bytes: u64,
+}
+
+/// There is no room, and the stripe at hand has nothing that could make it.
+#[derive(Debug)]
+pub(super) struct Full;
+
+/// The room that one announce takes up, and what had to go for it.
+pub(super) struct Room<'a> {
+    shared: &'a Shared,
+    reserved: u64,
+    evicted: Evicted,
+    /// Large swarms take milliseconds to free: that is left to when no lock is held.
+    #[expect(clippy::vec_box, reason = "they are boxed already")]
+    dropped: Vec<Box<Large>>,
+}
+
+impl<'a> Room<'a> {
+    pub(super) const fn new(shared: &'a Shared) -> Self {
+        Self { shared, reserved: 0, evicted: Evicted { swarms: 0, peers: 0 }, dropped: Vec::new() }
+    }
+
+    /// Whether so many more bytes fit. They are kept from others until this room is given back.
+    pub(super) fn reserve(&mut self, bytes: usize) -> bool {
+        let bytes = bytes as u64;
+        if self.shared.most.bytes == u64::MAX {
+            return true;
+        }
+        let missing = bytes.saturating_sub(self.reserved);
+        if self.shared.bytes.fetch_add(missing, Relaxed) + missing > self.shared.most.bytes {
+            self.shared.bytes.fetch_sub(missing, Relaxed);
+            return false;
+        }
+        self.reserved += missing;
+        true
+    }
+
+    /// What was reserved has become what a stripe takes now, that took `before`.
+    pub(super) fn settle(&mut self, before: usize, after: usize) {
+        let grown = (after as u64).wrapping_sub(before as u64).wrapping_sub(mem::take(&mut self.reserved));
+        if grown != 0 {
+            self.shared.bytes.fetch_add(grown, Relaxed);
+        }
+    }
+
+    /// Whether one more swarm fits; if so, it counts from now on.
+    pub(super) fn count_swarm(&self) -> bool {
+        self.shared.totals.add_swarm(self.shared.most.swarms)
+    }
+
+    /// A swarm has gone to make room.
+    pub(super) fn evict_swarm(&mut self, population: Population, large: Option<Box<Large>>) {
+        let evicted = Evicted { swarms: 1, peers: population.peers() };
+        self.shared.totals.remove_swarm(population);
+        self.note(evicted);
+        self.dropped.extend(large);
+    }
+
+    /// A peer has gone to make room.
+    pub(super) fn evict_peer(&mut self, population: Population) {
+        self.shared.totals.change(Population::default(), population);
+        self.note(Evicted { swarms: 0, peers: population.peers() });
+    }
+
+    /// What has gone since this was asked last.
+    pub(super) const fn take_evicted(&mut self) -> Evicted {
+        mem::replace(&mut self.evicted, Evicted { swarms: 0, peers: 0 })
+    }
+
+    fn note(&mut self, evicted: Evicted) {
+        self.shared.totals.evict(evicted);
+        self.evicted.swarms += evicted.swarms;
+        self.evicted.peers += evicted.peers;
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        if self.reserved > 0 {
+            self.shared.bytes.fetch_sub(self.reserved, Relaxed);
+        }
+    }
+}

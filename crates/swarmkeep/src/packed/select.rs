@@ -1,0 +1,85 @@
+//! Selecting peers from a swarm of few.
+
+use crate::{Announce, Families, PeerBuffer, Random, Section, announce::share};
+
+/// Peers of one family that may be selected: a run of endpoints, less the announcer's own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Choice<'a, const N: usize> {
+    run: &'a [[u8; N]],
+    own: Option<usize>,
+}
+
+impl<'a, const N: usize> Choice<'a, N> {
+    pub(super) const fn new(run: &'a [[u8; N]], own: Option<usize>) -> Self {
+        Self { run, own }
+    }
+
+    const fn len(&self) -> usize {
+        self.run.len() - self.own.is_some() as usize
+    }
+
+    /// Writes `count` of them: those from a uniformly random one on and around, so each is equally likely to be among them.
+    fn write(&self, count: usize, rng: &mut dyn Random, section: &mut Section<'_, N>) {
+        if count == 0 {
+            return;
+        }
+        let len = self.len();
+        let start = if count < len { rng.below(len) } else { 0 };
+        let behind = count.min(len - start);
+        self.write_range(start, start + behind, section);
+        self.write_range(0, count - behind, section);
+    }
+
+    /// Writes a range of those that may be selected, numbered as if the announcer were not there.
+    fn write_range(&self, start: usize, end: usize, section: &mut Section<'_, N>) {
+        let own = self.own.unwrap_or(self.run.len()).clamp(start, end);
+        section.extend(&self.run[start..own]);
+        // Behind the announcer, who was taken out, all move up by one.
+        let skipped = usize::from(end > own);
+        section.extend(&self.run[(own + skipped).min(end + skipped)..end + skipped]);
+    }
+}
+
+/// Selects from both families what the announce asks for.
+pub(super) fn select(
+    announce: &Announce,
+    v4: Choice<'_, 6>,
+    v6: Choice<'_, 18>,
+    rng: &mut dyn Random,
+    peers: &mut PeerBuffer<'_>,
+) {
+    let asked =
+        |family, len: usize, room: usize| if announce.families.contains(family) { len.min(room) } else { 0 };
+    let v4_len = asked(Families::V4, v4.len(), peers.v4.room());
+    let v6_len = asked(Families::V6, v6.len(), peers.v6.room());
+    let (v4_count, v6_count) = share(announce.want, v4_len, v6_len);
+    v4.write(v4_count, rng, &mut peers.v4);
+    v6.write(v6_count, rng, &mut peers.v6);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SplitMix64;
+
+    #[test]
+    fn windows_hold_each_peer_but_the_announcer_once_wherever_they_start() {
+        let run: Vec<[u8; 6]> = (0..9).map(|n| [n; 6]).collect();
+        for own in (0..9).map(Some).chain([None]) {
+            let choice = Choice::new(&run, own);
+            for seed in 0..200 {
+                for count in 0..=choice.len() {
+                    let mut bytes = [0; 60];
+                    let mut peers = PeerBuffer::new(&mut bytes, &mut []);
+                    choice.write(count, &mut SplitMix64::new(seed), &mut peers.v4);
+                    let mut shown: Vec<_> =
+                        peers.v4.peers().iter().map(|peer| usize::from(peer[0])).collect();
+                    assert!(!shown.iter().any(|&peer| own == Some(peer)));
+                    shown.sort_unstable();
+                    shown.dedup();
+                    assert_eq!(shown.len(), count);
+                }
+            }
+        }
+    }
+}

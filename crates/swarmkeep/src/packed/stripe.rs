@@ -1,0 +1,989 @@
+//! A stripe: the swarms behind one lock, in leaves that split and merge one at a time.
+
+use std::{iter, mem, sync::atomic::Ordering::Relaxed};
+
+use super::{
+    clock::Tick,
+    hash::{EndpointHash, Key},
+    large::{Large, Luck, Own, starts},
+    leaf::{Held, Leaf, Narrow, Nobody, Place, Prefix, Section, Slot, population_of},
+    linear,
+    prefetch::{prefetch, prefetch_bytes},
+    room::{Full, Room, Shared},
+    select::{Choice, select},
+};
+use crate::{
+    Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Cursor, Endpoint, Family, PeerBuffer,
+    PeerRecord, Random, Restored, Retention, Role, SwarmStats, SwarmSummary,
+    announce::Transition,
+    swarm::{NotRestored, Population},
+};
+
+/// The swarms behind one lock.
+#[derive(Debug, Default)]
+pub(super) struct Stripe {
+    leaves: Vec<Leaf>,
+    large: Option<Box<Slab>>,
+    /// What all of this takes.
+    bytes: usize,
+    /// Bytes that leaves use: what makes them split and merge.
+    used: u32,
+}
+
+/// Swarms too large for a leaf, by number.
+#[derive(Debug, Default)]
+struct Slab {
+    swarms: Vec<Option<Box<Large>>>,
+    free: Vec<u32>,
+}
+
+/// A swarm, a stripe's part of the key, and the time: what nearly every method is about.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) shared: &'a Shared,
+    /// The leading bits that all keys of the stripe share.
+    pub(super) home: Prefix,
+    pub(super) key: &'a Key,
+    pub(super) now: Tick,
+}
+
+/// Where a swarm is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct At {
+    leaf: usize,
+    slot: Slot,
+}
+
+/// An announce that has updated and not yet selected: where the peers are, and who the announcer is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Selection {
+    Nobody,
+    Few(usize, Slot, Place),
+    Large(u32, Own),
+}
+
+/// How much of what an announce will need has been asked of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Near {
+    /// The stripe.
+    Nothing,
+    /// The slots around that of the swarm.
+    Slots,
+    /// A large swarm.
+    Large(u32),
+    /// The headers of its buckets.
+    Buckets(u32),
+    /// All of it.
+    All,
+}
+
+/// What a swarm is worth to a full store: flood before swarms that live, small before large, stale before fresh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Worth {
+    proven: bool,
+    /// Sizes count by powers of two: among similar ones the stale goes.
+    size: u32,
+    latest: Tick,
+}
+
+/// Where a sweep goes on: at this key or the next one behind it, and where within its peers if it is a large swarm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Position {
+    key: Key,
+    within: Cursor,
+}
+
+/// What one hold of a sweep did.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub(super) visited: usize,
+    pub(super) gone: Population,
+    pub(super) swarms_removed: u64,
+}
+
+/// Swarms looked at to find the one worth least: where a fifth of all are flood, none of 64 is one in a million times.
+const EVICTION_SAMPLE: usize = 64;
+
+/// Mean bytes a leaf, above which one splits and below which one merges. Around 1.5 KiB a look-up stays within three cache
+/// lines, a join moves less than a microsecond's worth, and the leaf's own 20 bytes are half a byte a swarm.
+const SPLIT_ABOVE: usize = 1536;
+const MERGE_BELOW: usize = 640;
+/// Merges for each leaf that a sweep passes: enough to be done within one pass, whatever has gone.
+const MERGES_A_LEAF: usize = 2;
+
+/// The most by which an announce to a swarm of few makes a stripe grow: by a slot, a split, tables instead of a block.
+const MOST_GROWTH: usize = 8192;
+
+/// Room for one swarm and for what an announce to it reserves.
+pub(super) const LEAST_ROOM: usize = 16 * MOST_GROWTH;
+
+impl Stripe {
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.leaves.is_empty()
+    }
+
+    // --- Finding. ---
+
+    fn leaf_of(&self, home: Prefix, key: &Key) -> (usize, Prefix) {
+        let reach = linear::reach(key.head() << home.depth, self.leaves.len());
+        let depth = home.depth + reach.depth;
+        (reach.bucket, Prefix { bits: key.head() & !(u64::MAX >> depth), depth })
+    }
+
+    fn find(&self, home: Prefix, key: &Key) -> Option<At> {
+        let (leaf, prefix) = self.leaf_of(home, key);
+        self.leaves.get(leaf)?.find(prefix, key).ok().map(|slot| At { leaf, slot })
+    }
+
+    fn prefix(&self, home: Prefix, leaf: usize) -> Prefix {
+        let order = (leaf as u64).reverse_bits();
+        Prefix {
+            bits: home.bits | order >> home.depth,
+            depth: home.depth + linear::depth(leaf, self.leaves.len()),
+        }
+    }
+
+    /// The leaves in the order of their keys, from the one of `key` on.
+    fn leaves_from(&self, home: Prefix, key: &Key) -> impl Iterator<Item = (usize, Prefix)> {
+        let leaves = self.leaves.len();
+        let first = (leaves > 0).then(|| linear::reach(key.head() << home.depth, leaves));
+        iter::successors(first, move |reached| reached.end.map(|end| linear::reach(end, leaves)))
+            .map(move |reached| (reached.bucket, self.prefix(home, reached.bucket)))
+    }
+
+    /// The swarms in the order of their keys, from `key` on, or from where it would be.
+    fn swarms_from(&self, home: Prefix, key: &Key) -> impl Iterator<Item = (Prefix, At)> {
+        self.leaves_from(home, key).enumerate().flat_map(move |(nth, (leaf, prefix))| {
+            let (Ok(first) | Err(first)) = match nth {
+                0 => self.leaves[leaf].find(prefix, key),
+                _ => Ok(Leaf::first(prefix)),
+            };
+            iter::successors(Some(first), |slot| Some(slot.next()))
+                .take_while(move |slot| slot.index < self.leaves[leaf].swarms())
+                .map(move |slot| (prefix, At { leaf, slot }))
+        })
+    }
+
+    fn held(&self, at: At) -> Held {
+        self.leaves[at.leaf].held(at.slot)
+    }
+
+    fn large(&self, number: u32) -> &Large {
+        let slab = self.large.as_ref().expect("a number in a slot is one of the slab");
+        slab.swarms[number as usize].as_ref().expect("a number in a slot is one of a swarm")
+    }
+
+    // --- Announcing. ---
+
+    /// An announce of the only peer of its swarm, which nothing but its slot tells of: the long tail, two thirds of all swarms.
+    #[inline]
+    pub(super) fn announce_only(&mut self, call: &Call<'_>, announce: &Announce) -> Option<Announced> {
+        let Endpoint::V4(endpoint) = &announce.endpoint else { return None };
+        let (leaf, prefix) = self.leaf_of(call.home, call.key);
+        let leaf = self.leaves.get_mut(leaf)?;
+        let slot = leaf.find(prefix, call.key).ok()?;
+        let one = leaf.only(slot, endpoint.as_bytes())?;
+        let transition = Transition::new(announce, Some(one.role()));
+        let downloaded = one.downloaded() + u32::from(transition.completed);
+        let narrow = Narrow::new(downloaded)?;
+        leaf.advance(call.now, prefix);
+        let stamp = leaf.base().stamp(call.now);
+        let mut stats = SwarmStats { downloaded, ..SwarmStats::default() };
+        match transition.after {
+            None => leaf.set(slot, Held::Nobody(Nobody::new(downloaded, stamp, one.proven()))),
+            Some(role) => {
+                leaf.set(slot, Held::One(one.announced(role, stamp, narrow).prove()));
+                *if role.is_seeder() { &mut stats.complete } else { &mut stats.incomplete } = 1;
+            }
+        }
+        call.shared.totals.turn(Family::V4, transition.before, transition.after);
+        Some(Announced::new(stats, transition.changes()))
+    }
+
+    /// The first half of an announce: updates and counts. `Err` if there is no room; nothing has changed then.
+    pub(super) fn announce(
+        &mut self,
+        call: &Call<'_>,
+        announce: &Announce,
+        room: &mut Room<'_>,
+    ) -> Result<(Announced, Selection), Full> {
+        let stopped = announce.event == AnnounceEvent::Stopped;
+        let family = announce.endpoint.family();
+        let Some(at) = self.find(call.home, call.key) else {
+            return match stopped {
+                true => Ok((Announced::default(), Selection::Nobody)),
+                false => self.join(call, announce, room),
+            };
+        };
+        if let Held::Large(number) = self.held(at) {
+            return self.announce_large(call, number, announce, room);
+        }
+        match self.leaves[at.leaf].locate(at.slot, family, announce.endpoint.as_bytes()) {
+            Some(place) => {
+                let transition = Transition::new(announce, Some(place.section.role()));
+                let place = self.update(call, at, place, transition.after);
+                Ok(self.done(call, at, family, transition, false, place))
+            }
+            None if stopped => Ok((Announced::new(self.stats(at), Changes::empty()), Selection::Nobody)),
+            None => self.join(call, announce, room),
+        }
+    }
+
+    /// A peer that is in a swarm of few announces; where it is then.
+    fn update(&mut self, call: &Call<'_>, at: At, place: Place, after: Option<Role>) -> Option<Place> {
+        let prefix = self.prefix(call.home, at.leaf);
+        let leaf = &mut self.leaves[at.leaf];
+        leaf.advance(call.now, prefix);
+        let stamp = leaf.base().stamp(call.now);
+        if after == Some(place.section.role()) {
+            leaf.refresh(at.slot, place, stamp);
+            leaf.set_proven(at.slot);
+            return Some(place);
+        }
+        self.changing(at.leaf, |leaf| match after {
+            None => {
+                leaf.take(at.slot, place);
+                None
+            }
+            Some(role) => {
+                leaf.set_proven(at.slot);
+                Some(leaf.change_role(at.slot, place, role, stamp))
+            }
+        })
+    }
+
+    /// A peer that is not in the swarm announces, and there may be no swarm yet.
+    fn join(
+        &mut self,
+        call: &Call<'_>,
+        announce: &Announce,
+        room: &mut Room<'_>,
+    ) -> Result<(Announced, Selection), Full> {
+        self.make_room(call, MOST_GROWTH, room)?;
+        let (at, created) = loop {
+            match self.admit(call, room) {
+                Ok(admitted) => break admitted,
+                Err(Full) => self.evict_any(call, room)?,
+            }
+        };
+        if self.population(at).peers() >= call.shared.most.peers_per_swarm {
+            self.evict_peer(call, at, room);
+        }
+        let (family, transition) = (announce.endpoint.family(), Transition::new(announce, None));
+        match self.add(call, at, announce.role(), &announce.endpoint, call.now) {
+            Some(place) => {
+                if !created && self.population(at).peers() > 1 {
+                    self.leaves[at.leaf].set_proven(at.slot);
+                }
+                Ok(self.done(call, at, family, transition, created, Some(place)))
+            }
+            None => {
+                let Held::Large(number) = self.held(at) else { unreachable!("has just become large") };
+                self.announce_large(call, number, announce, room)
+            }
+        }
+    }
+
+    /// What is kept beside a swarm of few is brought in line with it.
+    fn done(
+        &mut self,
+        call: &Call<'_>,
+        at: At,
+        family: Family,
+        transition: Transition,
+        created: bool,
+        place: Option<Place>,
+    ) -> (Announced, Selection) {
+        if transition.completed {
+            self.changing(at.leaf, |leaf| {
+                leaf.set_downloaded(at.slot, leaf.downloaded(at.slot).saturating_add(1));
+            });
+        }
+        call.shared.totals.turn(family, transition.before, transition.after);
+        let mut changes = transition.changes();
+        changes.set(Changes::CREATED, created);
+        let selection = match (place, self.held(at)) {
+            (Some(place), Held::Few(_)) => Selection::Few(at.leaf, at.slot, place),
+            _ => Selection::Nobody,
+        };
+        (Announced::new(self.stats(at), changes), selection)
+    }
+
+    /// The second half of an announce, that draws from the caller's randomness.
+    pub(super) fn select(
+        &self,
+        selection: Selection,
+        announce: &Announce,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) {
+        match selection {
+            Selection::Nobody => {}
+            Selection::Few(leaf, slot, place) => {
+                let leaf = &self.leaves[leaf];
+                let Held::Few(few) = leaf.held(slot) else { return };
+                let seeder = place.section.role().is_seeder();
+                let from = |family| Section::of(family, if seeder { Role::Leecher } else { Role::Seeder });
+                // A seeder is not among the leechers it is shown.
+                let own = |family| {
+                    let index = few.count(Section::of(family, Role::Seeder)) + place.index;
+                    (!seeder && place.section.family() == family).then_some(index)
+                };
+                let v4 = leaf.endpoints::<{ CompactV4::LEN }>(slot, few, from(Family::V4));
+                let v6 = leaf.endpoints::<{ CompactV6::LEN }>(slot, few, from(Family::V6));
+                let (v4, v6) = (Choice::new(v4, own(Family::V4)), Choice::new(v6, own(Family::V6)));
+                select(announce, v4, v6, rng, peers);
+            }
+            Selection::Large(number, own) => self.large(number).select(announce, own, rng, peers),
+        }
+    }
+
+    fn announce_large(
+        &mut self,
+        call: &Call<'_>,
+        number: u32,
+        announce: &Announce,
+        room: &mut Room<'_>,
+    ) -> Result<(Announced, Selection), Full> {
+        let (hash, most) = (&call.shared.hash, call.shared.most);
+        let joins = announce.event != AnnounceEvent::Stopped;
+        if joins && most.bytes != u64::MAX && !self.large(number).knows(hash, announce) {
+            self.make_room(call, MOST_GROWTH, room)?;
+        }
+        let updated =
+            self.changing_large(number, |large| large.update(hash, announce, call.now, most.peers_per_swarm));
+        let transition = updated.transition;
+        call.shared.totals.turn(announce.endpoint.family(), transition.before, transition.after);
+        if updated.evicted != Population::default() {
+            room.evict_peer(updated.evicted);
+        }
+        let selection = updated.own.map_or(Selection::Nobody, |own| Selection::Large(number, own));
+        Ok((Announced::new(stats_of(self.large(number)), transition.changes()), selection))
+    }
+
+    /// Asks for the next piece of memory that an announce will need. Changes nothing; what it says of a large swarm may be out
+    /// of date when it is asked again.
+    pub(super) fn approach(
+        &self,
+        home: Prefix,
+        key: &Key,
+        near: Near,
+        hash: &EndpointHash,
+        announce: &Announce,
+        luck: &Luck,
+    ) -> Near {
+        let large = |number: u32| self.large.as_ref()?.swarms.get(number as usize)?.as_deref();
+        let (leaf, prefix) = self.leaf_of(home, key);
+        let Some(leaf) = self.leaves.get(leaf) else { return Near::All };
+        match near {
+            Near::Nothing => {
+                prefetch_bytes(leaf.near(prefix, key));
+                Near::Slots
+            }
+            Near::Slots => match leaf.find(prefix, key).map(|slot| (slot, leaf.held(slot))) {
+                Ok((slot, Held::Few(few))) => {
+                    prefetch_bytes(leaf.block(slot, few));
+                    Near::All
+                }
+                Ok((_, Held::Large(number))) => {
+                    large(number).inspect(|large| prefetch(*large));
+                    Near::Large(number)
+                }
+                Ok((_, Held::Nobody(_) | Held::One(_))) | Err(_) => Near::All,
+            },
+            Near::Large(number) => {
+                large(number).inspect(|large| large.prefetch_headers(hash, announce, luck));
+                Near::Buckets(number)
+            }
+            Near::Buckets(number) => {
+                large(number).inspect(|large| large.prefetch_peers(hash, announce, luck));
+                Near::All
+            }
+            Near::All => Near::All,
+        }
+    }
+
+    // --- Swarms come and go. ---
+
+    /// The place of a swarm, made if there is none; whether it was.
+    fn admit(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Result<(At, bool), Full> {
+        self.split_if_full(call);
+        let (leaf, prefix) = self.leaf_of(call.home, call.key);
+        self.leaves[leaf].advance(call.now, prefix);
+        let slot = match self.leaves[leaf].find(prefix, call.key) {
+            Ok(slot) => return Ok((At { leaf, slot }, false)),
+            Err(slot) => slot,
+        };
+        if !room.count_swarm() {
+            return Err(Full);
+        }
+        self.changing(leaf, |leaf| {
+            let latest = leaf.base().stamp(call.now);
+            leaf.insert(slot, call.key, Held::Nobody(Nobody::new(0, latest, false)));
+        });
+        Ok((At { leaf, slot }, true))
+    }
+
+    /// Adds a peer to a swarm of few. `None` if there are too many for that; the swarm is a large one then, without it.
+    fn add(&mut self, call: &Call<'_>, at: At, role: Role, endpoint: &Endpoint, tick: Tick) -> Option<Place> {
+        let section = Section::of(endpoint.family(), role);
+        if self.leaves[at.leaf].block_with(at.slot, section) > Leaf::MOST_BLOCK {
+            self.promote(call, at);
+            return None;
+        }
+        Some(self.changing(at.leaf, |leaf| {
+            leaf.add(at.slot, section, endpoint.as_bytes(), leaf.base().stamp(tick))
+        }))
+    }
+
+    /// Takes a swarm out.
+    fn remove_at(&mut self, at: At) -> (SwarmStats, Population, Option<Box<Large>>) {
+        let (stats, population) = (self.stats(at), self.population(at));
+        let large = match self.held(at) {
+            Held::Large(number) => Some(self.take_large(number)),
+            _ => None,
+        };
+        self.changing(at.leaf, |leaf| leaf.remove(at.slot));
+        (stats, population, large)
+    }
+
+    /// Removes a swarm and says what was there.
+    pub(super) fn remove(&mut self, call: &Call<'_>) -> Option<(SwarmStats, Option<Box<Large>>)> {
+        let (stats, population, large) = self.remove_at(self.find(call.home, call.key)?);
+        call.shared.totals.remove_swarm(population);
+        Some((stats, large))
+    }
+
+    /// Puts a swarm back, with some of its peers, as far as there is room.
+    pub(super) fn restore(
+        &mut self,
+        call: &Call<'_>,
+        peers: &[PeerRecord],
+        downloaded: u32,
+        room: &mut Room<'_>,
+        restored: &mut Restored,
+    ) {
+        // Peer by peer, and once more for the download count.
+        for peer in peers.iter().map(Some).chain([None]) {
+            let before = self.bytes;
+            // What was is worth less than what is: nothing goes to make room for it.
+            let at = if room.reserve(MOST_GROWTH) { self.admit(call, room).ok() } else { None };
+            let result = match (at, peer) {
+                (Some((at, _)), Some(peer)) => Some(self.restore_peer(call, at, peer)),
+                (None, Some(_)) => Some(Err(NotRestored::Full)),
+                (Some((at, _)), None) => {
+                    self.change_downloaded(at, |current| current.max(downloaded));
+                    None
+                }
+                (None, None) => None,
+            };
+            match result {
+                Some(Ok(())) => restored.added += 1,
+                Some(Err(NotRestored::Known)) => restored.known += 1,
+                Some(Err(NotRestored::Full)) => restored.refused += 1,
+                None => {}
+            }
+            room.settle(before, self.bytes);
+        }
+    }
+
+    fn restore_peer(&mut self, call: &Call<'_>, at: At, peer: &PeerRecord) -> Result<(), NotRestored> {
+        let (family, tick) = (peer.endpoint.family(), call.shared.clock.tick(peer.last_announce));
+        let full = self.population(at).peers() >= call.shared.most.peers_per_swarm;
+        if let Held::Large(number) = self.held(at) {
+            let most = call.shared.most.peers_per_swarm;
+            self.changing_large(number, |large| {
+                large.restore(&call.shared.hash, peer, tick, call.now, most)
+            })?;
+        } else {
+            if self.leaves[at.leaf].locate(at.slot, family, peer.endpoint.as_bytes()).is_some() {
+                return Err(NotRestored::Known);
+            }
+            if full {
+                return Err(NotRestored::Full);
+            }
+            if self.add(call, at, peer.role, &peer.endpoint, tick).is_none() {
+                return self.restore_peer(call, at, peer);
+            }
+            self.leaves[at.leaf].set_proven(at.slot);
+        }
+        call.shared.totals.turn(family, None, Some(peer.role));
+        Ok(())
+    }
+
+    fn change_downloaded(&mut self, at: At, change: impl FnOnce(u32) -> u32) {
+        match self.held(at) {
+            Held::Large(number) => {
+                self.changing_large(number, |large| large.downloaded = change(large.downloaded))
+            }
+            _ => self.changing(at.leaf, |leaf| {
+                let (current, changed) = (leaf.downloaded(at.slot), change(leaf.downloaded(at.slot)));
+                if changed != current {
+                    leaf.set_downloaded(at.slot, changed);
+                }
+            }),
+        }
+    }
+
+    /// Adds downloads that were counted earlier; whether there is such a swarm.
+    pub(super) fn add_downloads(&mut self, call: &Call<'_>, earlier: u32) -> bool {
+        let at = self.find(call.home, call.key);
+        at.inspect(|&at| self.change_downloaded(at, |current| current.saturating_add(earlier))).is_some()
+    }
+
+    // --- Making room. ---
+
+    /// Makes room for an announce that may take so many bytes more.
+    ///
+    /// Flood goes first. A swarm that grows drops its own peers before it displaces another one that lives.
+    fn make_room(&mut self, call: &Call<'_>, bytes: usize, room: &mut Room<'_>) -> Result<(), Full> {
+        while !room.reserve(bytes) {
+            if self.evict_swarm(call, room, |worth| !worth.proven).is_ok() {
+                continue;
+            }
+            match self.find(call.home, call.key).filter(|&at| self.population(at).peers() > 0) {
+                Some(at) => self.evict_peer(call, at, room),
+                None => self.evict_any(call, room)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the swarm that is worth least in a sample of those that may go.
+    ///
+    /// Neighbours in the order of permuted keys are as good as random ones.
+    pub(super) fn evict_any(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Result<(), Full> {
+        self.evict_swarm(call, room, |_| true)
+    }
+
+    fn evict_swarm(
+        &mut self,
+        call: &Call<'_>,
+        room: &mut Room<'_>,
+        may_go: impl Fn(&Worth) -> bool,
+    ) -> Result<(), Full> {
+        let own = self.find(call.home, call.key);
+        let first = call.home.first_key();
+        let (behind, around) = (self.swarms_from(call.home, call.key), self.swarms_from(call.home, &first));
+        let sample = behind.chain(around).filter(|&(_, at)| Some(at) != own).take(EVICTION_SAMPLE);
+        let worths = sample.map(|(_, at)| (self.worth(at), at)).filter(|(worth, _)| may_go(worth));
+        let (_, at) = worths.min_by_key(|(worth, _)| *worth).ok_or(Full)?;
+        let (_, population, large) = self.remove_at(at);
+        self.changing(at.leaf, Leaf::compact);
+        room.evict_swarm(population, large);
+        Ok(())
+    }
+
+    fn worth(&self, at: At) -> Worth {
+        let leaf = &self.leaves[at.leaf];
+        let worth = |proven, size: usize, latest: u8| Worth {
+            proven,
+            size: size.checked_ilog2().map_or(0, |log| log + 1),
+            latest: leaf.base().tick(latest),
+        };
+        match leaf.held(at.slot) {
+            Held::Nobody(nobody) => worth(nobody.proven(), 0, nobody.latest()),
+            Held::One(one) => worth(one.proven(), 1, one.stamp()),
+            Held::Few(few) => {
+                worth(few.proven(), few.peers(), leaf.stamps(at.slot, few).iter().copied().max().unwrap_or(0))
+            }
+            Held::Large(number) => {
+                let large = self.large(number);
+                let size = large.population().peers() as usize;
+                Worth { latest: large.latest, ..worth(true, size, 0) }
+            }
+        }
+    }
+
+    /// Drops the peer of a swarm that has been silent longest, or nearly so.
+    fn evict_peer(&mut self, call: &Call<'_>, at: At, room: &mut Room<'_>) {
+        let gone = match self.held(at) {
+            Held::Large(number) => {
+                // Some bucket, another one each time.
+                let order = call.shared.hash.order(&call.shared.bytes.load(Relaxed).to_le_bytes());
+                self.changing_large(number, |large| large.evict(order))
+            }
+            _ => {
+                let stalest = self.leaves[at.leaf].stalest(at.slot);
+                let Some(place) = stalest else { return };
+                self.changing(at.leaf, |leaf| {
+                    leaf.take(at.slot, place);
+                    leaf.compact();
+                });
+                Population::one(place.section.family(), place.section.role())
+            }
+        };
+        room.evict_peer(gone);
+    }
+
+    // --- Forgetting. ---
+
+    /// Visits about `limit` peers from a position on, removes those that have expired, and swarms without peers as `policy`
+    /// says; where to go on, unless that was the end.
+    pub(super) fn expire(
+        &mut self,
+        call: &Call<'_>,
+        from: Option<Position>,
+        oldest: Tick,
+        policy: Retention,
+        limit: usize,
+        step: &mut Step,
+    ) -> Option<Position> {
+        let home = call.home;
+        let from = from.unwrap_or(Position { key: home.first_key(), within: Cursor::START });
+        let mut order = Some(from.key.head() << home.depth);
+        let mut resumed = Some(from);
+        while let Some(start) = order
+            && !self.leaves.is_empty()
+        {
+            let reach = linear::reach(start, self.leaves.len());
+            let (leaf, prefix) = (reach.bucket, self.prefix(home, reach.bucket));
+            let (mut slot, mut within) = match resumed.take() {
+                None => (Leaf::first(prefix), Cursor::START),
+                Some(from) => match self.leaves[leaf].find(prefix, &from.key) {
+                    Ok(slot) => (slot, from.within),
+                    Err(slot) => (slot, Cursor::START),
+                },
+            };
+            while slot.index < self.leaves[leaf].swarms() {
+                let key = || self.leaves[leaf].key(prefix, slot);
+                if step.visited >= limit {
+                    return Some(Position { key: key(), within });
+                }
+                step.visited += usize::from(within == Cursor::START);
+                let at = At { leaf, slot };
+                let next = self.expire_swarm(call, at, within, oldest, limit, step);
+                if !next.is_end() {
+                    return Some(Position { key: self.leaves[leaf].key(prefix, slot), within: next });
+                }
+                within = Cursor::START;
+                if self.is_idle(at, policy) {
+                    self.changing(leaf, |leaf| leaf.remove(slot));
+                    call.shared.totals.remove_swarm(Population::default());
+                    step.swarms_removed += 1;
+                } else {
+                    slot = slot.next();
+                }
+            }
+            self.changing(leaf, Leaf::compact);
+            self.merge_some(home);
+            order = reach.end;
+        }
+        None
+    }
+
+    fn expire_swarm(
+        &mut self,
+        call: &Call<'_>,
+        at: At,
+        within: Cursor,
+        oldest: Tick,
+        limit: usize,
+        step: &mut Step,
+    ) -> Cursor {
+        let leaf = &self.leaves[at.leaf];
+        let first_alive = leaf.base().first_alive(oldest);
+        match leaf.held(at.slot) {
+            Held::Nobody(_) => {}
+            Held::One(one) => {
+                step.visited += 1;
+                if u16::from(one.stamp()) < first_alive {
+                    self.expire_few(call, at, first_alive, step);
+                }
+            }
+            Held::Few(few) => {
+                step.visited += few.peers();
+                if leaf.stamps(at.slot, few).iter().any(|&stamp| u16::from(stamp) < first_alive) {
+                    self.expire_few(call, at, first_alive, step);
+                }
+            }
+            Held::Large(number) => {
+                let left = limit.saturating_sub(step.visited).max(1);
+                let expired = self
+                    .changing_large(number, |large| large.expire(&call.shared.hash, oldest, within, left));
+                step.visited += expired.visited;
+                step.gone += expired.gone;
+                call.shared.totals.change(Population::default(), expired.gone);
+                if expired.next.is_end() {
+                    self.demote_if_small(call, at, number);
+                }
+                return expired.next;
+            }
+        }
+        Cursor::END
+    }
+
+    fn expire_few(&mut self, call: &Call<'_>, at: At, first_alive: u16, step: &mut Step) {
+        let counts = self.changing(at.leaf, |leaf| leaf.expire(at.slot, first_alive));
+        let gone = population_of(counts);
+        step.gone += gone;
+        call.shared.totals.change(Population::default(), gone);
+    }
+
+    fn is_idle(&self, at: At, policy: Retention) -> bool {
+        match self.held(at) {
+            Held::Nobody(nobody) => policy == Retention::DropEmpty || nobody.downloaded() == 0,
+            _ => false,
+        }
+    }
+
+    // --- Reading. ---
+
+    fn population(&self, at: At) -> Population {
+        match self.held(at) {
+            Held::Nobody(_) => Population::default(),
+            Held::One(one) => Population::one(Family::V4, one.role()),
+            Held::Few(few) => population_of(few.counts()),
+            Held::Large(number) => self.large(number).population(),
+        }
+    }
+
+    fn stats(&self, at: At) -> SwarmStats {
+        match self.held(at) {
+            Held::Large(number) => stats_of(self.large(number)),
+            _ => self.population(at).stats(self.leaves[at.leaf].downloaded(at.slot)),
+        }
+    }
+
+    pub(super) fn scrape(&self, call: &Call<'_>) -> Option<SwarmStats> {
+        self.find(call.home, call.key).map(|at| self.stats(at))
+    }
+
+    /// Appends up to `limit` swarms behind `after`, in the order of their keys; the last key, if there may be more.
+    pub(super) fn list(
+        &self,
+        shared: &Shared,
+        home: Prefix,
+        after: Option<&Key>,
+        limit: usize,
+        out: &mut Vec<SwarmSummary>,
+    ) -> Option<Key> {
+        let first = home.first_key();
+        let mut last = None;
+        let swarms = self.swarms_from(home, after.unwrap_or(&first));
+        let keyed = swarms.map(|(prefix, at)| (self.leaves[at.leaf].key(prefix, at.slot), at));
+        let mut left = limit;
+        for (key, at) in keyed.filter(|(key, _)| Some(key) != after) {
+            if left == 0 {
+                return last;
+            }
+            left -= 1;
+            out.push(SwarmSummary { info_hash: shared.permutation.invert(&key), stats: self.stats(at) });
+            last = Some(key);
+        }
+        None
+    }
+
+    /// Appends up to `limit` peers of a swarm, from the cursor on; where to go on.
+    pub(super) fn peers(
+        &self,
+        call: &Call<'_>,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Cursor {
+        let Some(at) = self.find(call.home, call.key) else { return Cursor::END };
+        let (hash, clock) = (&call.shared.hash, call.shared.clock);
+        if let Held::Large(number) = self.held(at) {
+            return self.large(number).list(hash, clock, from, limit, out);
+        }
+        if from.is_end() || limit == 0 {
+            return from;
+        }
+        // In the order of a large swarm, which it may become.
+        let leaf = &self.leaves[at.leaf];
+        let (v4_start, v6_start) = starts(from, hash);
+        let mut found: Vec<_> = leaf
+            .peers(at.slot)
+            .filter_map(|(section, endpoint, stamp)| {
+                let (order, behind) = match section.endpoint(endpoint) {
+                    Endpoint::V4(v4) => {
+                        let order = hash.order(v4.as_bytes());
+                        (order, v4_start.is_some_and(|start| start.is_before(order, v4.as_bytes())))
+                    }
+                    Endpoint::V6(v6) => {
+                        let order = hash.order(v6.as_bytes());
+                        (order, v6_start.is_before(order, v6.as_bytes()))
+                    }
+                };
+                behind.then_some((section, order, endpoint, stamp))
+            })
+            .collect();
+        found.sort_unstable_by_key(|&(section, order, endpoint, _)| {
+            (section.family() == Family::V6, order, endpoint)
+        });
+        let more = found.len() > limit;
+        found.truncate(limit);
+        out.extend(found.iter().map(|&(section, _, endpoint, stamp)| PeerRecord {
+            endpoint: section.endpoint(endpoint),
+            role: section.role(),
+            last_announce: clock.time(leaf.base().tick(stamp)),
+            details: None,
+        }));
+        match found.last() {
+            Some(&(_, _, last, _)) if more => Cursor::after(last),
+            _ => Cursor::END,
+        }
+    }
+
+    // --- Leaves and tables. ---
+
+    /// Changes a leaf, and what is counted of it.
+    fn changing<R>(&mut self, leaf: usize, change: impl FnOnce(&mut Leaf) -> R) -> R {
+        let leaf = &mut self.leaves[leaf];
+        let (used, capacity) = (leaf.used(), leaf.capacity());
+        let result = change(leaf);
+        self.used = self.used + leaf.used() as u32 - used as u32;
+        self.bytes = self.bytes + leaf.capacity() - capacity;
+        result
+    }
+
+    /// Changes a large swarm, and what is counted of it.
+    fn changing_large<R>(&mut self, number: u32, change: impl FnOnce(&mut Large) -> R) -> R {
+        let slab = self.large.as_mut().expect("a number in a slot is one of the slab");
+        let large = slab.swarms[number as usize].as_mut().expect("a number in a slot is one of a swarm");
+        let before = large.bytes();
+        let result = change(large);
+        self.bytes = self.bytes + large.bytes() - before;
+        result
+    }
+
+    /// Gives a swarm tables of its own.
+    fn promote(&mut self, call: &Call<'_>, at: At) {
+        let leaf = &self.leaves[at.leaf];
+        let mut large = Box::new(Large::new(leaf.downloaded(at.slot), call.now));
+        for (section, endpoint, stamp) in leaf.peers(at.slot) {
+            let (hash, tick) = (&call.shared.hash, leaf.base().tick(stamp));
+            match section.endpoint(endpoint) {
+                Endpoint::V4(v4) => large.insert_v4(hash, v4.as_bytes(), section.role(), tick, call.now),
+                Endpoint::V6(v6) => large.insert_v6(hash, v6.as_bytes(), section.role(), tick, call.now),
+            }
+        }
+        let slab = self.large.get_or_insert_default();
+        self.bytes += large.bytes();
+        let number = slab.free.pop().unwrap_or(slab.swarms.len() as u32);
+        match slab.swarms.get_mut(number as usize) {
+            Some(place) => *place = Some(large),
+            None => slab.swarms.push(Some(large)),
+        }
+        self.changing(at.leaf, |leaf| leaf.make_large(at.slot, number));
+    }
+
+    fn take_large(&mut self, number: u32) -> Box<Large> {
+        let slab = self.large.as_mut().expect("a number in a slot is one of the slab");
+        let large = slab.swarms[number as usize].take().expect("a number in a slot is one of a swarm");
+        self.bytes -= large.bytes();
+        slab.free.push(number);
+        if slab.free.len() == slab.swarms.len() {
+            self.large = None;
+        }
+        large
+    }
+
+    /// Puts a large swarm that has shrunk to a few peers back into its leaf.
+    fn demote_if_small(&mut self, call: &Call<'_>, at: At, number: u32) {
+        if self.large(number).block_bytes() > Leaf::MOST_BLOCK / 4 {
+            return;
+        }
+        let large = self.take_large(number);
+        let prefix = self.prefix(call.home, at.leaf);
+        self.changing(at.leaf, |leaf| {
+            leaf.advance(call.now, prefix);
+            let latest = leaf.base().stamp(large.latest);
+            leaf.set(at.slot, Held::Nobody(Nobody::new(0, latest, true)));
+            for role in [Role::Seeder, Role::Leecher] {
+                for (endpoint, tick) in large.v4(role) {
+                    leaf.add(at.slot, Section::of(Family::V4, role), endpoint, leaf.base().stamp(tick));
+                }
+                for (endpoint, tick) in large.v6(role) {
+                    leaf.add(at.slot, Section::of(Family::V6, role), endpoint, leaf.base().stamp(tick));
+                }
+            }
+            leaf.set_downloaded(at.slot, large.downloaded);
+        });
+    }
+
+    fn split_if_full(&mut self, call: &Call<'_>) {
+        if self.leaves.is_empty() {
+            self.push_leaf(Leaf::new(call.now));
+        }
+        while self.used as usize > SPLIT_ABOVE * self.leaves.len()
+            || self.leaves[self.leaf_of(call.home, call.key).0].used() > Leaf::MOST_BYTES
+        {
+            self.split(call.home);
+        }
+    }
+
+    fn split(&mut self, home: Prefix) {
+        let old = linear::buddy(self.leaves.len());
+        let prefix = self.prefix(home, old);
+        let [lower, upper] = self.take_leaf(old).split(prefix);
+        self.put_leaf(old, lower);
+        self.push_leaf(upper);
+    }
+
+    /// A few merges, if the stripe has become sparse: what splits have taken long to make goes in as many steps.
+    fn merge_some(&mut self, home: Prefix) {
+        for _ in 0..MERGES_A_LEAF {
+            let newest = self.leaves.len().saturating_sub(1);
+            if newest == 0 {
+                if self.leaves.first().is_some_and(|leaf| leaf.swarms() == 0) {
+                    self.pop_leaf();
+                }
+                return;
+            }
+            let old = linear::buddy(newest);
+            let together = self.leaves[newest].used() + self.leaves[old].used();
+            if self.used as usize >= MERGE_BELOW * self.leaves.len() || together > Leaf::MOST_BYTES {
+                return;
+            }
+            let prefixes = [old, newest].map(|leaf| self.prefix(home, leaf));
+            let [lower, upper] = [self.take_leaf(old), self.pop_leaf()];
+            let merged = Leaf::merge(self.prefix(home, old), (prefixes[0], lower), (prefixes[1], upper));
+            self.put_leaf(old, merged);
+        }
+    }
+
+    fn take_leaf(&mut self, leaf: usize) -> Leaf {
+        let leaf = mem::take(&mut self.leaves[leaf]);
+        self.used -= leaf.used() as u32;
+        self.bytes -= leaf.capacity();
+        leaf
+    }
+
+    fn put_leaf(&mut self, at: usize, leaf: Leaf) {
+        self.used += leaf.used() as u32;
+        self.bytes += leaf.capacity();
+        self.leaves[at] = leaf;
+    }
+
+    fn push_leaf(&mut self, leaf: Leaf) {
+        let capacity = self.leaves.capacity();
+        if self.leaves.len() == capacity {
+            // By an eighth, not by doubling: a spare leaf costs as much as half a swarm.
+            self.leaves.reserve_exact(1 + capacity / 8);
+        }
+        self.bytes += (self.leaves.capacity() - capacity) * size_of::<Leaf>();
+        self.leaves.push(Leaf::default());
+        self.put_leaf(self.leaves.len() - 1, leaf);
+    }
+
+    fn pop_leaf(&mut self) -> Leaf {
+        let leaf = self.take_leaf(self.leaves.len() - 1);
+        self.leaves.pop();
+        let capacity = self.leaves.capacity();
+        if self.leaves.len() <= capacity / 2 {
+            self.leaves.shrink_to_fit();
+        }
+        self.bytes -= (capacity - self.leaves.capacity()) * size_of::<Leaf>();
+        leaf
+    }
+}
+
+fn stats_of(large: &Large) -> SwarmStats {
+    large.population().stats(large.downloaded)
+}
