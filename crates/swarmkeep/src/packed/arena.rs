@@ -9,7 +9,7 @@
 //! What empties too slowly is moved together by the owners ([`Block::move_if_sparse`]).
 #![expect(
     unsafe_code,
-    reason = "for leaves that grow a slot at a time, malloc takes a sixth more and keeps what they free"
+    reason = "for leaves that four threads grow, malloc takes twice the memory, and it keeps what they free"
 )]
 
 use std::{

@@ -956,6 +956,11 @@ impl Leaf {
         self.block.move_if_sparse();
     }
 
+    /// Moves out of a sparse page.
+    pub(super) fn move_if_sparse(&mut self) {
+        self.block.move_if_sparse();
+    }
+
     /// Divides the swarms by the bit behind the prefix: those that have it go to the second leaf.
     pub(super) fn split(self, prefix: Prefix) -> [Self; 2] {
         let bit = 1 << (63 - prefix.depth);

@@ -838,8 +838,20 @@ impl Stripe {
         let (used, capacity) = (leaf.used(), leaf.capacity());
         let result = change(leaf);
         self.used = self.used + leaf.used() as u32 - used as u32;
-        self.bytes = self.bytes + leaf.capacity() - capacity;
+        if leaf.capacity() != capacity {
+            self.bytes = self.bytes + leaf.capacity() - capacity;
+            self.tidy();
+        }
         result
+    }
+
+    /// A leaf that has moved has left a gap. So two others may move out of sparse pages, as good as random ones.
+    fn tidy(&mut self) {
+        let leaves = self.leaves.len();
+        let first = self.used as usize % leaves;
+        for other in first..(first + 8).min(leaves) {
+            self.leaves[other].move_if_sparse();
+        }
     }
 
     /// Changes a large swarm, and what is counted of it.
