@@ -5,8 +5,8 @@
 use std::env;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use swarmkeep::{Announce, AnnounceEvent, Changes, Families, Retention, TorrentRepositoryExt};
-use swarmkeep_benches::{Caller, NOW, Work, cores, run, shrunk};
+use swarmkeep::{Announce, AnnounceEvent, Announced, Changes, Families, Retention, TorrentRepositoryExt};
+use swarmkeep_benches::{BATCH, Caller, NOW, Work, cores, run, shrunk};
 use swarmkeep_workload::{Place, Workload};
 
 fn missing(criterion: &mut Criterion) {
@@ -107,22 +107,27 @@ fn mixes(criterion: &mut Criterion) {
         let announces: Vec<Vec<_>> = (0..cores() as u64)
             .map(|stream| workload.announces(stream).take(shrunk(1 << 18, 1000)).collect())
             .collect();
-        let mut work = Work::new(name, |caller, n| {
-            let announces = &announces[caller.thread];
-            let announce = &announces[n % announces.len()];
-            let (answer, selected) = caller.announce(announce);
+        let check = |announce: &Announce, answer: Announced, selected| {
             let stopped = announce.event == AnnounceEvent::Stopped;
             assert!(selected <= if stopped { 0 } else { 50 });
             assert!(stopped || answer.stats.peers() > selected as u64);
+        };
+        let single = Work::new(name, |caller, n| {
+            let announces = &announces[caller.thread];
+            let announce = &announces[n % announces.len()];
+            let (answer, selected) = caller.announce(announce);
+            check(announce, answer, selected);
         });
-        if large {
-            work = work.only("packed");
-        }
-        run(
-            criterion,
-            "missing",
-            &[work.filled(|caller| fill(caller, &workload)).round(shrunk(10_000, 100)).parallel()],
-        );
+        let batch = Work::new(format!("{name}-batch-{BATCH}"), |caller, n| {
+            let batches = announces[caller.thread].as_chunks().0;
+            caller.announce_batch(&batches[n % batches.len()], check);
+        });
+        let round = shrunk(10_000, 128);
+        let works = [single.round(round), batch.round(round / BATCH).announces_each(BATCH)].map(|work| {
+            let work = work.filled(|caller| fill(caller, &workload)).parallel();
+            if large { work.only("packed") } else { work }
+        });
+        run(criterion, "missing", &works);
     }
 }
 

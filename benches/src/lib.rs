@@ -1,7 +1,8 @@
 //! What the benches share: one function that runs a table of [`Work`]s over every store of the catalog.
 //!
 //! A work is measured on real threads that start together. An iteration is a round of many operations on each thread, so
-//! that starting is no part of the result; Criterion's throughput is operations a second over all threads.
+//! that starting is no part of the result; Criterion's throughput is announces (or other operations) a second over
+//! all threads.
 
 use std::{
     env,
@@ -13,8 +14,8 @@ use std::{
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput};
 use swarmkeep::{
-    Announce, Announced, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp,
-    TorrentRepository,
+    Announce, Announced, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request, SplitMix64,
+    Timestamp, TorrentRepository,
     catalog::{self, Implementation},
 };
 use swarmkeep_conformance::Subject;
@@ -28,6 +29,7 @@ pub struct Work<'a> {
     fill: Box<dyn Fn(&mut Caller<'_>) + 'a>,
     operation: Operation<'a>,
     round: usize,
+    each: usize,
     fresh: bool,
     parallel: bool,
     only: Option<&'static str>,
@@ -44,6 +46,7 @@ impl<'a> Work<'a> {
             fill: Box::new(|_| {}),
             operation: Box::new(operation),
             round: shrunk(1000, 20),
+            each: 1,
             fresh: false,
             parallel: false,
             only: None,
@@ -61,6 +64,13 @@ impl<'a> Work<'a> {
     #[must_use]
     pub const fn round(mut self, operations: usize) -> Self {
         self.round = operations;
+        self
+    }
+
+    /// Sets how many announces one operation makes.
+    #[must_use]
+    pub const fn announces_each(mut self, announces: usize) -> Self {
+        self.each = announces;
         self
     }
 
@@ -95,7 +105,7 @@ pub fn run(criterion: &mut Criterion, group: &str, works: &[Work<'_>]) {
         let mut counts = vec![1, cores()];
         counts.dedup();
         for threads in counts.into_iter().filter(|&count| count == 1 || work.parallel) {
-            group.throughput(Throughput::Elements((work.round * threads) as u64));
+            group.throughput(Throughput::Elements((work.round * work.each * threads) as u64));
             for store in catalog::ALL.iter().filter(|store| work.only.is_none_or(|only| only == store.name)) {
                 let mut kept = None;
                 // Criterion calls this again for every sample, and not at all for what was filtered out.
@@ -147,14 +157,19 @@ pub struct Caller<'a> {
     /// Which of the threads this is.
     pub thread: usize,
     rng: SplitMix64,
-    v4: [u8; 50 * CompactV4::LEN],
-    v6: [u8; 50 * CompactV6::LEN],
+    answers: Vec<Answer>,
 }
+
+/// Room for the peers of one answer.
+type Answer = ([u8; 50 * CompactV4::LEN], [u8; 50 * CompactV6::LEN]);
+
+/// The most announces of one batch.
+pub const BATCH: usize = 32;
 
 impl<'a> Caller<'a> {
     fn new(repository: &'a dyn TorrentRepository, store: &'static Implementation, thread: usize) -> Self {
         let rng = SplitMix64::new(thread as u64);
-        Self { repository, store, thread, rng, v4: [0; _], v6: [0; _] }
+        Self { repository, store, thread, rng, answers: vec![([0; _], [0; _]); BATCH] }
     }
 
     /// The same thread, calling another store.
@@ -164,9 +179,27 @@ impl<'a> Caller<'a> {
 
     /// Announces; also answers how many peers were selected.
     pub fn announce(&mut self, announce: &Announce) -> (Announced, usize) {
-        let mut peers = PeerBuffer::new(&mut self.v4, &mut self.v6);
+        let (v4, v6) = &mut self.answers[0];
+        let mut peers = PeerBuffer::new(v4, v6);
         let answer = self.repository.announce(announce, NOW, &mut self.rng, &mut peers);
         (answer, peers.len())
+    }
+
+    /// Announces a batch of [`BATCH`]; `check` is given each answer and how many peers were selected.
+    pub fn announce_batch(
+        &mut self,
+        announces: &[Announce; BATCH],
+        check: impl Fn(&Announce, Announced, usize),
+    ) {
+        let mut answers = self.answers.iter_mut();
+        let mut batch = announces.map(|announce| {
+            let (v4, v6) = answers.next().expect("as many answers as announces");
+            Request::new(announce, PeerBuffer::new(v4, v6))
+        });
+        self.repository.announce_batch(&mut batch, NOW, &mut self.rng);
+        for Request { announce, peers, answer } in &batch {
+            check(announce, answer.expect("a batch answers every request"), peers.len());
+        }
     }
 }
 

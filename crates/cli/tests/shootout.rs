@@ -1,6 +1,10 @@
 //! `swarmkeep shootout` as scripts use it.
 
-use std::process::{Command, Output};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    process::{Command, Output},
+};
 
 use serde_json::Value;
 use swarmkeep::catalog;
@@ -47,22 +51,26 @@ fn json_has_the_documented_keys() {
     ]);
     let mut top = keys(&report);
     top.sort_unstable();
-    assert_eq!(top, ["machine", "rows", "seed", "version"]);
+    assert_eq!(top, ["machine", "repeat", "rows", "seed", "version"]);
 
     let rows = report["rows"].as_array().unwrap();
+    let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
     let mut measured: Vec<_> = rows
         .iter()
-        .map(|row| (row["workload"].as_str().unwrap(), row["threads"].as_u64().unwrap()))
+        .map(|row| (row["workload"].as_str().unwrap(), number(row, "threads"), number(row, "batch")))
         .collect();
     measured.sort_unstable();
     let workloads = ["hot", "one-peer", "one-swarm", "zipf"];
-    assert_eq!(measured, workloads.iter().flat_map(|&name| [(name, 1), (name, 2)]).collect::<Vec<_>>());
+    let ways = [(1, 1), (1, 32), (2, 1), (2, 32)];
+    let all = workloads.iter().flat_map(|&name| ways.map(|(threads, batch)| (name, threads, batch)));
+    assert_eq!(measured, all.collect::<Vec<_>>());
 
     for row in rows {
         assert_eq!(row["store"], "packed");
-        assert_eq!(row["batch"], 1);
         assert!(row["ns_per_announce"].as_f64().unwrap() > 0.0);
-        assert_eq!(row.get("p999_ns").is_some(), row["threads"] == 2);
+        assert!(row["harness_ns"].as_f64().unwrap() > 0.0);
+        let way = (number(row, "threads"), number(row, "batch"));
+        assert_eq!(row.get("p999_ns").is_some(), way == (2, 32));
         let has = |suffix: &str| {
             assert_eq!(
                 row.get(format!("live_{suffix}")).is_some(),
@@ -70,7 +78,7 @@ fn json_has_the_documented_keys() {
             );
             row.get(format!("live_{suffix}")).is_some()
         };
-        let (workload, first) = (row["workload"].as_str().unwrap(), row["threads"] == 1);
+        let (workload, first) = (row["workload"].as_str().unwrap(), way == (1, 1));
         assert_eq!(has("bytes_per_swarm"), first && ["one-peer", "zipf"].contains(&workload));
         assert_eq!(has("bytes_per_peer"), first && ["one-swarm", "zipf"].contains(&workload));
     }
@@ -114,14 +122,11 @@ fn every_store_runs_and_batches() {
 
 #[test]
 fn the_table_goes_into_a_readme_and_charts_into_a_directory() {
-    let directory = std::env::temp_dir().join(format!("swarmkeep-shootout-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let readme = directory.join("README.md");
-    std::fs::write(&readme, "# a\n<!-- shootout:begin -->\nold\n<!-- shootout:end -->\nb\n").unwrap();
-    let charts = directory.join("charts");
-    let paths = [readme.to_str().unwrap(), charts.to_str().unwrap()];
+    let directory = Directory::new("table");
+    let readme = directory.with("README.md", "# a\n<!-- shootout:begin -->\nold\n<!-- shootout:end -->\nb\n");
+    let charts = directory.path("charts");
     let tiny = ["--only", "packed", "--swarms", "300", "--seconds", "0.001", "--threads", "1"];
-    let output = shootout(&[&tiny[..], &["--readme", paths[0], "--svg", paths[1]]].concat());
+    let output = shootout(&[&tiny[..], &["--readme", &readme, "--svg", &charts]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     assert!(String::from_utf8(output.stdout).unwrap().contains("| `packed`"));
@@ -132,9 +137,97 @@ fn the_table_goes_into_a_readme_and_charts_into_a_directory() {
         "{text}"
     );
     for chart in ["zipf.svg", "hot.svg", "tail.svg", "memory.svg"] {
-        assert!(std::fs::read_to_string(charts.join(chart)).unwrap().contains("packed"), "{chart}");
+        assert!(std::fs::read_to_string(format!("{charts}/{chart}")).unwrap().contains("packed"), "{chart}");
     }
-    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn goals_are_measured_on_stores_that_have_room_for_them() {
+    let directory = Directory::new("goals");
+    let readme = directory.with("goals.md", "<!-- goals:begin --><!-- goals:end -->\n");
+    let report = json(&["--goals", "--quick", "--json", "--readme", &readme]);
+    assert_eq!((&report["repeat"], &report["divided_by"]), (&1.into(), &100.into()));
+    let stores: BTreeSet<_> =
+        report["rows"].as_array().unwrap().iter().map(|row| row["store"].as_str().unwrap()).collect();
+    assert_eq!(stores.len(), 4, "one of each family: {stores:?}");
+
+    let (table, goals) = (std::fs::read_to_string(&readme).unwrap(), report["goals"].as_array().unwrap());
+    let mut reached = 0;
+    for goal in goals {
+        let what = goal["what"].as_str().unwrap();
+        assert!(table.contains(&format!("| {what} ")), "{table}");
+        reached += usize::from(goal["goal"] != "none");
+        let cells = goal["stores"].as_array().unwrap();
+        assert_eq!(cells[0]["store"], "packed", "{what}");
+        let ten_million = what.contains("10 M")
+            || what.contains("sweeps until")
+            || what.contains("these")
+            || what.contains("paced");
+        assert_eq!(cells.len(), if ten_million { 1 } else { 4 }, "{what}");
+        for cell in cells {
+            let [least, median, most] = ["least", "median", "most"].map(|key| cell[key].as_f64().unwrap());
+            assert!(least <= median && median <= most, "{what}: {cell}");
+            if what.starts_with("allocations") {
+                assert_eq!(most, 0.0, "{cell}");
+            } else if !what.starts_with("RSS after") {
+                assert!(least > 0.0, "{what}: {cell}");
+            }
+        }
+        assert_eq!(goal.get("harness").is_some(), what.starts_with("announce, "), "{what}");
+    }
+    assert!(reached >= 18 && goals.len() > reached, "{reached} of {}", goals.len());
+}
+
+#[test]
+fn growth_is_measured_and_drawn() {
+    let directory = Directory::new("growth");
+    let charts = directory.path("charts");
+    let args = ["--growth", "--quick", "--only", "packed,dashmap-mutex-std", "--threads", "1,2", "--json"];
+    let report = json(&[&args[..], &["--svg", &charts]].concat());
+    let rows = report["rows"].as_array().unwrap();
+    let count = |workload: &str| rows.iter().filter(|row| row["workload"] == workload).count();
+    assert_eq!(["swarm-size", "swarms", "threads"].map(count), [2 * 11, 2 * 4, 2 * 2]);
+    for row in rows {
+        assert!(row["ns_per_announce"].as_f64().unwrap() > 0.0);
+    }
+    for chart in [
+        "bytes-by-swarm-size.svg",
+        "ns-by-swarm-size.svg",
+        "bytes-by-swarms.svg",
+        "ns-by-swarms.svg",
+        "announces-by-threads.svg",
+    ] {
+        let svg = std::fs::read_to_string(format!("{charts}/{chart}")).unwrap();
+        assert!(svg.contains("packed") && svg.contains("dashmap-mutex-std"), "{chart}");
+        assert!(svg.matches("<circle").count() >= 4, "{chart}");
+    }
+}
+
+/// A directory of a test's own, until the test is over.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("swarmkeep-shootout-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// The path of a file with this text.
+    fn with(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.path(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 #[test]
@@ -146,6 +239,8 @@ fn wrong_options_say_what_is_allowed_and_exit_with_2() {
         (&["--seconds", "0"], "0.001 to 3600"),
         (&["--swarms", "10", "--peers", "5"], "every swarm of `zipf` has a peer"),
         (&["--only", "packed", "--all"], "cannot be used with"),
+        (&["--goals", "--growth"], "cannot be used with"),
+        (&["--repeat", "0"], "--repeat"),
         (&["--fast"], "unexpected argument"),
     ] {
         let output = shootout(args);

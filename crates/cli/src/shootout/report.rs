@@ -2,39 +2,45 @@
 
 use std::{collections::BTreeSet, error::Error, fmt::Write, fs, num::NonZeroUsize, path::Path, thread};
 
-use serde::{Deserialize, Serialize};
-use swarmkeep_workload::Workload;
+use serde::Serialize;
 
-use super::{row::Plan, work::Kind};
+use super::{
+    charts,
+    row::{Number, Row},
+    work::Kind,
+};
 
-/// All rows, and on what they were measured.
+/// What a shootout has found, as it is shown.
+pub(crate) trait Findings {
+    /// For scripts.
+    fn json(&self) -> serde_json::Result<String>;
+
+    /// For people.
+    fn text(&self) -> String;
+
+    /// One table for a README.
+    fn summary(&self) -> String;
+
+    /// Draws charts into the directory.
+    fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>>;
+}
+
+/// The comparison: all rows, and on what they were measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    machine: Machine,
-    version: &'static str,
-    seed: u64,
+    #[serde(flatten)]
+    origin: Origin,
     pub(crate) rows: Vec<Row>,
 }
 
-/// One store on one workload; what was not measured is absent.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Row {
-    pub(crate) store: String,
-    pub(crate) workload: Kind,
-    pub(crate) threads: usize,
-    pub(crate) batch: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ns_per_announce: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) p999_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) rss_bytes_per_swarm: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) rss_bytes_per_peer: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) live_bytes_per_swarm: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) live_bytes_per_peer: Option<f64>,
+/// Where numbers come from.
+#[derive(Debug, Serialize)]
+pub(crate) struct Origin {
+    machine: Machine,
+    version: &'static str,
+    seed: u64,
+    /// How often each number was measured.
+    repeat: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -47,74 +53,51 @@ struct Machine {
     system: String,
 }
 
+/// How announces come: on so many threads, so many a call.
+pub(crate) type Way = (usize, usize);
+
 impl Report {
-    pub(crate) fn new(seed: u64, rows: Vec<Row>) -> Self {
-        Self { machine: Machine::this(), version: env!("CARGO_PKG_VERSION"), seed, rows }
+    pub(crate) const fn new(origin: Origin, rows: Vec<Row>) -> Self {
+        Self { origin, rows }
     }
 
     /// The stores, in the order of their rows.
     pub(crate) fn stores(&self) -> Vec<&str> {
-        let mut seen = BTreeSet::new();
-        self.rows.iter().map(|row| row.store.as_str()).filter(|&store| seen.insert(store)).collect()
+        stores(&self.rows)
     }
 
-    /// The thread counts, ascending.
-    pub(crate) fn thread_counts(&self) -> BTreeSet<usize> {
-        self.rows.iter().map(|row| row.threads).collect()
+    /// The ways in which was announced, ascending.
+    pub(crate) fn ways(&self) -> BTreeSet<Way> {
+        self.rows.iter().map(|row| (row.threads, row.batch)).collect()
     }
 
     /// One number of a store on a workload, from the first of its rows that has it.
     pub(crate) fn find(&self, store: &str, kind: Kind, value: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
-        self.rows.iter().filter(|row| row.store == store && row.workload == kind).find_map(value)
+        let workload = kind.to_string();
+        self.rows.iter().filter(|row| row.store == store && row.workload == workload).find_map(value)
     }
 
-    /// A table for each workload, with all that was measured.
-    pub(crate) fn tables(&self, plans: &[Plan]) -> String {
-        let mut text = format!("{}, swarmkeep {}, seed {}\n", self.machine, self.version, self.seed);
-        let mut seen = Vec::new();
-        for plan in plans {
-            if seen.contains(&plan.workload) {
-                continue;
-            }
-            seen.push(plan.workload);
-            let workload = plan.workload.workload(plan.size, plan.seed);
-            let columns = self.columns(plan.workload, "");
-            let _ = write!(text, "\n{}: {}\n{}", plan.workload, population(&workload), self.table(columns));
-        }
-        text
-    }
-
-    /// One table with what matters most, and on what it was measured.
-    pub(crate) fn summary(&self) -> String {
-        let zipf = self.columns(Kind::Zipf, "Zipf: ").into_iter().filter(|column| !column.is_bytes);
-        let hot = self.columns(Kind::Hot, "hot swarm: ").into_iter().filter(|column| !column.is_bytes);
-        let bytes = [Kind::OnePeer, Kind::OneSwarm].into_iter().flat_map(|kind| self.columns(kind, ""));
-        let columns = zipf.chain(hot).chain(bytes.filter(|column| column.is_bytes)).collect();
-        format!("{}\nMeasured by `swarmkeep shootout` on {}.\n", self.table(columns), self.machine)
-    }
-
-    fn columns(&self, kind: Kind, prefix: &str) -> Vec<Column> {
-        let mut columns = Vec::new();
-        for threads in self.thread_counts() {
-            let title = format!("{prefix}ns, {threads} thread{}", if threads == 1 { "" } else { "s" });
-            columns.push(Column::new(title, kind, false, move |row| {
-                row.ns_per_announce.filter(|_| row.threads == threads)
-            }));
-        }
+    /// Times of announces that came in these ways, and of the slowest of them.
+    fn columns(&self, kind: Kind, prefix: &str, ways: BTreeSet<Way>) -> Vec<Column> {
+        let mut columns: Vec<_> = ways
+            .into_iter()
+            .map(|way| {
+                let title = format!("{prefix}ns, {}", in_words(way));
+                Column::new(title, kind, move |row| {
+                    row.get(Number::NsPerAnnounce).filter(|_| (row.threads, row.batch) == way)
+                })
+            })
+            .collect();
         let title = format!("{prefix}p99.9 in a sweep, ns");
-        columns.push(Column::new(title, kind, false, |row| row.p999_ns.map(|ns| ns as f64)));
-        columns.push(Column::new("live B a swarm", kind, true, |row| row.live_bytes_per_swarm));
-        columns.push(Column::new("RSS B a swarm", kind, true, |row| row.rss_bytes_per_swarm));
-        columns.push(Column::new("live B a peer", kind, true, |row| row.live_bytes_per_peer));
-        columns.push(Column::new("RSS B a peer", kind, true, |row| row.rss_bytes_per_peer));
+        columns.push(Column::new(title, kind, |row| row.get(Number::P999Ns)));
         columns
     }
 
-    /// A Markdown table that is readable as it stands; columns without a number are left out.
+    /// A Markdown table with a line for each store; columns without a number are left out.
     fn table(&self, columns: Vec<Column>) -> String {
         let stores = self.stores();
-        let mut cells = vec![vec!["store".to_owned()]];
-        cells[0].extend(stores.iter().map(|store| format!("`{store}`")));
+        let names = stores.iter().map(|store| format!("`{store}`"));
+        let mut cells = vec![["store".to_owned()].into_iter().chain(names).collect::<Vec<_>>()];
         for column in columns {
             let numbers: Vec<_> =
                 stores.iter().map(|store| self.find(store, column.kind, &column.value)).collect();
@@ -123,61 +106,70 @@ impl Report {
                 cells.push([column.title].into_iter().chain(numbers).collect());
             }
         }
-
-        let widths: Vec<_> =
-            cells.iter().map(|column| column.iter().map(String::len).max().unwrap_or(0)).collect();
-        let mut text = String::new();
-        for line in 0..=stores.len() {
-            for (n, (column, &width)) in cells.iter().zip(&widths).enumerate() {
-                let cell = &column[line];
-                let _ = if n == 0 {
-                    write!(text, "| {cell:<width$} |")
-                } else {
-                    write!(text, " {cell:>width$} |")
-                };
-            }
-            text.push('\n');
-            if line == 0 {
-                for (n, &width) in widths.iter().enumerate() {
-                    let dashes = "-".repeat(width + 1);
-                    let _ = if n == 0 { write!(text, "|{dashes}-|") } else { write!(text, "{dashes}:|") };
-                }
-                text.push('\n');
-            }
-        }
-        text
+        markdown(&cells)
     }
 }
 
-impl Row {
-    /// A row without numbers.
-    pub(crate) fn new(plan: &Plan) -> Self {
-        Self {
-            store: plan.store.clone(),
-            workload: plan.workload,
-            threads: plan.threads,
-            batch: plan.batch,
-            ns_per_announce: None,
-            p999_ns: None,
-            rss_bytes_per_swarm: None,
-            rss_bytes_per_peer: None,
-            live_bytes_per_swarm: None,
-            live_bytes_per_peer: None,
-        }
+impl Findings for Report {
+    fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
     }
 
-    /// Sets the bytes that a full store takes, by the allocator and by the resident set.
-    pub(crate) fn set_bytes(&mut self, workload: &Workload, live: u64, resident: Option<u64>) {
-        let each = |bytes: u64, of: u64| (bytes as f64 / of as f64 * 10.0).round() / 10.0;
-        if self.workload.tells_bytes_per_swarm() {
-            self.live_bytes_per_swarm = Some(each(live, workload.swarms()));
-            self.rss_bytes_per_swarm = resident.map(|bytes| each(bytes, workload.swarms()));
+    /// A table for each workload, with all that was measured.
+    fn text(&self) -> String {
+        let mut text = format!("{}\n", self.origin);
+        let mut seen = BTreeSet::new();
+        for row in self.rows.iter().filter(|row| seen.insert(row.workload.as_str())) {
+            let kind = clap::ValueEnum::from_str(&row.workload, false).expect("rows are of these workloads");
+            let columns = self.columns(kind, "", self.ways()).into_iter().chain(bytes(kind)).collect();
+            let swarms = if row.swarms == 1 { "swarm" } else { "swarms" };
+            let population = format!("{} {swarms}, {} peers", grouped(row.swarms), grouped(row.peers));
+            let _ = write!(text, "\n{kind}: {population}\n{}", self.table(columns));
         }
-        if self.workload.tells_bytes_per_peer() {
-            self.live_bytes_per_peer = Some(each(live, workload.peers()));
-            self.rss_bytes_per_peer = resident.map(|bytes| each(bytes, workload.peers()));
-        }
+        text
     }
+
+    /// One table with what matters most, and on what it was measured.
+    fn summary(&self) -> String {
+        let ways = self.ways();
+        let ends = [ways.first(), ways.last()].map(|way| way.copied().into_iter());
+        let [first, last] = ends;
+        let one_thread = ways.range(..(2, 0)).copied();
+        let zipf = self.columns(Kind::Zipf, "Zipf: ", first.chain(one_thread).chain(last.clone()).collect());
+        let hot = self.columns(Kind::Hot, "hot swarm: ", last.collect());
+        let bytes = [Kind::OnePeer, Kind::OneSwarm].into_iter().flat_map(bytes);
+        let resident = bytes.filter(|column| column.title.starts_with("RSS"));
+        let columns = zipf.into_iter().chain(hot).chain(resident).collect();
+        format!("{}\nMeasured by `swarmkeep shootout` on {}.\n", self.table(columns), self.origin.machine)
+    }
+
+    fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>> {
+        charts::draw(self, directory)
+    }
+}
+
+/// The bytes that a workload tells.
+fn bytes(kind: Kind) -> Vec<Column> {
+    [
+        ("live B a swarm", Number::LiveBytesPerSwarm),
+        ("RSS B a swarm", Number::RssBytesPerSwarm),
+        ("live B a peer", Number::LiveBytesPerPeer),
+        ("RSS B a peer", Number::RssBytesPerPeer),
+    ]
+    .map(|(title, number)| Column::new(title, kind, move |row| row.get(number)))
+    .into()
+}
+
+/// `2 threads, batches of 32`.
+pub(crate) fn in_words((threads, batch): Way) -> String {
+    let threads = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
+    if batch == 1 { threads } else { format!("{threads}, batches of {batch}") }
+}
+
+/// The stores of these rows, in their order.
+pub(crate) fn stores(rows: &[Row]) -> Vec<&str> {
+    let mut seen = BTreeSet::new();
+    rows.iter().map(|row| row.store.as_str()).filter(|&store| seen.insert(store)).collect()
 }
 
 /// Where in a row a number is.
@@ -187,18 +179,47 @@ pub(crate) type Value = Box<dyn Fn(&Row) -> Option<f64>>;
 struct Column {
     title: String,
     kind: Kind,
-    is_bytes: bool,
     value: Value,
 }
 
 impl Column {
-    fn new(
-        title: impl Into<String>,
-        kind: Kind,
-        is_bytes: bool,
-        value: impl Fn(&Row) -> Option<f64> + 'static,
-    ) -> Self {
-        Self { title: title.into(), kind, is_bytes, value: Box::new(value) }
+    fn new(title: impl Into<String>, kind: Kind, value: impl Fn(&Row) -> Option<f64> + 'static) -> Self {
+        Self { title: title.into(), kind, value: Box::new(value) }
+    }
+}
+
+/// A Markdown table that is readable as it stands, given its columns, each with its title first. All but the first are
+/// set to the right.
+pub(crate) fn markdown(columns: &[Vec<String>]) -> String {
+    let width = |cell: &String| cell.chars().count();
+    let widths: Vec<_> = columns.iter().map(|column| column.iter().map(width).max().unwrap_or(0)).collect();
+    let lines = (0..columns[0].len()).map(|line| {
+        let cells = columns.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(n, (column, &width))| match n {
+            0 => format!("| {:<width$} |", column[line]),
+            _ => format!(" {:>width$} |", column[line]),
+        });
+        cells.collect::<String>() + "\n"
+    });
+    let dashes = widths.iter().enumerate().map(|(n, &width)| {
+        let dashes = "-".repeat(width + 1);
+        if n == 0 { format!("|{dashes}-|") } else { format!("{dashes}:|") }
+    });
+    let mut lines: Vec<_> = lines.collect();
+    lines.insert(1, dashes.collect::<String>() + "\n");
+    lines.concat()
+}
+
+impl Origin {
+    pub(crate) fn here(seed: u64, repeat: usize) -> Self {
+        Self { machine: Machine::this(), version: env!("CARGO_PKG_VERSION"), seed, repeat }
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, swarmkeep {}, seed {}", self.machine, self.version, self.seed)?;
+        if self.repeat > 1 { write!(f, ", median of {}", self.repeat) } else { Ok(()) }
     }
 }
 
@@ -227,24 +248,21 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// A file with the two marks between which the table stands.
+/// A file with the two marks between which a table stands.
 pub(crate) struct Marked {
     text: String,
     between: std::ops::Range<usize>,
 }
 
 impl Marked {
-    const BEGIN: &str = "<!-- shootout:begin -->";
-    const END: &str = "<!-- shootout:end -->";
-
-    /// Reads the file and finds the marks.
-    pub(crate) fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
+    /// Reads the file and finds the marks `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
+    pub(crate) fn read(path: &Path, name: &str) -> Result<Self, Box<dyn Error>> {
         let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let begin = text.find(Self::BEGIN).map(|at| at + Self::BEGIN.len());
-        let between = begin.and_then(|begin| Some(begin..begin + text[begin..].find(Self::END)?));
-        let between = between.ok_or_else(|| {
-            format!("{}: expected {} and, behind it, {}", path.display(), Self::BEGIN, Self::END)
-        })?;
+        let [first, last] = ["begin", "end"].map(|which| format!("<!-- {name}:{which} -->"));
+        let begin = text.find(&first).map(|at| at + first.len());
+        let between = begin.and_then(|begin| Some(begin..begin + text[begin..].find(&last)?));
+        let between =
+            between.ok_or_else(|| format!("{}: expected {first} and, behind it, {last}", path.display()))?;
         Ok(Self { text, between })
     }
 
@@ -255,17 +273,20 @@ impl Marked {
     }
 }
 
-fn population(workload: &Workload) -> String {
-    let (swarms, peers) = (workload.swarms(), workload.peers());
-    format!("{} swarm{}, {} peers", grouped(swarms), if swarms == 1 { "" } else { "s" }, grouped(peers))
-}
-
 /// Three digits and more: measured to no better than some per cent.
 pub(crate) fn significant(number: f64) -> String {
-    if number < 99.95 { format!("{number:.1}") } else { grouped(number.round() as u64) }
+    if number == 0.0 {
+        "0".to_owned()
+    } else if number < 9.995 {
+        format!("{number:.2}")
+    } else if number < 99.95 {
+        format!("{number:.1}")
+    } else {
+        grouped(number.round() as u64)
+    }
 }
 
-fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     if number < 1000 {
         number.to_string()
     } else {
@@ -283,8 +304,22 @@ mod tests {
         {
             assert_eq!(grouped(number), text);
         }
-        assert_eq!(significant(99.94), "99.9");
-        assert_eq!(significant(99.95), "100");
+        for (number, text) in [
+            (0.0, "0"),
+            (0.0804, "0.08"),
+            (9.996, "10.0"),
+            (99.94, "99.9"),
+            (99.95, "100"),
+            (1999.9, "2,000"),
+        ] {
+            assert_eq!(significant(number), text);
+        }
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_its_cells() {
+        let columns = [vec!["a".to_owned(), "1 × 2".into()], vec!["long".into(), "3".into()]];
+        assert_eq!(markdown(&columns), "| a     | long |\n|-------|-----:|\n| 1 × 2 |    3 |\n");
     }
 
     #[test]
@@ -296,7 +331,7 @@ mod tests {
                 text.len()
             ));
             fs::write(&path, text).unwrap();
-            let marked = Marked::read(&path).map(|marked| marked.with("| new |\n"));
+            let marked = Marked::read(&path, "shootout").map(|marked| marked.with("| new |\n"));
             fs::remove_file(&path).unwrap();
             marked
         };

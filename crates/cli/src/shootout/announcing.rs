@@ -1,0 +1,350 @@
+//! What announces cost: time, the slowest of them, allocations.
+
+use std::{
+    hint,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use swarmkeep::{
+    Announce, Announced, Budget, Changes, CompactV4, CompactV6, PeerBuffer, Request, Retention, SplitMix64,
+    Timestamp, TorrentRepository,
+};
+use swarmkeep_workload::{Announces, Workload};
+
+use super::{
+    nothing::Nothing,
+    row::{INTERVAL, LIFETIME, Number, Plan, Row, START},
+};
+
+/// Announces that each thread makes ready before the clock starts: much more work than starting takes, and few enough
+/// that they do not push the store out of the cache.
+const ROUND: usize = 1 << 14;
+/// The most peers that one announce asks for.
+const WANT: usize = 50;
+/// Bytes that the peers of one answer may take.
+const ANSWER: usize = WANT * (CompactV4::LEN + CompactV6::LEN);
+/// When a full store is announced to and swept, so that nobody in it has expired.
+pub(crate) const FULL: Timestamp = Timestamp::from_secs(START + INTERVAL);
+/// How long a pass of a paced sweep takes, in seconds.
+const PACED_PASS: f64 = 30.0;
+
+/// Wall time an announce, over all threads; and the same for a store that does nothing.
+pub(crate) fn time(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
+    row.set(Number::NsPerAnnounce, nanoseconds(store, workload, plan, plan.seconds));
+    let nothing: &dyn TorrentRepository = hint::black_box(&Nothing);
+    row.set(Number::HarnessNs, nanoseconds(nothing, workload, plan, plan.seconds / 5.0));
+}
+
+/// The clock runs while threads announce; it stands while they make the announces of their next round.
+fn nanoseconds(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, seconds: f64) -> f64 {
+    let before = store.totals().peers();
+    let clock = Instant::now();
+    let (start_line, round_count) = (StartLine::new(plan.threads), AtomicUsize::new(usize::MAX));
+
+    let announcer = |thread: u64| {
+        let mut bytes = buffers(plan.batch);
+        let mut caller = Caller::new(store, workload, thread, plan.fenced, &mut bytes);
+        let (mut rounds, mut mine) = (Vec::new(), Duration::ZERO);
+        loop {
+            caller.make_ready();
+            start_line.wait(rounds.len());
+            if rounds.len() == round_count.load(Relaxed) {
+                return (caller.tally, rounds);
+            }
+            let start = clock.elapsed();
+            caller.announce(FULL);
+            let end = clock.elapsed();
+            // The first round warms up.
+            if !rounds.is_empty() {
+                mine += end - start;
+            }
+            rounds.push((start, end));
+            // A number, since a thread that is late may ask when the next round has been said to be the last.
+            if thread == 0 && mine.as_secs_f64() >= seconds {
+                round_count.store(rounds.len(), Relaxed);
+            }
+        }
+    };
+    let announcer = &announcer;
+    let done: Vec<(Tally, Vec<(Duration, Duration)>)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..plan.threads as u64).map(|n| scope.spawn(move || announcer(n))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a store does not panic")).collect()
+    });
+
+    Tally::sum(done.iter().map(|(tally, _)| *tally)).check(before, store.totals().peers());
+    let mut walls: Vec<Duration> = (1..done[0].1.len())
+        .map(|round| {
+            let start = done.iter().map(|(_, rounds)| rounds[round].0).min();
+            let end = done.iter().map(|(_, rounds)| rounds[round].1).max();
+            end.expect("a thread") - start.expect("a thread")
+        })
+        .collect();
+    // The median: what else the machine does meanwhile falls into few of the rounds.
+    walls.sort_unstable();
+    walls[walls.len() / 2].as_nanos() as f64 / (ROUND * plan.threads) as f64
+}
+
+/// Allocations of announces of peers that are there already and say nothing new, in batches and one at a time.
+pub(crate) fn refreshes(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
+    let steady = workload.clone().with_profile(|profile| (profile.stopped, profile.completed) = (0.0, 0.0));
+    let calls = [plan.batch, 1].map(|batch| {
+        let mut bytes = buffers(batch);
+        let mut caller = Caller::new(store, &steady, batch as u64, false, &mut bytes);
+        caller.make_ready();
+        let (refreshed, counts) = crate::ALLOCATOR.count(|| caller.announce(FULL));
+        assert_eq!(refreshed, ROUND, "every peer was there");
+        counts.calls
+    });
+    row.set(Number::AllocationsPerRefresh, calls.iter().sum::<u64>() as f64 / (calls.len() * ROUND) as f64);
+}
+
+/// The slowest announce in a thousand without a sweep, and during one that spreads a pass over half a minute; in turns,
+/// on as many threads.
+pub(crate) fn paced(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
+    const TURNS: usize = 10;
+    let (turn, rounds) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let announcer = |thread: u64| {
+        let mut bytes = buffers(1);
+        let mut caller = Caller::new(store, workload, 1 << 17 | thread, false, &mut bytes);
+        let mut latencies = [latencies(), latencies()];
+        while turn.load(Relaxed) < TURNS {
+            caller.make_ready();
+            caller.announce_each(|| FULL, |ns| latencies[turn.load(Relaxed) % 2].saturating_record(ns));
+            rounds.fetch_add(1, Relaxed);
+        }
+        latencies
+    };
+    let sweeper = || {
+        for n in 0..TURNS {
+            turn.store(n, Relaxed);
+            let first = rounds.load(Relaxed);
+            // However short: one round may have begun before this turn, the next is whole.
+            let is_over =
+                |at: Duration| at.as_secs_f64() >= plan.seconds && rounds.load(Relaxed) >= first + 2;
+            sweep_at_a_pace(store, if n % 2 == 0 { 0.0 } else { 1.0 / PACED_PASS }, is_over);
+        }
+        turn.store(TURNS, Relaxed);
+    };
+    let [quiet, swept] = beside(announcers(plan), announcer, sweeper)
+        .into_iter()
+        .reduce(|[quiet, swept], [more_quiet, more_swept]| [quiet + more_quiet, swept + more_swept])
+        .expect("a thread");
+    row.set(Number::QuietP999Ns, quiet.value_at_quantile(0.999) as f64);
+    row.set(Number::PacedP999Ns, swept.value_at_quantile(0.999) as f64);
+}
+
+/// Sweeps so many passes a second in small steps, each when it is due.
+fn sweep_at_a_pace(store: &dyn TorrentRepository, passes: f64, is_over: impl Fn(Duration) -> bool) {
+    let totals = store.totals();
+    let visits = (totals.swarms + totals.peers()) as f64 * passes;
+    let (clock, mut visited) = (Instant::now(), 0.0);
+    while !is_over(clock.elapsed()) {
+        while visited < clock.elapsed().as_secs_f64() * visits {
+            let step = store.sweep(FULL, Retention::KeepDownloaded, Budget::peers(super::SMALL_STEP));
+            // A step that finds the pass complete may have nothing to visit.
+            visited += step.visited.max(1) as f64;
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Nanoseconds within which 99.9 % of single announces are answered while one thread sweeps without a pause. The clock runs
+/// faster meanwhile, so that a tenth of the peers that have not announced again expire.
+pub(crate) fn tail(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
+    let (now, over) = (AtomicU64::new(START + LIFETIME), AtomicBool::new(false));
+    let announcer = |thread: u64| {
+        let mut bytes = buffers(1);
+        // Other peers than those that `time` has drawn.
+        let mut caller = Caller::new(store, workload, 1 << 16 | thread, false, &mut bytes);
+        let mut latencies = latencies();
+        loop {
+            caller.make_ready();
+            caller.announce_each(
+                || Timestamp::from_secs(now.load(Relaxed)),
+                |ns| latencies.saturating_record(ns),
+            );
+            if over.load(Relaxed) {
+                return latencies;
+            }
+        }
+    };
+    let sweeper = || {
+        let clock = Instant::now();
+        loop {
+            let share = clock.elapsed().as_secs_f64() / plan.seconds;
+            if share >= 1.0 {
+                break;
+            }
+            now.store(START + LIFETIME + (share * INTERVAL as f64 / 10.0) as u64, Relaxed);
+            let now = Timestamp::from_secs(now.load(Relaxed));
+            store.sweep(now, Retention::KeepDownloaded, Budget::peers(1024));
+        }
+        over.store(true, Relaxed);
+    };
+    let all =
+        beside(announcers(plan), announcer, sweeper).into_iter().fold(latencies(), |all, one| all + one);
+    row.set(Number::P999Ns, all.value_at_quantile(0.999) as f64);
+}
+
+/// Threads that announce beside one that sweeps: more threads than cores would show how the system schedules.
+fn announcers(plan: &Plan) -> u64 {
+    plan.threads.saturating_sub(1).max(1) as u64
+}
+
+/// Runs so many announcers, and a sweeper beside them on this thread; answers what the announcers do.
+fn beside<T: Send>(announcers: u64, announcer: impl Fn(u64) -> T + Sync, sweeper: impl FnOnce()) -> Vec<T> {
+    let announcer = &announcer;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..announcers).map(|n| scope.spawn(move || announcer(n))).collect();
+        sweeper();
+        threads.into_iter().map(|thread| thread.join().expect("a store does not panic")).collect()
+    })
+}
+
+/// From a nanosecond to a minute, to three digits.
+pub(crate) fn latencies() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds")
+}
+
+/// Where threads wait for each other. A barrier alone wakes them tens of microseconds apart.
+struct StartLine {
+    barrier: Barrier,
+    threads: usize,
+    arrived: AtomicUsize,
+}
+
+impl StartLine {
+    fn new(threads: usize) -> Self {
+        Self { barrier: Barrier::new(threads), threads, arrived: AtomicUsize::new(0) }
+    }
+
+    fn wait(&self, round: usize) {
+        self.barrier.wait();
+        // All are awake, or about to be.
+        self.arrived.fetch_add(1, SeqCst);
+        let mut spins = 0;
+        while self.arrived.load(SeqCst) < self.threads * (round + 1) {
+            spins += 1;
+            // There may be fewer cores than threads, or others who want them.
+            if spins > 1000 { thread::yield_now() } else { hint::spin_loop() }
+        }
+    }
+}
+
+/// Room for the answers to one batch.
+fn buffers(batch: usize) -> Vec<[u8; ANSWER]> {
+    vec![[0; _]; batch]
+}
+
+/// One thread that announces: what it will send next, where the answers go, what they said.
+struct Caller<'a> {
+    store: &'a dyn TorrentRepository,
+    announces: Announces<'a>,
+    ready: Vec<Announce>,
+    /// One batch, the same every time. An announce is copied here, as a server parses packets into here: 2 ns. With whole
+    /// requests made ready beforehand, the room for peers had to move from one to the next: 5 ns.
+    requests: Vec<Request<'a>>,
+    fenced: bool,
+    rng: SplitMix64,
+    tally: Tally,
+}
+
+impl<'a> Caller<'a> {
+    fn new(
+        store: &'a dyn TorrentRepository,
+        workload: &'a Workload,
+        stream: u64,
+        fenced: bool,
+        buffers: &'a mut [[u8; ANSWER]],
+    ) -> Self {
+        let nobody = workload.announce(workload.place(0));
+        let request = |bytes: &'a mut [u8; ANSWER]| {
+            let (v4, v6) = bytes.split_at_mut(WANT * CompactV4::LEN);
+            Request::new(nobody, PeerBuffer::new(v4, v6))
+        };
+        Self {
+            store,
+            announces: workload.announces(stream),
+            ready: Vec::with_capacity(ROUND),
+            requests: buffers.iter_mut().map(request).collect(),
+            fenced,
+            rng: SplitMix64::new(stream),
+            tally: Tally::default(),
+        }
+    }
+
+    fn make_ready(&mut self) {
+        self.ready.clear();
+        self.ready.extend(self.announces.by_ref().take(ROUND));
+    }
+
+    /// Announces what is ready; answers how many only refreshed a peer.
+    fn announce(&mut self, now: Timestamp) -> usize {
+        let refreshed = self.tally.refreshed;
+        if let [request] = self.requests.as_mut_slice() {
+            for announce in &self.ready {
+                self.tally.add(self.store.announce(announce, now, &mut self.rng, &mut request.peers));
+                if self.fenced {
+                    fence(SeqCst);
+                }
+            }
+        } else {
+            for announces in self.ready.chunks(self.requests.len()) {
+                let batch = &mut self.requests[..announces.len()];
+                for (request, announce) in batch.iter_mut().zip(announces) {
+                    request.announce = *announce;
+                }
+                self.store.announce_batch(batch, now, &mut self.rng);
+                for request in batch {
+                    self.tally.add(request.answer.take().expect("a batch answers every request"));
+                }
+            }
+        }
+        self.tally.refreshed - refreshed
+    }
+
+    /// Announces what is ready, one at a time, and says how many nanoseconds each took.
+    fn announce_each(&mut self, now: impl Fn() -> Timestamp, mut took: impl FnMut(u64)) {
+        let peers = &mut self.requests[0].peers;
+        for announce in &self.ready {
+            let start = Instant::now();
+            self.store.announce(announce, now(), &mut self.rng, peers);
+            took(start.elapsed().as_nanos() as u64);
+        }
+    }
+}
+
+/// How many peers came, went and stayed, as the answers had it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    joined: u64,
+    left: u64,
+    refreshed: usize,
+}
+
+impl Tally {
+    fn add(&mut self, answer: Announced) {
+        self.joined += u64::from(answer.changes.contains(Changes::JOINED));
+        self.left += u64::from(answer.changes.contains(Changes::LEFT));
+        self.refreshed += usize::from(answer.changes == Changes::REFRESHED);
+    }
+
+    fn sum(all: impl Iterator<Item = Self>) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            joined: sum.joined + one.joined,
+            left: sum.left + one.left,
+            refreshed: sum.refreshed + one.refreshed,
+        })
+    }
+
+    /// A store that loses peers is fast for the wrong reason.
+    fn check(self, before: u64, after: u64) {
+        assert_eq!(before + self.joined, after + self.left, "the answers and the totals disagree: {self:?}");
+    }
+}
