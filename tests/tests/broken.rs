@@ -28,7 +28,7 @@ fn assert_rejected(fault: Fault) {
     let case = Case::find(fault.case()).expect("a fault names a case of the list");
     case.run(&Model::new);
     let broken = |config: &RepositoryConfig| Broken::new(fault, config);
-    // On a busy machine threads may keep missing each other, so a race gets several tries at finding its fault.
-    let rejected = (0..5).any(|_| panic::catch_unwind(AssertUnwindSafe(|| case.run(&broken))).is_err());
+    // On a busy machine threads may keep missing each other, so a race gets many tries at finding its fault.
+    let rejected = (0..20).any(|_| panic::catch_unwind(AssertUnwindSafe(|| case.run(&broken))).is_err());
     assert!(rejected, "{fault:?} passes {}", case.name);
 }

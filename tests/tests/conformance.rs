@@ -1,4 +1,5 @@
-//! Every implementation of the catalog goes through every case, and so does the oracle.
+//! Every implementation of the catalog goes through every case, and so does the oracle, with a clock of seconds and with a
+//! coarse one.
 
 use swarmkeep::{ConfigError, RepositoryConfig, TorrentRepository, catalog};
 use swarmkeep_conformance::{Model, Subject, suite};
@@ -18,6 +19,7 @@ macro_rules! suite_for_each {
 
 swarmkeep::for_each_implementation! { suite_for_each }
 suite!(model, Model::new);
+suite!(model_with_a_coarse_clock, Model::coarse);
 
 fn build(identifier: &str, config: &RepositoryConfig) -> Result<Box<dyn TorrentRepository>, ConfigError> {
     let implementation = catalog::find(&identifier.replace('_', "-")).expect("all features are on");

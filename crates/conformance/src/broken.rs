@@ -3,7 +3,7 @@
 //! A broken store is the [`Model`] with one fault around it. Most of these faults were found in stores that are in use.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     fmt, hint,
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -14,10 +14,10 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, ConfigError, Cursor, Endpoint,
-    Evicted, Families, Family, InfoHash, MemoryUse, PeerBuffer, PeerRecord, Random, Removed,
-    RepositoryConfig, Request, Restored, Retention, Role, SwarmStats, SwarmSummary, Swept, Timestamp,
-    TorrentRepository, Totals,
+    Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
+    Endpoint, Evicted, Families, Family, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random,
+    Removed, RepositoryConfig, Request, Restored, Retention, Role, SplitMix64, SwarmStats, SwarmSummary,
+    Swept, Timestamp, TorrentRepository, Totals,
 };
 
 use crate::{
@@ -62,6 +62,8 @@ faults! {
     sweep_drops_a_swarm_being_filled SweepDropsFilling => announces_survive_sweeps_of_empty_swarms;
     /// Collects expired peers, lets go of the lock, and removes them without looking again.
     sweep_drops_a_peer_being_refreshed SweepDropsRefreshed => refreshes_survive_sweeps_of_expired_peers;
+    /// Looks up all swarms of a batch, lets go of the lock, and makes the missing ones whatever has come meanwhile.
+    batch_in_two_steps BatchInTwoSteps => racing_batches_lose_nobody;
     /// Removes a known peer and inserts it again in two steps.
     announce_in_two_steps AnnounceInTwoSteps => announce_is_seen_whole_or_not_at_all;
     /// Answers with the counts from before the update.
@@ -91,7 +93,19 @@ faults! {
     /// Calls every change of a known peer a refresh and no more.
     changes_are_not_told ChangesNotTold => changes_say_what_the_announce_did;
     /// Answers all of a batch with what is true at its end.
-    batch_answers_with_the_end BatchAnswersWithTheEnd => announce_batch_does_as_single_announces_in_order;
+    batch_answers_with_the_end BatchAnswersWithTheEnd => a_batch_does_what_single_announces_do;
+    /// Selects for all of a batch when all have been updated: some are handed peers that came after them.
+    batch_selects_at_the_end BatchSelectsAtTheEnd => a_batch_does_what_single_announces_do;
+    /// Takes the second announce of an endpoint in a batch for a repetition of the first.
+    batch_skips_repeats BatchSkipsRepeats => a_batch_does_what_single_announces_do;
+    /// Lets those who leave go first, whatever they announce before in the same batch.
+    batch_does_stopped_first BatchStoppedFirst => a_batch_does_what_single_announces_do;
+    /// Leaves an answer that is there already.
+    batch_keeps_earlier_answers BatchKeepsAnswers => a_batch_does_what_single_announces_do;
+    /// Leaves the peers of an earlier announce in the buffer of one that wants nobody.
+    batch_keeps_earlier_peers BatchKeepsPeers => a_batch_does_what_single_announces_do;
+    /// Draws for all of a batch before anybody is updated.
+    batch_draws_first BatchDrawsFirst => a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done;
     /// Hands out the first peers in order, always the same.
     first_peers_in_order FirstPeers => the_same_announcer_gets_other_samples;
     /// Draws each peer anew, so that one can be drawn twice.
@@ -146,22 +160,38 @@ faults! {
     page_needs_its_info_hash PageNeedsItsInfoHash => page_follows_an_info_hash_that_is_not_there;
     /// Peers are listed by position, seeders first.
     peers_by_position PeersByPosition => peers_that_stay_are_shown_exactly_once_whatever_moves_around_them;
+    /// Lists peers with the first second of a tick of its clock: older than they are.
+    times_rounded_older TimesRoundedOlder => peers_are_listed_with_role_and_time;
+    /// Lists peers with the last second of a tick of its clock, even if that is still to come.
+    times_in_the_future TimesInTheFuture => role_and_time_are_those_of_the_last_announce;
     /// Lists every peer with the latest time of all.
     times_not_kept TimesNotKept => peers_are_listed_with_role_and_time;
     /// Gives peer details that it declares not to keep.
     details_not_declared DetailsNotDeclared => peer_details_are_kept_or_absent_as_declared;
     /// Removes peers that are exactly as old as the lifetime.
     expiry_off_by_one ExpiresEarly => a_peer_is_never_swept_while_it_is_no_older_than_the_lifetime;
+    /// Takes the beginning of a tick of its clock for the time of an announce: expires up to a tick early.
+    ages_rounded_older AgesRoundedOlder => a_peer_is_never_swept_while_it_is_no_older_than_the_lifetime;
     /// Removes peers ten seconds late, and declares a clock of whole seconds.
     expiry_late ExpiresLate => a_peer_is_swept_once_its_age_exceeds_the_lifetime_by_the_clock_resolution;
     /// Keeps time in 16 bits and compares what is left of it.
     clock_of_16_bits ClockOf16Bits => late_sweeps_make_no_expired_peer_young;
+    /// Keeps time in 8 bits, in ticks of 32 seconds, and compares what is left of it.
+    clock_of_8_bits ClockOf8Bits => late_sweeps_make_no_expired_peer_young;
+    /// Moves the base that a swarm's times are counted from when a peer announces, and not the times of the others.
+    base_moves_alone BaseMovesAlone => missing_sweeps_make_no_expired_peer_young;
+    /// Moves the base that a swarm's times are counted from, and has the others begin there.
+    ages_lost_with_the_base AgesLostWithTheBase => ages_stay_true_while_others_announce;
+    /// Has a clock that is coarser for longer lifetimes, and declares the same resolution for all.
+    resolution_of_another_lifetime ResolutionOfAnotherLifetime => every_lifetime_in_range_is_kept;
     /// Takes any lifetime.
     any_lifetime AnyLifetime => lifetimes_out_of_range_are_refused;
     /// Believes a clock that was set back.
     earlier_times_believed EarlierTimesBelieved => an_earlier_time_counts_as_the_latest_seen;
     /// A step of a sweep does the whole pass.
     sweep_ignores_its_budget SweepIgnoresBudget => a_step_of_a_sweep_visits_about_its_budget;
+    /// Drops the peers of a large swarm all at once, and says that it visited what it was meant to.
+    sweep_drops_whole_swarms SweepDropsWholeSwarms => a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold;
     /// Each caller sweeps from the start.
     sweep_from_the_start SweepFromTheStart => concurrent_sweeps_share_one_pass;
     /// A step of a sweep holds the lock to its end.
@@ -170,6 +200,8 @@ faults! {
     sweep_misses_the_last_swarm SweepMissesLast => an_expired_peer_goes_within_one_full_pass;
     /// Takes memory and never gives it back.
     memory_never_returned MemoryNeverReturned => memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot;
+    /// Gives memory back, down to a quarter of what it once took.
+    memory_returned_in_part MemoryReturnedInPart => memory_falls_to_a_tenth_when_99_of_100_swarms_expire;
     /// Keeps swarms without peers, whatever the policy.
     empty_swarms_stay EmptySwarmsStay => a_swarm_without_peers_goes_with_the_next_sweep;
     /// Drops swarms without peers, whatever the policy.
@@ -182,10 +214,28 @@ faults! {
     predicate_under_the_lock PredicateUnderLock => a_predicate_is_called_without_a_lock_held;
     /// Takes a limit that it does not keep.
     limit_not_refused LimitNotRefused => a_limit_that_is_not_declared_is_refused;
+    /// Names a least limit that it refuses as well.
+    least_limit_refused LeastLimitRefused => a_limit_that_is_too_small_is_refused_with_the_least_that_works;
     /// Declares a limit on swarms, and forgets it.
     limit_not_kept LimitNotKept => max_swarms_is_kept_under_any_flood;
     /// Drops any swarm to make room, populated or not.
     eviction_of_anything EvictsAnything => a_flood_of_made_up_info_hashes_displaces_itself;
+    /// Makes room before it lets a peer in, and none for that peer.
+    bytes_exceeded_by_a_peer BytesExceeded => max_bytes_is_kept_under_any_flood;
+    /// Does not count what it dropped for want of bytes.
+    byte_evictions_not_counted ByteEvictionsNotCounted => max_bytes_is_kept_under_any_flood;
+    /// Drops the announcer when its swarm outgrows the limit.
+    bytes_drop_the_announcer BytesDropAnnouncer => a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest;
+    /// Drops the freshest peers but the announcer when a swarm outgrows the limit.
+    bytes_drop_the_freshest BytesDropFreshest => a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest;
+    /// Drops populated swarms first for want of bytes.
+    bytes_drop_the_populated BytesDropPopulated => a_flood_displaces_itself_where_bytes_are_limited;
+    /// Never uses again what swarms took that have gone.
+    freed_bytes_stay_taken FreedBytesStayTaken => bytes_that_were_freed_are_used_before_anything_is_evicted;
+    /// Restores beyond its limit of bytes.
+    restore_ignores_bytes RestoreIgnoresBytes => max_bytes_holds_for_restored_swarms_too;
+    /// Makes room for the first newcomer of a batch only.
+    batch_makes_room_once BatchMakesRoomOnce => limits_hold_in_batches_too;
     /// Says nothing of the peers that it dropped.
     evictions_not_told EvictionsNotTold => max_peers_per_swarm_is_kept_and_the_announcer_stays;
     /// Drops the freshest peers first.
@@ -216,8 +266,8 @@ faults! {
 pub struct Broken {
     model: Model,
     fault: Fault,
-    /// Leechers that were left behind.
-    ghosts: Mutex<BTreeMap<InfoHash, u32>>,
+    /// What a fault keeps of a swarm: how many leechers were left behind, or the tick that its times are counted from.
+    notes: Mutex<BTreeMap<InfoHash, u32>>,
     /// By how much the totals are wrong, or what else a fault counts.
     drift: AtomicU64,
 }
@@ -230,7 +280,11 @@ impl Broken {
     pub fn new(fault: Fault, config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let without_limits = RepositoryConfig::new(config.hash_key());
         let built = match (fault, Model::new(config)) {
-            (Fault::LimitNotRefused, Err(ConfigError::UnsupportedLimit(_))) => Model::new(&without_limits)?,
+            (Fault::LimitNotRefused, _) if config.limits().bytes.is_some() => Model::new(&without_limits)?,
+            (Fault::ResolutionOfAnotherLifetime, _) => Model::coarse(config)?,
+            (Fault::LeastLimitRefused, Err(ConfigError::Limit { what, given, least })) => {
+                return Err(ConfigError::Limit { what, given, least: least.max(2) - 1 });
+            }
             (Fault::AnyLifetime, Err(ConfigError::Lifetime { given, .. })) => {
                 Model::new(&without_limits.lifetime(Duration::from_secs(given.as_secs().max(1))))?
             }
@@ -241,10 +295,11 @@ impl Broken {
             Fault::ExpiresEarly => state.lifetime_secs -= 1,
             Fault::ExpiresLate => state.lifetime_secs += 10,
             Fault::LimitNotKept => state.limits.swarms = None,
+            Fault::BytesExceeded => state.limits.bytes = state.limits.bytes.map(|most| most + 32),
             _ => {}
         }
         drop(state);
-        Ok(Self { model: built, fault, ghosts: Mutex::default(), drift: AtomicU64::new(0) })
+        Ok(Self { model: built, fault, notes: Mutex::default(), drift: AtomicU64::new(0) })
     }
 
     fn is(&self, fault: Fault) -> bool {
@@ -256,8 +311,9 @@ impl Broken {
         self.model.state()
     }
 
-    /// What a fault does before the step of an announce, with no lock held in between.
-    fn before(&self, told: &mut Announce) {
+    /// What a fault does before the step of an announce, with no lock held in between, and whom it drops.
+    fn before(&self, told: &mut Announce) -> Evicted {
+        let mut evicted = Evicted::default();
         let (torrent, stopped) = (told.info_hash, told.event == AnnounceEvent::Stopped);
         match self.fault {
             Fault::GetThenInsert if !stopped => {
@@ -285,8 +341,15 @@ impl Broken {
                 let full = state.limits.swarms.is_some_and(|most| state.swarms.len() >= most);
                 if full && !state.swarms.contains_key(&torrent) {
                     let victim = *state.swarms.keys().next().expect("it is full");
-                    state.totals.evicted.peers += state.remove(&victim).map_or(0, |stats| stats.peers());
-                    state.totals.evicted.swarms += 1;
+                    state.evict(&victim, &mut evicted);
+                }
+            }
+            Fault::BytesDropPopulated => {
+                let mut state = self.state();
+                let full = state.limits.bytes.is_some_and(|most| state.bytes() + 96 > most as u64);
+                let populated = state.swarms.iter().find(|(_, swarm)| swarm.peers.len() > 1);
+                if let Some((&victim, _)) = populated.filter(|_| full) {
+                    state.evict(&victim, &mut evicted);
                 }
             }
             Fault::UnkeyedHash => {
@@ -297,6 +360,7 @@ impl Broken {
             Fault::EarlierTimesBelieved => self.state().latest = Timestamp::default(),
             _ => {}
         }
+        evicted
     }
 
     /// What a fault makes of the update.
@@ -308,7 +372,7 @@ impl Broken {
         match self.fault {
             Fault::CountsBeforeUpdate => announced.stats = before.stats,
             Fault::LeecherLeftBehind if announced.changes.contains(Changes::PROMOTED) => {
-                *self.ghosts().entry(torrent).or_default() += 1;
+                *self.notes().entry(torrent).or_default() += 1;
             }
             Fault::SeederForEver if announced.changes.contains(Changes::DEMOTED) => {
                 state.change(torrent, |swarm| swarm.put(told.endpoint, Role::Seeder, before.latest, None));
@@ -318,6 +382,11 @@ impl Broken {
                     state.change(torrent, |swarm| swarm.put(told.endpoint, told.role(), last_announce, None));
                 }
             }
+            Fault::AgesRoundedOlder if told.event != AnnounceEvent::Stopped => {
+                let time = begin_of_tick(state.latest);
+                state.change(torrent, |swarm| swarm.put(told.endpoint, told.role(), time, None));
+            }
+            Fault::BaseMovesAlone | Fault::AgesLostWithTheBase => self.move_base(state, told),
             Fault::CompletedCountsAgain if completed && told.left == 0 && !counted => downloads += 1,
             Fault::CompletedCountsWithBytesLeft if completed && told.left > 0 => downloads += 1,
             Fault::CompletedFromUnknownIgnored if counted && before.last_announce.is_none() => downloads -= 1,
@@ -333,7 +402,14 @@ impl Broken {
                 hint::black_box(swarm.peers.values().filter(|peer| peer.role.is_seeder()).count());
             }
             Fault::EvictionsNotTold => announced.evicted = Evicted::default(),
-            Fault::DropsFreshest if announced.evicted.peers > 0 => {
+            Fault::ByteEvictionsNotCounted => {
+                state.totals.evicted.swarms -= announced.evicted.swarms;
+                state.totals.evicted.peers -= announced.evicted.peers;
+            }
+            Fault::BytesDropAnnouncer if announced.evicted.swarms == 0 && announced.evicted.peers > 0 => {
+                state.change(torrent, |swarm| swarm.remove(&told.endpoint));
+            }
+            Fault::DropsFreshest | Fault::BytesDropFreshest if announced.evicted.peers > 0 => {
                 // Puts a stale one back and takes the freshest but the announcer instead.
                 let swarm = &state.swarms[&torrent];
                 let others = swarm.peers.iter().filter(|(endpoint, _)| **endpoint != told.endpoint);
@@ -357,9 +433,33 @@ impl Broken {
             state.change(torrent, |swarm| swarm.downloaded = downloads);
             announced.stats.downloaded = downloads;
         }
-        if let Some(ghosts) = self.ghosts().get(&torrent) {
-            announced.stats.incomplete += ghosts;
+        announced.stats.incomplete += self.ghosts(&torrent);
+    }
+
+    /// What a clock of 8 bits does with those who stay when a peer announces beyond its reach.
+    fn move_base(&self, state: &mut State, told: &Announce) {
+        const TICK: u64 = 32;
+        let (latest, now) = (state.latest, (state.latest.as_secs() / TICK) as u32);
+        let mut notes = self.notes();
+        let base = notes.entry(told.info_hash).or_insert(now.saturating_sub(128));
+        if now - *base < 256 || told.event == AnnounceEvent::Stopped {
+            return;
         }
+        let by = u64::from(now - 128 - *base) * TICK;
+        *base = now - 128;
+        let swarm = &state.swarms[&told.info_hash];
+        let others = swarm.peers.iter().filter(|(endpoint, _)| **endpoint != told.endpoint);
+        let others: Vec<_> =
+            others.map(|(&endpoint, peer)| (endpoint, peer.role, peer.last_announce)).collect();
+        state.change(told.info_hash, |swarm| {
+            for (endpoint, role, last_announce) in others {
+                let shown = match self.fault {
+                    Fault::BaseMovesAlone => last_announce.saturating_add(by),
+                    _ => latest.saturating_sub(128 * TICK),
+                };
+                swarm.put(endpoint, role, shown, None);
+            }
+        });
     }
 
     /// The selection, if it is what is broken; `false` if the model's own will do.
@@ -474,8 +574,27 @@ impl Broken {
         true
     }
 
-    fn ghosts(&self) -> MutexGuard<'_, BTreeMap<InfoHash, u32>> {
-        self.ghosts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn notes(&self) -> MutexGuard<'_, BTreeMap<InfoHash, u32>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leechers of a swarm that were left behind.
+    fn ghosts(&self, info_hash: &InfoHash) -> u32 {
+        let notes = self.is(Fault::LeecherLeftBehind).then(|| self.notes());
+        notes.and_then(|notes| notes.get(info_hash).copied()).unwrap_or_default()
+    }
+
+    /// Does something, and takes what it frees for used, if that is the fault.
+    fn losing_bytes<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = self.state().bytes();
+        let result = work();
+        let mut state = self.state();
+        let freed = before.saturating_sub(state.bytes());
+        if self.is(Fault::FreedBytesStayTaken) {
+            self.drift.fetch_add(freed, SeqCst);
+            state.limits.bytes = state.limits.bytes.map(|most| most.saturating_sub(freed as usize).max(96));
+        }
+        result
     }
 
     /// Collects under the lock, and removes under another hold of it what was found, whatever has become of it.
@@ -507,8 +626,8 @@ impl Broken {
         self.model.sweep(now, policy, budget)
     }
 
-    /// Makes peers look as young as a clock of 16 bits tells.
-    fn wrap_times(&self, now: Timestamp) {
+    /// Makes peers look as young as a clock of so many bits tells that ticks every `tick` seconds.
+    fn wrap_times(&self, now: Timestamp, tick: u64, bits: u32) {
         let mut state = self.state();
         let all: Vec<_> = state
             .swarms
@@ -521,7 +640,8 @@ impl Broken {
             })
             .collect();
         for (torrent, endpoint, role, last_announce) in all {
-            let shown = now.saturating_sub(now.secs_since(last_announce) & 0xffff);
+            let ticks = now.as_secs() / tick - last_announce.as_secs() / tick;
+            let shown = now.saturating_sub((ticks & ((1 << bits) - 1)) * tick);
             state.change(torrent, |swarm| swarm.put(endpoint, role, shown, None));
         }
     }
@@ -536,10 +656,12 @@ struct Before {
 }
 
 impl Before {
-    fn of(state: &State, told: &Announce) -> Self {
+    fn of(state: &State, told: &Announce, fault: Fault) -> Self {
         let swarm = state.swarms.get(&told.info_hash);
-        let small = swarm.filter(|swarm| swarm.peers.len() <= 1000);
-        let stalest = small.and_then(|swarm| swarm.peers.iter().min_by_key(|(_, peer)| peer.last_announce));
+        let needed = matches!(fault, Fault::DropsFreshest | Fault::BytesDropFreshest);
+        let stalest = swarm
+            .filter(|_| needed)
+            .and_then(|swarm| swarm.peers.iter().min_by_key(|(_, peer)| peer.last_announce));
         Self {
             stats: swarm.map(Swarm::stats).unwrap_or_default(),
             last_announce: swarm
@@ -560,8 +682,10 @@ impl TorrentRepository for Broken {
         peers: &mut PeerBuffer<'_>,
     ) -> Announced {
         let mut told = *announce;
-        self.before(&mut told);
+        let evicted = self.before(&mut told);
         let mut state = self.state();
+        state.totals.evicted.swarms += evicted.swarms;
+        state.totals.evicted.peers += evicted.peers;
         if self.is(Fault::TotalsAfterDraw) {
             let totals = state.totals;
             let announced = state.update(&told, now);
@@ -570,8 +694,10 @@ impl TorrentRepository for Broken {
             state.totals = updated;
             return announced;
         }
-        let before = Before::of(&state, &told);
+        let before = Before::of(&state, &told, self.fault);
         let mut announced = state.update(&told, now);
+        announced.evicted.swarms += evicted.swarms;
+        announced.evicted.peers += evicted.peers;
         self.after_update(&mut state, &told, &before, &mut announced);
         if !self.select_wrongly(&state, &told, rng, peers) {
             state.select(&told, rng, peers);
@@ -580,13 +706,85 @@ impl TorrentRepository for Broken {
     }
 
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
-        for request in &mut *batch {
-            request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
+        let mut all: Vec<_> = batch.iter_mut().collect();
+        let mut done = HashSet::new();
+        match self.fault {
+            Fault::BatchStoppedFirst => {
+                all.sort_by_key(|request| request.announce.event != AnnounceEvent::Stopped);
+            }
+            Fault::BatchInTwoSteps => {
+                let unknown = |request: &&mut Request<'_>| {
+                    let missing = !self.state().swarms.contains_key(&request.announce.info_hash);
+                    (missing && request.announce.event != AnnounceEvent::Stopped)
+                        .then_some(request.announce.info_hash)
+                };
+                let mut missing: HashSet<_> = all.iter().filter_map(unknown).collect();
+                let_others_in();
+                for request in &mut all {
+                    if missing.remove(&request.announce.info_hash) {
+                        self.state().remove(&request.announce.info_hash);
+                    }
+                    request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
+                }
+                return;
+            }
+            Fault::BatchDrawsFirst => {
+                let draws = |request: &&mut Request<'_>| {
+                    let state = self.state();
+                    let swarm = state.swarms.get(&request.announce.info_hash);
+                    let eligible = swarm.map_or(0, |swarm| eligible(swarm, &request.announce).len());
+                    request.announce.want > 0 && eligible > request.announce.want
+                };
+                let seed = all.iter().filter(|request| draws(request)).fold(0, |_, _| rng.next_u64());
+                let mut drawn = SplitMix64::new(seed);
+                for request in all {
+                    request.answer =
+                        Some(self.announce(&request.announce, now, &mut drawn, &mut request.peers));
+                }
+                return;
+            }
+            Fault::BatchMakesRoomOnce => {
+                let limits = self.state().limits;
+                for request in all {
+                    request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
+                    self.state().limits = Limits::default();
+                }
+                self.state().limits = limits;
+                return;
+            }
+            _ => {}
         }
-        if self.is(Fault::BatchAnswersWithTheEnd) {
-            for request in batch {
-                let stats = self.scrape(&request.announce.info_hash);
-                request.answer.as_mut().expect("answered above").stats = stats;
+        for request in &mut all {
+            let announce = request.announce;
+            let repeated = !done.insert((announce.info_hash, announce.endpoint));
+            if self.is(Fault::BatchSkipsRepeats) && repeated {
+                let (stats, state) = (self.scrape(&announce.info_hash), self.state());
+                request.peers.clear();
+                if state.swarms.contains_key(&announce.info_hash) {
+                    state.select(&announce, rng, &mut request.peers);
+                }
+                request.answer = Some(Announced::new(stats, Changes::REFRESHED));
+                continue;
+            }
+            let (mut nobody, answered) = (PeerBuffer::new(&mut [], &mut []), request.answer);
+            let leave = self.is(Fault::BatchKeepsPeers) && announce.want == 0;
+            let peers = if leave { &mut nobody } else { &mut request.peers };
+            request.answer = Some(self.announce(&announce, now, rng, peers));
+            if self.is(Fault::BatchKeepsAnswers) && answered.is_some() {
+                request.answer = answered;
+            }
+        }
+        for request in all {
+            let answer = request.answer.as_mut().expect("answered above");
+            match self.fault {
+                Fault::BatchAnswersWithTheEnd => answer.stats = self.scrape(&request.announce.info_hash),
+                Fault::BatchSelectsAtTheEnd => {
+                    let state = self.state();
+                    if state.swarms.contains_key(&request.announce.info_hash) {
+                        state.select(&request.announce, rng, &mut request.peers);
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -596,7 +794,7 @@ impl TorrentRepository for Broken {
             self.state().change(*info_hash, |_| ());
         }
         let mut stats = self.model.scrape(info_hash);
-        stats.incomplete += self.ghosts().get(info_hash).copied().unwrap_or_default();
+        stats.incomplete += self.ghosts(info_hash);
         stats
     }
 
@@ -666,8 +864,14 @@ impl TorrentRepository for Broken {
         if !self.is(Fault::PeersByPosition) || from.is_end() {
             let (start, next) = (out.len(), self.model.peers(info_hash, from, limit, out));
             let latest = self.state().latest;
-            if self.is(Fault::TimesNotKept) {
-                out[start..].iter_mut().for_each(|record| record.last_announce = latest);
+            for record in &mut out[start..] {
+                let begin = begin_of_tick(record.last_announce);
+                match self.fault {
+                    Fault::TimesNotKept => record.last_announce = latest,
+                    Fault::TimesRoundedOlder => record.last_announce = begin,
+                    Fault::TimesInTheFuture => record.last_announce = begin.saturating_add(TICK_SECS - 1),
+                    _ => {}
+                }
             }
             return next;
         }
@@ -691,10 +895,23 @@ impl TorrentRepository for Broken {
             Fault::SweepDropsFilling | Fault::SweepDropsRefreshed => {
                 self.sweep_in_two_holds(now, policy, budget)
             }
-            Fault::ClockOf16Bits => {
-                self.wrap_times(now);
+            Fault::ClockOf16Bits | Fault::ClockOf8Bits => {
+                let (tick, bits) = if self.is(Fault::ClockOf16Bits) { (1, 16) } else { (32, 8) };
+                self.wrap_times(now, tick, bits);
                 self.model.sweep(now, policy, budget)
             }
+            Fault::SweepDropsWholeSwarms => {
+                let mut state = self.state();
+                let oldest = state.latest.max(now).saturating_sub(state.lifetime_secs);
+                let expired = |swarm: &Swarm| swarm.peers.values().all(|peer| peer.last_announce < oldest);
+                let large = state.swarms.iter().find(|(_, swarm)| swarm.peers.len() > 1000 && expired(swarm));
+                let Some((&large, _)) = large else { return state.sweep(now, policy, budget.get()) };
+                let expired = state.remove(&large).map_or(0, |stats| stats.peers());
+                let mut swept = Swept::default();
+                (swept.visited, swept.expired, swept.swarms_removed) = (budget.get() as u64, expired, 1);
+                swept
+            }
+            Fault::FreedBytesStayTaken => self.losing_bytes(|| self.model.sweep(now, policy, budget)),
             Fault::EarlierTimesBelieved => {
                 self.state().latest = Timestamp::default();
                 self.model.sweep(now, policy, budget)
@@ -720,7 +937,7 @@ impl TorrentRepository for Broken {
     }
 
     fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-        let removed = self.model.remove(info_hash);
+        let removed = self.losing_bytes(|| self.model.remove(info_hash));
         if self.is(Fault::RemoveKeepsTotals) {
             self.drift.fetch_add(removed.is_some().into(), SeqCst);
         }
@@ -750,7 +967,7 @@ impl TorrentRepository for Broken {
                 drop(held);
                 self.model.remove_where(&|info_hash| named.contains(info_hash), from, budget)
             }
-            _ => self.model.remove_where(forbidden, from, budget),
+            _ => self.losing_bytes(|| self.model.remove_where(forbidden, from, budget)),
         }
     }
 
@@ -782,7 +999,12 @@ impl TorrentRepository for Broken {
             _ => {}
         }
         let before = self.scrape(&swarm.info_hash).downloaded;
+        let limit = self.state().limits.bytes;
+        if self.is(Fault::RestoreIgnoresBytes) {
+            self.state().limits.bytes = None;
+        }
         let restored = self.model.restore(swarm, &peers, now);
+        self.state().limits.bytes = limit;
         if self.is(Fault::RestoreAddsDownloads) {
             self.model.add_downloads(&swarm.info_hash, before);
         }
@@ -799,13 +1021,29 @@ impl TorrentRepository for Broken {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = self.model.capabilities();
         capabilities.keeps_peer_details &= !self.is(Fault::DetailsNotDeclared);
+        match self.fault {
+            Fault::LimitNotRefused => capabilities.bounded.remove(BoundedBy::BYTES),
+            Fault::ClockOf8Bits => capabilities.clock_resolution_secs = 31,
+            Fault::AgesRoundedOlder
+            | Fault::TimesRoundedOlder
+            | Fault::TimesInTheFuture
+            | Fault::ResolutionOfAnotherLifetime => capabilities.clock_resolution_secs = TICK_SECS - 1,
+            _ => {}
+        }
         capabilities
     }
 
     fn memory(&self) -> MemoryUse {
         let mut memory = self.model.memory();
-        if self.is(Fault::MemoryNeverReturned) {
-            memory.bytes = memory.bytes.max(self.drift.fetch_max(memory.bytes, SeqCst));
+        match self.fault {
+            Fault::MemoryNeverReturned => {
+                memory.bytes = memory.bytes.max(self.drift.fetch_max(memory.bytes, SeqCst));
+            }
+            Fault::MemoryReturnedInPart => {
+                memory.bytes = memory.bytes.max(self.drift.fetch_max(memory.bytes, SeqCst) / 4);
+            }
+            Fault::FreedBytesStayTaken => memory.bytes += self.drift.load(SeqCst),
+            _ => {}
         }
         memory
     }
@@ -815,6 +1053,13 @@ impl fmt::Debug for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Broken({:?})", self.fault)
     }
+}
+
+/// A tick of those clocks here that are coarse, with a lifetime of half an hour a hundredth of it.
+const TICK_SECS: u64 = 18;
+
+fn begin_of_tick(time: Timestamp) -> Timestamp {
+    time.saturating_sub(time.as_secs() % TICK_SECS)
 }
 
 /// Sleeps, if only for a moment, so that whoever waits for the lock gets it.

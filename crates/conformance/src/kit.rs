@@ -63,6 +63,18 @@ pub(crate) fn capabilities(subject: &dyn Subject) -> Capabilities {
     build(subject).capabilities()
 }
 
+/// By how many seconds a peer may outlive its lifetime in `store`. It may depend on the lifetime, so the store that is
+/// under test is asked, and no other.
+pub(crate) fn resolution(store: &Store) -> u64 {
+    store.capabilities().clock_resolution_secs
+}
+
+/// Seconds at which a story may begin, so that a clock of that resolution has its ticks at all places, or at many.
+pub(crate) fn phases(resolution: u64) -> impl Iterator<Item = u64> {
+    let more = (1..=8).map(move |n| n * (resolution / 8)).filter(|&phase| phase > 20);
+    (0..=20.min(resolution + 9)).chain(more)
+}
+
 /// A store with limits of the kinds `needs`; `None` if it does not declare them, after it was seen to refuse them.
 pub(crate) fn bounded(subject: &dyn Subject, needs: BoundedBy, config: &RepositoryConfig) -> Option<Store> {
     let missing = needs - capabilities(subject).bounded;
@@ -221,6 +233,30 @@ impl Store {
         members
     }
 
+    /// Asserts that `record` shows a peer that announced at `told`: never older than it is, younger by no more than the
+    /// resolution of the store's clock, and not from the future.
+    pub(crate) fn assert_time(&self, record: &PeerRecord, told: Timestamp, latest: Timestamp) {
+        let (listed, resolution) = (record.last_announce, resolution(self));
+        let younger = listed.secs_since(told);
+        assert!(
+            listed >= told,
+            "{} is listed {} s older than it is",
+            record.endpoint,
+            told.secs_since(listed)
+        );
+        assert!(
+            younger <= resolution,
+            "{} is listed {younger} s younger than it is, with a clock of {resolution}",
+            record.endpoint
+        );
+        assert!(
+            listed <= latest,
+            "{} is listed {} s later than the latest time told",
+            record.endpoint,
+            listed.secs_since(latest)
+        );
+    }
+
     /// All swarms by info hash; each must be shown once.
     pub(crate) fn summaries(&self) -> BTreeMap<InfoHash, SwarmStats> {
         let all = self.swarms();
@@ -274,6 +310,27 @@ pub(crate) fn within<T: Send + 'static>(
         Ok(Ok(result)) => result,
         Ok(Err(panicked)) => panic::resume_unwind(panicked),
         Err(_) => panic!("{what}: not done after {limit:?}"),
+    }
+}
+
+/// A generator that panics when it is asked for the number after the first `good` ones.
+pub(crate) struct Panicking {
+    pub(crate) good: u32,
+}
+
+impl Panicking {
+    /// What its panic says.
+    pub(crate) const TEXT: &str = "the caller's generator";
+}
+
+impl Random for Panicking {
+    fn next_u64(&mut self) -> u64 {
+        if self.good == 0 {
+            // Unlike `panic!`, this reports nothing on the terminal.
+            panic::resume_unwind(Box::new(Self::TEXT));
+        }
+        self.good -= 1;
+        0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(self.good.into())
     }
 }
 

@@ -67,7 +67,10 @@ list! {
         download_counts_saturate [5]
         changes_say_what_the_announce_did [1 3 5]
         swarms_are_apart [1]
-        announce_batch_does_as_single_announces_in_order [1]
+    }
+    batches {
+        a_batch_does_what_single_announces_do [1 3 4 5 7 8 9 11]
+        a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done [23]
     }
     selecting {
         announce_hands_out_at_most_want_distinct_peers_of_the_swarm [7]
@@ -124,14 +127,17 @@ list! {
         every_lifetime_in_range_is_kept [16]
         late_sweeps_make_no_expired_peer_young [16]
         missing_sweeps_make_no_expired_peer_young [16]
+        ages_stay_true_while_others_announce [15 16]
         an_earlier_time_counts_as_the_latest_seen [3 16]
         a_peer_that_announces_while_a_sweep_runs_survives_it [17]
         an_expired_peer_goes_within_one_full_pass [18]
         a_sweep_says_what_it_removed [18]
         a_step_of_a_sweep_visits_about_its_budget [18]
+        a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold [18]
         concurrent_sweeps_share_one_pass [18]
         a_sweep_holds_no_lock_for_long_even_in_a_large_swarm [18]
         memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot [18]
+        memory_falls_to_a_tenth_when_99_of_100_swarms_expire [18]
         a_swarm_without_peers_goes_with_the_next_sweep [19]
         a_swarm_without_peers_stays_for_its_downloads_if_the_policy_says_so [19]
         remove_says_what_was_there [20]
@@ -141,6 +147,7 @@ list! {
     }
     bounds {
         a_limit_that_is_not_declared_is_refused [21]
+        a_limit_that_is_too_small_is_refused_with_the_least_that_works [21]
         a_store_without_limits_evicts_nobody [21]
         max_swarms_is_kept_under_any_flood [21]
         a_flood_of_made_up_info_hashes_displaces_itself [21]
@@ -149,8 +156,13 @@ list! {
         max_peers_per_swarm_is_kept_and_the_announcer_stays [21]
         the_stalest_peers_are_dropped_first [21]
         max_bytes_is_kept_under_any_flood [21]
-        limits_hold_for_restored_swarms_too [21]
+        a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest [21]
+        a_flood_displaces_itself_where_bytes_are_limited [21]
+        limits_hold_for_restored_swarms_too [21 24]
+        max_bytes_holds_for_restored_swarms_too [21 24]
+        limits_hold_in_batches_too [21]
         room_that_was_freed_is_used_before_anything_is_evicted [21]
+        bytes_that_were_freed_are_used_before_anything_is_evicted [21]
     }
     hostile {
         info_hashes_with_equal_first_bytes_cost_no_more [22]
@@ -183,6 +195,7 @@ list! {
         announces_survive_removals_of_other_swarms [6]
         announces_survive_evictions_of_others [6 21]
         a_hot_swarm_keeps_every_peer [6]
+        racing_batches_lose_nobody [6]
         totals_are_exact_after_concurrent_work [13]
         walk_and_page_show_what_stays_while_threads_change_the_rest [14]
     }

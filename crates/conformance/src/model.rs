@@ -17,9 +17,10 @@ use swarmkeep::{
 /// A store that is right rather than fast: everything under one mutex, in maps of the standard library. What any other
 /// store answers is compared with what this one answers.
 ///
-/// It keeps limits on swarms and on peers a swarm, and refuses one on bytes.
+/// It keeps every limit: bytes as it accounts for them, 64 a swarm and 32 a peer, which is not what the maps take.
 pub struct Model {
     state: Mutex<State>,
+    capabilities: Capabilities,
 }
 
 impl Model {
@@ -29,21 +30,39 @@ impl Model {
     /// An empty store.
     ///
     /// # Errors
-    /// [`ConfigError`] if bytes are limited, or the lifetime is not whole seconds.
+    /// [`ConfigError`] if the lifetime is not whole seconds, or a limit leaves no room for a single peer.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
-        let limits = config.limits();
-        if limits.bytes.is_some() {
-            return Err(ConfigError::UnsupportedLimit("bytes"));
-        }
-        let lifetime_secs = config.lifetime_secs(Self::CAPABILITIES.longest_lifetime_secs)?;
-        Ok(Self { state: Mutex::new(State::new(lifetime_secs, limits)) })
+        Self::with_clock(config, |_| Clock::OF_SECONDS)
     }
 
-    pub(crate) const CAPABILITIES: Capabilities = Capabilities::new(LongestHold::Visits(Self::VISITS_A_HOLD))
-        .with_peer_details()
-        .with_page_cost(PageCost::Ordered)
-        .with_bounds(BoundedBy::SWARMS.union(BoundedBy::PEERS_PER_SWARM))
-        .with_clock(0, u64::MAX);
+    /// The same with a clock whose ticks are a hundredth of the lifetime: what the suite must accept of a store that packs
+    /// its times.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    #[doc(hidden)]
+    pub fn coarse(config: &RepositoryConfig) -> Result<Self, ConfigError> {
+        Self::with_clock(config, |lifetime_secs| Clock::new(lifetime_secs.div_ceil(100)))
+    }
+
+    fn with_clock(config: &RepositoryConfig, clock: impl Fn(u64) -> Clock) -> Result<Self, ConfigError> {
+        let limits = config.limits();
+        let (swarms, peers) = (("swarms", limits.swarms, 1), ("peers a swarm", limits.peers_per_swarm, 1));
+        let bytes = ("bytes", limits.bytes, (State::SWARM_BYTES + State::PEER_BYTES) as usize);
+        for (what, limit, least) in [swarms, peers, bytes] {
+            if let Some(given) = limit.filter(|given| *given < least) {
+                return Err(ConfigError::Limit { what, given, least });
+            }
+        }
+        let lifetime_secs = config.lifetime_secs(u64::MAX)?;
+        let clock = clock(lifetime_secs);
+        let capabilities = Capabilities::new(LongestHold::Visits(Self::VISITS_A_HOLD))
+            .with_peer_details()
+            .with_page_cost(PageCost::Ordered)
+            .with_bounds(BoundedBy::all())
+            .with_clock(clock.resolution_secs(), u64::MAX);
+        Ok(Self { state: Mutex::new(State::new(lifetime_secs, clock, limits)), capabilities })
+    }
 
     /// The state, also after a caller's generator has panicked in the middle of an announce: nothing is drawn before
     /// all is updated, so it is whole.
@@ -107,13 +126,10 @@ impl TorrentRepository for Model {
             return from;
         }
         let end = out.len() + limit.min(Self::VISITS_A_HOLD);
-        if let Some(swarm) = self.state().swarms.get(info_hash) {
-            out.extend(
-                swarm
-                    .behind(endpoint_of(from))
-                    .take(end - out.len())
-                    .map(|(&endpoint, peer)| peer.record(endpoint)),
-            );
+        let state = self.state();
+        if let Some(swarm) = state.swarms.get(info_hash) {
+            let behind = swarm.behind(endpoint_of(from)).take(end - out.len());
+            out.extend(behind.map(|(&endpoint, peer)| peer.record(endpoint, state.latest)));
         }
         match out.last() {
             Some(last) if out.len() == end => Cursor::after(last.endpoint.as_bytes()),
@@ -162,22 +178,56 @@ impl TorrentRepository for Model {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Self::CAPABILITIES
+        self.capabilities
     }
 
     fn memory(&self) -> MemoryUse {
-        let totals = self.totals();
-        MemoryUse::estimated(totals.swarms * 400 + totals.peers() * 300)
+        MemoryUse::estimated(self.state().bytes())
+    }
+}
+
+/// What the times of peers are rounded to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    tick_secs: u64,
+}
+
+impl Clock {
+    const OF_SECONDS: Self = Self::new(1);
+    /// How far into a tick the epoch is: a story that begins at a round number does not begin with a tick.
+    const PHASE: u64 = 5;
+
+    const fn new(tick_secs: u64) -> Self {
+        Self { tick_secs }
+    }
+
+    const fn resolution_secs(self) -> u64 {
+        self.tick_secs - 1
+    }
+
+    /// Seconds since the tick of `time` began.
+    const fn into_tick(self, time: Timestamp) -> u64 {
+        (time.as_secs() % self.tick_secs + Self::PHASE) % self.tick_secs
+    }
+
+    pub(crate) const fn begin(self, time: Timestamp) -> Timestamp {
+        time.saturating_sub(self.into_tick(time))
+    }
+
+    /// The last second of the tick of `time`: a peer may look younger than it is, never older.
+    pub(crate) const fn end(self, time: Timestamp) -> Timestamp {
+        time.saturating_add(self.tick_secs - 1 - self.into_tick(time))
     }
 }
 
 /// What the lock protects. Each method is one atomic step.
 pub(crate) struct State {
     pub(crate) lifetime_secs: u64,
+    pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) latest: Timestamp,
     pub(crate) swarms: BTreeMap<InfoHash, Swarm>,
-    /// The swarms with what they are worth, the one to drop first in front. Kept only where swarms are limited.
+    /// The swarms with what they are worth, the one to drop first in front. Kept only where swarms or bytes are limited.
     ranks: BTreeSet<(Worth, InfoHash)>,
     pub(crate) totals: Totals,
     pub(crate) sweep: Position,
@@ -191,9 +241,15 @@ pub(crate) type Position = Option<(InfoHash, Option<Endpoint>)>;
 type Worth = (bool, Timestamp);
 
 impl State {
-    pub(crate) fn new(lifetime_secs: u64, limits: Limits) -> Self {
+    /// What a swarm is accounted with.
+    const SWARM_BYTES: u64 = 64;
+    /// What a peer is accounted with.
+    const PEER_BYTES: u64 = 32;
+
+    fn new(lifetime_secs: u64, clock: Clock, limits: Limits) -> Self {
         Self {
             lifetime_secs,
+            clock,
             limits,
             latest: Timestamp::default(),
             swarms: BTreeMap::new(),
@@ -206,6 +262,7 @@ impl State {
     /// The first half of an announce: changes the announcing peer, and counts.
     pub(crate) fn update(&mut self, announce: &Announce, now: Timestamp) -> Announced {
         let (now, info_hash, limits) = (self.advance(now), announce.info_hash, self.limits);
+        let seen = self.clock.end(now);
         let known = self.swarms.contains_key(&info_hash);
         let mut evicted = Evicted::default();
         if announce.event == AnnounceEvent::Stopped {
@@ -216,11 +273,14 @@ impl State {
             evicted = self.make_room();
         }
         let (mut changes, dropped) = self.change(info_hash, |swarm| {
-            let changes = swarm.announce(announce, now);
+            let changes = swarm.announce(announce, seen);
             (changes, swarm.drop_stalest_but(announce.endpoint, limits.peers_per_swarm))
         });
         changes.set(Changes::CREATED, !known);
         evicted.peers += dropped;
+        let shed = self.shed_bytes(info_hash, announce.endpoint);
+        evicted.swarms += shed.swarms;
+        evicted.peers += shed.peers;
         self.totals.evicted.swarms += evicted.swarms;
         self.totals.evicted.peers += evicted.peers;
         Announced::new(self.swarms[&info_hash].stats(), changes).evicting(evicted)
@@ -242,7 +302,7 @@ impl State {
 
     /// Visits up to `visits` peers and swarms from where the last step stopped.
     pub(crate) fn sweep(&mut self, now: Timestamp, policy: Retention, visits: usize) -> Swept {
-        let oldest = self.advance(now).saturating_sub(self.lifetime_secs);
+        let oldest = self.oldest(now);
         let mut swept = Swept::default();
         while swept.visited < visits as u64 {
             let (info_hash, after) = match self.sweep {
@@ -287,8 +347,7 @@ impl State {
     }
 
     fn restore(&mut self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
-        let now = self.advance(now);
-        let oldest = now.saturating_sub(self.lifetime_secs);
+        let (now, oldest) = (self.advance(now), self.oldest(now));
         let mut restored = Restored::default();
         let (alive, expired): (Vec<_>, Vec<&PeerRecord>) =
             peers.iter().partition(|peer| peer.last_announce >= oldest);
@@ -296,22 +355,28 @@ impl State {
         if alive.is_empty() && swarm.stats.downloaded == 0 {
             return restored;
         }
+        let known = self.swarms.contains_key(&swarm.info_hash);
         let full = self.limits.swarms.is_some_and(|most| self.swarms.len() >= most);
-        if full && !self.swarms.contains_key(&swarm.info_hash) {
+        let needed = if known { 0 } else { Self::SWARM_BYTES };
+        let left = self.limits.bytes.map_or(u64::MAX, |most| (most as u64).saturating_sub(self.bytes()));
+        if !known && (full || left < needed) {
             restored.refused = alive.len() as u64;
             return restored;
         }
-        let most = self.limits.peers_per_swarm.unwrap_or(usize::MAX);
+        let (most, room) =
+            (self.limits.peers_per_swarm.unwrap_or(usize::MAX), (left - needed) / Self::PEER_BYTES);
+        let clock = self.clock;
         self.change(swarm.info_hash, |into| {
             into.downloaded = into.downloaded.max(swarm.stats.downloaded);
             for peer in alive {
                 if into.peers.contains_key(&peer.endpoint) {
                     restored.known += 1;
-                } else if into.peers.len() >= most {
+                } else if into.peers.len() >= most || restored.added >= room {
                     restored.refused += 1;
                 } else {
                     restored.added += 1;
-                    into.put(peer.endpoint, peer.role, peer.last_announce.min(now), peer.details);
+                    let seen = clock.end(peer.last_announce.min(now));
+                    into.put(peer.endpoint, peer.role, seen, peer.details);
                     // It lived long enough to be in a snapshot, which a flood is not meant to.
                     into.populated = true;
                 }
@@ -326,6 +391,12 @@ impl State {
         self.latest
     }
 
+    /// The earliest that a peer may have announced and be alive.
+    fn oldest(&mut self, now: Timestamp) -> Timestamp {
+        let oldest = self.advance(now).saturating_sub(self.lifetime_secs);
+        self.clock.begin(oldest)
+    }
+
     /// Changes one swarm, which is made if there is none, and with it what is kept beside it.
     pub(crate) fn change<R>(&mut self, info_hash: InfoHash, change: impl FnOnce(&mut Swarm) -> R) -> R {
         let swarms_before = self.swarms.len();
@@ -333,7 +404,7 @@ impl State {
         self.totals = swarm.counted(self.totals, |total, peers| total - peers);
         self.ranks.remove(&(swarm.worth(), info_hash));
         let result = change(swarm);
-        if self.limits.swarms.is_some() {
+        if self.limits.swarms.is_some() || self.limits.bytes.is_some() {
             self.ranks.insert((swarm.worth(), info_hash));
         }
         self.totals = swarm.counted(self.totals, |total, peers| total + peers);
@@ -346,11 +417,42 @@ impl State {
         let mut evicted = Evicted::default();
         while self.limits.swarms.is_some_and(|most| self.swarms.len() >= most) {
             let Some(&(_, info_hash)) = self.ranks.first() else { break };
-            evicted.swarms += 1;
-            evicted.peers += self.swarms[&info_hash].peers.len() as u64;
-            self.remove(&info_hash);
+            self.evict(&info_hash, &mut evicted);
         }
         evicted
+    }
+
+    /// Drops what is worth least while too many bytes are taken: swarms but that of the announcer, or the stalest peers of
+    /// that one where it takes more than half of all.
+    fn shed_bytes(&mut self, info_hash: InfoHash, announcer: Endpoint) -> Evicted {
+        let mut evicted = Evicted::default();
+        while let Some(most) = self.limits.bytes.filter(|most| self.bytes() > *most as u64) {
+            let other = self.ranks.iter().map(|&(_, other)| other).find(|other| *other != info_hash);
+            let own = self.swarms[&info_hash].peers.len() as u64;
+            match other {
+                Some(other) if own <= 1 || 2 * own * Self::PEER_BYTES <= most as u64 => {
+                    self.evict(&other, &mut evicted);
+                }
+                _ if own > 1 => {
+                    let left = Some(own as usize - 1);
+                    evicted.peers += self.change(info_hash, |swarm| swarm.drop_stalest_but(announcer, left));
+                }
+                _ => break,
+            }
+        }
+        evicted
+    }
+
+    pub(crate) fn evict(&mut self, info_hash: &InfoHash, evicted: &mut Evicted) {
+        if let Some(stats) = self.remove(info_hash) {
+            evicted.swarms += 1;
+            evicted.peers += stats.peers();
+        }
+    }
+
+    /// What all of it is accounted with.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.totals.swarms * Self::SWARM_BYTES + self.totals.peers() * Self::PEER_BYTES
     }
 }
 
@@ -378,8 +480,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    fn record(&self, endpoint: Endpoint) -> PeerRecord {
-        PeerRecord { endpoint, role: self.role, last_announce: self.last_announce, details: self.details }
+    /// The peer as listed when `latest` was the latest time told: nobody has announced later.
+    fn record(&self, endpoint: Endpoint, latest: Timestamp) -> PeerRecord {
+        let last_announce = self.last_announce.min(latest);
+        PeerRecord { endpoint, role: self.role, last_announce, details: self.details }
     }
 }
 
@@ -551,7 +655,8 @@ impl Eligible<'_> {
 
     /// `count` of them: all, or a window at a random place of the row, closed to a ring.
     fn draw(&self, count: usize, rng: &mut dyn Random, mut take: impl FnMut(Endpoint)) {
-        let start = if count < self.len() { rng.below(self.len()) } else { 0 };
+        // Nothing is drawn where there is no choice.
+        let start = if 0 < count && count < self.len() { rng.below(self.len()) } else { 0 };
         for offset in 0..count {
             take(self.get((start + offset) % self.len()));
         }

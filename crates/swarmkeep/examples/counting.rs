@@ -5,9 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, Cursor, HashKey, InfoHash, MemoryUse,
-    Packed, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request, Restored, Retention,
-    SplitMix64, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    Announce, AnnounceEvent, Announced, Changes, HashKey, InfoHash, Packed, PeerBuffer, Random,
+    RepositoryConfig, Request, SplitMix64, Timestamp, TorrentRepository, forward_repository,
 };
 
 /// Counts joins and finished downloads of the store inside.
@@ -48,47 +47,7 @@ impl<R: TorrentRepository> TorrentRepository for Counting<R> {
         batch.iter().filter_map(|request| request.answer.as_ref()).for_each(|answer| self.count(answer));
     }
 
-    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        self.inner.scrape(info_hash)
-    }
-    fn totals(&self) -> Totals {
-        self.inner.totals()
-    }
-    fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
-        self.inner.walk(from, limit, out)
-    }
-    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
-        self.inner.page(after, limit, out);
-    }
-    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
-        self.inner.peers(info_hash, from, limit, out)
-    }
-    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
-        self.inner.sweep(now, policy, budget)
-    }
-    fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-        self.inner.remove(info_hash)
-    }
-    fn remove_where(
-        &self,
-        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Removed {
-        self.inner.remove_where(forbidden, from, budget)
-    }
-    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
-        self.inner.restore(swarm, peers, now)
-    }
-    fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        self.inner.add_downloads(info_hash, earlier)
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    fn memory(&self) -> MemoryUse {
-        self.inner.memory()
-    }
+    forward_repository! { |counting| counting.inner, except announce, announce_batch }
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -3,21 +3,18 @@
 use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc};
 
 use crate::{
-    ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
+    Capabilities, ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
     lock::{Blocks, Lock, LockFamily},
-    map::{
-        Admission, BlockingMap, BlockingSlots, Entered, LockedSlot, MapRepository, MemoryEstimate, Order,
-        SlotMap, Slots, SwarmMap, VISITS_A_HOLD, record_capabilities,
-    },
-    swarm::{RecordSwarm, Swarm},
+    map::{BlockingMap, BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots, SwarmMap},
+    swarm::RecordSwarm,
+    sweep::VISITS_A_HOLD,
 };
 
 /// A B-tree of swarms behind one lock of family `O`: an announce holds it alone.
 pub type BTreeMapRepository<O> = MapRepository<Tree<O, RecordSwarm>>;
 
 /// A B-tree of slots: a lock of family `O` around the tree, shared by announces, and one of family `E` around each swarm.
-pub type BTreeMapOfLocks<O, E> =
-    MapRepository<Slots<Tree<O, Arc<LockedSlot<RecordSwarm, E>>>, RecordSwarm, E>>;
+pub type BTreeMapOfLocks<O, E> = MapRepository<Slots<Tree<O, Arc<LockedSlot<E>>>, E>>;
 
 /// A B-tree behind a lock.
 pub struct Tree<O: LockFamily, V: Send + Sync>(O::Lock<BTreeMap<InfoHash, V>>);
@@ -28,7 +25,7 @@ impl<O: LockFamily> BTreeMapRepository<O> {
     /// # Errors
     /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
-        build(config, Tree::empty())
+        build(Tree::empty(), config)
     }
 }
 
@@ -38,25 +35,15 @@ impl<O: LockFamily, E: LockFamily> BTreeMapOfLocks<O, E> {
     /// # Errors
     /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
-        build(config, Slots::new(Tree::empty()))
+        build(Slots::new(Tree::empty()), config)
     }
 }
 
-fn build<M: SwarmMap<Swarm = RecordSwarm>>(
-    config: &RepositoryConfig,
-    map: M,
-) -> Result<MapRepository<M>, ConfigError> {
-    config.refuse_limits()?;
-    let hold = LongestHold::Visits(VISITS_A_HOLD);
-    let capabilities = record_capabilities(hold).with_page_cost(PageCost::Ordered);
-    let lifetime = config.lifetime_secs(capabilities.longest_lifetime_secs)?;
+fn build<M>(map: M, config: &RepositoryConfig) -> Result<MapRepository<M>, ConfigError> {
+    let capabilities =
+        Capabilities::new(LongestHold::Visits(VISITS_A_HOLD)).with_page_cost(PageCost::Ordered);
     // B-tree nodes are about 70 % full.
-    let estimate = MemoryEstimate {
-        swarm: size_of::<(InfoHash, RecordSwarm)>() * 10 / 7,
-        shared: 0,
-        peers: RecordSwarm::BYTES_A_PEER,
-    };
-    Ok(MapRepository::over(map, (), lifetime, capabilities, estimate))
+    MapRepository::over(map, config, capabilities, size_of::<(InfoHash, RecordSwarm)>() * 10 / 7)
 }
 
 impl<O: LockFamily, V: Send + Sync> Tree<O, V> {
@@ -86,17 +73,19 @@ impl<O: LockFamily, V: Send + Sync> fmt::Debug for Tree<O, V> {
     }
 }
 
-impl<O: LockFamily, S: Swarm> SwarmMap for Tree<O, S> {
-    type Swarm = S;
-
-    async fn read<R: Send>(&self, info_hash: &InfoHash, section: impl FnOnce(&S) -> R + Send) -> Option<R> {
+impl<O: LockFamily> SwarmMap for Tree<O, RecordSwarm> {
+    async fn read<R: Send>(
+        &self,
+        info_hash: &InfoHash,
+        section: impl FnOnce(&RecordSwarm) -> R + Send,
+    ) -> Option<R> {
         self.0.read(|tree| tree.get(info_hash).map(section)).await
     }
 
     async fn write<R: Send>(
         &self,
         info_hash: &InfoHash,
-        section: impl FnOnce(&mut S) -> R + Send,
+        section: impl FnOnce(&mut RecordSwarm) -> R + Send,
     ) -> Option<R> {
         self.0.write(|tree| tree.get_mut(info_hash).map(section)).await
     }
@@ -104,17 +93,16 @@ impl<O: LockFamily, S: Swarm> SwarmMap for Tree<O, S> {
     async fn enter<R: Send>(
         &self,
         info_hash: &InfoHash,
-        _: Admission,
-        section: impl FnOnce(Entered<'_, S>) -> R + Send,
-    ) -> Option<R> {
+        section: impl FnOnce(&mut RecordSwarm, bool) -> R + Send,
+    ) -> R {
         self.0
             .write(|tree| {
                 let mut created = false;
                 let swarm = tree.entry(*info_hash).or_insert_with(|| {
                     created = true;
-                    S::default()
+                    RecordSwarm::default()
                 });
-                Some(section(Entered { swarm, created, evicted: None }))
+                section(swarm, created)
             })
             .await
     }
@@ -122,10 +110,10 @@ impl<O: LockFamily, S: Swarm> SwarmMap for Tree<O, S> {
     async fn remove_if<R: Send>(
         &self,
         info_hash: &InfoHash,
-        condemn: impl FnOnce(&mut S) -> Option<R> + Send,
+        condemn: impl FnOnce(&RecordSwarm) -> Option<R> + Send,
     ) -> Option<R> {
         let section = |tree: &mut BTreeMap<_, _>| {
-            let result = condemn(tree.get_mut(info_hash)?)?;
+            let result = condemn(tree.get(info_hash)?)?;
             Some((result, tree.remove(info_hash)))
         };
         // The swarm is dropped here: a large one takes milliseconds to free, which is not for the lock.
@@ -137,7 +125,7 @@ impl<O: LockFamily, S: Swarm> SwarmMap for Tree<O, S> {
     }
 }
 
-impl<O: Blocks, S: Swarm> BlockingMap for Tree<O, S> {}
+impl<O: Blocks> BlockingMap for Tree<O, RecordSwarm> {}
 
 impl<O: LockFamily, T: Send + Sync> SlotMap<T> for Tree<O, Arc<T>> {
     async fn get(&self, info_hash: &InfoHash) -> Option<Arc<T>> {

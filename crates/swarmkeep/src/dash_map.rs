@@ -10,17 +10,14 @@ use dashmap::DashMap;
 use siphasher::sip::SipHasher13;
 
 use crate::{
-    ConfigError, HashKey, InfoHash, LongestHold, RepositoryConfig,
+    Capabilities, ConfigError, HashKey, InfoHash, LongestHold, RepositoryConfig,
     lock::LockFamily,
-    map::{
-        BlockingSlots, LockedSlot, MapRepository, MemoryEstimate, Order, SlotMap, Slots, keep_smallest,
-        record_capabilities,
-    },
+    map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
     swarm::RecordSwarm,
 };
 
 /// A DashMap of slots, each behind a lock of family `E`.
-pub type DashMapRepository<E> = MapRepository<Slots<HashShards<LockedSlot<RecordSwarm, E>>, RecordSwarm, E>>;
+pub type DashMapRepository<E> = MapRepository<Slots<HashShards<LockedSlot<E>>, E>>;
 
 /// A DashMap of slots. Its own order is by shard, then by info hash.
 pub struct HashShards<T>(DashMap<InfoHash, Arc<T>, KeyedHash>);
@@ -39,18 +36,15 @@ impl<E: LockFamily> DashMapRepository<E> {
     /// # Errors
     /// [`ConfigError`] if a limit is set, the lifetime is not whole seconds, or the shards are no power of two above 1.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
-        config.refuse_limits()?;
         let shards = config.shard_count().unwrap_or(DEFAULT_SHARDS);
         if !shards.is_power_of_two() || !(2..=MOST_SHARDS).contains(&shards) {
             return Err(ConfigError::Shards { given: shards, least: 2, most: MOST_SHARDS });
         }
-        let capabilities = record_capabilities(LongestHold::ShareOfSwarms(1.0 / shards as f64));
-        let lifetime = config.lifetime_secs(capabilities.longest_lifetime_secs)?;
+        let capabilities = Capabilities::new(LongestHold::ShareOfSwarms(1.0 / shards as f64));
         let map = DashMap::with_hasher_and_shard_amount(KeyedHash(config.hash_key()), shards);
         // Tables are between half and seven eighths full.
-        let swarm = size_of::<(InfoHash, usize)>() * 3 / 2 + size_of::<RecordSwarm>() + 24;
-        let estimate = MemoryEstimate { swarm, shared: 0, peers: RecordSwarm::BYTES_A_PEER };
-        Ok(Self::over(Slots::new(HashShards(map)), (), lifetime, capabilities, estimate))
+        let bytes_a_swarm = size_of::<(InfoHash, usize)>() * 3 / 2 + size_of::<RecordSwarm>() + 24;
+        Self::over(Slots::new(HashShards(map)), config, capabilities, bytes_a_swarm)
     }
 }
 
@@ -106,7 +100,10 @@ impl<T: Send + Sync> SlotMap<T> for HashShards<T> {
             Order::Ascending => {
                 for shard in 0..shards {
                     self.shard_keys(shard, after, out);
-                    keep_smallest(out, start, limit);
+                    if out.len() - start > limit {
+                        out[start..].select_nth_unstable(limit);
+                        out.truncate(start + limit);
+                    }
                 }
                 out[start..].sort_unstable();
             }

@@ -37,6 +37,7 @@ pub mod skip_map;
 pub mod swarm;
 mod sweep;
 mod time;
+mod totals;
 
 pub use announce::{Announce, Announced, Changes, Evicted, Families, PeerBuffer, Request, Role, Section};
 pub use asynchronous::{Answer, AsyncTorrentRepository, Immediate, Unavailable};

@@ -10,62 +10,54 @@ use std::{
     marker::PhantomData,
     mem,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
     task::{Context, Poll, Waker},
     thread,
 };
 
 use crate::{
-    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, Cursor, Evicted, Family, InfoHash,
-    LongestHold, MemoryUse, PeerBuffer, PeerRecord, Random, Removed, Request, Restored, Retention, Role,
+    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, ConfigError, Cursor, InfoHash,
+    MemoryUse, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request, Restored, Retention,
     SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
     asynchronous::async_repository,
+    forward_repository,
     lock::{Blocks, Lock, LockFamily},
-    swarm::{NotRestored, Population, Swarm, Update},
-    sweep::{Next, Pass},
+    swarm::RecordSwarm,
+    sweep::{Next, Pass, VISITS_A_HOLD},
     time::LatestTime,
+    totals::{AtomicTotals, Population},
 };
-
-/// How many peers or swarms are visited while one lock is held: at about 100 ns a cold visit, some 25 µs.
-pub(crate) const VISITS_A_HOLD: usize = 256;
 
 /// A map from info hashes to swarms that many threads share. Sections run alone in their swarm (those of `read` may share
 /// it) and never wait.
 pub trait SwarmMap: Send + Sync {
-    /// The peers of one torrent.
-    type Swarm: Swarm;
-
     /// Runs `section` on a swarm, if there is one.
     fn read<R: Send>(
         &self,
         info_hash: &InfoHash,
-        section: impl FnOnce(&Self::Swarm) -> R + Send,
+        section: impl FnOnce(&RecordSwarm) -> R + Send,
     ) -> impl Future<Output = Option<R>> + Send;
 
     /// Runs `section` on a swarm that it may change, if there is one.
     fn write<R: Send>(
         &self,
         info_hash: &InfoHash,
-        section: impl FnOnce(&mut Self::Swarm) -> R + Send,
+        section: impl FnOnce(&mut RecordSwarm) -> R + Send,
     ) -> impl Future<Output = Option<R>> + Send;
 
-    /// Runs `section` on a swarm, which is made if there is none; nothing happens if it cannot be.
+    /// Runs `section` on a swarm, which is made if there is none; `section` is told whether it was.
     fn enter<R: Send>(
         &self,
         info_hash: &InfoHash,
-        admission: Admission,
-        section: impl FnOnce(Entered<'_, Self::Swarm>) -> R + Send,
-    ) -> impl Future<Output = Option<R>> + Send;
+        section: impl FnOnce(&mut RecordSwarm, bool) -> R + Send,
+    ) -> impl Future<Output = R> + Send;
 
     /// Removes a swarm if `condemn` gives something, and answers that. No announce that entered the swarm after `condemn`
     /// looked is lost.
     fn remove_if<R: Send>(
         &self,
         info_hash: &InfoHash,
-        condemn: impl FnOnce(&mut Self::Swarm) -> Option<R> + Send,
+        condemn: impl FnOnce(&RecordSwarm) -> Option<R> + Send,
     ) -> impl Future<Output = Option<R>> + Send;
 
     /// Appends the up to `limit` info hashes that follow `after`; fewer only at the end. Entries without a swarm may be
@@ -89,26 +81,6 @@ pub trait SwarmMap: Send + Sync {
     }
 }
 
-/// A swarm that an announce enters.
-#[derive(Debug)]
-pub struct Entered<'a, S> {
-    /// The swarm.
-    pub swarm: &'a mut S,
-    /// Whether it was made for this announce.
-    pub created: bool,
-    /// A swarm that had to go to make room; it is dropped when no lock is held.
-    pub evicted: Option<&'a S>,
-}
-
-/// How a new swarm gets into a map that has reached its limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
-    /// Another swarm goes.
-    MakeRoom,
-    /// It stays out.
-    IfRoom,
-}
-
 /// The order in which a map shows its swarms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
@@ -122,43 +94,95 @@ pub enum Order {
 pub trait BlockingMap: SwarmMap {}
 
 /// A repository over a map of swarms.
-pub struct MapRepository<M: SwarmMap> {
+pub struct MapRepository<M>(Calls<M>);
+
+/// A repository over a map whose locks must be awaited: what makes it an [`AsyncTorrentRepository`](crate::AsyncTorrentRepository).
+#[derive(Debug)]
+pub struct Awaited<R>(pub R);
+
+impl<M> MapRepository<M> {
+    /// An empty repository over an empty `map`.
+    ///
+    /// `capabilities` are those of the map: its longest hold, and what a page costs. A swarm takes `bytes_a_swarm` in it, about,
+    /// its own place included and its peers not.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
+    pub fn over(
+        map: M,
+        config: &RepositoryConfig,
+        capabilities: Capabilities,
+        bytes_a_swarm: usize,
+    ) -> Result<Self, ConfigError> {
+        config.refuse_limits()?;
+        let capabilities = capabilities.with_peer_details().with_clock(0, u64::MAX);
+        Ok(Self(Calls {
+            map,
+            lifetime_secs: config.lifetime_secs(capabilities.longest_lifetime_secs)?,
+            capabilities,
+            bytes_a_swarm: bytes_a_swarm as u64,
+            totals: AtomicTotals::default(),
+            latest: LatestTime::default(),
+            pass: Pass::new(Cursor::START),
+        }))
+    }
+}
+
+impl<M> fmt::Debug for MapRepository<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MapRepository").field("totals", &self.0.totals.load()).finish_non_exhaustive()
+    }
+}
+
+impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
+    forward_repository! { |store| store.0 => at_once, except capabilities }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities
+    }
+}
+
+/// Runs a future of a [`BlockingMap`], which is ready when it is first polled.
+fn at_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("a blocking lock is taken within one poll"),
+    }
+}
+
+macro_rules! awaited {
+    (@plain $this:ident, capabilities) => { $this.0.0.capabilities };
+    ($this:ident, $method:ident $(, $argument:ident)*) => {
+        Box::pin(async move { Ok($this.0.0.$method($($argument),*).await) })
+    };
+}
+
+async_repository! { [M: SwarmMap] Awaited<MapRepository<M>>, awaited }
+
+/// What a repository does over a map, each call a future; over a [`BlockingMap`] it is ready when it is first polled.
+struct Calls<M> {
     map: M,
-    settings: <M::Swarm as Swarm>::Settings,
     lifetime_secs: u64,
     capabilities: Capabilities,
-    estimate: MemoryEstimate,
+    bytes_a_swarm: u64,
     totals: AtomicTotals,
     latest: LatestTime,
     pass: Pass<Cursor, SwarmVisit>,
 }
 
-/// What a map of swarms takes, in bytes and about: for [`memory`](TorrentRepository::memory), which must not walk.
+/// A swarm to sweep, from this peer on.
 #[derive(Debug, Clone, Copy)]
-pub struct MemoryEstimate {
-    /// A swarm, its place in the map included.
-    pub swarm: usize,
-    /// What a swarm takes besides if more than one IPv4 peer is in it.
-    pub shared: usize,
-    /// An IPv4 peer, and an IPv6 one.
-    pub peers: [usize; 2],
+struct SwarmVisit {
+    info_hash: InfoHash,
+    from: Cursor,
 }
 
-impl<M: SwarmMap> MapRepository<M> {
-    /// An empty repository over an empty `map`, that forgets peers after `lifetime_secs` and declares `capabilities`.
-    pub fn over(
-        map: M,
-        settings: <M::Swarm as Swarm>::Settings,
-        lifetime_secs: u64,
-        capabilities: Capabilities,
-        estimate: MemoryEstimate,
-    ) -> Self {
-        let (totals, latest, pass) =
-            (AtomicTotals::default(), LatestTime::default(), Pass::new(Cursor::START));
-        Self { map, settings, lifetime_secs, capabilities, estimate, totals, latest, pass }
-    }
+/// How many swarms a sweep claims at once: enough to share the cost of finding them, few enough that a step dropped half-way
+/// gives little back.
+const KEYS_A_CLAIM: usize = 64;
 
-    async fn do_announce(
+impl<M: SwarmMap> Calls<M> {
+    async fn announce(
         &self,
         announce: &Announce,
         now: Timestamp,
@@ -167,54 +191,43 @@ impl<M: SwarmMap> MapRepository<M> {
     ) -> Announced {
         let now = self.latest.advance(now);
         peers.clear();
-        let stopped = announce.event == AnnounceEvent::Stopped;
-        let mut section = |entered: Entered<'_, M::Swarm>| {
-            let mut announced = Announced::default();
-            entered.swarm.announce(&self.settings, announce, now, rng, peers, |update| {
-                announced = self.commit(update, entered.created, entered.evicted);
-            });
-            announced
+        let mut section = |swarm: &mut RecordSwarm, created| {
+            let (transition, place) = swarm.update(announce, now);
+            self.totals.turn(announce.endpoint.family(), transition.before, transition.after);
+            if created {
+                self.totals.add_swarm(u64::MAX);
+            }
+            let mut changes = transition.changes();
+            changes.set(Changes::CREATED, created);
+            // Nothing of the store changes any more: the caller's randomness may panic.
+            if let Some(place) = place {
+                swarm.select(announce, place, rng, peers);
+            }
+            Announced::new(swarm.stats(), changes)
         };
-        if stopped {
-            let entered = |swarm: &mut M::Swarm| section(Entered { swarm, created: false, evicted: None });
-            self.map.write(&announce.info_hash, entered).await.unwrap_or_default()
+        if announce.event == AnnounceEvent::Stopped {
+            let known = self.map.write(&announce.info_hash, |swarm| section(swarm, false)).await;
+            known.unwrap_or_default()
         } else {
-            let entered = self.map.enter(&announce.info_hash, Admission::MakeRoom, section).await;
-            entered.expect("room is made for an announce")
+            self.map.enter(&announce.info_hash, section).await
         }
     }
 
-    async fn do_announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+    async fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
         for Request { announce, peers, answer } in batch {
-            *answer = Some(self.do_announce(announce, now, rng, peers).await);
+            *answer = Some(self.announce(announce, now, rng, peers).await);
         }
     }
 
-    /// Brings the totals in line with a swarm that has changed, under that swarm's lock.
-    fn commit(&self, update: &Update, created: bool, evicted_swarm: Option<&M::Swarm>) -> Announced {
-        let mut evicted = update.evicted;
-        self.totals.change(update.gained, update.lost);
-        if created {
-            self.totals.swarms.fetch_add(1, Relaxed);
-        }
-        if let Some(swarm) = evicted_swarm {
-            let population = swarm.population();
-            evicted.swarms += 1;
-            evicted.peers += population.peers();
-            self.totals.swarms.fetch_sub(1, Relaxed);
-            self.totals.change(Population::default(), population);
-        }
-        self.totals.evict(evicted);
-        let mut changes = update.changes;
-        changes.set(Changes::CREATED, created);
-        Announced::new(update.stats, changes).evicting(evicted)
+    async fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+        self.map.read(info_hash, RecordSwarm::stats).await.unwrap_or_default()
     }
 
-    async fn do_scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        self.map.read(info_hash, Swarm::stats).await.unwrap_or_default()
+    async fn totals(&self) -> Totals {
+        self.totals.load()
     }
 
-    async fn do_walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
+    async fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
         if from.is_end() || limit == 0 {
             return from;
         }
@@ -224,7 +237,7 @@ impl<M: SwarmMap> MapRepository<M> {
         behind(&keys, limit)
     }
 
-    async fn do_page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
+    async fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
         let (mut after, end, mut keys) = (after.copied(), out.len().saturating_add(limit), Vec::new());
         // Entries without a swarm show nothing, so a page may take more than one look.
         while out.len() < end {
@@ -241,24 +254,23 @@ impl<M: SwarmMap> MapRepository<M> {
 
     async fn summarize(&self, keys: &[InfoHash], out: &mut Vec<SwarmSummary>) {
         for &info_hash in keys {
-            let stats = self.map.read(&info_hash, Swarm::stats).await;
+            let stats = self.map.read(&info_hash, RecordSwarm::stats).await;
             out.extend(stats.map(|stats| SwarmSummary { info_hash, stats }));
         }
     }
 
-    async fn do_peers(
+    async fn peers(
         &self,
         info_hash: &InfoHash,
         from: Cursor,
         limit: usize,
         out: &mut Vec<PeerRecord>,
     ) -> Cursor {
-        let limit = limit.min(VISITS_A_HOLD);
-        let section = |swarm: &M::Swarm| swarm.peers(&self.settings, from, limit, out);
+        let section = |swarm: &RecordSwarm| swarm.peers(from, limit.min(VISITS_A_HOLD), out);
         self.map.read(info_hash, section).await.unwrap_or(Cursor::END)
     }
 
-    async fn do_sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
+    async fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let oldest = self.latest.advance(now).saturating_sub(self.lifetime_secs);
         let (mut swept, mut left) = (Swept::default(), budget.get());
         while left > 0 && !swept.pass_complete {
@@ -281,10 +293,10 @@ impl<M: SwarmMap> MapRepository<M> {
             {
                 let (info_hash, from) = (visit.info_hash, visit.from);
                 let hold = left.min(VISITS_A_HOLD);
-                let section = |swarm: &mut M::Swarm| {
-                    let expired = swarm.expire(&self.settings, oldest, from, hold);
+                let section = |swarm: &mut RecordSwarm| {
+                    let expired = swarm.expire(oldest, from, hold);
                     self.totals.change(Population::default(), expired.gone);
-                    (expired, idle(swarm, policy))
+                    (expired, swarm.is_idle(policy))
                 };
                 let mut visited = usize::from(from == Cursor::START);
                 match self.map.write(&info_hash, section).await {
@@ -322,26 +334,21 @@ impl<M: SwarmMap> MapRepository<M> {
 
     /// Removes a swarm that is still idle; somebody may have entered it since it was found so.
     async fn remove_idle(&self, info_hash: &InfoHash, policy: Retention) -> bool {
-        let condemn = |swarm: &mut M::Swarm| {
-            let idle = idle(swarm, policy);
-            if idle {
-                self.totals.swarms.fetch_sub(1, Relaxed);
-            }
-            idle.then_some(())
+        let condemn = |swarm: &RecordSwarm| {
+            swarm.is_idle(policy).then(|| self.totals.remove_swarm(Population::default()))
         };
         self.map.remove_if(info_hash, condemn).await.is_some()
     }
 
-    async fn do_remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-        let condemn = |swarm: &mut M::Swarm| {
-            self.totals.swarms.fetch_sub(1, Relaxed);
-            self.totals.change(Population::default(), swarm.population());
+    async fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
+        let condemn = |swarm: &RecordSwarm| {
+            self.totals.remove_swarm(swarm.population());
             Some(swarm.stats())
         };
         self.map.remove_if(info_hash, condemn).await
     }
 
-    async fn do_remove_where(
+    async fn remove_where(
         &self,
         forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
         from: Cursor,
@@ -355,7 +362,7 @@ impl<M: SwarmMap> MapRepository<M> {
         self.map.keys(Order::Own, cursor_info_hash(from).as_ref(), limit, &mut keys).await;
         for &info_hash in &keys {
             if forbidden(&info_hash)
-                && let Some(stats) = self.do_remove(&info_hash).await
+                && let Some(stats) = self.remove(&info_hash).await
             {
                 removed.push(SwarmSummary { info_hash, stats });
             }
@@ -363,171 +370,47 @@ impl<M: SwarmMap> MapRepository<M> {
         Removed::new(removed, behind(&keys, limit))
     }
 
-    async fn do_restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
+    async fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
         let now = self.latest.advance(now);
         let oldest = now.saturating_sub(self.lifetime_secs);
         let mut restored = Restored::default();
-        let alive = |peer: &&PeerRecord| peer.last_announce >= oldest;
-        restored.expired = peers.iter().filter(|peer| !alive(peer)).count() as u64;
-        if restored.expired == peers.len() as u64 && swarm.stats.downloaded == 0 {
+        let alive: Vec<&PeerRecord> = peers.iter().filter(|peer| peer.last_announce >= oldest).collect();
+        restored.expired = (peers.len() - alive.len()) as u64;
+        if alive.is_empty() && swarm.stats.downloaded == 0 {
             return restored;
         }
-        let alive: Vec<&PeerRecord> = peers.iter().filter(alive).collect();
         // One lock hold for a bounded number of peers; an empty batch still brings the download count.
         let holds = if alive.is_empty() { vec![&alive[..]] } else { alive.chunks(VISITS_A_HOLD).collect() };
         for hold in holds {
-            let section = |entered: Entered<'_, M::Swarm>| {
-                let mut gained = Population::default();
+            let section = |entered: &mut RecordSwarm, created| {
+                if created {
+                    self.totals.add_swarm(u64::MAX);
+                }
+                entered.restore_downloads(swarm.stats.downloaded);
                 for &peer in hold {
                     let peer = PeerRecord { last_announce: peer.last_announce.min(now), ..*peer };
-                    match entered.swarm.restore(&self.settings, &peer) {
-                        Ok(()) => {
-                            restored.added += 1;
-                            *gained.count_mut(peer.endpoint.family(), peer.role) += 1;
-                        }
-                        Err(NotRestored::Known) => restored.known += 1,
-                        Err(NotRestored::Full) => restored.refused += 1,
+                    if entered.restore(&peer) {
+                        self.totals.turn(peer.endpoint.family(), None, Some(peer.role));
+                        restored.added += 1;
+                    } else {
+                        restored.known += 1;
                     }
                 }
-                let downloaded = entered.swarm.downloaded().max(swarm.stats.downloaded);
-                entered.swarm.set_downloaded(downloaded);
-                let update = Update { gained, ..Update::none() };
-                self.commit(&update, entered.created, entered.evicted);
             };
-            // What was is worth less than what is: nothing goes to make room for it.
-            if self.map.enter(&swarm.info_hash, Admission::IfRoom, section).await.is_none() {
-                restored.refused += hold.len() as u64;
-            }
+            self.map.enter(&swarm.info_hash, section).await;
         }
         restored
     }
 
-    async fn do_add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        let add = |swarm: &mut M::Swarm| swarm.set_downloaded(swarm.downloaded().saturating_add(earlier));
-        self.map.write(info_hash, add).await.is_some()
+    async fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
+        self.map.write(info_hash, |swarm| swarm.add_downloads(earlier)).await.is_some()
     }
 
-    fn estimate(&self) -> MemoryUse {
-        let (Totals { swarms, v4, v6, .. }, each) = (self.totals.load(), self.estimate);
-        // At most so many swarms have an IPv6 peer or a second one.
-        let shared = swarms.min(v4.peers().saturating_sub(swarms) + v6.peers());
-        let parts = [
-            (swarms, each.swarm),
-            (shared, each.shared),
-            (v4.peers(), each.peers[0]),
-            (v6.peers(), each.peers[1]),
-        ];
-        MemoryUse::estimated(parts.iter().map(|&(count, bytes)| count * bytes as u64).sum())
+    async fn memory(&self) -> MemoryUse {
+        let (Totals { swarms, v4, v6, .. }, [v4_bytes, v6_bytes]) =
+            (self.totals.load(), RecordSwarm::BYTES_A_PEER);
+        MemoryUse::estimated(swarms * self.bytes_a_swarm + v4.peers() * v4_bytes + v6.peers() * v6_bytes)
     }
-}
-
-impl<M: SwarmMap> fmt::Debug for MapRepository<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MapRepository").field("totals", &self.totals.load()).finish_non_exhaustive()
-    }
-}
-
-impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
-    fn announce(
-        &self,
-        announce: &Announce,
-        now: Timestamp,
-        rng: &mut dyn Random,
-        peers: &mut PeerBuffer<'_>,
-    ) -> Announced {
-        at_once(self.do_announce(announce, now, rng, peers))
-    }
-    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        at_once(self.do_scrape(info_hash))
-    }
-    fn totals(&self) -> Totals {
-        self.totals.load()
-    }
-    fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
-        at_once(self.do_walk(from, limit, out))
-    }
-    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
-        at_once(self.do_page(after, limit, out));
-    }
-    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
-        at_once(self.do_peers(info_hash, from, limit, out))
-    }
-    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
-        at_once(self.do_sweep(now, policy, budget))
-    }
-    fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-        at_once(self.do_remove(info_hash))
-    }
-    fn remove_where(
-        &self,
-        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Removed {
-        at_once(self.do_remove_where(forbidden, from, budget))
-    }
-    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
-        at_once(self.do_restore(swarm, peers, now))
-    }
-    fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        at_once(self.do_add_downloads(info_hash, earlier))
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.capabilities
-    }
-    fn memory(&self) -> MemoryUse {
-        self.estimate()
-    }
-}
-
-/// A repository over a map whose locks must be awaited: what makes it an [`AsyncTorrentRepository`](crate::AsyncTorrentRepository).
-#[derive(Debug)]
-pub struct Awaited<R>(pub R);
-
-macro_rules! awaited {
-    (@plain $this:ident, capabilities) => { $this.0.capabilities };
-    (@of $this:ident, $method:ident $(, $argument:ident)*) => {
-        Box::pin(async move { Ok($this.0.$method($($argument),*).await) })
-    };
-    ($this:ident, totals) => { Box::pin(async move { Ok($this.0.totals.load()) }) };
-    ($this:ident, memory) => { Box::pin(async move { Ok($this.0.estimate()) }) };
-    ($this:ident, announce $($arguments:tt)*) => { awaited!(@of $this, do_announce $($arguments)*) };
-    ($this:ident, announce_batch $($arguments:tt)*) => { awaited!(@of $this, do_announce_batch $($arguments)*) };
-    ($this:ident, scrape $($arguments:tt)*) => { awaited!(@of $this, do_scrape $($arguments)*) };
-    ($this:ident, walk $($arguments:tt)*) => { awaited!(@of $this, do_walk $($arguments)*) };
-    ($this:ident, page $($arguments:tt)*) => { awaited!(@of $this, do_page $($arguments)*) };
-    ($this:ident, peers $($arguments:tt)*) => { awaited!(@of $this, do_peers $($arguments)*) };
-    ($this:ident, sweep $($arguments:tt)*) => { awaited!(@of $this, do_sweep $($arguments)*) };
-    ($this:ident, remove $($arguments:tt)*) => { awaited!(@of $this, do_remove $($arguments)*) };
-    ($this:ident, remove_where $($arguments:tt)*) => { awaited!(@of $this, do_remove_where $($arguments)*) };
-    ($this:ident, restore $($arguments:tt)*) => { awaited!(@of $this, do_restore $($arguments)*) };
-    ($this:ident, add_downloads $($arguments:tt)*) => { awaited!(@of $this, do_add_downloads $($arguments)*) };
-}
-
-async_repository! { [M: SwarmMap] Awaited<MapRepository<M>>, awaited }
-
-/// Runs a future of a [`BlockingMap`], which is ready when it is first polled.
-fn at_once<F: Future>(future: F) -> F::Output {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("a blocking lock is taken within one poll"),
-    }
-}
-
-/// A swarm to sweep, from this peer on.
-#[derive(Debug, Clone, Copy)]
-struct SwarmVisit {
-    info_hash: InfoHash,
-    from: Cursor,
-}
-
-/// How many swarms a sweep claims at once: enough to share the cost of finding them, few enough that a step dropped half-way
-/// gives little back.
-const KEYS_A_CLAIM: usize = 64;
-
-fn idle(swarm: &impl Swarm, policy: Retention) -> bool {
-    let keeps_count = policy == Retention::KeepDownloaded && swarm.downloaded() > 0;
-    swarm.is_empty() && !keeps_count
 }
 
 fn cursor_info_hash(cursor: Cursor) -> Option<InfoHash> {
@@ -539,95 +422,6 @@ fn behind(keys: &[InfoHash], limit: usize) -> Cursor {
     match keys.last() {
         Some(last) if keys.len() >= limit => Cursor::after(last.as_bytes()),
         _ => Cursor::END,
-    }
-}
-
-/// Of the keys from `start` on keeps the `limit` smallest, in any order.
-pub(crate) fn keep_smallest(keys: &mut Vec<InfoHash>, start: usize, limit: usize) {
-    if keys.len() - start > limit {
-        keys[start..].select_nth_unstable(limit);
-        keys.truncate(start + limit);
-    }
-}
-
-/// Totals that swarms bring up to date under their own locks: exact once nothing is in flight.
-#[derive(Debug, Default)]
-pub(crate) struct AtomicTotals {
-    swarms: AtomicU64,
-    peers: [AtomicU64; 4],
-    evicted_swarms: AtomicU64,
-    evicted_peers: AtomicU64,
-}
-
-impl AtomicTotals {
-    /// A peer comes, goes, or changes its role.
-    pub(crate) fn turn(&self, family: Family, before: Option<Role>, after: Option<Role>) {
-        // A refresh, by far the most frequent announce, writes nothing that threads share.
-        if before == after {
-            return;
-        }
-        let of =
-            |role| &self.peers[2 * usize::from(family == Family::V6) + usize::from(role == Role::Leecher)];
-        if let Some(role) = after {
-            of(role).fetch_add(1, Relaxed);
-        }
-        if let Some(role) = before {
-            of(role).fetch_sub(1, Relaxed);
-        }
-    }
-
-    /// Counts a swarm unless there are `most` already; whether it was.
-    pub(crate) fn add_swarm(&self, most: u64) -> bool {
-        if most == u64::MAX {
-            self.swarms.fetch_add(1, Relaxed);
-            return true;
-        }
-        self.swarms.try_update(Relaxed, Relaxed, |swarms| (swarms < most).then_some(swarms + 1)).is_ok()
-    }
-
-    /// A swarm goes, with the peers that are in it.
-    pub(crate) fn remove_swarm(&self, population: Population) {
-        self.swarms.fetch_sub(1, Relaxed);
-        self.change(Population::default(), population);
-    }
-
-    pub(crate) fn change(&self, gained: Population, lost: Population) {
-        let counts = |p: Population| [p.v4.seeders, p.v4.leechers, p.v6.seeders, p.v6.leechers];
-        for ((total, gained), lost) in self.peers.iter().zip(counts(gained)).zip(counts(lost)) {
-            // A refresh, by far the most frequent announce, writes nothing that threads share.
-            if gained != lost {
-                total.fetch_add(gained.wrapping_sub(lost), Relaxed);
-            }
-        }
-    }
-
-    pub(crate) fn evict(&self, evicted: Evicted) {
-        if evicted != Evicted::default() {
-            self.evicted_swarms.fetch_add(evicted.swarms, Relaxed);
-            self.evicted_peers.fetch_add(evicted.peers, Relaxed);
-        }
-    }
-
-    pub(crate) fn load(&self) -> Totals {
-        let mut population = Population::default();
-        let kinds = [
-            (Family::V4, Role::Seeder),
-            (Family::V4, Role::Leecher),
-            (Family::V6, Role::Seeder),
-            (Family::V6, Role::Leecher),
-        ];
-        for (total, (family, role)) in self.peers.iter().zip(kinds) {
-            *population.count_mut(family, role) = total.load(Relaxed);
-        }
-        Totals {
-            swarms: self.swarms.load(Relaxed),
-            v4: population.v4,
-            v6: population.v6,
-            evicted: Evicted {
-                swarms: self.evicted_swarms.load(Relaxed),
-                peers: self.evicted_peers.load(Relaxed),
-            },
-        }
     }
 }
 
@@ -668,47 +462,44 @@ pub trait SlotMap<T: Send + Sync>: Send + Sync {
 /// Whoever finds a retired slot in between takes it out too and looks again, so an announce never lands in a swarm that is
 /// no longer in the map. A slot nobody has entered yet, and a retired one, hold no swarm.
 #[derive(Debug)]
-pub struct Slots<M, S, L> {
+pub struct Slots<M, L> {
     map: M,
-    kind: PhantomData<fn() -> (S, L)>,
+    locks: PhantomData<fn() -> L>,
 }
 
 /// What a slot holds.
 #[derive(Debug)]
-pub enum Slot<S> {
+pub enum Slot {
     /// Nobody has entered yet.
     New,
     /// A swarm that the totals count.
-    Live(S),
+    Live(RecordSwarm),
     /// Its swarm was removed; the slot is about to leave the map.
     Retired,
 }
 
-/// The locked slot of a family.
-pub type LockedSlot<S, L> = <L as LockFamily>::Lock<Slot<S>>;
+/// A slot behind a lock of family `L`.
+pub type LockedSlot<L> = <L as LockFamily>::Lock<Slot>;
 
-impl<M, S, L> Slots<M, S, L> {
+impl<M, L> Slots<M, L> {
     /// Slots in an empty map.
     pub const fn new(map: M) -> Self {
-        Self { map, kind: PhantomData }
+        Self { map, locks: PhantomData }
     }
 }
 
-impl<S> Slot<S> {
-    fn live(&mut self) -> Option<&mut S> {
+impl Slot {
+    const fn live(&mut self) -> Option<&mut RecordSwarm> {
         if let Self::Live(swarm) = self { Some(swarm) } else { None }
     }
 }
 
-impl<M, S, L> SwarmMap for Slots<M, S, L>
-where
-    M: SlotMap<LockedSlot<S, L>>,
-    S: Swarm,
-    L: LockFamily,
-{
-    type Swarm = S;
-
-    async fn read<R: Send>(&self, info_hash: &InfoHash, section: impl FnOnce(&S) -> R + Send) -> Option<R> {
+impl<M: SlotMap<LockedSlot<L>>, L: LockFamily> SwarmMap for Slots<M, L> {
+    async fn read<R: Send>(
+        &self,
+        info_hash: &InfoHash,
+        section: impl FnOnce(&RecordSwarm) -> R + Send,
+    ) -> Option<R> {
         let slot = self.map.get(info_hash).await?;
         slot.read(|slot| if let Slot::Live(swarm) = slot { Some(section(swarm)) } else { None }).await
     }
@@ -716,7 +507,7 @@ where
     async fn write<R: Send>(
         &self,
         info_hash: &InfoHash,
-        section: impl FnOnce(&mut S) -> R + Send,
+        section: impl FnOnce(&mut RecordSwarm) -> R + Send,
     ) -> Option<R> {
         let slot = self.map.get(info_hash).await?;
         slot.write(|slot| slot.live().map(section)).await
@@ -725,9 +516,8 @@ where
     async fn enter<R: Send>(
         &self,
         info_hash: &InfoHash,
-        _: Admission,
-        section: impl FnOnce(Entered<'_, S>) -> R + Send,
-    ) -> Option<R> {
+        section: impl FnOnce(&mut RecordSwarm, bool) -> R + Send,
+    ) -> R {
         let mut section = Some(section);
         loop {
             let slot = self.map.get_or_insert(info_hash, || Lock::new(Slot::New)).await;
@@ -735,14 +525,14 @@ where
                 .write(|slot| {
                     let created = matches!(slot, Slot::New);
                     if created {
-                        *slot = Slot::Live(S::default());
+                        *slot = Slot::Live(RecordSwarm::default());
                     }
-                    let section = section.take_if(|_| !matches!(slot, Slot::Retired))?;
-                    Some(section(Entered { swarm: slot.live()?, created, evicted: None }))
+                    let swarm = slot.live()?;
+                    Some(section.take()?(swarm, created))
                 })
                 .await;
-            if entered.is_some() {
-                return entered;
+            if let Some(result) = entered {
+                return result;
             }
             self.map.discard(info_hash, &slot).await;
         }
@@ -751,12 +541,12 @@ where
     async fn remove_if<R: Send>(
         &self,
         info_hash: &InfoHash,
-        condemn: impl FnOnce(&mut S) -> Option<R> + Send,
+        condemn: impl FnOnce(&RecordSwarm) -> Option<R> + Send,
     ) -> Option<R> {
         let slot = self.map.get(info_hash).await?;
         let (result, retired) = slot
             .write(|slot| {
-                let result = slot.live().map(condemn);
+                let result = slot.live().map(|swarm| condemn(swarm));
                 // A live swarm that was not condemned stays; a slot that nobody has entered holds nothing to keep.
                 let stays = matches!(result, Some(None));
                 (!stays).then(|| (result.flatten(), mem::replace(slot, Slot::Retired)))
@@ -782,18 +572,7 @@ where
 }
 
 /// Slots under blocking locks, in a map that blocks too.
-impl<M, S, L> BlockingMap for Slots<M, S, L>
-where
-    M: SlotMap<LockedSlot<S, L>> + BlockingSlots,
-    S: Swarm,
-    L: Blocks,
-{
-}
+impl<M: SlotMap<LockedSlot<L>> + BlockingSlots, L: Blocks> BlockingMap for Slots<M, L> {}
 
 /// Slot maps that never wait.
 pub trait BlockingSlots {}
-
-/// What a map-backed store of whole peer records declares.
-pub(crate) const fn record_capabilities(longest_hold: LongestHold) -> Capabilities {
-    Capabilities::new(longest_hold).with_peer_details().with_clock(0, u64::MAX)
-}

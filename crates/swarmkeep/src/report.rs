@@ -1,6 +1,6 @@
 //! What a repository tells about itself: counts, peers, positions, capabilities.
 
-use crate::{Endpoint, Evicted, InfoHash, PeerId, Role, Timestamp};
+use crate::{CompactV4, CompactV6, Endpoint, Evicted, InfoHash, PeerId, Role, Timestamp};
 
 /// The counts of one swarm, as a scrape shows them (BEP 15, BEP 48). Counters saturate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -143,6 +143,16 @@ impl Cursor {
     }
 }
 
+/// The endpoint that a cursor of [`peers`](crate::TorrentRepository::peers) stands behind: the length says which family.
+pub(crate) fn cursor_endpoint(cursor: Cursor) -> Option<Endpoint> {
+    let bytes = cursor.bytes()?;
+    match (<[u8; CompactV4::LEN]>::try_from(bytes), <[u8; CompactV6::LEN]>::try_from(bytes)) {
+        (Ok(v4), _) => Endpoint::try_from(v4).ok(),
+        (_, Ok(v6)) => Endpoint::try_from(v6).ok(),
+        _ => None,
+    }
+}
+
 /// What a store can do beyond what all of them must. The conformance suite asserts each of these, and the refusal of
 /// what is not declared.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -272,4 +282,13 @@ pub struct Restored {
     pub expired: u64,
     /// Peers that a limit kept out.
     pub refused: u64,
+}
+
+/// Why a peer was not taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotRestored {
+    /// It is there already.
+    Known,
+    /// A limit keeps it out.
+    Full,
 }

@@ -122,67 +122,137 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     fn memory(&self) -> MemoryUse;
 }
 
-macro_rules! forward {
-    ($($pointer:ty),*) => {$(
-        impl<R: TorrentRepository + ?Sized> TorrentRepository for $pointer {
-            fn announce(
-                &self,
-                announce: &Announce,
-                now: Timestamp,
-                rng: &mut dyn Random,
-                peers: &mut PeerBuffer<'_>,
-            ) -> Announced {
-                (**self).announce(announce, now, rng, peers)
-            }
-            fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
-                (**self).announce_batch(batch, now, rng);
-            }
-            fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-                (**self).scrape(info_hash)
-            }
-            fn totals(&self) -> Totals {
-                (**self).totals()
-            }
-            fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
-                (**self).walk(from, limit, out)
-            }
-            fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
-                (**self).page(after, limit, out);
-            }
-            fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
-                (**self).peers(info_hash, from, limit, out)
-            }
-            fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
-                (**self).sweep(now, policy, budget)
-            }
-            fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-                (**self).remove(info_hash)
-            }
-            fn remove_where(
-                &self,
-                forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-                from: Cursor,
-                budget: Budget,
-            ) -> Removed {
-                (**self).remove_where(forbidden, from, budget)
-            }
-            fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
-                (**self).restore(swarm, peers, now)
-            }
-            fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-                (**self).add_downloads(info_hash, earlier)
-            }
-            fn capabilities(&self) -> Capabilities {
-                (**self).capabilities()
-            }
-            fn memory(&self) -> MemoryUse {
-                (**self).memory()
-            }
+/// Within an implementation of [`TorrentRepository`], forwards every method that you do not write yourself to an inner store.
+///
+/// `|this|` names `self`, the expression behind it is the inner store, and `except` lists the methods that you write.
+/// [`announce_batch`](TorrentRepository::announce_batch) is forwarded too: its default would undo what the inner store gains from one.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// use swarmkeep::{InfoHash, SwarmStats, TorrentRepository, forward_repository};
+///
+/// /// Counts the scrapes of the store inside.
+/// #[derive(Debug)]
+/// struct Counting<R> {
+///     inner: R,
+///     scrapes: AtomicU64,
+/// }
+///
+/// impl<R: TorrentRepository> TorrentRepository for Counting<R> {
+///     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+///         self.scrapes.fetch_add(1, Relaxed);
+///         self.inner.scrape(info_hash)
+///     }
+///
+///     forward_repository! { |counting| counting.inner, except scrape }
+/// }
+/// ```
+///
+/// With `|this| inner => function`, what the inner methods give goes through a function. So it may be something else than the
+/// answer, such as a future of it.
+#[macro_export]
+macro_rules! forward_repository {
+    (|$this:ident| $inner:expr $(, except $($written:ident),+)?) => {
+        $crate::forward_repository! {
+            |$this| $inner => ::core::convert::identity $(, except $($written),+)?
         }
-    )*};
+    };
+    (|$this:ident| $inner:expr => $answer:path $(, except $($written:ident),+)?) => {
+        $crate::__forward_repository! { ($this, $inner, $answer) [$($($written)+)?]
+            announce(
+                announce: &$crate::Announce,
+                now: $crate::Timestamp,
+                rng: &mut dyn $crate::Random,
+                peers: &mut $crate::PeerBuffer<'_>,
+            ) -> $crate::Announced;
+            announce_batch(
+                batch: &mut [$crate::Request<'_>],
+                now: $crate::Timestamp,
+                rng: &mut dyn $crate::Random,
+            ) -> ();
+            scrape(info_hash: &$crate::InfoHash) -> $crate::SwarmStats;
+            totals() -> $crate::Totals;
+            walk(
+                from: $crate::Cursor,
+                limit: usize,
+                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
+            ) -> $crate::Cursor;
+            page(
+                after: ::core::option::Option<&$crate::InfoHash>,
+                limit: usize,
+                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
+            ) -> ();
+            peers(
+                info_hash: &$crate::InfoHash,
+                from: $crate::Cursor,
+                limit: usize,
+                out: &mut ::std::vec::Vec<$crate::PeerRecord>,
+            ) -> $crate::Cursor;
+            sweep(now: $crate::Timestamp, policy: $crate::Retention, budget: $crate::Budget) -> $crate::Swept;
+            remove(info_hash: &$crate::InfoHash) -> ::core::option::Option<$crate::SwarmStats>;
+            remove_where(
+                forbidden: &(dyn ::core::ops::Fn(&$crate::InfoHash) -> bool + ::core::marker::Sync),
+                from: $crate::Cursor,
+                budget: $crate::Budget,
+            ) -> $crate::Removed;
+            restore(
+                swarm: &$crate::SwarmSummary,
+                peers: &[$crate::PeerRecord],
+                now: $crate::Timestamp,
+            ) -> $crate::Restored;
+            add_downloads(info_hash: &$crate::InfoHash, earlier: u32) -> bool;
+            capabilities() -> $crate::Capabilities;
+            memory() -> $crate::MemoryUse;
+        }
+    };
 }
 
-forward!(&R, Box<R>, Arc<R>);
+/// The methods that [`forward_repository`] lists, less those that are written already.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __forward_repository {
+    ($to:tt $written:tt $($method:ident($($name:ident: $type:ty),* $(,)?) -> $output:ty;)*) => {
+        $($crate::__forward_repository! { @unless $written $method $to ($($name: $type),*) -> $output })*
+    };
+
+    (@unless [announce $($more:ident)*] announce $($rest:tt)*) => {};
+    (@unless [announce_batch $($more:ident)*] announce_batch $($rest:tt)*) => {};
+    (@unless [scrape $($more:ident)*] scrape $($rest:tt)*) => {};
+    (@unless [totals $($more:ident)*] totals $($rest:tt)*) => {};
+    (@unless [walk $($more:ident)*] walk $($rest:tt)*) => {};
+    (@unless [page $($more:ident)*] page $($rest:tt)*) => {};
+    (@unless [peers $($more:ident)*] peers $($rest:tt)*) => {};
+    (@unless [sweep $($more:ident)*] sweep $($rest:tt)*) => {};
+    (@unless [remove $($more:ident)*] remove $($rest:tt)*) => {};
+    (@unless [remove_where $($more:ident)*] remove_where $($rest:tt)*) => {};
+    (@unless [restore $($more:ident)*] restore $($rest:tt)*) => {};
+    (@unless [add_downloads $($more:ident)*] add_downloads $($rest:tt)*) => {};
+    (@unless [capabilities $($more:ident)*] capabilities $($rest:tt)*) => {};
+    (@unless [memory $($more:ident)*] memory $($rest:tt)*) => {};
+    (@unless [$other:ident $($more:ident)*] $($rest:tt)*) => {
+        $crate::__forward_repository! { @unless [$($more)*] $($rest)* }
+    };
+    (@unless []
+        $method:ident ($this:ident, $inner:expr, $answer:path) ($($name:ident: $type:ty),*) -> $output:ty
+    ) => {
+        fn $method(&self, $($name: $type),*) -> $output {
+            let $this = self;
+            $answer($inner.$method($($name),*))
+        }
+    };
+}
+
+impl<R: TorrentRepository + ?Sized> TorrentRepository for &R {
+    forward_repository! { |reference| **reference }
+}
+
+impl<R: TorrentRepository + ?Sized> TorrentRepository for Box<R> {
+    forward_repository! { |boxed| **boxed }
+}
+
+impl<R: TorrentRepository + ?Sized> TorrentRepository for Arc<R> {
+    forward_repository! { |shared| **shared }
+}
 
 /// Conveniences over any repository.
 pub trait TorrentRepositoryExt: TorrentRepository {

@@ -5,38 +5,33 @@ use std::{fmt, ops::Bound, sync::Arc};
 use crossbeam_skiplist::SkipMap;
 
 use crate::{
-    ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
+    Capabilities, ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
     lock::LockFamily,
-    map::{
-        BlockingSlots, LockedSlot, MapRepository, MemoryEstimate, Order, SlotMap, Slots, VISITS_A_HOLD,
-        record_capabilities,
-    },
+    map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
     swarm::RecordSwarm,
+    sweep::VISITS_A_HOLD,
 };
 
 /// A skip list of slots, each behind a lock of family `E`.
-pub type SkipMapRepository<E> = MapRepository<Slots<SkipList<LockedSlot<RecordSwarm, E>>, RecordSwarm, E>>;
+pub type SkipMapRepository<E> = MapRepository<Slots<SkipList<LockedSlot<E>>, E>>;
 
 /// A skip list of slots.
 pub struct SkipList<T>(SkipMap<InfoHash, Arc<T>>);
 
 impl<E: LockFamily> SkipMapRepository<E>
 where
-    LockedSlot<RecordSwarm, E>: 'static,
+    LockedSlot<E>: 'static,
 {
     /// An empty repository.
     ///
     /// # Errors
     /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
-        config.refuse_limits()?;
-        let hold = LongestHold::Visits(VISITS_A_HOLD);
-        let capabilities = record_capabilities(hold).with_page_cost(PageCost::Ordered);
-        let lifetime = config.lifetime_secs(capabilities.longest_lifetime_secs)?;
+        let capabilities =
+            Capabilities::new(LongestHold::Visits(VISITS_A_HOLD)).with_page_cost(PageCost::Ordered);
         // A tower of pointers, 1.33 high on average behind a header of two words.
-        let swarm = size_of::<(InfoHash, Arc<RecordSwarm>, [usize; 6], RecordSwarm)>();
-        let estimate = MemoryEstimate { swarm, shared: 0, peers: RecordSwarm::BYTES_A_PEER };
-        Ok(Self::over(Slots::new(SkipList(SkipMap::new())), (), lifetime, capabilities, estimate))
+        let bytes_a_swarm = size_of::<(InfoHash, Arc<RecordSwarm>, [usize; 6], RecordSwarm)>();
+        Self::over(Slots::new(SkipList(SkipMap::new())), config, capabilities, bytes_a_swarm)
     }
 }
 

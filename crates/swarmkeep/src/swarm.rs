@@ -1,188 +1,18 @@
-//! The peers of one torrent: what a swarm must do for a repository, and the swarm that keeps whole peer records.
+//! The peers of one torrent, for the map-backed stores: whole records, in an array.
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    ops::{AddAssign, Bound, Range},
+    ops::{Bound, Range},
 };
 
 use crate::{
-    Announce, Changes, CompactV4, CompactV6, Cursor, Endpoint, Evicted, Families, Family, PeerBuffer,
-    PeerCounts, PeerDetails, PeerId, PeerRecord, Random, Role, Section, SwarmStats, Timestamp,
+    Announce, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer, PeerCounts, PeerDetails,
+    PeerId, PeerRecord, Random, Retention, Role, Section, SwarmStats, Timestamp,
     announce::{Transition, share},
+    report::cursor_endpoint,
+    sweep::Expired,
+    totals::Population,
 };
-
-/// What the peers of one torrent do for a repository that finds and locks them. An empty swarm is the default one.
-///
-/// Sealed: maps and locks may be yours, what a swarm does is decided here.
-pub trait Swarm: sealed::Sealed + Default + fmt::Debug + Send + Sync + 'static {
-    /// What all swarms of a store share: a hash key, a clock, limits.
-    type Settings: fmt::Debug + Send + Sync;
-
-    /// The update of an announce, then `commit`, then the selection; the second half of
-    /// [`announce`](crate::TorrentRepository::announce).
-    ///
-    /// `commit` is called exactly once, when the swarm has changed and nothing has been drawn yet: whatever the caller keeps
-    /// beside the swarm is whole even if its randomness panics.
-    fn announce(
-        &mut self,
-        settings: &Self::Settings,
-        announce: &Announce,
-        now: Timestamp,
-        rng: &mut dyn Random,
-        peers: &mut PeerBuffer<'_>,
-        commit: impl FnOnce(&Update),
-    );
-
-    /// How many peers there are, by family and role.
-    fn population(&self) -> Population;
-
-    /// Finished downloads.
-    fn downloaded(&self) -> u32;
-
-    /// Sets the finished downloads.
-    fn set_downloaded(&mut self, downloaded: u32);
-
-    /// Visits about `limit` peers from the cursor on, in a stable order, and removes those whose last announce was before
-    /// `oldest`. A peer that stays is visited exactly once from start to end.
-    fn expire(&mut self, settings: &Self::Settings, oldest: Timestamp, from: Cursor, limit: usize)
-    -> Expired;
-
-    /// See [`peers`](crate::TorrentRepository::peers).
-    fn peers(
-        &self,
-        settings: &Self::Settings,
-        from: Cursor,
-        limit: usize,
-        out: &mut Vec<PeerRecord>,
-    ) -> Cursor;
-
-    /// Takes in a peer as it was, unless it is there already or there is no room for it.
-    fn restore(&mut self, settings: &Self::Settings, peer: &PeerRecord) -> Result<(), NotRestored>;
-
-    /// The counts as a scrape shows them.
-    fn stats(&self) -> SwarmStats {
-        self.population().stats(self.downloaded())
-    }
-
-    /// Whether nobody is in it.
-    fn is_empty(&self) -> bool {
-        self.population().peers() == 0
-    }
-}
-
-pub(crate) mod sealed {
-    /// Only this crate's swarms.
-    pub trait Sealed {}
-}
-
-/// Why a peer was not taken in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotRestored {
-    /// It is there already.
-    Known,
-    /// A limit keeps it out.
-    Full,
-}
-
-/// What an announce changed in its swarm.
-#[derive(Debug, Clone, Copy)]
-pub struct Update {
-    /// What happened to the announcing peer.
-    pub changes: Changes,
-    /// Who came.
-    pub gained: Population,
-    /// Who went, evicted peers included.
-    pub lost: Population,
-    /// Peers dropped to make room.
-    pub evicted: Evicted,
-    /// The counts after the update.
-    pub stats: SwarmStats,
-}
-
-impl Update {
-    /// Nothing changed.
-    pub(crate) fn none() -> Self {
-        Self {
-            changes: Changes::empty(),
-            gained: Population::default(),
-            lost: Population::default(),
-            evicted: Evicted::default(),
-            stats: SwarmStats::default(),
-        }
-    }
-
-    pub(crate) fn new(family: Family, transition: Transition) -> Self {
-        let one =
-            |role: Option<Role>| role.map_or_else(Population::default, |role| Population::one(family, role));
-        let (gained, lost) = (one(transition.after), one(transition.before));
-        Self { changes: transition.changes(), gained, lost, ..Self::none() }
-    }
-}
-
-/// What one step of [`Swarm::expire`] did.
-#[derive(Debug, Clone, Copy)]
-pub struct Expired {
-    /// Peers looked at.
-    pub visited: usize,
-    /// Peers removed.
-    pub gone: Population,
-    /// Where to go on.
-    pub next: Cursor,
-}
-
-/// Peers by family and role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Population {
-    /// IPv4 peers.
-    pub v4: PeerCounts,
-    /// IPv6 peers.
-    pub v6: PeerCounts,
-}
-
-impl Population {
-    /// One peer.
-    pub fn one(family: Family, role: Role) -> Self {
-        let mut population = Self::default();
-        *population.count_mut(family, role) = 1;
-        population
-    }
-
-    /// Peers of both families and roles.
-    pub const fn peers(&self) -> u64 {
-        self.v4.peers() + self.v6.peers()
-    }
-
-    /// The number of one kind.
-    pub const fn count_mut(&mut self, family: Family, role: Role) -> &mut u64 {
-        let counts = match family {
-            Family::V4 => &mut self.v4,
-            Family::V6 => &mut self.v6,
-        };
-        match role {
-            Role::Seeder => &mut counts.seeders,
-            Role::Leecher => &mut counts.leechers,
-        }
-    }
-
-    pub(crate) fn stats(&self, downloaded: u32) -> SwarmStats {
-        let saturate = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        SwarmStats {
-            complete: saturate(self.v4.seeders + self.v6.seeders),
-            incomplete: saturate(self.v4.leechers + self.v6.leechers),
-            downloaded,
-        }
-    }
-}
-
-impl AddAssign for Population {
-    fn add_assign(&mut self, other: Self) {
-        for (counts, more) in [(&mut self.v4, other.v4), (&mut self.v6, other.v6)] {
-            counts.seeders += more.seeders;
-            counts.leechers += more.leechers;
-        }
-    }
-}
 
 /// A swarm that keeps whole peer records: peer id, bytes moved and left, last announce. 64 bytes a peer, and an index of
 /// its endpoints once there are more than a few.
@@ -196,34 +26,29 @@ pub struct RecordSwarm {
 impl RecordSwarm {
     /// What a peer takes, about: a record of 64 or 80 bytes, spare room for a third more, and in a swarm of more than a few
     /// its place in the index.
-    pub(crate) const BYTES_A_PEER: [usize; 2] = [88, 120];
-}
+    pub(crate) const BYTES_A_PEER: [u64; 2] = [88, 120];
 
-impl sealed::Sealed for RecordSwarm {}
-
-impl Swarm for RecordSwarm {
-    type Settings = ();
-
-    fn announce(
-        &mut self,
-        (): &(),
-        announce: &Announce,
-        now: Timestamp,
-        rng: &mut dyn Random,
-        peers: &mut PeerBuffer<'_>,
-        commit: impl FnOnce(&Update),
-    ) {
+    /// Applies an announce; where its peer stands afterwards, unless that has left.
+    pub(crate) fn update(&mut self, announce: &Announce, now: Timestamp) -> (Transition, Option<usize>) {
         let (transition, place) = match announce.endpoint {
             Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now),
             Endpoint::V6(endpoint) => self.v6.update(endpoint, announce, now),
         };
         self.downloaded = self.downloaded.saturating_add(transition.completed.into());
-        let family = announce.endpoint.family();
-        commit(&Update { stats: self.stats(), ..Update::new(family, transition) });
+        (transition, place)
+    }
 
-        let Some(role) = transition.after else { return };
+    /// Hands out peers to one that stands at `place` after its announce.
+    pub(crate) fn select(
+        &self,
+        announce: &Announce,
+        place: usize,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) {
+        let role = announce.role();
         let asked = |which| announce.families.contains(which);
-        let own = |which| place.filter(|_| family == which);
+        let own = |which| (announce.endpoint.family() == which).then_some(place);
         let v4 = self.v4.eligible(asked(Families::V4), role, own(Family::V4));
         let v6 = self.v6.eligible(asked(Families::V6), role, own(Family::V6));
         let (v4_count, v6_count) =
@@ -232,19 +57,25 @@ impl Swarm for RecordSwarm {
         self.v6.select(v6, v6_count, rng, &mut peers.v6);
     }
 
-    fn population(&self) -> Population {
+    /// How many peers there are, by family and role.
+    pub(crate) fn population(&self) -> Population {
         Population { v4: self.v4.counts(), v6: self.v6.counts() }
     }
 
-    fn downloaded(&self) -> u32 {
-        self.downloaded
+    /// The counts as a scrape shows them.
+    pub(crate) fn stats(&self) -> SwarmStats {
+        self.population().stats(self.downloaded)
     }
 
-    fn set_downloaded(&mut self, downloaded: u32) {
-        self.downloaded = downloaded;
+    /// Whether a sweep removes it.
+    pub(crate) fn is_idle(&self, policy: Retention) -> bool {
+        let keeps_count = policy == Retention::KeepDownloaded && self.downloaded > 0;
+        self.population().peers() == 0 && !keeps_count
     }
 
-    fn expire(&mut self, (): &(), oldest: Timestamp, from: Cursor, limit: usize) -> Expired {
+    /// Visits about `limit` peers from the cursor on, in a stable order, and removes those whose last announce was before
+    /// `oldest`. A peer that stays is visited exactly once from start to end.
+    pub(crate) fn expire(&mut self, oldest: Timestamp, from: Cursor, limit: usize) -> Expired {
         let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
         let after = cursor_endpoint(from);
         if !matches!(after, Some(Endpoint::V6(_))) {
@@ -264,7 +95,8 @@ impl Swarm for RecordSwarm {
         expired
     }
 
-    fn peers(&self, (): &(), from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+    /// See [`peers`](crate::TorrentRepository::peers).
+    pub(crate) fn peers(&self, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
         if from.is_end() || limit == 0 {
             return from;
         }
@@ -279,22 +111,22 @@ impl Swarm for RecordSwarm {
         }
     }
 
-    fn restore(&mut self, (): &(), peer: &PeerRecord) -> Result<(), NotRestored> {
-        let inserted = match peer.endpoint {
+    /// Takes in a peer as it was, unless it is there already; whether it did.
+    pub(crate) fn restore(&mut self, peer: &PeerRecord) -> bool {
+        match peer.endpoint {
             Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer),
             Endpoint::V6(endpoint) => self.v6.insert_new(endpoint, peer),
-        };
-        if inserted { Ok(()) } else { Err(NotRestored::Known) }
+        }
     }
-}
 
-/// The endpoint that a cursor of [`Swarm::peers`] stands behind: the length says which family.
-pub(crate) fn cursor_endpoint(cursor: Cursor) -> Option<Endpoint> {
-    let bytes = cursor.bytes()?;
-    match (<[u8; CompactV4::LEN]>::try_from(bytes), <[u8; CompactV6::LEN]>::try_from(bytes)) {
-        (Ok(v4), _) => Endpoint::try_from(v4).ok(),
-        (_, Ok(v6)) => Endpoint::try_from(v6).ok(),
-        _ => None,
+    /// Counts at least so many finished downloads.
+    pub(crate) fn restore_downloads(&mut self, downloaded: u32) {
+        self.downloaded = self.downloaded.max(downloaded);
+    }
+
+    /// Counts downloads that were finished earlier.
+    pub(crate) fn add_downloads(&mut self, earlier: u32) {
+        self.downloaded = self.downloaded.saturating_add(earlier);
     }
 }
 

@@ -6,7 +6,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{Cursor, SwarmSummary};
+use crate::{Cursor, SwarmSummary, totals::Population};
+
+/// How many peers or swarms are visited while one lock is held: at about 100 ns a cold visit, some 25 µs.
+pub(crate) const VISITS_A_HOLD: usize = 256;
 
 /// How much one step may do, counted in peers visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +76,17 @@ impl Removed {
     pub const fn new(removed: Vec<SwarmSummary>, next: Cursor) -> Self {
         Self { removed, next }
     }
+}
+
+/// What one hold of a swarm's lock did to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expired {
+    /// Peers looked at.
+    pub(crate) visited: usize,
+    /// Peers removed.
+    pub(crate) gone: Population,
+    /// Where to go on.
+    pub(crate) next: Cursor,
 }
 
 /// The position of a sweep, shared by everyone who sweeps: each caller claims the next few places to visit, and a pass is

@@ -12,11 +12,10 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AsyncTorrentRepository, Budget, Capabilities, Cursor, InfoHash, LongestHold, PeerBuffer,
-    Retention, SplitMix64, Timestamp,
+    Announce, AsyncTorrentRepository, Budget, Capabilities, Cursor, HashKey, InfoHash, LongestHold,
+    PeerBuffer, RepositoryConfig, Retention, SplitMix64, Timestamp,
     lock::{Lock, LockFamily},
-    map::{Awaited, LockedSlot, MapRepository, MemoryEstimate, Order, SlotMap, Slots},
-    swarm::RecordSwarm,
+    map::{Awaited, LockedSlot, MapRepository, Order, SlotMap, Slots},
 };
 
 /// A lock that makes everyone wait for one poll, as tokio's do when a task has used up its budget.
@@ -48,7 +47,7 @@ impl<T: Send + Sync> Lock<T> for ReluctantLock<T> {
     }
 }
 
-type ReluctantSlot = LockedSlot<RecordSwarm, Reluctant>;
+type ReluctantSlot = LockedSlot<Reluctant>;
 type Entries = Arc<Mutex<BTreeMap<InfoHash, Arc<ReluctantSlot>>>>;
 
 /// A map whose entries the test can count.
@@ -74,17 +73,17 @@ impl SlotMap<ReluctantSlot> for Watched {
     }
 }
 
-type WatchedRepository = MapRepository<Slots<Watched, RecordSwarm, Reluctant>>;
+type WatchedRepository = MapRepository<Slots<Watched, Reluctant>>;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const HASH: InfoHash = InfoHash::new([7; 20]);
 
 fn store() -> (Awaited<WatchedRepository>, Entries) {
     let entries = Entries::default();
-    let capabilities = Capabilities::new(LongestHold::Visits(256)).with_peer_details();
-    let estimate = MemoryEstimate { swarm: 0, shared: 0, peers: [0, 0] };
+    let config = RepositoryConfig::new(HashKey::from_bytes([1; 16]));
+    let capabilities = Capabilities::new(LongestHold::Visits(256));
     let map = Slots::new(Watched(entries.clone()));
-    (Awaited(MapRepository::over(map, (), 60, capabilities, estimate)), entries)
+    (Awaited(MapRepository::over(map, &config, capabilities, 0).unwrap()), entries)
 }
 
 /// Polls a future so many times, then drops it; its output if it was ready by then.

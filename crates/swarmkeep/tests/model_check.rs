@@ -9,8 +9,7 @@ use swarmkeep::{
     RepositoryConfig, Retention, SplitMix64, Timestamp, TorrentRepository, TorrentRepositoryExt,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
     lock::{Blocks, Lock, LockFamily},
-    map::{BlockingSlots, LockedSlot, MapRepository, MemoryEstimate, Order, SlotMap, Slots},
-    swarm::RecordSwarm,
+    map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
 };
 
 /// Shuttle's mutex, which lets another thread run before it is taken.
@@ -158,14 +157,13 @@ impl<T> BlockingSlots for CarelessMap<T> {}
 #[test]
 #[should_panic(expected = "assertion `left == right` failed")]
 fn a_broken_map_that_discards_whatever_it_finds_is_caught() {
-    type Map = CarelessMap<LockedSlot<RecordSwarm, ShuttleMutex>>;
+    type Map = CarelessMap<LockedSlot<ShuttleMutex>>;
     shuttle::check_random(
         || {
-            let map: Slots<Map, RecordSwarm, ShuttleMutex> =
+            let map: Slots<Map, ShuttleMutex> =
                 Slots::new(CarelessMap(shuttle::sync::Mutex::new(BTreeMap::new())));
-            let capabilities = Capabilities::new(LongestHold::Visits(1)).with_peer_details();
-            let estimate = MemoryEstimate { swarm: 0, shared: 0, peers: [0, 0] };
-            announces_against_removals(MapRepository::over(map, (), 60, capabilities, estimate));
+            let capabilities = Capabilities::new(LongestHold::Visits(1));
+            announces_against_removals(MapRepository::over(map, &config(), capabilities, 0).unwrap());
         },
         SCHEDULES,
     );

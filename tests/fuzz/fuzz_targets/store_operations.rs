@@ -1,4 +1,5 @@
-//! Any sequence of operations: the packed store answers as the model of the conformance suite does.
+//! Any sequence of operations: the packed store answers as the model of the conformance suite does, and the same store with
+//! limits keeps them and says whom they cost.
 //!
 //! The suite's own random stories stay in a small world and look at everything after each step; these are longer, in a
 //! world where swarms grow through every size that the store treats differently.
@@ -8,9 +9,9 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use libfuzzer_sys::{arbitrary, arbitrary::Arbitrary, fuzz_target};
 use swarmkeep::{
-    Announce, AnnounceEvent, Endpoint, Families, HashKey, InfoHash, Packed, PeerBuffer, PeerRecord,
-    RepositoryConfig, Retention, Role, SplitMix64, SwarmStats, SwarmSummary, Timestamp, TorrentRepository,
-    TorrentRepositoryExt,
+    Announce, AnnounceEvent, Announced, BoundedBy, Changes, ConfigError, Endpoint, Evicted, Families,
+    HashKey, InfoHash, Packed, PeerBuffer, PeerRecord, RepositoryConfig, Request, Retention, Role,
+    SplitMix64, SwarmStats, SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
 };
 use swarmkeep_conformance::Model;
 
@@ -20,16 +21,23 @@ const LIFETIME_UNITS: u64 = 18;
 const START: u64 = 1_800_000_000;
 const TORRENTS: u8 = 8;
 
+/// What the store with limits holds at most.
+const MOST_SWARMS: usize = 5;
+const MOST_PEERS: usize = 100;
+
+#[derive(Debug, Arbitrary)]
+struct Told {
+    torrent: u8,
+    endpoint: u16,
+    event: u8,
+    seeder: bool,
+    want: u8,
+    families: u8,
+}
+
 #[derive(Debug, Arbitrary)]
 enum Step {
-    Announce {
-        torrent: u8,
-        endpoint: u16,
-        event: u8,
-        seeder: bool,
-        want: u8,
-        families: u8,
-    },
+    Announce(Told),
     /// Neighbouring endpoints, one announce each.
     Crowd {
         torrent: u8,
@@ -62,6 +70,19 @@ enum Step {
         torrent: u8,
         earlier: u32,
     },
+    /// With whatever an earlier announce has left in the answers and buffers.
+    Batch {
+        announces: Vec<Told>,
+        used: bool,
+    },
+    /// Neighbouring endpoints in one batch.
+    CrowdedBatch {
+        torrent: u8,
+        first: u16,
+        count: u8,
+        event: u8,
+        seeder: bool,
+    },
 }
 
 fuzz_target!(|steps: Vec<Step>| {
@@ -69,6 +90,7 @@ fuzz_target!(|steps: Vec<Step>| {
     for step in steps {
         world.take(step);
         assert_eq!(world.packed.totals(), world.model.totals());
+        world.limited.check();
     }
     world.compare();
 });
@@ -76,6 +98,7 @@ fuzz_target!(|steps: Vec<Step>| {
 struct World {
     packed: Packed,
     model: Model,
+    limited: Limited,
     rng: SplitMix64,
     now: u64,
     /// The latest time that both have been told, which is what ages count from.
@@ -85,20 +108,24 @@ struct World {
 impl World {
     fn new() -> Self {
         let lifetime = Duration::from_secs(LIFETIME_UNITS * UNIT);
-        let config = RepositoryConfig::new(HashKey::from_bytes([9; 16])).lifetime(lifetime).shards(2);
+        let config = RepositoryConfig::new(HashKey::from_bytes([9; 16])).lifetime(lifetime);
+        let limited = Limited::new(&config);
+        let config = config.shards(2);
         let (packed, model) = (Packed::new(&config).unwrap(), Model::new(&config).unwrap());
         assert!(packed.capabilities().clock_resolution_secs < UNIT);
-        Self { packed, model, rng: SplitMix64::new(1), now: START, latest: START }
+        Self { packed, model, limited, rng: SplitMix64::new(1), now: START, latest: START }
     }
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::Announce { torrent, endpoint, event, seeder, want, families } => {
-                let announce = announce(torrent, endpoint, event, seeder).want(want.into());
-                self.announce(match families % 4 {
-                    0 => announce,
-                    bits => announce.families(Families::from_bits_truncate(bits)),
-                });
+            Step::Announce(told) => self.announce(told.announce()),
+            Step::Batch { mut announces, used } => {
+                announces.truncate(200);
+                self.batch(announces.iter().map(Told::announce).collect(), used);
+            }
+            Step::CrowdedBatch { torrent, first, count, event, seeder } => {
+                let one = |n| announce(torrent, first.wrapping_add(n), event, seeder).want(4);
+                self.batch((0..u16::from(count)).map(one).collect(), false);
             }
             Step::Crowd { torrent, first, count, event, seeder } => {
                 for n in 0..u16::from(count) {
@@ -116,15 +143,19 @@ impl World {
                     (swept.expired, swept.swarms_removed),
                     (expected.expired, expected.swarms_removed)
                 );
+                self.limited.peers -= self.limited.store.sweep_all(now, policy).expired;
             }
             Step::Remove { torrent } => {
                 let torrent = info_hash(torrent);
                 assert_eq!(self.packed.remove(&torrent), self.model.remove(&torrent));
+                self.limited.peers -= self.limited.store.remove(&torrent).map_or(0, |stats| stats.peers());
             }
             Step::RemoveWhere { forbidden } => {
                 let named = |hash: &InfoHash| forbidden >> hash.as_bytes()[19] & 1 == 1;
                 let removed = by_hash(self.packed.remove_all_where(&named));
                 assert_eq!(removed, by_hash(self.model.remove_all_where(&named)));
+                let removed = self.limited.store.remove_all_where(&named);
+                self.limited.peers -= removed.iter().map(|swarm| swarm.stats.peers()).sum::<u64>();
             }
             Step::Restore { torrent, downloaded, peers } => {
                 let now = self.told();
@@ -141,11 +172,13 @@ impl World {
                 };
                 let peers: Vec<_> = peers.into_iter().map(record).collect();
                 assert_eq!(self.packed.restore(&swarm, &peers, now), self.model.restore(&swarm, &peers, now));
+                self.limited.peers += self.limited.store.restore(&swarm, &peers, now).added;
             }
             Step::AddDownloads { torrent, earlier } => {
                 let torrent = info_hash(torrent);
                 let added = self.packed.add_downloads(&torrent, earlier);
                 assert_eq!(added, self.model.add_downloads(&torrent, earlier));
+                self.limited.store.add_downloads(&torrent, earlier);
             }
         }
     }
@@ -165,11 +198,47 @@ impl World {
         let answer = self.packed.announce(&announce, now, &mut self.rng, &mut peers);
         assert_eq!(answer, self.model.announce(&announce, now, &mut self.rng, &mut expected), "{announce:?}");
         assert_eq!((peers.v4.len(), peers.v6.len()), (expected.v4.len(), expected.v6.len()), "{announce:?}");
-        let mut handed: Vec<_> = peers.endpoints().collect();
-        handed.sort_unstable();
-        handed.dedup();
-        assert_eq!(handed.len(), peers.len(), "somebody is handed out twice");
-        assert!(!handed.contains(&announce.endpoint), "the announcer is handed out");
+        check_handed(&announce, &peers);
+        let answer = self.limited.store.announce(&announce, now, &mut self.rng, &mut peers);
+        check_handed(&announce, &peers);
+        self.limited.count(&announce, &answer);
+    }
+
+    /// A batch in the packed stores, one announce after the other in the model.
+    fn batch(&mut self, announces: Vec<Announce>, used: bool) {
+        let now = self.told();
+        let mut room: Vec<_> = announces
+            .iter()
+            .map(|announce| (vec![0; 6 * announce.want], vec![0; 18 * announce.want]))
+            .collect();
+        let mut requests: Vec<_> = announces
+            .iter()
+            .zip(&mut room)
+            .map(|(&announce, (v4, v6))| Request::new(announce, PeerBuffer::new(v4, v6)))
+            .collect();
+        for request in requests.iter_mut().filter(|_| used) {
+            request.answer = Some(Announced::new(SwarmStats::default(), Changes::all()));
+            (0..request.peers.v4.room()).for_each(|_| request.peers.v4.push(&[7; 6]));
+        }
+        self.packed.announce_batch(&mut requests, now, &mut self.rng);
+        for (announce, request) in announces.iter().zip(&requests) {
+            let (mut v4, mut v6) = (vec![0; 6 * announce.want], vec![0; 18 * announce.want]);
+            let mut expected = PeerBuffer::new(&mut v4, &mut v6);
+            let answer = self.model.announce(announce, now, &mut self.rng, &mut expected);
+            assert_eq!(request.answer, Some(answer), "{announce:?}");
+            let peers = &request.peers;
+            assert_eq!(
+                (peers.v4.len(), peers.v6.len()),
+                (expected.v4.len(), expected.v6.len()),
+                "{announce:?}"
+            );
+            check_handed(announce, peers);
+        }
+        self.limited.store.announce_batch(&mut requests, now, &mut self.rng);
+        for (announce, request) in announces.iter().zip(&requests) {
+            check_handed(announce, &request.peers);
+            self.limited.count(announce, &request.answer.unwrap());
+        }
     }
 
     /// Everything that both hold.
@@ -187,14 +256,77 @@ impl World {
             let identity = |peer: &PeerRecord| (peer.endpoint, peer.role);
             assert!(listed.iter().map(identity).eq(expected.iter().map(identity)));
             for (listed, expected) in listed.iter().zip(&expected) {
-                let age = |peer: &PeerRecord| self.latest - peer.last_announce.as_secs();
+                let age = |peer: &PeerRecord| {
+                    let age = self.latest.checked_sub(peer.last_announce.as_secs());
+                    age.expect("nobody has announced later than the latest time told")
+                };
+                let (listed_age, age) = (age(listed), age(expected));
+                let resolution = self.packed.capabilities().clock_resolution_secs;
                 // A clock of few bits knows of the dead only that they are dead.
-                let dead = age(expected) > LIFETIME_UNITS * UNIT && age(listed) >= LIFETIME_UNITS * UNIT;
-                assert!(
-                    dead || age(listed).abs_diff(age(expected)) < UNIT,
-                    "{listed:?} where {expected:?} is meant"
-                );
+                let dead = age > LIFETIME_UNITS * UNIT && listed_age >= LIFETIME_UNITS * UNIT;
+                let younger = listed_age <= age && age - listed_age <= resolution;
+                assert!(dead || younger, "{listed:?} where {expected:?} is meant");
             }
+        }
+    }
+}
+
+/// The same store with limits, of which the model knows no more than how many peers must be left.
+struct Limited {
+    store: Packed,
+    most_bytes: u64,
+    peers: u64,
+    told: Evicted,
+}
+
+impl Limited {
+    fn new(config: &RepositoryConfig) -> Self {
+        let config = config.clone().max_swarms(MOST_SWARMS).max_peers_per_swarm(MOST_PEERS);
+        let (mut store, mut most_bytes) = (Packed::new(&config).unwrap(), u64::MAX);
+        if store.capabilities().bounded.contains(BoundedBy::BYTES) {
+            let Err(ConfigError::Limit { least, .. }) = Packed::new(&config.clone().max_bytes(1)) else {
+                panic!("a store of one byte");
+            };
+            store = Packed::new(&config.max_bytes(least + least / 4)).unwrap();
+            most_bytes = (least + least / 4) as u64;
+        }
+        Self { store, most_bytes, peers: 0, told: Evicted::default() }
+    }
+
+    fn count(&mut self, announce: &Announce, answer: &Announced) {
+        self.peers += u64::from(answer.changes.contains(Changes::JOINED));
+        self.peers -= u64::from(answer.changes.contains(Changes::LEFT)) + answer.evicted.peers;
+        self.told.swarms += answer.evicted.swarms;
+        self.told.peers += answer.evicted.peers;
+        assert!(answer.stats.peers() <= MOST_PEERS as u64);
+        assert!(
+            answer.stats.peers() > 0 || announce.event == AnnounceEvent::Stopped,
+            "the announcer is gone"
+        );
+    }
+
+    fn check(&self) {
+        let (totals, bytes) = (self.store.totals(), self.store.memory().bytes);
+        assert_eq!((totals.peers(), totals.evicted), (self.peers, self.told));
+        assert!(totals.swarms <= MOST_SWARMS as u64, "{} swarms", totals.swarms);
+        assert!(bytes <= self.most_bytes, "{bytes} bytes of {}", self.most_bytes);
+    }
+}
+
+fn check_handed(announce: &Announce, peers: &PeerBuffer<'_>) {
+    let mut handed: Vec<_> = peers.endpoints().collect();
+    handed.sort_unstable();
+    handed.dedup();
+    assert_eq!(handed.len(), peers.len(), "somebody is handed out twice");
+    assert!(!handed.contains(&announce.endpoint), "the announcer is handed out");
+}
+
+impl Told {
+    fn announce(&self) -> Announce {
+        let announce = announce(self.torrent, self.endpoint, self.event, self.seeder).want(self.want.into());
+        match self.families % 4 {
+            0 => announce,
+            bits => announce.families(Families::from_bits_truncate(bits)),
         }
     }
 }

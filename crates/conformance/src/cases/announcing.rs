@@ -6,8 +6,7 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Changes, Family, PeerBuffer, Request, Retention, Role, SplitMix64, SwarmSummary,
-    TorrentRepositoryExt,
+    Announce, AnnounceEvent, Changes, Family, Retention, Role, SwarmSummary, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -137,13 +136,11 @@ pub(crate) fn a_seeder_may_become_a_leecher_again(subject: &dyn Subject) {
 
 pub(crate) fn role_and_time_are_those_of_the_last_announce(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
-    let resolution = store.capabilities().clock_resolution_secs;
     for (seconds, left) in [(0, 5), (40, 0), (100, 0), (1000, 7), (1001, 0), (1700, 1)] {
         store.tell_at(seconds, Announce::new(torrent, v4(1)).left(left));
         let record = store.members(&torrent)[&v4(1)];
         assert_eq!(record.role.is_seeder(), left == 0, "after an announce with {left} left");
-        let age = record.last_announce.as_secs().abs_diff(at(seconds).as_secs());
-        assert!(age <= resolution, "{age} seconds off after an announce at {seconds}");
+        store.assert_time(&record, at(seconds), at(seconds));
     }
 }
 
@@ -323,59 +320,4 @@ pub(crate) fn swarms_are_apart(subject: &dyn Subject) {
         assert_eq!(store.scrape(torrent), expected, "swarm {n}");
     }
     store.assert_consistent();
-}
-
-/// The same announces, one by one into one store and by batches into another, leave the two alike.
-pub(crate) fn announce_batch_does_as_single_announces_in_order(subject: &dyn Subject) {
-    let (single, batched) = (build(subject), build(subject));
-    let mut draw = SplitMix64::new(11);
-    let draw: &mut dyn swarmkeep::Random = &mut draw;
-    for turn in 0..60 {
-        let announces: Vec<_> = (0..draw.below(40))
-            .map(|_| {
-                let (torrent, endpoint) =
-                    (hash(draw.below(4) as u64), peer(family_of(draw.below(2)), draw.below(6) as u32));
-                let event = [
-                    AnnounceEvent::None,
-                    AnnounceEvent::Started,
-                    AnnounceEvent::Completed,
-                    AnnounceEvent::Stopped,
-                ];
-                let announce = Announce::new(torrent, endpoint).event(event[draw.below(4)]);
-                announce.left(draw.below(2) as u64).want(draw.below(30)).families(BOTH)
-            })
-            .collect();
-        let mut room = vec![[0; 24 * 30]; announces.len()];
-        let buffers = room.iter_mut().map(|bytes| {
-            let (v4, v6) = bytes.split_at_mut(6 * 30);
-            PeerBuffer::new(v4, v6)
-        });
-        let mut batch: Vec<_> =
-            announces.iter().zip(buffers).map(|(&announce, peers)| Request::new(announce, peers)).collect();
-        batched.announce_batch(&mut batch, at(turn), &mut SplitMix64::new(turn));
-        for (announce, request) in announces.iter().zip(&batch) {
-            let expected = single.tell_at(turn, *announce);
-            let answer = Answer {
-                announced: request.answer.expect("every request of a batch is answered"),
-                peers: request.peers.endpoints().collect(),
-            };
-            assert_eq!(answer.announced, expected.announced, "{announce:?}");
-            answer.assert_fits(announce);
-            assert_eq!(answer.peers.len(), expected.peers.len(), "{announce:?}");
-            if expected.peers.len() < announce.want {
-                assert_eq!(answer.sorted(), expected.sorted(), "no choice for {announce:?}");
-            }
-        }
-        assert_eq!(batched.summaries(), single.summaries());
-        assert_eq!(batched.totals(), single.totals());
-    }
-    for n in 0..4 {
-        assert_eq!(batched.members(&hash(n)), single.members(&hash(n)));
-    }
-    batched.announce_batch(&mut [], at(100), &mut SplitMix64::new(1));
-    assert_eq!(batched.totals(), single.totals(), "after a batch of nothing");
-}
-
-const fn family_of(n: usize) -> Family {
-    if n == 0 { Family::V4 } else { Family::V6 }
 }

@@ -1,10 +1,10 @@
 //! Bounds: limits that are kept, what they cost whom, and limits that are refused.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, ops::Range};
 
 use swarmkeep::{
-    BoundedBy, ConfigError, Evicted, Family, PeerRecord, RepositoryConfig, Retention, Role, SwarmSummary,
-    TorrentRepositoryExt,
+    Announce, AnnounceEvent, BoundedBy, Budget, Changes, ConfigError, Evicted, Family, PeerBuffer,
+    PeerRecord, RepositoryConfig, Request, Retention, Role, SplitMix64, SwarmSummary, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -165,30 +165,236 @@ pub(crate) fn the_stalest_peers_are_dropped_first(subject: &dyn Subject) {
     assert!(dropped <= 30, "{dropped} of 200 peers dropped were fresh, while 400 stale ones were there");
 }
 
-pub(crate) fn max_bytes_is_kept_under_any_flood(subject: &dyn Subject) {
-    let declared = capabilities(subject).bounded.contains(BoundedBy::BYTES);
-    let mut most = 4 << 20;
-    // How much the least is depends on the store; it says so when it is asked for less.
-    if declared && let Err(ConfigError::Limit { least, .. }) = subject.build(&config().max_bytes(1)) {
-        most = most.max(2 * least);
+/// A store that keeps within some bytes, watched at every announce.
+struct Watched {
+    store: Store,
+    most: u64,
+    /// Who has joined and has not left by itself.
+    joined: u64,
+    told: Evicted,
+}
+
+impl Watched {
+    /// A store with a limit of about `most` bytes; `None` if it declares no such limit, after it was seen to refuse it.
+    fn new(subject: &dyn Subject, mut most: usize) -> Option<Self> {
+        // How much the least is depends on the store; it says so when it is asked for less.
+        if capabilities(subject).bounded.contains(BoundedBy::BYTES)
+            && let Err(ConfigError::Limit { least, .. }) = subject.build(&config().max_bytes(1))
+        {
+            most = most.max(2 * least);
+        }
+        let store = bounded(subject, BoundedBy::BYTES, &config().max_bytes(most))?;
+        Some(Self { store, most: most as u64, joined: 0, told: Evicted::default() })
     }
-    let Some(store) = bounded(subject, BoundedBy::BYTES, &config().max_bytes(most)) else { return };
-    let mut evicted = Evicted::default();
-    for n in 0..100_000 {
-        let torrent = if n % 2 == 0 { hash(n) } else { hash(n % 64) };
-        let answer = store.tell_at(n / 100, leecher(torrent, v4(n as u32)).want(0));
-        assert!(answer.stats.peers() >= 1, "who announces is there, whoever has to go for it");
-        evicted.swarms += answer.evicted.swarms;
-        evicted.peers += answer.evicted.peers;
-        if n % 64 == 0 {
-            let bytes = store.memory().bytes;
-            assert!(bytes <= most as u64, "{bytes} bytes where {most} were allowed");
+
+    fn tell(&mut self, seconds: u64, announce: Announce) -> Answer {
+        let answer = self.store.tell_at(seconds, announce.want(0));
+        self.joined += u64::from(answer.changes.contains(Changes::JOINED));
+        self.joined -= u64::from(answer.changes.contains(Changes::LEFT));
+        self.told.swarms += answer.evicted.swarms;
+        self.told.peers += answer.evicted.peers;
+        let there = answer.stats.peers() >= 1 || announce.event == AnnounceEvent::Stopped;
+        assert!(there, "who announces is there, whoever has to go for it");
+        assert_eq!(self.store.totals().evicted, self.told, "what was told, and what was counted");
+        self.assert_within();
+        answer
+    }
+
+    fn assert_within(&self) {
+        let bytes = self.store.memory().bytes;
+        assert!(bytes <= self.most, "{bytes} bytes where {} were allowed", self.most);
+    }
+
+    /// Nothing has gone that was not told.
+    fn assert_consistent(&self) {
+        assert_eq!(
+            self.store.totals().peers(),
+            self.joined - self.told.peers,
+            "who joined and was not evicted"
+        );
+        self.store.assert_consistent();
+    }
+
+    /// Numbers for a flood: more than any store has room for, since a peer is two bytes at the very least.
+    const fn numbers(&self) -> Range<u64> {
+        0..self.most / 2
+    }
+}
+
+pub(crate) fn max_bytes_is_kept_under_any_flood(subject: &dyn Subject) {
+    for family in [Family::V4, Family::V6] {
+        let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
+        // Made-up info hashes in between peers that join swarms of some hundreds, finish and leave, and sweeps.
+        for n in watched.numbers() {
+            let (now, newcomer) = (n / 500, peer(family, n as u32));
+            let (crowd, earlier) = (hash(n % 13), peer(family, n as u32 - n as u32 / 8 % 200));
+            match n % 8 {
+                1 | 5 => watched.tell(now, leecher(crowd, newcomer)),
+                3 => watched.tell(now, completed(crowd, earlier)),
+                7 => watched.tell(now, stopped(crowd, earlier)),
+                _ => watched.tell(now, leecher(hash(1_000_000 + n), newcomer)),
+            };
+            if n % 256 == 0 {
+                let swept = watched.store.sweep(at(now), Retention::DropEmpty, Budget::peers(300));
+                assert_eq!(swept.expired, 0, "all are young");
+                watched.assert_within();
+            }
+            if watched.told.swarms + watched.told.peers > 3000 {
+                break;
+            }
+        }
+        let (told, bytes) = (watched.told, watched.store.memory().bytes);
+        assert!(told.swarms + told.peers > 3000, "a flood of {} peers was let in", watched.joined);
+        assert!(bytes >= watched.most / 2, "{bytes} of {} bytes taken: more went than had to", watched.most);
+        watched.assert_consistent();
+    }
+}
+
+/// Where nobody else can make room for it, its own stalest do.
+pub(crate) fn a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest(subject: &dyn Subject) {
+    for family in [Family::V4, Family::V6] {
+        let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
+        let torrent = hash(0);
+        for n in 1..50 {
+            watched.tell(0, leecher(hash(n), v4(1)));
+            watched.tell(0, leecher(hash(n), v6(2)));
+        }
+        let (mut peers, mut last) = (0, 0);
+        for n in watched.numbers() {
+            let announce = leecher(torrent, peer(family, n as u32)).left(n % 3);
+            peers = watched.tell(n / 50, announce).stats.peers();
+            let again = watched.tell(n / 50, announce);
+            assert_eq!(again.changes, Changes::REFRESHED, "the announcer had to go for itself");
+            last = n;
+            // Once over, all that it holds would be others if they went at random.
+            if watched.told.peers > peers {
+                break;
+            }
+        }
+        assert!(watched.told.peers > peers, "a swarm of {peers} peers was let in");
+        let (members, fresh) = (watched.store.members(&torrent), peers / 4);
+        let kept =
+            (last - fresh..last).filter(|&n| members.contains_key(&peer(family, n as u32))).count() as u64;
+        assert!(kept * 100 >= fresh * 95, "of the {fresh} freshest of {peers} peers only {kept} are left");
+        watched.assert_consistent();
+    }
+}
+
+/// Populated by two peers, or by one that has come back, they stay as long as there are others that can go.
+pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Subject) {
+    for family in [Family::V4, Family::V6] {
+        let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
+        let mut populated = 0;
+        while watched.store.memory().bytes < watched.most * 6 / 10 {
+            let torrent = hash(populated);
+            watched.tell(0, leecher(torrent, v4(1)));
+            watched.tell(5, leecher(torrent, v4(1 + (populated % 2) as u32)));
+            populated += 1;
+        }
+        assert_eq!(watched.told, Evicted::default(), "while there was room for all");
+        for n in watched.numbers() {
+            watched.tell(100 + n / 200, leecher(hash(1_000_000 + n), peer(family, n as u32)));
+            if watched.told.swarms > 2 * populated {
+                break;
+            }
+        }
+        assert!(watched.told.swarms > 2 * populated, "a flood of {} peers was let in", watched.joined);
+        let lost = (0..populated).filter(|&n| watched.store.scrape(&hash(n)).peers() == 0).count() as u64;
+        assert!(
+            lost * 100 < populated,
+            "{lost} of {populated} populated swarms were lost to made-up ones over {family:?}"
+        );
+        watched.assert_consistent();
+    }
+}
+
+/// In whatever shape they come back: lone peers, dozens, a large swarm.
+pub(crate) fn bytes_that_were_freed_are_used_before_anything_is_evicted(subject: &dyn Subject) {
+    const SHAPES: [fn(u64) -> Announce; 4] = [
+        |n| leecher(hash(n), v4(1)),
+        |n| leecher(hash(n / 20), peer(if n % 3 == 0 { Family::V6 } else { Family::V4 }, (n % 20) as u32)),
+        |n| leecher(hash(0), v4(n as u32)),
+        |n| seeder(hash(n), v6(1)),
+    ];
+    // How many there is room for, more or less.
+    let mut fitting = [0; SHAPES.len()];
+    for (shape, fitting) in SHAPES.into_iter().zip(&mut fitting) {
+        let Some(mut watched) = Watched::new(subject, 1 << 18) else { return };
+        while watched.store.memory().bytes < watched.most * 6 / 10 {
+            watched.tell(0, shape(*fitting));
+            *fitting += 1;
         }
     }
-    let totals = store.totals();
-    assert_eq!(totals.evicted, evicted, "what was told, and what was counted");
-    assert_eq!(totals.peers(), 100_000 - evicted.peers);
-    store.assert_consistent();
+    let Some(mut watched) = Watched::new(subject, 1 << 18) else { return };
+    let mut now = 0;
+    for (round, n) in [0, 1, 0, 2, 3, 2, 1, 3, 0].into_iter().enumerate() {
+        for announce in (0..fitting[n]).map(SHAPES[n]) {
+            watched.tell(now, announce);
+            assert_eq!(
+                watched.told,
+                Evicted::default(),
+                "as much has gone before shape {n} in round {round}"
+            );
+        }
+        now += 2 * LIFETIME;
+        match round % 3 {
+            0 => drop(watched.store.remove_all_where(&|_| true)),
+            1 => (0..fitting[n]).map(SHAPES[n]).for_each(|announce| {
+                watched.store.fill(now, [announce.event(AnnounceEvent::Stopped)]);
+            }),
+            _ => {}
+        }
+        for _ in 0..2 {
+            watched.store.sweep_all(at(now), Retention::DropEmpty);
+            watched.assert_within();
+        }
+        assert_eq!(watched.store.totals().swarms, 0);
+    }
+}
+
+/// And whatever is refused, what the refusal names as the least is kept.
+pub(crate) fn a_limit_that_is_too_small_is_refused_with_the_least_that_works(subject: &dyn Subject) {
+    type Limit = fn(RepositoryConfig, usize) -> RepositoryConfig;
+    let limits: [(BoundedBy, usize, Limit); 3] = [
+        (BoundedBy::SWARMS, 0, |config, most| config.max_swarms(most)),
+        (BoundedBy::PEERS_PER_SWARM, 0, |config, most| config.max_peers_per_swarm(most)),
+        (BoundedBy::BYTES, 1, |config, most| config.max_bytes(most)),
+    ];
+    let declared = capabilities(subject).bounded;
+    for (bound, too_small, limit) in limits.into_iter().filter(|(bound, ..)| declared.contains(*bound)) {
+        let least_of = |most| match subject.build(&limit(config(), most)) {
+            Err(ConfigError::Limit { given, least, .. }) => {
+                assert_eq!(given, most, "what was asked for");
+                Some(least)
+            }
+            Err(other) => panic!("{most} for {bound:?} must be refused as a limit, not: {other}"),
+            Ok(_) => None,
+        };
+        let least = least_of(too_small).unwrap_or_else(|| panic!("{too_small} for {bound:?} is not refused"));
+        assert_eq!(least_of(least - 1), Some(least), "just below the least for {bound:?}");
+        assert_eq!(least_of(least), None, "{bound:?} of {least} is refused, which was named as the least");
+        let store = build_with(subject, &limit(config(), least));
+        let mut told = Evicted::default();
+        for n in 0..500 {
+            // Swarms of one, and larger ones.
+            let torrent = if n % 2 == 0 { hash(n) } else { hash(1) };
+            let endpoint = peer(if n % 3 == 0 { Family::V6 } else { Family::V4 }, n as u32);
+            let answer = store.tell_at(n, leecher(torrent, endpoint));
+            assert!(answer.stats.peers() >= 1, "with the least there is room for the announcer");
+            assert!(store.members(&torrent).contains_key(&endpoint), "the announcer had to go for itself");
+            told.swarms += answer.evicted.swarms;
+            told.peers += answer.evicted.peers;
+            let (totals, peers) = (store.totals(), store.scrape(&torrent).peers());
+            let taken = match bound {
+                BoundedBy::SWARMS => totals.swarms,
+                BoundedBy::PEERS_PER_SWARM => peers,
+                _ => store.memory().bytes,
+            };
+            assert!(taken <= least as u64, "{taken} where {least} were allowed for {bound:?}");
+            assert_eq!((totals.evicted, totals.peers()), (told, n + 1 - told.peers));
+        }
+        store.assert_consistent();
+    }
 }
 
 pub(crate) fn limits_hold_for_restored_swarms_too(subject: &dyn Subject) {
@@ -209,6 +415,90 @@ pub(crate) fn limits_hold_for_restored_swarms_too(subject: &dyn Subject) {
         assert_eq!(restored.added + restored.refused, 80, "each is either in or refused");
         assert!(store.scrape(&hash(n)).peers() <= 50);
         assert!(store.totals().swarms <= 200);
+    }
+    store.assert_consistent();
+}
+
+/// Bytes as well; and as in any restore, nobody goes for those who were.
+pub(crate) fn max_bytes_holds_for_restored_swarms_too(subject: &dyn Subject) {
+    let Some(watched) = Watched::new(subject, 1 << 17) else { return };
+    let (store, mut refused) = (&watched.store, 0);
+    store.fill(0, (0..100).flat_map(|n| [leecher(hash(n), v4(1)), seeder(hash(n), v6(1))]));
+    for n in watched.numbers() {
+        let family = if n % 3 == 0 { Family::V6 } else { Family::V4 };
+        let record = |m| PeerRecord {
+            endpoint: peer(family, n as u32 + m),
+            role: Role::Leecher,
+            last_announce: at(0),
+            details: None,
+        };
+        let peers: Vec<_> = (0..[1, 40, 2][n as usize % 3]).map(record).collect();
+        // New swarms, and those that live.
+        let info_hash = hash(if n % 10 == 0 { n % 100 } else { 1_000_000 + n });
+        let swarm = SwarmSummary { info_hash, stats: stats(0, 0, (n % 2) as u32) };
+        let restored = store.restore(&swarm, &peers, at(0));
+        let counted = restored.added + restored.known + restored.refused;
+        assert_eq!(counted, peers.len() as u64, "each is in, or known, or refused");
+        watched.assert_within();
+        refused += restored.refused;
+        if refused > 1000 {
+            break;
+        }
+    }
+    assert!(refused > 1000, "{} swarms were let in", store.totals().swarms);
+    assert_eq!(store.totals().evicted, Evicted::default());
+    assert!((0..100).all(|n| store.scrape(&hash(n)).peers() >= 2), "they were there first");
+    store.assert_consistent();
+}
+
+/// Whose swarm an announce finds may be gone when its turn comes, by the announces before it.
+pub(crate) fn limits_hold_in_batches_too(subject: &dyn Subject) {
+    let limits = BoundedBy::SWARMS | BoundedBy::PEERS_PER_SWARM;
+    let config = config().max_swarms(300).max_peers_per_swarm(40);
+    if let Some(store) = bounded(subject, limits, &config) {
+        batches_at_the_limit(&store, |store| {
+            assert!(store.totals().swarms <= 300, "{} swarms", store.totals().swarms);
+            let larger = store.swarms().into_iter().find(|swarm| swarm.stats.peers() > 40);
+            assert_eq!(larger, None, "more than 40 peers");
+        });
+    }
+    if let Some(watched) = Watched::new(subject, 1 << 15) {
+        batches_at_the_limit(&watched.store, |_| watched.assert_within());
+    }
+}
+
+fn batches_at_the_limit(store: &Store, assert_within: impl Fn(&Store)) {
+    let (mut joined, mut told, mut turn) = (0, Evicted::default(), 0);
+    // Some have to go in the end, however much there is room for.
+    while told.swarms < 1000 || told.peers < 1500 {
+        let first: u64 = turn * 24;
+        let endpoint = |n: u64| peer(if n.is_multiple_of(5) { Family::V6 } else { Family::V4 }, n as u32);
+        let made_up = (first..first + 24).map(|n| leecher(hash(1000 + n), endpoint(n)));
+        // Those of a while ago come back, of whom some go for the made-up ones.
+        let back =
+            (0..20).map(|n| first.saturating_sub(n * 13 + 5)).map(|n| leecher(hash(1000 + n), endpoint(n)));
+        let crowds = (first..first + 20).map(|n| seeder(hash(n % 2), endpoint(n)));
+        let announces: Vec<_> = made_up.zip(back.chain(crowds.clone())).flat_map(|(a, b)| [a, b]).collect();
+        let mut batch: Vec<_> = announces
+            .iter()
+            .chain(&crowds.collect::<Vec<_>>())
+            .map(|&announce| Request::new(announce.want(0), PeerBuffer::new(&mut [], &mut [])))
+            .collect();
+        store.announce_batch(&mut batch, at(turn), &mut SplitMix64::new(turn));
+        assert_within(store);
+        for request in &batch {
+            let answer = request.answer.expect("every request of a batch is answered");
+            assert!(answer.stats.peers() >= 1, "who announces is there, whoever has to go for it");
+            joined += u64::from(answer.changes.contains(Changes::JOINED));
+            told.swarms += answer.evicted.swarms;
+            told.peers += answer.evicted.peers;
+        }
+        let last = batch.last().expect("there are some").announce;
+        assert!(store.members(&last.info_hash).contains_key(&last.endpoint), "the last one is there");
+        assert_eq!(store.totals().evicted, told, "what was told, and what was counted");
+        assert_eq!(store.totals().peers(), joined - told.peers, "who joined and was not evicted");
+        turn += 1;
+        assert!(turn < 20_000, "nobody has to go: {told:?}");
     }
     store.assert_consistent();
 }

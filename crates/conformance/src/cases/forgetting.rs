@@ -1,7 +1,7 @@
 //! Forgetting: what a sweep removes and when, how far one step goes, and removals by name.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -11,8 +11,8 @@ use std::{
 };
 
 use swarmkeep::{
-    Budget, ConfigError, Cursor, Family, InfoHash, LongestHold, PeerBuffer, Retention, SplitMix64,
-    SwarmSummary, Swept, TorrentRepositoryExt,
+    Budget, ConfigError, Cursor, Family, InfoHash, LongestHold, PeerBuffer, PeerRecord, Retention, Role,
+    SplitMix64, SwarmSummary, Swept, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -30,38 +30,41 @@ fn sweep(store: &Store, seconds: u64, policy: Retention, budget: usize) -> Swept
 }
 
 pub(crate) fn a_peer_is_never_swept_while_it_is_no_older_than_the_lifetime(subject: &dyn Subject) {
-    let store = build(subject);
-    // Announced at all phases of a coarse clock.
-    for joined in 0..40 {
-        let members =
-            [leecher(hash(joined), v4(1)), seeder(hash(joined), v6(2)), leecher(hash(99), v4(joined as u32))];
-        store.fill(joined, members);
-        let swept = sweep(&store, LIFETIME, Retention::DropEmpty, 1000);
-        assert_eq!(
-            (swept.expired, swept.swarms_removed),
-            (0, 0),
-            "the oldest is as old as the lifetime, no older"
+    let (store, crowd) = (build(subject), hash(u64::MAX));
+    // At all phases of a coarse clock.
+    let last = 40.max(resolution(&store).min(200) + 10);
+    for joined in 0..last {
+        let torrent = hash(joined);
+        store.fill(
+            joined,
+            [leecher(torrent, v4(1)), seeder(torrent, v6(2)), leecher(crowd, v4(joined as u32))],
         );
     }
-    // By now some are swept in time, but none too early.
-    for now in LIFETIME..LIFETIME + 60 {
-        sweep(&store, now, Retention::DropEmpty, 1000);
-        for joined in (now - LIFETIME)..40 {
-            assert_eq!(
-                store.scrape(&hash(joined)),
-                stats(1, 1, 0),
-                "swept {} seconds after it announced",
-                now - joined
-            );
+    for now in LIFETIME..=LIFETIME + last {
+        let swept = sweep(&store, now, Retention::DropEmpty, 1000);
+        // In time some go, but none too early.
+        let outlived = now - LIFETIME;
+        assert!(
+            swept.expired <= 3 * outlived,
+            "{} went when {outlived} had outlived the lifetime",
+            swept.expired
+        );
+        for joined in outlived..last {
+            let age = now - joined;
+            assert_eq!(store.scrape(&hash(joined)), stats(1, 1, 0), "swept {age} seconds after it announced");
         }
+        assert!(
+            store.scrape(&crowd).peers() >= last - outlived.min(last),
+            "swept with older ones of its swarm"
+        );
     }
 }
 
 pub(crate) fn a_peer_is_swept_once_its_age_exceeds_the_lifetime_by_the_clock_resolution(
     subject: &dyn Subject,
 ) {
-    let resolution = capabilities(subject).clock_resolution_secs;
-    for joined in 0..10 {
+    let resolution = resolution(&build(subject));
+    for joined in phases(resolution) {
         let store = build(subject);
         let torrent = hash(1);
         store.fill(joined, (0..20).map(|n| leecher(torrent, v4(n))));
@@ -100,13 +103,13 @@ pub(crate) fn lifetimes_out_of_range_are_refused(subject: &dyn Subject) {
 /// To the second, for the shortest, the longest and some in between: the range that is declared has no hole.
 pub(crate) fn every_lifetime_in_range_is_kept(subject: &dyn Subject) {
     const CENTURY: u64 = 100 * 365 * 86_400;
-    let declared = capabilities(subject);
-    let (longest, resolution) = (declared.longest_lifetime_secs.min(CENTURY), declared.clock_resolution_secs);
-    for lifetime in [1, 2, 59, 2700, longest / 2, longest - 1, longest] {
-        // At all phases of a coarse clock.
-        for joined in 0..5 {
-            let store = build_with(subject, &config().lifetime(Duration::from_secs(lifetime)));
-            let torrent = hash(1);
+    let longest = capabilities(subject).longest_lifetime_secs.min(CENTURY);
+    for lifetime in [1, 2, 59, 101, 2700, 86_400, longest / 2, longest - 1, longest] {
+        let config = config().lifetime(Duration::from_secs(lifetime));
+        // The resolution may be another one for each lifetime.
+        let resolution = resolution(&build_with(subject, &config));
+        for joined in phases(resolution) {
+            let (store, torrent) = (build_with(subject, &config), hash(1));
             store.fill(joined, [leecher(torrent, v4(1)), seeder(torrent, v6(2))]);
             sweep(&store, joined + lifetime, Retention::DropEmpty, 1000);
             assert_eq!(store.scrape(&torrent).peers(), 2, "as old as the lifetime of {lifetime} s, no older");
@@ -116,67 +119,140 @@ pub(crate) fn every_lifetime_in_range_is_kept(subject: &dyn Subject) {
     }
 }
 
-/// However late the sweep: a clock of few bits comes round after some thousands, or millions, of seconds.
+/// However late the sweep: a clock of few bits comes round after so many of its ticks, and then makes peers look young
+/// for as long as they live.
 pub(crate) fn late_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
-    let wraps = [8, 10, 12, 14, 15, 16, 17, 18, 20, 22, 24, 26, 28].map(|bits| 1_u64 << bits);
-    let long = [70_000, 100_000, 10 * 365 * 86_400];
-    for late in wraps.into_iter().flat_map(|wrap| [wrap, wrap * 3]).chain(long) {
-        // Just before, at and after the moment at which the clock has come round.
-        for now in [late - 7, late, late + 1, late + LIFETIME / 2, late + LIFETIME]
-            .into_iter()
-            .filter(|&now| now > LIFETIME + 600)
-        {
-            let store = build(subject);
-            let torrent = hash(1);
-            store.fill(0, [leecher(torrent, v4(1)), seeder(torrent, v4(2)), leecher(torrent, v6(3))]);
-            let swept = sweep(&store, now, Retention::DropEmpty, 1000);
-            assert_eq!(swept.expired, 3, "first swept {now} s after they announced");
-            assert_eq!(store.totals().peers(), 0);
+    let resolution = resolution(&build(subject));
+    let begin = LIFETIME + resolution + 1;
+    // Wherever it comes round within three days.
+    let days = (begin..260_000).step_by(LIFETIME as usize * 2 / 3);
+    // Ticks of a second, of what the store declares, and of what is common.
+    let ticks = [1, resolution + 1, 32, 60];
+    let rounds = ticks.into_iter().flat_map(|tick| [16, 18, 20, 22, 24, 26, 28].map(|bits| tick << bits));
+    let years =
+        rounds.filter(|&round| round > 200_000).flat_map(|round| [round, 3 * round, 10 * 365 * 86_400]);
+    for now in days.chain(years.flat_map(|late| [late, late + 1, late + LIFETIME / 2])) {
+        let store = build(subject);
+        // As small swarms are kept, and as larger ones are.
+        let large = if now % 5 == 0 { 90 } else { 0 };
+        store.fill(0, [leecher(hash(1), v4(1)), seeder(hash(1), v4(2)), leecher(hash(1), v6(3))]);
+        store.fill(0, [leecher(hash(2), v4(1)), seeder(hash(3), v6(1))]);
+        store.fill(0, (0..large).map(|n| leecher(hash(4), v4(n))));
+        let swept = sweep(&store, now, Retention::DropEmpty, 1000);
+        assert_eq!(swept.expired, 5 + u64::from(large), "first swept {now} s after they announced");
+        assert_eq!(store.totals().peers(), 0);
+    }
+}
+
+/// Announces in other swarms, and of neighbours in the same one, for minutes or for years, without a single sweep.
+pub(crate) fn missing_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
+    for stride in [100, 577, LIFETIME, 9_999, 65_536, 262_144] {
+        for turns in [20, 33, 100, 150] {
+            let (store, torrents) = (build(subject), [(hash(1), 5), (hash(2), 80)]);
+            for (torrent, stale) in torrents {
+                store.fill(0, (1..=stale).map(|n| leecher(torrent, v4(n)).left((n % 2).into())));
+            }
+            store.fill(0, [seeder(hash(3), v6(1)), leecher(hash(4), v4(1))]);
+            let mut now = 0;
+            for turn in 0..turns {
+                now += stride;
+                store.fill(now, torrents.map(|(torrent, _)| leecher(torrent, v4(99))));
+                store.fill(now, [seeder(hash(1), v6(99)), leecher(hash(turn % 10 + 5), v4(1))]);
+                let torrent = if turn % 10 == 0 { hash(2) } else { hash(1) };
+                for record in store.members(&torrent).into_values() {
+                    let refreshed = [v4(99), v6(99)].contains(&record.endpoint);
+                    if refreshed || now <= LIFETIME + resolution(&store) {
+                        store.assert_time(&record, at(if refreshed { now } else { 0 }), at(now));
+                        continue;
+                    }
+                    let age = at(now).secs_since(record.last_announce);
+                    assert!(
+                        age >= LIFETIME,
+                        "{} is {now} s old and is listed as {age} s old",
+                        record.endpoint
+                    );
+                }
+            }
+            if now <= LIFETIME + resolution(&store) {
+                now = LIFETIME + resolution(&store) + 1;
+            }
+            sweep(&store, now, Retention::DropEmpty, 1000);
+            let left = |torrent| store.members(&torrent).into_keys().collect::<Vec<_>>();
+            assert_eq!(left(hash(1)), [v4(99), v6(99)], "after {now} s without a sweep");
+            assert_eq!(left(hash(2)), [v4(99)], "after {now} s without a sweep");
+            for torrent in [hash(3), hash(4)] {
+                assert_eq!(store.scrape(&torrent), stats(0, 0, 0), "where nobody announced meanwhile");
+            }
+            store.assert_consistent();
         }
     }
 }
 
-/// Years of announces in other swarms, and in the same one, without a single sweep.
-pub(crate) fn missing_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
-    for stride in [LIFETIME, 9_999, 65_536, 262_144] {
-        let (store, torrent) = (build(subject), hash(1));
-        store.fill(0, (1..=5).map(|n| leecher(torrent, v4(n))));
-        store.fill(0, [seeder(hash(2), v6(1))]);
-        let mut now = 0;
-        for turn in 0..300 {
-            now += stride;
-            store.fill(now, [leecher(torrent, v4(9)), leecher(hash(turn % 10 + 5), v4(1))]);
+/// For half a day peers come back just in time, each at its own; others leave and join anew, and some are restored. None is
+/// ever taken for older or younger than it is.
+pub(crate) fn ages_stay_true_while_others_announce(subject: &dyn Subject) {
+    const STEP: u64 = 59;
+    // All announce in turn, within a lifetime less a step.
+    const TURNS: u64 = LIFETIME / STEP - 1;
+    for sweeps in [false, true] {
+        let (store, mut told) = (build(subject), BTreeMap::new());
+        let crowds = [(hash(1), 7), (hash(2), 150), (hash(3), 150)];
+        for step in 0..700 {
+            let now = step * STEP;
+            for (n, (torrent, size)) in (0..).zip(crowds) {
+                // One of the crowds shrinks to a few and grows again, every other hour.
+                let hours = step / 120 % 2;
+                let most = if n == 2 && hours == 1 { 5 } else { size };
+                for m in (0..size).filter(|m| (u64::from(*m) + n) % TURNS == step % TURNS) {
+                    let endpoint = peer(if m % 4 == 0 { Family::V6 } else { Family::V4 }, m);
+                    if m < most {
+                        store.fill(now, [leecher(torrent, endpoint).left(step / TURNS % 2)]);
+                        told.insert((torrent, endpoint), now);
+                    } else {
+                        store.fill(now, [stopped(torrent, endpoint)]);
+                        told.remove(&(torrent, endpoint));
+                    }
+                }
+                // Of all ages.
+                if !sweeps && step % 40 == 39 {
+                    let (endpoint, role) = (v4(1000 + step as u32), Role::Seeder);
+                    let last_announce = at(now - step * 41 % LIFETIME);
+                    let record = PeerRecord { endpoint, role, last_announce, details: None };
+                    let swarm = SwarmSummary { info_hash: torrent, stats: stats(1, 0, 0) };
+                    assert_eq!(store.restore(&swarm, &[record], at(now)).added, 1);
+                    told.insert((torrent, endpoint), last_announce.secs_since(at(0)));
+                }
+            }
+            if sweeps && step % 7 == 0 {
+                let swept = sweep(&store, now, Retention::DropEmpty, 100);
+                assert_eq!(swept.expired, 0, "all have come back in time");
+            }
+            if step % 20 == 0 {
+                for (torrent, _) in crowds {
+                    for (endpoint, record) in store.members(&torrent) {
+                        let told = told[&(torrent, endpoint)];
+                        if now - told <= LIFETIME {
+                            store.assert_time(&record, at(told), at(now));
+                        }
+                    }
+                }
+            }
         }
-        for (endpoint, record) in
-            store.members(&torrent).into_iter().filter(|(endpoint, _)| *endpoint != v4(9))
-        {
-            let age = at(now).secs_since(record.last_announce);
-            assert!(age >= LIFETIME, "{endpoint} is {now} s old and is listed as {age} s old");
-        }
-        sweep(&store, now, Retention::DropEmpty, 1000);
-        assert_eq!(
-            store.members(&torrent).into_keys().collect::<Vec<_>>(),
-            [v4(9)],
-            "after {now} s without a sweep"
-        );
-        assert_eq!(store.scrape(&hash(2)), stats(0, 0, 0), "where nobody announced meanwhile");
-        store.assert_consistent();
+        assert_eq!(store.totals().peers(), told.len() as u64);
     }
 }
 
 pub(crate) fn an_earlier_time_counts_as_the_latest_seen(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
-    let resolution = store.capabilities().clock_resolution_secs;
     store.fill(LIFETIME, [leecher(torrent, v4(1))]);
     // The clock is set back: whoever announces now is not older than those before.
     store.fill(0, [leecher(torrent, v4(2)), seeder(torrent, v6(3))]);
-    for (endpoint, record) in store.members(&torrent) {
-        let off = record.last_announce.as_secs().abs_diff(at(LIFETIME).as_secs());
-        assert!(off <= resolution, "{endpoint} is listed {off} s away from the latest time seen");
+    for record in store.members(&torrent).values() {
+        store.assert_time(record, at(LIFETIME), at(LIFETIME));
     }
     sweep(&store, 2 * LIFETIME, Retention::DropEmpty, 1000);
     assert_eq!(store.scrape(&torrent).peers(), 3, "all announced at the latest time seen");
-    let late = 2 * LIFETIME + resolution + 1;
+    let late = 2 * LIFETIME + resolution(&store) + 1;
     store.tell_at(late, leecher(hash(2), v4(1)));
     sweep(&store, 0, Retention::DropEmpty, 1000);
     assert_eq!(store.scrape(&torrent).peers(), 0, "a sweep in the past is one at the latest time seen");
@@ -373,6 +449,69 @@ pub(crate) fn memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot(su
     store.fill(3 * LIFETIME, (0..5000).flat_map(|n| (0..3).map(move |m| leecher(hash(n), v4(m)))));
     let again = store.memory().bytes;
     assert!(again > left && again < full * 5 / 4, "{again} bytes the second time, {full} the first");
+}
+
+/// Of swarms of all sizes one in a hundred stays, so that what is left lies scattered among what has gone. What an empty
+/// store takes is not counted.
+pub(crate) fn memory_falls_to_a_tenth_when_99_of_100_swarms_expire(subject: &dyn Subject) {
+    const SWARMS: u64 = 50_000;
+    let members = |n: u64| {
+        let size = match n {
+            0 => 3000,
+            n if n % 1000 == 0 => 200,
+            n if n % 100 == 1 => 20,
+            n if n % 7 == 0 => 3,
+            _ => 1,
+        };
+        let family = move |m: u32| if (n + u64::from(m)) % 10 == 9 { Family::V6 } else { Family::V4 };
+        (0..size).map(move |m| leecher(hash(n), peer(family(m), m)).left((m % 3).into()))
+    };
+    let store = build(subject);
+    let empty = store.memory().bytes;
+    store.fill(0, (0..SWARMS).flat_map(members));
+    let peak = store.memory().bytes - empty;
+    let left = || (0..SWARMS).filter(|n| n % 101 == 50);
+    store.fill(LIFETIME, left().flat_map(members));
+    for pass in 0..2 {
+        sweep(&store, 2 * LIFETIME - 2 + pass, Retention::DropEmpty, 4096);
+    }
+    assert_eq!(store.totals().swarms, left().count() as u64);
+    let (bytes, peers) = (store.memory().bytes.saturating_sub(empty), store.totals().peers());
+    assert!(
+        bytes <= peak / 10,
+        "{bytes} of {peak} bytes are still taken by {peers} peers, two passes after 99 of 100 swarms have expired"
+    );
+    store.assert_consistent();
+}
+
+/// All peers of a large swarm expire at once: what goes, and what a step says it visited, is bounded at each step.
+pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(subject: &dyn Subject) {
+    const PEERS: u32 = 100_000;
+    const BUDGET: u64 = 256;
+    let (store, torrent) = (build(subject), hash(1));
+    let family = |n: u32| if n.is_multiple_of(8) { Family::V6 } else { Family::V4 };
+    store.fill(0, (0..PEERS).map(|n| leecher(torrent, peer(family(n), n)).left((n % 3).into())));
+    let hold = match store.capabilities().longest_hold {
+        LongestHold::Visits(visits) => visits as u64,
+        // That is about swarms, and here is only one: a hold is a part of it, no longer than the step is meant to be.
+        LongestHold::ShareOfSwarms(_) => BUDGET,
+    };
+    let (mut all, mut steps) = (Swept::default(), 0);
+    while !all.pass_complete {
+        let before = store.totals().peers();
+        let step = store.sweep(at(2 * LIFETIME), Retention::DropEmpty, Budget::peers(BUDGET as usize));
+        let gone = before - store.totals().peers();
+        assert_eq!(step.expired, gone, "what a step says it removed, and what is gone");
+        let touched = gone.max(step.visited);
+        assert!(
+            touched <= BUDGET + hold,
+            "a step of {BUDGET} touched {touched} peers, with holds of {hold} declared"
+        );
+        all += step;
+        steps += 1;
+        assert!(steps <= PEERS, "a pass that never ends");
+    }
+    assert_eq!((all.expired, all.swarms_removed, store.totals().swarms), (PEERS.into(), 1, 0));
 }
 
 pub(crate) fn a_swarm_without_peers_goes_with_the_next_sweep(subject: &dyn Subject) {

@@ -169,22 +169,6 @@ pub(crate) fn no_announce_panics_the_store(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// A generator that panics when it is asked for the number after the first `good` ones.
-struct Panicking {
-    good: u32,
-}
-
-impl Random for Panicking {
-    fn next_u64(&mut self) -> u64 {
-        if self.good == 0 {
-            // Unlike `panic!`, this reports nothing on the terminal.
-            panic::resume_unwind(Box::new("the caller's generator"));
-        }
-        self.good -= 1;
-        0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(self.good.into())
-    }
-}
-
 pub(crate) fn a_panic_in_the_callers_randomness_leaves_the_store_usable(subject: &dyn Subject) {
     for good in [0, 1, 7, 49] {
         let store = build(subject);
@@ -206,11 +190,7 @@ pub(crate) fn a_panic_in_the_callers_randomness_leaves_the_store_usable(subject:
                     announce_with(&inside, &announce, at(1), &mut Panicking { good });
                 }));
                 if let Err(panicked) = told {
-                    assert_eq!(
-                        text_of(&*panicked),
-                        "the caller's generator",
-                        "another panic than the caller's own"
-                    );
+                    assert_eq!(text_of(&*panicked), Panicking::TEXT, "another panic than the caller's own");
                 }
                 inside.assert_consistent();
                 let after = inside.tell_at(1, announce);

@@ -1,6 +1,7 @@
 //! The cases: plain functions over a store, one for each sentence. [`CASES`](crate::CASES) lists them.
 
 pub(crate) mod announcing;
+pub(crate) mod batches;
 pub(crate) mod bounds;
 pub(crate) mod fairness;
 pub(crate) mod forgetting;

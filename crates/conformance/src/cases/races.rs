@@ -13,8 +13,8 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, BoundedBy, Budget, Changes, Cursor, Endpoint, InfoHash, Random, Retention,
-    SplitMix64, TorrentRepositoryExt,
+    Announce, AnnounceEvent, BoundedBy, Budget, Changes, Cursor, Endpoint, InfoHash, PeerBuffer, Random,
+    Request, Retention, SplitMix64, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -95,15 +95,7 @@ pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
             scope.spawn(move || {
                 let _released = SetTo(&progress[me], SWARMS);
                 for n in 0..SWARMS {
-                    // In step with the other one, so that both come to each new swarm at about the same time.
-                    progress[me].store(n, SeqCst);
-                    let mut spins = 0;
-                    while progress[1 - me].load(SeqCst) < n {
-                        spins += 1;
-                        if spins > 200 {
-                            thread::yield_now();
-                        }
-                    }
+                    keep_step(progress, me, n);
                     store.tell(leecher(hash(n as u64), v4(me as u32 + 1)).want(2));
                 }
             });
@@ -114,6 +106,18 @@ pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
         assert_eq!(members, [v4(1), v4(2)], "both first announces of swarm {n} were acknowledged");
     }
     assert_eq!((store.totals().swarms, store.totals().peers()), (SWARMS as u64, 2 * SWARMS as u64));
+}
+
+/// Waits for the other one of two, so that both come to each new swarm at about the same time.
+fn keep_step(progress: &[AtomicUsize; 2], me: usize, n: usize) {
+    progress[me].store(n, SeqCst);
+    let mut spins = 0;
+    while progress[1 - me].load(SeqCst) < n {
+        spins += 1;
+        if spins > 200 {
+            thread::yield_now();
+        }
+    }
 }
 
 struct SetTo<'a>(&'a AtomicUsize, usize);
@@ -285,6 +289,80 @@ pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
     assert_eq!(store.scrape(&torrent).peers(), 3 * u64::from(EACH));
     let members = store.members(&torrent);
     assert!((0..3 * EACH).all(|n| members.contains_key(&v4(n))), "every peer that announced is listed");
+    store.assert_consistent();
+}
+
+/// Two threads fill the same new swarms, each with its own peers, all of a batch at once; others join and leave swarms that
+/// are empty in between, while sweeps take the empty ones away.
+pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
+    const ROUNDS: usize = 200;
+    const NEW: u64 = 12;
+    let store = build(subject);
+    let new = |round: usize| (0..NEW).map(move |n| hash(1000 + round as u64 * NEW + n));
+    let passing = |me: u32| (0..20).map(move |n| (hash(n % 4), v4(100 * (me + 1) + n as u32)));
+    let (progress, done) = ([const { AtomicUsize::new(0) }; 2], AtomicBool::new(false));
+    let tell = |announces: Vec<Announce>, round: usize| {
+        let empty = || PeerBuffer::new(&mut [], &mut []);
+        let mut batch: Vec<_> =
+            announces.into_iter().map(|announce| Request::new(announce, empty())).collect();
+        store.announce_batch(&mut batch, at(1), &mut SplitMix64::new(round as u64));
+        let answers = batch.into_iter().map(|request| request.answer.expect("a batch is answered"));
+        answers.collect::<Vec<_>>()
+    };
+    thread::scope(|scope| {
+        let (store, progress, done) = (&store, &progress, &done);
+        let _set = SetOnDrop(done);
+        scope.spawn(move || {
+            while !done.load(SeqCst) {
+                store.sweep(at(1), Retention::DropEmpty, Budget::peers(50));
+                thread::yield_now();
+            }
+        });
+        let workers: Vec<_> = (0..2)
+            .map(|me| {
+                scope.spawn(move || {
+                    let _released = SetTo(&progress[me], ROUNDS);
+                    for round in 0..ROUNDS {
+                        keep_step(progress, me, round);
+                        let mine = v4(me as u32 + 1);
+                        let mut joins: Vec<_> = new(round).map(|torrent| leecher(torrent, mine)).collect();
+                        // One of the two in the other order.
+                        if me == 1 {
+                            joins.reverse();
+                        }
+                        joins.extend(passing(me as u32).map(|(torrent, endpoint)| seeder(torrent, endpoint)));
+                        for answer in tell(joins, round) {
+                            assert!(answer.changes.contains(Changes::JOINED), "{answer:?} in round {round}");
+                        }
+                        let leave = passing(me as u32).map(|(torrent, endpoint)| stopped(torrent, endpoint));
+                        for answer in tell(leave.collect(), round) {
+                            assert_eq!(
+                                answer.changes,
+                                Changes::LEFT,
+                                "who had joined was lost in round {round}"
+                            );
+                        }
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            if let Err(panicked) = worker.join() {
+                panic::resume_unwind(panicked);
+            }
+        }
+    });
+    for round in 0..ROUNDS {
+        for torrent in new(round) {
+            let members: Vec<_> = store.members(&torrent).into_keys().collect();
+            assert_eq!(members, [v4(1), v4(2)], "both batches of round {round} were answered");
+        }
+    }
+    assert_eq!(store.totals().peers(), 2 * NEW * ROUNDS as u64);
+    // The rest of the pass that was going on, and a whole one.
+    store.sweep_all(at(1), Retention::DropEmpty);
+    store.sweep_all(at(1), Retention::DropEmpty);
+    assert_eq!(store.totals().swarms, NEW * ROUNDS as u64);
     store.assert_consistent();
 }
 

@@ -190,12 +190,10 @@ pub(crate) fn peers_are_listed_with_role_and_time(subject: &dyn Subject) {
     }
     let members = store.members(&torrent);
     assert_same(members.keys().collect(), told.keys().collect(), "the endpoints listed");
-    let resolution = store.capabilities().clock_resolution_secs;
     for (endpoint, (role, time)) in told {
         let record = members[&endpoint];
         assert_eq!(record.role, role, "{endpoint}");
-        let off = record.last_announce.as_secs().abs_diff(time.as_secs());
-        assert!(off <= resolution, "{endpoint} is listed {off} seconds off, with a clock of {resolution}");
+        store.assert_time(&record, time, at(89));
     }
 }
 

@@ -30,13 +30,11 @@ pub(crate) fn restore_puts_back_peers_with_role_age_and_downloads(subject: &dyn 
     let (store, torrent) = (build(subject), hash(1));
     assert_eq!(counts(store.restore(&summary(torrent, 77), &thousand(), at(0))), [1000, 0, 0, 0]);
     assert_eq!(store.scrape(&torrent), stats(500, 500, 77));
-    let (members, resolution) = (store.members(&torrent), store.capabilities().clock_resolution_secs);
+    let members = store.members(&torrent);
     for expected in thousand() {
         let listed = members[&expected.endpoint];
         assert_eq!(listed.role, expected.role);
-        let (listed, given) = (listed.last_announce, expected.last_announce);
-        assert!(listed >= given, "{given:?} was rounded older, to {listed:?}");
-        assert!(listed.secs_since(given) <= resolution, "{given:?} came back as {listed:?}");
+        store.assert_time(&listed, expected.last_announce, at(0));
     }
     store.assert_consistent();
     let handed = store.tell(leecher(torrent, v4(9000)).want(5000).families(BOTH));
@@ -45,14 +43,14 @@ pub(crate) fn restore_puts_back_peers_with_role_age_and_downloads(subject: &dyn 
 
 pub(crate) fn restored_peers_are_swept_when_their_time_has_come(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
-    let resolution = store.capabilities().clock_resolution_secs;
     store.restore(&summary(torrent, 0), &thousand(), at(0));
-    // Whoever was 1,000 - n seconds old at the start has outlived the lifetime n seconds after the first one has.
-    for beyond in [0, 1, 300, 999, 1000] {
+    // From second to second one more outlives its lifetime.
+    for beyond in (0..40).chain([300, 999, 1000, 1000 + resolution(&store)]) {
         let now = LIFETIME - 999 + beyond;
         store.sweep_all(at(now), Retention::DropEmpty);
         let alive = store.scrape(&torrent).peers();
-        let (least, most) = (1000 - beyond.min(1000), 1000 - beyond.saturating_sub(resolution + 1).min(1000));
+        let outlived = |beyond: u64| 1000 - beyond.min(1000);
+        let (least, most) = (outlived(beyond), outlived(beyond.saturating_sub(resolution(&store))));
         assert!((least..=most).contains(&alive), "{alive} are alive {beyond} s after the first has expired");
     }
 }
@@ -85,14 +83,18 @@ pub(crate) fn restore_leaves_a_peer_as_it_announced_itself(subject: &dyn Subject
     ];
     assert_eq!(counts(store.restore(&summary(torrent, 0), &stale, at(600))), [1, 2, 0, 0]);
     let after = store.members(&torrent);
-    assert_eq!((after[&v4(1)], after[&v6(2)]), (before[&v4(1)], before[&v6(2)]));
+    for endpoint in [v4(1), v6(2)] {
+        let (before, after) = (before[&endpoint], after[&endpoint]);
+        assert_eq!((after.role, after.details), (before.role, before.details));
+        store.assert_time(&after, at(500), at(600));
+    }
     assert_eq!(store.scrape(&torrent), stats(2, 1, 0));
     store.assert_consistent();
 }
 
 pub(crate) fn restore_keeps_out_peers_older_than_the_lifetime(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
-    let resolution = store.capabilities().clock_resolution_secs;
+    let resolution = resolution(&store);
     let aged = |n: u32, age: u64| record(v4(n), Role::Leecher, at(0).saturating_sub(age));
     let peers = [
         aged(1, LIFETIME),
@@ -118,7 +120,8 @@ pub(crate) fn restore_takes_the_larger_download_count(subject: &dyn Subject) {
 
 pub(crate) fn restore_creates_no_swarm_without_living_peers_and_downloads(subject: &dyn Subject) {
     let store = build(subject);
-    let expired = [record(v4(1), Role::Seeder, at(0).saturating_sub(LIFETIME + 600))];
+    let age = LIFETIME + resolution(&store) + 1;
+    let expired = [record(v4(1), Role::Seeder, at(0).saturating_sub(age))];
     assert_eq!(counts(store.restore(&summary(hash(1), 0), &expired, at(0))), [0, 0, 1, 0]);
     assert_eq!(counts(store.restore(&summary(hash(2), 0), &[], at(0))), [0, 0, 0, 0]);
     assert_eq!((store.totals().swarms, store.swarms().len()), (0, 0));
@@ -141,7 +144,12 @@ pub(crate) fn a_listing_restores_into_another_store_as_it_was(subject: &dyn Subj
     }
     assert_eq!(second.summaries(), first.summaries());
     assert_eq!(second.totals(), first.totals());
-    assert_eq!(second.members(&torrent), first.members(&torrent));
+    let (before, after) = (first.members(&torrent), second.members(&torrent));
+    assert_same(after.keys().collect(), before.keys().collect(), "the endpoints listed");
+    for (endpoint, before) in before {
+        assert_eq!((after[&endpoint].role, after[&endpoint].details), (before.role, before.details));
+        second.assert_time(&after[&endpoint], before.last_announce, at(300));
+    }
     if first.capabilities().keeps_peer_details {
         let PeerDetails { peer_id, .. } = second.members(&torrent)[&v4(7)].details.expect("declared as kept");
         assert_eq!(peer_id, crate::kit::peer_id(7));

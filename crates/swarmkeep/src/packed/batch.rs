@@ -4,12 +4,14 @@
 //! none is in a cache. A single announce waits for them one by one. A batch goes one piece further for all of its announces at a
 //! time, so that they wait together, and only then does them, one by one and in order.
 
+use std::panic::{self, AssertUnwindSafe};
+
 use parking_lot::MutexGuard;
 
 use super::{
     Packed,
-    hash::Key,
     large::Luck,
+    place::Placed,
     prefetch::prefetch,
     room::Room,
     stripe::{Call, Near, Stripe},
@@ -22,8 +24,7 @@ pub(super) const GROUP: usize = 32;
 /// How far an announce of a batch has come.
 #[derive(Clone, Copy)]
 struct Probe {
-    key: Key,
-    stripe: usize,
+    at: Placed,
     near: Near,
     luck: Luck,
 }
@@ -64,16 +65,14 @@ impl Random for Ahead<'_> {
 impl Packed {
     /// Does up to [`GROUP`] announces, each as if alone and in order.
     pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
-        let tick = self.shared.clock.tick(now);
-        let mut probes =
-            [Probe { key: Key::default(), stripe: 0, near: Near::Nothing, luck: Luck::default() }; GROUP];
+        let (tick, home) = (self.shared.clock.tick(now), self.shared.placement.home());
+        let mut probes = [Probe { at: Placed::default(), near: Near::Nothing, luck: Luck::default() }; GROUP];
         let probes = &mut probes[..group.len()];
         for (probe, request) in probes.iter_mut().zip(&mut *group) {
             request.answer = None;
             request.peers.clear();
-            probe.key = self.shared.permutation.permute(&request.announce.info_hash);
-            probe.stripe = self.stripe_of(&probe.key);
-            prefetch(&self.stripes[probe.stripe]);
+            probe.at = self.shared.placement.place(&request.announce.info_hash);
+            prefetch(&self.stripes[probe.at.stripe]);
         }
         // Dropped last: what had to go is freed when no lock is held.
         let mut room = Room::new(&self.shared);
@@ -84,37 +83,51 @@ impl Packed {
         while waiting {
             waiting = false;
             for (probe, request) in probes.iter_mut().zip(&mut *group) {
-                if probe.near == Near::All {
+                if matches!(probe.near, Near::All) {
                     continue;
                 }
-                let (home, stripe) = (self.home(probe.stripe), locked.stripe(probe.stripe));
-                let (announce, bit) = (&request.announce, 1 << (probe.stripe % 64));
-                if probe.near == Near::Slots && blocked & bit == 0 {
-                    let call = Call { shared: &self.shared, home, key: &probe.key, now: tick };
+                let stripe = locked.stripe(probe.at.stripe);
+                let (announce, bit) = (&request.announce, 1 << (probe.at.stripe % 64));
+                let found = matches!(probe.near, Near::Slots);
+                if found && blocked & bit == 0 {
+                    let call = Call { shared: &self.shared, home, key: &probe.at.key, now: tick };
                     request.answer = stripe.announce_only(&call, announce);
                     if request.answer.is_some() {
                         probe.near = Near::All;
                         continue;
                     }
                 }
-                blocked |= if probe.near == Near::Slots { bit } else { 0 };
+                blocked |= if found { bit } else { 0 };
                 if let Near::Large(_) = probe.near {
-                    probe.luck = [(); 3].map(|()| rng.next_u64());
+                    let draw = || Luck::default().map(|_| rng.next_u64());
+                    match panic::catch_unwind(AssertUnwindSafe(draw)) {
+                        Ok(luck) => probe.luck = luck,
+                        // Not ahead of its turn: whoever comes before is done first, and who needs randomness will ask again.
+                        Err(_) => {
+                            waiting = false;
+                            break;
+                        }
+                    }
                 }
-                probe.near =
-                    stripe.approach(home, &probe.key, probe.near, &self.shared.hash, announce, &probe.luck);
-                waiting |= probe.near != Near::All;
+                probe.near = stripe.approach(
+                    home,
+                    &probe.at.key,
+                    probe.near,
+                    &self.shared.hash,
+                    announce,
+                    &probe.luck,
+                );
+                waiting |= !matches!(probe.near, Near::All);
             }
         }
         for (probe, request) in probes.iter_mut().zip(group).filter(|(_, request)| request.answer.is_none()) {
             let Request { announce, peers, answer } = request;
-            let call =
-                Call { shared: &self.shared, home: self.home(probe.stripe), key: &probe.key, now: tick };
+            let call = Call { shared: &self.shared, home, key: &probe.at.key, now: tick };
             let drawn = if probe.luck == Luck::default() { &[][..] } else { &probe.luck };
             let mut ahead = Ahead { drawn, rng: &mut *rng };
             *answer = Some(loop {
                 match self.announce_in(
-                    locked.stripe(probe.stripe),
+                    locked.stripe(probe.at.stripe),
                     &call,
                     announce,
                     &mut room,
@@ -124,7 +137,7 @@ impl Packed {
                     Ok(announced) => break announced,
                     Err(_) => {
                         locked.held = None;
-                        self.evict_elsewhere(probe.stripe, &probe.key, now, &mut room);
+                        self.evict_elsewhere(&probe.at, now, &mut room);
                     }
                 }
             });

@@ -9,9 +9,15 @@ use crate::{HashKey, InfoHash, Random, SplitMix64};
 pub(super) struct Key(pub(super) [u8; 20]);
 
 impl Key {
-    /// The first eight bytes: they choose where an info hash goes.
+    /// The first eight bytes: they choose where a swarm goes.
     pub(super) fn head(&self) -> u64 {
         self.word(0)
+    }
+
+    /// The same key with other first eight bytes.
+    pub(super) fn with_head(mut self, head: u64) -> Self {
+        self.0[..8].copy_from_slice(&head.to_be_bytes());
+        self
     }
 
     /// The eight bytes from `at` on.

@@ -9,8 +9,9 @@ use crate::{
     Announce, AnnounceEvent, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer,
     PeerCounts, PeerRecord, Random, Role, Section,
     announce::{Transition, share},
-    map::VISITS_A_HOLD,
-    swarm::{Expired, NotRestored, Population, cursor_endpoint},
+    report::{NotRestored, cursor_endpoint},
+    sweep::{Expired, VISITS_A_HOLD},
+    totals::Population,
 };
 
 /// A swarm in tables. No operation on it moves more peers than two buckets hold.
@@ -48,12 +49,36 @@ pub(super) struct Own {
     place: Place,
 }
 
-/// Random words that a selection will draw first. Where three in five slots have a peer, three words are enough for a first
-/// peer in all but one of 15 selections.
-pub(super) type Luck = [u64; 3];
+/// Random words that a selection will draw first. As about every second slot has a peer, so many words lead to one in nine of
+/// ten selections.
+pub(super) type Luck = [u64; LUCK];
+
+const LUCK: usize = 3;
+
+/// Where an announce will look, as far as that can be told before.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hint {
+    own: Place,
+    drawn: [Drawn; LUCK],
+}
+
+/// A place that was drawn from the tables that are eligible, with a peer or without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Drawn {
+    in_second: bool,
+    place: Place,
+}
 
 /// Randomness that has not hit a peer after so many draws is not random (0.9^256 is 10^-12).
 const MOST_TRIES: usize = 256;
+
+/// The place of an endpoint in the keyed order of its family.
+pub(super) fn order(hash: &EndpointHash, endpoint: &Endpoint) -> u64 {
+    match endpoint {
+        Endpoint::V4(v4) => hash.order(v4.as_bytes()),
+        Endpoint::V6(v6) => hash.order(v6.as_bytes()),
+    }
+}
 
 impl Large {
     pub(super) fn new(downloaded: u32, latest: Tick) -> Self {
@@ -88,6 +113,7 @@ impl Large {
         &mut self,
         hash: &EndpointHash,
         announce: &Announce,
+        order: u64,
         now: Tick,
         most_peers: u64,
     ) -> Updated {
@@ -95,8 +121,8 @@ impl Large {
             self.latest = self.latest.max(now);
         }
         let updated = match &announce.endpoint {
-            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), now, most_peers),
-            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), now, most_peers),
+            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), order, now, most_peers),
+            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), order, now, most_peers),
         };
         self.downloaded = self.downloaded.saturating_add(updated.transition.completed.into());
         updated
@@ -107,13 +133,13 @@ impl Large {
         hash: &EndpointHash,
         announce: &Announce,
         endpoint: &[u8; N],
+        order: u64,
         now: Tick,
         most_peers: u64,
     ) -> Updated
     where
         Self: HasTables<N>,
     {
-        let order = hash.order(endpoint);
         let known = self.tables().and_then(|tables| tables.find(order, endpoint, announce.role()));
         let transition = Transition::new(announce, known.map(|own| own.role));
         let mut updated = Updated { transition, evicted: Population::default(), own: known };
@@ -141,16 +167,13 @@ impl Large {
         updated
     }
 
-    /// Whether the announcer is in the swarm.
-    pub(super) fn knows(&self, hash: &EndpointHash, announce: &Announce) -> bool {
+    /// Whether the announcer, whose endpoint is of this order, is in the swarm.
+    pub(super) fn knows(&self, announce: &Announce, order: u64) -> bool {
         let role = announce.role();
         match &announce.endpoint {
-            Endpoint::V4(v4) => self.v4.find(hash.order(v4.as_bytes()), v4.as_bytes(), role).is_some(),
+            Endpoint::V4(v4) => self.v4.find(order, v4.as_bytes(), role).is_some(),
             Endpoint::V6(v6) => {
-                let known = |tables: &Tables<_>| {
-                    tables.find(hash.order(v6.as_bytes()), v6.as_bytes(), role).is_some()
-                };
-                self.v6.as_deref().is_some_and(known)
+                self.v6.as_ref().is_some_and(|tables| tables.find(order, v6.as_bytes(), role).is_some())
             }
         }
     }
@@ -255,9 +278,17 @@ impl Large {
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) {
-        let except = |family| (announce.endpoint.family() == family).then_some(own);
-        let v4 = Eligible::of(self.tables(), announce, Families::V4, except(Family::V4));
-        let v6 = Eligible::of(self.tables(), announce, Families::V6, except(Family::V6));
+        let own_in = |family| (announce.endpoint.family() == family).then_some(own);
+        let v4 = match announce.families.contains(Families::V4) {
+            true => Eligible::of(&self.v4, own.role, own_in(Family::V4)),
+            false => Eligible::NOBODY,
+        };
+        let v6 = match &self.v6 {
+            Some(v6) if announce.families.contains(Families::V6) => {
+                Eligible::of(v6, own.role, own_in(Family::V6))
+            }
+            _ => Eligible::NOBODY,
+        };
         let (v4_count, v6_count) =
             share(announce.want, v4.len().min(peers.v4.room()), v6.len().min(peers.v6.room()));
         v4.select(v4_count, rng, &mut peers.v4);
@@ -266,54 +297,20 @@ impl Large {
 
     // --- Hints for a batch: they change nothing, and may be wrong. ---
 
-    /// Brings the headers closer that the announce will need: those of its own bucket, and of the first peer that it selects if
-    /// its randomness begins with `luck`.
-    pub(super) fn prefetch_headers(&self, hash: &EndpointHash, announce: &Announce, luck: &Luck) {
-        match &announce.endpoint {
-            Endpoint::V4(v4) => self.prefetch_headers_of(hash, announce, v4.as_bytes(), Families::V4, luck),
-            Endpoint::V6(v6) => self.prefetch_headers_of(hash, announce, v6.as_bytes(), Families::V6, luck),
+    /// Brings the headers closer that the announce will need: those of its own bucket, and of the first peers that its
+    /// selection draws if its randomness begins with `luck`. Where they are is for [`prefetch_peers`](Self::prefetch_peers).
+    pub(super) fn prefetch_headers(&self, announce: &Announce, order: u64, luck: &Luck) -> Hint {
+        match (announce.endpoint.family(), &self.v6) {
+            (Family::V6, Some(v6)) => v6.prefetch_headers(announce, order, luck),
+            _ => self.v4.prefetch_headers(announce, order, luck),
         }
     }
 
     /// Brings the peers behind those headers closer. To be called when they have come, or it waits for them.
-    pub(super) fn prefetch_peers(&self, hash: &EndpointHash, announce: &Announce, luck: &Luck) {
-        match &announce.endpoint {
-            Endpoint::V4(v4) => self.prefetch_peers_of(hash, announce, v4.as_bytes(), Families::V4, luck),
-            Endpoint::V6(v6) => self.prefetch_peers_of(hash, announce, v6.as_bytes(), Families::V6, luck),
-        }
-    }
-
-    fn prefetch_headers_of<const N: usize>(
-        &self,
-        hash: &EndpointHash,
-        announce: &Announce,
-        endpoint: &[u8; N],
-        family: Families,
-        luck: &Luck,
-    ) where
-        Self: HasTables<N>,
-    {
-        let Some(tables) = self.tables() else { return };
-        tables.table(announce.role()).prefetch_bucket(hash.order(endpoint));
-        if announce.event != AnnounceEvent::Stopped {
-            Eligible::of(Some(tables), announce, family, None).prefetch_slots(luck);
-        }
-    }
-
-    fn prefetch_peers_of<const N: usize>(
-        &self,
-        hash: &EndpointHash,
-        announce: &Announce,
-        endpoint: &[u8; N],
-        family: Families,
-        luck: &Luck,
-    ) where
-        Self: HasTables<N>,
-    {
-        let Some(tables) = self.tables() else { return };
-        tables.table(announce.role()).prefetch_endpoints(hash.order(endpoint));
-        if announce.event != AnnounceEvent::Stopped {
-            Eligible::of(Some(tables), announce, family, None).prefetch_window(announce.want, luck);
+    pub(super) fn prefetch_peers(&self, announce: &Announce, hint: &Hint) {
+        match (announce.endpoint.family(), &self.v6) {
+            (Family::V6, Some(v6)) => v6.prefetch_peers(announce, hint),
+            _ => self.v4.prefetch_peers(announce, hint),
         }
     }
 
@@ -465,6 +462,14 @@ pub(super) fn range_cursor(family: Family, order: u64) -> Cursor {
     Cursor::after(&bytes)
 }
 
+impl Drawn {
+    const FIRST: Self = Self { in_second: false, place: Place::FIRST };
+
+    fn table(self) -> usize {
+        self.in_second.into()
+    }
+}
+
 impl<const N: usize> Tables<N> {
     const FAMILY: Family = if N == CompactV4::LEN { Family::V4 } else { Family::V6 };
 
@@ -509,6 +514,19 @@ impl<const N: usize> Tables<N> {
             Some((tick, Own { role, place }))
         };
         [Role::Seeder, Role::Leecher].into_iter().filter_map(within).min_by_key(|(tick, _)| *tick)
+    }
+
+    fn prefetch_headers(&self, announce: &Announce, order: u64, luck: &Luck) -> Hint {
+        let table = self.table(announce.role());
+        let own = table.start_of(order);
+        table.prefetch_header(own);
+        let drawn = Eligible::of(self, announce.role(), None).prefetch_headers(luck);
+        Hint { own, drawn }
+    }
+
+    fn prefetch_peers(&self, announce: &Announce, hint: &Hint) {
+        self.table(announce.role()).prefetch_bucket(hint.own);
+        Eligible::of(self, announce.role(), None).prefetch_window(&hint.drawn);
     }
 
     /// Visits whole ranges of the order from `start` on until `limit` peers were seen, an empty range counting as one; where to
@@ -599,20 +617,19 @@ where
 #[derive(Debug)]
 struct Eligible<'a, const N: usize> {
     tables: [Option<&'a Table<N>>; 2],
-    except: Option<(usize, Place)>,
+    except: Option<Drawn>,
 }
 
 impl<'a, const N: usize> Eligible<'a, N> {
-    fn of(tables: Option<&'a Tables<N>>, announce: &Announce, family: Families, own: Option<Own>) -> Self {
-        let Some(tables) = tables.filter(|_| announce.families.contains(family)) else {
-            return Self { tables: [None, None], except: None };
-        };
-        // Seeders are of no use to a seeder; so it is not among those it is shown itself.
-        match announce.role() {
+    const NOBODY: Self = Self { tables: [None, None], except: None };
+
+    fn of(tables: &'a Tables<N>, role: Role, own: Option<Own>) -> Self {
+        match role {
+            // A seeder is not among the leechers it is shown.
             Role::Seeder => Self { tables: [None, Some(&tables.leechers)], except: None },
             Role::Leecher => Self {
                 tables: [Some(&tables.seeders), Some(&tables.leechers)],
-                except: own.map(|own| (usize::from(own.role == Role::Leecher), own.place)),
+                except: own.map(|own| Drawn { in_second: own.role == Role::Leecher, place: own.place }),
             },
         }
     }
@@ -627,20 +644,28 @@ impl<'a, const N: usize> Eligible<'a, N> {
         if count == 0 {
             return;
         }
-        let (first, place) = if count < self.len() { self.random_place(rng) } else { (0, Place::FIRST) };
+        let start = if count < self.len() { self.random_place(rng) } else { Drawn::FIRST };
+        if let Some(table) = self.tables[start.table()] {
+            table.prefetch_window(start.place);
+        }
         let mut left = count;
-        self.copy(first, place, &mut left, section);
         // The round ends where it began: `count` never exceeds one.
-        for table in (first + 1..2).chain(0..=first) {
-            self.copy(table, Place::FIRST, &mut left, section);
+        for (in_second, from) in [
+            (start.in_second, start.place),
+            (!start.in_second, Place::FIRST),
+            (start.in_second, Place::FIRST),
+        ] {
+            if left > 0 {
+                self.copy(in_second, from, &mut left, section);
+            }
         }
     }
 
     /// Copies up to `left` of them from one table, run by run; that of the announcer in two parts.
-    fn copy(&self, table: usize, from: Place, left: &mut usize, section: &mut Section<'_, N>) {
-        let Some(peers) = self.tables[table] else { return };
-        let except = self.except.filter(|(except, _)| *except == table);
-        for (place, run) in peers.runs(from) {
+    fn copy(&self, in_second: bool, from: Place, left: &mut usize, section: &mut Section<'_, N>) {
+        let Some(table) = self.tables[usize::from(in_second)] else { return };
+        let except = self.except.filter(|except| except.in_second == in_second);
+        for (place, run) in table.runs(from) {
             if *left == 0 {
                 return;
             }
@@ -649,7 +674,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
                 section.extend(&run[..count]);
                 *left -= count;
             };
-            match except.and_then(|(_, except)| except.behind(place)) {
+            match except.and_then(|except| except.place.behind(place)) {
                 Some(own) if own < run.len() => {
                     write(&run[..own]);
                     write(&run[own + 1..]);
@@ -660,56 +685,50 @@ impl<'a, const N: usize> Eligible<'a, N> {
     }
 
     /// The place of a uniformly random one of them.
-    fn random_place(&self, rng: &mut dyn Random) -> (usize, Place) {
+    fn random_place(&self, rng: &mut dyn Random) -> Drawn {
         let slots = self.slots();
         // A caller's randomness that never hits a peer must not hold the lock for ever.
         (0..MOST_TRIES)
-            .find_map(|_| self.drawn(slots, rng.next_u64()).filter(|&drawn| self.except != Some(drawn)))
-            .unwrap_or((0, Place::FIRST))
+            .map(|_| self.slot(slots, rng.next_u64()))
+            .find(|drawn| self.holds(drawn) && self.except != Some(*drawn))
+            .unwrap_or(Drawn::FIRST)
     }
 
     fn slots(&self) -> [Slots; 2] {
         self.tables.map(|table| table.map_or_else(Slots::default, Table::slots))
     }
 
-    /// The peer that a random word draws, unless that is a slot without one.
-    fn drawn(&self, slots: [Slots; 2], word: u64) -> Option<(usize, Place)> {
-        let (which, place) = self.slot(slots, word);
-        self.tables[which]?.holds(place).then_some((which, place))
-    }
-
-    /// The slot that a random word draws. The bias is below one in 2^64 / slots.
-    fn slot(&self, slots: [Slots; 2], word: u64) -> (usize, Place) {
+    /// The slot that a random word draws, as likely as any other but for slots / 2^64.
+    fn slot(&self, slots: [Slots; 2], word: u64) -> Drawn {
         let [first, second] = slots.map(Slots::len);
         let slot = ((u128::from(word) * u128::from(first + second)) >> 64) as u64;
-        let which = usize::from(slot >= first);
-        let slot = if which == 0 { slot } else { slot - first };
-        (which, self.tables[which].map_or(Place::FIRST, |table| table.at_slot(slots[which], slot)))
+        // Without a branch, since none could be predicted.
+        let in_second = slot >= first;
+        let (which, slot) = (usize::from(in_second), slot - first * u64::from(in_second));
+        let place = self.tables[which].map_or(Place::FIRST, |table| table.at_slot(slots[which], slot));
+        Drawn { in_second, place }
     }
 
-    fn prefetch_slots(&self, luck: &Luck) {
+    fn holds(&self, drawn: &Drawn) -> bool {
+        self.tables[drawn.table()].is_some_and(|table| table.holds(drawn.place))
+    }
+
+    fn prefetch_headers(&self, luck: &Luck) -> [Drawn; LUCK] {
         let slots = self.slots();
-        if slots.iter().all(|slots| slots.len() == 0) {
-            return;
-        }
-        for &word in luck {
-            let (which, place) = self.slot(slots, word);
-            if let Some(table) = self.tables[which] {
-                table.prefetch_place(place);
+        luck.map(|word| {
+            let drawn = self.slot(slots, word);
+            if let Some(table) = self.tables[drawn.table()] {
+                table.prefetch_header(drawn.place);
             }
-        }
+            drawn
+        })
     }
 
-    /// Brings the window closer that begins at the first peer drawn.
-    fn prefetch_window(&self, count: usize, luck: &Luck) {
-        let slots = self.slots();
-        if slots.iter().all(|slots| slots.len() == 0) {
-            return;
-        }
-        if let Some((which, place)) = luck.iter().find_map(|&word| self.drawn(slots, word))
-            && let Some(table) = self.tables[which]
-        {
-            table.prefetch_run(place, count);
+    fn prefetch_window(&self, drawn: &[Drawn; LUCK]) {
+        // Which one has a peer cannot be predicted, so it is selected without a branch.
+        let first = drawn.iter().position(|drawn| self.holds(drawn)).unwrap_or(0);
+        if let Some(table) = self.tables[drawn[first].table()] {
+            table.prefetch_window(drawn[first].place);
         }
     }
 }

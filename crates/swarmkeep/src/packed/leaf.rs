@@ -11,7 +11,7 @@ use super::{
     clock::{Base, Tick, aged},
     hash::Key,
 };
-use crate::{CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, swarm::Population};
+use crate::{CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, totals::Population};
 
 /// The leading bits that all keys of a leaf share. Whole bytes of them are not stored.
 #[derive(Debug, Clone, Copy)]

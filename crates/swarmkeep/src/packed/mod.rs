@@ -16,6 +16,7 @@ mod hash;
 mod large;
 mod leaf;
 mod linear;
+mod place;
 mod prefetch;
 mod room;
 mod select;
@@ -32,18 +33,18 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::{
     clock::Clock,
-    hash::{EndpointHash, Key, Permutation},
-    leaf::Prefix,
+    hash::{EndpointHash, Key},
+    place::{Placed, Placement},
     room::{Full, Most, Room, Shared},
-    stripe::{Call, Position, Step, Stripe},
+    stripe::{Call, Evictable, Position, Step, Stripe},
 };
 use crate::{
     Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, InfoHash, LongestHold,
     MemoryUse, PageCost, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request, Restored,
     Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
-    map::{AtomicTotals, VISITS_A_HOLD},
-    sweep::{Next, Pass},
+    sweep::{Next, Pass, VISITS_A_HOLD},
     time::LatestTime,
+    totals::AtomicTotals,
 };
 
 /// The packed store. Keeps endpoint, role and time of a peer, not its peer id and byte counts.
@@ -72,8 +73,10 @@ const DEFAULT_STRIPES: usize = 4096;
 const MOST_STRIPES: usize = 1 << 16;
 /// A full stripe has enough swarms to choose from when one has to go.
 const SWARMS_A_LIMITED_STRIPE: u64 = 256;
-/// Stripes themselves are to be no more than a hundredth of the bytes.
-const BYTES_A_LIMITED_STRIPE: u64 = 100 * size_of::<Locked>() as u64;
+/// The same for bytes.
+const BYTES_A_LIMITED_STRIPE: u64 = 1 << 14;
+/// Stripes that are searched for flood when there is none in the one that needs room.
+const STRIPES_SEARCHED: usize = 4;
 /// Stripes that one sweep claims at once.
 const STRIPES_A_CLAIM: usize = 8;
 
@@ -100,7 +103,7 @@ impl Packed {
             return Err(ConfigError::Shards { given: stripes, least: 1, most: MOST_STRIPES });
         }
         let fixed = stripes * size_of::<Locked>();
-        let least_bytes = fixed + stripe::LEAST_ROOM;
+        let least_bytes = config.shard_count().map_or(0, |_| fixed) + stripe::LEAST_ROOM;
         for (what, limit, least) in [
             ("swarms", limits.swarms, 1),
             ("peers a swarm", limits.peers_per_swarm, 1),
@@ -112,7 +115,7 @@ impl Packed {
         }
         let lifetime_secs = config.lifetime_secs(LONGEST_LIFETIME_SECS)?;
         let shared = Shared {
-            permutation: Permutation::new(config.hash_key()),
+            placement: Placement::new(config.hash_key(), stripes),
             hash: EndpointHash::new(config.hash_key()),
             clock: Clock::new(lifetime_secs),
             totals: AtomicTotals::default(),
@@ -121,16 +124,6 @@ impl Packed {
         };
         let stripes = (0..stripes).map(|_| Locked::default()).collect();
         Ok(Self { stripes, shared, lifetime_secs, latest: LatestTime::default(), pass: Pass::new(0) })
-    }
-
-    fn stripe_of(&self, key: &Key) -> usize {
-        // The first bits of the key choose the stripe, so that the order of stripes is the order of keys.
-        (key.head() >> 1 >> (63 - self.stripes.len().ilog2())) as usize
-    }
-
-    fn home(&self, stripe: usize) -> Prefix {
-        let depth = self.stripes.len().ilog2();
-        Prefix { bits: (stripe as u64) << 1 << (63 - depth), depth }
     }
 
     fn lock(&self, stripe: usize) -> MutexGuard<'_, Stripe> {
@@ -144,39 +137,39 @@ impl Packed {
         now: Timestamp,
         work: impl FnOnce(&mut Stripe, &Call<'_>) -> R,
     ) -> R {
-        let key = self.shared.permutation.permute(info_hash);
-        self.with_stripe(self.stripe_of(&key), &key, now, work)
+        self.with_stripe(&self.shared.placement.place(info_hash), now, work)
     }
 
     fn with_stripe<R>(
         &self,
-        stripe: usize,
-        key: &Key,
+        at: &Placed,
         now: Timestamp,
         work: impl FnOnce(&mut Stripe, &Call<'_>) -> R,
     ) -> R {
-        let call =
-            Call { shared: &self.shared, home: self.home(stripe), key, now: self.shared.clock.tick(now) };
-        let mut stripe = self.lock(stripe);
-        let before = stripe.bytes();
+        let call = self.call(at, now);
+        let mut stripe = self.lock(at.stripe);
         let result = work(&mut stripe, &call);
-        Room::new(&self.shared).settle(before, stripe.bytes());
+        stripe.settle(&mut Room::new(&self.shared));
         result
     }
 
-    fn announce_keyed(
+    /// What is about a swarm at a time.
+    fn call<'a>(&'a self, at: &'a Placed, now: Timestamp) -> Call<'a> {
+        let Shared { placement, clock, .. } = &self.shared;
+        Call { shared: &self.shared, home: placement.home(), key: &at.key, now: clock.tick(now) }
+    }
+
+    fn announce_at(
         &self,
-        key: &Key,
+        at: &Placed,
         announce: &Announce,
         now: Timestamp,
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) -> Announced {
-        let index = self.stripe_of(key);
-        let call =
-            Call { shared: &self.shared, home: self.home(index), key, now: self.shared.clock.tick(now) };
+        let call = self.call(at, now);
         peers.clear();
-        let mut stripe = self.lock(index);
+        let mut stripe = self.lock(at.stripe);
         if let Some(announced) = stripe.announce_only(&call, announce) {
             return announced;
         }
@@ -188,8 +181,8 @@ impl Packed {
             if let Ok(announced) = announced {
                 return announced;
             }
-            self.evict_elsewhere(index, key, now, &mut room);
-            stripe = self.lock(index);
+            self.evict_elsewhere(at, now, &mut room);
+            stripe = self.lock(at.stripe);
         }
     }
 
@@ -204,38 +197,44 @@ impl Packed {
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) -> Result<Announced, Full> {
-        let before = stripe.bytes();
         let updated = stripe.announce(call, announce, room);
-        room.settle(before, stripe.bytes());
+        stripe.settle(room);
         let (announced, selection) = updated?;
         // Nothing of the store changes any more: the caller's randomness may panic.
         stripe.select(selection, announce, rng, peers);
         Ok(announced.evicting(room.take_evicted()))
     }
 
-    /// Makes room in the next stripe that has anything to drop.
-    fn evict_elsewhere(&self, index: usize, key: &Key, now: Timestamp, room: &mut Room<'_>) {
-        for other in (index + 1..self.stripes.len()).chain(0..index) {
-            let evicted = self.with_stripe(other, key, now, |stripe, call| stripe.evict_any(call, room));
-            if evicted.is_ok() {
+    /// Makes room where there is flood in one of the next stripes, or else in the first one that has anything.
+    fn evict_elsewhere(&self, at: &Placed, now: Timestamp, room: &mut Room<'_>) {
+        let behind = || (at.stripe..self.stripes.len()).chain(0..at.stripe);
+        let near = behind().take(STRIPES_SEARCHED).map(|stripe| (stripe, Evictable::Flood));
+        for (stripe, evictable) in near.chain(behind().map(|stripe| (stripe, Evictable::Any))) {
+            let other = Placed { stripe, ..*at };
+            let evict = |stripe: &mut Stripe, call: &Call<'_>| stripe.evict_swarm(call, room, evictable);
+            if self.with_stripe(&other, now, evict).is_ok() {
                 return;
             }
         }
     }
 
-    /// Shows swarms behind `after` to `show`, a stripe's worth of at most `limit` at a time, until it has enough.
-    fn list(&self, after: Option<Key>, mut limit: usize, out: &mut Vec<SwarmSummary>) -> bool {
-        let mut after = after;
-        for index in after.as_ref().map_or(0, |key| self.stripe_of(key))..self.stripes.len() {
+    /// Appends up to `limit` swarms behind `after`, in the order of stripes and keys; whether there may be more.
+    fn list(&self, after: Option<Placed>, mut limit: usize, out: &mut Vec<SwarmSummary>) -> bool {
+        let placement = &self.shared.placement;
+        let mut after = after.map(|at| (at.stripe, at.key));
+        for stripe in after.map_or(0, |(stripe, _)| stripe)..self.stripes.len() {
             loop {
                 if limit == 0 {
                     return true;
                 }
                 let (start, hold) = (out.len(), limit.min(VISITS_A_HOLD));
-                let more = self.lock(index).list(&self.shared, self.home(index), after.as_ref(), hold, out);
+                let behind = after.as_ref().map(|(_, key)| key);
+                let more = self.lock(stripe).list(placement.home(), behind, hold, |key, stats| {
+                    out.push(SwarmSummary { info_hash: placement.info_hash(&Placed { stripe, key }), stats });
+                });
                 limit -= out.len() - start;
                 match more {
-                    Some(last) => after = Some(last),
+                    Some(last) => after = Some((stripe, last)),
                     None => break,
                 }
             }
@@ -251,8 +250,8 @@ impl Packed {
         }
     }
 
-    fn key_of(&self, cursor: Cursor) -> Option<Key> {
-        Some(self.shared.permutation.permute(&InfoHash::new(cursor.bytes()?.try_into().ok()?)))
+    fn place_of(&self, cursor: Cursor) -> Option<Placed> {
+        Some(self.shared.placement.place(&InfoHash::new(cursor.bytes()?.try_into().ok()?)))
     }
 }
 
@@ -274,8 +273,7 @@ impl TorrentRepository for Packed {
         peers: &mut PeerBuffer<'_>,
     ) -> Announced {
         let now = self.latest.advance(now);
-        let key = self.shared.permutation.permute(&announce.info_hash);
-        self.announce_keyed(&key, announce, now, rng, peers)
+        self.announce_at(&self.shared.placement.place(&announce.info_hash), announce, now, rng, peers)
     }
 
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
@@ -296,7 +294,7 @@ impl TorrentRepository for Packed {
         if from.is_end() || limit == 0 {
             return from;
         }
-        let more = self.list(self.key_of(from), limit, out);
+        let more = self.list(self.place_of(from), limit, out);
         Self::behind(out, more)
     }
 
@@ -348,9 +346,8 @@ impl TorrentRepository for Packed {
             {
                 let mut step = Step::default();
                 let hold = left.min(VISITS_A_HOLD);
-                let home = self.home(visit.stripe);
-                let from = visit.from;
-                let next = self.with_stripe(visit.stripe, &home.first_key(), now, |stripe, call| {
+                let (at, from) = (Placed { stripe: visit.stripe, key: Key::default() }, visit.from);
+                let next = self.with_stripe(&at, now, |stripe, call| {
                     stripe.expire(call, from, oldest, policy, hold, &mut step)
                 });
                 visit.from = next;
@@ -411,17 +408,11 @@ impl TorrentRepository for Packed {
             return restored;
         }
         // One lock hold for a bounded number of peers; an empty one still brings the download count.
-        let key = self.shared.permutation.permute(&swarm.info_hash);
+        let at = self.shared.placement.place(&swarm.info_hash);
         let holds = alive.chunks(VISITS_A_HOLD).chain(alive.is_empty().then_some(&alive[..]));
         for hold in holds {
-            let (index, mut room) = (self.stripe_of(&key), Room::new(&self.shared));
-            let call = Call {
-                shared: &self.shared,
-                home: self.home(index),
-                key: &key,
-                now: self.shared.clock.tick(now),
-            };
-            self.lock(index).restore(&call, hold, downloaded, &mut room, &mut restored);
+            let mut room = Room::new(&self.shared);
+            self.lock(at.stripe).restore(&self.call(&at, now), hold, downloaded, &mut room, &mut restored);
         }
         restored
     }

@@ -5,16 +5,15 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use super::{
-    clock::Clock,
-    hash::{EndpointHash, Permutation},
-    large::Large,
+use super::{clock::Clock, hash::EndpointHash, large::Large, place::Placement};
+use crate::{
+    Evicted,
+    totals::{AtomicTotals, Population},
 };
-use crate::{Evicted, map::AtomicTotals, swarm::Population};
 
 /// What all stripes of a store share.
 pub(super) struct Shared {
-    pub(super) permutation: Permutation,
+    pub(super) placement: Placement,
     pub(super) hash: EndpointHash,
     pub(super) clock: Clock,
     pub(super) totals: AtomicTotals,
@@ -65,11 +64,11 @@ impl<'a> Room<'a> {
         true
     }
 
-    /// What was reserved has become what a stripe takes now, that took `before`.
-    pub(super) fn settle(&mut self, before: usize, after: usize) {
-        let grown = (after as u64).wrapping_sub(before as u64).wrapping_sub(mem::take(&mut self.reserved));
+    /// What was reserved has become so many bytes more, or less.
+    pub(super) fn settle(&mut self, grown: i64) {
+        let grown = grown - mem::take(&mut self.reserved) as i64;
         if grown != 0 {
-            self.shared.bytes.fetch_add(grown, Relaxed);
+            self.shared.bytes.fetch_add(grown as u64, Relaxed);
         }
     }
 

@@ -1,22 +1,21 @@
 //! A stripe: the swarms behind one lock, in leaves that split and merge one at a time.
 
-use std::{iter, mem, sync::atomic::Ordering::Relaxed};
+use std::{iter, mem};
 
 use super::{
     clock::Tick,
     hash::{EndpointHash, Key},
-    large::{Large, Luck, Own, starts},
+    large::{self, Hint, Large, Luck, Own, starts},
     leaf::{Held, Leaf, Narrow, Nobody, Place, Prefix, Section, Slot, population_of},
     linear,
-    prefetch::{prefetch, prefetch_bytes},
+    prefetch::{prefetch, prefetch_lines},
     room::{Full, Room, Shared},
     select::{Choice, select},
 };
 use crate::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Cursor, Endpoint, Family, PeerBuffer,
-    PeerRecord, Random, Restored, Retention, Role, SwarmStats, SwarmSummary,
-    announce::Transition,
-    swarm::{NotRestored, Population},
+    PeerRecord, Random, Restored, Retention, Role, SwarmStats, announce::Transition, report::NotRestored,
+    totals::Population,
 };
 
 /// The swarms behind one lock.
@@ -24,8 +23,8 @@ use crate::{
 pub(super) struct Stripe {
     leaves: Vec<Leaf>,
     large: Option<Box<Slab>>,
-    /// What all of this takes.
-    bytes: usize,
+    /// Bytes that have come, less those that have gone, since the store was told last.
+    untold: i64,
     /// Bytes that leaves use: what makes them split and merge.
     used: u32,
 }
@@ -41,7 +40,7 @@ struct Slab {
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
     pub(super) shared: &'a Shared,
-    /// The leading bits that all keys of the stripe share.
+    /// The leading bits that all keys of a stripe share.
     pub(super) home: Prefix,
     pub(super) key: &'a Key,
     pub(super) now: Tick,
@@ -63,16 +62,16 @@ pub(super) enum Selection {
 }
 
 /// How much of what an announce will need has been asked of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Near {
     /// The stripe.
     Nothing,
     /// The slots around that of the swarm.
     Slots,
-    /// A large swarm.
+    /// A large swarm, by its number.
     Large(u32),
     /// The headers of its buckets.
-    Buckets(u32),
+    Buckets(u32, Hint),
     /// All of it.
     All,
 }
@@ -84,6 +83,15 @@ struct Worth {
     /// Sizes count by powers of two: among similar ones the stale goes.
     size: u32,
     latest: Tick,
+}
+
+/// What may go to make room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evictable {
+    /// Swarms that have not shown that they live.
+    Flood,
+    /// Any swarm.
+    Any,
 }
 
 /// Where a sweep goes on: at this key or the next one behind it, and where within its peers if it is a large swarm.
@@ -106,20 +114,28 @@ const EVICTION_SAMPLE: usize = 64;
 
 /// Mean bytes a leaf, above which one splits and below which one merges. Around 1.5 KiB a look-up stays within three cache
 /// lines, a join moves less than a microsecond's worth, and the leaf's own 20 bytes are half a byte a swarm.
-const SPLIT_ABOVE: usize = 1536;
-const MERGE_BELOW: usize = 640;
+const SPLIT_ABOVE: usize = 1024;
+const MERGE_BELOW: usize = 512;
 /// Merges for each leaf that a sweep passes: enough to be done within one pass, whatever has gone.
 const MERGES_A_LEAF: usize = 2;
 
 /// The most by which an announce to a swarm of few makes a stripe grow: by a slot, a split, tables instead of a block.
-const MOST_GROWTH: usize = 8192;
+const MOST_GROWTH: usize = 2048;
+/// The same for a large swarm: by a bucket, and more of the directory.
+const MOST_LARGE_GROWTH: usize = 8192;
 
 /// Room for one swarm and for what an announce to it reserves.
-pub(super) const LEAST_ROOM: usize = 16 * MOST_GROWTH;
+pub(super) const LEAST_ROOM: usize = 8 * MOST_LARGE_GROWTH;
 
 impl Stripe {
-    pub(super) const fn bytes(&self) -> usize {
-        self.bytes
+    /// Tells the store what the stripe takes by now.
+    pub(super) fn settle(&mut self, room: &mut Room<'_>) {
+        room.settle(mem::take(&mut self.untold));
+    }
+
+    /// Counts what was there before and what is there now.
+    const fn count(&mut self, before: usize, now: usize) {
+        self.untold += now as i64 - before as i64;
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -267,7 +283,7 @@ impl Stripe {
         let (at, created) = loop {
             match self.admit(call, room) {
                 Ok(admitted) => break admitted,
-                Err(Full) => self.evict_any(call, room)?,
+                Err(Full) => self.evict_swarm(call, room, Evictable::Flood)?,
             }
         };
         if self.population(at).peers() >= call.shared.most.peers_per_swarm {
@@ -351,11 +367,13 @@ impl Stripe {
     ) -> Result<(Announced, Selection), Full> {
         let (hash, most) = (&call.shared.hash, call.shared.most);
         let joins = announce.event != AnnounceEvent::Stopped;
-        if joins && most.bytes != u64::MAX && !self.large(number).knows(hash, announce) {
-            self.make_room(call, MOST_GROWTH, room)?;
+        let order = large::order(hash, &announce.endpoint);
+        if joins && most.bytes != u64::MAX && !self.large(number).knows(announce, order) {
+            self.make_room(call, MOST_LARGE_GROWTH, room)?;
         }
-        let updated =
-            self.changing_large(number, |large| large.update(hash, announce, call.now, most.peers_per_swarm));
+        let updated = self.changing_large(number, |large| {
+            large.update(hash, announce, order, call.now, most.peers_per_swarm)
+        });
         let transition = updated.transition;
         call.shared.totals.turn(announce.endpoint.family(), transition.before, transition.after);
         if updated.evicted != Population::default() {
@@ -381,12 +399,12 @@ impl Stripe {
         let Some(leaf) = self.leaves.get(leaf) else { return Near::All };
         match near {
             Near::Nothing => {
-                prefetch_bytes(leaf.near(prefix, key));
+                prefetch_lines::<5>(leaf.near(prefix, key));
                 Near::Slots
             }
             Near::Slots => match leaf.find(prefix, key).map(|slot| (slot, leaf.held(slot))) {
                 Ok((slot, Held::Few(few))) => {
-                    prefetch_bytes(leaf.block(slot, few));
+                    prefetch_lines::<8>(leaf.block(slot, few));
                     Near::All
                 }
                 Ok((_, Held::Large(number))) => {
@@ -396,11 +414,12 @@ impl Stripe {
                 Ok((_, Held::Nobody(_) | Held::One(_))) | Err(_) => Near::All,
             },
             Near::Large(number) => {
-                large(number).inspect(|large| large.prefetch_headers(hash, announce, luck));
-                Near::Buckets(number)
+                let order = large::order(hash, &announce.endpoint);
+                let hint = large(number).map(|large| large.prefetch_headers(announce, order, luck));
+                hint.map_or(Near::All, |hint| Near::Buckets(number, hint))
             }
-            Near::Buckets(number) => {
-                large(number).inspect(|large| large.prefetch_peers(hash, announce, luck));
+            Near::Buckets(number, hint) => {
+                large(number).inspect(|large| large.prefetch_peers(announce, &hint));
                 Near::All
             }
             Near::All => Near::All,
@@ -469,7 +488,6 @@ impl Stripe {
     ) {
         // Peer by peer, and once more for the download count.
         for peer in peers.iter().map(Some).chain([None]) {
-            let before = self.bytes;
             // What was is worth less than what is: nothing goes to make room for it.
             let at = if room.reserve(MOST_GROWTH) { self.admit(call, room).ok() } else { None };
             let result = match (at, peer) {
@@ -487,7 +505,7 @@ impl Stripe {
                 Some(Err(NotRestored::Full)) => restored.refused += 1,
                 None => {}
             }
-            room.settle(before, self.bytes);
+            self.settle(room);
         }
     }
 
@@ -539,16 +557,15 @@ impl Stripe {
 
     /// Makes room for an announce that may take so many bytes more.
     ///
-    /// Flood goes first. A swarm that grows drops its own peers before it displaces another one that lives.
+    /// Flood goes first. A swarm that grows then drops its own peers before it displaces another one that lives.
     fn make_room(&mut self, call: &Call<'_>, bytes: usize, room: &mut Room<'_>) -> Result<(), Full> {
         while !room.reserve(bytes) {
-            if self.evict_swarm(call, room, |worth| !worth.proven).is_ok() {
-                continue;
+            let evicted = self.evict_swarm(call, room, Evictable::Flood);
+            if let Err(Full) = evicted {
+                let own = self.find(call.home, call.key).filter(|&at| self.population(at).peers() > 0);
+                self.evict_peer(call, own.ok_or(Full)?, room);
             }
-            match self.find(call.home, call.key).filter(|&at| self.population(at).peers() > 0) {
-                Some(at) => self.evict_peer(call, at, room),
-                None => self.evict_any(call, room)?,
-            }
+            self.settle(room);
         }
         Ok(())
     }
@@ -556,21 +573,19 @@ impl Stripe {
     /// Drops the swarm that is worth least in a sample of those that may go.
     ///
     /// Neighbours in the order of permuted keys are as good as random ones.
-    pub(super) fn evict_any(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Result<(), Full> {
-        self.evict_swarm(call, room, |_| true)
-    }
-
-    fn evict_swarm(
+    pub(super) fn evict_swarm(
         &mut self,
         call: &Call<'_>,
         room: &mut Room<'_>,
-        may_go: impl Fn(&Worth) -> bool,
+        evictable: Evictable,
     ) -> Result<(), Full> {
         let own = self.find(call.home, call.key);
         let first = call.home.first_key();
         let (behind, around) = (self.swarms_from(call.home, call.key), self.swarms_from(call.home, &first));
         let sample = behind.chain(around).filter(|&(_, at)| Some(at) != own).take(EVICTION_SAMPLE);
-        let worths = sample.map(|(_, at)| (self.worth(at), at)).filter(|(worth, _)| may_go(worth));
+        let worths = sample
+            .map(|(_, at)| (self.worth(at), at))
+            .filter(|(worth, _)| evictable == Evictable::Any || !worth.proven);
         let (_, at) = worths.min_by_key(|(worth, _)| *worth).ok_or(Full)?;
         let (_, population, large) = self.remove_at(at);
         self.changing(at.leaf, Leaf::compact);
@@ -603,8 +618,9 @@ impl Stripe {
     fn evict_peer(&mut self, call: &Call<'_>, at: At, room: &mut Room<'_>) {
         let gone = match self.held(at) {
             Held::Large(number) => {
-                // Some bucket, another one each time.
-                let order = call.shared.hash.order(&call.shared.bytes.load(Relaxed).to_le_bytes());
+                // As good as random, and another one each time.
+                let evicted = call.shared.totals.load().evicted.peers;
+                let order = call.shared.hash.order(&evicted.to_le_bytes());
                 self.changing_large(number, |large| large.evict(order))
             }
             _ => {
@@ -753,26 +769,23 @@ impl Stripe {
         self.find(call.home, call.key).map(|at| self.stats(at))
     }
 
-    /// Appends up to `limit` swarms behind `after`, in the order of their keys; the last key, if there may be more.
+    /// Shows up to `limit` swarms behind `after`, in the order of their keys; the last key, if there are more.
     pub(super) fn list(
         &self,
-        shared: &Shared,
         home: Prefix,
         after: Option<&Key>,
         limit: usize,
-        out: &mut Vec<SwarmSummary>,
+        mut show: impl FnMut(Key, SwarmStats),
     ) -> Option<Key> {
         let first = home.first_key();
         let mut last = None;
         let swarms = self.swarms_from(home, after.unwrap_or(&first));
         let keyed = swarms.map(|(prefix, at)| (self.leaves[at.leaf].key(prefix, at.slot), at));
-        let mut left = limit;
-        for (key, at) in keyed.filter(|(key, _)| Some(key) != after) {
-            if left == 0 {
+        for (shown, (key, at)) in keyed.filter(|(key, _)| Some(key) != after).enumerate() {
+            if shown == limit {
                 return last;
             }
-            left -= 1;
-            out.push(SwarmSummary { info_hash: shared.permutation.invert(&key), stats: self.stats(at) });
+            show(key, self.stats(at));
             last = Some(key);
         }
         None
@@ -839,7 +852,8 @@ impl Stripe {
         let result = change(leaf);
         self.used = self.used + leaf.used() as u32 - used as u32;
         if leaf.capacity() != capacity {
-            self.bytes = self.bytes + leaf.capacity() - capacity;
+            let now = leaf.capacity();
+            self.count(capacity, now);
             self.tidy();
         }
         result
@@ -860,7 +874,8 @@ impl Stripe {
         let large = slab.swarms[number as usize].as_mut().expect("a number in a slot is one of a swarm");
         let before = large.bytes();
         let result = change(large);
-        self.bytes = self.bytes + large.bytes() - before;
+        let now = large.bytes();
+        self.count(before, now);
         result
     }
 
@@ -875,8 +890,8 @@ impl Stripe {
                 Endpoint::V6(v6) => large.insert_v6(hash, v6.as_bytes(), section.role(), tick, call.now),
             }
         }
+        self.count(0, large.bytes());
         let slab = self.large.get_or_insert_default();
-        self.bytes += large.bytes();
         let number = slab.free.pop().unwrap_or(slab.swarms.len() as u32);
         match slab.swarms.get_mut(number as usize) {
             Some(place) => *place = Some(large),
@@ -888,11 +903,11 @@ impl Stripe {
     fn take_large(&mut self, number: u32) -> Box<Large> {
         let slab = self.large.as_mut().expect("a number in a slot is one of the slab");
         let large = slab.swarms[number as usize].take().expect("a number in a slot is one of a swarm");
-        self.bytes -= large.bytes();
         slab.free.push(number);
         if slab.free.len() == slab.swarms.len() {
             self.large = None;
         }
+        self.count(large.bytes(), 0);
         large
     }
 
@@ -963,13 +978,13 @@ impl Stripe {
     fn take_leaf(&mut self, leaf: usize) -> Leaf {
         let leaf = mem::take(&mut self.leaves[leaf]);
         self.used -= leaf.used() as u32;
-        self.bytes -= leaf.capacity();
+        self.count(leaf.capacity(), 0);
         leaf
     }
 
     fn put_leaf(&mut self, at: usize, leaf: Leaf) {
         self.used += leaf.used() as u32;
-        self.bytes += leaf.capacity();
+        self.count(0, leaf.capacity());
         self.leaves[at] = leaf;
     }
 
@@ -979,7 +994,7 @@ impl Stripe {
             // By an eighth, not by doubling: a spare leaf costs as much as half a swarm.
             self.leaves.reserve_exact(1 + capacity / 8);
         }
-        self.bytes += (self.leaves.capacity() - capacity) * size_of::<Leaf>();
+        self.count(capacity * size_of::<Leaf>(), self.leaves.capacity() * size_of::<Leaf>());
         self.leaves.push(Leaf::default());
         self.put_leaf(self.leaves.len() - 1, leaf);
     }
@@ -991,7 +1006,7 @@ impl Stripe {
         if self.leaves.len() <= capacity / 2 {
             self.leaves.shrink_to_fit();
         }
-        self.bytes -= (capacity - self.leaves.capacity()) * size_of::<Leaf>();
+        self.count(capacity * size_of::<Leaf>(), self.leaves.capacity() * size_of::<Leaf>());
         leaf
     }
 }

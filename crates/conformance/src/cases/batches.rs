@@ -1,0 +1,385 @@
+//! Batches: what they do is what single announces do one by one.
+
+use std::{
+    fmt,
+    panic::{self, AssertUnwindSafe},
+};
+
+use proptest::{
+    collection::vec,
+    prelude::{BoxedStrategy, Just, Strategy, any},
+    prop_assert, prop_assert_eq, prop_oneof,
+    strategy::{NewTree, ValueTree},
+    test_runner::{TestCaseError, TestRunner},
+};
+use swarmkeep::{
+    Announce, AnnounceEvent, Announced, Changes, Endpoint, Families, Family, InfoHash, PeerBuffer, Request,
+    Retention, Role, SplitMix64, TorrentRepositoryExt,
+};
+
+use crate::{Model, Subject, cases::stories, kit::*};
+
+const TORRENTS: u8 = 4;
+
+/// Batches of all sizes, most announces in few swarms and of few endpoints. What was in an answer or a buffer before does
+/// not matter.
+pub(crate) fn a_batch_does_what_single_announces_do(subject: &dyn Subject) {
+    let turn = (0..40_u64, any::<bool>(), batch());
+    let story = vec(turn.prop_map(|(pass, sweep, batch)| Turn { pass, sweep, batch }), 1..8);
+    stories::run(&story, 40, |batches| {
+        let mut world = World::new(subject);
+        for Turn { pass, sweep, batch } in &batches {
+            world.pass(*pass, *sweep);
+            world.take(batch)?;
+        }
+        Ok(())
+    });
+}
+
+/// A batch, some seconds after the one before, and perhaps after a sweep of the empty swarms.
+#[derive(Debug)]
+struct Turn {
+    pass: u64,
+    sweep: bool,
+    batch: Batch,
+}
+
+/// One announce of a batch, by numbers.
+#[derive(Clone)]
+struct Told {
+    torrent: u8,
+    endpoint: u8,
+    event: AnnounceEvent,
+    seeder: bool,
+    want: usize,
+    families: u8,
+    /// Room for so many peers of each family.
+    room: (usize, usize),
+    /// Whether answer and buffer hold something from before.
+    used: bool,
+}
+
+/// Announces that shrink to fewer ones: what is `None` is left out.
+#[derive(Clone)]
+struct Batch(Vec<Option<Told>>);
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().flatten()).finish()
+    }
+}
+
+fn batch() -> BoxedStrategy<Batch> {
+    let mixed = [0, 1, 2, 31, 32, 33, 64, 200].map(|size| vec(Kept(told(0..12_u8)), size));
+    let [none, one, two, below, whole, above, double, large] = mixed;
+    prop_oneof![
+        1 => none, 1 => one, 2 => two, 2 => below, 3 => whole, 2 => above, 2 => double, 1 => large,
+        1 => tide(),
+    ]
+    .prop_map(Batch)
+    .boxed()
+}
+
+/// Fills a swarm far beyond what fits a small one, and empties it again, all but a few; others in between.
+fn tide() -> impl Strategy<Value = Vec<Option<Told>>> {
+    let flood =
+        (0..TORRENTS, 60..160_u8, any::<bool>(), 0..3_u8).prop_map(|(torrent, size, seeder, stay)| {
+            let step = |event| {
+                move |endpoint| {
+                    let room = (200, 200);
+                    Told { torrent, endpoint, event, seeder, want: 5, families: 4, room, used: false }
+                }
+            };
+            let rising = (0..size).map(step(AnnounceEvent::Started));
+            let falling = (stay..size).map(step(AnnounceEvent::Stopped));
+            rising.chain(falling).collect::<Vec<_>>()
+        });
+    (flood, vec(told(0..160_u8), 20)).prop_flat_map(|(mut flood, others)| {
+        for (n, other) in others.into_iter().enumerate() {
+            flood.insert((n * 8 + 3).min(flood.len()), other);
+        }
+        flood.into_iter().map(|told| Kept(Just(told)).boxed()).collect::<Vec<_>>()
+    })
+}
+
+/// An element of a list whose length is given: to shrink, it first tries to be nothing at all.
+#[derive(Debug, Clone)]
+struct Kept<S>(S);
+
+impl<S: Strategy> Strategy for Kept<S> {
+    type Tree = KeptTree<S::Tree>;
+    type Value = Option<S::Value>;
+
+    fn new_tree(&self, runner: &mut TestRunner) -> NewTree<Self> {
+        Ok(KeptTree { tree: self.0.new_tree(runner)?, tried: false, left_out: false })
+    }
+}
+
+/// A [`Kept`] element, and whether it has tried to be nothing, and is.
+struct KeptTree<T> {
+    tree: T,
+    tried: bool,
+    left_out: bool,
+}
+
+impl<T: ValueTree> ValueTree for KeptTree<T> {
+    type Value = Option<T::Value>;
+
+    fn current(&self) -> Self::Value {
+        (!self.left_out).then(|| self.tree.current())
+    }
+
+    fn simplify(&mut self) -> bool {
+        if !self.tried {
+            (self.tried, self.left_out) = (true, true);
+            return true;
+        }
+        !self.left_out && self.tree.simplify()
+    }
+
+    fn complicate(&mut self) -> bool {
+        if self.left_out {
+            self.left_out = false;
+            return true;
+        }
+        self.tree.complicate()
+    }
+}
+
+fn told(endpoints: std::ops::Range<u8>) -> impl Strategy<Value = Told> {
+    use AnnounceEvent::{Completed, None, Started, Stopped};
+    let event = prop_oneof![4 => Just(None), 2 => Just(Started), 2 => Just(Completed), 3 => Just(Stopped)];
+    let want = prop_oneof![2 => Just(0), 4 => 1..6_usize, 2 => Just(50), 1 => 6..=200_usize];
+    let room = prop_oneof![4 => Just((200, 200)), 1 => (0..4_usize, 0..4_usize)];
+    // Half of all in one swarm.
+    let torrent = prop_oneof![Just(0), 0..TORRENTS];
+    (torrent, endpoints, event, any::<bool>(), want, 0..5_u8, room, any::<bool>()).prop_map(
+        |(torrent, endpoint, event, seeder, want, families, room, used)| Told {
+            torrent,
+            endpoint,
+            event,
+            seeder,
+            want,
+            families,
+            room,
+            used,
+        },
+    )
+}
+
+impl Told {
+    fn announce(&self) -> Announce {
+        let announce = Announce::new(torrent_of(self.torrent), endpoint_of(self.endpoint))
+            .event(self.event)
+            .left(if self.seeder { 0 } else { 5 })
+            .want(self.want);
+        match self.families {
+            4 => announce,
+            bits => announce.families(Families::from_bits_truncate(bits)),
+        }
+    }
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let announce = self.announce();
+        let role = if self.seeder { "seeder" } else { "leecher" };
+        write!(f, "{role} {} in torrent {}: {}", announce.endpoint, self.torrent, announce.event)?;
+        write!(f, ", wants {} of {:?} in room for {:?}", announce.want, announce.families, self.room)?;
+        if self.used { write!(f, ", used before") } else { Ok(()) }
+    }
+}
+
+fn torrent_of(n: u8) -> InfoHash {
+    hash(n.into())
+}
+
+fn endpoint_of(n: u8) -> Endpoint {
+    peer(if n % 4 == 2 { Family::V6 } else { Family::V4 }, n.into())
+}
+
+/// Two stores of the same kind, and the model, which knows who was in a swarm at each moment.
+struct World {
+    batched: Store,
+    single: Store,
+    model: Model,
+    now: u64,
+}
+
+impl World {
+    fn new(subject: &dyn Subject) -> Self {
+        let model = Model::new(&config()).expect("a lifetime of whole seconds, and no limit");
+        Self { batched: build(subject), single: build(subject), model, now: 0 }
+    }
+
+    fn pass(&mut self, seconds: u64, sweep: bool) {
+        self.now += seconds;
+        if sweep {
+            self.batched.sweep_all(at(self.now), Retention::DropEmpty);
+            self.single.sweep_all(at(self.now), Retention::DropEmpty);
+            self.model.sweep_all(at(self.now), Retention::DropEmpty);
+        }
+    }
+
+    fn take(&self, batch: &Batch) -> Result<(), TestCaseError> {
+        let batch: Vec<&Told> = batch.0.iter().flatten().collect();
+        let mut room: Vec<_> = batch.iter().map(|told| Room::for_told(told)).collect();
+        let mut requests: Vec<_> =
+            batch.iter().zip(&mut room).map(|(told, room)| room.request(told)).collect();
+        self.batched.announce_batch(&mut requests, at(self.now), &mut SplitMix64::new(self.now));
+
+        for (n, (told, request)) in batch.iter().zip(&requests).enumerate() {
+            let mut room = Room::for_told(told);
+            let mut alone = room.request(told);
+            let announce = &alone.announce;
+            let answer =
+                self.single.announce(announce, at(self.now), &mut SplitMix64::new(7), &mut alone.peers);
+            let place = format!("announce {n} of {}: {told:?}", batch.len());
+            prop_assert_eq!(request.answer, Some(answer), "the answer to {}", place);
+            self.judge(announce, answer, &request.peers, told.room, &place)?;
+            let [batched, single] =
+                [&request.peers, &alone.peers].map(|peers| (peers.v4.len(), peers.v6.len()));
+            prop_assert_eq!(batched, single, "peers handed out of each family, to {}", place);
+        }
+        self.compare()
+    }
+
+    /// Whether `peers` could have been handed out at that moment.
+    fn judge(
+        &self,
+        announce: &Announce,
+        answer: Announced,
+        peers: &PeerBuffer<'_>,
+        room: (usize, usize),
+        place: &str,
+    ) -> Result<(), TestCaseError> {
+        let mut state = self.model.state();
+        prop_assert_eq!(answer, state.update(announce, at(self.now)), "what the model answers to {}", place);
+        let (mut handed, mut fitting): (Vec<Endpoint>, usize) = (peers.endpoints().collect(), 0);
+        let swarm = state.swarms.get(&announce.info_hash);
+        if let Some(swarm) = swarm.filter(|_| announce.event != AnnounceEvent::Stopped) {
+            for endpoint in &handed {
+                let role = swarm.peers.get(endpoint).map(|peer| peer.role);
+                prop_assert!(role.is_some(), "{} is not in the swarm, and handed to {}", endpoint, place);
+                let both_seed = role == Some(Role::Seeder) && announce.role().is_seeder();
+                prop_assert!(!both_seed, "a seeder is handed to {}", place);
+            }
+            for (family, room) in [(Family::V4, room.0), (Family::V6, room.1)] {
+                let eligible = swarm.eligible(announce, family).len();
+                let count = handed.iter().filter(|endpoint| endpoint.family() == family).count();
+                prop_assert!(count <= eligible, "{} of {} are handed to {}", count, eligible, place);
+                fitting += eligible.min(room);
+            }
+        }
+        let (count, expected) = (handed.len(), announce.want.min(fitting));
+        prop_assert_eq!(count, expected, "peers handed out, of {}, to {}", fitting, place);
+        handed.sort_unstable();
+        handed.dedup();
+        prop_assert_eq!(handed.len(), count, "somebody is handed out twice to {}", place);
+        prop_assert!(!handed.contains(&announce.endpoint), "the announcer is handed to {}", place);
+        Ok(())
+    }
+
+    fn compare(&self) -> Result<(), TestCaseError> {
+        let (batched, single) = (&self.batched, &self.single);
+        prop_assert_eq!(batched.totals(), single.totals(), "the totals");
+        prop_assert_eq!(batched.summaries(), single.summaries(), "the swarms");
+        for torrent in (0..TORRENTS).map(torrent_of) {
+            prop_assert_eq!(batched.scrape(&torrent), single.scrape(&torrent), "a scrape");
+            prop_assert_eq!(batched.members(&torrent), single.members(&torrent), "the peers of a swarm");
+        }
+        Ok(())
+    }
+}
+
+/// The bytes behind a buffer.
+struct Room {
+    v4: Vec<u8>,
+    v6: Vec<u8>,
+}
+
+impl Room {
+    fn for_told(told: &Told) -> Self {
+        let (v4, v6) = told.room;
+        Self { v4: vec![0xee; 6 * v4], v6: vec![0xee; 18 * v6] }
+    }
+
+    /// The announce as a request, with what is left from another one if it was used before.
+    fn request(&mut self, told: &Told) -> Request<'_> {
+        let mut request = Request::new(told.announce(), PeerBuffer::new(&mut self.v4, &mut self.v6));
+        if told.used {
+            request.answer = Some(Announced::new(stats(7, 7, 7), Changes::all()));
+            (0..request.peers.v4.room().min(3)).for_each(|_| request.peers.v4.push(&[9; 6]));
+            (0..request.peers.v6.room()).for_each(|_| request.peers.v6.push(&[9; 18]));
+        }
+        request
+    }
+}
+
+/// As if one by one: those before the first that draws are done, and whoever has an answer is there.
+pub(crate) fn a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done(subject: &dyn Subject) {
+    let crowd = hash(1);
+    // One that has a choice among others that want nobody, at each place; and all of them with a choice.
+    let places = [0, 1, 15, 31, 32, 47, 63].map(|place| (place..place + 1, 0));
+    let everywhere = [0, 1, 30, 200].map(|good| (0..64, good));
+    for (choosing, good) in places.into_iter().chain(everywhere) {
+        let announces: Vec<_> = (0..64_u32)
+            .map(|n| {
+                let torrent = [crowd, hash(u64::from(n % 7) + 2), hash(u64::from(n) + 100)][n as usize % 3];
+                let torrent = if choosing.contains(&n) { crowd } else { torrent };
+                let endpoint = peer(if n % 4 == 1 { Family::V6 } else { Family::V4 }, 1000 + n);
+                let want = if choosing.contains(&n) { 10 } else { 0 };
+                Announce::new(torrent, endpoint).left((n % 2).into()).want(want).families(BOTH)
+            })
+            .collect();
+        let [batched, single, drawing] = [(); 3].map(|()| {
+            let store = build(subject);
+            store.fill(0, (0..300).map(|n| Announce::new(crowd, v4(n)).left((n % 2).into())));
+            store.fill(0, (0..300).map(|n| Announce::new(crowd, v6(n)).left((n % 2).into())));
+            store
+        });
+        within(PATIENCE, "a store after a panic in a batch", move || {
+            let alone: Vec<_> = announces
+                .iter()
+                .map(|announce| announce_with(&single, announce, at(1), &mut SplitMix64::new(1)).announced)
+                .collect();
+            let undrawn = announces.iter().take_while(|announce| {
+                let told = || announce_with(&drawing, announce, at(1), &mut Panicking { good });
+                good == 0 && panic::catch_unwind(AssertUnwindSafe(told)).is_ok()
+            });
+            let undrawn = undrawn.count();
+
+            let mut room = vec![[0; 24 * 10]; announces.len()];
+            let requests = announces.iter().zip(&mut room).map(|(&announce, bytes)| {
+                let (v4, v6) = bytes.split_at_mut(6 * 10);
+                Request::new(announce, PeerBuffer::new(v4, v6))
+            });
+            let mut requests: Vec<_> = requests.collect();
+            let told = panic::catch_unwind(AssertUnwindSafe(|| {
+                batched.announce_batch(&mut requests, at(1), &mut Panicking { good });
+            }));
+            if let Err(panicked) = told {
+                assert_eq!(text_of(&*panicked), Panicking::TEXT, "another panic than the caller's own");
+            }
+            batched.assert_consistent();
+            for (n, (request, alone)) in requests.iter().zip(&alone).enumerate() {
+                let Some(answer) = request.answer else {
+                    assert!(n >= undrawn, "announce {n} is not done, where the first to draw is {undrawn}");
+                    continue;
+                };
+                assert_eq!(answer, *alone, "the answer to announce {n}");
+                let Announce { info_hash, endpoint, .. } = request.announce;
+                assert!(batched.members(&info_hash).contains_key(&endpoint), "answered, and not there");
+            }
+            // And all goes on.
+            for store in [&batched, &single] {
+                let again = announces
+                    .iter()
+                    .map(|&announce| Request::new(announce, PeerBuffer::new(&mut [], &mut [])));
+                store.announce_batch(&mut again.collect::<Vec<_>>(), at(2), &mut SplitMix64::new(1));
+                store.assert_consistent();
+            }
+            assert_eq!((batched.totals(), batched.summaries()), (single.totals(), single.summaries()));
+        });
+    }
+}

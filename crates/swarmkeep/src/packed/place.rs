@@ -1,0 +1,110 @@
+//! Where an info hash belongs: its stripe, and its key there.
+//!
+//! The permuted info hash is uniform, and its first bits are the stripe. What is left is stretched: by a factor between one and
+//! two that differs from stripe to stripe. Without that, all stripes would be about as large as each other, their leaves all
+//! about as large as a power of two divides that, and all of them would grow out of one size of blocks and into the next at
+//! the same time, leaving pages of half-empty blocks behind (measured: 33.4 bytes a swarm where 27.7 are needed, at 10 M
+//! swarms). With it, leaves are of all sizes between one and two at any time.
+
+use std::fmt;
+
+use super::{
+    hash::{Key, Permutation},
+    leaf::Prefix,
+};
+use crate::{HashKey, InfoHash};
+
+/// Places info hashes in 2^`bits` stripes.
+pub(super) struct Placement {
+    permutation: Permutation,
+    bits: u32,
+}
+
+/// Where an info hash belongs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Placed {
+    pub(super) stripe: usize,
+    pub(super) key: Key,
+}
+
+impl Placement {
+    pub(super) fn new(key: HashKey, stripes: usize) -> Self {
+        Self { permutation: Permutation::new(key), bits: stripes.ilog2() }
+    }
+
+    pub(super) fn place(&self, info_hash: &InfoHash) -> Placed {
+        let permuted = self.permutation.permute(info_hash);
+        let head = permuted.head();
+        let stripe = (head >> 1 >> (63 - self.bits)) as usize;
+        let within = head & (u64::MAX >> self.bits);
+        let stretched = (u128::from(within) * u128::from(self.factor(stripe))) >> ONE.ilog2();
+        Placed { stripe, key: permuted.with_head(stretched as u64) }
+    }
+
+    /// The info hash back.
+    pub(super) fn info_hash(&self, Placed { stripe, key }: &Placed) -> InfoHash {
+        // Neighbours are at least one apart when stretched, so rounding up undoes what rounding down did.
+        let within = (u128::from(key.head()) << ONE.ilog2()).div_ceil(self.factor(*stripe).into()) as u64;
+        let head = (*stripe as u64) << 1 << (63 - self.bits) | within;
+        self.permutation.invert(&key.with_head(head))
+    }
+
+    /// The bits that all keys of a stripe share: zeroes, since the stripe itself is not stored, less the one that keys are
+    /// stretched into.
+    pub(super) const fn home(&self) -> Prefix {
+        Prefix { bits: 0, depth: self.bits.saturating_sub(1) }
+    }
+
+    /// What a stripe's keys are stretched by, in 65,536ths: spread evenly by the golden section.
+    fn factor(&self, stripe: usize) -> u64 {
+        // A single stripe has no bit to stretch into.
+        if self.bits == 0 { ONE } else { ONE + (stripe as u64 * 40_503) % ONE }
+    }
+}
+
+const ONE: u64 = 1 << 16;
+
+impl fmt::Debug for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Placement({} stripes)", 1_u64 << self.bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(n: u32) -> InfoHash {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&n.to_be_bytes());
+        InfoHash::new(bytes)
+    }
+
+    #[test]
+    fn info_hashes_come_back_and_keep_the_order_of_their_permutation() {
+        for stripes in [1, 2, 64, 4096, 65_536] {
+            let placement = Placement::new(HashKey::from_bytes(*b"another secret 1"), stripes);
+            let mut placed: Vec<_> = (0..5000).map(|n| (placement.place(&hash(n)), hash(n))).collect();
+            for (place, hash) in &placed {
+                assert!(place.stripe < stripes);
+                assert_eq!(
+                    place.key.head().leading_zeros().min(placement.home().depth),
+                    placement.home().depth
+                );
+                assert_eq!(placement.info_hash(place), *hash, "{stripes} stripes");
+            }
+            placed.sort_by_key(|(place, _)| (place.stripe, place.key));
+            assert!(placed.is_sorted_by_key(|(_, hash)| placement.permutation.permute(hash)));
+        }
+    }
+
+    #[test]
+    fn keys_at_the_edges_of_a_stripe_come_back() {
+        let placement = Placement::new(HashKey::from_bytes([9; 16]), 256);
+        for head in [0, 1, u64::MAX >> 8, u64::MAX, 0x7fff_ffff_ffff_ffff, 0xab00_0000_0000_0000] {
+            let key = Key([0x5a; 20]).with_head(head);
+            let info_hash = placement.permutation.invert(&key);
+            assert_eq!(placement.info_hash(&placement.place(&info_hash)), info_hash);
+        }
+    }
+}

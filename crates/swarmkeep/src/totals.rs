@@ -1,0 +1,126 @@
+//! Peers counted by family and role, in one swarm and over all of them.
+
+use std::{
+    ops::AddAssign,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use crate::{Evicted, Family, PeerCounts, Role, SwarmStats, Totals};
+
+/// Totals that swarms bring up to date under their own locks: exact once nothing is in flight.
+#[derive(Debug, Default)]
+pub(crate) struct AtomicTotals {
+    swarms: AtomicU64,
+    peers: [AtomicU64; 4],
+    evicted_swarms: AtomicU64,
+    evicted_peers: AtomicU64,
+}
+
+impl AtomicTotals {
+    /// A peer comes, goes, or changes its role.
+    pub(crate) fn turn(&self, family: Family, before: Option<Role>, after: Option<Role>) {
+        // A refresh, by far the most frequent announce, writes nothing that threads share.
+        if before == after {
+            return;
+        }
+        let of =
+            |role| &self.peers[2 * usize::from(family == Family::V6) + usize::from(role == Role::Leecher)];
+        if let Some(role) = after {
+            of(role).fetch_add(1, Relaxed);
+        }
+        if let Some(role) = before {
+            of(role).fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Counts a swarm unless there are `most` already; whether it was.
+    pub(crate) fn add_swarm(&self, most: u64) -> bool {
+        if most == u64::MAX {
+            self.swarms.fetch_add(1, Relaxed);
+            return true;
+        }
+        self.swarms.try_update(Relaxed, Relaxed, |swarms| (swarms < most).then_some(swarms + 1)).is_ok()
+    }
+
+    /// A swarm goes, with the peers that are in it.
+    pub(crate) fn remove_swarm(&self, population: Population) {
+        self.swarms.fetch_sub(1, Relaxed);
+        self.change(Population::default(), population);
+    }
+
+    pub(crate) fn change(&self, gained: Population, lost: Population) {
+        let counts = |p: Population| [p.v4.seeders, p.v4.leechers, p.v6.seeders, p.v6.leechers];
+        for ((total, gained), lost) in self.peers.iter().zip(counts(gained)).zip(counts(lost)) {
+            if gained != lost {
+                total.fetch_add(gained.wrapping_sub(lost), Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn evict(&self, evicted: Evicted) {
+        if evicted != Evicted::default() {
+            self.evicted_swarms.fetch_add(evicted.swarms, Relaxed);
+            self.evicted_peers.fetch_add(evicted.peers, Relaxed);
+        }
+    }
+
+    pub(crate) fn load(&self) -> Totals {
+        let [v4_seeders, v4_leechers, v6_seeders, v6_leechers] =
+            self.peers.each_ref().map(|total| total.load(Relaxed));
+        Totals {
+            swarms: self.swarms.load(Relaxed),
+            v4: PeerCounts { seeders: v4_seeders, leechers: v4_leechers },
+            v6: PeerCounts { seeders: v6_seeders, leechers: v6_leechers },
+            evicted: Evicted {
+                swarms: self.evicted_swarms.load(Relaxed),
+                peers: self.evicted_peers.load(Relaxed),
+            },
+        }
+    }
+}
+
+/// The peers of a swarm, or of a part of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Population {
+    pub(crate) v4: PeerCounts,
+    pub(crate) v6: PeerCounts,
+}
+
+impl Population {
+    /// One peer.
+    pub(crate) fn one(family: Family, role: Role) -> Self {
+        let mut population = Self::default();
+        let counts = match family {
+            Family::V4 => &mut population.v4,
+            Family::V6 => &mut population.v6,
+        };
+        match role {
+            Role::Seeder => counts.seeders = 1,
+            Role::Leecher => counts.leechers = 1,
+        }
+        population
+    }
+
+    /// Peers of both families and roles.
+    pub(crate) const fn peers(&self) -> u64 {
+        self.v4.peers() + self.v6.peers()
+    }
+
+    pub(crate) fn stats(&self, downloaded: u32) -> SwarmStats {
+        let saturate = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        SwarmStats {
+            complete: saturate(self.v4.seeders + self.v6.seeders),
+            incomplete: saturate(self.v4.leechers + self.v6.leechers),
+            downloaded,
+        }
+    }
+}
+
+impl AddAssign for Population {
+    fn add_assign(&mut self, other: Self) {
+        for (counts, more) in [(&mut self.v4, other.v4), (&mut self.v6, other.v6)] {
+            counts.seeders += more.seeders;
+            counts.leechers += more.leechers;
+        }
+    }
+}
