@@ -47,8 +47,9 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
 
     /// Does every announce of `batch` as if one by one in order, and fills in each [`Request::answer`].
     ///
-    /// Counts, changes and the final state are those of single announces; so are selections where there is no choice. A
-    /// store that can overlap the work of several announces overrides this.
+    /// Counts, changes and the final state are those of single announces; so are selections where there is no choice. If the
+    /// caller's randomness panics, the announces before the first one that draws are done. A store that can overlap the work of
+    /// several announces overrides this.
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
         for request in batch {
             request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
@@ -76,7 +77,8 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// Appends up to `limit` peers of one swarm to `out`, with role and time, from the cursor on; answers where to go on.
     ///
     /// A peer that stays from [`Cursor::START`] to [`Cursor::END`] is shown exactly once, whatever moves around it, its own
-    /// role included. What the store does not keep is absent, never invented ([`Capabilities::keeps_peer_details`]). An
+    /// role included. Times are those of the last announces, later by up to [`Capabilities::clock_resolution_secs`] and never
+    /// later than the latest time told. What the store does not keep is absent, never invented ([`Capabilities::keeps_peer_details`]). An
     /// unknown info hash has no peers. A call may append fewer than `limit` and still not be at the end.
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor;
 
