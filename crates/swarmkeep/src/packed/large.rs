@@ -687,11 +687,16 @@ impl<'a, const N: usize> Eligible<'a, N> {
     /// The place of a uniformly random one of them.
     fn random_place(&self, rng: &mut dyn Random) -> Drawn {
         let slots = self.slots();
-        // A caller's randomness that never hits a peer must not hold the lock for ever.
-        (0..MOST_TRIES)
-            .map(|_| self.slot(slots, rng.next_u64()))
-            .find(|drawn| self.holds(drawn) && self.except != Some(*drawn))
-            .unwrap_or(Drawn::FIRST)
+        let mut drawn = Drawn::FIRST;
+        // Randomness that never hits a peer must not hold the lock for ever; whoever is next to the last miss will do then. It
+        // also ends the search in a table that most peers have left and whose buckets a sweep has not merged yet.
+        for _ in 0..MOST_TRIES {
+            drawn = self.slot(slots, rng.next_u64());
+            if self.holds(&drawn) && self.except != Some(drawn) {
+                break;
+            }
+        }
+        drawn
     }
 
     fn slots(&self) -> [Slots; 2] {

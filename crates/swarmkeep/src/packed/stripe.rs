@@ -659,7 +659,13 @@ impl Stripe {
             let reach = linear::reach(start, self.leaves.len());
             let (leaf, prefix) = (reach.bucket, self.prefix(home, reach.bucket));
             let (mut slot, mut within) = match resumed.take() {
-                None => (Leaf::first(prefix), Cursor::START),
+                None => {
+                    // Not the first of the leaf, which may have been merged with one that was visited.
+                    let bits = home.bits | start >> home.depth;
+                    let first = Prefix { bits, depth: prefix.depth }.first_key();
+                    let (Ok(slot) | Err(slot)) = self.leaves[leaf].find(prefix, &first);
+                    (slot, Cursor::START)
+                }
                 Some(from) => match self.leaves[leaf].find(prefix, &from.key) {
                     Ok(slot) => (slot, from.within),
                     Err(slot) => (slot, Cursor::START),

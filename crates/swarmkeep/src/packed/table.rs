@@ -108,8 +108,12 @@ impl<const N: usize> Table<N> {
     /// The same, below which one merges: far enough away that no peer who comes and goes makes buckets do so.
     const MERGE_BELOW: usize = Self::SPLIT_ABOVE * 3 / 4;
 
-    /// The most peers that a merge may bring together.
-    const MOST_MERGED: usize = 3 * Self::SPLIT_ABOVE;
+    /// The most peers that a merge may bring together. While a sweep has emptied some buckets and not yet come to others, those
+    /// would be merged without end, and then visited in one hold.
+    const MOST_MERGED: usize = 8 * Self::SPLIT_ABOVE;
+
+    /// Merges that follow one removal: more than it takes to keep up, few enough for one hold when some have waited.
+    const MOST_MERGES: usize = 8;
 
     pub(super) const fn len(&self) -> usize {
         self.len as usize
@@ -336,10 +340,12 @@ impl<const N: usize> Table<N> {
             *self = Self::default();
             return;
         }
-        while self.buckets.len() > 1 && self.len() < Self::MERGE_BELOW * self.buckets.len() {
+        for _ in 0..Self::MOST_MERGES {
+            if self.buckets.len() == 1 || self.len() >= Self::MERGE_BELOW * self.buckets.len() {
+                break;
+            }
             let newest = self.buckets.len() - 1;
             let into = linear::buddy(newest);
-            // While a sweep has emptied some buckets and not yet come to others, those would be merged without end.
             if self.buckets[newest].len() + self.buckets[into].len() > Self::MOST_MERGED {
                 break;
             }
