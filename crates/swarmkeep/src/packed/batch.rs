@@ -8,25 +8,22 @@ use std::panic::{self, AssertUnwindSafe};
 
 use parking_lot::MutexGuard;
 
-use super::{
-    Packed,
-    large::Luck,
-    place::Placed,
-    prefetch::prefetch,
-    room::Room,
-    stripe::{Call, Near, Stripe},
-};
+use super::{Packed, large, place::Placed, prefetch::prefetch, room::Room, stripe::Stripe};
 use crate::{Random, Request, Timestamp};
 
 /// How many announces wait together. A core has some dozens of requests for memory in flight.
 pub(super) const GROUP: usize = 32;
 
-/// How far an announce of a batch has come.
-#[derive(Clone, Copy)]
+/// An announce of a batch, and what is known of it before its turn.
+#[derive(Clone, Copy, Default)]
 struct Probe {
     at: Placed,
-    near: Near,
-    luck: Luck,
+    /// The number of its swarm, if that is a large one.
+    large: Option<u32>,
+    /// The place of its endpoint in the order of that swarm.
+    order: u64,
+    /// The random word that its selection will take.
+    drawn: Option<u64>,
 }
 
 /// The stripe that is locked, if any. Announces that follow each other in one stripe, as those to a hot swarm do, take its lock
@@ -47,26 +44,22 @@ impl Locked<'_> {
     }
 }
 
-/// Randomness whose first words were drawn ahead.
+/// Randomness whose first word may have been drawn ahead.
 struct Ahead<'a> {
-    drawn: &'a [u64],
+    drawn: Option<u64>,
     rng: &'a mut dyn Random,
 }
 
 impl Random for Ahead<'_> {
     fn next_u64(&mut self) -> u64 {
-        match self.drawn.split_off_first() {
-            Some(&word) => word,
-            None => self.rng.next_u64(),
-        }
+        self.drawn.take().unwrap_or_else(|| self.rng.next_u64())
     }
 }
 
 impl Packed {
     /// Does up to [`GROUP`] announces, each as if alone and in order.
     pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
-        let (tick, home) = (self.shared.clock.tick(now), self.shared.placement.home());
-        let mut probes = [Probe { at: Placed::default(), near: Near::Nothing, luck: Luck::default() }; GROUP];
+        let mut probes = [Probe::default(); GROUP];
         let probes = &mut probes[..group.len()];
         for (probe, request) in probes.iter_mut().zip(&mut *group) {
             request.answer = None;
@@ -77,63 +70,20 @@ impl Packed {
         // Dropped last: what had to go is freed when no lock is held.
         let mut room = Room::new(&self.shared);
         let mut locked = Locked { store: self, held: None };
-        let mut waiting = true;
-        // Stripes with announces that wait, one bit for many: none behind them there may be done first.
-        let mut blocked = 0_u64;
-        while waiting {
-            waiting = false;
-            for (probe, request) in probes.iter_mut().zip(&mut *group) {
-                if matches!(probe.near, Near::All) {
-                    continue;
-                }
-                let stripe = locked.stripe(probe.at.stripe);
-                let (announce, bit) = (&request.announce, 1 << (probe.at.stripe % 64));
-                let found = matches!(probe.near, Near::Slots);
-                if found && blocked & bit == 0 {
-                    let call = Call { shared: &self.shared, home, key: &probe.at.key, now: tick };
-                    request.answer = stripe.announce_only(&call, announce);
-                    if request.answer.is_some() {
-                        probe.near = Near::All;
-                        continue;
-                    }
-                }
-                blocked |= if found { bit } else { 0 };
-                if let Near::Large(_) = probe.near {
-                    let draw = || Luck::default().map(|_| rng.next_u64());
-                    match panic::catch_unwind(AssertUnwindSafe(draw)) {
-                        Ok(luck) => probe.luck = luck,
-                        // Not ahead of its turn: whoever comes before is done first, and who needs randomness will ask again.
-                        Err(_) => {
-                            waiting = false;
-                            break;
-                        }
-                    }
-                }
-                probe.near = stripe.approach(
-                    home,
-                    &probe.at.key,
-                    probe.near,
-                    &self.shared.hash,
-                    announce,
-                    &probe.luck,
-                );
-                waiting |= !matches!(probe.near, Near::All);
-            }
+        for probe in &*probes {
+            locked.stripe(probe.at.stripe).prefetch_slots(&self.call(&probe.at, now));
+        }
+        if self.announce_only(probes, group, now, &mut locked) {
+            self.approach_large(probes, group, &mut locked, rng);
         }
         for (probe, request) in probes.iter_mut().zip(group).filter(|(_, request)| request.answer.is_none()) {
             let Request { announce, peers, answer } = request;
-            let call = Call { shared: &self.shared, home, key: &probe.at.key, now: tick };
-            let drawn = if probe.luck == Luck::default() { &[][..] } else { &probe.luck };
-            let mut ahead = Ahead { drawn, rng: &mut *rng };
+            let call = self.call(&probe.at, now);
+            let mut rng = Ahead { drawn: probe.drawn, rng: &mut *rng };
             *answer = Some(loop {
-                match self.announce_in(
-                    locked.stripe(probe.at.stripe),
-                    &call,
-                    announce,
-                    &mut room,
-                    &mut ahead,
-                    peers,
-                ) {
+                let stripe = locked.stripe(probe.at.stripe);
+                let found = stripe.find(&call);
+                match self.announce_in(stripe, &call, found, announce, &mut room, &mut rng, peers) {
                     Ok(announced) => break announced,
                     Err(_) => {
                         locked.held = None;
@@ -141,6 +91,65 @@ impl Packed {
                     }
                 }
             });
+        }
+    }
+
+    /// Does the announces that need no more than a slot and none before them in their stripe has to wait for, and brings
+    /// the swarms of all others closer; whether any of these is large.
+    fn announce_only(
+        &self,
+        probes: &mut [Probe],
+        group: &mut [Request<'_>],
+        now: Timestamp,
+        locked: &mut Locked<'_>,
+    ) -> bool {
+        let mut any_large = false;
+        // Stripes with announces that wait, one bit for many.
+        let mut waiting = 0_u64;
+        for (probe, request) in probes.iter_mut().zip(group) {
+            let (call, bit) = (self.call(&probe.at, now), 1 << (probe.at.stripe % 64));
+            let stripe = locked.stripe(probe.at.stripe);
+            let found = stripe.find(&call);
+            if waiting & bit == 0
+                && let Some(at) = found
+            {
+                request.answer = stripe.announce_only(&call, at, &request.announce);
+            }
+            if request.answer.is_none() {
+                waiting |= bit;
+                probe.large = found.and_then(|at| stripe.prefetch_swarm(at));
+                any_large |= probe.large.is_some();
+            }
+        }
+        any_large
+    }
+
+    /// Brings closer what announces to large swarms will need of them: headers first, then the peers behind those.
+    fn approach_large(
+        &self,
+        probes: &mut [Probe],
+        group: &[Request<'_>],
+        locked: &mut Locked<'_>,
+        rng: &mut dyn Random,
+    ) {
+        let mut draw = || panic::catch_unwind(AssertUnwindSafe(|| rng.next_u64()));
+        for (probe, Request { announce, .. }) in probes.iter_mut().zip(group) {
+            if let Some(number) = probe.large
+                && let Some(large) = locked.stripe(probe.at.stripe).numbered(number)
+            {
+                // Not ahead of its turn: whoever comes before is done first, and who needs randomness will ask again.
+                let Ok(seed) = draw() else { return };
+                probe.drawn = Some(seed);
+                probe.order = large::order(&self.shared.hash, &announce.endpoint);
+                large.prefetch_headers(announce, probe.order, seed);
+            }
+        }
+        for (probe, Request { announce, .. }) in probes.iter().zip(group) {
+            if let (Some(number), Some(seed)) = (probe.large, probe.drawn)
+                && let Some(large) = locked.stripe(probe.at.stripe).numbered(number)
+            {
+                large.prefetch_peers(announce, probe.order, seed);
+            }
         }
     }
 }

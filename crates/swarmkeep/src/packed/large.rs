@@ -1,5 +1,7 @@
 //! A swarm of more peers than a leaf has room for: tables by family and role.
 
+use std::iter;
+
 use super::{
     clock::{Clock, Tick},
     hash::EndpointHash,
@@ -7,7 +9,7 @@ use super::{
 };
 use crate::{
     Announce, AnnounceEvent, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer,
-    PeerCounts, PeerRecord, Random, Role, Section,
+    PeerCounts, PeerRecord, Random, Role, Section, SplitMix64,
     announce::{Transition, share},
     report::{NotRestored, cursor_endpoint},
     sweep::{Expired, VISITS_A_HOLD},
@@ -49,18 +51,8 @@ pub(super) struct Own {
     place: Place,
 }
 
-/// Random words that a selection will draw first. As about every second slot has a peer, so many words lead to one in nine of
-/// ten selections.
-pub(super) type Luck = [u64; LUCK];
-
-const LUCK: usize = 3;
-
-/// Where an announce will look, as far as that can be told before.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Hint {
-    own: Place,
-    drawn: [Drawn; LUCK],
-}
+/// Places that a hint looks at. As about every second slot has a peer, one of so many has one in nine of ten selections.
+const LIKELY: usize = 3;
 
 /// A place that was drawn from the tables that are eligible, with a peer or without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +61,9 @@ struct Drawn {
     place: Place,
 }
 
-/// Randomness that has not hit a peer after so many draws is not random (0.9^256 is 10^-12).
-const MOST_TRIES: usize = 256;
+/// Draws until a selection starts wherever the last one was, next to nobody. Among the slots of a table that most peers have
+/// left, and whose buckets a sweep has not merged yet, the search could take long otherwise.
+const MOST_DRAWS: usize = 256;
 
 /// The place of an endpoint in the keyed order of its family.
 pub(super) fn order(hash: &EndpointHash, endpoint: &Endpoint) -> u64 {
@@ -278,6 +271,7 @@ impl Large {
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) {
+        let seed = rng.next_u64();
         let own_in = |family| (announce.endpoint.family() == family).then_some(own);
         let v4 = match announce.families.contains(Families::V4) {
             true => Eligible::of(&self.v4, own.role, own_in(Family::V4)),
@@ -291,26 +285,26 @@ impl Large {
         };
         let (v4_count, v6_count) =
             share(announce.want, v4.len().min(peers.v4.room()), v6.len().min(peers.v6.room()));
-        v4.select(v4_count, rng, &mut peers.v4);
-        v6.select(v6_count, rng, &mut peers.v6);
+        v4.select(v4_count, seed_of(Family::V4, seed), &mut peers.v4);
+        v6.select(v6_count, seed_of(Family::V6, seed), &mut peers.v6);
     }
 
     // --- Hints for a batch: they change nothing, and may be wrong. ---
 
     /// Brings the headers closer that the announce will need: those of its own bucket, and of the first peers that its
-    /// selection draws if its randomness begins with `luck`. Where they are is for [`prefetch_peers`](Self::prefetch_peers).
-    pub(super) fn prefetch_headers(&self, announce: &Announce, order: u64, luck: &Luck) -> Hint {
+    /// selection draws if its random word is `seed`.
+    pub(super) fn prefetch_headers(&self, announce: &Announce, order: u64, seed: u64) {
         match (announce.endpoint.family(), &self.v6) {
-            (Family::V6, Some(v6)) => v6.prefetch_headers(announce, order, luck),
-            _ => self.v4.prefetch_headers(announce, order, luck),
+            (Family::V6, Some(v6)) => v6.prefetch_headers(announce, order, seed),
+            _ => self.v4.prefetch_headers(announce, order, seed),
         }
     }
 
     /// Brings the peers behind those headers closer. To be called when they have come, or it waits for them.
-    pub(super) fn prefetch_peers(&self, announce: &Announce, hint: &Hint) {
+    pub(super) fn prefetch_peers(&self, announce: &Announce, order: u64, seed: u64) {
         match (announce.endpoint.family(), &self.v6) {
-            (Family::V6, Some(v6)) => v6.prefetch_peers(announce, hint),
-            _ => self.v4.prefetch_peers(announce, hint),
+            (Family::V6, Some(v6)) => v6.prefetch_peers(announce, order, seed),
+            _ => self.v4.prefetch_peers(announce, order, seed),
         }
     }
 
@@ -516,17 +510,16 @@ impl<const N: usize> Tables<N> {
         [Role::Seeder, Role::Leecher].into_iter().filter_map(within).min_by_key(|(tick, _)| *tick)
     }
 
-    fn prefetch_headers(&self, announce: &Announce, order: u64, luck: &Luck) -> Hint {
+    fn prefetch_headers(&self, announce: &Announce, order: u64, seed: u64) {
         let table = self.table(announce.role());
-        let own = table.start_of(order);
-        table.prefetch_header(own);
-        let drawn = Eligible::of(self, announce.role(), None).prefetch_headers(luck);
-        Hint { own, drawn }
+        table.prefetch_header(table.start_of(order));
+        Eligible::of(self, announce.role(), None).prefetch_headers(seed_of(Self::FAMILY, seed));
     }
 
-    fn prefetch_peers(&self, announce: &Announce, hint: &Hint) {
-        self.table(announce.role()).prefetch_bucket(hint.own);
-        Eligible::of(self, announce.role(), None).prefetch_window(&hint.drawn);
+    fn prefetch_peers(&self, announce: &Announce, order: u64, seed: u64) {
+        let table = self.table(announce.role());
+        table.prefetch_bucket(table.start_of(order));
+        Eligible::of(self, announce.role(), None).prefetch_window(seed_of(Self::FAMILY, seed));
     }
 
     /// Visits whole ranges of the order from `start` on until `limit` peers were seen, an empty range counting as one; where to
@@ -613,6 +606,14 @@ where
     PeerRecord { endpoint, role, last_announce: clock.time(tick), details: None }
 }
 
+/// What a family's selection is drawn from, if that of both is drawn from `seed`.
+const fn seed_of(family: Family, seed: u64) -> u64 {
+    match family {
+        Family::V4 => seed,
+        Family::V6 => !seed,
+    }
+}
+
 /// Peers of one family that may be selected: those of some tables, less the announcer.
 #[derive(Debug)]
 struct Eligible<'a, const N: usize> {
@@ -640,11 +641,11 @@ impl<'a, const N: usize> Eligible<'a, N> {
     }
 
     /// Copies `count` of them: all table after table, bucket after bucket, from a uniformly random one on and around.
-    fn select(&self, count: usize, rng: &mut dyn Random, section: &mut Section<'_, N>) {
+    fn select(&self, count: usize, seed: u64, section: &mut Section<'_, N>) {
         if count == 0 {
             return;
         }
-        let start = if count < self.len() { self.random_place(rng) } else { Drawn::FIRST };
+        let start = if count < self.len() { self.random_place(seed) } else { Drawn::FIRST };
         if let Some(table) = self.tables[start.table()] {
             table.prefetch_window(start.place);
         }
@@ -685,18 +686,21 @@ impl<'a, const N: usize> Eligible<'a, N> {
     }
 
     /// The place of a uniformly random one of them.
-    fn random_place(&self, rng: &mut dyn Random) -> Drawn {
-        let slots = self.slots();
-        let mut drawn = Drawn::FIRST;
-        // Randomness that never hits a peer must not hold the lock for ever; whoever is next to the last miss will do then. It
-        // also ends the search in a table that most peers have left and whose buckets a sweep has not merged yet.
-        for _ in 0..MOST_TRIES {
-            drawn = self.slot(slots, rng.next_u64());
+    fn random_place(&self, seed: u64) -> Drawn {
+        let mut last = Drawn::FIRST;
+        for drawn in self.draws(seed).take(MOST_DRAWS) {
+            last = drawn;
             if self.holds(&drawn) && self.except != Some(drawn) {
                 break;
             }
         }
-        drawn
+        last
+    }
+
+    /// Uniformly random slots, as many as are asked for.
+    fn draws(&self, seed: u64) -> impl Iterator<Item = Drawn> {
+        let (slots, mut words) = (self.slots(), SplitMix64::new(seed));
+        iter::repeat_with(move || self.slot(slots, words.next_u64()))
     }
 
     fn slots(&self) -> [Slots; 2] {
@@ -718,22 +722,19 @@ impl<'a, const N: usize> Eligible<'a, N> {
         self.tables[drawn.table()].is_some_and(|table| table.holds(drawn.place))
     }
 
-    fn prefetch_headers(&self, luck: &Luck) -> [Drawn; LUCK] {
-        let slots = self.slots();
-        luck.map(|word| {
-            let drawn = self.slot(slots, word);
+    fn prefetch_headers(&self, seed: u64) {
+        for drawn in self.draws(seed).take(LIKELY) {
             if let Some(table) = self.tables[drawn.table()] {
                 table.prefetch_header(drawn.place);
             }
-            drawn
-        })
+        }
     }
 
-    fn prefetch_window(&self, drawn: &[Drawn; LUCK]) {
-        // Which one has a peer cannot be predicted, so it is selected without a branch.
-        let first = drawn.iter().position(|drawn| self.holds(drawn)).unwrap_or(0);
-        if let Some(table) = self.tables[drawn[first].table()] {
-            table.prefetch_window(drawn[first].place);
+    fn prefetch_window(&self, seed: u64) {
+        if let Some(drawn) = self.draws(seed).take(LIKELY).find(|drawn| self.holds(drawn))
+            && let Some(table) = self.tables[drawn.table()]
+        {
+            table.prefetch_window(drawn.place);
         }
     }
 }

@@ -522,18 +522,18 @@ impl Leaf {
         self.count -= 1;
     }
 
-    /// Brings all stamps to a base from which `now` can be told.
+    /// Brings all stamps to a base from which `now` can be told. Any slot of the leaf will do.
     #[inline]
-    pub(super) fn advance(&mut self, now: Tick, prefix: Prefix) {
+    pub(super) fn advance(&mut self, now: Tick, any: Slot) {
         let by = self.base.advance(now);
         if by > 0 {
-            self.age(by, prefix);
+            self.age(by, any);
         }
     }
 
     #[cold]
-    fn age(&mut self, by: u32, prefix: Prefix) {
-        let mut slot = Self::first(prefix);
+    fn age(&mut self, by: u32, any: Slot) {
+        let mut slot = Slot { index: 0, ..any };
         while slot.index < self.swarms() {
             match self.held(slot) {
                 held @ (Held::Nobody(_) | Held::One(_)) => {
@@ -981,7 +981,7 @@ impl Leaf {
         let bases = [lower.1.base, upper.1.base];
         for (prefix, leaf) in [&mut lower, &mut upper] {
             let by = bases.into_iter().map(|base| leaf.base.advance_to(base)).sum();
-            leaf.age(by, *prefix);
+            leaf.age(by, Self::first(*prefix));
         }
         let parts = [(lower.0, &lower.1, 0..lower.1.swarms()), (upper.0, &upper.1, 0..upper.1.swarms())];
         Self::gather(prefix, lower.1.base, &parts)
@@ -1094,7 +1094,7 @@ mod tests {
         let family = if rng.below(3) == 0 { Family::V6 } else { Family::V4 };
         let role = if rng.below(2) == 0 { Role::Seeder } else { Role::Leecher };
         let endpoint = endpoint(family, rng.below(9));
-        leaf.advance(now, prefix);
+        leaf.advance(now, slot);
         let stamp = leaf.base().stamp(now);
         match (rng.below(12), leaf.locate(slot, family, &endpoint)) {
             (0, _) => {
@@ -1196,7 +1196,7 @@ mod tests {
             change(&mut leaf, HOME, &mut model, tick(1000 + step / 20), &mut rng);
         }
         // Far enough for the base to move, near enough for all that were there to be told apart.
-        leaf.advance(tick(1130), HOME);
+        leaf.advance(tick(1130), Leaf::first(HOME));
         let kept = |tick: Tick| leaf.base().tick(leaf.base().stamp(tick));
         for (_, peers) in model.values_mut() {
             peers.values_mut().for_each(|(_, tick)| *tick = kept(*tick));

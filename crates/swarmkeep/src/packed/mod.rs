@@ -36,7 +36,7 @@ use self::{
     hash::{EndpointHash, Key},
     place::{Placed, Placement},
     room::{Full, Most, Room, Shared},
-    stripe::{Call, Evictable, Position, Step, Stripe},
+    stripe::{At, Call, Evictable, Position, Step, Stripe},
 };
 use crate::{
     Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, InfoHash, LongestHold,
@@ -170,34 +170,38 @@ impl Packed {
         let call = self.call(at, now);
         peers.clear();
         let mut stripe = self.lock(at.stripe);
-        if let Some(announced) = stripe.announce_only(&call, announce) {
+        let mut found = stripe.find(&call);
+        if let Some(announced) = found.and_then(|at| stripe.announce_only(&call, at, announce)) {
             return announced;
         }
         // Dropped last: what had to go is freed when no lock is held.
         let mut room = Room::new(&self.shared);
         loop {
-            let announced = self.announce_in(&mut stripe, &call, announce, &mut room, rng, peers);
+            let announced = self.announce_in(&mut stripe, &call, found, announce, &mut room, rng, peers);
             drop(stripe);
             if let Ok(announced) = announced {
                 return announced;
             }
             self.evict_elsewhere(at, now, &mut room);
             stripe = self.lock(at.stripe);
+            found = stripe.find(&call);
         }
     }
 
-    /// An announce to a stripe, which is locked.
+    /// An announce to a stripe, which is locked, and to a swarm there that was looked for.
+    #[expect(clippy::too_many_arguments, reason = "those of an announce, and what is at hand")]
     #[inline(never)]
     fn announce_in(
         &self,
         stripe: &mut Stripe,
         call: &Call<'_>,
+        found: Option<At>,
         announce: &Announce,
         room: &mut Room<'_>,
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) -> Result<Announced, Full> {
-        let updated = stripe.announce(call, announce, room);
+        let updated = stripe.announce(call, found, announce, room);
         stripe.settle(room);
         let (announced, selection) = updated?;
         // Nothing of the store changes any more: the caller's randomness may panic.

@@ -4,9 +4,9 @@ use std::{iter, mem};
 
 use super::{
     clock::Tick,
-    hash::{EndpointHash, Key},
-    large::{self, Hint, Large, Luck, Own, starts},
-    leaf::{Held, Leaf, Narrow, Nobody, Place, Prefix, Section, Slot, population_of},
+    hash::Key,
+    large::{self, Large, Own, starts},
+    leaf::{Few, Held, Leaf, Narrow, Nobody, Place, Prefix, Section, Slot, population_of},
     linear,
     prefetch::{prefetch, prefetch_lines},
     room::{Full, Room, Shared},
@@ -22,18 +22,12 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Stripe {
     leaves: Vec<Leaf>,
-    large: Option<Box<Slab>>,
+    /// Swarms too large for a leaf, by number; some numbers are free.
+    large: Box<[Option<Box<Large>>]>,
     /// Bytes that have come, less those that have gone, since the store was told last.
     untold: i64,
     /// Bytes that leaves use: what makes them split and merge.
     used: u32,
-}
-
-/// Swarms too large for a leaf, by number.
-#[derive(Debug, Default)]
-struct Slab {
-    swarms: Vec<Option<Box<Large>>>,
-    free: Vec<u32>,
 }
 
 /// A swarm, a stripe's part of the key, and the time: what nearly every method is about.
@@ -46,9 +40,9 @@ pub(super) struct Call<'a> {
     pub(super) now: Tick,
 }
 
-/// Where a swarm is.
+/// Where a swarm is, until anything in its stripe changes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct At {
+pub(super) struct At {
     leaf: usize,
     slot: Slot,
 }
@@ -59,21 +53,6 @@ pub(super) enum Selection {
     Nobody,
     Few(usize, Slot, Place),
     Large(u32, Own),
-}
-
-/// How much of what an announce will need has been asked of memory.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Near {
-    /// The stripe.
-    Nothing,
-    /// The slots around that of the swarm.
-    Slots,
-    /// A large swarm, by its number.
-    Large(u32),
-    /// The headers of its buckets.
-    Buckets(u32, Hint),
-    /// All of it.
-    All,
 }
 
 /// What a swarm is worth to a full store: flood before swarms that live, small before large, stale before fresh.
@@ -150,9 +129,10 @@ impl Stripe {
         (reach.bucket, Prefix { bits: key.head() & !(u64::MAX >> depth), depth })
     }
 
-    fn find(&self, home: Prefix, key: &Key) -> Option<At> {
-        let (leaf, prefix) = self.leaf_of(home, key);
-        self.leaves.get(leaf)?.find(prefix, key).ok().map(|slot| At { leaf, slot })
+    #[inline]
+    pub(super) fn find(&self, call: &Call<'_>) -> Option<At> {
+        let (leaf, prefix) = self.leaf_of(call.home, call.key);
+        self.leaves.get(leaf)?.find(prefix, call.key).ok().map(|slot| At { leaf, slot })
     }
 
     fn prefix(&self, home: Prefix, leaf: usize) -> Prefix {
@@ -189,24 +169,26 @@ impl Stripe {
     }
 
     fn large(&self, number: u32) -> &Large {
-        let slab = self.large.as_ref().expect("a number in a slot is one of the slab");
-        slab.swarms[number as usize].as_ref().expect("a number in a slot is one of a swarm")
+        self.large[number as usize].as_ref().expect("a number in a slot is one of a swarm")
     }
 
     // --- Announcing. ---
 
     /// An announce of the only peer of its swarm, which nothing but its slot tells of: the long tail, two thirds of all swarms.
     #[inline]
-    pub(super) fn announce_only(&mut self, call: &Call<'_>, announce: &Announce) -> Option<Announced> {
+    pub(super) fn announce_only(
+        &mut self,
+        call: &Call<'_>,
+        At { leaf, slot }: At,
+        announce: &Announce,
+    ) -> Option<Announced> {
         let Endpoint::V4(endpoint) = &announce.endpoint else { return None };
-        let (leaf, prefix) = self.leaf_of(call.home, call.key);
-        let leaf = self.leaves.get_mut(leaf)?;
-        let slot = leaf.find(prefix, call.key).ok()?;
+        let leaf = &mut self.leaves[leaf];
         let one = leaf.only(slot, endpoint.as_bytes())?;
         let transition = Transition::new(announce, Some(one.role()));
         let downloaded = one.downloaded() + u32::from(transition.completed);
         let narrow = Narrow::new(downloaded)?;
-        leaf.advance(call.now, prefix);
+        leaf.advance(call.now, slot);
         let stamp = leaf.base().stamp(call.now);
         let mut stats = SwarmStats { downloaded, ..SwarmStats::default() };
         match transition.after {
@@ -220,27 +202,35 @@ impl Stripe {
         Some(Announced::new(stats, transition.changes()))
     }
 
-    /// The first half of an announce: updates and counts. `Err` if there is no room; nothing has changed then.
+    /// The first half of an announce to the swarm that was `found`: updates and counts. `Err` if there is no room; nothing has
+    /// changed then.
     pub(super) fn announce(
         &mut self,
         call: &Call<'_>,
+        found: Option<At>,
         announce: &Announce,
         room: &mut Room<'_>,
     ) -> Result<(Announced, Selection), Full> {
         let stopped = announce.event == AnnounceEvent::Stopped;
         let family = announce.endpoint.family();
-        let Some(at) = self.find(call.home, call.key) else {
+        let Some(at) = found else {
             return match stopped {
                 true => Ok((Announced::default(), Selection::Nobody)),
                 false => self.join(call, announce, room),
             };
         };
-        if let Held::Large(number) = self.held(at) {
+        let held = self.held(at);
+        if let Held::Large(number) = held {
             return self.announce_large(call, number, announce, room);
         }
         match self.leaves[at.leaf].locate(at.slot, family, announce.endpoint.as_bytes()) {
             Some(place) => {
                 let transition = Transition::new(announce, Some(place.section.role()));
+                if let Held::Few(few) = held
+                    && transition.changes() == Changes::REFRESHED
+                {
+                    return Ok(self.refresh(call, at, few, place));
+                }
                 let place = self.update(call, at, place, transition.after);
                 Ok(self.done(call, at, family, transition, false, place))
             }
@@ -249,11 +239,20 @@ impl Stripe {
         }
     }
 
+    /// A peer that is in a swarm of few is still there: so are most that announce.
+    fn refresh(&mut self, call: &Call<'_>, at: At, few: Few, place: Place) -> (Announced, Selection) {
+        let leaf = &mut self.leaves[at.leaf];
+        leaf.advance(call.now, at.slot);
+        leaf.refresh(at.slot, place, leaf.base().stamp(call.now));
+        leaf.set_proven(at.slot);
+        let stats = population_of(few.counts()).stats(leaf.downloaded(at.slot));
+        (Announced::new(stats, Changes::REFRESHED), Selection::Few(at.leaf, at.slot, place))
+    }
+
     /// A peer that is in a swarm of few announces; where it is then.
     fn update(&mut self, call: &Call<'_>, at: At, place: Place, after: Option<Role>) -> Option<Place> {
-        let prefix = self.prefix(call.home, at.leaf);
         let leaf = &mut self.leaves[at.leaf];
-        leaf.advance(call.now, prefix);
+        leaf.advance(call.now, at.slot);
         let stamp = leaf.base().stamp(call.now);
         if after == Some(place.section.role()) {
             leaf.refresh(at.slot, place, stamp);
@@ -383,47 +382,35 @@ impl Stripe {
         Ok((Announced::new(stats_of(self.large(number)), transition.changes()), selection))
     }
 
-    /// Asks for the next piece of memory that an announce will need. Changes nothing; what it says of a large swarm may be out
-    /// of date when it is asked again.
-    pub(super) fn approach(
-        &self,
-        home: Prefix,
-        key: &Key,
-        near: Near,
-        hash: &EndpointHash,
-        announce: &Announce,
-        luck: &Luck,
-    ) -> Near {
-        let large = |number: u32| self.large.as_ref()?.swarms.get(number as usize)?.as_deref();
-        let (leaf, prefix) = self.leaf_of(home, key);
-        let Some(leaf) = self.leaves.get(leaf) else { return Near::All };
-        match near {
-            Near::Nothing => {
-                prefetch_lines::<5>(leaf.near(prefix, key));
-                Near::Slots
-            }
-            Near::Slots => match leaf.find(prefix, key).map(|slot| (slot, leaf.held(slot))) {
-                Ok((slot, Held::Few(few))) => {
-                    prefetch_lines::<8>(leaf.block(slot, few));
-                    Near::All
-                }
-                Ok((_, Held::Large(number))) => {
-                    large(number).inspect(|large| prefetch(*large));
-                    Near::Large(number)
-                }
-                Ok((_, Held::Nobody(_) | Held::One(_))) | Err(_) => Near::All,
-            },
-            Near::Large(number) => {
-                let order = large::order(hash, &announce.endpoint);
-                let hint = large(number).map(|large| large.prefetch_headers(announce, order, luck));
-                hint.map_or(Near::All, |hint| Near::Buckets(number, hint))
-            }
-            Near::Buckets(number, hint) => {
-                large(number).inspect(|large| large.prefetch_peers(announce, &hint));
-                Near::All
-            }
-            Near::All => Near::All,
+    // --- Hints for a batch: they change nothing, and may be wrong. ---
+
+    /// Brings the slots closer among which that of the swarm will be looked for.
+    pub(super) fn prefetch_slots(&self, call: &Call<'_>) {
+        let (leaf, prefix) = self.leaf_of(call.home, call.key);
+        if let Some(leaf) = self.leaves.get(leaf) {
+            prefetch_lines::<5>(leaf.near(prefix, call.key));
         }
+        prefetch(&*self.large);
+    }
+
+    /// Brings a swarm closer that its slot does not hold; its number if it is a large one.
+    pub(super) fn prefetch_swarm(&self, at: At) -> Option<u32> {
+        match self.held(at) {
+            Held::Few(few) => {
+                prefetch_lines::<8>(self.leaves[at.leaf].block(at.slot, few));
+                None
+            }
+            Held::Large(number) => {
+                prefetch(self.large(number));
+                Some(number)
+            }
+            Held::Nobody(_) | Held::One(_) => None,
+        }
+    }
+
+    /// The large swarm that has this number by now, if any.
+    pub(super) fn numbered(&self, number: u32) -> Option<&Large> {
+        self.large.get(number as usize)?.as_deref()
     }
 
     // --- Swarms come and go. ---
@@ -432,11 +419,12 @@ impl Stripe {
     fn admit(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Result<(At, bool), Full> {
         self.split_if_full(call);
         let (leaf, prefix) = self.leaf_of(call.home, call.key);
-        self.leaves[leaf].advance(call.now, prefix);
-        let slot = match self.leaves[leaf].find(prefix, call.key) {
-            Ok(slot) => return Ok((At { leaf, slot }, false)),
-            Err(slot) => slot,
-        };
+        let found = self.leaves[leaf].find(prefix, call.key);
+        let (Ok(slot) | Err(slot)) = found;
+        self.leaves[leaf].advance(call.now, slot);
+        if found.is_ok() {
+            return Ok((At { leaf, slot }, false));
+        }
         if !room.count_swarm() {
             return Err(Full);
         }
@@ -472,7 +460,7 @@ impl Stripe {
 
     /// Removes a swarm and says what was there.
     pub(super) fn remove(&mut self, call: &Call<'_>) -> Option<(SwarmStats, Option<Box<Large>>)> {
-        let (stats, population, large) = self.remove_at(self.find(call.home, call.key)?);
+        let (stats, population, large) = self.remove_at(self.find(call)?);
         call.shared.totals.remove_swarm(population);
         Some((stats, large))
     }
@@ -549,7 +537,7 @@ impl Stripe {
 
     /// Adds downloads that were counted earlier; whether there is such a swarm.
     pub(super) fn add_downloads(&mut self, call: &Call<'_>, earlier: u32) -> bool {
-        let at = self.find(call.home, call.key);
+        let at = self.find(call);
         at.inspect(|&at| self.change_downloaded(at, |current| current.saturating_add(earlier))).is_some()
     }
 
@@ -562,7 +550,7 @@ impl Stripe {
         while !room.reserve(bytes) {
             let evicted = self.evict_swarm(call, room, Evictable::Flood);
             if let Err(Full) = evicted {
-                let own = self.find(call.home, call.key).filter(|&at| self.population(at).peers() > 0);
+                let own = self.find(call).filter(|&at| self.population(at).peers() > 0);
                 self.evict_peer(call, own.ok_or(Full)?, room);
             }
             self.settle(room);
@@ -579,7 +567,7 @@ impl Stripe {
         room: &mut Room<'_>,
         evictable: Evictable,
     ) -> Result<(), Full> {
-        let own = self.find(call.home, call.key);
+        let own = self.find(call);
         let first = call.home.first_key();
         let (behind, around) = (self.swarms_from(call.home, call.key), self.swarms_from(call.home, &first));
         let sample = behind.chain(around).filter(|&(_, at)| Some(at) != own).take(EVICTION_SAMPLE);
@@ -772,7 +760,7 @@ impl Stripe {
     }
 
     pub(super) fn scrape(&self, call: &Call<'_>) -> Option<SwarmStats> {
-        self.find(call.home, call.key).map(|at| self.stats(at))
+        self.find(call).map(|at| self.stats(at))
     }
 
     /// Shows up to `limit` swarms behind `after`, in the order of their keys; the last key, if there are more.
@@ -805,7 +793,7 @@ impl Stripe {
         limit: usize,
         out: &mut Vec<PeerRecord>,
     ) -> Cursor {
-        let Some(at) = self.find(call.home, call.key) else { return Cursor::END };
+        let Some(at) = self.find(call) else { return Cursor::END };
         let (hash, clock) = (&call.shared.hash, call.shared.clock);
         if let Held::Large(number) = self.held(at) {
             return self.large(number).list(hash, clock, from, limit, out);
@@ -876,8 +864,7 @@ impl Stripe {
 
     /// Changes a large swarm, and what is counted of it.
     fn changing_large<R>(&mut self, number: u32, change: impl FnOnce(&mut Large) -> R) -> R {
-        let slab = self.large.as_mut().expect("a number in a slot is one of the slab");
-        let large = slab.swarms[number as usize].as_mut().expect("a number in a slot is one of a swarm");
+        let large = self.large[number as usize].as_mut().expect("a number in a slot is one of a swarm");
         let before = large.bytes();
         let result = change(large);
         let now = large.bytes();
@@ -897,23 +884,28 @@ impl Stripe {
             }
         }
         self.count(0, large.bytes());
-        let slab = self.large.get_or_insert_default();
-        let number = slab.free.pop().unwrap_or(slab.swarms.len() as u32);
-        match slab.swarms.get_mut(number as usize) {
-            Some(place) => *place = Some(large),
-            None => slab.swarms.push(Some(large)),
-        }
-        self.changing(at.leaf, |leaf| leaf.make_large(at.slot, number));
+        let number = self.large.iter().rposition(Option::is_none).unwrap_or_else(|| self.grow_large());
+        self.large[number] = Some(large);
+        self.changing(at.leaf, |leaf| leaf.make_large(at.slot, number as u32));
+    }
+
+    /// More numbers, from the last of which on they are given out.
+    fn grow_large(&mut self) -> usize {
+        let before = self.large.len();
+        let mut large = mem::take(&mut self.large).into_vec();
+        large.resize_with(before + 1 + before / 8, || None);
+        self.large = large.into_boxed_slice();
+        self.count(before * size_of::<Option<Box<Large>>>(), size_of_val(&*self.large));
+        self.large.len() - 1
     }
 
     fn take_large(&mut self, number: u32) -> Box<Large> {
-        let slab = self.large.as_mut().expect("a number in a slot is one of the slab");
-        let large = slab.swarms[number as usize].take().expect("a number in a slot is one of a swarm");
-        slab.free.push(number);
-        if slab.free.len() == slab.swarms.len() {
-            self.large = None;
-        }
+        let large = self.large[number as usize].take().expect("a number in a slot is one of a swarm");
         self.count(large.bytes(), 0);
+        if self.large.iter().all(Option::is_none) {
+            self.count(size_of_val(&*self.large), 0);
+            self.large = Box::default();
+        }
         large
     }
 
@@ -923,9 +915,8 @@ impl Stripe {
             return;
         }
         let large = self.take_large(number);
-        let prefix = self.prefix(call.home, at.leaf);
         self.changing(at.leaf, |leaf| {
-            leaf.advance(call.now, prefix);
+            leaf.advance(call.now, at.slot);
             let latest = leaf.base().stamp(large.latest);
             leaf.set(at.slot, Held::Nobody(Nobody::new(0, latest, true)));
             for role in [Role::Seeder, Role::Leecher] {

@@ -18,10 +18,10 @@ use crate::CompactV4;
 #[derive(Debug, Default)]
 pub(super) struct Table<const N: usize> {
     buckets: Directory<N>,
-    len: u32,
     densest: Densest,
-    /// Bytes of all blocks.
-    blocks: usize,
+    /// Bytes of all that lies behind the table.
+    bytes: usize,
+    len: u32,
 }
 
 /// Where a peer stands in a table, until that is changed.
@@ -51,12 +51,11 @@ struct Bucket<const N: usize> {
     base: Base,
 }
 
-/// Buckets by number. In segments, so that no insert moves the headers of them all.
+/// Buckets by number. In segments, so that no insert moves the headers of them all; most tables have only the first.
 #[derive(Debug, Default)]
 struct Directory<const N: usize> {
-    segments: Vec<Vec<Bucket<N>>>,
-    len: usize,
-    bytes: usize,
+    first: Vec<Bucket<N>>,
+    others: Vec<Vec<Bucket<N>>>,
 }
 
 /// How close together the peers of a table stand where they stand closest, in peers for the whole order.
@@ -68,7 +67,7 @@ struct Densest {
     bound: u64,
     /// The same among the buckets that the hand has passed in this round.
     passed: u64,
-    hand: usize,
+    hand: u32,
 }
 
 impl Place {
@@ -121,7 +120,7 @@ impl<const N: usize> Table<N> {
 
     /// Memory held behind the table. O(1).
     pub(super) const fn bytes(&self) -> usize {
-        self.blocks + self.buckets.bytes
+        self.bytes
     }
 
     pub(super) fn find(&self, order: u64, endpoint: &[u8; N]) -> Option<Place> {
@@ -146,7 +145,7 @@ impl<const N: usize> Table<N> {
         hash: &EndpointHash,
     ) -> Place {
         if self.buckets.len() == 0 {
-            self.buckets.push(Bucket::new(Base::new(now)));
+            self.push_bucket(Bucket::new(Base::new(now)));
         }
         let bucket = self.bucket_of(order);
         let at = self.change(bucket, |bucket| {
@@ -157,7 +156,7 @@ impl<const N: usize> Table<N> {
         self.note_density(bucket);
         self.densest.advance(&self.buckets);
         // Buckets that grow leave gaps: one more moves out of a sparse page for each peer that comes.
-        self.buckets[self.densest.hand - 1].block.move_if_sparse();
+        self.buckets[self.densest.hand as usize - 1].block.move_if_sparse();
         if self.len() <= Self::SPLIT_ABOVE * self.buckets.len() {
             return Place::new(bucket, at);
         }
@@ -314,8 +313,20 @@ impl<const N: usize> Table<N> {
         let bucket = &mut self.buckets[bucket];
         let before = bucket.block.capacity();
         let result = change(bucket);
-        self.blocks = self.blocks + bucket.block.capacity() - before;
+        self.bytes = self.bytes + bucket.block.capacity() - before;
         result
+    }
+
+    fn push_bucket(&mut self, bucket: Bucket<N>) {
+        let block = bucket.block.capacity();
+        let (before, after) = self.buckets.push(bucket);
+        self.bytes = self.bytes + block + after - before;
+    }
+
+    fn pop_bucket(&mut self) -> Option<Bucket<N>> {
+        let (bucket, before, after) = self.buckets.pop()?;
+        self.bytes = self.bytes + after - before - bucket.block.capacity();
+        Some(bucket)
     }
 
     /// A bucket has more peers than before, or a smaller part of the order.
@@ -328,8 +339,7 @@ impl<const N: usize> Table<N> {
         let (buddy, bit) = (linear::buddy(newest), linear::splitting_bit(newest));
         let moves = |endpoint: &[u8; N]| hash.order(endpoint).rotate_left(1 + bit) & 1 == 1;
         let upper = self.change(buddy, |bucket| bucket.split(moves));
-        self.blocks += upper.block.capacity();
-        self.buckets.push(upper);
+        self.push_bucket(upper);
         self.note_density(buddy);
         self.note_density(newest);
     }
@@ -349,8 +359,7 @@ impl<const N: usize> Table<N> {
             if self.buckets[newest].len() + self.buckets[into].len() > Self::MOST_MERGED {
                 break;
             }
-            let newest = self.buckets.pop().expect("more than one");
-            self.blocks -= newest.block.capacity();
+            let newest = self.pop_bucket().expect("more than one");
             self.change(into, |bucket| bucket.append(newest));
             self.note_density(into);
         }
@@ -567,72 +576,69 @@ impl<const N: usize> Directory<N> {
     /// Buckets a segment. Up to 16 KiB of headers are moved when one grows, in less than a microsecond.
     const SEGMENT: usize = 1024;
 
-    const fn len(&self) -> usize {
-        self.len
+    fn len(&self) -> usize {
+        match self.others.last() {
+            Some(last) => self.others.len() * Self::SEGMENT + last.len(),
+            None => self.first.len(),
+        }
     }
 
     fn get(&self, bucket: usize) -> Option<&Bucket<N>> {
-        self.segments.get(bucket / Self::SEGMENT)?.get(bucket % Self::SEGMENT)
+        match bucket.checked_sub(Self::SEGMENT) {
+            None => self.first.get(bucket),
+            Some(behind) => self.others.get(behind / Self::SEGMENT)?.get(behind % Self::SEGMENT),
+        }
     }
 
     fn iter(&self) -> impl Iterator<Item = &Bucket<N>> {
-        self.segments.iter().flatten()
+        self.first.iter().chain(self.others.iter().flatten())
     }
 
     /// How many peers there would be if they stood as close everywhere as in this bucket.
     fn density(&self, bucket: usize) -> u64 {
-        (self[bucket].len() as u64) << linear::depth(bucket, self.len)
+        (self[bucket].len() as u64) << linear::depth(bucket, self.len())
     }
 
-    fn push(&mut self, bucket: Bucket<N>) {
-        if self.len.is_multiple_of(Self::SEGMENT) {
-            let before = self.segments.capacity();
-            if before == self.segments.len() {
-                self.segments.reserve_exact(1 + before / 4);
+    /// Bytes of the list of segments and of the last one: all others keep theirs.
+    fn changing_bytes(&self) -> usize {
+        let last = self.others.last().unwrap_or(&self.first);
+        self.others.capacity() * size_of::<Vec<Bucket<N>>>() + last.capacity() * size_of::<Bucket<N>>()
+    }
+
+    /// Adds a bucket; bytes before and after.
+    fn push(&mut self, bucket: Bucket<N>) -> (usize, usize) {
+        let mut before = self.changing_bytes();
+        if self.len() >= Self::SEGMENT && self.len().is_multiple_of(Self::SEGMENT) {
+            if self.others.len() == self.others.capacity() {
+                self.others.reserve_exact(1 + self.others.len() / 4);
             }
-            self.count(before, self.segments.capacity(), size_of::<Vec<Bucket<N>>>());
-            self.segments.push(Vec::new());
+            self.others.push(Vec::new());
+            before -= Self::SEGMENT * size_of::<Bucket<N>>();
         }
-        self.change_last(|last| {
-            if last.len() == last.capacity() {
-                last.reserve_exact((1 + last.len() / 4).min(Self::SEGMENT - last.len()));
-            }
-            last.push(bucket);
-        });
-        self.len += 1;
-    }
-
-    fn pop(&mut self) -> Option<Bucket<N>> {
-        self.len = self.len.checked_sub(1)?;
-        let newest = self.change_last(|last| {
-            let newest = last.pop();
-            if 2 * last.len() < last.capacity() {
-                last.shrink_to(last.len() + last.len() / 4);
-            }
-            newest
-        });
-        if self.len.is_multiple_of(Self::SEGMENT) {
-            self.segments.pop();
-            let before = self.segments.capacity();
-            if self.segments.len() < before / 2 {
-                self.segments.shrink_to_fit();
-            }
-            self.count(before, self.segments.capacity(), size_of::<Vec<Bucket<N>>>());
+        let last = self.others.last_mut().unwrap_or(&mut self.first);
+        if last.len() == last.capacity() {
+            last.reserve_exact((1 + last.len() / 8).min(Self::SEGMENT - last.len()));
         }
-        newest
+        last.push(bucket);
+        (before, self.changing_bytes())
     }
 
-    fn change_last<R>(&mut self, change: impl FnOnce(&mut Vec<Bucket<N>>) -> R) -> R {
-        let last = self.segments.last_mut().expect("there is a bucket");
-        let before = last.capacity();
-        let result = change(last);
-        let after = last.capacity();
-        self.count(before, after, size_of::<Bucket<N>>());
-        result
-    }
-
-    const fn count(&mut self, before: usize, after: usize, size: usize) {
-        self.bytes = self.bytes + after * size - before * size;
+    /// Takes the last bucket out; bytes before and after.
+    fn pop(&mut self) -> Option<(Bucket<N>, usize, usize)> {
+        let mut before = self.changing_bytes();
+        let last = self.others.last_mut().unwrap_or(&mut self.first);
+        let newest = last.pop()?;
+        if 2 * last.len() < last.capacity() {
+            last.shrink_to(last.len() + last.len() / 8);
+        }
+        if self.others.last().is_some_and(Vec::is_empty) {
+            self.others.pop();
+            if 2 * self.others.len() < self.others.capacity() {
+                self.others.shrink_to_fit();
+            }
+            before += Self::SEGMENT * size_of::<Bucket<N>>();
+        }
+        Some((newest, before, self.changing_bytes()))
     }
 }
 
@@ -640,13 +646,19 @@ impl<const N: usize> Index<usize> for Directory<N> {
     type Output = Bucket<N>;
 
     fn index(&self, bucket: usize) -> &Bucket<N> {
-        &self.segments[bucket / Self::SEGMENT][bucket % Self::SEGMENT]
+        match bucket.checked_sub(Self::SEGMENT) {
+            None => &self.first[bucket],
+            Some(behind) => &self.others[behind / Self::SEGMENT][behind % Self::SEGMENT],
+        }
     }
 }
 
 impl<const N: usize> IndexMut<usize> for Directory<N> {
     fn index_mut(&mut self, bucket: usize) -> &mut Bucket<N> {
-        &mut self.segments[bucket / Self::SEGMENT][bucket % Self::SEGMENT]
+        match bucket.checked_sub(Self::SEGMENT) {
+            None => &mut self.first[bucket],
+            Some(behind) => &mut self.others[behind / Self::SEGMENT][behind % Self::SEGMENT],
+        }
     }
 }
 
@@ -658,10 +670,10 @@ impl Densest {
 
     /// Moves the hand by one bucket; behind the last, what it has seen becomes the bound.
     fn advance<const N: usize>(&mut self, buckets: &Directory<N>) {
-        if self.hand >= buckets.len() {
+        if self.hand as usize >= buckets.len() {
             *self = Self { bound: self.passed, passed: 0, hand: 0 };
         }
-        self.passed = self.passed.max(buckets.density(self.hand));
+        self.passed = self.passed.max(buckets.density(self.hand as usize));
         self.hand += 1;
     }
 }
@@ -670,14 +682,15 @@ impl Densest {
 impl<const N: usize> Table<N> {
     /// What [`bytes`](Self::bytes) should be, and other things that are kept in step, looked at one by one.
     pub(super) fn recount(&self) -> usize {
-        let segments = &self.buckets.segments;
-        let headers: usize = segments.iter().map(|segment| segment.capacity() * size_of::<Bucket<N>>()).sum();
+        let Directory { first, others } = &self.buckets;
+        let headers: usize =
+            others.iter().chain([first]).map(|segment| segment.capacity() * size_of::<Bucket<N>>()).sum();
         let blocks: usize = self.buckets.iter().map(|bucket| bucket.block.capacity()).sum();
         assert_eq!(self.buckets.iter().map(Bucket::len).sum::<usize>(), self.len());
         assert_eq!(self.buckets.iter().count(), self.buckets.len());
         let densest = (0..self.buckets.len()).map(|bucket| self.buckets.density(bucket)).max();
         assert!(densest.is_none_or(|densest| densest <= self.densest.bound), "a peer without a slot");
-        headers + blocks + segments.capacity() * size_of::<Vec<Bucket<N>>>()
+        headers + blocks + others.capacity() * size_of::<Vec<Bucket<N>>>()
     }
 }
 
@@ -758,7 +771,7 @@ mod tests {
                 assert!(table.buckets.len() <= 1 + table.len() / Table::<N>::MERGE_BELOW);
             }
         }
-        assert_eq!((table.len(), table.bytes(), table.buckets.segments.capacity()), (0, 0, 0));
+        assert_eq!((table.len(), table.bytes(), table.buckets.first.capacity()), (0, 0, 0));
     }
 
     #[test]
@@ -794,7 +807,7 @@ mod tests {
         let fullest = table.buckets.iter().map(Bucket::len).max().unwrap();
         // Twice the mean, and five standard deviations.
         assert!(fullest <= 88 + 47, "a bucket of {fullest}");
-        let segments = table.buckets.segments.iter();
+        let segments = table.buckets.others.iter().chain([&table.buckets.first]);
         assert!(segments.map(Vec::capacity).all(|capacity| capacity <= Directory::<6>::SEGMENT));
         assert!(table.bytes() < 100_000 * 8, "{} bytes", table.bytes());
     }
