@@ -4,8 +4,8 @@ use std::{marker::PhantomData, net::SocketAddr, sync::Arc, time::Duration};
 
 use aquatic_udp_protocol::{AnnounceEvent, NumberOfBytes, PeerId};
 use swarmkeep::{
-    Announce, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Retention, SplitMix64, Timestamp,
-    TorrentRepository, TorrentRepositoryExt,
+    Announce, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request, Retention, SplitMix64,
+    Timestamp, TorrentRepository, TorrentRepositoryExt,
     catalog::{self, Repository},
 };
 use torrust_tracker_configuration::TrackerPolicy;
@@ -22,6 +22,10 @@ use torrust_tracker_torrent_repository::{
 pub(crate) trait Store: Sync {
     /// One whole announce: update, count, select as many as wanted. Answers how many were selected.
     fn announce(&self, input: &Input, rng: &mut SplitMix64) -> usize;
+    /// The same for some announces that are there at once, as a UDP tracker finds them.
+    fn announce_some(&self, inputs: &[Input], rng: &mut SplitMix64) -> usize {
+        inputs.iter().map(|input| self.announce(input, rng)).sum()
+    }
     /// Updates the peer, and no more than that if the store can do less.
     fn update(&self, input: &Input, rng: &mut SplitMix64);
     /// How many peers a swarm has.
@@ -51,6 +55,7 @@ pub(crate) const ALL: &[(&str, Build)] = &[
     ("torrust RwLockStd", theirs::<TorrentsRwLockStd, EntrySingle>),
     ("torrust RwLockStdMutexStd", theirs::<TorrentsRwLockStdMutexStd, EntryMutexStd>),
     ("swarmkeep packed", || ours("packed")),
+    ("swarmkeep packed, in batches", || Box::new(Batched(build("packed")))),
     ("swarmkeep skipmap-mutex-parking-lot", || ours("skipmap-mutex-parking-lot")),
     ("swarmkeep dashmap-mutex-parking-lot", || ours("dashmap-mutex-parking-lot")),
     ("swarmkeep btreemap-rwlock-parking-lot-mutex-parking-lot", || {
@@ -85,9 +90,13 @@ impl From<Announce> for Input {
 }
 
 fn ours(name: &str) -> Box<dyn Store> {
+    Box::new(build(name))
+}
+
+fn build(name: &str) -> Ours {
     let implementation = catalog::find(name).expect("the catalog has it");
     match implementation.build(&RepositoryConfig::new(HashKey::from_bytes(*b"always this key."))) {
-        Ok(Repository::Sync(store)) => Box::new(Ours(store)),
+        Ok(Repository::Sync(store)) => Ours(store),
         Ok(Repository::Async(_)) => unreachable!("none of the fastest has to be awaited"),
         Err(error) => unreachable!("every store keeps the default configuration: {error}"),
     }
@@ -118,6 +127,42 @@ impl Store for Ours {
 
     fn drop_empty(&self) {
         self.0.sweep_all(Timestamp::from_secs(NOW), Retention::DropEmpty);
+    }
+}
+
+/// Ours, with up to 32 announces in a call.
+struct Batched(Ours);
+
+impl Store for Batched {
+    fn announce(&self, input: &Input, rng: &mut SplitMix64) -> usize {
+        self.0.announce(input, rng)
+    }
+
+    fn announce_some(&self, inputs: &[Input], rng: &mut SplitMix64) -> usize {
+        const MOST: usize = 32;
+        let mut bytes = [([0; WANT * CompactV4::LEN], [0; WANT * CompactV6::LEN]); MOST];
+        let mut selected = 0;
+        for inputs in inputs.chunks(MOST) {
+            let pairs = inputs.iter().zip(&mut bytes);
+            let mut requests: Vec<_> = pairs
+                .map(|(input, (v4, v6))| Request::new(input.announce, PeerBuffer::new(v4, v6)))
+                .collect();
+            self.0.0.announce_batch(&mut requests, Timestamp::from_secs(NOW), rng);
+            selected += requests.iter().map(|request| request.peers.len()).sum::<usize>();
+        }
+        selected
+    }
+
+    fn update(&self, input: &Input, rng: &mut SplitMix64) {
+        self.0.update(input, rng);
+    }
+
+    fn peers(&self, input: &Input) -> u64 {
+        self.0.peers(input)
+    }
+
+    fn drop_empty(&self) {
+        self.0.drop_empty();
     }
 }
 

@@ -29,6 +29,7 @@ use self::{
 
 mod announcing;
 mod charts;
+mod flood;
 mod forgetting;
 mod goals;
 mod growth;

@@ -41,6 +41,7 @@ enum Measure {
     /// The slowest announces during a paced sweep, against those without.
     PacedRatio,
     ShrunkPercent,
+    FloodPercent,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -53,7 +54,7 @@ enum Aim {
 }
 
 use Aim::{AtLeast, AtMost};
-use Measure::{MillionsASecond, NsAThread, Of, PacedRatio, ShrunkPercent};
+use Measure::{FloodPercent, MillionsASecond, NsAThread, Of, PacedRatio, ShrunkPercent};
 
 const BATCH: usize = 32;
 
@@ -87,6 +88,7 @@ const TWO_EACH: Run =
     Run::new("10 M × 2", Population::ipv4(10_000_000, 2), &[Metric::Pass, Metric::Steps, Metric::Paced])
         .threads(2);
 const SHRINKING: Run = Run::new("10 M to 100 k", Population::ipv4(10_000_000, 1), &[Metric::Shrink]);
+const FLOODED: Run = Run::new("flood", MILLION, &[Metric::Flood]).threads(2);
 const TEN_EACH: Run = Run::new("100 k × 10", Population::ipv4(100_000, 10), &[Metric::Bytes]);
 const LARGE_V4: Run =
     Run::new("1 × 2 M IPv4", Population::ipv4(1, 2_000_000), &[Metric::Bytes, Metric::Steps, Metric::Time])
@@ -138,6 +140,13 @@ const GOALS: &[Goal] = &[
     goal("RSS after 10 M swarms fell to 100 k: % of the peak", &SHRINKING, ShrunkPercent, AtMost(10.0)),
     goal("sweeps until then: s", &SHRINKING, Of(Number::ShrinkSeconds), Aim::None),
     goal("longest step of these: µs", &SHRINKING, Of(Number::ShrinkStepUs), Aim::None),
+    goal(
+        "swarms with two peers or one that came back, lost to a flood of 100 made-up ones for each: %",
+        &FLOODED,
+        FloodPercent,
+        AtMost(1.0),
+    ),
+    goal("announce of that flood, batches, 2 threads: ns", &FLOODED, Of(Number::FloodNs), Aim::None),
 ];
 
 const fn goal(what: &'static str, on: &'static Run, value: Measure, aim: Aim) -> Goal {
@@ -204,6 +213,7 @@ impl Measure {
             MillionsASecond => Some(1e3 / ns?),
             PacedRatio => Some(row.get(Number::PacedP999Ns)? / row.get(Number::QuietP999Ns)?),
             ShrunkPercent => Some(row.get(Number::ShrunkRss)? * 100.0),
+            FloodPercent => Some(row.get(Number::FloodLost)? * 100.0),
         }
     }
 }

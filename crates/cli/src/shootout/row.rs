@@ -14,7 +14,7 @@ use swarmkeep::{
 use swarmkeep_conformance::Subject;
 use swarmkeep_workload::Workload;
 
-use super::{announcing, forgetting, work::Population};
+use super::{announcing, flood, forgetting, work::Population};
 
 /// What to measure.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -52,6 +52,8 @@ pub(crate) enum Metric {
     Tail,
     /// Bytes that are left, and the time it takes, when 99 swarms in 100 expire.
     Shrink,
+    /// Swarms that a flood of made-up ones displaces from a limited store of its own.
+    Flood,
 }
 
 /// One store on one workload; what was not measured is absent.
@@ -98,6 +100,10 @@ pub(crate) enum Number {
     ShrinkSeconds,
     /// The longest of their steps.
     ShrinkStepUs,
+    /// What a flood has displaced, as a share.
+    FloodLost,
+    /// Wall time over the announces of a flood, of all threads.
+    FloodNs,
 }
 
 /// When the first peer announces.
@@ -150,6 +156,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Row, Box<dyn Error>> {
             Metric::Paced => announcing::paced(&*store, &workload, plan, &mut row),
             Metric::Tail => announcing::tail(&*store, &workload, plan, &mut row),
             Metric::Shrink => forgetting::shrink(&*store, &workload, empty, &mut row),
+            Metric::Flood => flood::flood(implementation, &config, &workload, plan, &mut row)?,
         }
     }
     Ok(row)
