@@ -232,7 +232,7 @@ impl<M: SwarmMap> Calls<M> {
             return from;
         }
         let mut keys = Vec::new();
-        self.map.keys(Order::Own, cursor_info_hash(from).as_ref(), limit, &mut keys).await;
+        self.map.keys(Order::Own, from.info_hash().as_ref(), limit, &mut keys).await;
         self.summarize(&keys, out).await;
         behind(&keys, limit)
     }
@@ -278,7 +278,7 @@ impl<M: SwarmMap> Calls<M> {
                 Next::Visit(claim) => claim,
                 Next::LookFrom(from) => {
                     let (size, mut keys) = (self.map.keys_a_look(), Vec::new());
-                    self.map.keys(Order::Own, cursor_info_hash(from).as_ref(), size, &mut keys).await;
+                    self.map.keys(Order::Own, from.info_hash().as_ref(), size, &mut keys).await;
                     let visits = keys.iter().map(|&info_hash| SwarmVisit { info_hash, from: Cursor::START });
                     let next = behind(&keys, size);
                     let Some(claim) = self.pass.claim(from, visits, (!next.is_end()).then_some(next)) else {
@@ -295,7 +295,7 @@ impl<M: SwarmMap> Calls<M> {
                 let hold = left.min(VISITS_A_HOLD);
                 let section = |swarm: &mut RecordSwarm| {
                     let expired = swarm.expire(oldest, from, hold);
-                    self.totals.change(Population::default(), expired.gone);
+                    self.totals.remove_peers(expired.gone);
                     (expired, swarm.is_idle(policy))
                 };
                 let mut visited = usize::from(from == Cursor::START);
@@ -359,7 +359,7 @@ impl<M: SwarmMap> Calls<M> {
         }
         let (mut removed, mut keys) = (Vec::new(), Vec::new());
         let limit = budget.get();
-        self.map.keys(Order::Own, cursor_info_hash(from).as_ref(), limit, &mut keys).await;
+        self.map.keys(Order::Own, from.info_hash().as_ref(), limit, &mut keys).await;
         for &info_hash in &keys {
             if forbidden(&info_hash)
                 && let Some(stats) = self.remove(&info_hash).await
@@ -411,10 +411,6 @@ impl<M: SwarmMap> Calls<M> {
             (self.totals.load(), RecordSwarm::BYTES_A_PEER);
         MemoryUse::estimated(swarms * self.bytes_a_swarm + v4.peers() * v4_bytes + v6.peers() * v6_bytes)
     }
-}
-
-fn cursor_info_hash(cursor: Cursor) -> Option<InfoHash> {
-    Some(InfoHash::new(cursor.bytes()?.try_into().ok()?))
 }
 
 /// Where a listing that asked for `limit` keys and got these goes on.

@@ -141,15 +141,20 @@ impl Cursor {
             Position::Start | Position::End => None,
         }
     }
-}
 
-/// The endpoint that a cursor of [`peers`](crate::TorrentRepository::peers) stands behind: the length says which family.
-pub(crate) fn cursor_endpoint(cursor: Cursor) -> Option<Endpoint> {
-    let bytes = cursor.bytes()?;
-    match (<[u8; CompactV4::LEN]>::try_from(bytes), <[u8; CompactV6::LEN]>::try_from(bytes)) {
-        (Ok(v4), _) => Endpoint::try_from(v4).ok(),
-        (_, Ok(v6)) => Endpoint::try_from(v6).ok(),
-        _ => None,
+    /// The swarm that the cursor stands behind in a listing of swarms.
+    pub(crate) fn info_hash(&self) -> Option<InfoHash> {
+        Some(InfoHash::new(self.bytes()?.try_into().ok()?))
+    }
+
+    /// The peer that the cursor stands behind in a listing of peers: the length says which family.
+    pub(crate) fn endpoint(&self) -> Option<Endpoint> {
+        let bytes = self.bytes()?;
+        match (<[u8; CompactV4::LEN]>::try_from(bytes), <[u8; CompactV6::LEN]>::try_from(bytes)) {
+            (Ok(v4), _) => Endpoint::try_from(v4).ok(),
+            (_, Ok(v6)) => Endpoint::try_from(v6).ok(),
+            _ => None,
+        }
     }
 }
 
@@ -282,13 +287,4 @@ pub struct Restored {
     pub expired: u64,
     /// Peers that a limit kept out.
     pub refused: u64,
-}
-
-/// Why a peer was not taken in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotRestored {
-    /// It is there already.
-    Known,
-    /// A limit keeps it out.
-    Full,
 }

@@ -9,7 +9,6 @@ use crate::{
     Announce, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer, PeerCounts, PeerDetails,
     PeerId, PeerRecord, Random, Retention, Role, Section, SwarmStats, Timestamp,
     announce::{Transition, share},
-    report::cursor_endpoint,
     sweep::Expired,
     totals::Population,
 };
@@ -77,7 +76,7 @@ impl RecordSwarm {
     /// `oldest`. A peer that stays is visited exactly once from start to end.
     pub(crate) fn expire(&mut self, oldest: Timestamp, from: Cursor, limit: usize) -> Expired {
         let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
-        let after = cursor_endpoint(from);
+        let after = from.endpoint();
         if !matches!(after, Some(Endpoint::V6(_))) {
             let after = v4_of(after);
             if let Some(last) =
@@ -100,7 +99,7 @@ impl RecordSwarm {
         if from.is_end() || limit == 0 {
             return from;
         }
-        let (after, end) = (cursor_endpoint(from), out.len().saturating_add(limit));
+        let (after, end) = (from.endpoint(), out.len().saturating_add(limit));
         if !matches!(after, Some(Endpoint::V6(_))) {
             self.v4.list(v4_of(after), limit, |peer, role| out.push(peer.record(role)));
         }

@@ -45,15 +45,14 @@ impl AtomicTotals {
     /// A swarm goes, with the peers that are in it.
     pub(crate) fn remove_swarm(&self, population: Population) {
         self.swarms.fetch_sub(1, Relaxed);
-        self.change(Population::default(), population);
+        self.remove_peers(population);
     }
 
-    pub(crate) fn change(&self, gained: Population, lost: Population) {
-        let counts = |p: Population| [p.v4.seeders, p.v4.leechers, p.v6.seeders, p.v6.leechers];
-        for ((total, gained), lost) in self.peers.iter().zip(counts(gained)).zip(counts(lost)) {
-            if gained != lost {
-                total.fetch_add(gained.wrapping_sub(lost), Relaxed);
-            }
+    /// Some peers go.
+    pub(crate) fn remove_peers(&self, Population { v4, v6 }: Population) {
+        let counts = [v4.seeders, v4.leechers, v6.seeders, v6.leechers];
+        for (total, gone) in self.peers.iter().zip(counts).filter(|(_, gone)| *gone > 0) {
+            total.fetch_sub(gone, Relaxed);
         }
     }
 

@@ -5,13 +5,13 @@ use std::iter;
 use super::{
     clock::{Clock, Tick},
     hash::EndpointHash,
+    room::NotRestored,
     table::{Place, Slots, Table},
 };
 use crate::{
     Announce, AnnounceEvent, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer,
     PeerCounts, PeerRecord, Random, Role, Section, SplitMix64,
     announce::{Transition, share},
-    report::{NotRestored, cursor_endpoint},
     sweep::{Expired, VISITS_A_HOLD},
     totals::Population,
 };
@@ -435,7 +435,7 @@ pub(super) fn starts(
     cursor: Cursor,
     hash: &EndpointHash,
 ) -> (Option<Start<{ CompactV4::LEN }>>, Start<{ CompactV6::LEN }>) {
-    match (cursor_endpoint(cursor), cursor.bytes().and_then(|bytes| bytes.split_first())) {
+    match (cursor.endpoint(), cursor.bytes().and_then(|bytes| bytes.split_first())) {
         (Some(Endpoint::V4(last)), _) => (Some(Start::behind(last.as_bytes(), hash)), Start::FIRST),
         (Some(Endpoint::V6(last)), _) => (None, Start::behind(last.as_bytes(), hash)),
         (None, None) => (Some(Start::FIRST), Start::FIRST),

@@ -255,7 +255,7 @@ impl Packed {
     }
 
     fn place_of(&self, cursor: Cursor) -> Option<Placed> {
-        Some(self.shared.placement.place(&InfoHash::new(cursor.bytes()?.try_into().ok()?)))
+        cursor.info_hash().map(|info_hash| self.shared.placement.place(&info_hash))
     }
 }
 

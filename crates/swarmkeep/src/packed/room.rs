@@ -34,6 +34,15 @@ pub(super) struct Most {
 #[derive(Debug)]
 pub(super) struct Full;
 
+/// Why a peer of a snapshot was not taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotRestored {
+    /// It is there already.
+    Known,
+    /// A limit keeps it out.
+    Full,
+}
+
 /// The room that one announce takes up, and what had to go for it.
 pub(super) struct Room<'a> {
     shared: &'a Shared,
@@ -87,7 +96,7 @@ impl<'a> Room<'a> {
 
     /// A peer has gone to make room.
     pub(super) fn evict_peer(&mut self, population: Population) {
-        self.shared.totals.change(Population::default(), population);
+        self.shared.totals.remove_peers(population);
         self.note(Evicted { swarms: 0, peers: population.peers() });
     }
 

@@ -9,13 +9,12 @@ use super::{
     leaf::{Few, Held, Leaf, Narrow, Nobody, Place, Prefix, Section, Slot, population_of},
     linear,
     prefetch::{prefetch, prefetch_lines},
-    room::{Full, Room, Shared},
+    room::{Full, NotRestored, Room, Shared},
     select::{Choice, select},
 };
 use crate::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Cursor, Endpoint, Family, PeerBuffer,
-    PeerRecord, Random, Restored, Retention, Role, SwarmStats, announce::Transition, report::NotRestored,
-    totals::Population,
+    PeerRecord, Random, Restored, Retention, Role, SwarmStats, announce::Transition, totals::Population,
 };
 
 /// The swarms behind one lock.
@@ -717,7 +716,7 @@ impl Stripe {
                     .changing_large(number, |large| large.expire(&call.shared.hash, oldest, within, left));
                 step.visited += expired.visited;
                 step.gone += expired.gone;
-                call.shared.totals.change(Population::default(), expired.gone);
+                call.shared.totals.remove_peers(expired.gone);
                 if expired.next.is_end() {
                     self.demote_if_small(call, at, number);
                 }
@@ -731,7 +730,7 @@ impl Stripe {
         let counts = self.changing(at.leaf, |leaf| leaf.expire(at.slot, first_alive));
         let gone = population_of(counts);
         step.gone += gone;
-        call.shared.totals.change(Population::default(), gone);
+        call.shared.totals.remove_peers(gone);
     }
 
     fn is_idle(&self, at: At, policy: Retention) -> bool {
