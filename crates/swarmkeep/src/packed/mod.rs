@@ -9,6 +9,7 @@
 //!
 //! `docs/packed-store.md` gives the layout byte by byte, why it is so, and what was measured.
 
+#[cfg_attr(swarmkeep_safe, path = "boxed.rs")]
 mod arena;
 mod batch;
 mod clock;

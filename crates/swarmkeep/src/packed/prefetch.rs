@@ -20,7 +20,7 @@ pub(super) fn prefetch_lines<const LINES: usize>(bytes: &[u8]) {
 
 #[inline]
 fn prefetch_at(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(all(target_arch = "x86_64", not(any(miri, swarmkeep_safe))))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         #[expect(unsafe_code, reason = "a batch spends most of its time waiting for memory otherwise")]
@@ -29,7 +29,7 @@ fn prefetch_at(address: *const u8) {
             _mm_prefetch::<_MM_HINT_T0>(address.cast());
         }
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, swarmkeep_safe)))))]
     let _ = address;
 }
 
