@@ -63,6 +63,10 @@ impl AtomicTotals {
         }
     }
 
+    pub(crate) fn swarms(&self) -> u64 {
+        self.swarms.load(Relaxed)
+    }
+
     pub(crate) fn load(&self) -> Totals {
         let [v4_seeders, v4_leechers, v6_seeders, v6_leechers] =
             self.peers.each_ref().map(|total| total.load(Relaxed));

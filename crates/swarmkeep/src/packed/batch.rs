@@ -85,9 +85,9 @@ impl Packed {
                 let found = stripe.find(&call);
                 match self.announce_in(stripe, &call, found, announce, &mut room, &mut rng, peers) {
                     Ok(announced) => break announced,
-                    Err(_) => {
+                    Err(full) => {
                         locked.held = None;
-                        self.evict_elsewhere(&probe.at, now, &mut room);
+                        self.evict_elsewhere(&probe.at, now, &full, &mut room);
                     }
                 }
             });
@@ -104,8 +104,9 @@ impl Packed {
         locked: &mut Locked<'_>,
     ) -> bool {
         let mut any_large = false;
-        // Stripes with announces that wait, one bit for many.
+        // Stripes with announces that wait, one bit for many. Who has to make room may displace a swarm in any stripe.
         let mut waiting = 0_u64;
+        let waits = |bit| if self.shared.is_nearly_full(GROUP) { u64::MAX } else { bit };
         for (probe, request) in probes.iter_mut().zip(group) {
             let (call, bit) = (self.call(&probe.at, now), 1 << (probe.at.stripe % 64));
             let stripe = locked.stripe(probe.at.stripe);
@@ -116,7 +117,7 @@ impl Packed {
                 request.answer = stripe.announce_only(&call, at, &request.announce);
             }
             if request.answer.is_none() {
-                waiting |= bit;
+                waiting |= waits(bit);
                 probe.large = found.and_then(|at| stripe.prefetch_swarm(at));
                 any_large |= probe.large.is_some();
             }

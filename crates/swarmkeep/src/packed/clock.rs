@@ -22,6 +22,10 @@ pub(super) struct Clock {
     tick_secs: u64,
 }
 
+impl Tick {
+    pub(super) const FIRST: Self = Self(0);
+}
+
 impl Clock {
     pub(super) const fn new(lifetime_secs: u64) -> Self {
         Self { tick_secs: lifetime_secs.div_ceil(TICKS_A_LIFETIME) }

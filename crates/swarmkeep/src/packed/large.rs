@@ -160,15 +160,14 @@ impl Large {
         updated
     }
 
-    /// Whether the announcer, whose endpoint is of this order, is in the swarm.
-    pub(super) fn knows(&self, announce: &Announce, order: u64) -> bool {
-        let role = announce.role();
-        match &announce.endpoint {
-            Endpoint::V4(v4) => self.v4.find(order, v4.as_bytes(), role).is_some(),
-            Endpoint::V6(v6) => {
-                self.v6.as_ref().is_some_and(|tables| tables.find(order, v6.as_bytes(), role).is_some())
-            }
-        }
+    /// The role that the announcer has, if it is in the swarm.
+    pub(super) fn role_of(&self, hash: &EndpointHash, announce: &Announce) -> Option<Role> {
+        let (order, role) = (order(hash, &announce.endpoint), announce.role());
+        let own = match &announce.endpoint {
+            Endpoint::V4(v4) => self.v4.find(order, v4.as_bytes(), role),
+            Endpoint::V6(v6) => self.v6.as_ref()?.find(order, v6.as_bytes(), role),
+        };
+        own.map(|own| own.role)
     }
 
     /// Takes in an IPv4 peer that is not in the swarm.

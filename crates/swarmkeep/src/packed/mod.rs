@@ -36,8 +36,8 @@ use self::{
     clock::Clock,
     hash::{EndpointHash, Key},
     place::{Placed, Placement},
-    room::{Full, Most, Room, Shared},
-    stripe::{At, Call, Evictable, Position, Step, Stripe},
+    room::{Most, Room, Shared},
+    stripe::{At, Call, EVICTION_SAMPLE, Full, Position, Step, Stripe},
 };
 use crate::{
     Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, InfoHash, LongestHold,
@@ -76,7 +76,7 @@ const MOST_STRIPES: usize = 1 << 16;
 const SWARMS_A_LIMITED_STRIPE: u64 = 256;
 /// The same for bytes.
 const BYTES_A_LIMITED_STRIPE: u64 = 1 << 14;
-/// Stripes that are searched for flood when there is none in the one that needs room.
+/// Stripes that are searched for what is worth least when there is nothing in the one that needs room.
 const STRIPES_SEARCHED: usize = 4;
 /// Stripes that one sweep claims at once.
 const STRIPES_A_CLAIM: usize = 8;
@@ -180,10 +180,10 @@ impl Packed {
         loop {
             let announced = self.announce_in(&mut stripe, &call, found, announce, &mut room, rng, peers);
             drop(stripe);
-            if let Ok(announced) = announced {
-                return announced;
+            match announced {
+                Ok(announced) => return announced,
+                Err(full) => self.evict_elsewhere(at, now, &full, &mut room),
             }
-            self.evict_elsewhere(at, now, &mut room);
             stripe = self.lock(at.stripe);
             found = stripe.find(&call);
         }
@@ -210,16 +210,27 @@ impl Packed {
         Ok(announced.evicting(room.take_evicted()))
     }
 
-    /// Makes room where there is flood in one of the next stripes, or else in the first one that has anything.
-    fn evict_elsewhere(&self, at: &Placed, now: Timestamp, room: &mut Room<'_>) {
-        let behind = || (at.stripe..self.stripes.len()).chain(0..at.stripe);
-        let near = behind().take(STRIPES_SEARCHED).map(|stripe| (stripe, Evictable::Flood));
-        for (stripe, evictable) in near.chain(behind().map(|stripe| (stripe, Evictable::Any))) {
-            let other = Placed { stripe, ..*at };
-            let evict = |stripe: &mut Stripe, call: &Call<'_>| stripe.evict_swarm(call, room, evictable);
-            if self.with_stripe(&other, now, evict).is_ok() {
-                return;
+    /// Makes room for the announce of a swarm that has found none in its own stripe: in a sample that spans as many stripes as it
+    /// takes, the least goes if it is worth less; else some peers of the swarm itself; else that least one all the same.
+    fn evict_elsewhere(&self, at: &Placed, now: Timestamp, Full(own): &Full, room: &mut Room<'_>) {
+        let in_stripe = |stripe| Placed { stripe, ..*at };
+        let (mut sampled, mut least) = (0, None);
+        for (nth, stripe) in (at.stripe..self.stripes.len()).chain(0..at.stripe).enumerate() {
+            if nth >= STRIPES_SEARCHED && sampled >= EVICTION_SAMPLE {
+                break;
             }
+            let (some, worth) = self.with_stripe(&in_stripe(stripe), now, |stripe, call| stripe.least(call));
+            sampled += some;
+            least =
+                least.into_iter().chain(worth.map(|worth| (worth, stripe))).min_by_key(|(worth, _)| *worth);
+        }
+        let is_less = least.is_some_and(|(worth, _)| worth < *own);
+        if !is_less && self.with_stripe(at, now, |stripe, call| stripe.evict_own_peers(call, room)) {
+            return;
+        }
+        if let Some((_, stripe)) = least {
+            let below = is_less.then_some(*own);
+            self.with_stripe(&in_stripe(stripe), now, |stripe, call| stripe.evict_swarms(call, room, below));
         }
     }
 
@@ -233,6 +244,8 @@ impl Packed {
                     return true;
                 }
                 let (start, hold) = (out.len(), limit.min(VISITS_A_HOLD));
+                // Not while others wait for the lock: what is there may have to move.
+                out.reserve(hold);
                 let behind = after.as_ref().map(|(_, key)| key);
                 let more = self.lock(stripe).list(placement.home(), behind, hold, |key, stats| {
                     out.push(SwarmSummary { info_hash: placement.info_hash(&Placed { stripe, key }), stats });
@@ -320,6 +333,7 @@ impl TorrentRepository for Packed {
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
         let (start, limit) = (out.len(), limit.min(VISITS_A_HOLD));
         let latest = self.latest.advance(Timestamp::default());
+        out.reserve(limit);
         let next = self.with(info_hash, latest, |stripe, call| stripe.peers(call, from, limit, out));
         for peer in &mut out[start..] {
             // Rounded younger, but not into the future.
@@ -423,7 +437,19 @@ impl TorrentRepository for Packed {
     }
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        self.with(info_hash, Timestamp::default(), |stripe, call| stripe.add_downloads(call, earlier))
+        let now = self.latest.advance(Timestamp::default());
+        let (at, mut room) = (self.shared.placement.place(info_hash), Room::new(&self.shared));
+        loop {
+            let call = self.call(&at, now);
+            let mut stripe = self.lock(at.stripe);
+            let added = stripe.add_downloads(&call, earlier, &mut room);
+            stripe.settle(&mut room);
+            drop(stripe);
+            match added {
+                Ok(added) => return added,
+                Err(full) => self.evict_elsewhere(&at, now, &full, &mut room),
+            }
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use super::{clock::Clock, hash::EndpointHash, large::Large, place::Placement};
+use super::{clock::Clock, hash::EndpointHash, large::Large, place::Placement, stripe::MOST_GROWTH};
 use crate::{
     Evicted,
     totals::{AtomicTotals, Population},
@@ -22,6 +22,15 @@ pub(super) struct Shared {
     pub(super) most: Most,
 }
 
+impl Shared {
+    /// Whether so many announces may be too many for a limit.
+    pub(super) fn is_nearly_full(&self, announces: usize) -> bool {
+        let more = announces as u64;
+        self.bytes.load(Relaxed).saturating_add(more * MOST_GROWTH as u64) > self.most.bytes
+            || self.totals.swarms().saturating_add(more) > self.most.swarms
+    }
+}
+
 /// Limits; without one, a number that is never reached.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Most {
@@ -29,10 +38,6 @@ pub(super) struct Most {
     pub(super) peers_per_swarm: u64,
     pub(super) bytes: u64,
 }
-
-/// There is no room, and the stripe at hand has nothing that could make it.
-#[derive(Debug)]
-pub(super) struct Full;
 
 /// Why a peer of a snapshot was not taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,16 +66,15 @@ impl<'a> Room<'a> {
     /// Whether so many more bytes fit. They are kept from others until this room is given back.
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
         let bytes = bytes as u64;
-        if self.shared.most.bytes == u64::MAX {
+        let most = self.shared.most.bytes;
+        if most == u64::MAX {
             return true;
         }
         let missing = bytes.saturating_sub(self.reserved);
-        if self.shared.bytes.fetch_add(missing, Relaxed) + missing > self.shared.most.bytes {
-            self.shared.bytes.fetch_sub(missing, Relaxed);
-            return false;
-        }
-        self.reserved += missing;
-        true
+        let fits = |bytes: u64| Some(bytes + missing).filter(|&bytes| bytes <= most);
+        let reserved = self.shared.bytes.try_update(Relaxed, Relaxed, fits).is_ok();
+        self.reserved += if reserved { missing } else { 0 };
+        reserved
     }
 
     /// What was reserved has become so many bytes more, or less.

@@ -9,7 +9,7 @@ use super::{
     leaf::{Few, Held, Leaf, Narrow, Nobody, Place, Prefix, Section, Slot, population_of},
     linear,
     prefetch::{prefetch, prefetch_lines},
-    room::{Full, NotRestored, Room, Shared},
+    room::{NotRestored, Room, Shared},
     select::{Choice, select},
 };
 use crate::{
@@ -26,7 +26,7 @@ pub(super) struct Stripe {
     /// Bytes that have come, less those that have gone, since the store was told last.
     untold: i64,
     /// Bytes that leaves use: what makes them split and merge.
-    used: u32,
+    used: usize,
 }
 
 /// A swarm, a stripe's part of the key, and the time: what nearly every method is about.
@@ -56,21 +56,30 @@ pub(super) enum Selection {
 
 /// What a swarm is worth to a full store: flood before swarms that live, small before large, stale before fresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Worth {
+pub(super) struct Worth {
     proven: bool,
     /// Sizes count by powers of two: among similar ones the stale goes.
     size: u32,
     latest: Tick,
 }
 
-/// What may go to make room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Evictable {
-    /// Swarms that have not shown that they live.
-    Flood,
-    /// Any swarm.
-    Any,
+impl Worth {
+    /// A swarm that comes displaces those without peers and those that have not shown that they live, and no others while there
+    /// are such.
+    const NEWCOMER: Self = Self::new(true, 1, Tick::FIRST);
+
+    const fn new(proven: bool, peers: u64, latest: Tick) -> Self {
+        let size = match peers.checked_ilog2() {
+            Some(log) => log + 1,
+            None => 0,
+        };
+        Self { proven, size, latest }
+    }
 }
+
+/// There is no room for a swarm that is worth so much, and nothing in its stripe is worth less.
+#[derive(Debug)]
+pub(super) struct Full(pub(super) Worth);
 
 /// Where a sweep goes on: at this key or the next one behind it, and where within its peers if it is a large swarm.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,12 +92,19 @@ pub(super) struct Position {
 #[derive(Debug, Default)]
 pub(super) struct Step {
     pub(super) visited: usize,
+    /// Leaves looked at, which may have been empty.
+    leaves: usize,
     pub(super) gone: Population,
     pub(super) swarms_removed: u64,
 }
 
 /// Swarms looked at to find the one worth least: where a fifth of all are flood, none of 64 is one in a million times.
-const EVICTION_SAMPLE: usize = 64;
+pub(super) const EVICTION_SAMPLE: usize = 64;
+/// Swarms that go at once when bytes are needed, and the peers that one swarm gives up at once: few enough for one hold.
+const MOST_EVICTED: usize = 8;
+const MOST_PEERS_EVICTED: usize = 32;
+/// Peers of a swarm that has plenty: nobody is handed a fifth of them.
+const SATED: u64 = 1000;
 
 /// Mean bytes a leaf, above which one splits and below which one merges. Around 1.5 KiB a look-up stays within three cache
 /// lines, a join moves less than a microsecond's worth, and the leaf's own 20 bytes are half a byte a swarm.
@@ -96,14 +112,20 @@ const SPLIT_ABOVE: usize = 1024;
 const MERGE_BELOW: usize = 512;
 /// Merges for each leaf that a sweep passes: enough to be done within one pass, whatever has gone.
 const MERGES_A_LEAF: usize = 2;
+/// Splits that one newcomer makes up when a sweep has filled leaves with swarms that were large.
+const MOST_SPLITS: usize = 4;
+/// The most headers of leaves, or numbers of large swarms, that a stripe has to spare.
+const MOST_SPARE: usize = 64;
 
-/// The most by which an announce to a swarm of few makes a stripe grow: by a slot, a split, tables instead of a block.
-const MOST_GROWTH: usize = 2048;
-/// The same for a large swarm: by a bucket, and more of the directory.
-const MOST_LARGE_GROWTH: usize = 8192;
+/// The most by which one announce makes a stripe grow: by a slot or a bucket, a split, tables instead of a block, and spare room
+/// in a directory (1,280 bytes for leaves, 2,064 for buckets).
+pub(super) const MOST_GROWTH: usize = 4096;
 
-/// Room for one swarm and for what an announce to it reserves.
-pub(super) const LEAST_ROOM: usize = 8 * MOST_LARGE_GROWTH;
+/// The same for an announce that takes the place of a peer in a large swarm: two buckets, neither by more than a size of blocks.
+const MOST_REPLACED: usize = 512;
+
+/// Room for one swarm and for what some announces to it reserve.
+pub(super) const LEAST_ROOM: usize = 16 * MOST_GROWTH;
 
 impl Stripe {
     /// Tells the store what the stripe takes by now.
@@ -143,7 +165,7 @@ impl Stripe {
     }
 
     /// The leaves in the order of their keys, from the one of `key` on.
-    fn leaves_from(&self, home: Prefix, key: &Key) -> impl Iterator<Item = (usize, Prefix)> {
+    fn leaves_from(&self, home: Prefix, key: Key) -> impl Iterator<Item = (usize, Prefix)> {
         let leaves = self.leaves.len();
         let first = (leaves > 0).then(|| linear::reach(key.head() << home.depth, leaves));
         iter::successors(first, move |reached| reached.end.map(|end| linear::reach(end, leaves)))
@@ -151,10 +173,10 @@ impl Stripe {
     }
 
     /// The swarms in the order of their keys, from `key` on, or from where it would be.
-    fn swarms_from(&self, home: Prefix, key: &Key) -> impl Iterator<Item = (Prefix, At)> {
+    fn swarms_from(&self, home: Prefix, key: Key) -> impl Iterator<Item = (Prefix, At)> {
         self.leaves_from(home, key).enumerate().flat_map(move |(nth, (leaf, prefix))| {
             let (Ok(first) | Err(first)) = match nth {
-                0 => self.leaves[leaf].find(prefix, key),
+                0 => self.leaves[leaf].find(prefix, &key),
                 _ => Ok(Leaf::first(prefix)),
             };
             iter::successors(Some(first), |slot| Some(slot.next()))
@@ -206,10 +228,14 @@ impl Stripe {
     pub(super) fn announce(
         &mut self,
         call: &Call<'_>,
-        found: Option<At>,
+        mut found: Option<At>,
         announce: &Announce,
         room: &mut Room<'_>,
     ) -> Result<(Announced, Selection), Full> {
+        if call.shared.most.bytes != u64::MAX && !self.keeps_size(call, found, announce) {
+            self.make_room(call, room)?;
+            found = self.find(call);
+        }
         let stopped = announce.event == AnnounceEvent::Stopped;
         let family = announce.endpoint.family();
         let Some(at) = found else {
@@ -220,7 +246,7 @@ impl Stripe {
         };
         let held = self.held(at);
         if let Held::Large(number) = held {
-            return self.announce_large(call, number, announce, room);
+            return Ok(self.announce_large(call, number, announce, room));
         }
         match self.leaves[at.leaf].locate(at.slot, family, announce.endpoint.as_bytes()) {
             Some(place) => {
@@ -277,11 +303,11 @@ impl Stripe {
         announce: &Announce,
         room: &mut Room<'_>,
     ) -> Result<(Announced, Selection), Full> {
-        self.make_room(call, MOST_GROWTH, room)?;
         let (at, created) = loop {
             match self.admit(call, room) {
-                Ok(admitted) => break admitted,
-                Err(Full) => self.evict_swarm(call, room, Evictable::Flood)?,
+                Some(admitted) => break admitted,
+                None if self.evict_swarm(call, room, Some(Worth::NEWCOMER)) => {}
+                None => return Err(Full(Worth::NEWCOMER)),
             }
         };
         if self.population(at).peers() >= call.shared.most.peers_per_swarm {
@@ -297,7 +323,7 @@ impl Stripe {
             }
             None => {
                 let Held::Large(number) = self.held(at) else { unreachable!("has just become large") };
-                self.announce_large(call, number, announce, room)
+                Ok(self.announce_large(call, number, announce, room))
             }
         }
     }
@@ -362,13 +388,9 @@ impl Stripe {
         number: u32,
         announce: &Announce,
         room: &mut Room<'_>,
-    ) -> Result<(Announced, Selection), Full> {
+    ) -> (Announced, Selection) {
         let (hash, most) = (&call.shared.hash, call.shared.most);
-        let joins = announce.event != AnnounceEvent::Stopped;
         let order = large::order(hash, &announce.endpoint);
-        if joins && most.bytes != u64::MAX && !self.large(number).knows(announce, order) {
-            self.make_room(call, MOST_LARGE_GROWTH, room)?;
-        }
         let updated = self.changing_large(number, |large| {
             large.update(hash, announce, order, call.now, most.peers_per_swarm)
         });
@@ -378,7 +400,7 @@ impl Stripe {
             room.evict_peer(updated.evicted);
         }
         let selection = updated.own.map_or(Selection::Nobody, |own| Selection::Large(number, own));
-        Ok((Announced::new(stats_of(self.large(number)), transition.changes()), selection))
+        (Announced::new(stats_of(self.large(number)), transition.changes()), selection)
     }
 
     // --- Hints for a batch: they change nothing, and may be wrong. ---
@@ -414,24 +436,24 @@ impl Stripe {
 
     // --- Swarms come and go. ---
 
-    /// The place of a swarm, made if there is none; whether it was.
-    fn admit(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Result<(At, bool), Full> {
+    /// The place of a swarm, made if there is none; whether it was. `None` if there are as many as may be.
+    fn admit(&mut self, call: &Call<'_>, room: &Room<'_>) -> Option<(At, bool)> {
         self.split_if_full(call);
         let (leaf, prefix) = self.leaf_of(call.home, call.key);
         let found = self.leaves[leaf].find(prefix, call.key);
         let (Ok(slot) | Err(slot)) = found;
         self.leaves[leaf].advance(call.now, slot);
         if found.is_ok() {
-            return Ok((At { leaf, slot }, false));
+            return Some((At { leaf, slot }, false));
         }
         if !room.count_swarm() {
-            return Err(Full);
+            return None;
         }
         self.changing(leaf, |leaf| {
             let latest = leaf.base().stamp(call.now);
             leaf.insert(slot, call.key, Held::Nobody(Nobody::new(0, latest, false)));
         });
-        Ok((At { leaf, slot }, true))
+        Some((At { leaf, slot }, true))
     }
 
     /// Adds a peer to a swarm of few. `None` if there are too many for that; the swarm is a large one then, without it.
@@ -476,7 +498,7 @@ impl Stripe {
         // Peer by peer, and once more for the download count.
         for peer in peers.iter().map(Some).chain([None]) {
             // What was is worth less than what is: nothing goes to make room for it.
-            let at = if room.reserve(MOST_GROWTH) { self.admit(call, room).ok() } else { None };
+            let at = if room.reserve(MOST_GROWTH) { self.admit(call, room) } else { None };
             let result = match (at, peer) {
                 (Some((at, _)), Some(peer)) => Some(self.restore_peer(call, at, peer)),
                 (None, Some(_)) => Some(Err(NotRestored::Full)),
@@ -534,69 +556,138 @@ impl Stripe {
         }
     }
 
-    /// Adds downloads that were counted earlier; whether there is such a swarm.
-    pub(super) fn add_downloads(&mut self, call: &Call<'_>, earlier: u32) -> bool {
+    /// Adds downloads that were counted earlier; whether there is such a swarm. `Err` if there is no room; nothing has changed
+    /// then.
+    pub(super) fn add_downloads(
+        &mut self,
+        call: &Call<'_>,
+        earlier: u32,
+        room: &mut Room<'_>,
+    ) -> Result<bool, Full> {
+        if self.find(call).is_some() {
+            self.make_room(call, room)?;
+        }
         let at = self.find(call);
-        at.inspect(|&at| self.change_downloaded(at, |current| current.saturating_add(earlier))).is_some()
+        Ok(at.inspect(|&at| self.change_downloaded(at, |now| now.saturating_add(earlier))).is_some())
     }
 
     // --- Making room. ---
 
-    /// Makes room for an announce that may take so many bytes more.
-    ///
-    /// Flood goes first. A swarm that grows then drops its own peers before it displaces another one that lives.
-    fn make_room(&mut self, call: &Call<'_>, bytes: usize, room: &mut Room<'_>) -> Result<(), Full> {
-        while !room.reserve(bytes) {
-            let evicted = self.evict_swarm(call, room, Evictable::Flood);
-            if let Err(Full) = evicted {
-                let own = self.find(call).filter(|&at| self.population(at).peers() > 0);
-                self.evict_peer(call, own.ok_or(Full)?, room);
+    /// Whether an announce takes no more bytes than the store has already: most only say that a peer is still there.
+    fn keeps_size(&self, call: &Call<'_>, found: Option<At>, announce: &Announce) -> bool {
+        let known = found.and_then(|at| match self.held(at) {
+            Held::Large(number) => self.large(number).role_of(&call.shared.hash, announce),
+            _ => {
+                let endpoint = &announce.endpoint;
+                let place = self.leaves[at.leaf].locate(at.slot, endpoint.family(), endpoint.as_bytes());
+                place.map(|place| place.section.role())
             }
-            self.settle(room);
-        }
-        Ok(())
+        });
+        let changes = Transition::new(announce, known).changes();
+        changes == Changes::REFRESHED || changes.is_empty()
     }
 
-    /// Drops the swarm that is worth least in a sample of those that may go.
-    ///
-    /// Neighbours in the order of permuted keys are as good as random ones.
-    pub(super) fn evict_swarm(
+    /// Reserves what one announce may need. Swarms of this stripe that are worth less than the one that needs it go for that; one
+    /// that has plenty of peers gives up one of them instead.
+    fn make_room(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Result<(), Full> {
+        if room.reserve(MOST_GROWTH) {
+            return Ok(());
+        }
+        let own = self.find(call);
+        let worth = match own.map_or(0, |at| self.population(at).peers()) {
+            0 => Worth::NEWCOMER,
+            peers @ 1..SATED => Worth::new(true, peers + 1, call.now),
+            SATED.. => match own {
+                Some(at) if room.reserve(MOST_REPLACED) => {
+                    self.evict_peer(call, at, room);
+                    return Ok(());
+                }
+                _ => Worth::NEWCOMER,
+            },
+        };
+        if self.evict_swarms(call, room, Some(worth)) { Ok(()) } else { Err(Full(worth)) }
+    }
+
+    /// Swarms other than that of the call, with their worths. Neighbours in the order of permuted keys are as good as random
+    /// ones.
+    fn sample(&self, call: &Call<'_>) -> impl Iterator<Item = (Worth, At)> {
+        let own = self.find(call);
+        // Nothing around is seen twice, since it ends where it began.
+        let end = call.key.head();
+        let behind = self.swarms_from(call.home, *call.key);
+        let around = self.swarms_from(call.home, call.home.first_key());
+        let around =
+            around.take_while(move |&(prefix, at)| self.leaves[at.leaf].key(prefix, at.slot).head() < end);
+        let others = behind.chain(around).map(|(_, at)| at).filter(move |&at| Some(at) != own);
+        others.take(EVICTION_SAMPLE).map(|at| (self.worth(at), at))
+    }
+
+    /// How many swarms other than that of the call there are to choose from, and the least worth among them.
+    pub(super) fn least(&self, call: &Call<'_>) -> (usize, Option<Worth>) {
+        let worths = || self.sample(call).map(|(worth, _)| worth);
+        (worths().count(), worths().min())
+    }
+
+    /// Drops swarms until there is room for one announce; whether there is. Few at once, and one only if they are worth
+    /// whatever they are.
+    pub(super) fn evict_swarms(
         &mut self,
         call: &Call<'_>,
         room: &mut Room<'_>,
-        evictable: Evictable,
-    ) -> Result<(), Full> {
-        let own = self.find(call);
-        let first = call.home.first_key();
-        let (behind, around) = (self.swarms_from(call.home, call.key), self.swarms_from(call.home, &first));
-        let sample = behind.chain(around).filter(|&(_, at)| Some(at) != own).take(EVICTION_SAMPLE);
-        let worths = sample
-            .map(|(_, at)| (self.worth(at), at))
-            .filter(|(worth, _)| evictable == Evictable::Any || !worth.proven);
-        let (_, at) = worths.min_by_key(|(worth, _)| *worth).ok_or(Full)?;
+        below: Option<Worth>,
+    ) -> bool {
+        for _ in 0..below.map_or(1, |_| MOST_EVICTED) {
+            if !self.evict_swarm(call, room, below) {
+                return false;
+            }
+            self.settle(room);
+            if room.reserve(MOST_GROWTH) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Drops the swarm that is worth least in a sample, if that is less than a limit; whether it was.
+    fn evict_swarm(&mut self, call: &Call<'_>, room: &mut Room<'_>, below: Option<Worth>) -> bool {
+        let least = self.sample(call).min_by_key(|(worth, _)| *worth);
+        let Some((_, at)) = least.filter(|&(worth, _)| below.is_none_or(|below| worth < below)) else {
+            return false;
+        };
         let (_, population, large) = self.remove_at(at);
         self.changing(at.leaf, Leaf::compact);
         room.evict_swarm(population, large);
-        Ok(())
+        true
+    }
+
+    /// Drops peers of the swarm itself until there is room for one announce; whether there is. Few at once.
+    pub(super) fn evict_own_peers(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> bool {
+        for _ in 0..MOST_PEERS_EVICTED {
+            let Some(at) = self.find(call).filter(|&at| self.population(at).peers() > 0) else {
+                return false;
+            };
+            self.evict_peer(call, at, room);
+            self.settle(room);
+            if room.reserve(MOST_GROWTH) {
+                return true;
+            }
+        }
+        false
     }
 
     fn worth(&self, at: At) -> Worth {
         let leaf = &self.leaves[at.leaf];
-        let worth = |proven, size: usize, latest: u8| Worth {
-            proven,
-            size: size.checked_ilog2().map_or(0, |log| log + 1),
-            latest: leaf.base().tick(latest),
-        };
+        let worth = |proven, peers, latest| Worth::new(proven, peers, leaf.base().tick(latest));
         match leaf.held(at.slot) {
             Held::Nobody(nobody) => worth(nobody.proven(), 0, nobody.latest()),
             Held::One(one) => worth(one.proven(), 1, one.stamp()),
             Held::Few(few) => {
-                worth(few.proven(), few.peers(), leaf.stamps(at.slot, few).iter().copied().max().unwrap_or(0))
+                let latest = leaf.stamps(at.slot, few).iter().copied().max().unwrap_or(0);
+                worth(few.proven(), few.peers() as u64, latest)
             }
             Held::Large(number) => {
                 let large = self.large(number);
-                let size = large.population().peers() as usize;
-                Worth { latest: large.latest, ..worth(true, size, 0) }
+                Worth::new(true, large.population().peers(), large.latest)
             }
         }
     }
@@ -645,11 +736,14 @@ impl Stripe {
         {
             let reach = linear::reach(start, self.leaves.len());
             let (leaf, prefix) = (reach.bucket, self.prefix(home, reach.bucket));
+            // Not the first of the leaf, which may have been merged with one that was visited.
+            let first = Prefix { bits: home.bits | start >> home.depth, depth: prefix.depth }.first_key();
+            if resumed.is_none() && step.visited + step.leaves >= limit {
+                return Some(Position { key: first, within: Cursor::START });
+            }
+            step.leaves += 1;
             let (mut slot, mut within) = match resumed.take() {
                 None => {
-                    // Not the first of the leaf, which may have been merged with one that was visited.
-                    let bits = home.bits | start >> home.depth;
-                    let first = Prefix { bits, depth: prefix.depth }.first_key();
                     let (Ok(slot) | Err(slot)) = self.leaves[leaf].find(prefix, &first);
                     (slot, Cursor::START)
                 }
@@ -772,7 +866,7 @@ impl Stripe {
     ) -> Option<Key> {
         let first = home.first_key();
         let mut last = None;
-        let swarms = self.swarms_from(home, after.unwrap_or(&first));
+        let swarms = self.swarms_from(home, *after.unwrap_or(&first));
         let keyed = swarms.map(|(prefix, at)| (self.leaves[at.leaf].key(prefix, at.slot), at));
         for (shown, (key, at)) in keyed.filter(|(key, _)| Some(key) != after).enumerate() {
             if shown == limit {
@@ -843,7 +937,7 @@ impl Stripe {
         let leaf = &mut self.leaves[leaf];
         let (used, capacity) = (leaf.used(), leaf.capacity());
         let result = change(leaf);
-        self.used = self.used + leaf.used() as u32 - used as u32;
+        self.used = self.used + leaf.used() - used;
         if leaf.capacity() != capacity {
             let now = leaf.capacity();
             self.count(capacity, now);
@@ -855,7 +949,7 @@ impl Stripe {
     /// A leaf that has moved has left a gap. So two others may move out of sparse pages, as good as random ones.
     fn tidy(&mut self) {
         let leaves = self.leaves.len();
-        let first = self.used as usize % leaves;
+        let first = self.used % leaves;
         for other in first..(first + 8).min(leaves) {
             self.leaves[other].move_if_sparse();
         }
@@ -892,7 +986,7 @@ impl Stripe {
     fn grow_large(&mut self) -> usize {
         let before = self.large.len();
         let mut large = mem::take(&mut self.large).into_vec();
-        large.resize_with(before + 1 + before / 8, || None);
+        large.resize_with(before + (1 + before / 8).min(MOST_SPARE), || None);
         self.large = large.into_boxed_slice();
         self.count(before * size_of::<Option<Box<Large>>>(), size_of_val(&*self.large));
         self.large.len() - 1
@@ -934,10 +1028,12 @@ impl Stripe {
         if self.leaves.is_empty() {
             self.push_leaf(Leaf::new(call.now));
         }
-        while self.used as usize > SPLIT_ABOVE * self.leaves.len()
+        let mut splits = 0;
+        while (self.used > SPLIT_ABOVE * self.leaves.len() && splits < MOST_SPLITS)
             || self.leaves[self.leaf_of(call.home, call.key).0].used() > Leaf::MOST_BYTES
         {
             self.split(call.home);
+            splits += 1;
         }
     }
 
@@ -961,7 +1057,7 @@ impl Stripe {
             }
             let old = linear::buddy(newest);
             let together = self.leaves[newest].used() + self.leaves[old].used();
-            if self.used as usize >= MERGE_BELOW * self.leaves.len() || together > Leaf::MOST_BYTES {
+            if self.used >= MERGE_BELOW * self.leaves.len() || together > Leaf::MOST_BYTES {
                 return;
             }
             let prefixes = [old, newest].map(|leaf| self.prefix(home, leaf));
@@ -973,13 +1069,13 @@ impl Stripe {
 
     fn take_leaf(&mut self, leaf: usize) -> Leaf {
         let leaf = mem::take(&mut self.leaves[leaf]);
-        self.used -= leaf.used() as u32;
+        self.used -= leaf.used();
         self.count(leaf.capacity(), 0);
         leaf
     }
 
     fn put_leaf(&mut self, at: usize, leaf: Leaf) {
-        self.used += leaf.used() as u32;
+        self.used += leaf.used();
         self.count(0, leaf.capacity());
         self.leaves[at] = leaf;
     }
@@ -988,7 +1084,7 @@ impl Stripe {
         let capacity = self.leaves.capacity();
         if self.leaves.len() == capacity {
             // By an eighth, not by doubling: a spare leaf costs as much as half a swarm.
-            self.leaves.reserve_exact(1 + capacity / 8);
+            self.leaves.reserve_exact((1 + capacity / 8).min(MOST_SPARE));
         }
         self.count(capacity * size_of::<Leaf>(), self.leaves.capacity() * size_of::<Leaf>());
         self.leaves.push(Leaf::default());

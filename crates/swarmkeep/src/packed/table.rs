@@ -576,6 +576,9 @@ impl<const N: usize> Directory<N> {
     /// Buckets a segment. Up to 16 KiB of headers are moved when one grows, in less than a microsecond.
     const SEGMENT: usize = 1024;
 
+    /// Segments that the list of them makes room for at once.
+    const MORE_SEGMENTS: usize = 16;
+
     fn len(&self) -> usize {
         match self.others.last() {
             Some(last) => self.others.len() * Self::SEGMENT + last.len(),
@@ -610,7 +613,7 @@ impl<const N: usize> Directory<N> {
         let mut before = self.changing_bytes();
         if self.len() >= Self::SEGMENT && self.len().is_multiple_of(Self::SEGMENT) {
             if self.others.len() == self.others.capacity() {
-                self.others.reserve_exact(1 + self.others.len() / 4);
+                self.others.reserve_exact(Self::MORE_SEGMENTS);
             }
             self.others.push(Vec::new());
             before -= Self::SEGMENT * size_of::<Bucket<N>>();
