@@ -230,6 +230,10 @@ faults! {
     bytes_drop_the_freshest BytesDropFreshest => a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest;
     /// Drops populated swarms first for want of bytes.
     bytes_drop_the_populated BytesDropPopulated => a_flood_displaces_itself_where_bytes_are_limited;
+    /// Makes room for peers, but not for what it keeps of their downloads.
+    downloads_exceed_bytes DownloadsExceedBytes => max_bytes_is_kept_whatever_announces_change;
+    /// Takes the room for a peer from its own swarm.
+    growth_takes_own_peers GrowthTakesOwnPeers => a_swarm_that_grows_displaces_what_is_worth_less;
     /// Never uses again what swarms took that have gone.
     freed_bytes_stay_taken FreedBytesStayTaken => bytes_that_were_freed_are_used_before_anything_is_evicted;
     /// Restores beyond its limit of bytes.
@@ -352,6 +356,16 @@ impl Broken {
                     state.evict(&victim, &mut evicted);
                 }
             }
+            Fault::GrowthTakesOwnPeers => {
+                let mut state = self.state();
+                let full = state.limits.bytes.is_some_and(|most| state.bytes() + 96 > most as u64);
+                let peers = state.swarms.get(&torrent).map_or(0, |swarm| swarm.peers.len());
+                if full && peers > 1 {
+                    let left = Some(peers - 1);
+                    let drop = |swarm: &mut Swarm| swarm.drop_stalest_but(told.endpoint, left);
+                    evicted.peers += state.change(torrent, drop);
+                }
+            }
             Fault::UnkeyedHash => {
                 let mut first = [0; 20];
                 first[..8].copy_from_slice(&torrent.as_bytes()[..8]);
@@ -400,6 +414,9 @@ impl Broken {
             Fault::CountsByWalking => {
                 let swarm = &state.swarms[&torrent];
                 hint::black_box(swarm.peers.values().filter(|peer| peer.role.is_seeder()).count());
+            }
+            Fault::DownloadsExceedBytes if counted => {
+                self.drift.fetch_add(8, SeqCst);
             }
             Fault::EvictionsNotTold => announced.evicted = Evicted::default(),
             Fault::ByteEvictionsNotCounted => {
@@ -1042,7 +1059,9 @@ impl TorrentRepository for Broken {
             Fault::MemoryReturnedInPart => {
                 memory.bytes = memory.bytes.max(self.drift.fetch_max(memory.bytes, SeqCst) / 4);
             }
-            Fault::FreedBytesStayTaken => memory.bytes += self.drift.load(SeqCst),
+            Fault::FreedBytesStayTaken | Fault::DownloadsExceedBytes => {
+                memory.bytes += self.drift.load(SeqCst);
+            }
             _ => {}
         }
         memory

@@ -157,6 +157,8 @@ list! {
         the_stalest_peers_are_dropped_first [21]
         max_bytes_is_kept_under_any_flood [21]
         a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest [21]
+        max_bytes_is_kept_whatever_announces_change [21]
+        a_swarm_that_grows_displaces_what_is_worth_less [21]
         a_flood_displaces_itself_where_bytes_are_limited [21]
         limits_hold_for_restored_swarms_too [21 24]
         max_bytes_holds_for_restored_swarms_too [21 24]

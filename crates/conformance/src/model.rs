@@ -559,7 +559,7 @@ impl Swarm {
     }
 
     /// Drops the stalest peers but `announcer` until at most `most` are left; answers how many.
-    fn drop_stalest_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
+    pub(crate) fn drop_stalest_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
         let mut dropped = 0;
         while most.is_some_and(|most| self.peers.len() > most) {
             let Some(&(_, stalest)) = self.by_age.iter().find(|(_, endpoint)| *endpoint != announcer) else {

@@ -308,6 +308,59 @@ pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Sub
     }
 }
 
+/// Nobody joins: peers change their roles and finish again and again, and download counts come back from before a restart.
+pub(crate) fn max_bytes_is_kept_whatever_announces_change(subject: &dyn Subject) {
+    for family in [Family::V4, Family::V6] {
+        let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
+        // Lone peers, dozens, and a large swarm, until one has to go.
+        let endpoint = |n: u64| peer(family, n as u32);
+        let told = |n: u64| match n % 4 {
+            0 => leecher(hash(n), endpoint(n)),
+            1 => leecher(hash(1_000_000 + n / 100), endpoint(n)),
+            _ => leecher(hash(2_000_000), endpoint(n)),
+        };
+        let numbers =
+            watched.numbers().take_while(|&n| watched.tell(0, told(n)).evicted == Evicted::default());
+        let count = numbers.count() as u64;
+        for round in 1..20 {
+            for n in 0..count {
+                watched.tell(round, told(n).left(1));
+                watched.tell(round, told(n).left(0).event(AnnounceEvent::Completed));
+            }
+        }
+        for n in 0..count {
+            watched.store.add_downloads(&told(n).info_hash, 300);
+            watched.assert_within();
+        }
+        let bytes = watched.store.memory().bytes;
+        assert!(bytes >= watched.most / 2, "{bytes} of {} bytes taken: more went than had to", watched.most);
+        watched.store.assert_consistent();
+    }
+}
+
+/// Even where all that could go has come back once, as flood can, too: it is as stale and as small as can be.
+pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subject) {
+    const JOINED: u64 = 500;
+    for family in [Family::V4, Family::V6] {
+        let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
+        let torrent = hash(0);
+        watched.tell(0, leecher(torrent, peer(family, 0)));
+        for n in watched.numbers() {
+            let announce = leecher(hash(1 + n), peer(family, n as u32));
+            watched.tell(0, announce);
+            if watched.tell(5, announce).evicted != Evicted::default() || watched.told.swarms > 0 {
+                break;
+            }
+        }
+        for n in 1..JOINED {
+            watched.tell(100 + n, leecher(torrent, peer(family, n as u32)));
+        }
+        let left = watched.store.scrape(&torrent).peers();
+        assert!(left * 10 >= JOINED * 9, "of {JOINED} peers of a swarm that grows {left} are left");
+        watched.assert_consistent();
+    }
+}
+
 /// In whatever shape they come back: lone peers, dozens, a large swarm.
 pub(crate) fn bytes_that_were_freed_are_used_before_anything_is_evicted(subject: &dyn Subject) {
     const SHAPES: [fn(u64) -> Announce; 4] = [

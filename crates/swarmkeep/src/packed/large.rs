@@ -737,3 +737,14 @@ impl<'a, const N: usize> Eligible<'a, N> {
         }
     }
 }
+
+#[cfg(test)]
+impl Large {
+    /// What [`bytes`](Self::bytes) should be, looked at piece by piece.
+    pub(super) fn recount(&self) -> usize {
+        let v4 = self.v4.seeders.recount() + self.v4.leechers.recount();
+        let v6 = self.v6.as_ref();
+        let v6 = v6.map_or(0, |v6| size_of_val(&**v6) + v6.seeders.recount() + v6.leechers.recount());
+        size_of::<Self>() + v4 + v6
+    }
+}

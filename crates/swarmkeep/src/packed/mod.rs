@@ -23,6 +23,8 @@ mod room;
 mod select;
 mod stripe;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::{
     fmt,

@@ -1106,3 +1106,19 @@ impl Stripe {
 fn stats_of(large: &Large) -> SwarmStats {
     large.population().stats(large.downloaded)
 }
+
+#[cfg(test)]
+impl Stripe {
+    pub(super) const fn leaves(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// What the stripe takes, looked at piece by piece; what is kept in step with that is checked.
+    pub(super) fn recount(&self) -> usize {
+        assert_eq!(self.untold, 0);
+        assert_eq!(self.used, self.leaves.iter().map(Leaf::used).sum());
+        let blocks: usize = self.leaves.iter().map(Leaf::capacity).sum();
+        let large: usize = self.large.iter().flatten().map(|large| large.recount()).sum();
+        self.leaves.capacity() * size_of::<Leaf>() + blocks + size_of_val(&*self.large) + large
+    }
+}

@@ -1,0 +1,195 @@
+//! What only shows from inside: accounts that must agree with what is there, and work that must be bounded.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{AnnounceEvent, Endpoint, Evicted, HashKey, RepositoryConfig, Role, SplitMix64};
+
+fn hash(n: u64) -> InfoHash {
+    let mut bytes = [0; 20];
+    bytes[..8].copy_from_slice(&n.to_be_bytes());
+    InfoHash::new(bytes)
+}
+
+fn v4(n: u32) -> Endpoint {
+    let [a, b, c, d] = n.to_be_bytes();
+    Endpoint::try_from([10 | a, b, c, d, 26, 225]).expect("a valid endpoint")
+}
+
+fn v6(n: u32) -> Endpoint {
+    let mut bytes = [0x20; 18];
+    bytes[4..8].copy_from_slice(&n.to_be_bytes());
+    Endpoint::try_from(bytes).expect("a valid endpoint")
+}
+
+fn config() -> RepositoryConfig {
+    RepositoryConfig::new(HashKey::from_bytes(*b"a secret for one"))
+}
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(1_000_000 + seconds)
+}
+
+fn tell(store: &Packed, seconds: u64, announce: Announce) -> Announced {
+    let mut nobody = PeerBuffer::new(&mut [], &mut []);
+    store.announce(&announce.want(0), at(seconds), &mut SplitMix64::new(seconds), &mut nobody)
+}
+
+fn leecher(torrent: u64, endpoint: Endpoint) -> Announce {
+    Announce::new(hash(torrent), endpoint).left(1)
+}
+
+impl Packed {
+    fn recount(&self) -> u64 {
+        let stripes: usize = self.stripes.iter().map(|stripe| stripe.0.lock().recount()).sum();
+        (size_of_val(&*self.stripes) + stripes) as u64
+    }
+}
+
+#[test]
+fn the_account_of_bytes_is_what_is_there_after_anything() {
+    let lifetime = Duration::from_secs(500);
+    let unlimited = config().shards(2).lifetime(lifetime);
+    let limited = unlimited.clone().max_bytes(1 << 18).max_peers_per_swarm(90);
+    for config in [unlimited, limited] {
+        let store = Packed::new(&config).expect("what it can keep");
+        let (mut rng, mut now) = (SplitMix64::new(3), 0);
+        let rng: &mut dyn Random = &mut rng;
+        for step in 0..40_000 {
+            let torrent = if rng.below(3) == 0 { rng.below(4) } else { rng.below(400) } as u64;
+            let endpoint =
+                if rng.below(3) == 0 { v6(rng.below(150) as u32) } else { v4(rng.below(300) as u32) };
+            match rng.below(200) {
+                0..5 => drop(store.sweep(
+                    at(now),
+                    if step % 2 == 0 { Retention::DropEmpty } else { Retention::KeepDownloaded },
+                    Budget::peers(1 + rng.below(500)),
+                )),
+                5 => drop(store.remove(&hash(torrent))),
+                6 => {
+                    let peers: Vec<_> = (0..rng.below(100) as u32)
+                        .map(|n| PeerRecord {
+                            endpoint: if n % 2 == 0 { v4(n) } else { v6(n) },
+                            role: if n % 3 == 0 { Role::Seeder } else { Role::Leecher },
+                            last_announce: at(now),
+                            details: None,
+                        })
+                        .collect();
+                    let stats = SwarmStats { downloaded: rng.below(400) as u32, ..SwarmStats::default() };
+                    store.restore(&SwarmSummary { info_hash: hash(torrent), stats }, &peers, at(now));
+                }
+                7..12 => drop(store.add_downloads(&hash(torrent), rng.below(300) as u32)),
+                12 => now += [1, 30, 200, 5000][rng.below(4)],
+                _ => {
+                    let event = AnnounceEvent::try_from(rng.below(4) as u32).expect("four events");
+                    tell(&store, now, leecher(torrent, endpoint).event(event).left(rng.below(2) as u64));
+                }
+            }
+            if step % 500 == 0 {
+                assert_eq!(store.memory().bytes, store.recount(), "step {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn directories_grow_within_what_is_reserved() {
+    const MOST: usize = 4 << 20;
+    let store = Packed::new(&config().shards(2).max_bytes(MOST)).expect("what it can keep");
+    for n in 0..150_000 {
+        tell(&store, n / 1000, leecher(n, v4(n as u32)));
+        assert!(store.memory().bytes <= MOST as u64, "after {n} swarms");
+    }
+}
+
+#[test]
+fn populated_swarms_outlive_a_flood_however_few_swarms_a_stripe_has() {
+    let store = Packed::new(&config().shards(4096).max_swarms(1000)).expect("what it can keep");
+    for (torrent, n) in (0..100).flat_map(|torrent| (0..50).map(move |n| (torrent, n))) {
+        tell(&store, 1, leecher(torrent, v4(n)));
+    }
+    for n in 0..20_000 {
+        tell(&store, 10 + n / 100, leecher(1_000_000 + n, v4(n as u32)));
+    }
+    let left = (0..100).filter(|&torrent| store.scrape(&hash(torrent)).peers() == 50).count();
+    assert_eq!(left, 100);
+}
+
+#[test]
+fn a_batch_waits_for_who_may_displace_its_swarms() {
+    // Newcomers to a stripe of swarms that live displace flood in the next ones; that then says that it stops.
+    let build = || {
+        let store = Packed::new(&config().shards(4).max_swarms(1024)).expect("what it can keep");
+        for n in 0..1024 {
+            tell(&store, 0, leecher(n, v4(n as u32)));
+            if store.shared.placement.place(&hash(n)).stripe == 0 {
+                tell(&store, 1, leecher(n, v4(n as u32)));
+            }
+        }
+        store
+    };
+    let newcomers = (1_000_000..).filter(|&n| build_place(n) == 0).take(8);
+    let joins: Vec<_> = newcomers.flat_map(|n| [leecher(n, v4(n as u32)); 2]).collect();
+    let (single, batched) = (build(), build());
+    let probe = build();
+    for &join in &joins {
+        tell(&probe, 2, join);
+    }
+    let displaced = (0..1024).filter(|&n| probe.scrape(&hash(n)).peers() == 0);
+    let stops = displaced.map(|n| leecher(n, v4(n as u32)).event(AnnounceEvent::Stopped));
+    let announces: Vec<_> = joins.iter().copied().chain(stops).collect();
+    assert_eq!(announces.len(), 24);
+
+    let mut requests: Vec<_> = announces
+        .iter()
+        .map(|announce| Request::new(announce.want(0), PeerBuffer::new(&mut [], &mut [])))
+        .collect();
+    batched.announce_batch(&mut requests, at(2), &mut SplitMix64::new(2));
+    for (announce, request) in announces.into_iter().zip(requests) {
+        assert_eq!(request.answer, Some(tell(&single, 2, announce)));
+    }
+    assert_eq!(single.totals(), batched.totals());
+}
+
+fn build_place(n: u64) -> usize {
+    Placement::new(HashKey::from_bytes(*b"a secret for one"), 4).place(&hash(n)).stripe
+}
+
+#[test]
+fn a_hold_passes_few_leaves_however_empty_and_splits_few() {
+    let store = Packed::new(&config().shards(1).lifetime(Duration::from_secs(1000))).expect("one stripe");
+    let leaves = || store.stripes[0].0.lock().leaves();
+    for (seconds, peers) in [(1, 80), (900, 16)] {
+        for (torrent, n) in (0..3000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
+            tell(&store, seconds, leecher(torrent, v4(n)));
+        }
+    }
+    while !store.sweep(at(1500), Retention::DropEmpty, Budget::peers(100_000)).pass_complete {}
+    let before = leaves();
+    tell(&store, 1500, leecher(1_000_000, v4(1)));
+    assert!((1..=4).contains(&(leaves() - before)), "from {before} to {} leaves at once", leaves());
+
+    for n in 0..20_000 {
+        tell(&store, 1500, leecher(2_000_000 + n, v4(1)));
+    }
+    for n in 0..20_000 {
+        store.remove(&hash(2_000_000 + n));
+    }
+    let before = leaves();
+    store.sweep(at(1500), Retention::DropEmpty, Budget::peers(1));
+    assert!(before - leaves() <= 4, "from {before} to {} leaves at once", leaves());
+}
+
+#[test]
+fn one_join_costs_a_swarm_one_peer_at_most_where_others_can_go() {
+    let store = Packed::new(&config().max_bytes(1 << 20)).expect("what it can keep");
+    for n in 0..300 {
+        tell(&store, 100, leecher(0, v4(n)));
+    }
+    let ten = (1..).flat_map(|torrent| (0..10).map(move |n| leecher(torrent, v4(n))));
+    ten.map(|announce| tell(&store, 0, announce)).find(|told| told.evicted != Evicted::default());
+    for n in 300..400 {
+        let told = tell(&store, 200, leecher(0, v6(n)));
+        assert!(told.stats.peers() >= u64::from(n), "{told:?}");
+    }
+}
