@@ -624,8 +624,9 @@ impl Stripe {
 
     /// How many swarms other than that of the call there are to choose from, and the least worth among them.
     pub(super) fn least(&self, call: &Call<'_>) -> (usize, Option<Worth>) {
-        let worths = || self.sample(call).map(|(worth, _)| worth);
-        (worths().count(), worths().min())
+        self.sample(call).fold((0, None), |(count, least), (worth, _)| {
+            (count + 1, Some(least.map_or(worth, |least: Worth| least.min(worth))))
+        })
     }
 
     /// Drops swarms until there is room for one announce; whether there is. Few at once, and one only if they are worth
