@@ -8,7 +8,15 @@ use std::panic::{self, AssertUnwindSafe};
 
 use parking_lot::MutexGuard;
 
-use super::{Packed, large, place::Placed, prefetch::prefetch, room::Room, stripe::Stripe};
+use super::{
+    Packed,
+    clock::Tick,
+    large,
+    place::Placed,
+    prefetch::prefetch,
+    room::Room,
+    stripe::{Stripe, Way},
+};
 use crate::{Random, Request, Timestamp};
 
 /// How many announces wait together. A core has some dozens of requests for memory in flight.
@@ -18,6 +26,7 @@ pub(super) const GROUP: usize = 32;
 #[derive(Clone, Copy, Default)]
 struct Probe {
     at: Placed,
+    way: Way,
     /// The number of its swarm, if that is a large one.
     large: Option<u32>,
     /// The place of its endpoint in the order of that swarm.
@@ -59,6 +68,7 @@ impl Random for Ahead<'_> {
 impl Packed {
     /// Does up to [`GROUP`] announces, each as if alone and in order.
     pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+        let tick = self.shared.clock.tick(now);
         let mut probes = [Probe::default(); GROUP];
         let probes = &mut probes[..group.len()];
         for (probe, request) in probes.iter_mut().zip(&mut *group) {
@@ -70,19 +80,22 @@ impl Packed {
         // Dropped last: what had to go is freed when no lock is held.
         let mut room = Room::new(&self.shared);
         let mut locked = Locked { store: self, held: None };
-        for probe in &*probes {
-            locked.stripe(probe.at.stripe).prefetch_slots(&self.call(&probe.at, now));
+        for probe in &mut *probes {
+            probe.way = locked.stripe(probe.at.stripe).prefetch_leaf(&self.call_at(&probe.at, tick));
         }
-        if self.announce_only(probes, group, now, &mut locked) {
+        for probe in &*probes {
+            locked.stripe(probe.at.stripe).prefetch_slots(&self.call_at(&probe.at, tick), &probe.way);
+        }
+        if self.announce_only(probes, group, tick, &mut locked) {
             self.approach_large(probes, group, &mut locked, rng);
         }
         for (probe, request) in probes.iter_mut().zip(group).filter(|(_, request)| request.answer.is_none()) {
             let Request { announce, peers, answer } = request;
-            let call = self.call(&probe.at, now);
+            let call = self.call_at(&probe.at, tick);
             let mut rng = Ahead { drawn: probe.drawn, rng: &mut *rng };
             *answer = Some(loop {
                 let stripe = locked.stripe(probe.at.stripe);
-                let found = stripe.find(&call);
+                let found = stripe.find_from(&call, &probe.way);
                 match self.announce_in(stripe, &call, found, announce, &mut room, &mut rng, peers) {
                     Ok(announced) => break announced,
                     Err(full) => {
@@ -100,7 +113,7 @@ impl Packed {
         &self,
         probes: &mut [Probe],
         group: &mut [Request<'_>],
-        now: Timestamp,
+        now: Tick,
         locked: &mut Locked<'_>,
     ) -> bool {
         let mut any_large = false;
@@ -108,9 +121,9 @@ impl Packed {
         let mut waiting = 0_u64;
         let waits = |bit| if self.shared.is_nearly_full(GROUP) { u64::MAX } else { bit };
         for (probe, request) in probes.iter_mut().zip(group) {
-            let (call, bit) = (self.call(&probe.at, now), 1 << (probe.at.stripe % 64));
+            let (call, bit) = (self.call_at(&probe.at, now), 1 << (probe.at.stripe % 64));
             let stripe = locked.stripe(probe.at.stripe);
-            let found = stripe.find(&call);
+            let found = stripe.find_from(&call, &probe.way);
             if waiting & bit == 0
                 && let Some(at) = found
             {

@@ -4,7 +4,7 @@
 //! [`Held`]. Behind them the **blocks**: the peers of swarms that a slot has no room for. Nothing lies between them, so what a
 //! leaf takes beyond what it holds is the rest of its last 16 bytes. A leaf is a few cache lines short of being worth an index.
 
-use std::{cmp::Ordering, ops::Range};
+use std::ops::Range;
 
 use super::{
     arena::Block,
@@ -14,7 +14,7 @@ use super::{
 use crate::{CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, totals::Population};
 
 /// The leading bits that all keys of a leaf share. Whole bytes of them are not stored.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Prefix {
     /// The bits, from the top.
     pub(super) bits: u64,
@@ -455,16 +455,21 @@ impl Leaf {
         let (before, behind) = slots.split_at_checked(near).unwrap_or((slots, &[]));
         let above = before.iter().rev().take_while(|slot| word(slot) >= wanted).count();
         let below = behind.iter().take_while(|slot| above == 0 && word(slot) < wanted).count();
-        let first = near - above + below;
+        let mut index = near - above + below;
+        let wanted: &[u8; REST] = key.0.last_chunk().expect("a part of a key");
         // Two keys with the first word in common are met once in 2^50 looks or so.
-        for (index, slot) in slots.iter().enumerate().skip(first) {
-            match slot[..REST].cmp(&key.0[KEY - REST..]) {
-                Ordering::Less => {}
-                Ordering::Equal => return Ok(Slot { index, stride: STRIDE }),
-                Ordering::Greater => return Err(Slot { index, stride: STRIDE }),
+        while let Some(slot) = slots.get(index) {
+            let rest: &[u8; REST] = slot.first_chunk().expect("slots are longer");
+            // Equality alone takes a few instructions, an order a call.
+            if rest == wanted {
+                return Ok(Slot { index, stride: STRIDE });
             }
+            if rest > wanted {
+                break;
+            }
+            index += 1;
         }
-        Err(Slot { index: slots.len(), stride: STRIDE })
+        Err(Slot { index, stride: STRIDE })
     }
 
     /// About where a key stands: keys are uniform, so it is a few slots off at most.

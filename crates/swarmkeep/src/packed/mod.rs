@@ -35,7 +35,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use self::{
-    clock::Clock,
+    clock::{Clock, Tick},
     hash::{EndpointHash, Key},
     place::{Placed, Placement},
     room::{Most, Room, Shared},
@@ -158,8 +158,12 @@ impl Packed {
 
     /// What is about a swarm at a time.
     fn call<'a>(&'a self, at: &'a Placed, now: Timestamp) -> Call<'a> {
-        let Shared { placement, clock, .. } = &self.shared;
-        Call { shared: &self.shared, home: placement.home(), key: &at.key, now: clock.tick(now) }
+        self.call_at(at, self.shared.clock.tick(now))
+    }
+
+    #[inline]
+    fn call_at<'a>(&'a self, at: &'a Placed, now: Tick) -> Call<'a> {
+        Call { shared: &self.shared, home: self.shared.placement.home(), key: &at.key, now }
     }
 
     fn announce_at(

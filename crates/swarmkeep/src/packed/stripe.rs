@@ -39,6 +39,14 @@ pub(super) struct Call<'a> {
     pub(super) now: Tick,
 }
 
+/// The leaf of a swarm, for as long as its stripe has so many leaves.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Way {
+    leaf: usize,
+    prefix: Prefix,
+    leaves: usize,
+}
+
 /// Where a swarm is, until anything in its stripe changes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct At {
@@ -144,16 +152,35 @@ impl Stripe {
 
     // --- Finding. ---
 
-    fn leaf_of(&self, home: Prefix, key: &Key) -> (usize, Prefix) {
-        let reach = linear::reach(key.head() << home.depth, self.leaves.len());
-        let depth = home.depth + reach.depth;
-        (reach.bucket, Prefix { bits: key.head() & !(u64::MAX >> depth), depth })
+    #[inline]
+    fn way(&self, call: &Call<'_>) -> Way {
+        let leaves = self.leaves.len();
+        let reach = linear::reach(call.key.head() << call.home.depth, leaves);
+        let depth = call.home.depth + reach.depth;
+        let prefix = Prefix { bits: call.key.head() & !(u64::MAX >> depth), depth };
+        Way { leaf: reach.bucket, prefix, leaves }
+    }
+
+    /// The way by now, if it was `known` at another time.
+    #[inline]
+    fn way_from(&self, call: &Call<'_>, known: &Way) -> Way {
+        if known.leaves == self.leaves.len() { *known } else { self.way(call) }
+    }
+
+    pub(super) fn find(&self, call: &Call<'_>) -> Option<At> {
+        self.find_by(call, &self.way(call))
     }
 
     #[inline]
-    pub(super) fn find(&self, call: &Call<'_>) -> Option<At> {
-        let (leaf, prefix) = self.leaf_of(call.home, call.key);
-        self.leaves.get(leaf)?.find(prefix, call.key).ok().map(|slot| At { leaf, slot })
+    fn find_by(&self, call: &Call<'_>, way: &Way) -> Option<At> {
+        let found = self.leaves.get(way.leaf)?.find(way.prefix, call.key);
+        found.ok().map(|slot| At { leaf: way.leaf, slot })
+    }
+
+    /// The swarm, from a way that was known at another time.
+    #[inline]
+    pub(super) fn find_from(&self, call: &Call<'_>, known: &Way) -> Option<At> {
+        self.find_by(call, &self.way_from(call, known))
     }
 
     fn prefix(&self, home: Prefix, leaf: usize) -> Prefix {
@@ -405,11 +432,22 @@ impl Stripe {
 
     // --- Hints for a batch: they change nothing, and may be wrong. ---
 
+    /// Brings the leaf of a swarm closer, and says which that is.
+    #[inline]
+    pub(super) fn prefetch_leaf(&self, call: &Call<'_>) -> Way {
+        let way = self.way(call);
+        if let Some(leaf) = self.leaves.get(way.leaf) {
+            prefetch(leaf);
+        }
+        way
+    }
+
     /// Brings the slots closer among which that of the swarm will be looked for.
-    pub(super) fn prefetch_slots(&self, call: &Call<'_>) {
-        let (leaf, prefix) = self.leaf_of(call.home, call.key);
-        if let Some(leaf) = self.leaves.get(leaf) {
-            prefetch_lines::<5>(leaf.near(prefix, call.key));
+    #[inline]
+    pub(super) fn prefetch_slots(&self, call: &Call<'_>, known: &Way) {
+        let way = self.way_from(call, known);
+        if let Some(leaf) = self.leaves.get(way.leaf) {
+            prefetch_lines::<5>(leaf.near(way.prefix, call.key));
         }
         prefetch(&*self.large);
     }
@@ -439,7 +477,7 @@ impl Stripe {
     /// The place of a swarm, made if there is none; whether it was. `None` if there are as many as may be.
     fn admit(&mut self, call: &Call<'_>, room: &Room<'_>) -> Option<(At, bool)> {
         self.split_if_full(call);
-        let (leaf, prefix) = self.leaf_of(call.home, call.key);
+        let Way { leaf, prefix, .. } = self.way(call);
         let found = self.leaves[leaf].find(prefix, call.key);
         let (Ok(slot) | Err(slot)) = found;
         self.leaves[leaf].advance(call.now, slot);
@@ -1031,7 +1069,7 @@ impl Stripe {
         }
         let mut splits = 0;
         while (self.used > SPLIT_ABOVE * self.leaves.len() && splits < MOST_SPLITS)
-            || self.leaves[self.leaf_of(call.home, call.key).0].used() > Leaf::MOST_BYTES
+            || self.leaves[self.way(call).leaf].used() > Leaf::MOST_BYTES
         {
             self.split(call.home);
             splits += 1;
