@@ -14,6 +14,7 @@ fn missing(criterion: &mut Criterion) {
     sizes(criterion);
     sweeps(criterion);
     mixes(criterion);
+    contention(criterion);
 }
 
 /// Peers that the store has never seen.
@@ -128,6 +129,25 @@ fn mixes(criterion: &mut Criterion) {
             if large { work.only("packed") } else { work }
         });
         run(criterion, "missing", &works);
+    }
+}
+
+/// What more cores would meet: few threads on few stripes wait for each other as many do on many. Two on 64 stripes are 65 on
+/// 4,096.
+fn contention(criterion: &mut Criterion) {
+    let workload = Workload::uniform(7, shrunk(100_000, 500) as u64, 10);
+    let announces: Vec<Vec<_>> = (0..cores() as u64)
+        .map(|stream| workload.announces(stream).take(shrunk(1 << 16, 1000)).collect())
+        .collect();
+    for stripes in [4096, 256, 64, 16, 4] {
+        let work = Work::new(format!("stripes-{stripes}"), |caller, n| {
+            let batches = announces[caller.thread].as_chunks::<BATCH>().0;
+            let check = |_: &Announce, answer: Announced, _| assert!(answer.stats.peers() <= 10);
+            caller.announce_batch(&batches[n % batches.len()], check);
+        });
+        let work = work.round(shrunk(10_000, 128) / BATCH).announces_each(BATCH);
+        let work = work.filled(|caller| fill(caller, &workload)).parallel().only("packed").shards(stripes);
+        run(criterion, "missing", &[work]);
     }
 }
 

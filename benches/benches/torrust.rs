@@ -33,7 +33,7 @@ fn torrust(criterion: &mut Criterion) {
         &[
             // With the building of the store, as theirs.
             Work::new("add_one_torrent", |caller, _| {
-                let repository = empty(caller.store);
+                let repository = empty(caller.store, None);
                 let mut other = caller.of(&*repository);
                 add(&mut other, &of(info_hashes[0]));
             }),

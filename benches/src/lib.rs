@@ -33,6 +33,7 @@ pub struct Work<'a> {
     fresh: bool,
     parallel: bool,
     only: Option<&'static str>,
+    shards: Option<usize>,
 }
 
 type Operation<'a> = Box<dyn Fn(&mut Caller<'_>, usize) + Sync + 'a>;
@@ -50,6 +51,7 @@ impl<'a> Work<'a> {
             fresh: false,
             parallel: false,
             only: None,
+            shards: None,
         }
     }
 
@@ -92,6 +94,13 @@ impl<'a> Work<'a> {
     #[must_use]
     pub const fn only(mut self, store: &'static str) -> Self {
         self.only = Some(store);
+        self
+    }
+
+    /// Builds the store with so many shards.
+    #[must_use]
+    pub const fn shards(mut self, shards: usize) -> Self {
+        self.shards = Some(shards);
         self
     }
 }
@@ -143,8 +152,9 @@ pub fn cores() -> usize {
 }
 
 /// An empty store.
-pub fn empty(store: &'static Implementation) -> Box<dyn TorrentRepository> {
+pub fn empty(store: &'static Implementation, shards: Option<usize>) -> Box<dyn TorrentRepository> {
     let config = RepositoryConfig::new(HashKey::from_bytes(*b"always this key."));
+    let config = shards.map_or(config.clone(), |shards| config.shards(shards));
     Subject::build(&store, &config).expect("every store keeps the default configuration")
 }
 
@@ -204,7 +214,7 @@ impl<'a> Caller<'a> {
 }
 
 fn filled(work: &Work<'_>, store: &'static Implementation) -> Box<dyn TorrentRepository> {
-    let repository = empty(store);
+    let repository = empty(store, work.shards);
     (work.fill)(&mut Caller::new(&*repository, store, 0));
     repository
 }

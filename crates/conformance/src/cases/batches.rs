@@ -17,7 +17,11 @@ use swarmkeep::{
     Retention, Role, SplitMix64, TorrentRepositoryExt,
 };
 
-use crate::{Model, Subject, cases::stories, kit::*};
+use crate::{
+    Model, Subject,
+    cases::stories::{self, endpoint_of, torrent_of},
+    kit::*,
+};
 
 const TORRENTS: u8 = 4;
 
@@ -188,14 +192,6 @@ impl fmt::Debug for Told {
         write!(f, ", wants {} of {:?} in room for {:?}", announce.want, announce.families, self.room)?;
         if self.used { write!(f, ", used before") } else { Ok(()) }
     }
-}
-
-fn torrent_of(n: u8) -> InfoHash {
-    hash(n.into())
-}
-
-fn endpoint_of(n: u8) -> Endpoint {
-    peer(if n % 4 == 2 { Family::V6 } else { Family::V4 }, n.into())
 }
 
 /// Two stores of the same kind, and the model, which knows who was in a swarm at each moment.

@@ -176,11 +176,12 @@ impl fmt::Debug for Step {
     }
 }
 
-fn torrent_of(n: u8) -> InfoHash {
+pub(crate) fn torrent_of(n: u8) -> InfoHash {
     hash(n.into())
 }
 
-fn endpoint_of(n: u8) -> Endpoint {
+/// Every third has IPv6.
+pub(crate) fn endpoint_of(n: u8) -> Endpoint {
     peer(if n % 3 == 2 { Family::V6 } else { Family::V4 }, n.into())
 }
 
