@@ -13,8 +13,8 @@ use proptest::{
     test_runner::{TestCaseError, TestRunner},
 };
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, Changes, Endpoint, Families, Family, InfoHash, PeerBuffer, Request,
-    Retention, Role, SplitMix64, TorrentRepositoryExt,
+    Announce, AnnounceEvent, Announced, Changes, Endpoint, Families, Family, PeerBuffer, Request, Retention,
+    Role, SplitMix64, TorrentRepositoryExt,
 };
 
 use crate::{
