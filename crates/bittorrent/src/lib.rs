@@ -1,9 +1,10 @@
-//! The vocabulary of BitTorrent: info hashes, peer ids, endpoints and their compact forms.
+//! The vocabulary of BitTorrent: info hashes, peer ids, endpoints and their compact forms, and [`bencode`].
 //!
-//! Nothing here does I/O, reads a clock or allocates. A value that exists is valid: an [`Endpoint`] never has port 0
+//! Nothing here does I/O, reads a clock or allocates, but for what is written into a vector of the caller's. A value that exists is valid: an [`Endpoint`] never has port 0
 //! and never hides an IPv4 address in an IPv6 one, so two endpoints are the same peer exactly when they are equal.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod bencode;
 mod endpoint;
 mod event;
 mod id;

@@ -1,9 +1,11 @@
 //! The messages between BitTorrent clients and trackers, sans-I/O: bytes in, values out, and back into the caller's buffer.
 //!
-//! [`udp`] is BEP 15 with its IPv6 form and the options of BEP 41, for both sides. Parsing borrows from the packet,
-//! writing goes straight into the caller's buffer, and neither allocates.
+//! [`udp`] is BEP 15 with its IPv6 form and the options of BEP 41; [`http`] is BEP 3 and what has been added to it. Both are for
+//! both sides. Parsing borrows from the packet, writing goes straight into the caller's buffer, and neither allocates but to make that
+//! longer.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod http;
 pub mod udp;
 
 pub use swarmkeep_bittorrent as bittorrent;
@@ -31,6 +33,17 @@ pub enum Error {
     /// A field that holds no value of its kind.
     #[error(transparent)]
     Field(#[from] swarmkeep_bittorrent::Error),
+    /// Bytes that should have been bencoded.
+    #[error(transparent)]
+    Bencode(#[from] swarmkeep_bittorrent::bencode::Error),
+    /// A parameter of a request, or a field of a response, that is missing or wrong.
+    #[error("{name}: {what}")]
+    Parameter {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// A list that ends in the middle of an item.
     #[error("{len} bytes are no list of {each}-byte items")]
     List {

@@ -1,0 +1,140 @@
+//! The query of a URL: names and values, percent-encoded.
+
+use crate::Error;
+
+/// A percent-encoded value, borrowed from the query it stands in.
+///
+/// A `+` is a plus here, as clients that leave it alone in an info hash mean it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Escaped<'a>(&'a [u8]);
+
+impl<'a> Escaped<'a> {
+    /// The value as it stands in the query.
+    pub const fn encoded(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The bytes that it stands for; `None` in the place of a `%` that two hexadecimal digits do not follow, and nothing after it.
+    pub fn bytes(self) -> impl Iterator<Item = Option<u8>> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let (&first, behind) = rest.split_first()?;
+            rest = behind;
+            if first != b'%' {
+                return Some(Some(first));
+            }
+            let Some((&[high, low], behind)) = rest.split_first_chunk() else {
+                rest = &[];
+                return Some(None);
+            };
+            rest = behind;
+            let digit = |byte: u8| char::from(byte).to_digit(16);
+            let byte = digit(high).zip(digit(low)).map(|(high, low)| (high << 4 | low) as u8);
+            if byte.is_none() {
+                rest = &[];
+            }
+            Some(byte)
+        })
+    }
+
+    /// The bytes, if there are as many as that.
+    pub(super) fn exactly<const N: usize>(self) -> Option<[u8; N]> {
+        let (mut out, mut bytes) = ([0; N], self.bytes());
+        for slot in &mut out {
+            *slot = bytes.next()??;
+        }
+        bytes.next().is_none().then_some(out)
+    }
+
+    /// What the text of at most `N` bytes is read as.
+    pub(super) fn parse<const N: usize, T>(self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let (mut text, mut len) = ([0; N], 0);
+        for byte in self.bytes() {
+            *text.get_mut(len)? = byte?;
+            len += 1;
+        }
+        parse(std::str::from_utf8(&text[..len]).ok()?)
+    }
+
+    /// A number. `None` for a negative one: clients that do not know send −1.
+    pub(super) fn number(self, name: &'static str) -> Result<Option<u64>, Error> {
+        let (negative, digits) = match self.0 {
+            [b'-', digits @ ..] => (true, digits),
+            digits => (false, digits),
+        };
+        let number = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'));
+        match number.map(str::parse::<u64>) {
+            Some(Ok(_)) if negative => Ok(None),
+            Some(Ok(number)) => Ok(Some(number)),
+            _ => Err(Error::Parameter { name, what: "expected a number" }),
+        }
+    }
+}
+
+/// Names and values in their order. A name without `=` has an empty value.
+pub(super) fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], Escaped<'_>)> {
+    query.split(|&byte| byte == b'&').filter(|parameter| !parameter.is_empty()).map(|parameter| {
+        let end = parameter.iter().position(|&byte| byte == b'=');
+        match end {
+            Some(end) => (&parameter[..end], Escaped(&parameter[end + 1..])),
+            None => (parameter, Escaped(&[])),
+        }
+    })
+}
+
+/// Writes bytes so that they may stand in a query.
+pub(super) fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_comes_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        let mut escaped = Vec::new();
+        escape(&all, &mut escaped);
+        assert!(escaped.iter().all(|byte| byte.is_ascii_graphic() && !b"&=+#".contains(byte)));
+        assert_eq!(Escaped(&escaped).bytes().collect::<Option<Vec<_>>>(), Some(all));
+    }
+
+    #[test]
+    fn a_broken_escape_is_no_value_and_ends_it() {
+        for broken in ["%", "%1", "a%zz", "%1g", "%%20"] {
+            assert_eq!(Escaped(broken.as_bytes()).bytes().collect::<Option<Vec<_>>>(), None, "{broken}");
+            assert_eq!(Escaped(broken.as_bytes()).bytes().last(), Some(None), "{broken}");
+        }
+        assert_eq!(Escaped(b"a+b%2B").exactly(), Some(*b"a+b+"));
+        assert_eq!(Escaped(b"abc").exactly::<2>(), None);
+        assert_eq!(Escaped(b"abc").exactly::<4>(), None);
+    }
+
+    #[test]
+    fn parameters_come_in_order_whatever_stands_between() {
+        let found: Vec<_> =
+            parameters(b"&a=1&&b=&c&=d&e=f=g&").map(|(name, value)| (name, value.encoded())).collect();
+        let expected: [(&[u8], &[u8]); 5] =
+            [(b"a", b"1"), (b"b", b""), (b"c", b""), (b"", b"d"), (b"e", b"f=g")];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn numbers_are_digits_and_negative_ones_unknown() {
+        let number = |text: &'static str| Escaped(text.as_bytes()).number("left");
+        assert_eq!(number("0"), Ok(Some(0)));
+        assert_eq!(number("18446744073709551615"), Ok(Some(u64::MAX)));
+        assert_eq!(number("-1"), Ok(None));
+        for wrong in ["", "-", "+1", "-+1", "1x", "18446744073709551616", "0x10", " 1"] {
+            assert!(number(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! What clients ask for, in the query of a URL.
+
+use std::{
+    io::Write,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6},
+    str::FromStr,
+};
+
+use swarmkeep_bittorrent::{AnnounceEvent, InfoHash, PeerId};
+
+use super::query::{Escaped, escape, parameters};
+use crate::Error;
+
+/// Announces a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnnounceRequest<'a> {
+    /// The torrent.
+    pub info_hash: InfoHash,
+    /// What the client calls itself.
+    pub peer_id: PeerId,
+    /// The port at which it listens; 0 is nobody's.
+    pub port: u16,
+    /// Bytes it says it has uploaded.
+    pub uploaded: u64,
+    /// Bytes it says it has downloaded.
+    pub downloaded: u64,
+    /// Bytes it still has to download; 0 makes it a seeder, `None` says that it does not know.
+    pub left: Option<u64>,
+    /// What has happened to it.
+    pub event: AnnounceEvent,
+    /// Whether it wants no more of the torrent though it has not all of it (BEP 21). Its event is [`AnnounceEvent::None`].
+    pub paused: bool,
+    /// How many peers it wants; `None` leaves it to the tracker.
+    pub want: Option<u32>,
+    /// Whether it asks for the compact form of peers (BEP 23), or for the long one; `None` leaves it to the tracker.
+    pub compact: Option<bool>,
+    /// Whether it can do without peer ids in the long form.
+    pub no_peer_id: bool,
+    /// Where it says it is. Anyone can write anything here.
+    pub ip: Option<IpAddr>,
+    /// Where it says it listens over IPv4 (BEP 7), at [`port`](Self::port) if it does not say.
+    pub ipv4: Option<SocketAddrV4>,
+    /// Where it says it listens over IPv6 (BEP 7), at [`port`](Self::port) if it does not say.
+    pub ipv6: Option<SocketAddrV6>,
+    /// By what a client can show that it is the same one at another address.
+    pub key: Option<Escaped<'a>>,
+    /// The `tracker id` of an earlier response.
+    pub tracker_id: Option<Escaped<'a>>,
+}
+
+impl<'a> AnnounceRequest<'a> {
+    /// An announce that says no more than it must.
+    pub const fn new(info_hash: InfoHash, peer_id: PeerId, port: u16) -> Self {
+        Self {
+            info_hash,
+            peer_id,
+            port,
+            uploaded: 0,
+            downloaded: 0,
+            left: None,
+            event: AnnounceEvent::None,
+            paused: false,
+            want: None,
+            compact: None,
+            no_peer_id: false,
+            ip: None,
+            ipv4: None,
+            ipv6: None,
+            key: None,
+            tracker_id: None,
+        }
+    }
+
+    /// Reads the query of an announce: what follows the `?`. Unknown parameters are no error; of those given twice the last counts,
+    /// except that an announce has one info hash.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] names the first parameter that is missing or wrong.
+    pub fn parse(query: &'a [u8]) -> Result<Self, Error> {
+        let (mut info_hash, mut peer_id, mut port) = (None, None, None);
+        let (mut ipv4, mut ipv6) = (None, None);
+        let mut request = Self::new(InfoHash::default(), PeerId::default(), 0);
+        for (name, value) in parameters(query) {
+            match name {
+                b"info_hash" if info_hash.is_some() => {
+                    return Err(Error::Parameter {
+                        name: "info_hash",
+                        what: "an announce is about one torrent",
+                    });
+                }
+                b"info_hash" => info_hash = Some(InfoHash::new(twenty("info_hash", value)?)),
+                b"peer_id" => peer_id = Some(PeerId::new(twenty("peer_id", value)?)),
+                b"port" => {
+                    let number = value.number("port")?.and_then(|number| u16::try_from(number).ok());
+                    port =
+                        Some(number.ok_or(Error::Parameter { name: "port", what: "expected 0 to 65535" })?);
+                }
+                b"uploaded" => request.uploaded = value.number("uploaded")?.unwrap_or_default(),
+                b"downloaded" => request.downloaded = value.number("downloaded")?.unwrap_or_default(),
+                b"left" => request.left = value.number("left")?,
+                b"event" => {
+                    request.paused = value.encoded() == b"paused";
+                    let word = if request.paused { Escaped::default() } else { value };
+                    let event = word.parse::<16, _>(|word| word.parse().ok());
+                    request.event = event.ok_or(Error::Parameter {
+                        name: "event",
+                        what: "expected started, stopped, completed, paused or nothing",
+                    })?;
+                }
+                b"numwant" => {
+                    let want = value.number("numwant")?;
+                    request.want = want.map(|want| u32::try_from(want).unwrap_or(u32::MAX));
+                }
+                b"compact" => request.compact = Some(flag("compact", value)?),
+                b"no_peer_id" => request.no_peer_id = flag("no_peer_id", value)?,
+                // Names of hosts are allowed here, and not worth a refusal.
+                b"ip" => request.ip = value.parse::<64, _>(|text| text.parse().ok()),
+                b"ipv4" => ipv4 = value.parse::<64, _>(listens::<Ipv4Addr, SocketAddrV4>),
+                b"ipv6" => ipv6 = value.parse::<64, _>(listens::<Ipv6Addr, SocketAddrV6>),
+                b"key" => request.key = Some(value),
+                b"trackerid" => request.tracker_id = Some(value),
+                _ => {}
+            }
+        }
+        let missing = |name| Error::Parameter { name, what: "is missing" };
+        request.info_hash = info_hash.ok_or(missing("info_hash"))?;
+        request.peer_id = peer_id.ok_or(missing("peer_id"))?;
+        request.port = port.ok_or(missing("port"))?;
+        let port = request.port;
+        request.ipv4 = ipv4.map(|at| at.unwrap_or_else(|ip| SocketAddrV4::new(ip, port)));
+        request.ipv6 = ipv6.map(|at| at.unwrap_or_else(|ip| SocketAddrV6::new(ip, port, 0, 0)));
+        Ok(request)
+    }
+
+    /// Appends the query, without a `?`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut parameter = |name: &str, value: &[u8]| {
+            out.extend_from_slice(name.as_bytes());
+            escape(value, out);
+        };
+        parameter("info_hash=", self.info_hash.as_bytes());
+        parameter("&peer_id=", self.peer_id.as_bytes());
+        let text = |out: &mut Vec<u8>, arguments: std::fmt::Arguments<'_>| {
+            out.write_fmt(arguments).expect("a vector takes whatever is written");
+        };
+        let Self { port, uploaded, downloaded, .. } = self;
+        text(out, format_args!("&port={port}&uploaded={uploaded}&downloaded={downloaded}"));
+        if let Some(left) = self.left {
+            text(out, format_args!("&left={left}"));
+        }
+        match self.event {
+            AnnounceEvent::None if self.paused => text(out, format_args!("&event=paused")),
+            AnnounceEvent::None => {}
+            event => text(out, format_args!("&event={event}")),
+        }
+        if let Some(want) = self.want {
+            text(out, format_args!("&numwant={want}"));
+        }
+        if let Some(compact) = self.compact {
+            text(out, format_args!("&compact={}", u8::from(compact)));
+        }
+        if self.no_peer_id {
+            text(out, format_args!("&no_peer_id=1"));
+        }
+        if let Some(ip) = self.ip {
+            text(out, format_args!("&ip={ip}"));
+        }
+        if let Some(ipv4) = self.ipv4 {
+            text(out, format_args!("&ipv4={ipv4}"));
+        }
+        if let Some(ipv6) = self.ipv6 {
+            text(out, format_args!("&ipv6={ipv6}"));
+        }
+        for (name, value) in [("&key=", self.key), ("&trackerid=", self.tracker_id)] {
+            if let Some(value) = value {
+                out.extend_from_slice(name.as_bytes());
+                out.extend_from_slice(value.encoded());
+            }
+        }
+    }
+}
+
+/// Asks for the counts of swarms (BEP 48).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScrapeRequest<'a> {
+    query: &'a [u8],
+}
+
+impl<'a> ScrapeRequest<'a> {
+    /// Reads the query of a scrape: what follows the `?`. One without info hashes asks about all torrents.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if one of the info hashes is no 20 bytes.
+    pub fn parse(query: &'a [u8]) -> Result<Self, Error> {
+        for (_, value) in parameters(query).filter(|(name, _)| *name == b"info_hash") {
+            twenty("info_hash", value)?;
+        }
+        Ok(Self { query })
+    }
+
+    /// The torrents in the order of the query.
+    pub fn info_hashes(self) -> impl Iterator<Item = InfoHash> {
+        let hashes = parameters(self.query).filter(|(name, _)| *name == b"info_hash");
+        hashes.filter_map(|(_, value)| value.exactly().map(InfoHash::new))
+    }
+
+    /// Appends the query of a scrape of these torrents, without a `?`.
+    pub fn write(info_hashes: impl IntoIterator<Item = InfoHash>, out: &mut Vec<u8>) {
+        for (nth, info_hash) in info_hashes.into_iter().enumerate() {
+            out.extend_from_slice(if nth > 0 { b"&info_hash=" } else { b"info_hash=" });
+            escape(info_hash.as_bytes(), out);
+        }
+    }
+}
+
+fn twenty(name: &'static str, value: Escaped<'_>) -> Result<[u8; 20], Error> {
+    value.exactly().ok_or(Error::Parameter { name, what: "expected 20 percent-encoded bytes" })
+}
+
+fn flag(name: &'static str, value: Escaped<'_>) -> Result<bool, Error> {
+    match value.encoded() {
+        b"0" | b"" => Ok(false),
+        b"1" => Ok(true),
+        _ => Err(Error::Parameter { name, what: "expected 0 or 1" }),
+    }
+}
+
+/// An address with a port, or without.
+fn listens<A: FromStr, S: FromStr>(text: &str) -> Option<Result<S, A>> {
+    text.parse().map(Ok).ok().or_else(|| text.parse().map(Err).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: &str = "info_hash=%124Vx%9A%BC%DE%F1%23Eg%89%AB%CD%EF%124Vx%9A";
+    const LEAST: &str = "peer_id=-TR2940-5ert69muw5t8&port=6881";
+
+    fn parse(query: &str) -> Result<AnnounceRequest<'_>, Error> {
+        AnnounceRequest::parse(query.as_bytes())
+    }
+
+    fn with(rest: &str) -> String {
+        format!("{HASH}&{LEAST}{rest}")
+    }
+
+    #[test]
+    fn an_announce_needs_a_torrent_an_id_and_a_port() {
+        let query = with("");
+        let request = parse(&query).unwrap();
+        assert_eq!(request.info_hash.to_string(), "123456789abcdef123456789abcdef123456789a");
+        assert_eq!(request.peer_id.as_bytes(), b"-TR2940-5ert69muw5t8");
+        let least = AnnounceRequest::new(request.info_hash, request.peer_id, 6881);
+        assert_eq!(request, least);
+        for (without, name) in [
+            (LEAST.to_owned(), "info_hash"),
+            (format!("{HASH}&port=1"), "peer_id"),
+            (HASH.to_owned() + "&peer_id=-TR2940-5ert69muw5t8", "port"),
+        ] {
+            assert_eq!(parse(&without), Err(Error::Parameter { name, what: "is missing" }));
+        }
+    }
+
+    #[test]
+    fn every_parameter_is_read() {
+        let query = with(
+            "&uploaded=1&downloaded=2&left=3&event=started&numwant=80&compact=1&no_peer_id=1&ip=192.0.2.7\
+             &ipv4=198.51.100.1%3A99&ipv6=2001%3Adb8%3A%3A1&key=a%20b&trackerid=t&supportcrypto=1&unknown",
+        );
+        let request = parse(&query).unwrap();
+        assert_eq!((request.uploaded, request.downloaded, request.left), (1, 2, Some(3)));
+        assert_eq!((request.event, request.paused, request.want), (AnnounceEvent::Started, false, Some(80)));
+        assert_eq!((request.compact, request.no_peer_id), (Some(true), true));
+        assert_eq!(request.ip, Some([192, 0, 2, 7].into()));
+        assert_eq!(request.ipv4, "198.51.100.1:99".parse().ok());
+        assert_eq!(request.ipv6, "[2001:db8::1]:6881".parse().ok());
+        assert_eq!(request.key.unwrap().bytes().collect::<Option<Vec<_>>>().unwrap(), b"a b");
+        assert_eq!(request.tracker_id.unwrap().encoded(), b"t");
+    }
+
+    #[test]
+    fn what_a_client_does_not_know_is_left_to_the_tracker() {
+        let query =
+            with("&left=-1&numwant=-1&uploaded=-5&event=&ip=somewhere.example&ipv6=nowhere&compact=0");
+        let request = parse(&query).unwrap();
+        assert_eq!((request.left, request.want, request.uploaded), (None, None, 0));
+        assert_eq!((request.ip, request.ipv6, request.event), (None, None, AnnounceEvent::None));
+        assert_eq!(request.compact, Some(false));
+        assert_eq!(parse(&with("&numwant=99999999999")).unwrap().want, Some(u32::MAX));
+        assert!(parse(&with("&event=paused")).unwrap().paused);
+        let query = with("&event=paused&event=stopped");
+        let last = parse(&query).unwrap();
+        assert_eq!((last.event, last.paused), (AnnounceEvent::Stopped, false));
+    }
+
+    #[test]
+    fn wrong_parameters_are_named() {
+        for (rest, name) in [
+            ("&port=65536", "port"),
+            ("&port=-1", "port"),
+            ("&port=x", "port"),
+            ("&left=x", "left"),
+            ("&event=gone", "event"),
+            ("&compact=yes", "compact"),
+            ("&numwant=", "numwant"),
+            ("&peer_id=short", "peer_id"),
+            ("&peer_id=%", "peer_id"),
+            ("&info_hash=aaaaaaaaaaaaaaaaaaaa", "info_hash"),
+        ] {
+            let query = with(rest);
+            let Err(Error::Parameter { name: named, .. }) = parse(&query) else { panic!("{rest} passed") };
+            assert_eq!(named, name, "{rest}");
+        }
+        assert!(parse(&format!("info_hash=%12&{LEAST}")).is_err());
+    }
+
+    #[test]
+    fn requests_are_read_as_they_were_written() {
+        let full = AnnounceRequest {
+            uploaded: u64::MAX,
+            downloaded: 1,
+            left: Some(0),
+            event: AnnounceEvent::Completed,
+            want: Some(0),
+            compact: Some(false),
+            no_peer_id: true,
+            ip: Some([0, 0, 0, 0, 0, 0, 0, 1].into()),
+            ipv4: "192.0.2.1:1".parse().ok(),
+            ipv6: "[2001:db8::1]:2".parse().ok(),
+            ..AnnounceRequest::new(InfoHash::new(*b"&=%+ #\x00\xff/?abcdefghij"), PeerId::new([b'&'; 20]), 80)
+        };
+        let least = AnnounceRequest::new(InfoHash::default(), PeerId::default(), 1);
+        for request in [full, least, AnnounceRequest { paused: true, ..least }] {
+            let mut query = Vec::new();
+            request.write(&mut query);
+            assert_eq!(AnnounceRequest::parse(&query), Ok(request));
+        }
+    }
+
+    #[test]
+    fn a_scrape_is_about_many_torrents_or_all() {
+        let hashes = [1, 2, 0xff].map(|n| InfoHash::new([n; 20]));
+        let mut query = Vec::new();
+        ScrapeRequest::write(hashes, &mut query);
+        assert_eq!(ScrapeRequest::parse(&query).unwrap().info_hashes().collect::<Vec<_>>(), hashes);
+        assert_eq!(ScrapeRequest::parse(b"").unwrap().info_hashes().count(), 0);
+        assert!(ScrapeRequest::parse(b"info_hash=short").is_err());
+    }
+}
