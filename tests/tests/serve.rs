@@ -3,13 +3,18 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
-    sync::Arc,
+    num::NonZero,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use swarmkeep::{
-    AnnounceEvent, Endpoint, Family, HashKey, InfoHash, PeerId, RepositoryConfig, TorrentRepository,
+    AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, HashKey, Immediate, InfoHash, PeerId,
+    RepositoryConfig, TorrentRepository,
     catalog::{self, Repository},
 };
 use swarmkeep_tracker::{Config, Server};
@@ -133,6 +138,121 @@ fn stopping_answers_what_has_been_received_and_takes_less_than_a_second() {
     }
 }
 
+#[test]
+fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store() {
+    let config = config().udp_workers(NonZero::new(4).expect("4"));
+    let server = Server::bind(&config, build("packed", Duration::from_secs(2700))).expect("loopback");
+    let tracker = Tracker::of(server);
+    for &address in &tracker.addresses {
+        for n in 1..=64 {
+            // The id that one thread issues is good for all.
+            let id = Client::of(address).connect();
+            let (counts, _) = Client::of(address).announce(AnnounceRequest {
+                port: 1000 + n,
+                info_hash: hash(address),
+                ..announce(id)
+            });
+            assert_eq!(counts.leechers, n.into(), "{address}");
+        }
+    }
+}
+
+#[test]
+fn a_second_tracker_at_the_same_address_is_refused() {
+    let tracker = Tracker::over(build("packed", Duration::from_secs(2700)));
+    for &address in &tracker.addresses {
+        let second = Server::bind(&Config::new().udp(address), build("packed", Duration::from_secs(2700)));
+        let error = second.expect_err("the port is taken").to_string();
+        assert!(error.starts_with(&format!("cannot listen on udp {address}")), "{error}");
+    }
+}
+
+#[test]
+fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_order() {
+    let tracker = Tracker::over(slow(Duration::from_millis(300)));
+    let address = tracker.addresses[0];
+    let mut client = Client::of(address);
+    let id = client.connect();
+    let asked = Instant::now();
+    client.send(&bytes_of(AnnounceRequest { transaction_id: TransactionId(77), ..announce(id) }));
+    for _ in 0..10 {
+        client.connect();
+    }
+    assert!(asked.elapsed() < Duration::from_millis(250), "{:?}", asked.elapsed());
+    let answer = client.receive();
+    assert!(asked.elapsed() >= Duration::from_millis(300), "{:?}", asked.elapsed());
+    assert_eq!(Response::parse(&answer, Family::V4).expect("a response").transaction_id(), TransactionId(77));
+}
+
+#[test]
+fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers() {
+    let one = config().udp_workers(NonZero::<usize>::MIN);
+    let tracker = Tracker::of(Server::bind(&one, slow(Duration::from_millis(500))).expect("loopback"));
+    let address = tracker.addresses[0];
+    let (client, mut neighbour) = (Client::of(address), Client::of(address));
+    let id = neighbour.connect();
+    for _ in 0..200 {
+        client.send(&bytes_of(announce(id)));
+        // Once it has an answer, the announce has been taken: each is a batch of its own.
+        neighbour.connect();
+    }
+    client.socket.set_nonblocking(true).expect("a socket");
+    let (mut refused, mut answer) = (0, [0; 2048]);
+    while let Ok(len) = client.socket.recv(&mut answer) {
+        assert_eq!(error_in(&answer[..len]), "the tracker is overloaded; try again later");
+        refused += 1;
+    }
+    assert!(refused > 50, "{refused}");
+    thread::sleep(Duration::from_millis(1200));
+    assert_eq!(neighbour.announce(announce(id)).0.leechers, 1);
+}
+
+#[test]
+fn stopping_waits_for_what_a_slow_store_owes() {
+    let tracker = Tracker::over(slow(Duration::from_millis(150)));
+    let mut client = Client::of(tracker.addresses[0]);
+    let id = client.connect();
+    client.send(&bytes_of(announce(id)));
+    thread::sleep(Duration::from_millis(20));
+    let asked = Instant::now();
+    drop(tracker);
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(matches!(Response::parse(&client.receive(), Family::V4), Ok(Response::Announce(_))));
+}
+
+#[test]
+fn one_family_under_flood_does_not_starve_the_other() {
+    let server = Server::bind(
+        &config().udp_workers(NonZero::<usize>::MIN),
+        build("packed", Duration::from_secs(2700)),
+    );
+    let tracker = Tracker::of(server.expect("loopback"));
+    let [flooded, quiet] = tracker.addresses[..] else { panic!("two addresses") };
+    let (sent, enough) = (AtomicU64::new(0), AtomicBool::new(false));
+    let slowest = thread::scope(|scope| {
+        scope.spawn(|| {
+            let client = Client::of(flooded);
+            client.socket.set_nonblocking(true).expect("a socket");
+            let mut packet = [0; ConnectRequest::LEN];
+            ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
+            while !enough.load(Relaxed) {
+                sent.fetch_add(client.socket.send(&packet).is_ok().into(), Relaxed);
+            }
+        });
+        let mut client = Client::of(quiet);
+        let mut times = Vec::new();
+        while sent.load(Relaxed) < 50_000 {
+            let asked = Instant::now();
+            client.connect();
+            times.push(asked.elapsed());
+        }
+        enough.store(true, Relaxed);
+        times.sort();
+        times[times.len() * 95 / 100]
+    });
+    assert!(slowest < Duration::from_millis(100), "{slowest:?} for 95 of 100");
+}
+
 /// A tracker at work on two loopback sockets, IPv4 first, until this is dropped.
 struct Tracker {
     addresses: Vec<SocketAddr>,
@@ -142,7 +262,10 @@ struct Tracker {
 
 impl Tracker {
     fn over(repository: Repository) -> Self {
-        let server = Server::bind(&config(), repository).expect("loopback");
+        Self::of(Server::bind(&config(), repository).expect("loopback"))
+    }
+
+    fn of(server: Server) -> Self {
         let addresses = server.udp_addresses().expect("bound");
         let (stop, stopped) = oneshot::channel();
         let thread = thread::spawn(move || runtime().block_on(server.run(async { drop(stopped.await) })));
@@ -183,6 +306,33 @@ fn packed_and_its_tracker(lifetime: Duration) -> (Arc<dyn TorrentRepository>, Tr
     (Arc::clone(&store), Tracker::over(Repository::Sync(store)))
 }
 
+/// Does what it is asked after so much time.
+#[derive(Debug)]
+struct Slow<R>(R, Duration);
+
+macro_rules! slowly {
+    (@plain $this:ident, $method:ident) => { $this.0.$method() };
+    ($this:ident, $method:ident $(, $argument:ident)*) => {
+        Box::pin(async move {
+            tokio::time::sleep($this.1).await;
+            $this.0.$method($($argument),*).await
+        })
+    };
+}
+swarmkeep::async_repository! { [R: AsyncTorrentRepository] Slow<R>, slowly }
+
+fn slow(answers_after: Duration) -> Repository {
+    let Repository::Sync(store) = build("packed", Duration::from_secs(2700)) else {
+        panic!("packed does not wait")
+    };
+    Repository::Async(Arc::new(Slow(Immediate(store), answers_after)))
+}
+
+/// A swarm for each address.
+fn hash(address: SocketAddr) -> InfoHash {
+    InfoHash::new([address.is_ipv4().into(); 20])
+}
+
 /// The other end.
 struct Client {
     socket: UdpSocket,
@@ -203,7 +353,7 @@ impl Client {
         Self { socket, family, transaction_id: 0 }
     }
 
-    fn send(&mut self, packet: &[u8]) {
+    fn send(&self, packet: &[u8]) {
         assert_eq!(self.socket.send(packet).expect("it fits"), packet.len());
     }
 

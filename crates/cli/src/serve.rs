@@ -1,6 +1,6 @@
 //! `swarmkeep serve`: a UDP tracker over any store of the catalog.
 
-use std::{error::Error, io, net::SocketAddr, time::Duration};
+use std::{error::Error, io, net::SocketAddr, num::NonZero, time::Duration};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use swarmkeep::{
@@ -17,6 +17,10 @@ pub(crate) struct Args {
     /// Address and port to listen on over UDP; may be repeated [default: 0.0.0.0:6969 and, where there is IPv6, [::]:6969]
     #[arg(long, value_name = "ADDR")]
     udp: Vec<SocketAddr>,
+
+    /// How many threads answer over UDP, each with sockets of its own [default: one a core]
+    #[arg(long, value_name = "N")]
+    workers: Option<NonZero<usize>>,
 
     /// Which store keeps the swarms.
     #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository())]
@@ -47,7 +51,7 @@ pub(crate) struct Args {
 
 /// Serves until it is told to stop.
 pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
-    let Args { udp, repository, lifetime, interval, keep_downloads, log } = args;
+    let Args { udp, workers, repository, lifetime, interval, keep_downloads, log } = args;
     tracing_subscriber::fmt().with_max_level(log).with_writer(io::stderr).init();
     if interval >= lifetime {
         crate::refuse(format!(
@@ -63,6 +67,7 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let sweep_period = Duration::from_secs(lifetime.div_ceil(10).into());
     let config = Config::new().interval_secs(interval).retention(retention).sweep_period(sweep_period);
     let config = udp.into_iter().fold(config, Config::udp);
+    let config = workers.into_iter().fold(config, Config::udp_workers);
 
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         // Before anyone can read that we listen and then tell us to stop.

@@ -121,8 +121,28 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone)]
 pub struct Immediate<R>(pub R);
 
-/// Implements the trait, each method by one call of a macro: `$call!(self, method, arguments…)`, or `$call!(@plain self, method)`
-/// where nothing is awaited.
+/// Implements [`AsyncTorrentRepository`] for wrappers and the like, each method by one call of a macro of yours:
+/// `call!(self, method, arguments…)`, or `call!(@plain self, method)` where nothing is awaited.
+///
+/// ```
+/// use swarmkeep::{AsyncTorrentRepository, async_repository};
+///
+/// #[derive(Debug)]
+/// struct Logged<R>(R);
+///
+/// macro_rules! log {
+///     (@plain $this:ident, $method:ident) => { $this.0.$method() };
+///     ($this:ident, $method:ident $(, $argument:ident)*) => {
+///         Box::pin(async move {
+///             let answer = $this.0.$method($($argument),*).await;
+///             eprintln!("{} has answered: {}", stringify!($method), answer.is_ok());
+///             answer
+///         })
+///     };
+/// }
+/// async_repository! { [R: AsyncTorrentRepository] Logged<R>, log }
+/// ```
+#[macro_export]
 macro_rules! async_repository {
     ([$($generics:tt)*] $target:ty, $call:ident) => {
         impl<$($generics)*> $crate::AsyncTorrentRepository for $target {
@@ -220,8 +240,6 @@ macro_rules! async_repository {
         }
     };
 }
-pub(crate) use async_repository;
-
 macro_rules! at_once {
     (@plain $this:ident, $method:ident) => { $this.0.$method() };
     ($this:ident, $method:ident $(, $argument:ident)*) => {

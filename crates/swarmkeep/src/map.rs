@@ -18,8 +18,7 @@ use std::{
 use crate::{
     Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, ConfigError, Cursor, InfoHash,
     MemoryUse, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request, Restored, Retention,
-    SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
-    asynchronous::async_repository,
+    SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals, async_repository,
     forward_repository,
     lock::{Blocks, Lock, LockFamily},
     swarm::RecordSwarm,

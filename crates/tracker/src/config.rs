@@ -1,6 +1,6 @@
 //! How a tracker is set up.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, num::NonZero, time::Duration};
 
 use swarmkeep::Retention;
 
@@ -8,6 +8,7 @@ use swarmkeep::Retention;
 #[derive(Debug, Clone)]
 pub struct Config {
     pub(crate) udp: Vec<SocketAddr>,
+    pub(crate) udp_workers: Option<NonZero<usize>>,
     pub(crate) interval_secs: u32,
     pub(crate) default_want: usize,
     pub(crate) most_want: usize,
@@ -24,6 +25,7 @@ impl Config {
     pub const fn new() -> Self {
         Self {
             udp: Vec::new(),
+            udp_workers: None,
             interval_secs: 30 * 60,
             default_want: 50,
             most_want: 200,
@@ -37,6 +39,13 @@ impl Config {
     #[must_use]
     pub fn udp(mut self, address: SocketAddr) -> Self {
         self.udp.push(address);
+        self
+    }
+
+    /// Sets how many threads answer over UDP, each with sockets of its own; as many as the machine has cores without this.
+    #[must_use]
+    pub const fn udp_workers(mut self, threads: NonZero<usize>) -> Self {
+        self.udp_workers = Some(threads);
         self
     }
 

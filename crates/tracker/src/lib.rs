@@ -1,8 +1,8 @@
 //! A BitTorrent tracker around any [`Repository`](swarmkeep::catalog::Repository).
 //!
-//! Three parts that know nothing of each other: the [`Server`] receives and sends, the [`Handler`] turns the bytes of a
-//! request into those of its answer, and the repository keeps the swarms. [`ConnectionIds`] tells who receives at the
-//! address that a packet claims to come from.
+//! Three parts that know nothing of each other: the [`Server`] receives and sends, the [`Handler`] turns a [`Batch`] of requests
+//! into their answers, and the repository keeps the swarms. [`ConnectionIds`] tells who receives at the address that a packet
+//! claims to come from.
 //!
 //! ```no_run
 //! use swarmkeep::{HashKey, RepositoryConfig, catalog};
@@ -17,18 +17,17 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod clock;
 mod config;
-mod connection;
-mod handler;
 mod server;
 mod sweep;
+mod udp;
 
 use std::{io, net::SocketAddr};
 
 pub use config::Config;
-pub use connection::ConnectionIds;
-pub use handler::{AnswerBuffer, Handler, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 pub use server::Server;
+pub use udp::{AnswerBuffer, Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 
 /// Why a tracker did not start.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +43,9 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// There was no pipe, by which threads are told to stop.
+    #[error("no pipe from the operating system: {0}; let this process open more files")]
+    NoPipe(io::Error),
     /// The operating system gave no randomness.
     #[error(
         "no randomness from the operating system, which connection ids and the selection of peers need: {0}"

@@ -1,34 +1,37 @@
-//! Sockets, a clock and tasks around a [`Handler`].
+//! Sockets, threads and tasks around a store.
 
 use std::{
-    io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    io::{self, PipeReader, PipeWriter},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    num::NonZero,
     sync::Arc,
-    time::{Duration, SystemTime},
+    thread,
+    time::Duration,
 };
 
 use rand::{
-    Rng, SeedableRng,
+    SeedableRng,
     rngs::{StdRng, SysRng},
 };
-use socket2::{Domain, Socket, Type};
-use swarmkeep::{RandCore, Timestamp, catalog::Repository};
-use tokio::{
-    net::UdpSocket,
-    sync::watch,
-    task::JoinSet,
-    time::{Instant, sleep, timeout},
-};
-use tracing::{debug, warn};
+use swarmkeep::{RandCore, catalog::Repository};
+use tokio::{runtime::Handle, task::JoinSet, time::timeout};
+use tracing::warn;
 
-use crate::{AnswerBuffer, Config, ConnectionIds, Error, Handler, sweep::sweep_for_ever};
+use crate::{
+    Config, Error,
+    clock::now,
+    sweep::sweep_for_ever,
+    udp::{self, Answers, ConnectionIds, Handler, Later, Worker},
+};
 
 /// A tracker that listens.
 #[derive(Debug)]
 pub struct Server {
-    sockets: Vec<std::net::UdpSocket>,
+    /// For each address, one socket for each thread.
+    udp: Vec<Vec<UdpSocket>>,
+    /// Closing the other end tells threads to stop.
+    stopping: (PipeReader, PipeWriter),
     repository: Repository,
-    handler: Handler,
     rng: StdRng,
     config: Config,
 }
@@ -37,18 +40,20 @@ impl Server {
     /// Opens the sockets. Requests wait in them until [`run`](Self::run).
     ///
     /// # Errors
-    /// [`Error::Bind`], or [`Error::NoEntropy`].
+    /// [`Error::Bind`], [`Error::NoPipe`], or [`Error::NoEntropy`].
     pub fn bind(config: &Config, repository: Repository) -> Result<Self, Error> {
-        let sockets = if config.udp.is_empty() {
-            on_every_interface()?
+        let workers = config
+            .udp_workers
+            .unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN));
+        let bind = |address| udp::bind(address, workers).map_err(|source| Error::Bind { address, source });
+        let udp = if config.udp.is_empty() {
+            on_every_interface(bind)?
         } else {
-            config.udp.iter().map(|&address| open(address)).collect::<Result<_, _>>()?
+            config.udp.iter().map(|&address| bind(address)).collect::<Result<_, _>>()?
         };
-        let mut rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
-        let mut key = [0; 16];
-        rng.fill_bytes(&mut key);
-        let handler = Handler::new(repository.clone(), ConnectionIds::new(key), config);
-        Ok(Self { sockets, repository, handler, rng, config: config.clone() })
+        let rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
+        let stopping = io::pipe().map_err(Error::NoPipe)?;
+        Ok(Self { udp, stopping, repository, rng, config: config.clone() })
     }
 
     /// The addresses it listens on over UDP; a port that was given as 0 is the real one here.
@@ -56,38 +61,46 @@ impl Server {
     /// # Errors
     /// What the operating system says.
     pub fn udp_addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        self.sockets.iter().map(std::net::UdpSocket::local_addr).collect()
+        self.udp.iter().map(|sockets| sockets[0].local_addr()).collect()
     }
 
     /// Answers requests until `stop` is ready, then what has been received by then. Takes half a second at most to stop.
     ///
     /// # Panics
-    /// Outside a tokio runtime with I/O and time, and with whatever a task of the server has panicked with.
-    pub async fn run(mut self, stop: impl Future<Output = ()>) {
-        let handler = Arc::new(self.handler);
-        let (stopping, stopped) = watch::channel(());
+    /// Outside a tokio runtime with time, and with whatever a thread or task of the server has panicked with.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let Self { udp, stopping: (stopped, stopping), repository, mut rng, config } = self;
+        let stopped = Arc::new(stopped);
+        let ids = ConnectionIds::new(now(), &mut RandCore(&mut rng));
+        let handler = Arc::new(Handler::new(ids, &config));
         let mut tasks = JoinSet::new();
-        for socket in self.sockets {
-            let socket = UdpSocket::from_std(socket).expect("`open` makes sockets that tokio takes");
-            let rng = RandCore(StdRng::from_rng(&mut self.rng));
-            let receiver = Receiver { socket, handler: Arc::clone(&handler), rng, answer: [0; _] };
-            tasks.spawn(receiver.run(stopped.clone()));
+        for sockets in by_worker(udp) {
+            let answers = match &repository {
+                Repository::Sync(_) => Answers::AtOnce(repository.clone()),
+                Repository::Async(_) => {
+                    Answers::Later(Later::new(Handle::current(), repository.clone(), Arc::clone(&handler)))
+                }
+            };
+            let rng = RandCore(StdRng::from_rng(&mut rng));
+            let worker = Worker { sockets, handler: Arc::clone(&handler), answers, rng };
+            let stopped = Arc::clone(&stopped);
+            tasks.spawn_blocking(move || worker.run(&stopped));
         }
-        let Config { retention, sweep_period, .. } = self.config;
+        let Config { retention, sweep_period, .. } = config;
 
-        // No task ends before it is told to, so one that does has panicked, and going on without it would be a tracker
-        // that does not answer and does not say why.
+        // Nothing ends before it is told to, so what does has panicked, and going on without it would be a tracker that
+        // does not answer and does not say why.
         let ended = tokio::select! {
             () = stop => None,
             ended = tasks.join_next() => ended,
-            never = sweep_for_ever(self.repository, retention, sweep_period, now) => match never {},
+            never = sweep_for_ever(repository, retention, sweep_period, now) => match never {},
         };
+        drop(stopping);
         if let Some(Err(error)) = ended
             && let Ok(panic) = error.try_into_panic()
         {
             std::panic::resume_unwind(panic);
         }
-        drop(stopping);
         if timeout(LONGEST_STOP, tasks.join_all()).await.is_err() {
             warn!("stopped with requests unanswered");
         }
@@ -95,86 +108,20 @@ impl Server {
 }
 
 /// How long stopping may take: half of it for what is in the sockets, half for what an asynchronous store still owes.
-const LONGEST_STOP: Duration = Duration::from_millis(500);
+const LONGEST_STOP: Duration = Duration::from_millis(600);
 
-/// After how long without a request a socket counts as empty.
-const QUIET: Duration = Duration::from_millis(10);
-
-/// How long to wait after the system has refused to receive, so that a lasting error does not take a core.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
-
-/// The longest request that is looked at in full: a scrape of 74 info hashes, or an announce with options, fits. The rest of
-/// a longer datagram is lost, and only options can be there.
-const LONGEST_REQUEST: usize = 2048;
-
-/// One socket and what it takes to answer its requests.
-struct Receiver {
-    socket: UdpSocket,
-    handler: Arc<Handler>,
-    rng: RandCore<StdRng>,
-    answer: AnswerBuffer,
-}
-
-impl Receiver {
-    async fn run(mut self, mut stopped: watch::Receiver<()>) {
-        let mut packet = [0; LONGEST_REQUEST];
-        loop {
-            let received = tokio::select! {
-                received = self.socket.recv_from(&mut packet) => received,
-                _ = stopped.changed() => break,
-            };
-            match received {
-                Ok((len, source)) => self.answer(&packet[..len], source).await,
-                Err(error) => {
-                    warn!(%error, "cannot receive");
-                    sleep(PAUSE_AFTER_ERROR).await;
-                }
-            }
-        }
-        // What has been received by now deserves its answer; `try_recv_from` would see only what the reactor has heard of.
-        let enough = Instant::now() + LONGEST_STOP / 2;
-        while Instant::now() < enough
-            && let Ok(Ok((len, source))) = timeout(QUIET, self.socket.recv_from(&mut packet)).await
-        {
-            self.answer(&packet[..len], source).await;
-        }
-    }
-
-    async fn answer(&mut self, packet: &[u8], source: SocketAddr) {
-        let Self { socket, handler, rng, answer } = self;
-        if let Some(len) = handler.answer(packet, source, now(), rng, answer).await
-            && let Err(error) = socket.send_to(&answer[..len], source).await
-        {
-            debug!(%source, %error, "cannot send");
-        }
-    }
+/// Each thread's sockets, from each address's.
+fn by_worker(udp: Vec<Vec<UdpSocket>>) -> impl Iterator<Item = Vec<Arc<UdpSocket>>> {
+    let mut addresses: Vec<_> = udp.into_iter().map(Vec::into_iter).collect();
+    std::iter::from_fn(move || addresses.iter_mut().map(|sockets| sockets.next().map(Arc::new)).collect())
 }
 
 /// IPv4 and, where the machine has it, IPv6.
-fn on_every_interface() -> Result<Vec<std::net::UdpSocket>, Error> {
-    let mut sockets = vec![open((Ipv4Addr::UNSPECIFIED, Config::PORT).into())?];
-    match open((Ipv6Addr::UNSPECIFIED, Config::PORT).into()) {
+fn on_every_interface<S>(bind: impl Fn(SocketAddr) -> Result<S, Error>) -> Result<Vec<S>, Error> {
+    let mut sockets = vec![bind((Ipv4Addr::UNSPECIFIED, Config::PORT).into())?];
+    match bind((Ipv6Addr::UNSPECIFIED, Config::PORT).into()) {
         Ok(socket) => sockets.push(socket),
         Err(error) => warn!(%error, "serving over IPv4 only"),
     }
     Ok(sockets)
-}
-
-/// A socket for one family: an IPv6 one leaves IPv4 to its neighbour.
-fn open(address: SocketAddr) -> Result<std::net::UdpSocket, Error> {
-    let open = || {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        Ok(socket.into())
-    };
-    open().map_err(|source| Error::Bind { address, source })
-}
-
-fn now() -> Timestamp {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Timestamp::from_secs(since_epoch.map_or(0, |elapsed| elapsed.as_secs()))
 }

@@ -10,14 +10,13 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use swarmkeep::{Family, HashKey, RepositoryConfig, SplitMix64, Timestamp, catalog};
-use swarmkeep_tracker::{Config, ConnectionIds, Handler, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
+use swarmkeep_tracker::{Batch, Config, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 use swarmkeep_tracker_protocol::{
     Error,
     udp::{ConnectResponse, ConnectionId, Request, Response, TransactionId},
 };
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
-const CONNECTION_KEY: [u8; 16] = [7; 16];
 
 fuzz_target!(|packet: &[u8]| {
     let request = Request::parse(packet);
@@ -38,7 +37,7 @@ fuzz_target!(|packet: &[u8]| {
         if let Some((_, rest)) = packet.split_first_chunk::<8>()
             && !matches!(request, Ok(Request::Connect(_)))
         {
-            let ConnectionId(good) = ConnectionIds::new(CONNECTION_KEY).issue(source.ip(), NOW);
+            let ConnectionId(good) = connection_ids().issue(source.ip());
             assert_answered(&[&good.to_be_bytes(), rest].concat(), source);
         }
     }
@@ -48,29 +47,32 @@ fuzz_target!(|packet: &[u8]| {
 fn assert_answered(packet: &[u8], source: SocketAddr) {
     let config = RepositoryConfig::new(HashKey::from_bytes([9; 16])).shards(1);
     let store = catalog::find("packed").unwrap().build(&config).unwrap();
-    let ids = ConnectionIds::new(CONNECTION_KEY);
-    let handler = Handler::new(store, ids.clone(), &Config::new());
-    let (mut rng, mut out) = (SplitMix64::new(1), [0; LONGEST_ANSWER_V4]);
-    let len = {
-        let answer = pin!(handler.answer(packet, source, NOW, &mut rng, &mut out));
-        match answer.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(len) => len,
-            Poll::Pending => panic!("a synchronous store answers at once"),
-        }
-    };
+    let mut rng = SplitMix64::new(1);
+    let handler = Handler::new(ConnectionIds::new(NOW, &mut rng), &Config::new());
+    let mut batch = Batch::new();
+    batch.push(packet, source);
+    if handler.admit(&mut batch, NOW, &mut rng) {
+        let finished = pin!(handler.finish(&store, &mut batch, NOW, &mut rng));
+        assert_eq!(finished.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()));
+    }
+    let answer = batch.answers().next().map(|(answer, to)| {
+        assert_eq!(to, source);
+        answer
+    });
     let request = Request::parse(packet);
     let deserved = matches!(request, Ok(_) | Err(Error::Field(_)));
-    assert_eq!(len.is_some(), deserved, "{request:?}");
-    let Some(len) = len else { return };
+    assert_eq!(answer.is_some(), deserved, "{request:?}");
+    let Some(answer) = answer else { return };
+    let len = answer.len();
 
     let id = ConnectionId(u64::from_be_bytes(*packet.first_chunk().expect("a request")));
-    let connected = ids.recognise(id, source.ip(), NOW);
+    let connected = connection_ids().recognise(id, source.ip());
 
     let (family, longest) =
         if source.is_ipv4() { (Family::V4, LONGEST_ANSWER_V4) } else { (Family::V6, LONGEST_ANSWER_V6) };
     assert!(len <= longest);
     assert!(connected || len <= packet.len(), "more than was sent, to who knows whom");
-    let response = Response::parse(&out[..len], family).expect("a response");
+    let response = Response::parse(answer, family).expect("a response");
     assert_eq!(
         response.transaction_id(),
         TransactionId(u32::from_be_bytes(*packet[12..].first_chunk().unwrap()))
@@ -88,6 +90,12 @@ fn assert_answered(packet: &[u8], source: SocketAddr) {
         (Err(_), Response::Error(_)) => {}
         mismatch => panic!("{mismatch:?}"),
     }
+}
+
+/// The connection ids of every tracker here: their keys are the first random numbers.
+fn connection_ids() -> IdsAt {
+    let mut rng = SplitMix64::new(1);
+    ConnectionIds::new(NOW, &mut rng).at(NOW, &mut rng)
 }
 
 /// What has been read is written, and read as the same.

@@ -1,30 +1,26 @@
-//! From the bytes of a request to those of its answer, without a socket and without a clock.
+//! From the bytes of requests to those of their answers, without a socket and without a clock.
 
 use std::net::SocketAddr;
 
+use arrayvec::ArrayVec;
 use swarmkeep::{
-    Announce, Announced, Endpoint, Family, InfoHash, PeerBuffer, Random, SwarmStats, Timestamp, Unavailable,
-    catalog::Repository,
+    Announce, Announced, Endpoint, Family, PeerBuffer, Random, Request as StoreRequest, SwarmStats,
+    Timestamp, Unavailable, catalog::Repository,
 };
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
     udp::{
-        AnnounceRequest, AnnounceResponseHeader, ConnectResponse, ConnectionId, ErrorResponse, Header,
+        AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse, ErrorResponse, Header,
         Request, ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
     },
 };
 use tracing::{debug, warn};
 
-use crate::{Config, ConnectionIds};
-
-/// The most bytes of an answer over IPv4: what a link of 1,492 bytes (PPPoE) carries whole, with room for a tunnel.
-pub const LONGEST_ANSWER_V4: usize = 1452;
-
-/// The most bytes of an answer over IPv6: below the 1,280 that every link carries whole (RFC 8200).
-pub const LONGEST_ANSWER_V6: usize = 1200;
-
-/// Room for any answer.
-pub type AnswerBuffer = [u8; LONGEST_ANSWER_V4];
+use super::{
+    AnswerBuffer, Batch, ConnectionIds, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,
+    batch::{Exchange, State},
+};
+use crate::Config;
 
 /// What someone is told whose connection id is stale or forged. Anyone can write any source address on a packet, so this
 /// must not be longer than the shortest request that it can answer.
@@ -32,13 +28,12 @@ const NOT_CONNECTED: &str = "invalid connection id";
 const _: () = assert!(ErrorResponse::len_with(NOT_CONNECTED.len()) <= ScrapeRequest::LEAST);
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 
-/// Answers requests from a repository.
+/// Answers batches of requests, in two steps: [`admit`](Self::admit) answers what needs no store, [`finish`](Self::finish) the rest.
 ///
 /// Sources that have not shown a good connection id get nothing larger than they sent. Packets that are no requests of
 /// BEP 15 (too short, of an unknown action) get no answer at all.
 #[derive(Debug)]
 pub struct Handler {
-    repository: Repository,
     connection_ids: ConnectionIds,
     interval_secs: u32,
     default_want: usize,
@@ -46,88 +41,103 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// Answers from `repository`, as `config` says.
-    pub fn new(repository: Repository, connection_ids: ConnectionIds, config: &Config) -> Self {
+    /// Answers as `config` says, those who show good connection ids.
+    pub fn new(connection_ids: ConnectionIds, config: &Config) -> Self {
         let &Config { interval_secs, default_want, most_want, .. } = config;
-        Self { repository, connection_ids, interval_secs, default_want, most_want }
+        Self { connection_ids, interval_secs, default_want, most_want }
     }
 
-    /// Answers the `packet` that came from `source`: writes the answer into `out` and says how long it is, or `None` if
-    /// there is nothing to send.
+    /// Looks at every request of `batch`, answers those that need no store, and says whether there are others.
+    pub fn admit(&self, batch: &mut Batch, now: Timestamp, rng: &mut dyn Random) -> bool {
+        let ids = self.connection_ids.at(now, rng);
+        let Batch { packets, answers, exchanges } = batch;
+        let mut wait = false;
+        for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
+            let Exchange { source, received, ref mut state } = *exchange;
+            *state = match self.understand(&ids, &packet[..received], source) {
+                Understood::Connect(response) => {
+                    let answer = answer.first_chunk_mut().expect("a connect response fits");
+                    response.write(answer);
+                    State::Answered(answer.len())
+                }
+                Understood::Announce(transaction_id, announce) => State::Announce(transaction_id, announce),
+                Understood::Scrape(transaction_id) => State::Scrape(transaction_id),
+                Understood::Refused(transaction_id, reason) => {
+                    debug!(%source, %reason, "refused");
+                    reason.write(transaction_id, answer)
+                }
+                Understood::Nothing => State::Ignored,
+            };
+            wait |= matches!(state, State::Announce(..) | State::Scrape(_));
+        }
+        wait
+    }
+
+    /// Answers what waits for the store: announces, all at once, then scrapes.
     ///
     /// With a synchronous repository the future is ready at its first poll.
-    pub async fn answer(
+    pub async fn finish(
         &self,
-        packet: &[u8],
-        source: SocketAddr,
+        repository: &Repository,
+        batch: &mut Batch,
         now: Timestamp,
         rng: &mut dyn Random,
-        out: &mut AnswerBuffer,
-    ) -> Option<usize> {
-        let source = SocketAddr::new(source.ip().to_canonical(), source.port());
-        let answered = match self.understand(packet, source, now) {
-            Ok(Understood::Connect(response)) => {
-                let out = out.first_chunk_mut().expect("a connect response fits");
-                response.write(out);
-                Ok(out.len())
+    ) {
+        self.announce(repository, batch, now, rng).await;
+        let Batch { packets, answers, exchanges } = batch;
+        for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
+            if let State::Scrape(transaction_id) = exchange.state
+                && let Ok(Request::Scrape(request)) = Request::parse(&packet[..exchange.received])
+            {
+                exchange.state = match scrape(repository, request, answer).await {
+                    Ok(len) => State::Answered(len),
+                    Err(unavailable) => Reason::from(unavailable).write(transaction_id, answer),
+                };
             }
-            Ok(Understood::Announce { transaction_id, announce }) => self
-                .announce(&announce, now, rng, transaction_id, out)
-                .await
-                .map_err(|unavailable| Refusal { transaction_id, reason: unavailable.into() }),
-            Ok(Understood::Scrape(request)) => self.scrape(request, out).await.map_err(|unavailable| {
-                Refusal { transaction_id: request.transaction_id, reason: unavailable.into() }
-            }),
-            Err(None) => return None,
-            Err(Some(refusal)) => Err(refusal),
-        };
-        Some(answered.unwrap_or_else(|Refusal { transaction_id, reason }| {
-            debug!(%source, %reason, "refused");
-            ErrorResponse { transaction_id, message: reason.to_string().as_bytes() }.write(out)
-        }))
+        }
+    }
+
+    /// Tells those who wait for the store to come again: it has more to do than it can.
+    pub fn turn_away(&self, batch: &mut Batch) {
+        for (exchange, answer) in batch.exchanges.iter_mut().zip(batch.answers.iter_mut()) {
+            if let State::Announce(transaction_id, _) | State::Scrape(transaction_id) = exchange.state {
+                exchange.state = Reason::Overloaded.write(transaction_id, answer);
+            }
+        }
     }
 
     /// What `packet` asks for, once its source has shown that it receives there; otherwise what to refuse it with, if
     /// anything.
-    fn understand<'p>(
-        &self,
-        packet: &'p [u8],
-        source: SocketAddr,
-        now: Timestamp,
-    ) -> Result<Understood<'p>, Option<Refusal>> {
-        let connected = |connection_id: ConnectionId, transaction_id: TransactionId| {
-            if self.connection_ids.recognise(connection_id, source.ip(), now) {
-                Ok(())
-            } else {
-                Err(Some(Refusal { transaction_id, reason: Reason::NotConnected }))
+    fn understand(&self, ids: &IdsAt, packet: &[u8], source: SocketAddr) -> Understood {
+        let (connection_id, transaction_id, understood) = match Request::parse(packet) {
+            Ok(Request::Connect(ConnectRequest { transaction_id })) => {
+                let connection_id = ids.issue(source.ip());
+                return Understood::Connect(ConnectResponse { transaction_id, connection_id });
             }
-        };
-        match Request::parse(packet) {
-            Ok(Request::Connect(request)) => Ok(Understood::Connect(ConnectResponse {
-                transaction_id: request.transaction_id,
-                connection_id: self.connection_ids.issue(source.ip(), now),
-            })),
             Ok(Request::Announce(request)) => {
-                let transaction_id = request.transaction_id;
-                connected(request.connection_id, transaction_id)?;
-                let announce = self
-                    .announce_of(&request, source)
-                    .map_err(|reason| Some(Refusal { transaction_id, reason: reason.into() }))?;
-                Ok(Understood::Announce { transaction_id, announce })
+                let understood = match self.announce_of(&request, source) {
+                    Ok(announce) => Understood::Announce(request.transaction_id, announce),
+                    Err(error) => Understood::Refused(request.transaction_id, error.into()),
+                };
+                (request.connection_id, request.transaction_id, understood)
             }
             Ok(Request::Scrape(request)) => {
-                connected(request.connection_id, request.transaction_id)?;
-                Ok(Understood::Scrape(request))
+                (request.connection_id, request.transaction_id, Understood::Scrape(request.transaction_id))
             }
-            Err(ProtocolError::Field(error)) => {
-                let Header { connection_id, transaction_id, .. } = Header::parse(packet).map_err(|_| None)?;
-                connected(connection_id, transaction_id)?;
-                Err(Some(Refusal { transaction_id, reason: error.into() }))
-            }
-            Err(error) => {
-                debug!(%source, %error, "ignored");
-                Err(None)
-            }
+            Err(error) => match (error, Header::parse(packet)) {
+                (ProtocolError::Field(error), Ok(Header { connection_id, transaction_id, .. })) => {
+                    (connection_id, transaction_id, Understood::Refused(transaction_id, error.into()))
+                }
+                (error, _) => {
+                    debug!(%source, %error, "ignored");
+                    return Understood::Nothing;
+                }
+            },
+        };
+        if ids.recognise(connection_id, source.ip()) {
+            understood
+        } else {
+            Understood::Refused(transaction_id, Reason::NotConnected)
         }
     }
 
@@ -146,62 +156,86 @@ impl Handler {
             .want(want))
     }
 
-    /// Announces, with the store writing the peers into the answer itself.
+    /// Announces, with the store writing the peers into the answers itself.
     async fn announce(
         &self,
-        announce: &Announce,
+        repository: &Repository,
+        batch: &mut Batch,
         now: Timestamp,
         rng: &mut dyn Random,
-        transaction_id: TransactionId,
-        out: &mut AnswerBuffer,
-    ) -> Result<usize, Unavailable> {
-        let family = announce.endpoint.family();
-        let longest = match family {
-            Family::V4 => LONGEST_ANSWER_V4,
-            Family::V6 => LONGEST_ANSWER_V6,
-        };
-        let (header, room) =
-            out[..longest].split_first_chunk_mut().expect("an answer is longer than its header");
-        let mut peers = PeerBuffer::of(family, room);
-        let Announced { stats, .. } = match &self.repository {
-            Repository::Sync(store) => store.announce(announce, now, rng, &mut peers),
-            Repository::Async(store) => store.announce(announce, now, rng, &mut peers).await?,
-        };
-        let len = AnnounceResponseHeader::LEN + peers.v4.as_bytes().len() + peers.v6.as_bytes().len();
-        let SwarmStats { complete: seeders, incomplete: leechers, .. } = stats;
-        AnnounceResponseHeader { transaction_id, interval: self.interval_secs, leechers, seeders }
-            .write(header);
-        Ok(len)
-    }
-
-    async fn scrape(&self, request: ScrapeRequest<'_>, out: &mut AnswerBuffer) -> Result<usize, Unavailable> {
-        let mut response = ScrapeResponseWriter::new(request.transaction_id, out);
-        for info_hash in request.info_hashes() {
-            let SwarmStats { complete, incomplete, downloaded } = self.stats(&info_hash).await?;
-            response.push(ScrapeStats { seeders: complete, completed: downloaded, leechers: incomplete });
+    ) {
+        let Batch { answers, exchanges, .. } = batch;
+        let mut places = ArrayVec::<usize, { Batch::MOST }>::new();
+        let mut requests = ArrayVec::<StoreRequest<'_>, { Batch::MOST }>::new();
+        for (place, (exchange, answer)) in exchanges.iter().zip(answers.iter_mut()).enumerate() {
+            if let State::Announce(_, announce) = &exchange.state {
+                let family = announce.endpoint.family();
+                let longest = match family {
+                    Family::V4 => LONGEST_ANSWER_V4,
+                    Family::V6 => LONGEST_ANSWER_V6,
+                };
+                let room = &mut answer[AnnounceResponseHeader::LEN..longest];
+                places.push(place);
+                requests.push(StoreRequest::new(*announce, PeerBuffer::of(family, room)));
+            }
         }
-        Ok(response.finish())
-    }
-
-    async fn stats(&self, info_hash: &InfoHash) -> Result<SwarmStats, Unavailable> {
-        match &self.repository {
-            Repository::Sync(store) => Ok(store.scrape(info_hash)),
-            Repository::Async(store) => store.scrape(info_hash).await,
+        if requests.is_empty() {
+            return;
+        }
+        let done = match repository {
+            Repository::Sync(store) => {
+                store.announce_batch(&mut requests, now, rng);
+                Ok(())
+            }
+            Repository::Async(store) => store.announce_batch(&mut requests, now, rng).await,
+        };
+        if let Err(unavailable) = done {
+            warn!(%unavailable);
+        }
+        let written = requests.into_iter().map(|StoreRequest { answer, peers, .. }| {
+            answer
+                .map(|Announced { stats, .. }| (stats, peers.v4.as_bytes().len() + peers.v6.as_bytes().len()))
+        });
+        let written: ArrayVec<_, { Batch::MOST }> = written.collect();
+        for (place, written) in places.into_iter().zip(written) {
+            let (Exchange { state, .. }, answer) = (&mut exchanges[place], &mut answers[place]);
+            let &mut State::Announce(transaction_id, _) = state else { unreachable!("noted as one above") };
+            *state = match written {
+                Some((SwarmStats { complete: seeders, incomplete: leechers, .. }, peers)) => {
+                    let header = answer.first_chunk_mut().expect("an answer is longer than its header");
+                    let interval = self.interval_secs;
+                    AnnounceResponseHeader { transaction_id, interval, leechers, seeders }.write(header);
+                    State::Answered(header.len() + peers)
+                }
+                None => Reason::Unavailable.write(transaction_id, answer),
+            };
         }
     }
 }
 
-/// A request that deserves an answer.
-enum Understood<'p> {
+async fn scrape(
+    repository: &Repository,
+    request: ScrapeRequest<'_>,
+    out: &mut AnswerBuffer,
+) -> Result<usize, Unavailable> {
+    let mut response = ScrapeResponseWriter::new(request.transaction_id, out);
+    for info_hash in request.info_hashes() {
+        let SwarmStats { complete, incomplete, downloaded } = match repository {
+            Repository::Sync(store) => store.scrape(&info_hash),
+            Repository::Async(store) => store.scrape(&info_hash).await?,
+        };
+        response.push(ScrapeStats { seeders: complete, completed: downloaded, leechers: incomplete });
+    }
+    Ok(response.finish())
+}
+
+/// What a packet is.
+enum Understood {
     Connect(ConnectResponse),
-    Announce { transaction_id: TransactionId, announce: Announce },
-    Scrape(ScrapeRequest<'p>),
-}
-
-/// A request that gets an error response.
-struct Refusal {
-    transaction_id: TransactionId,
-    reason: Reason,
+    Announce(TransactionId, Announce),
+    Scrape(TransactionId),
+    Refused(TransactionId, Reason),
+    Nothing,
 }
 
 /// The text of an error response. Only the first goes to sources that have not shown a good connection id.
@@ -213,6 +247,23 @@ enum Reason {
     Field(#[from] swarmkeep::bittorrent::Error),
     #[error("the tracker's store is not available; try again later")]
     Unavailable,
+    #[error("the tracker is overloaded; try again later")]
+    Overloaded,
+}
+
+impl Reason {
+    fn write(self, transaction_id: TransactionId, out: &mut AnswerBuffer) -> State {
+        let text;
+        let message = match self {
+            // The one that floods provoke takes no allocation.
+            Self::NotConnected => NOT_CONNECTED,
+            other => {
+                text = other.to_string();
+                &text
+            }
+        };
+        State::Answered(ErrorResponse { transaction_id, message: message.as_bytes() }.write(out))
+    }
 }
 
 impl From<Unavailable> for Reason {
@@ -227,13 +278,9 @@ impl From<Unavailable> for Reason {
 mod tests {
     use std::{net::IpAddr, net::Ipv4Addr, sync::Arc};
 
-    use swarmkeep::{AnnounceEvent, catalog};
-    use swarmkeep::{
-        Answer, AsyncTorrentRepository, Budget, Capabilities, Cursor, HashKey, LongestHold, MemoryUse,
-        PeerId, PeerRecord, Removed, RepositoryConfig, Restored, Retention, SplitMix64, SwarmSummary, Swept,
-        Totals,
-    };
-    use swarmkeep_tracker_protocol::udp::{AnnounceResponse, ConnectRequest, Response};
+    use swarmkeep::{AnnounceEvent, InfoHash, catalog};
+    use swarmkeep::{Capabilities, HashKey, LongestHold, PeerId, RepositoryConfig, SplitMix64};
+    use swarmkeep_tracker_protocol::udp::{AnnounceResponse, ConnectRequest, ConnectionId, Response};
 
     use super::*;
 
@@ -241,18 +288,21 @@ mod tests {
     const TRANSACTION: TransactionId = TransactionId(0xdead_beef);
     const HASH: InfoHash = InfoHash::new([0xaa; 20]);
 
-    /// A handler and a clock, as a client sees them.
+    /// A handler, a store and a clock, as a client sees them.
     struct Tracker {
         handler: Handler,
+        repository: Repository,
         now: Timestamp,
-        out: AnswerBuffer,
+        rng: SplitMix64,
+        batch: Batch,
     }
 
     impl Tracker {
         fn over(repository: Repository) -> Self {
-            let handler =
-                Handler::new(repository, ConnectionIds::new([7; 16]), &Config::new().interval_secs(1234));
-            Self { handler, now: NOW, out: [0; _] }
+            let mut rng = SplitMix64::new(1);
+            let ids = ConnectionIds::new(NOW, &mut rng);
+            let handler = Handler::new(ids, &Config::new().interval_secs(1234));
+            Self { handler, repository, now: NOW, rng, batch: Batch::new() }
         }
 
         fn named(name: &str) -> Self {
@@ -260,15 +310,25 @@ mod tests {
             Self::over(catalog::find(name).expect("in the catalog").build(&config).unwrap())
         }
 
-        /// What comes back for `packet`; the answer is within the bounds, whatever it is.
+        /// What comes back for `packet`.
+        fn send(&mut self, packet: &[u8], source: SocketAddr) -> Option<Vec<u8>> {
+            self.send_all(&[(packet, source)]).pop().map(|(answer, _)| answer)
+        }
+
+        /// What comes back for packets of one batch; all answers are within the bounds, whatever they are.
         #[tokio::main(flavor = "current_thread")]
-        async fn send(&mut self, packet: &[u8], source: SocketAddr) -> Option<Vec<u8>> {
-            let mut rng = SplitMix64::new(1);
-            let len = self.handler.answer(packet, source, self.now, &mut rng, &mut self.out).await?;
-            let longest =
-                if source.ip().to_canonical().is_ipv4() { LONGEST_ANSWER_V4 } else { LONGEST_ANSWER_V6 };
-            assert!(len <= longest);
-            Some(self.out[..len].to_vec())
+        async fn send_all(&mut self, packets: &[(&[u8], SocketAddr)]) -> Vec<(Vec<u8>, SocketAddr)> {
+            let Self { handler, repository, now, rng, batch } = self;
+            batch.clear();
+            packets.iter().for_each(|&(packet, source)| batch.push(packet, source));
+            if handler.admit(batch, *now, rng) {
+                handler.finish(repository, batch, *now, rng).await;
+            }
+            let answers: Vec<_> = batch.answers().map(|(answer, source)| (answer.to_vec(), source)).collect();
+            for (answer, source) in &answers {
+                assert!(answer.len() <= if source.is_ipv4() { LONGEST_ANSWER_V4 } else { LONGEST_ANSWER_V6 });
+            }
+            answers
         }
 
         fn connect(&mut self, source: SocketAddr) -> ConnectionId {
@@ -516,80 +576,64 @@ mod tests {
         assert_eq!(tracker.refusal(&scrape, source), text);
     }
 
+    #[test]
+    fn a_batch_of_everything_is_answered_as_one_by_one() {
+        for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
+            let (mut together, mut alone) = (Tracker::named(name), Tracker::named(name));
+            let sources: Vec<_> = (1..=Batch::MOST as u8).map(|n| at(&format!("192.0.2.{n}:9"))).collect();
+            let packets: Vec<_> = (sources.iter().enumerate())
+                .map(|(n, &source)| {
+                    let id = together.connect(source);
+                    assert_eq!(alone.connect(source), id);
+                    let mut packet = bytes_of(AnnounceRequest { port: 1000 + n as u16, ..request(id) });
+                    match n % 8 {
+                        3 => packet.truncate(50),
+                        4 => packet[0] ^= 1,
+                        5 => packet[97] = 0,
+                        6 => ConnectRequest { transaction_id: TRANSACTION }
+                            .write(packet.first_chunk_mut().unwrap()),
+                        7 => {
+                            packet.truncate(36);
+                            ScrapeRequest::new(id, TRANSACTION, &[[0xbb; 20]]).write(&mut packet);
+                        }
+                        _ => {}
+                    }
+                    (packet, source)
+                })
+                .collect();
+            let packets: Vec<_> = packets.iter().map(|(packet, source)| (&packet[..], *source)).collect();
+            let one_by_one: Vec<_> = (packets.iter())
+                .filter_map(|&(packet, source)| Some((alone.send(packet, source)?, source)))
+                .collect();
+            assert_eq!(one_by_one.len(), 28, "all but those cut short are answered");
+            assert_eq!(together.send_all(&packets), one_by_one, "{name}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_store_that_is_overloaded_is_told_so() {
+        let mut tracker = Tracker::named("packed");
+        let source = at("192.0.2.1:9");
+        let id = tracker.connect(source);
+        tracker.batch.clear();
+        tracker.batch.push(&bytes_of(request(id)), source);
+        assert!(tracker.handler.admit(&mut tracker.batch, NOW, &mut tracker.rng));
+        tracker.handler.turn_away(&mut tracker.batch);
+        let (answer, _) = tracker.batch.answers().next().expect("an answer");
+        let Ok(Response::Error(error)) = Response::parse(answer, Family::V4) else { panic!("{answer:?}") };
+        assert_eq!(error.message, b"the tracker is overloaded; try again later");
+    }
+
     /// Never answers with anything but [`Unavailable`].
     #[derive(Debug)]
     struct OutOfReach;
 
-    fn unavailable<'a, T: Send + 'a>() -> Answer<'a, T> {
-        Box::pin(std::future::ready(Err(Unavailable::new("the cable is cut"))))
+    macro_rules! unavailable {
+        (@plain $this:ident, capabilities) => { Capabilities::new(LongestHold::Visits(1)) };
+        ($this:ident, $method:ident $(, $argument:ident)*) => {{
+            $(let _ = $argument;)*
+            Box::pin(std::future::ready(Err(Unavailable::new("the cable is cut"))))
+        }};
     }
-
-    impl AsyncTorrentRepository for OutOfReach {
-        fn announce<'a>(
-            &'a self,
-            _: &'a Announce,
-            _: Timestamp,
-            _: &'a mut dyn Random,
-            _: &'a mut PeerBuffer<'_>,
-        ) -> Answer<'a, Announced> {
-            unavailable()
-        }
-        fn scrape<'a>(&'a self, _: &'a InfoHash) -> Answer<'a, SwarmStats> {
-            unavailable()
-        }
-        fn totals(&self) -> Answer<'_, Totals> {
-            unavailable()
-        }
-        fn walk<'a>(&'a self, _: Cursor, _: usize, _: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor> {
-            unavailable()
-        }
-        fn page<'a>(
-            &'a self,
-            _: Option<&'a InfoHash>,
-            _: usize,
-            _: &'a mut Vec<SwarmSummary>,
-        ) -> Answer<'a, ()> {
-            unavailable()
-        }
-        fn peers<'a>(
-            &'a self,
-            _: &'a InfoHash,
-            _: Cursor,
-            _: usize,
-            _: &'a mut Vec<PeerRecord>,
-        ) -> Answer<'a, Cursor> {
-            unavailable()
-        }
-        fn sweep(&self, _: Timestamp, _: Retention, _: Budget) -> Answer<'_, Swept> {
-            unavailable()
-        }
-        fn remove<'a>(&'a self, _: &'a InfoHash) -> Answer<'a, Option<SwarmStats>> {
-            unavailable()
-        }
-        fn remove_where<'a>(
-            &'a self,
-            _: &'a (dyn Fn(&InfoHash) -> bool + Sync),
-            _: Cursor,
-            _: Budget,
-        ) -> Answer<'a, Removed> {
-            unavailable()
-        }
-        fn restore<'a>(
-            &'a self,
-            _: &'a SwarmSummary,
-            _: &'a [PeerRecord],
-            _: Timestamp,
-        ) -> Answer<'a, Restored> {
-            unavailable()
-        }
-        fn add_downloads<'a>(&'a self, _: &'a InfoHash, _: u32) -> Answer<'a, bool> {
-            unavailable()
-        }
-        fn capabilities(&self) -> Capabilities {
-            Capabilities::new(LongestHold::Visits(1))
-        }
-        fn memory(&self) -> Answer<'_, MemoryUse> {
-            unavailable()
-        }
-    }
+    swarmkeep::async_repository! { [] OutOfReach, unavailable }
 }

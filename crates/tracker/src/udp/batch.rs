@@ -1,0 +1,119 @@
+//! Requests that are received together, and their answers.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use arrayvec::ArrayVec;
+use swarmkeep::Announce;
+use swarmkeep_tracker_protocol::udp::TransactionId;
+
+/// The most bytes of an answer over IPv4: what a link of 1,492 bytes (PPPoE) carries whole, with room for a tunnel.
+pub const LONGEST_ANSWER_V4: usize = 1452;
+
+/// The most bytes of an answer over IPv6: below the 1,280 that every link carries whole (RFC 8200).
+pub const LONGEST_ANSWER_V6: usize = 1200;
+
+/// Room for any answer.
+pub type AnswerBuffer = [u8; LONGEST_ANSWER_V4];
+
+/// Requests that are received together, and the answers to them: what a [`Handler`](super::Handler) works on. Some 110 KiB that are
+/// used again and again.
+pub struct Batch {
+    pub(super) packets: Box<[PacketBuffer; Batch::MOST]>,
+    pub(super) answers: Box<[AnswerBuffer; Batch::MOST]>,
+    pub(super) exchanges: ArrayVec<Exchange, { Batch::MOST }>,
+}
+
+pub(super) type PacketBuffer = [u8; Batch::LONGEST_REQUEST];
+
+/// One request, whose bytes and whose answer are at the same place in [`Batch::packets`] and [`Batch::answers`].
+pub(super) struct Exchange {
+    pub(super) source: SocketAddr,
+    pub(super) received: usize,
+    pub(super) state: State,
+}
+
+/// How far a request has come.
+pub(super) enum State {
+    /// Nobody has looked at it.
+    Received,
+    /// No store can answer it, so nobody does.
+    Ignored,
+    /// The store is to be told.
+    Announce(TransactionId, Announce),
+    /// The store is to be asked.
+    Scrape(TransactionId),
+    /// So many bytes of an answer are there.
+    Answered(usize),
+}
+
+impl Batch {
+    /// The most requests in a batch: system calls and cache misses that are shared by so many cost each of them little, and their
+    /// buffers fit into a core's second-level cache.
+    pub const MOST: usize = 32;
+
+    /// The longest request that is looked at in full: a scrape of 74 info hashes, or an announce with options, fits. The rest of
+    /// a longer datagram is lost, and only options can be there.
+    pub const LONGEST_REQUEST: usize = 2048;
+
+    /// A batch of no requests.
+    pub fn new() -> Self {
+        Self { packets: zeroed(), answers: zeroed(), exchanges: ArrayVec::new() }
+    }
+
+    /// Adds a request. It is cut at [`LONGEST_REQUEST`](Self::LONGEST_REQUEST).
+    ///
+    /// # Panics
+    /// If the batch holds [`MOST`](Self::MOST) already.
+    pub fn push(&mut self, packet: &[u8], source: SocketAddr) {
+        let received = packet.len().min(Self::LONGEST_REQUEST);
+        self.packets[self.exchanges.len()][..received].copy_from_slice(&packet[..received]);
+        self.received(received, source);
+    }
+
+    /// Counts the bytes at the next place as a request. An IPv4-mapped source is the IPv4 one.
+    pub(super) fn received(&mut self, received: usize, mut source: SocketAddr) {
+        // Not for others: what is more to an IPv6 address than its IP, a link-local one is not answered without.
+        if let IpAddr::V4(v4) = source.ip().to_canonical() {
+            source.set_ip(v4.into());
+        }
+        self.exchanges.push(Exchange { source, received, state: State::Received });
+    }
+
+    /// Forgets all requests and answers.
+    pub fn clear(&mut self) {
+        self.exchanges.clear();
+    }
+
+    /// Whether no more requests fit.
+    pub(super) fn is_full(&self) -> bool {
+        self.exchanges.is_full()
+    }
+
+    /// The answers that are there, and whom they are for.
+    pub fn answers(&self) -> impl Iterator<Item = (&[u8], SocketAddr)> {
+        self.exchanges.iter().zip(self.answers.iter()).filter_map(|(exchange, answer)| match exchange.state {
+            State::Answered(len) => Some((&answer[..len], exchange.source)),
+            _ => None,
+        })
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Batch({} requests)", self.exchanges.len())
+    }
+}
+
+/// Buffers whose pages the system gives when they are first used.
+fn zeroed<const LEN: usize, const COUNT: usize>() -> Box<[[u8; LEN]; COUNT]> {
+    vec![[0; LEN]; COUNT].into_boxed_slice().try_into().expect("as many as there are")
+}

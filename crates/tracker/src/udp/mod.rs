@@ -1,0 +1,15 @@
+//! The tracker over UDP (BEP 15): each thread has sockets of its own, and takes and answers requests in batches.
+
+mod batch;
+mod connection;
+mod handler;
+mod later;
+mod socket;
+mod worker;
+
+pub use batch::{AnswerBuffer, Batch, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
+pub use connection::{ConnectionIds, IdsAt};
+pub use handler::Handler;
+pub(crate) use later::Later;
+pub(crate) use socket::bind;
+pub(crate) use worker::{Answers, Worker};

@@ -1,0 +1,100 @@
+//! Datagram sockets, and many datagrams in one system call.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::{SocketAddr, UdpSocket},
+    num::NonZero,
+    os::fd::AsRawFd,
+    slice,
+};
+
+use arrayvec::ArrayVec;
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
+use socket2::{Domain, Socket, Type};
+use tracing::debug;
+
+use super::Batch;
+
+/// What a socket's buffers may hold, where the system lets it: some milliseconds of a million requests a second.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+/// So many sockets at one address, among which the system spreads clients. An IPv6 one leaves IPv4 to its neighbour.
+pub(crate) fn bind(address: SocketAddr, count: NonZero<usize>) -> io::Result<Vec<UdpSocket>> {
+    // Bound before it shares, the first fails where another process listens, even one that would share.
+    let first = open(address)?;
+    first.bind(&address.into())?;
+    first.set_reuse_port(true)?;
+    let first = UdpSocket::from(first);
+    let address = first.local_addr()?;
+    let others = (1..count.get()).map(|_| {
+        let socket = open(address)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        Ok(socket.into())
+    });
+    [Ok(first)].into_iter().chain(others).collect()
+}
+
+fn open(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    // A wish: the system has limits of its own.
+    drop(socket.set_recv_buffer_size(SOCKET_BUFFER));
+    drop(socket.set_send_buffer_size(SOCKET_BUFFER));
+    Ok(socket)
+}
+
+/// Receives datagrams from one socket. It must stay with that one, or at least with its family: the system notes in it how
+/// long addresses are, and does not look beyond that the next time.
+pub(super) struct Receiver(MultiHeaders<SockaddrStorage>);
+
+impl Receiver {
+    pub(super) fn new() -> Self {
+        Self(MultiHeaders::preallocate(Batch::MOST, None))
+    }
+
+    /// Replaces what is in `batch` by what is there to be received, [`Batch::MOST`] datagrams at most.
+    pub(super) fn receive(&mut self, socket: &UdpSocket, batch: &mut Batch) -> io::Result<()> {
+        let Batch { packets, exchanges, .. } = batch;
+        let mut buffers = packets.each_mut().map(|packet| [IoSliceMut::new(packet)]);
+        let messages = recvmmsg(socket.as_raw_fd(), &mut self.0, &mut buffers, MsgFlags::MSG_DONTWAIT, None)?;
+        let received: ArrayVec<_, { Batch::MOST }> =
+            messages.map(|message| (message.bytes, message.address)).collect();
+        exchanges.clear();
+        for (len, address) in received {
+            let source = address.as_ref().and_then(address_of);
+            batch.received(len, source.expect("datagrams come from somewhere, over IPv4 or IPv6"));
+        }
+        Ok(())
+    }
+}
+
+/// Sends the answers of `batch`. What the system does not take at once is lost, as datagrams may be: it would hold up all others.
+pub(super) fn send(socket: &UdpSocket, batch: &Batch) {
+    let answers = batch
+        .answers()
+        .map(|(answer, to)| (IoSlice::new(answer), SocketAddrAny::from(to), SendAncillaryBuffer::default()));
+    let mut answers: ArrayVec<_, { Batch::MOST }> = answers.collect();
+    let messages = answers
+        .iter_mut()
+        .map(|(answer, to, control)| MMsgHdr::new_with_addr(to, slice::from_ref(answer), control));
+    let mut messages: ArrayVec<_, { Batch::MOST }> = messages.collect();
+    let mut rest = &mut messages[..];
+    while !rest.is_empty() {
+        // An error is that of the first: sending stops before a later one that fails.
+        let done = sendmmsg(socket, rest, SendFlags::DONTWAIT).unwrap_or_else(|error| {
+            debug!(%error, "cannot send");
+            1
+        });
+        rest = &mut rest[done..];
+    }
+}
+
+fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = address.as_sockaddr_in().map(|&v4| v4.into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|&v6| v6.into()))
+}

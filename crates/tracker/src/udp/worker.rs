@@ -1,0 +1,129 @@
+//! A thread that answers: its sockets, and its share of the clients.
+
+use std::{
+    io::{self, PipeReader},
+    net::UdpSocket,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rand::rngs::StdRng;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
+use swarmkeep::{RandCore, catalog::Repository};
+use tracing::warn;
+
+use super::{
+    Batch, Handler,
+    later::Later,
+    socket::{Receiver, send},
+};
+use crate::clock::now;
+
+/// How often sockets that never run dry are looked at before the thread asks again which others have something, and whether
+/// to stop.
+const ROUNDS: usize = 16;
+
+/// For how long, when told to stop, it goes on answering what has been received: there may be no end to it.
+const LONGEST_DRAIN: Duration = Duration::from_millis(250);
+
+/// How long to wait after the system has refused something, so that a lasting error does not take a core.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
+
+/// One thread's sockets and what it takes to answer the requests that come to them.
+pub(crate) struct Worker {
+    /// One for each address that the tracker listens at.
+    pub(crate) sockets: Vec<Arc<UdpSocket>>,
+    pub(crate) handler: Arc<Handler>,
+    pub(crate) answers: Answers,
+    pub(crate) rng: RandCore<StdRng>,
+}
+
+/// Who answers what needs the store.
+pub(crate) enum Answers {
+    /// The thread itself.
+    AtOnce(Repository),
+    /// Tasks of an asynchronous runtime.
+    Later(Later),
+}
+
+impl Worker {
+    /// Answers until the other end of `stop` is closed, and then what has been received by then.
+    pub(crate) fn run(self, stop: &PipeReader) {
+        let Self { sockets, handler, answers, rng } = self;
+        let mut desk = Desk { handler, answers, rng, batch: Batch::new() };
+        let mut receivers: Vec<_> = sockets.iter().map(|_| Receiver::new()).collect();
+        let mut ready = vec![false; sockets.len()];
+        let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
+        polled.extend(sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
+        let mut stopping = false;
+        while !stopping {
+            match poll(&mut polled, None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => {
+                    warn!(%error, "cannot wait for requests");
+                    thread::sleep(PAUSE_AFTER_ERROR);
+                }
+            }
+            stopping = !polled[0].revents().is_empty();
+            for (ready, polled) in ready.iter_mut().zip(&polled[1..]) {
+                *ready = stopping || !polled.revents().is_empty();
+            }
+            let enough = stopping.then(|| Instant::now() + LONGEST_DRAIN);
+            let mut rounds = 0;
+            // One batch from each socket in turn: however much there is for one, the others have their share.
+            while ready.contains(&true) && enough.map_or(rounds < ROUNDS, |enough| Instant::now() < enough) {
+                rounds += 1;
+                for ((socket, receiver), ready) in sockets.iter().zip(&mut receivers).zip(&mut ready) {
+                    *ready = *ready && desk.exchange(socket, receiver);
+                }
+            }
+        }
+        if let Answers::Later(later) = &mut desk.answers {
+            later.finish(LONGEST_DRAIN);
+        }
+    }
+}
+
+/// What every batch passes over, whichever socket it comes from.
+struct Desk {
+    handler: Arc<Handler>,
+    answers: Answers,
+    rng: RandCore<StdRng>,
+    batch: Batch,
+}
+
+impl Desk {
+    /// Receives and answers one batch; says whether there may be more.
+    fn exchange(&mut self, socket: &Arc<UdpSocket>, receiver: &mut Receiver) -> bool {
+        let Self { handler, answers, rng, batch } = self;
+        if let Err(error) = receiver.receive(socket, batch) {
+            if error.kind() != io::ErrorKind::WouldBlock {
+                warn!(%error, "cannot receive");
+                thread::sleep(PAUSE_AFTER_ERROR);
+            }
+            return false;
+        }
+        let more = batch.is_full();
+        let now = now();
+        if handler.admit(batch, now, rng) {
+            match answers {
+                Answers::AtOnce(repository) => {
+                    let finished = pin!(handler.finish(repository, batch, now, rng));
+                    let Poll::Ready(()) = finished.poll(&mut Context::from_waker(Waker::noop())) else {
+                        unreachable!("a synchronous repository does not wait");
+                    };
+                }
+                Answers::Later(later) => later.take(socket, batch, now, rng),
+            }
+        }
+        send(socket, batch);
+        more
+    }
+}
