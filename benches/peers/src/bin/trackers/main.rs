@@ -1,0 +1,378 @@
+//! Other people's trackers beside swarmkeep's: the same requests, over real sockets, in the same run, in turns.
+//!
+//! Tracker and load generator share one core, both under SCHED_BATCH: that ranks. With a core each the same program differs by
+//! half from run to run, as packets cross between cores that are more or less far from each other, so that is only reported.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    error::Error,
+    fs,
+    io::{self, Write as _},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use serde_json::{Value, json};
+
+mod ceiling;
+
+/// Other people's trackers beside swarmkeep's: CPU seconds a million answers, memory, answers a second.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 110)]
+struct Args {
+    /// How often each tracker has its turn at each load.
+    #[arg(long, default_value = "5")]
+    rounds: usize,
+
+    /// For how many seconds each load lasts.
+    #[arg(long, default_value = "5")]
+    seconds: u64,
+
+    /// Only trackers whose names contain one of these.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+
+    /// Only loads with these names.
+    #[arg(long, value_name = "LOAD")]
+    load: Vec<String>,
+
+    /// Give tracker and load a core each. Ranks nothing: see above.
+    #[arg(long)]
+    two_cores: bool,
+
+    /// Every store of swarmkeep's catalog in the same tracker, instead of other people's trackers.
+    #[arg(long)]
+    stores: bool,
+
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+
+    /// Answer at this address with constants, as fast as it goes.
+    #[arg(long, hide = true, value_name = "ADDR")]
+    ceiling: Option<SocketAddr>,
+}
+
+/// What the load generator is asked for: the same requests in flight and the same seed for all.
+struct Load {
+    name: &'static str,
+    options: &'static [&'static str],
+}
+
+/// As in other people's comparisons of trackers: connects alone, many torrents of few peers, few of many, and all together.
+const LOADS: [Load; 4] = [
+    Load { name: "connect", options: &["--mix", "connect=1", "--torrents", "1", "--peers", "10"] },
+    Load {
+        name: "cold",
+        options: &["--mix", "announce=1", "--torrents", "300000", "--peers", "500000", "--fill"],
+    },
+    Load { name: "hot", options: &["--mix", "announce=1", "--torrents", "1000", "--peers", "100000", "--fill"] },
+    Load {
+        name: "mix",
+        options: &[
+            "--mix",
+            "connect=50,announce=50,scrape=1",
+            "--torrents",
+            "300000",
+            "--peers",
+            "500000",
+            "--fill",
+        ],
+    },
+];
+
+/// 128 requests in flight, from four sockets of one thread.
+const IN_FLIGHT: [&str; 6] = ["--concurrency", "4", "--window", "32", "--threads", "1"];
+
+/// A tracker, and how to start it at a port.
+struct Tracker {
+    name: String,
+    command: Box<dyn Fn(u16) -> Result<Command, Box<dyn Error>>>,
+    /// It leaves out of its counts who announces.
+    announcer_uncounted: bool,
+    /// It answers with constants, so its answers are wrong.
+    wrong: bool,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args = Args::parse();
+    if let Some(address) = args.ceiling {
+        return Ok(ceiling::serve(address)?);
+    }
+    let swarmkeep = build_swarmkeep()?;
+    let trackers = if args.stores { stores(&swarmkeep)? } else { trackers(&swarmkeep)? };
+    let wanted = |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| name.contains(wanted));
+    let trackers: Vec<_> = trackers.into_iter().filter(|tracker| wanted(&args.only, &tracker.name)).collect();
+
+    let mut rows = Vec::new();
+    for load in LOADS.iter().filter(|load| wanted(&args.load, load.name)) {
+        let mut turns: Vec<Vec<Turn>> = trackers.iter().map(|_| Vec::new()).collect();
+        for round in 1..=args.rounds {
+            for (tracker, turns) in trackers.iter().zip(&mut turns) {
+                eprint!("{}, round {round} of {}: {} … ", load.name, args.rounds, tracker.name);
+                let turn = measure(tracker, load, &swarmkeep, &args)
+                    .map_err(|error| format!("{} under {}: {error}", tracker.name, load.name))?;
+                eprintln!("{:.2} CPU s a million, {:.0}/s", turn.cpu, turn.per_second);
+                turns.push(turn);
+            }
+        }
+        for (tracker, turns) in trackers.iter().zip(&turns) {
+            rows.push(row(&tracker.name, load.name, turns));
+        }
+    }
+    let report = json!({ "rounds": args.rounds, "seconds": args.seconds, "two_cores": args.two_cores, "rows": rows });
+    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { table(&rows) };
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+/// swarmkeep's tracker on its default store, the fastest other one both ways, and the ceiling.
+fn trackers(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
+    let aquatic = build_aquatic()?;
+    let mut trackers = vec![on_store(swarmkeep, "packed", "swarmkeep".into())];
+    for (name, uring) in [("aquatic_udp io_uring", true), ("aquatic_udp mio", false)] {
+        let aquatic = aquatic.clone();
+        trackers.push(Tracker {
+            name: name.into(),
+            command: Box::new(move |port| aquatic_command(&aquatic, port, uring)),
+            announcer_uncounted: true,
+            wrong: false,
+        });
+    }
+    trackers.push(Tracker {
+        name: "ceiling".into(),
+        command: Box::new(|port| {
+            let mut command = Command::new(env::current_exe()?);
+            command.arg("--ceiling").arg(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
+            Ok(command)
+        }),
+        announcer_uncounted: false,
+        wrong: true,
+    });
+    Ok(trackers)
+}
+
+/// swarmkeep's tracker on each store of the catalog.
+fn stores(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
+    let list = Command::new(swarmkeep).args(["shootout", "--list"]).output()?;
+    let list = String::from_utf8(list.stdout)?;
+    let names = list.lines().filter_map(|line| line.split_whitespace().next());
+    Ok(names.map(|name| on_store(swarmkeep, name, name.into())).collect())
+}
+
+fn on_store(swarmkeep: &Path, store: &str, name: String) -> Tracker {
+    let (swarmkeep, store) = (swarmkeep.to_owned(), store.to_owned());
+    Tracker {
+        name,
+        command: Box::new(move |port| {
+            let mut command = Command::new(&swarmkeep);
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string();
+            command.args(["serve", "--udp", &address, "--workers", "1", "--repository", &store, "--log", "error"]);
+            Ok(command)
+        }),
+        announcer_uncounted: false,
+        wrong: false,
+    }
+}
+
+/// What one turn has shown.
+struct Turn {
+    /// CPU seconds a million answers, user and system.
+    cpu: f64,
+    per_second: f64,
+    failed: u64,
+    peers_an_answer: f64,
+    /// Resident sets, in bytes: before anybody has announced, and at the end.
+    rss_empty: u64,
+    rss_full: u64,
+}
+
+/// Starts the tracker, loads it, stops it.
+fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Result<Turn, Box<dyn Error>> {
+    let port = free_port()?;
+    let mut server = Running::start(&(tracker.command)(port)?)?;
+    server.wait_until_it_answers(port)?;
+    let rss_empty = rss_of(server.0.id())?;
+    let mut command = on_core(usize::from(args.two_cores), Path::new(swarmkeep));
+    command
+        .args(["load", "--target", &format!("127.0.0.1:{port}"), "--json", "--numwant", "50"])
+        .args(["--duration", &format!("{}s", args.seconds), "--server-pid", &server.0.id().to_string()])
+        .args(IN_FLIGHT)
+        .args(load.options)
+        .args(tracker.announcer_uncounted.then_some("--announcer-uncounted"));
+    let output = command.stderr(Stdio::piped()).output()?;
+    let failed = || format!("the load generator: {}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).map_err(|_| failed())?;
+    if !output.status.success() && !tracker.wrong {
+        return Err(failed().into());
+    }
+    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+    // The ceiling's answers are wrong, and answers all the same.
+    let answers = number(&report["requests_per_second"]) * number(&report["seconds"])
+        + if tracker.wrong { number(&report["wrong"]) } else { 0.0 };
+    Ok(Turn {
+        cpu: number(&report["server"]["cpu_seconds"]) * 1e6 / answers,
+        per_second: answers / number(&report["seconds"]),
+        failed: report["failed"].as_u64().unwrap_or(u64::MAX),
+        peers_an_answer: number(&report["peers"]["mean"]),
+        rss_empty,
+        rss_full: rss_of(server.0.id())?,
+    })
+}
+
+/// A tracker's process, which ends with this.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &Command) -> io::Result<Self> {
+        let mut pinned = on_core(0, Path::new(command.get_program()));
+        pinned.args(command.get_args()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(pinned.spawn()?))
+    }
+
+    fn wait_until_it_answers(&mut self, port: u16) -> Result<(), Box<dyn Error>> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect((Ipv4Addr::LOCALHOST, port))?;
+        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        let enough = Instant::now() + Duration::from_secs(10);
+        let connect = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0, 1, 2, 3, 4];
+        while Instant::now() < enough {
+            if let Some(status) = self.0.try_wait()? {
+                return Err(format!("it ended at once: {status}").into());
+            }
+            if socket.send(&connect).is_ok() && socket.recv(&mut [0; 64]).is_ok_and(|len| len == 16) {
+                return Ok(());
+            }
+        }
+        Err("it answers nobody".into())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Nobody is there to hear of an error, and there is none: the child is ours and has not been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A program under SCHED_BATCH on one core. `taskset` and `chrt` (util-linux) replace themselves by it, so its process id is theirs.
+fn on_core(core: usize, program: &Path) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &core.to_string(), "chrt", "--batch", "0"]).arg(program);
+    command
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+fn rss_of(pid: u32) -> Result<u64, Box<dyn Error>> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no resident set")?;
+    Ok(rss.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+}
+
+fn build_swarmkeep() -> Result<PathBuf, Box<dyn Error>> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = env::var_os("CARGO_TARGET_DIR").map_or(workspace.join("target"), PathBuf::from);
+    let mut command = Command::new("cargo");
+    command.args(["build", "--release", "--locked", "--package", "swarmkeep-cli"]);
+    run(command.arg("--target-dir").arg(&target).current_dir(workspace))?;
+    Ok(target.join("release/swarmkeep"))
+}
+
+fn build_aquatic() -> Result<PathBuf, Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/trackers");
+    let program = root.join("bin/aquatic_udp");
+    if !program.exists() {
+        let mut command = Command::new("cargo");
+        command.args(["install", "--locked", "aquatic_udp@0.9.0", "--features", "io-uring", "--root"]);
+        run(command.arg(root))?;
+    }
+    Ok(program)
+}
+
+fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
+    let status = command.stdout(io::stderr()).status()?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
+}
+
+/// One worker, as many peers an answer as ours, and no statistics.
+fn aquatic_command(aquatic: &Path, port: u16, uring: bool) -> Result<Command, Box<dyn Error>> {
+    let config = env::temp_dir().join(format!("swarmkeep-peers-aquatic-{port}.toml"));
+    let text = format!(
+        "socket_workers = 1\n\
+         [network]\naddress = \"127.0.0.1:{port}\"\nuse_io_uring = {uring}\n\
+         [protocol]\nmax_response_peers = 50\n\
+         [statistics]\ninterval = 0\nprint_to_stdout = false\nrun_prometheus_endpoint = false\n\
+         [cleaning]\nmax_peer_age = 2700\n"
+    );
+    fs::write(&config, text)?;
+    let mut command = Command::new(aquatic);
+    command.arg("-c").arg(config);
+    Ok(command)
+}
+
+/// Medians, and the least and most beside the CPU time.
+fn row(tracker: &str, load: &str, turns: &[Turn]) -> Value {
+    let sorted = |of: fn(&Turn) -> f64| {
+        let mut values: Vec<_> = turns.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let median = |of: fn(&Turn) -> f64| {
+        let values = sorted(of);
+        values[values.len() / 2]
+    };
+    let cpu = sorted(|turn| turn.cpu);
+    json!({
+        "tracker": tracker,
+        "load": load,
+        "cpu_seconds_per_million": median(|turn| turn.cpu),
+        "least": cpu[0],
+        "most": cpu[cpu.len() - 1],
+        "answers_per_second": median(|turn| turn.per_second),
+        "failed": turns.iter().map(|turn| turn.failed).sum::<u64>(),
+        "peers_an_answer": median(|turn| turn.peers_an_answer),
+        "rss_empty_bytes": median(|turn| turn.rss_empty as f64),
+        "rss_full_bytes": median(|turn| turn.rss_full as f64),
+    })
+}
+
+fn table(rows: &[Value]) -> String {
+    let mut best: BTreeMap<&str, f64> = BTreeMap::new();
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+    fn text<'v>(row: &'v Value, key: &str) -> &'v str {
+        row[key].as_str().unwrap_or_default()
+    }
+    for row in rows.iter().filter(|row| text(row, "tracker").starts_with("aquatic")) {
+        let cpu = number(row, "cpu_seconds_per_million");
+        best.entry(text(row, "load")).and_modify(|best| *best = best.min(cpu)).or_insert(cpu);
+    }
+    let mut lines = vec![
+        "| load | tracker | CPU s a million (least–most) | of the better aquatic | answers/s | failed | peers an answer | RSS empty | RSS full |"
+            .to_owned(),
+        "|---|---|---|---|---|---|---|---|---|".to_owned(),
+    ];
+    for row in rows {
+        let cpu = number(row, "cpu_seconds_per_million");
+        let ratio = best.get(text(row, "load")).map_or("".into(), |best| format!("{:.2}", cpu / best));
+        lines.push(format!(
+            "| {} | {} | {cpu:.2} ({:.2}–{:.2}) | {ratio} | {:.0} | {} | {:.1} | {:.1} MB | {:.1} MB |",
+            text(row, "load"),
+            text(row, "tracker"),
+            number(row, "least"),
+            number(row, "most"),
+            number(row, "answers_per_second"),
+            row["failed"],
+            number(row, "peers_an_answer"),
+            number(row, "rss_empty_bytes") / 1e6,
+            number(row, "rss_full_bytes") / 1e6,
+        ));
+    }
+    lines.join("\n") + "\n"
+}
