@@ -21,7 +21,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a BitTorrent tracker over UDP (BEP 15).
+    /// Run a BitTorrent tracker over UDP and HTTP.
     Serve(serve::Args),
     /// Compare the swarm stores: time, tail latency and memory.
     Shootout(shootout::Args),

@@ -1,22 +1,42 @@
-//! `swarmkeep serve`: a UDP tracker over any store of the catalog.
+//! `swarmkeep serve`: a tracker over any store of the catalog.
 
-use std::{error::Error, io, net::SocketAddr, num::NonZero, time::Duration};
+use std::{
+    error::Error,
+    io,
+    net::{IpAddr, SocketAddr},
+    num::NonZero,
+    time::Duration,
+};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use swarmkeep::{
     HashKey, RepositoryConfig, Retention,
     catalog::{self, Implementation},
 };
-use swarmkeep_tracker::{Config, Server};
+use swarmkeep_tracker::{Config, IpNet, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Runs a BitTorrent tracker over UDP (BEP 15), until SIGINT or SIGTERM.
+/// Runs a BitTorrent tracker over UDP (BEP 15) and HTTP (BEP 3), until SIGINT or SIGTERM.
+///
+/// With neither --udp nor --http it listens at port 6969 of all interfaces for both; with one of them, for that one alone.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Address and port to listen on over UDP; may be repeated [default: 0.0.0.0:6969 and, where there is IPv6, [::]:6969]
+    /// Address and port to listen on over UDP, as 0.0.0.0:6969 or [::]:6969; may be repeated.
     #[arg(long, value_name = "ADDR")]
     udp: Vec<SocketAddr>,
+
+    /// Address and port to listen on over HTTP; may be repeated. Clients announce to http://ADDR/announce.
+    #[arg(long, value_name = "ADDR")]
+    http: Vec<SocketAddr>,
+
+    /// Network of proxies whose X-Forwarded-For is believed, as 192.0.2.0/24, or one address; may be repeated.
+    #[arg(long, value_name = "NET", value_parser = network)]
+    http_proxy: Vec<IpNet>,
+
+    /// Believe the address that an HTTP client gives in `ip=`. Anyone can then send peers to anybody: only among friends.
+    #[arg(long)]
+    http_ip_parameter: bool,
 
     /// How many threads answer over UDP, each with sockets of its own [default: one a core]
     #[arg(long, value_name = "N")]
@@ -51,7 +71,18 @@ pub(crate) struct Args {
 
 /// Serves until it is told to stop.
 pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
-    let Args { udp, workers, repository, lifetime, interval, keep_downloads, log } = args;
+    let Args {
+        udp,
+        http,
+        http_proxy,
+        http_ip_parameter,
+        workers,
+        repository,
+        lifetime,
+        interval,
+        keep_downloads,
+        log,
+    } = args;
     tracing_subscriber::fmt().with_max_level(log).with_writer(io::stderr).init();
     if interval >= lifetime {
         crate::refuse(format!(
@@ -67,6 +98,8 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let sweep_period = Duration::from_secs(lifetime.div_ceil(10).into());
     let config = Config::new().interval_secs(interval).retention(retention).sweep_period(sweep_period);
     let config = udp.into_iter().fold(config, Config::udp);
+    let config = http.into_iter().fold(config, Config::http).http_ip_parameter(http_ip_parameter);
+    let config = http_proxy.into_iter().fold(config, Config::http_proxy);
     let config = workers.into_iter().fold(config, Config::udp_workers);
 
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
@@ -74,8 +107,13 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let server = Server::bind(&config, store)?;
-        let addresses: Vec<_> = server.udp_addresses()?.iter().map(ToString::to_string).collect();
-        eprintln!("listening on udp {}; repository {}", addresses.join(", "), repository.name);
+        let (udp, http) = (server.udp_addresses()?, server.http_addresses()?);
+        let listed = [("udp", udp), ("http", http)].map(|(protocol, addresses)| {
+            let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            (!addresses.is_empty()).then(|| format!("{protocol} {}", addresses.join(", ")))
+        });
+        let listed: Vec<_> = listed.into_iter().flatten().collect();
+        eprintln!("listening on {}; repository {}", listed.join(", "), repository.name);
         server
             .run(async {
                 tokio::select! {
@@ -92,6 +130,14 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
 fn repository() -> impl TypedValueParser<Value = &'static Implementation> {
     PossibleValuesParser::new(catalog::ALL.iter().map(|row| row.name))
         .map(|name| catalog::find(&name).expect("only names of the catalog pass"))
+}
+
+/// A network, or one address.
+fn network(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse::<IpAddr>().map(IpNet::from);
+    text.parse()
+        .or_else(|_| address())
+        .map_err(|_| "expected a network or address, such as 192.0.2.0/24 or ::1".into())
 }
 
 /// A time in whole seconds, minutes or hours.

@@ -19,6 +19,9 @@
 
 mod clock;
 mod config;
+mod http;
+#[cfg(test)]
+mod out_of_reach;
 mod server;
 mod sweep;
 mod udp;
@@ -26,6 +29,8 @@ mod udp;
 use std::{io, net::SocketAddr};
 
 pub use config::Config;
+pub use http::{HttpHandler, HttpRequest};
+pub use ipnet::IpNet;
 pub use server::Server;
 pub use udp::{AnswerBuffer, Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 
@@ -35,9 +40,11 @@ pub use udp::{AnswerBuffer, Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER
 pub enum Error {
     /// A socket could not be opened.
     #[error(
-        "cannot listen on udp {address}: {source}; give an address of this machine and a port that is free"
+        "cannot listen on {protocol} {address}: {source}; give an address of this machine and a port that is free"
     )]
     Bind {
+        /// `udp` or `http`.
+        protocol: &'static str,
         /// The address asked for.
         address: SocketAddr,
         /// What the system said.

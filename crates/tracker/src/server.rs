@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, PipeReader, PipeWriter},
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
     num::NonZero,
     sync::Arc,
     thread,
@@ -14,12 +14,13 @@ use rand::{
     rngs::{StdRng, SysRng},
 };
 use swarmkeep::{RandCore, catalog::Repository};
-use tokio::{runtime::Handle, task::JoinSet, time::timeout};
+use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 use tracing::warn;
 
 use crate::{
-    Config, Error,
+    Config, Error, HttpHandler,
     clock::now,
+    http,
     sweep::sweep_for_ever,
     udp::{self, Answers, ConnectionIds, Handler, Later, Worker},
 };
@@ -29,6 +30,7 @@ use crate::{
 pub struct Server {
     /// For each address, one socket for each thread.
     udp: Vec<Vec<UdpSocket>>,
+    http: Vec<TcpListener>,
     /// Closing the other end tells threads to stop.
     stopping: (PipeReader, PipeWriter),
     repository: Repository,
@@ -45,15 +47,21 @@ impl Server {
         let workers = config
             .udp_workers
             .unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN));
-        let bind = |address| udp::bind(address, workers).map_err(|source| Error::Bind { address, source });
-        let udp = if config.udp.is_empty() {
-            on_every_interface(bind)?
+        let udp = |address| {
+            udp::bind(address, workers).map_err(|source| Error::Bind { protocol: "udp", address, source })
+        };
+        let http = |address| {
+            http::listen(address).map_err(|source| Error::Bind { protocol: "http", address, source })
+        };
+        let (udp, http) = if config.udp.is_empty() && config.http.is_empty() {
+            (on_every_interface(udp)?, on_every_interface(http)?)
         } else {
-            config.udp.iter().map(|&address| bind(address)).collect::<Result<_, _>>()?
+            let udp = config.udp.iter().copied().map(udp).collect::<Result<_, _>>()?;
+            (udp, config.http.iter().copied().map(http).collect::<Result<_, _>>()?)
         };
         let rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
         let stopping = io::pipe().map_err(Error::NoPipe)?;
-        Ok(Self { udp, stopping, repository, rng, config: config.clone() })
+        Ok(Self { udp, http, stopping, repository, rng, config: config.clone() })
     }
 
     /// The addresses it listens on over UDP; a port that was given as 0 is the real one here.
@@ -64,12 +72,20 @@ impl Server {
         self.udp.iter().map(|sockets| sockets[0].local_addr()).collect()
     }
 
+    /// The addresses it listens on over HTTP; a port that was given as 0 is the real one here.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn http_addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.http.iter().map(TcpListener::local_addr).collect()
+    }
+
     /// Answers requests until `stop` is ready, then what has been received by then. Takes half a second at most to stop.
     ///
     /// # Panics
-    /// Outside a tokio runtime with time, and with whatever a thread or task of the server has panicked with.
+    /// Outside a tokio runtime with I/O and time, and with whatever a thread or task of the server has panicked with.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { udp, stopping: (stopped, stopping), repository, mut rng, config } = self;
+        let Self { udp, http, stopping: (stopped, stopping), repository, mut rng, config } = self;
         let stopped = Arc::new(stopped);
         let ids = ConnectionIds::new(now(), &mut RandCore(&mut rng));
         let handler = Arc::new(Handler::new(ids, &config));
@@ -86,7 +102,12 @@ impl Server {
             let stopped = Arc::clone(&stopped);
             tasks.spawn_blocking(move || worker.run(&stopped));
         }
+        let (http_stopping, http_stopped) = watch::channel(());
         let Config { retention, sweep_period, .. } = config;
+        if !http.is_empty() {
+            let handler = Arc::new(HttpHandler::new(repository.clone(), &config));
+            tasks.spawn(async move { http::serve(http, handler, &config, now, http_stopped).await });
+        }
 
         // Nothing ends before it is told to, so what does has panicked, and going on without it would be a tracker that
         // does not answer and does not say why.
@@ -95,7 +116,7 @@ impl Server {
             ended = tasks.join_next() => ended,
             never = sweep_for_ever(repository, retention, sweep_period, now) => match never {},
         };
-        drop(stopping);
+        drop((stopping, http_stopping));
         if let Some(Err(error)) = ended
             && let Ok(panic) = error.try_into_panic()
         {

@@ -279,10 +279,11 @@ mod tests {
     use std::{net::IpAddr, net::Ipv4Addr, sync::Arc};
 
     use swarmkeep::{AnnounceEvent, InfoHash, catalog};
-    use swarmkeep::{Capabilities, HashKey, LongestHold, PeerId, RepositoryConfig, SplitMix64};
+    use swarmkeep::{HashKey, PeerId, RepositoryConfig, SplitMix64};
     use swarmkeep_tracker_protocol::udp::{AnnounceResponse, ConnectRequest, ConnectionId, Response};
 
     use super::*;
+    use crate::out_of_reach::OutOfReach;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const TRANSACTION: TransactionId = TransactionId(0xdead_beef);
@@ -623,17 +624,4 @@ mod tests {
         let Ok(Response::Error(error)) = Response::parse(answer, Family::V4) else { panic!("{answer:?}") };
         assert_eq!(error.message, b"the tracker is overloaded; try again later");
     }
-
-    /// Never answers with anything but [`Unavailable`].
-    #[derive(Debug)]
-    struct OutOfReach;
-
-    macro_rules! unavailable {
-        (@plain $this:ident, capabilities) => { Capabilities::new(LongestHold::Visits(1)) };
-        ($this:ident, $method:ident $(, $argument:ident)*) => {{
-            $(let _ = $argument;)*
-            Box::pin(std::future::ready(Err(Unavailable::new("the cable is cut"))))
-        }};
-    }
-    swarmkeep::async_repository! { [] OutOfReach, unavailable }
 }

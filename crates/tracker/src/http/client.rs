@@ -1,0 +1,96 @@
+//! Whose request it is: the other end of the connection, or whom a proxy names there.
+
+use std::net::{IpAddr, SocketAddr};
+
+use hyper::HeaderMap;
+use ipnet::IpNet;
+
+/// The header in which each proxy appends whom it has the request from.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// Whether the operator has listed this address as a proxy's.
+pub(super) fn is_proxy(ip: IpAddr, proxies: &[IpNet]) -> bool {
+    proxies.iter().any(|network| network.contains(&ip))
+}
+
+/// Whose request it is that has come from `peer`. Of those that proxies have noted, the last one who is not a listed proxy: what
+/// stands before that one is hearsay. Where all of them are listed, the first one is a client in the proxies' own network.
+///
+/// `None` if `peer` is a proxy and does not say: its own address instead would send every peer of a swarm to the proxy.
+pub(super) fn client_of(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNet]) -> Option<IpAddr> {
+    if !is_proxy(peer, proxies) {
+        return Some(peer);
+    }
+    let mut client = None;
+    // Several lines of a header are one list, in their order.
+    for line in headers.get_all(FORWARDED_FOR).iter().rev() {
+        let names = line.to_str().ok()?.rsplit(',').map(str::trim).filter(|name| !name.is_empty());
+        for name in names {
+            let ip = address(name)?;
+            if !is_proxy(ip, proxies) {
+                return Some(ip);
+            }
+            client = Some(ip);
+        }
+    }
+    client
+}
+
+/// An address as proxies write it: some add the port, and brackets with IPv6.
+fn address(name: &str) -> Option<IpAddr> {
+    let bare = || name.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
+    let with_port = || name.parse::<SocketAddr>().ok().map(|address| address.ip());
+    let ip = name.parse().ok().or_else(with_port).or_else(bare)?;
+    Some(ip.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(peer: &str, lines: &[&str]) -> Option<String> {
+        let proxies = ["10.0.0.0/8".parse().unwrap(), "2001:db8:ffff::/48".parse().unwrap()];
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(FORWARDED_FOR, line.parse().unwrap());
+        }
+        client_of(peer.parse().unwrap(), &headers, &proxies).map(|ip| ip.to_string())
+    }
+
+    #[test]
+    fn who_is_no_proxy_speaks_for_itself_only() {
+        for lines in [&[][..], &["198.51.100.7"], &["10.0.0.1"], &["nonsense"]] {
+            assert_eq!(client("192.0.2.1", lines).as_deref(), Some("192.0.2.1"));
+        }
+    }
+
+    #[test]
+    fn a_proxy_names_the_last_one_who_is_no_proxy() {
+        for (lines, named) in [
+            (&["198.51.100.7"][..], "198.51.100.7"),
+            (&["203.0.113.9, 198.51.100.7"], "198.51.100.7"),
+            (&["203.0.113.9, 198.51.100.7 ,10.1.1.1,2001:db8:ffff::2"], "198.51.100.7"),
+            (&["forged", "198.51.100.7", "10.1.1.1"], "198.51.100.7"),
+            (&["not even text \u{e9}", "198.51.100.7"], "198.51.100.7"),
+            (&["198.51.100.7, ,", ""], "198.51.100.7"),
+            (&["198.51.100.7:50123"], "198.51.100.7"),
+            (&["::ffff:198.51.100.7"], "198.51.100.7"),
+            (&["2001:db8::7"], "2001:db8::7"),
+            (&["[2001:db8::7]"], "2001:db8::7"),
+            (&["[2001:db8::7]:50123"], "2001:db8::7"),
+            (&["10.9.9.9, 10.1.1.1"], "10.9.9.9"),
+        ] {
+            assert_eq!(client("10.0.0.1", lines).as_deref(), Some(named), "{lines:?}");
+            assert_eq!(client("2001:db8:ffff::1", lines).as_deref(), Some(named), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_does_not_say_is_nobodys_address() {
+        for lines in
+            [&[][..], &[""], &[" , "], &["unknown"], &["198.51.100.7, unknown"], &["_hidden, 10.1.1.1"]]
+        {
+            assert_eq!(client("10.0.0.1", lines), None, "{lines:?}");
+        }
+    }
+}

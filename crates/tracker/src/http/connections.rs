@@ -1,0 +1,355 @@
+//! Which connections there are, how many of them one address may have, and which must make room for another.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Notify;
+
+/// The open connections, no more than `most`, and no more than `most_an_address` of one client.
+///
+/// When all places are taken, whoever has waited for the longest without a request that is complete makes room, be it idle or
+/// slow to say what it wants. Who comes is let in for that reason rather than left waiting: a crowd that holds connections open could
+/// otherwise keep everybody else out for as long as it likes, while a client whose idle connection is closed opens another.
+#[derive(Debug)]
+pub(super) struct Connections {
+    table: Mutex<Table>,
+    /// Told whenever a place becomes free.
+    freed: Notify,
+    stopping: AtomicBool,
+    began: Instant,
+    most: usize,
+    most_an_address: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    places: Vec<Option<Arc<Connection>>>,
+    free: Vec<usize>,
+    /// For addresses with connections only, so that its size is bounded by theirs.
+    of_address: HashMap<Block, usize>,
+    /// Where to look next for one that makes room.
+    hand: usize,
+}
+
+/// What is known of a connection.
+#[derive(Debug)]
+struct Connection {
+    /// Milliseconds since the beginning at which its latest answer was ready, or it was opened; [`BUSY`] while it has a request.
+    waiting_since: AtomicU64,
+    told: Notify,
+}
+
+const BUSY: u64 = u64::MAX;
+
+/// How many are looked at for one that makes room: the one who has waited for the longest of so many is among the first eighth
+/// of all with a probability of 88 %, and 4,096 need not be looked at for each who comes.
+const LOOKED_AT: usize = 16;
+
+/// What counts as one client: an IPv4 address, or the 64 bits of an IPv6 address that its network gives out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Block {
+    V4(u32),
+    V6(u64),
+}
+
+impl Connections {
+    pub(super) fn new(most: usize, most_an_address: usize) -> Self {
+        Self {
+            table: Mutex::default(),
+            freed: Notify::new(),
+            stopping: AtomicBool::new(false),
+            began: Instant::now(),
+            most: most.max(1),
+            most_an_address: most_an_address.max(1),
+        }
+    }
+
+    /// A place for a connection from `ip`; `None` if that address has as many as it may have. Waits until there is room. With
+    /// `unlimited`, only all connections together are bounded.
+    pub(super) async fn place(self: &Arc<Self>, ip: IpAddr, unlimited: bool) -> Option<Place> {
+        let block = (!unlimited).then(|| Block::of(ip));
+        loop {
+            {
+                let mut table = self.table();
+                if let Some(block) = block
+                    && table.of_address.get(&block).is_some_and(|&open| open >= self.most_an_address)
+                {
+                    return None;
+                }
+                if table.open() < self.most {
+                    return Some(self.give_place(&mut table, block));
+                }
+                table.make_room();
+            }
+            self.freed.notified().await;
+        }
+    }
+
+    fn give_place(self: &Arc<Self>, table: &mut Table, block: Option<Block>) -> Place {
+        let connection =
+            Arc::new(Connection { waiting_since: AtomicU64::new(self.millis()), told: Notify::new() });
+        if self.is_stopping() {
+            connection.told.notify_one();
+        }
+        let nth = table.free.pop().unwrap_or(table.places.len());
+        if nth == table.places.len() {
+            table.places.push(None);
+        }
+        table.places[nth] = Some(Arc::clone(&connection));
+        if let Some(block) = block {
+            *table.of_address.entry(block).or_default() += 1;
+        }
+        Place { connections: Arc::clone(self), connection, nth, block }
+    }
+
+    /// Tells one connection to make room, if any is waiting.
+    pub(super) fn make_room(&self) {
+        self.table().make_room();
+    }
+
+    /// Tells those to close that have been waiting for longer than `patience`.
+    pub(super) fn close_the_slow(&self, patience: Duration) {
+        let Some(before) = self.millis().checked_sub(patience.as_millis() as u64) else { return };
+        for connection in self.table().places.iter().flatten() {
+            if connection.waiting_since.load(Relaxed) < before {
+                connection.told.notify_one();
+            }
+        }
+    }
+
+    /// Tells all connections to close, those that are still to come as well.
+    pub(super) fn stop(&self) {
+        // Under the lock, so that a connection is either in the table by now or sees this.
+        let table = self.table();
+        self.stopping.store(true, Relaxed);
+        table.places.iter().flatten().for_each(|connection| connection.told.notify_one());
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    fn millis(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing that is done under the lock panics half-way.
+        self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Table {
+    fn open(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Tells the one who has waited for the longest to close, of the next few that wait at all.
+    fn make_room(&mut self) {
+        let (mut longest, mut seen) = (None, 0);
+        for _ in 0..self.places.len() {
+            self.hand = (self.hand + 1) % self.places.len();
+            let Some(connection) = &self.places[self.hand] else { continue };
+            let since = connection.waiting_since.load(Relaxed);
+            if since == BUSY {
+                continue;
+            }
+            if longest.is_none_or(|(earliest, _)| since < earliest) {
+                longest = Some((since, connection));
+            }
+            seen += 1;
+            if seen == LOOKED_AT {
+                break;
+            }
+        }
+        if let Some((_, connection)) = longest {
+            connection.told.notify_one();
+        }
+    }
+}
+
+impl Block {
+    fn of(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => Self::V4(ip.to_bits()),
+            IpAddr::V6(ip) => Self::V6((ip.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+/// One connection's place, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    connections: Arc<Connections>,
+    connection: Arc<Connection>,
+    nth: usize,
+    block: Option<Block>,
+}
+
+impl Place {
+    /// Notes that a request has come. Until [`answered`](Self::answered), this connection need not make room.
+    pub(super) fn asked(&self) {
+        self.connection.waiting_since.store(BUSY, Relaxed);
+    }
+
+    /// Notes that there is an answer.
+    pub(super) fn answered(&self) {
+        self.connection.waiting_since.store(self.connections.millis(), Relaxed);
+    }
+
+    /// Since when it has waited for a request, in milliseconds; `None` while it has one.
+    pub(super) fn waiting_since(&self) -> Option<u64> {
+        Some(self.connection.waiting_since.load(Relaxed)).filter(|&since| since != BUSY)
+    }
+
+    /// Waits until it is told to close.
+    pub(super) async fn told_to_close(&self) {
+        self.connection.told.notified().await;
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.connections.is_stopping()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.connections.table();
+        table.places[self.nth] = None;
+        table.free.push(self.nth);
+        if let Some(block) = self.block
+            && let Entry::Occupied(mut open) = table.of_address.entry(block)
+        {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
+            }
+        }
+        drop(table);
+        self.connections.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn poll<F: Future>(future: F) -> Poll<F::Output> {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn enter(connections: &Arc<Connections>, text: &str) -> Option<Place> {
+        match poll(connections.place(ip(text), false)) {
+            Poll::Ready(place) => place,
+            Poll::Pending => panic!("no room for {text}"),
+        }
+    }
+
+    fn is_told(place: &Place) -> bool {
+        poll(place.told_to_close()).is_ready()
+    }
+
+    /// As if it had been waiting since then.
+    fn waits_since(place: &Place, millis: u64) {
+        place.connection.waiting_since.store(millis, Relaxed);
+    }
+
+    #[test]
+    fn an_address_has_only_so_many() {
+        let connections = Arc::new(Connections::new(100, 2));
+        for (address, same, other) in [
+            ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"),
+            ("2001:db8::1", "2001:db8::ffff:0:0:2", "2001:db8:0:1::1"),
+        ] {
+            let first = enter(&connections, address).unwrap();
+            let _second = enter(&connections, same).unwrap();
+            assert!(enter(&connections, address).is_none());
+            assert!(enter(&connections, other).is_some());
+            drop(first);
+            assert!(enter(&connections, same).is_some());
+            let Poll::Ready(Some(_)) = poll(connections.place(ip(address), true)) else {
+                panic!("unlimited")
+            };
+        }
+        assert!(connections.table().of_address.is_empty(), "only live connections are remembered");
+        assert_eq!(connections.table().open(), 0);
+        assert!(connections.table().places.len() <= 5, "places are used again");
+    }
+
+    #[test]
+    fn who_has_waited_for_the_longest_makes_room() {
+        let connections = Arc::new(Connections::new(3, 100));
+        let places = [30, 10, 20].map(|since| {
+            let place = enter(&connections, "192.0.2.1").unwrap();
+            waits_since(&place, since);
+            place
+        });
+        let [first, second, third] = places;
+        let mut fourth = Box::pin(connections.place(ip("192.0.2.9"), false));
+        let mut poll = || fourth.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        assert_eq!([&first, &second, &third].map(is_told), [false, true, false]);
+        assert!(poll().is_pending(), "as long as the other is there");
+        drop(second);
+        let Poll::Ready(Some(_fourth)) = poll() else { panic!("there is room") };
+        assert_eq!([&first, &third].map(is_told), [false, false]);
+    }
+
+    #[test]
+    fn who_has_a_request_need_not_make_room() {
+        let connections = Arc::new(Connections::new(2, 100));
+        let busy = enter(&connections, "192.0.2.1").unwrap();
+        let waiting = enter(&connections, "192.0.2.1").unwrap();
+        busy.asked();
+        for _ in 0..3 {
+            connections.make_room();
+            assert_eq!([&busy, &waiting].map(is_told), [false, true]);
+        }
+        waiting.asked();
+        connections.make_room();
+        assert_eq!([&busy, &waiting].map(is_told), [false, false]);
+        busy.answered();
+        connections.make_room();
+        assert_eq!([&busy, &waiting].map(is_told), [true, false]);
+    }
+
+    #[test]
+    fn the_slow_are_told_and_nobody_else() {
+        let connections = Arc::new(Connections::new(3, 100));
+        let [slow, busy, quick] = [(); 3].map(|()| enter(&connections, "192.0.2.1").unwrap());
+        std::thread::sleep(Duration::from_millis(30));
+        busy.asked();
+        quick.answered();
+        connections.close_the_slow(Duration::from_millis(20));
+        assert_eq!([&slow, &busy, &quick].map(is_told), [true, false, false]);
+        connections.close_the_slow(Duration::from_secs(3600));
+        assert_eq!([&slow, &busy, &quick].map(is_told), [false; 3]);
+    }
+
+    #[test]
+    fn stopping_is_told_to_all_even_those_to_come() {
+        let connections = Arc::new(Connections::new(3, 100));
+        let first = enter(&connections, "192.0.2.1").unwrap();
+        assert!(!first.is_stopping());
+        connections.stop();
+        let second = enter(&connections, "192.0.2.1").unwrap();
+        assert_eq!([&first, &second].map(is_told), [true, true]);
+        assert!(second.is_stopping());
+    }
+}

@@ -1,0 +1,541 @@
+//! From the path and the query of a request to the body of its answer, without a connection and without a clock.
+
+use std::net::IpAddr;
+
+use swarmkeep::{
+    Announce, AnnounceEvent, Endpoint, Families, Family, PeerBuffer, Random, SwarmStats, Timestamp,
+    Unavailable, catalog::Repository,
+};
+use swarmkeep_tracker_protocol::{
+    Error as ProtocolError,
+    http::{
+        AnnounceHead, AnnounceRequest, AnnounceResponseWriter, FailureResponse, RetryIn, ScrapeRequest,
+        ScrapeResponseWriter,
+    },
+    udp::ScrapeStats,
+};
+use tracing::{debug, warn};
+
+use crate::Config;
+
+/// Answers requests from a repository.
+///
+/// Announces (BEP 3) are answered in the compact form (BEP 23) unless they ask for the long one, which goes without peer ids, since
+/// stores need not keep them. The peer that is stored is always the client at its own address, with the port that it names;
+/// `ip` counts if [`Config::http_ip_parameter`] says so. An address of the other family in `ipv4` or `ipv6` (BEP 7) is not stored,
+/// but who names one is answered with peers of both. `key` and `trackerid` are read and without effect: a peer is its endpoint here,
+/// so there is nobody to recognise. A paused client (BEP 21) is one that goes on.
+///
+/// Every announce tells the client its own address (BEP 24). What is wrong with a request stands in a `failure reason`, and if the
+/// fault is the tracker's, when to try again (BEP 31). Scrapes (BEP 48) are about [`MOST_SCRAPED`](Self::MOST_SCRAPED) torrents at
+/// most, and never about all.
+#[derive(Debug)]
+pub struct HttpHandler {
+    repository: Repository,
+    interval_secs: u32,
+    default_want: usize,
+    most_want: usize,
+    ip_parameter: bool,
+}
+
+/// What was asked for, and by whom.
+#[derive(Debug, Clone, Copy)]
+pub struct HttpRequest<'a> {
+    /// The path of its URL, as `/announce`.
+    pub path: &'a str,
+    /// What follows the `?` there.
+    pub query: &'a [u8],
+    /// Where the client is; `None` if a proxy that should know does not say, so that nothing can be announced.
+    pub client: Option<IpAddr>,
+}
+
+impl HttpHandler {
+    /// The most torrents that one scrape may name: clients ask about 60 to 80 at once.
+    pub const MOST_SCRAPED: usize = 100;
+
+    /// In how many minutes to try again when the store cannot be reached. Announces come every 30, so this is soon, and late enough for
+    /// a store to come back before all of its clients do.
+    const RETRY_IN: RetryIn = RetryIn::Minutes(5);
+
+    /// Answers from `repository`, as `config` says.
+    pub fn new(repository: Repository, config: &Config) -> Self {
+        let &Config { interval_secs, default_want, most_want, http_ip_parameter: ip_parameter, .. } = config;
+        Self { repository, interval_secs, default_want, most_want, ip_parameter }
+    }
+
+    /// Answers `request` into `out`, whose contents it overwrites, and says from which byte on the body stands there; `None` if there is
+    /// nothing at that path.
+    ///
+    /// With a synchronous repository the future is ready at its first poll.
+    pub async fn answer(
+        &self,
+        request: HttpRequest<'_>,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        out: &mut Vec<u8>,
+    ) -> Option<usize> {
+        out.clear();
+        let answered = match request.path {
+            "/announce" => self.announce(request, now, rng, out).await,
+            "/scrape" => self.scrape(request.query, out).await,
+            _ => return None,
+        };
+        Some(answered.unwrap_or_else(|failure| {
+            debug!(client = ?request.client, %failure, "refused");
+            let retry_in = matches!(failure, Failure::Unavailable).then_some(Self::RETRY_IN);
+            out.clear();
+            FailureResponse { reason: failure.to_string().as_bytes(), retry_in }.write(out);
+            0
+        }))
+    }
+
+    /// Announces, with the store writing the peers into the answer itself.
+    async fn announce(
+        &self,
+        HttpRequest { query, client, .. }: HttpRequest<'_>,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Failure> {
+        let request = AnnounceRequest::parse(query)?;
+        let client = client.ok_or(Failure::NoClient)?.to_canonical();
+        let announce = self.announce_of(&request, client)?;
+        let room = |family| if announce.families.contains(family) { announce.want } else { 0 };
+        let (room_v4, room_v6) = (room(Families::V4), room(Families::V6));
+
+        let mut writer = AnnounceResponseWriter::new(out, room_v4, room_v6);
+        let (v4, v6) = writer.rooms();
+        let mut peers = PeerBuffer::new(v4, v6);
+        let answered = match &self.repository {
+            Repository::Sync(store) => store.announce(&announce, now, rng, &mut peers),
+            Repository::Async(store) => store.announce(&announce, now, rng, &mut peers).await?,
+        };
+        let (v4, v6) = (peers.v4.as_bytes().len(), peers.v6.as_bytes().len());
+        let SwarmStats { complete, incomplete, downloaded } = answered.stats;
+        let head = AnnounceHead {
+            complete,
+            incomplete,
+            downloaded: Some(downloaded),
+            interval: self.interval_secs,
+            external_ip: Some(client),
+            ..AnnounceHead::default()
+        };
+        let body = if request.compact == Some(false) {
+            writer.finish_long(&head, v4, v6)
+        } else {
+            writer.finish(&head, v4, announce.families.contains(Families::V6).then_some(v6))
+        };
+        let len = body.len();
+        Ok(out.len() - len)
+    }
+
+    /// The announce that a request means.
+    fn announce_of(&self, request: &AnnounceRequest<'_>, client: IpAddr) -> Result<Announce, Failure> {
+        // Clients that do not know their address write zeroes.
+        let named = request.ip.filter(|ip| self.ip_parameter && !ip.is_unspecified());
+        let endpoint = Endpoint::new(named.unwrap_or(client), request.port).map_err(ProtocolError::from)?;
+        let mut families = match endpoint.family() {
+            Family::V4 => Families::V4,
+            Family::V6 => Families::V6,
+        };
+        families
+            .set(Families::V4, families.contains(Families::V4) || client.is_ipv4() || request.ipv4.is_some());
+        let listens_v6 = request.ipv6.is_some_and(|at| at.ip().to_canonical().is_ipv6());
+        families.set(Families::V6, families.contains(Families::V6) || client.is_ipv6() || listens_v6);
+        let want = match request.event {
+            // Nobody is selected, so no room is needed.
+            AnnounceEvent::Stopped => 0,
+            _ => request.want.map_or(self.default_want, |want| want as usize).min(self.most_want),
+        };
+        let announce = Announce::new(request.info_hash, endpoint)
+            .event(request.event)
+            .transferred(request.downloaded, request.uploaded)
+            .peer_id(request.peer_id)
+            .want(want)
+            .families(families);
+        // Who does not know what is left has not all of it.
+        Ok(announce.left(request.left.unwrap_or(u64::MAX)))
+    }
+
+    async fn scrape(&self, query: &[u8], out: &mut Vec<u8>) -> Result<usize, Failure> {
+        let request = ScrapeRequest::parse(query)?;
+        // One more than may be, to see that there are too many.
+        let mut info_hashes: Vec<_> = request.info_hashes().take(Self::MOST_SCRAPED + 1).collect();
+        if info_hashes.is_empty() {
+            return Err(Failure::FullScrape);
+        }
+        if info_hashes.len() > Self::MOST_SCRAPED {
+            return Err(Failure::TooManyTorrents);
+        }
+        // They are the keys of a dictionary.
+        info_hashes.sort_unstable();
+        info_hashes.dedup();
+        let mut response = ScrapeResponseWriter::new(out);
+        for info_hash in &info_hashes {
+            let SwarmStats { complete, incomplete, downloaded } = match &self.repository {
+                Repository::Sync(store) => store.scrape(info_hash),
+                Repository::Async(store) => store.scrape(info_hash).await?,
+            };
+            let stats = ScrapeStats { seeders: complete, completed: downloaded, leechers: incomplete };
+            response.push(info_hash, stats);
+        }
+        response.finish(None);
+        Ok(0)
+    }
+}
+
+/// The text of a `failure reason`.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Request(#[from] ProtocolError),
+    #[error("the proxy in front of the tracker does not say whose announce this is")]
+    NoClient,
+    #[error("there is no scrape of all torrents: name those it is about")]
+    FullScrape,
+    #[error("too many torrents: a scrape is about {} at most", HttpHandler::MOST_SCRAPED)]
+    TooManyTorrents,
+    #[error("the tracker's store is not available; try again later")]
+    Unavailable,
+}
+
+impl From<Unavailable> for Failure {
+    fn from(unavailable: Unavailable) -> Self {
+        // What went wrong behind the tracker is for whoever runs it, not for strangers.
+        warn!(%unavailable);
+        Self::Unavailable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::Ipv4Addr, sync::Arc};
+
+    use swarmkeep::{HashKey, InfoHash, PeerId, RepositoryConfig, SplitMix64, catalog};
+    use swarmkeep_tracker_protocol::http::{AnnounceResponse, ScrapeResponse};
+
+    use super::*;
+    use crate::out_of_reach::OutOfReach;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const HASH: InfoHash = InfoHash::new([0xaa; 20]);
+    const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
+
+    /// A handler, as clients see it.
+    struct Tracker {
+        handler: HttpHandler,
+        rng: SplitMix64,
+    }
+
+    /// What an announce is answered.
+    #[derive(Debug, PartialEq)]
+    struct Answer {
+        complete: u32,
+        incomplete: u32,
+        downloaded: Option<u32>,
+        peers: Vec<String>,
+    }
+
+    impl Tracker {
+        fn of(repository: Repository, config: &Config) -> Self {
+            Self { handler: HttpHandler::new(repository, config), rng: SplitMix64::new(1) }
+        }
+
+        fn named(name: &str) -> Self {
+            Self::with(name, &Config::new().interval_secs(1234))
+        }
+
+        fn with(name: &str, config: &Config) -> Self {
+            let store = RepositoryConfig::new(HashKey::from_bytes([9; 16]));
+            Self::of(catalog::find(name).expect("in the catalog").build(&store).unwrap(), config)
+        }
+
+        #[tokio::main(flavor = "current_thread")]
+        async fn get(&mut self, path: &str, query: &[u8], client: Option<IpAddr>) -> Option<Vec<u8>> {
+            let mut out = b"what was there before".to_vec();
+            let request = HttpRequest { path, query, client };
+            let start = self.handler.answer(request, NOW, &mut self.rng, &mut out).await?;
+            Some(out.split_off(start))
+        }
+
+        fn body(&mut self, client: &str, request: &AnnounceRequest<'_>) -> Vec<u8> {
+            let mut query = Vec::new();
+            request.write(&mut query);
+            self.get("/announce", &query, client.parse().ok()).expect("a path that is there")
+        }
+
+        fn announce(&mut self, client: &str, request: &AnnounceRequest<'_>) -> Answer {
+            let body = self.body(client, request);
+            let response = AnnounceResponse::parse(&body).unwrap().expect("no failure");
+            let head = response.head;
+            assert_eq!(head.external_ip.map(|ip| ip.to_string()).as_deref(), Some(client));
+            assert_eq!(
+                (head.interval, head.min_interval, head.tracker_id, head.warning),
+                (1234, None, None, None)
+            );
+            let mut peers: Vec<_> = response.endpoints().map(|peer| peer.to_string()).collect();
+            peers.sort();
+            Answer {
+                complete: head.complete,
+                incomplete: head.incomplete,
+                downloaded: head.downloaded,
+                peers,
+            }
+        }
+
+        fn peers(&mut self, client: &str, request: &AnnounceRequest<'_>) -> Vec<String> {
+            self.announce(client, request).peers
+        }
+
+        fn failure(&mut self, path: &str, query: &str) -> (String, Option<RetryIn>) {
+            let body =
+                self.get(path, query.as_bytes(), "192.0.2.1".parse().ok()).expect("a path that is there");
+            let FailureResponse { reason, retry_in } = AnnounceResponse::parse(&body).unwrap().unwrap_err();
+            (String::from_utf8(reason.to_vec()).unwrap(), retry_in)
+        }
+
+        /// Lets so many leechers announce.
+        fn fill(&mut self, count: u16, client: impl Fn(u16) -> String) {
+            (0..count).for_each(|n| drop(self.announce(&client(n), &at_port(10_000 + n))));
+        }
+    }
+
+    fn at_port(port: u16) -> AnnounceRequest<'static> {
+        AnnounceRequest { left: Some(1), ..AnnounceRequest::new(HASH, PeerId::new([1; 20]), port) }
+    }
+
+    #[test]
+    fn peers_find_each_other_over_a_store_of_either_kind() {
+        for name in STORES {
+            let mut tracker = Tracker::named(name);
+            let seeder = AnnounceRequest { left: Some(0), ..at_port(1) };
+            let alone = Answer { complete: 1, incomplete: 0, downloaded: Some(0), peers: vec![] };
+            assert_eq!(tracker.announce("192.0.2.1", &seeder), alone, "{name}");
+            assert_eq!(tracker.peers("192.0.2.2", &at_port(2)), ["192.0.2.1:1"], "{name}");
+            assert_eq!(tracker.peers("2001:db8::3", &at_port(3)), [""; 0], "{name}");
+            assert_eq!(tracker.peers("2001:db8::4", &at_port(4)), ["[2001:db8::3]:3"], "{name}");
+
+            let completed = AnnounceRequest { event: AnnounceEvent::Completed, left: Some(0), ..at_port(2) };
+            let answer = tracker.announce("192.0.2.2", &completed);
+            assert_eq!((answer.complete, answer.incomplete, answer.downloaded), (2, 2, Some(1)), "{name}");
+            let stopped = AnnounceRequest { event: AnnounceEvent::Stopped, ..at_port(4) };
+            let gone = Answer { complete: 2, incomplete: 1, downloaded: Some(1), peers: vec![] };
+            assert_eq!(tracker.announce("2001:db8::4", &stopped), gone, "{name}");
+        }
+    }
+
+    #[test]
+    fn each_family_has_its_own_keys() {
+        let mut tracker = Tracker::named("packed");
+        let has = |body: &[u8], key: &[u8]| body.windows(key.len()).any(|found| found == key);
+        let v4 = tracker.body("192.0.2.1", &at_port(1));
+        assert!(has(&v4, b"5:peers0:") && !has(&v4, b"6:peers6"));
+        let v6 = tracker.body("2001:db8::1", &at_port(1));
+        assert!(has(&v6, b"5:peers0:6:peers60:"));
+    }
+
+    #[test]
+    fn who_can_use_both_families_gets_both() {
+        for name in STORES {
+            let mut tracker = Tracker::named(name);
+            tracker.fill(40, |n| format!("192.0.2.{}", n + 1));
+            tracker.fill(40, |n| format!("2001:db8::{:x}", n + 1));
+            let v4 = AnnounceRequest { ipv4: "198.51.100.9:9".parse().ok(), ..at_port(1) };
+            let v6 = AnnounceRequest { ipv6: "[2001:db8:1::9]:9".parse().ok(), ..at_port(1) };
+            let mapped = AnnounceRequest { ipv6: "[::ffff:198.51.100.9]:9".parse().ok(), ..at_port(1) };
+            let both = (25, 25);
+            for (client, request, expected) in [
+                ("198.51.100.1", v6, both),
+                ("2001:db8:1::1", v4, both),
+                ("198.51.100.1", v4, (40, 0)),
+                ("198.51.100.1", mapped, (40, 0)),
+                ("2001:db8:1::1", v6, (0, 40)),
+                ("198.51.100.1", AnnounceRequest { compact: Some(false), ..v6 }, both),
+            ] {
+                let peers = tracker.peers(client, &request);
+                let count_v6 = peers.iter().filter(|peer| peer.starts_with('[')).count();
+                assert_eq!((peers.len() - count_v6, count_v6), expected, "{name} {client} {peers:?}");
+            }
+            let answer = tracker.announce("198.51.100.1", &at_port(1));
+            assert_eq!(answer.incomplete, 82, "{name}: what they name is not stored");
+        }
+    }
+
+    #[test]
+    fn a_peer_is_at_its_own_address_whatever_it_claims() {
+        let claims = AnnounceRequest {
+            ip: "198.51.100.1".parse().ok(),
+            ipv4: "198.51.100.2:2".parse().ok(),
+            ipv6: "[2001:db8::2]:2".parse().ok(),
+            ..at_port(1)
+        };
+        let mut tracker = Tracker::named("packed");
+        tracker.announce("192.0.2.1", &claims);
+        assert_eq!(tracker.peers("192.0.2.2", &at_port(2)), ["192.0.2.1:1"]);
+        assert_eq!(tracker.peers("2001:db8::3", &at_port(3)), [""; 0]);
+    }
+
+    #[test]
+    fn a_claimed_address_counts_where_it_is_configured() {
+        let config = Config::new().interval_secs(1234).http_ip_parameter(true);
+        let mut tracker = Tracker::with("packed", &config);
+        tracker.announce("192.0.2.1", &AnnounceRequest { ip: "198.51.100.1".parse().ok(), ..at_port(1) });
+        assert_eq!(tracker.peers("192.0.2.2", &at_port(2)), ["198.51.100.1:1"]);
+        tracker.announce("192.0.2.3", &AnnounceRequest { ip: "0.0.0.0".parse().ok(), ..at_port(3) });
+        assert_eq!(tracker.peers("192.0.2.2", &at_port(2)), ["192.0.2.3:3", "198.51.100.1:1"]);
+        let v6 = AnnounceRequest { ip: "2001:db8::1".parse().ok(), ..at_port(1) };
+        assert_eq!(
+            tracker.peers("192.0.2.4", &v6).len(),
+            3,
+            "who names an address of the other family gets both"
+        );
+        assert_eq!(tracker.peers("2001:db8::9", &at_port(9)), ["[2001:db8::1]:1"]);
+    }
+
+    #[test]
+    fn an_ipv4_mapped_client_is_an_ipv4_one() {
+        let mut tracker = Tracker::named("packed");
+        tracker.announce("192.0.2.1", &at_port(1));
+        let mut query = Vec::new();
+        at_port(2).write(&mut query);
+        let body = tracker.get("/announce", &query, "::ffff:192.0.2.2".parse().ok()).unwrap();
+        let response = AnnounceResponse::parse(&body).unwrap().unwrap();
+        assert_eq!(response.head.external_ip, Some(Ipv4Addr::new(192, 0, 2, 2).into()));
+        assert_eq!(response.endpoints().next(), "192.0.2.1:1".parse().ok());
+    }
+
+    #[test]
+    fn a_client_gets_the_number_of_peers_it_wants_within_bounds() {
+        for name in STORES {
+            let mut tracker = Tracker::named(name);
+            tracker.fill(300, |n| format!("10.0.{}.{}", n / 250, n % 250));
+            for compact in [None, Some(true), Some(false)] {
+                for (want, got) in
+                    [(None, 50), (Some(0), 0), (Some(1), 1), (Some(200), 200), (Some(u32::MAX), 200)]
+                {
+                    let peers = tracker.peers("192.0.2.1", &AnnounceRequest { want, compact, ..at_port(1) });
+                    assert_eq!(peers.len(), got, "{name} {want:?} {compact:?}");
+                }
+            }
+            let stopped = AnnounceRequest { event: AnnounceEvent::Stopped, want: Some(50), ..at_port(1) };
+            assert_eq!(tracker.peers("192.0.2.1", &stopped), [""; 0], "who leaves needs nobody");
+        }
+    }
+
+    #[test]
+    fn the_long_form_is_a_list_without_peer_ids() {
+        let mut tracker = Tracker::named("packed");
+        tracker.announce("192.0.2.1", &at_port(6881));
+        for no_peer_id in [false, true] {
+            let request = AnnounceRequest { compact: Some(false), no_peer_id, ..at_port(1) };
+            let body = tracker.body("192.0.2.2", &request);
+            let text = String::from_utf8_lossy(&body);
+            assert!(text.contains("5:peersld2:ip9:192.0.2.14:porti6881eee"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_decides_who_seeds() {
+        let mut tracker = Tracker::named("packed");
+        let counts = |answer: Answer| (answer.complete, answer.incomplete, answer.downloaded.unwrap());
+        let mut announce = |request: AnnounceRequest<'_>| counts(tracker.announce("192.0.2.1", &request));
+        assert_eq!(announce(AnnounceRequest { left: None, ..at_port(1) }), (0, 1, 0));
+        let completed = AnnounceRequest { event: AnnounceEvent::Completed, ..at_port(1) };
+        assert_eq!(announce(AnnounceRequest { left: None, ..completed }), (0, 1, 0), "it does not say so");
+        let paused = AnnounceRequest { paused: true, left: Some(7), ..at_port(1) };
+        assert_eq!(announce(paused), (0, 1, 0), "a paused client is still there (BEP 21)");
+        assert_eq!(announce(AnnounceRequest { left: Some(0), ..completed }), (1, 0, 1));
+        assert_eq!(announce(AnnounceRequest { event: AnnounceEvent::Stopped, ..at_port(1) }), (0, 0, 1));
+    }
+
+    #[test]
+    fn key_trackerid_and_what_nobody_knows_are_no_errors() {
+        let mut tracker = Tracker::named("packed");
+        let mut query = Vec::new();
+        at_port(1).write(&mut query);
+        query.extend_from_slice(b"&key=1234&trackerid=abc&supportcrypto=1&redundant=0&azudp&=&&");
+        let body = tracker.get("/announce", &query, "192.0.2.1".parse().ok()).unwrap();
+        assert_eq!(AnnounceResponse::parse(&body).unwrap().unwrap().head.incomplete, 1);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_request_is_said_and_nothing_is_stored() {
+        let mut tracker = Tracker::named("packed");
+        let mut query = Vec::new();
+        at_port(1).write(&mut query);
+        let good = String::from_utf8(query).unwrap();
+        for (query, reason) in [
+            ("", "info_hash: is missing"),
+            ("info_hash=short", "info_hash: expected 20 percent-encoded bytes"),
+            (&*good.replace("&port=1&", "&"), "port: is missing"),
+            (&*good.replace("&port=1&", "&port=0&"), "port 0 is not an endpoint anybody can connect to"),
+            (
+                &*(good.clone() + "&event=gone"),
+                "event: expected started, stopped, completed, paused or nothing",
+            ),
+        ] {
+            assert_eq!(tracker.failure("/announce", query), (reason.into(), None));
+        }
+        let body = tracker.get("/announce", good.as_bytes(), None).unwrap();
+        let failure = AnnounceResponse::parse(&body).unwrap().unwrap_err();
+        assert!(failure.reason.starts_with(b"the proxy in front of the tracker"));
+        assert_eq!(tracker.announce("192.0.2.1", &at_port(1)).incomplete, 1, "none of them was counted");
+    }
+
+    #[test]
+    fn a_scrape_is_about_the_torrents_it_names() {
+        for name in STORES {
+            let mut tracker = Tracker::named(name);
+            tracker.announce("192.0.2.1", &AnnounceRequest { left: Some(0), ..at_port(1) });
+            let unknown = [0xbb, 0x01].map(|byte| InfoHash::new([byte; 20]));
+            let mut query = Vec::new();
+            ScrapeRequest::write([unknown[0], HASH, unknown[1], HASH], &mut query);
+            // A scrape needs no address.
+            let body = tracker.get("/scrape", &query, None).unwrap();
+            let response = ScrapeResponse::parse(&body).unwrap().unwrap();
+            let nobody = ScrapeStats::default();
+            let seeded = ScrapeStats { seeders: 1, ..nobody };
+            let expected = [(unknown[1], nobody), (HASH, seeded), (unknown[0], nobody)];
+            assert!(response.swarms().eq(expected), "{name}: {response:?}");
+        }
+    }
+
+    #[test]
+    fn a_scrape_is_neither_about_all_torrents_nor_about_too_many() {
+        let mut tracker = Tracker::named("packed");
+        let about = |count: usize| {
+            let mut query = Vec::new();
+            ScrapeRequest::write((0..count).map(|n| InfoHash::new([n as u8; 20])), &mut query);
+            String::from_utf8(query).unwrap()
+        };
+        let body = tracker.get("/scrape", about(100).as_bytes(), None).unwrap();
+        assert_eq!(ScrapeResponse::parse(&body).unwrap().unwrap().swarms().count(), 100);
+        for (query, reason) in [
+            (&*about(0), "there is no scrape of all torrents: name those it is about"),
+            (&*about(101), "too many torrents: a scrape is about 100 at most"),
+            ("info_hash=short", "info_hash: expected 20 percent-encoded bytes"),
+        ] {
+            assert_eq!(tracker.failure("/scrape", query), (reason.into(), None));
+        }
+    }
+
+    #[test]
+    fn there_is_nothing_at_other_paths() {
+        let mut tracker = Tracker::named("packed");
+        for path in ["/", "", "/announce/", "/ANNOUNCE", "/announce.php", "/stats", "announce", "*"] {
+            assert_eq!(tracker.get(path, b"", None), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_store_out_of_reach_is_a_reason_to_come_back() {
+        let mut tracker = Tracker::of(Repository::Async(Arc::new(OutOfReach)), &Config::new());
+        let mut query = Vec::new();
+        at_port(1).write(&mut query);
+        let query = String::from_utf8(query).unwrap();
+        let expected =
+            ("the tracker's store is not available; try again later".into(), Some(RetryIn::Minutes(5)));
+        assert_eq!(tracker.failure("/announce", &query), expected);
+        assert_eq!(tracker.failure("/scrape", &query), expected);
+    }
+}

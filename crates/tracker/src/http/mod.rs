@@ -1,0 +1,10 @@
+//! The tracker over HTTP: [`HttpHandler`] turns the path and query of a request into the body of its answer and needs no socket,
+//! [`serve`] gives it connections, [`Connections`](connections::Connections) bounds those.
+
+mod client;
+mod connections;
+mod handler;
+mod serve;
+
+pub use handler::{HttpHandler, HttpRequest};
+pub(crate) use serve::{listen, serve};
