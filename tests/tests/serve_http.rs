@@ -1,0 +1,588 @@
+//! The tracker over HTTP and real sockets: connections, what is wrong with them, and what their neighbours notice. How requests are
+//! understood is tested without sockets in `swarmkeep-tracker`.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, Socket, Type};
+use swarmkeep::{Endpoint, HashKey, InfoHash, PeerId, RepositoryConfig, catalog};
+use swarmkeep_tracker::{Config, Server};
+use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
+use tokio::sync::oneshot;
+
+const HASH: InfoHash = InfoHash::new([0xaa; 20]);
+
+/// What clients of a tracker notice while others do their worst. They are on one machine with all of these tests.
+const LONGEST_ANSWER: Duration = Duration::from_millis(750);
+
+#[test]
+fn one_connection_serves_many_requests_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
+    for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
+        let tracker = Tracker::over(name, config());
+        for &address in &tracker.addresses {
+            let mut client = Client::of(address);
+            for port in 1..=50 {
+                let (response, body) = client.announce(&announce(port));
+                assert_eq!((response.status, response.closes), (200, false));
+                let response = AnnounceResponse::parse(&body).unwrap().expect("no failure");
+                assert_eq!((response.head.interval, response.head.external_ip), (77, Some(address.ip())));
+                let peers: Vec<_> = response.endpoints().collect();
+                let others: Vec<_> =
+                    (1..port).map(|port| Endpoint::new(address.ip(), port).unwrap()).collect();
+                assert_eq!(sorted(peers), others, "{name} at {address}");
+            }
+        }
+        let (_, body) = Client::of(tracker.addresses[0]).get(&scrape_of(HASH));
+        let response = ScrapeResponse::parse(&body).unwrap().expect("no failure");
+        assert_eq!(response.swarms().next().expect("the one asked for").1.leechers, 100, "{name}");
+    }
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_their_order() {
+    let tracker = Tracker::over("packed", config());
+    let mut client = Client::of(tracker.addresses[0]);
+    let hashes: Vec<_> = (0..200).map(|n| InfoHash::new([n; 20])).collect();
+    let requests: Vec<_> = hashes.iter().map(|&hash| get(&scrape_of(hash))).collect();
+    // In one go, and in pieces that end anywhere.
+    for piece in [usize::MAX, 997] {
+        let requests = requests.concat();
+        for piece in requests.chunks(piece.min(requests.len())) {
+            client.send(piece);
+        }
+        for &hash in &hashes {
+            let (response, body) = client.receive();
+            assert_eq!((response.status, response.closes), (200, false));
+            let response = ScrapeResponse::parse(&body).unwrap().expect("no failure");
+            assert_eq!(response.swarms().next().expect("the one asked for").0, hash);
+        }
+    }
+}
+
+#[test]
+fn an_answer_does_not_wait_for_the_request_behind_it() {
+    let tracker = Tracker::over("packed", config());
+    let mut client = Client::of(tracker.addresses[0]);
+    let request = get(&scrape_of(HASH));
+    client.send(&[&request[..], &request[..30]].concat());
+    assert_eq!(client.receive().0.status, 200);
+    client.send(&request[30..]);
+    assert_eq!(client.receive().0.status, 200);
+}
+
+#[test]
+fn who_names_an_address_of_the_other_family_gets_peers_of_both() {
+    let tracker = Tracker::over("packed", config());
+    let [v4, v6] = tracker.addresses[..] else { panic!("two of them") };
+    Client::of(v4).announce(&announce(1));
+    Client::of(v6).announce(&announce(2));
+    let both = ["127.0.0.1:1", "[::1]:2"].map(|peer| peer.parse().expect("an endpoint"));
+    let (one, other) = (announce(3), announce(4));
+    let one = AnnounceRequest { ipv6: "[2001:db8::1]:3".parse().ok(), event: STOPPED, ..one };
+    assert_eq!(Client::of(v4).peers(&one), [], "who leaves needs nobody");
+    let one = AnnounceRequest { event: Default::default(), ..one };
+    assert_eq!(Client::of(v4).peers(&one), both);
+    let other = AnnounceRequest { ipv4: "192.0.2.1:4".parse().ok(), compact: Some(false), ..other };
+    let third = "127.0.0.1:3".parse().expect("an endpoint");
+    assert_eq!(Client::of(v6).peers(&other), [both[0], third, both[1]]);
+    let only_v4 = Client::of(v4).peers(&announce(5));
+    assert_eq!(only_v4, [both[0], third]);
+}
+
+#[test]
+fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
+    let config = config().http_proxy("127.0.0.9/32".parse().expect("a network"));
+    let tracker = Tracker::over("packed", config);
+    let address = tracker.addresses[0];
+    let mut proxy = Client::at([127, 0, 0, 9].into(), address);
+    let mut stranger = Client::at([127, 0, 0, 8].into(), address);
+    let announce_for = |client: &mut Client, port, forwarded: &str| {
+        let mut request = get(&announce_path(&announce(port)));
+        request.truncate(request.len() - 2);
+        client.send(&[&request[..], forwarded.as_bytes(), b"\r\n"].concat());
+        client.receive().1
+    };
+    announce_for(&mut proxy, 1, "X-Forwarded-For: 203.0.113.1, 198.51.100.1\r\n");
+    announce_for(&mut proxy, 2, "x-forwarded-for: nonsense\r\nX-FORWARDED-FOR: 198.51.100.2, 127.0.0.9\r\n");
+    announce_for(&mut stranger, 3, "X-Forwarded-For: 198.51.100.3\r\n");
+    for forwarded in ["", "X-Forwarded-For: unknown\r\n"] {
+        let body = announce_for(&mut proxy, 4, forwarded);
+        let failure = AnnounceResponse::parse(&body).unwrap().unwrap_err();
+        assert!(failure.reason.starts_with(b"the proxy in front of the tracker"), "{forwarded}");
+    }
+    let expected =
+        ["127.0.0.8:3", "198.51.100.1:1", "198.51.100.2:2"].map(|peer| peer.parse().expect("an endpoint"));
+    assert_eq!(Client::of(address).peers(&announce(5)), expected);
+}
+
+#[test]
+fn a_claimed_address_counts_only_where_it_is_configured() {
+    for (config, expected) in [(config(), "127.0.0.1:1"), (config().http_ip_parameter(true), "192.0.2.7:1")] {
+        let tracker = Tracker::over("packed", config);
+        let mut client = Client::of(tracker.addresses[0]);
+        client.announce(&AnnounceRequest { ip: "192.0.2.7".parse().ok(), ..announce(1) });
+        assert_eq!(client.peers(&announce(2)), [expected.parse().expect("an endpoint")]);
+    }
+}
+
+#[test]
+fn methods_and_paths_that_are_not_there() {
+    let tracker = Tracker::over("packed", config());
+    let mut client = Client::of(tracker.addresses[0]);
+    for path in ["/", "/stats?x=1", "/announce/", "http://localhost/elsewhere"] {
+        let (response, _) = client.get(path);
+        assert_eq!((response.status, response.closes), (404, false), "{path}");
+    }
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
+        client.send(format!("{method} /announce HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
+        let (response, _) = client.receive();
+        assert_eq!((response.status, response.closes), (405, false), "{method}");
+        assert!(response.head.to_ascii_lowercase().contains("\r\nallow: get, head\r\n"));
+    }
+    let (response, body) = client.get(&format!("http://localhost{}", scrape_of(HASH)));
+    assert_eq!(response.status, 200, "a proxy may ask for the whole URL");
+    assert!(ScrapeResponse::parse(&body).unwrap().is_ok());
+    let (response, body) = client.get("/announce");
+    assert_eq!(response.status, 200, "clients read failures where they read answers");
+    assert_eq!(AnnounceResponse::parse(&body).unwrap().unwrap_err().reason, b"info_hash: is missing");
+
+    client.send(format!("HEAD {} HTTP/1.1\r\nHost: localhost\r\n\r\n", scrape_of(HASH)).as_bytes());
+    let head = client.head();
+    assert!(
+        head.starts_with("HTTP/1.1 200 ") && head.to_ascii_lowercase().contains("\r\nconnection: close\r\n")
+    );
+    assert_eq!(client.rest(), b"", "no body, and the end");
+}
+
+#[test]
+fn who_sends_a_body_is_answered_and_need_not_come_again() {
+    let tracker = Tracker::over("packed", config());
+    for (method, status) in [("GET", 200), ("POST", 405)] {
+        for body in
+            ["Content-Length: 1000000000\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"]
+        {
+            let mut client = Client::of(tracker.addresses[0]);
+            client.send(
+                format!("{method} {} HTTP/1.1\r\nHost: localhost\r\n{body}", scrape_of(HASH)).as_bytes(),
+            );
+            let (response, _) = client.receive();
+            assert_eq!((response.status, response.closes), (status, true), "{method} {body}");
+            assert!(client.takes_less_than(64 << 20, &[b'x'; 1 << 16]), "{method} {body}");
+        }
+    }
+}
+
+#[test]
+fn http_1_0_and_half_closed_connections_are_answered() {
+    let tracker = Tracker::over("packed", config());
+    let mut client = Client::of(tracker.addresses[0]);
+    client.send(format!("GET {} HTTP/1.0\r\n\r\n", scrape_of(HASH)).as_bytes());
+    assert_eq!(client.receive().0.status, 200);
+    assert_eq!(client.rest(), b"");
+    for address in &tracker.addresses {
+        let mut client = Client::of(*address);
+        client.send(&get(&scrape_of(HASH)).repeat(3));
+        client.stream.shutdown(Shutdown::Write).expect("connected");
+        (0..3).for_each(|_| assert_eq!(client.receive().0.status, 200));
+        assert_eq!(client.rest(), b"");
+    }
+}
+
+#[test]
+fn what_is_no_request_gets_an_error_or_silence_and_its_neighbours_answers() {
+    let tracker = Tracker::over("packed", config());
+    let neighbour = Neighbour::of(tracker.addresses[0]);
+    let (line, lines) = ("a".repeat(20_000), "A: b\r\n".repeat(200));
+    let requests = [
+        "\0\0\x04\x17\x27\x10\x19\u{80}\0\0\0\0\0\0\0\0\r\n\r\n".to_owned(),
+        "\x16\x03\x01\x02\0\x01\0\x01\u{fc}\x03\x03\r\n\r\n".to_owned(),
+        "\x13BitTorrent protocol\r\n\r\n".to_owned(),
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
+        "GET\r\n\r\n".to_owned(),
+        "GET /announce\r\n\r\n".to_owned(),
+        "GET /announce HTTP/9.9\r\n\r\n".to_owned(),
+        "GET /ann ounce HTTP/1.1\r\n\r\n".to_owned(),
+        "GET /announce\0 HTTP/1.1\r\n\r\n".to_owned(),
+        "G\u{cb}T /announce HTTP/1.1\r\n\r\n".to_owned(),
+        "GET /scrape HTTP/1.1\r\nno colon\r\n\r\n".to_owned(),
+        "GET /scrape HTTP/1.1\r\n: no name\r\n\r\n".to_owned(),
+        "GET /scrape HTTP/1.1\r\nContent-Length: -1\r\n\r\n".to_owned(),
+        "GET /scrape HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_owned(),
+        "GET /scrape HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n".to_owned(),
+        format!("GET /scrape?{line} HTTP/1.1\r\n\r\n"),
+        format!("GET /scrape HTTP/1.1\r\n{line}: b\r\n\r\n"),
+        format!("GET /scrape HTTP/1.1\r\n{lines}\r\n"),
+    ];
+    for request in requests {
+        let shown = &request[..request.len().min(60)];
+        let mut client = Client::of(tracker.addresses[0]);
+        client.send(request.as_bytes());
+        let answer = String::from_utf8_lossy(&client.rest()).into_owned();
+        let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
+        assert!(matches!(status, None | Some("400" | "414" | "431")), "{shown:?}: {answer}");
+    }
+    neighbour.has_noticed_nothing();
+}
+
+#[test]
+fn endless_heads_are_cut_off() {
+    let tracker = Tracker::over("packed", config());
+    let neighbour = Neighbour::of(tracker.addresses[0]);
+    for (begin, more) in [
+        ("GET /announce?", "info_hash=aaaaaaaaaaaaaaaaaaaa&".repeat(100)),
+        ("GET /announce HTTP/1.1\r\nCookie: ", "a".repeat(4096)),
+        ("GET /announce HTTP/1.1\r\n", "Cookie: a\r\n".repeat(400)),
+        ("", "\r\n".repeat(4096)),
+    ] {
+        let mut client = Client::of(tracker.addresses[0]);
+        client.send(begin.as_bytes());
+        assert!(client.takes_less_than(64 << 20, more.as_bytes()), "{begin}");
+    }
+    neighbour.has_noticed_nothing();
+}
+
+/// Of those who ask and ask without reading, only so much is taken as system buffers hold: nothing piles up in the tracker.
+#[test]
+fn who_does_not_read_is_not_listened_to() {
+    let tracker = Tracker::over("packed", config());
+    let mut client = Client::of(tracker.addresses[0]);
+    (1..200).for_each(|port| drop(client.announce(&announce(port))));
+    let neighbour = Neighbour::of(tracker.addresses[0]);
+    let most = AnnounceRequest { want: Some(200), ..announce(1000) };
+    let head = get(&scrape_of(HASH)).into_iter().skip(3);
+    for request in
+        [get(&announce_path(&most)), get("/nothing"), b"HEAD".iter().copied().chain(head).collect()]
+    {
+        let mut client = Client::of(tracker.addresses[0]);
+        assert!(client.takes_less_than(64 << 20, &request.repeat(100)));
+    }
+    neighbour.has_noticed_nothing();
+}
+
+#[test]
+fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
+    let tracker = Tracker::over("packed", config().http_patience(Duration::from_secs(1)));
+    let address = tracker.addresses[0];
+    let neighbour = Neighbour::of(address);
+    let began = Instant::now();
+    let mut slow: Vec<_> = (0..50).map(|_| Client::of(address)).collect();
+    // These have shown that they can ask, and then say nothing at all.
+    let mut idle: Vec<_> = (0..10).map(|_| Client::of(address)).collect();
+    idle.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
+    let request = get(&scrape_of(HASH));
+    let mut bytes = request.iter();
+    while !slow.is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(5), "{} are still there", slow.len());
+        thread::sleep(Duration::from_millis(100));
+        let byte = [*bytes.next().expect("the request is long")];
+        slow.retain_mut(|client| client.stream.write_all(&byte).is_ok() && client.is_open());
+    }
+    assert!(began.elapsed() >= Duration::from_secs(1), "after {:?}", began.elapsed());
+    idle.iter_mut().for_each(|client| assert_eq!(client.rest(), b""));
+    neighbour.has_noticed_nothing();
+}
+
+#[test]
+fn one_address_has_only_so_many_connections_and_its_neighbours_notice_nothing() {
+    let tracker = Tracker::over("packed", config().http_connections_an_address(20));
+    let address = tracker.addresses[0];
+    let neighbour = Neighbour::of(address);
+    let mut held: Vec<Client> = Vec::new();
+    for _ in 0..100 {
+        held.extend((0..50).map(|_| Client::at([127, 0, 0, 3].into(), address)));
+        held.retain(Client::is_open);
+    }
+    // Until the latest are closed too.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while held.len() > 20 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(10));
+        held.retain(Client::is_open);
+    }
+    assert_eq!(held.len(), 20);
+    held.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
+    neighbour.has_noticed_nothing();
+}
+
+#[test]
+fn when_all_places_are_taken_the_longest_idle_makes_room() {
+    let tracker = Tracker::over("packed", config().http_connections(8));
+    let address = tracker.addresses[0];
+    let mut first = Client::of(address);
+    assert_eq!(first.get(&scrape_of(HASH)).0.status, 200);
+    thread::sleep(Duration::from_millis(20));
+    let mut others: Vec<_> = (0..7).map(|_| Client::of(address)).collect();
+    others.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
+    assert!(first.is_open());
+    assert_eq!(Client::of(address).get(&scrape_of(HASH)).0.status, 200);
+    assert_eq!(first.rest(), b"");
+    // However many come and stay, each is answered.
+    let crowd: Vec<_> = (0..200).map(|_| Client::of(address)).collect();
+    assert_eq!(Client::of(address).get(&scrape_of(HASH)).0.status, 200);
+    assert!(crowd.iter().filter(|client| client.is_open()).count() <= 8);
+}
+
+#[test]
+fn stopping_answers_what_has_been_received_and_takes_less_than_a_second() {
+    for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
+        // Received before anybody has looked at it, on more connections than may be open at once.
+        let server = server(name, &config().http_connections(30));
+        let mut clients: Vec<_> = (0..40).map(|n| Client::of(addresses(&server)[n % 2])).collect();
+        clients.iter_mut().for_each(|client| client.send(&get(&scrape_of(HASH)).repeat(20)));
+        let asked = Instant::now();
+        runtime().block_on(server.run(std::future::ready(())));
+        assert!(asked.elapsed() < Duration::from_secs(1), "{name}: {:?}", asked.elapsed());
+        for client in &mut clients {
+            (0..20).for_each(|_| assert_eq!(client.receive().0.status, 200));
+            assert_eq!(client.rest(), b"");
+        }
+    }
+}
+
+#[test]
+fn stopping_does_not_wait_for_those_who_ask_nothing() {
+    let tracker = Tracker::over("packed", config());
+    let address = tracker.addresses[0];
+    let mut clients: Vec<_> = (0..50).map(|_| Client::of(address)).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
+    let request = get(&scrape_of(HASH));
+    clients.iter_mut().step_by(2).for_each(|client| client.send(&request[..30]));
+    let asked = Instant::now();
+    drop(tracker);
+    assert!(asked.elapsed() < Duration::from_millis(400), "{:?}", asked.elapsed());
+    clients.iter_mut().for_each(|client| assert_eq!(client.rest(), b""));
+    assert!(TcpStream::connect(address).is_err());
+}
+
+/// A tracker at work on two loopback listeners, IPv4 first, until this is dropped.
+struct Tracker {
+    addresses: Vec<SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tracker {
+    fn over(name: &str, config: Config) -> Self {
+        let server = server(name, &config);
+        let addresses = addresses(&server);
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::spawn(move || runtime().block_on(server.run(async { drop(stopped.await) })));
+        Self { addresses, stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().expect("taken here only").join();
+        if !thread::panicking() {
+            ended.expect("the tracker does not panic");
+        }
+    }
+}
+
+fn config() -> Config {
+    let any_port = |address: &str| SocketAddr::new(address.parse().expect("a constant"), 0);
+    let config = Config::new().udp(any_port("127.0.0.1"));
+    config.http(any_port("127.0.0.1")).http(any_port("::1")).interval_secs(77)
+}
+
+fn server(name: &str, config: &Config) -> Server {
+    let store = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
+    let repository = catalog::find(name).expect("a name of the catalog").build(&store).expect("no limits");
+    Server::bind(config, repository).expect("loopback")
+}
+
+fn addresses(server: &Server) -> Vec<SocketAddr> {
+    server.http_addresses().expect("bound")
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+/// Somebody at another address who goes on asking, on new connections and on an old one, and looks at the clock.
+struct Neighbour {
+    enough: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Duration>>,
+}
+
+impl Neighbour {
+    fn of(address: SocketAddr) -> Self {
+        let enough = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&enough);
+        let thread = thread::spawn(move || {
+            let here = Ipv4Addr::new(127, 0, 0, 2).into();
+            let mut old = Client::at(here, address);
+            let mut took = Vec::new();
+            while !stop.load(Relaxed) {
+                for fresh in [false, true] {
+                    let began = Instant::now();
+                    let mut fresh = fresh.then(|| Client::at(here, address));
+                    assert_eq!(fresh.as_mut().unwrap_or(&mut old).get(&scrape_of(HASH)).0.status, 200);
+                    took.push(began.elapsed());
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            took
+        });
+        Self { enough, thread }
+    }
+
+    fn has_noticed_nothing(self) {
+        self.enough.store(true, Relaxed);
+        let mut took = self.thread.join().expect("each of its requests is answered");
+        took.sort();
+        let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+        println!("{} answers: half of them within {median:?}, all within {longest:?}", took.len());
+        assert!(median < LONGEST_ANSWER / 10, "{median:?}");
+        assert!(longest < LONGEST_ANSWER, "{longest:?}");
+    }
+}
+
+/// The other end.
+struct Client {
+    stream: TcpStream,
+    /// What has been received behind the latest response.
+    received: Vec<u8>,
+}
+
+/// What stands before a body.
+struct Head {
+    status: u16,
+    closes: bool,
+    head: String,
+}
+
+impl Client {
+    fn of(tracker: SocketAddr) -> Self {
+        Self::at(tracker.ip(), tracker)
+    }
+
+    fn at(address: IpAddr, tracker: SocketAddr) -> Self {
+        let socket = Socket::new(Domain::for_address(tracker), Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::new(address, 0).into()).expect("loopback");
+        socket.connect(&tracker.into()).expect("loopback");
+        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+        Self { stream: socket.into(), received: Vec::new() }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("somebody listens");
+    }
+
+    fn head(&mut self) -> String {
+        loop {
+            if let Some(end) = self.received.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                let head = self.received.drain(..end + 4).collect();
+                return String::from_utf8(head).expect("text");
+            }
+            self.receive_more();
+        }
+    }
+
+    fn receive(&mut self) -> (Head, Vec<u8>) {
+        let head = self.head();
+        let field = |name: &str| {
+            let mut fields = head.lines().skip(1).filter_map(|line| line.split_once(": "));
+            fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        };
+        let status = head.split(' ').nth(1).expect("a status line").parse().expect("a number");
+        let len = field("content-length").expect("a length").parse().expect("a number");
+        let closes = field("connection") == Some("close");
+        while self.received.len() < len {
+            self.receive_more();
+        }
+        let body = self.received.drain(..len).collect();
+        (Head { status, closes, head }, body)
+    }
+
+    fn receive_more(&mut self) {
+        let mut bytes = [0; 16 * 1024];
+        match self.stream.read(&mut bytes).expect("an answer within 5 seconds") {
+            0 => panic!("closed after {:?}", String::from_utf8_lossy(&self.received)),
+            len => self.received.extend_from_slice(&bytes[..len]),
+        }
+    }
+
+    /// Everything until the tracker closes the connection.
+    fn rest(&mut self) -> Vec<u8> {
+        let mut rest = std::mem::take(&mut self.received);
+        match self.stream.read_to_end(&mut rest) {
+            Err(error) if is_timeout(&error) => panic!("open after 5 seconds"),
+            // Who closes with something unread resets the connection.
+            _ => rest,
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.stream.set_nonblocking(true).expect("a socket");
+        let open = matches!(self.stream.peek(&mut [0]), Err(error) if is_timeout(&error));
+        self.stream.set_nonblocking(false).expect("a socket");
+        open
+    }
+
+    /// Sends the same again and again; whether that comes to an end before so many bytes.
+    fn takes_less_than(&mut self, most: usize, bytes: &[u8]) -> bool {
+        self.stream.set_write_timeout(Some(Duration::from_millis(500))).expect("above zero");
+        (0..most.div_ceil(bytes.len())).any(|_| self.stream.write_all(bytes).is_err())
+    }
+
+    fn get(&mut self, path: &str) -> (Head, Vec<u8>) {
+        self.send(&get(path));
+        self.receive()
+    }
+
+    fn announce(&mut self, request: &AnnounceRequest<'_>) -> (Head, Vec<u8>) {
+        self.get(&announce_path(request))
+    }
+
+    fn peers(&mut self, request: &AnnounceRequest<'_>) -> Vec<Endpoint> {
+        let (_, body) = self.announce(request);
+        sorted(AnnounceResponse::parse(&body).unwrap().expect("no failure").endpoints().collect())
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn sorted(mut peers: Vec<Endpoint>) -> Vec<Endpoint> {
+    peers.sort();
+    peers
+}
+
+const STOPPED: swarmkeep::AnnounceEvent = swarmkeep::AnnounceEvent::Stopped;
+
+fn announce(port: u16) -> AnnounceRequest<'static> {
+    AnnounceRequest {
+        left: Some(1),
+        want: Some(60),
+        ..AnnounceRequest::new(HASH, PeerId::new([1; 20]), port)
+    }
+}
+
+fn announce_path(request: &AnnounceRequest<'_>) -> String {
+    path("/announce?", |query| request.write(query))
+}
+
+fn scrape_of(hash: InfoHash) -> String {
+    path("/scrape?", |query| ScrapeRequest::write([hash], query))
+}
+
+fn path(path: &str, write: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut path = path.as_bytes().to_vec();
+    write(&mut path);
+    String::from_utf8(path).expect("queries are text")
+}
+
+fn get(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes()
+}
