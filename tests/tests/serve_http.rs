@@ -150,6 +150,11 @@ fn methods_and_paths_that_are_not_there() {
     let (response, body) = client.get(&format!("http://localhost{}", scrape_of(HASH)));
     assert_eq!(response.status, 200, "a proxy may ask for the whole URL");
     assert!(ScrapeResponse::parse(&body).unwrap().is_ok());
+    client.send(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(client.receive().0.status, 405, "it is not that kind of proxy");
+    let upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+    client.send(format!("GET {} HTTP/1.1\r\n{upgrade}", scrape_of(HASH)).as_bytes());
+    assert_eq!(client.receive().0.status, 200, "it stays with HTTP");
     let (response, body) = client.get("/announce");
     assert_eq!(response.status, 200, "clients read failures where they read answers");
     assert_eq!(AnnounceResponse::parse(&body).unwrap().unwrap_err().reason, b"info_hash: is missing");

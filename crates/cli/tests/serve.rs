@@ -1,8 +1,8 @@
 //! `swarmkeep serve` as a program: what it prints, how it ends, what it refuses.
 
 use std::{
-    io::{BufRead, BufReader, Read},
-    net::{SocketAddr, UdpSocket},
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream, UdpSocket},
     process::{Child, ChildStderr, Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -28,11 +28,15 @@ impl Serve {
         Self { child, stderr, first_line }
     }
 
-    /// The addresses that it says it listens on.
-    fn addresses(&self) -> Vec<SocketAddr> {
-        let (addresses, _) = self.first_line.split_once(';').expect("addresses; repository");
-        let addresses = addresses.strip_prefix("listening on udp ").expect("it listens");
-        addresses.split(", ").map(|address| address.parse().expect("an address")).collect()
+    /// The addresses that it says it listens on over UDP, and over HTTP.
+    fn addresses(&self) -> [Vec<SocketAddr>; 2] {
+        let (listening, _) = self.first_line.split_once(';').expect("addresses; repository");
+        let listening = listening.strip_prefix("listening on ").expect("it listens");
+        let (udp, http) = listening.split_once("http ").unwrap_or((listening, ""));
+        [udp.trim_start_matches("udp "), http].map(|addresses| {
+            let addresses = addresses.split(", ").filter(|address| !address.is_empty());
+            addresses.map(|address| address.parse().expect("an address")).collect()
+        })
     }
 
     /// Sends a signal by its name and waits for the end; answers the exit code, how long it took and what was printed.
@@ -78,14 +82,39 @@ fn connect(to: SocketAddr) {
     assert!(matches!(answer, Response::Connect(response) if response.transaction_id == TransactionId(5)));
 }
 
+fn scrape(at: SocketAddr) {
+    let mut connection = TcpStream::connect(at).expect("loopback");
+    connection.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    let request = format!(
+        "GET /scrape?info_hash={} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n",
+        "a".repeat(20)
+    );
+    connection.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).expect("an answer within 5 seconds");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("d5:filesd20:aaaa"), "{answer}");
+}
+
+#[test]
+fn one_protocol_alone_is_served_where_only_it_is_asked_for() {
+    for (arguments, counts) in [(["--udp", "127.0.0.1:0"], (1, 0)), (["--http", "127.0.0.1:0"], (0, 1))] {
+        let serve = Serve::start(&arguments);
+        let [udp, http] = serve.addresses();
+        assert_eq!((udp.len(), http.len()), counts, "{}", serve.first_line);
+        assert_eq!(serve.stop("TERM").0, Some(0));
+    }
+}
+
 #[test]
 fn serves_until_sigterm_or_sigint_and_then_ends_within_a_second() {
     for signal in ["TERM", "INT"] {
-        let serve = Serve::start(&["--udp", "127.0.0.1:0", "--udp", "[::1]:0"]);
+        let http = ["--http", "127.0.0.1:0", "--http", "[::1]:0"];
+        let serve = Serve::start(&[&["--udp", "127.0.0.1:0", "--udp", "[::1]:0"], &http[..]].concat());
         assert!(serve.first_line.ends_with("; repository packed\n"), "{}", serve.first_line);
-        let addresses = serve.addresses();
-        assert_eq!(addresses.len(), 2);
-        addresses.into_iter().for_each(connect);
+        let [udp, http] = serve.addresses();
+        assert_eq!((udp.len(), http.len()), (2, 2));
+        udp.into_iter().for_each(connect);
+        http.into_iter().for_each(scrape);
         let (code, took, printed) = serve.stop(signal);
         assert_eq!(code, Some(0), "{printed}");
         assert!(took < Duration::from_secs(1), "SIG{signal} took {took:?}");
@@ -98,7 +127,7 @@ fn serves_every_repository_of_the_catalog() {
     for row in swarmkeep::catalog::ALL {
         let serve = Serve::start(&["--udp", "127.0.0.1:0", "--repository", row.name]);
         assert!(serve.first_line.ends_with(&format!("; repository {}\n", row.name)), "{}", serve.first_line);
-        connect(serve.addresses()[0]);
+        connect(serve.addresses()[0][0]);
         assert_eq!(serve.stop("TERM").0, Some(0), "{}", row.name);
     }
 }
@@ -118,6 +147,7 @@ fn wrong_options_are_refused_with_what_is_allowed() {
         assert!(message.contains(what), "{message}");
     };
     says(&["--udp", "localhost"], "invalid socket address");
+    says(&["--http-proxy", "192.0.2.0/33"], "expected a network or address, such as 192.0.2.0/24 or ::1");
     says(&["--lifetime", "45d"], "such as 2700, 2700s, 45m or 1h");
     says(&["--interval", "0"], "a time above 0");
     says(&["--interval", "30m", "--lifetime", "30m"], "give a --lifetime longer than the --interval");

@@ -104,8 +104,8 @@ impl Config {
         self
     }
 
-    /// Adds a network of proxies. Of a request that comes from one, the client is whom `X-Forwarded-For` names there: the last one who is
-    /// not such a proxy himself. Announces for which a proxy does not name anybody are refused. Everybody else is taken for whom the
+    /// Adds a network of proxies. Of a request that comes from one, the client is whom `X-Forwarded-For` names there: the last one that
+    /// is not such a proxy itself. Announces for which a proxy does not name anybody are refused. Everybody else is taken for whom the
     /// connection comes from, whatever that header says.
     #[must_use]
     pub fn http_proxy(mut self, network: IpNet) -> Self {

@@ -290,7 +290,9 @@ fn build_aquatic() -> Result<PathBuf, Box<dyn Error>> {
     let program = root.join("bin/aquatic_udp");
     if !program.exists() {
         let mut command = Command::new("cargo");
-        command.args(["install", "--locked", "aquatic_udp@0.9.0", "--features", "io-uring", "--root"]);
+        // Not with its default feature `prometheus`: the version of `metrics` that takes does not compile any more.
+        command.args(["install", "--locked", "aquatic_udp@0.9.0", "--no-default-features"]);
+        command.args(["--features", "mimalloc,io-uring", "--root"]);
         run(command.arg(root))?;
     }
     Ok(program)
@@ -308,7 +310,7 @@ fn aquatic_command(aquatic: &Path, port: u16, uring: bool) -> Result<Command, Bo
         "socket_workers = 1\n\
          [network]\naddress = \"127.0.0.1:{port}\"\nuse_io_uring = {uring}\n\
          [protocol]\nmax_response_peers = 50\n\
-         [statistics]\ninterval = 0\nprint_to_stdout = false\nrun_prometheus_endpoint = false\n\
+         [statistics]\ninterval = 0\nprint_to_stdout = false\n\
          [cleaning]\nmax_peer_age = 2700\n"
     );
     fs::write(&config, text)?;
