@@ -5,6 +5,7 @@ use std::{error::Error, io, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 mod counting;
+mod load;
 mod serve;
 mod shootout;
 
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// Run a BitTorrent tracker over UDP and HTTP.
     Serve(serve::Args),
+    /// Put a tracker under load, check its answers and report.
+    Load(Box<load::Args>),
     /// Compare the swarm stores: time, tail latency and memory.
     Shootout(shootout::Args),
     /// Measure one row of a shootout in this process.
@@ -32,12 +35,13 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Serve(args) => serve::run(args),
-        Command::Shootout(args) => shootout::run(args),
-        Command::ShootoutRow(args) => shootout::run_row(args),
+        Command::Serve(args) => serve::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Load(args) => load::run(*args),
+        Command::Shootout(args) => shootout::run(args).map(|()| ExitCode::SUCCESS),
+        Command::ShootoutRow(args) => shootout::run_row(args).map(|()| ExitCode::SUCCESS),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Whoever read the output has seen enough of it.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {

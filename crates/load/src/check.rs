@@ -1,0 +1,254 @@
+//! Whether an answer can be right. A tracker that is fast and wrong has failed.
+
+use swarmkeep::Endpoint;
+
+/// What is wrong with an answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Wrong {
+    #[error("an answer to a request that was never sent, or a second one: transaction {0:#010x}")]
+    Transaction(u32),
+    #[error("not what the protocol says: {0}")]
+    Malformed(String),
+    #[error("asked for {asked}, answered with {answered}")]
+    Action { asked: &'static str, answered: &'static str },
+    #[error("{got} peers where at most {want} were asked for")]
+    TooMany { got: usize, want: u32 },
+    #[error("{0} twice in one answer")]
+    Duplicate(Endpoint),
+    #[error("{0}, who was asking, in its own answer")]
+    Oneself(Endpoint),
+    #[error("{seeders} seeders and {leechers} leechers, {what}")]
+    Counts { seeders: u32, leechers: u32, what: &'static str },
+    #[error("an interval of {0} seconds")]
+    Interval(u32),
+    #[error("counts of {got} swarms where {asked} were asked for")]
+    Scraped { got: usize, asked: usize },
+}
+
+impl Wrong {
+    /// What such answers are counted under.
+    pub(crate) const fn reason(&self) -> &'static str {
+        match self {
+            Self::Transaction(_) => "transaction id",
+            Self::Malformed(_) => "malformed",
+            Self::Action { .. } => "action",
+            Self::TooMany { .. } => "too many peers",
+            Self::Duplicate(_) => "duplicate peer",
+            Self::Oneself(_) => "oneself among the peers",
+            Self::Counts { .. } => "counts",
+            Self::Interval(_) => "interval",
+            Self::Scraped { .. } => "scrape length",
+        }
+    }
+}
+
+/// What an announce's answer is held against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Announced {
+    /// Where the tracker must have seen the announcer, if that is knowable.
+    pub(crate) own: Option<Endpoint>,
+    pub(crate) seeder: bool,
+    pub(crate) stopped: bool,
+}
+
+/// More peers than any swarm has: what a counter that went below 0 shows.
+const MOST_PEERS: u32 = 100_000_000;
+/// Intervals that a client can live with: a second, for tests, to a day.
+const INTERVALS: std::ops::RangeInclusive<u32> = 1..=86_400;
+
+/// Checks answers without allocating, once it has seen the longest.
+#[derive(Debug)]
+pub(crate) struct Checker {
+    want: Option<u32>,
+    announcer_uncounted: bool,
+    peers: Vec<Endpoint>,
+    /// Which peers have been seen in this answer: an open-addressed table of their indices. What an earlier answer has left there
+    /// has an older stamp.
+    seen: Vec<(u32, u32)>,
+    stamp: u32,
+}
+
+impl Checker {
+    pub(crate) fn new(want: Option<u32>, announcer_uncounted: bool) -> Self {
+        Self { want, announcer_uncounted, peers: Vec::with_capacity(256), seen: vec![(0, 0); 1024], stamp: 0 }
+    }
+
+    /// Checks the answer to an announce; answers how many peers it brought.
+    pub(crate) fn announce<E: std::fmt::Display>(
+        &mut self,
+        asked: Announced,
+        (interval, seeders, leechers): (u32, u32, u32),
+        peers: impl Iterator<Item = Result<Endpoint, E>>,
+    ) -> Result<usize, Wrong> {
+        self.peers.clear();
+        for peer in peers {
+            let peer = peer.map_err(|error| Wrong::Malformed(error.to_string()))?;
+            if asked.own == Some(peer) {
+                return Err(Wrong::Oneself(peer));
+            }
+            self.peers.push(peer);
+        }
+        let got = self.peers.len();
+        if let Some(want) = self.want.filter(|&want| got > want as usize) {
+            return Err(Wrong::TooMany { got, want });
+        }
+        self.distinct()?;
+        let wrong = |what| Err(Wrong::Counts { seeders, leechers, what });
+        if seeders > MOST_PEERS || leechers > MOST_PEERS {
+            return wrong("more than any swarm has");
+        }
+        let counted = !asked.stopped && !self.announcer_uncounted;
+        if counted && if asked.seeder { seeders == 0 } else { leechers == 0 } {
+            return wrong("without the one that announced");
+        }
+        if u64::from(seeders) + u64::from(leechers) < got as u64 + u64::from(counted) {
+            return wrong("fewer than there are peers in the answer");
+        }
+        if !INTERVALS.contains(&interval) {
+            return Err(Wrong::Interval(interval));
+        }
+        Ok(got)
+    }
+
+    /// Checks the counts of a scrape.
+    pub(crate) fn scrape(&self, asked: usize, counts: impl Iterator<Item = (u32, u32)>) -> Result<(), Wrong> {
+        let mut got = 0;
+        for (seeders, leechers) in counts {
+            if seeders > MOST_PEERS || leechers > MOST_PEERS {
+                return Err(Wrong::Counts { seeders, leechers, what: "more than any swarm has" });
+            }
+            got += 1;
+        }
+        if got == asked { Ok(()) } else { Err(Wrong::Scraped { got, asked }) }
+    }
+
+    fn distinct(&mut self) -> Result<(), Wrong> {
+        if self.seen.len() < self.peers.len() * 4 {
+            self.seen = vec![(0, 0); (self.peers.len() * 4).next_power_of_two()];
+            self.stamp = 0;
+        }
+        if self.stamp == u32::MAX {
+            self.seen.fill((0, 0));
+            self.stamp = 0;
+        }
+        self.stamp += 1;
+        let (mask, shift) = (self.seen.len() - 1, 64 - self.seen.len().trailing_zeros());
+        for (n, peer) in self.peers.iter().enumerate() {
+            let mut at = (hash(peer) >> shift) as usize;
+            while self.seen[at].0 == self.stamp {
+                if self.peers[self.seen[at].1 as usize] == *peer {
+                    return Err(Wrong::Duplicate(*peer));
+                }
+                at = (at + 1) & mask;
+            }
+            self.seen[at] = (self.stamp, n as u32);
+        }
+        Ok(())
+    }
+}
+
+/// Good enough for a table that nobody attacks, and cheap: the generator shares a machine with the tracker.
+fn hash(peer: &Endpoint) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    match peer {
+        Endpoint::V4(compact) => {
+            let [a, b, c, d, e, f] = *compact.as_bytes();
+            u64::from_le_bytes([a, b, c, d, e, f, 0, 0]).wrapping_mul(ODD)
+        }
+        Endpoint::V6(compact) => compact.as_bytes().chunks(8).fold(0, |hash: u64, chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            (hash.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(ODD)
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn endpoint(text: &str) -> Endpoint {
+        text.parse().unwrap()
+    }
+
+    const ASKED: Announced = Announced { own: None, seeder: false, stopped: false };
+
+    fn check(asked: Announced, head: (u32, u32, u32), peers: &[&str]) -> Result<usize, Wrong> {
+        let peers = peers.iter().map(|text| Ok::<_, Infallible>(endpoint(text)));
+        Checker::new(Some(3), false).announce(asked, head, peers)
+    }
+
+    #[test]
+    fn a_right_answer_is_right() {
+        assert_eq!(check(ASKED, (1800, 0, 1), &[]), Ok(0));
+        let peers = ["127.0.0.1:1", "127.0.0.1:2", "[::1]:1"];
+        assert_eq!(check(ASKED, (1800, 2, 2), &peers), Ok(3));
+        let stopped = Announced { stopped: true, ..ASKED };
+        assert_eq!(check(stopped, (1800, 0, 0), &[]), Ok(0));
+        let seeder = Announced { seeder: true, ..ASKED };
+        assert_eq!(check(seeder, (1800, 1, 0), &[]), Ok(0));
+    }
+
+    #[test]
+    fn every_wrong_answer_is_wrong_for_its_reason() {
+        let own = Announced { own: Some(endpoint("127.0.0.1:7")), ..ASKED };
+        let seeder = Announced { seeder: true, ..ASKED };
+        let two = ["127.0.0.1:1", "127.0.0.1:2"];
+        for (asked, head, peers, reason) in [
+            (own, (1800, 9, 9), &["127.0.0.1:6", "127.0.0.1:7"][..], "oneself among the peers"),
+            (ASKED, (1800, 9, 9), &["[::1]:6", "[::1]:7", "[::1]:6"], "duplicate peer"),
+            (ASKED, (1800, 9, 9), &["[::1]:6", "[::1]:7", "[::1]:8", "[::1]:9"], "too many peers"),
+            (ASKED, (1800, 0, 0), &[], "counts"),
+            (seeder, (1800, 0, 5), &[], "counts"),
+            (ASKED, (1800, 5, 0), &[], "counts"),
+            (ASKED, (1800, 1, 1), &two, "counts"),
+            (ASKED, (1800, 0, u32::MAX), &two, "counts"),
+            (ASKED, (0, 9, 9), &two, "interval"),
+            (ASKED, (86_401, 9, 9), &two, "interval"),
+        ] {
+            assert_eq!(
+                check(asked, head, peers).unwrap_err().reason(),
+                reason,
+                "{asked:?} {head:?} {peers:?}"
+            );
+        }
+        let port_zero = [Err::<Endpoint, _>("port 0")];
+        let error = Checker::new(None, false).announce(ASKED, (1, 9, 9), port_zero.into_iter()).unwrap_err();
+        assert_eq!(error.reason(), "malformed");
+    }
+
+    #[test]
+    fn trackers_may_leave_the_announcer_out_if_they_are_known_to() {
+        let mut lenient = Checker::new(Some(3), true);
+        let none = || std::iter::empty::<Result<Endpoint, Infallible>>();
+        assert_eq!(lenient.announce(ASKED, (1800, 0, 0), none()), Ok(0));
+        let two =
+            || ["127.0.0.1:1", "127.0.0.1:2"].map(|text| Ok::<_, Infallible>(endpoint(text))).into_iter();
+        assert_eq!(lenient.announce(ASKED, (1800, 1, 1), two()), Ok(2));
+        assert!(lenient.announce(ASKED, (1800, 0, 1), two()).is_err());
+    }
+
+    #[test]
+    fn duplicates_are_found_in_every_answer_of_many() {
+        let mut checker = Checker::new(None, false);
+        let peers: Vec<_> = (1..=2_000).map(|port| endpoint(&format!("127.0.0.1:{port}"))).collect();
+        for round in 0..300 {
+            let some = &peers[round..][..1 + round * 5];
+            let ok = |peers: &[Endpoint]| peers.iter().copied().map(Ok::<_, Infallible>).collect::<Vec<_>>();
+            assert_eq!(checker.announce(ASKED, (1800, 9_999, 9), ok(some).into_iter()), Ok(some.len()));
+            let twice = [some, &some[..1]].concat();
+            let error = checker.announce(ASKED, (1800, 9_999, 9), ok(&twice).into_iter());
+            assert_eq!(error, Err(Wrong::Duplicate(some[0])));
+        }
+    }
+
+    #[test]
+    fn a_scrape_is_as_long_as_its_request() {
+        let checker = Checker::new(None, false);
+        assert_eq!(checker.scrape(2, [(0, 0), (1, 1)].into_iter()), Ok(()));
+        assert_eq!(checker.scrape(2, [(0, 0)].into_iter()), Err(Wrong::Scraped { got: 1, asked: 2 }));
+        assert!(checker.scrape(1, [(u32::MAX, 0)].into_iter()).is_err());
+    }
+}

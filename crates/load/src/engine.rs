@@ -1,0 +1,479 @@
+//! One thread's workers: what they send when, until the time is over.
+
+use std::{
+    io,
+    iter::Peekable,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Condvar, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, ppoll},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        time::TimeSpec,
+    },
+};
+use swarmkeep::{AnnounceEvent, InfoHash};
+
+use crate::{
+    clock::{Clock, SECOND, nanoseconds},
+    config::{Config, Origin},
+    population::{Ask, Fill, Population, Stream},
+    schedule::Schedule,
+    stats::{Kind, Purpose, Recorder, Sending, Totals},
+};
+
+/// A worker's side of a protocol: a socket, what is in flight on it, and how answers are read.
+pub(crate) trait Client: Sized + Send {
+    /// Buffers that the workers of a thread share. What is pushed lies there until it is flushed.
+    type Shared;
+
+    fn open(config: &Config, origin: &Origin, worker: usize) -> io::Result<Self>;
+    fn shared(config: &Config) -> Self::Shared;
+    fn socket(&self) -> BorrowedFd<'_>;
+    fn in_flight(&self) -> usize;
+    /// How many requests more may be in flight now.
+    fn room(&self, now: u64, filling: bool) -> usize;
+    /// What has to be sent next.
+    fn step(&self, now: u64) -> Step;
+    fn is_connected(&self) -> bool;
+    /// Queues a request. Its time is set when it is flushed, and if that is earlier its intended time too.
+    fn push(
+        &mut self,
+        shared: &mut Self::Shared,
+        ask: &Ask,
+        hashes: &[[u8; InfoHash::LEN]],
+        sending: Sending,
+    );
+    /// Whether nothing more may be pushed before a flush.
+    fn is_full(shared: &Self::Shared) -> bool;
+    fn flush(&mut self, shared: &mut Self::Shared, clock: &Clock, recorder: &mut Recorder);
+    /// Takes in the answers that have come.
+    fn receive(&mut self, shared: &mut Self::Shared, clock: &Clock, recorder: &mut Recorder);
+    /// Gives up on what has been in flight for too long.
+    fn expire(&mut self, now: u64, recorder: &mut Recorder);
+    /// The peers whose first announce has come to nothing since this was last asked for.
+    fn take_lost_fill(&mut self) -> std::vec::Drain<'_, u64>;
+}
+
+/// What a client has to send next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A connect, for want of a connection id or because it is getting old.
+    Connect,
+    /// Whatever comes next.
+    Anything,
+    /// Nothing, until a connect has been answered.
+    Wait,
+}
+
+/// What all threads of a run share.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) population: &'a Population,
+    pub(crate) clock: Clock,
+    pub(crate) threads: usize,
+    /// Threads whose workers are connected and whose share of the fill is done.
+    pub(crate) ready: AtomicUsize,
+    pub(crate) connected: AtomicUsize,
+    pub(crate) filled: AtomicU64,
+    /// Where threads wait when they are ready.
+    pub(crate) gate: Gate,
+}
+
+/// When everything begins and ends, in nanoseconds of the clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) warm_up: u64,
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+}
+
+impl Times {
+    pub(crate) fn from(warm_up: u64, config: &Config) -> Self {
+        let begin = warm_up + nanoseconds(config.warm_up);
+        Self { warm_up, begin, end: begin + nanoseconds(config.duration) }
+    }
+}
+
+/// Holds threads up until all are ready, or one has failed.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    opened: Mutex<Option<Option<Times>>>,
+    opens: Condvar,
+}
+
+impl Gate {
+    /// Lets everyone go; home, if there are no times.
+    pub(crate) fn open(&self, times: Option<Times>) {
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(times);
+        self.opens.notify_all();
+    }
+
+    fn wait(&self) -> Option<Times> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match *opened {
+                Some(times) => return times,
+                None => opened = self.opens.wait(opened).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// In flight of all workers together while they connect and fill: what a socket with default buffers holds, and some in reserve.
+const FILL_FLIGHT: usize = 128;
+
+/// How often each first announce is sent before it counts as lost, and each worker tries to connect before the start.
+const TRIES: u32 = 3;
+
+/// Runs the workers of one thread to the end.
+pub(crate) fn drive<C: Client>(
+    run: &Run<'_>,
+    thread: usize,
+    clients: Vec<(usize, C)>,
+    recorder: Recorder,
+) -> Result<Totals, io::Error> {
+    // Timers that are 50 µs late are the kernel's default, and would be counted as the tracker's latency.
+    let _ = nix::sys::prctl::set_timerslack(1);
+    let mut thread = Thread::new(run, thread, clients, recorder)?;
+    thread.prepare()?;
+    run.connected
+        .fetch_add(thread.workers.iter().filter(|w| w.client.is_connected()).count(), Ordering::Relaxed);
+    run.ready.fetch_add(1, Ordering::Release);
+    if let Some(times) = run.gate.wait() {
+        thread.measure(times)?;
+    }
+    Ok(thread.recorder.finish())
+}
+
+struct Thread<'a, C: Client> {
+    run: &'a Run<'a>,
+    number: usize,
+    workers: Vec<Worker<'a, C>>,
+    shared: C::Shared,
+    poller: Poller,
+    recorder: Recorder,
+    /// How often timeouts are looked for, and seconds handed in.
+    scan_period: u64,
+    next_scan: u64,
+}
+
+struct Worker<'a, C> {
+    client: C,
+    stream: Stream<'a>,
+    /// Requests of the schedule that are due and have not been sent.
+    owed: u64,
+    /// Requests of the schedule that have been sent.
+    taken: u64,
+}
+
+impl<'a, C: Client> Thread<'a, C> {
+    fn new(
+        run: &'a Run<'a>,
+        number: usize,
+        clients: Vec<(usize, C)>,
+        recorder: Recorder,
+    ) -> io::Result<Self> {
+        let poller = Poller::new(clients.len())?;
+        for (n, (_, client)) in clients.iter().enumerate() {
+            poller.add(client.socket(), n)?;
+        }
+        let worker =
+            |(worker, client)| Worker { client, stream: run.population.stream(worker), owed: 0, taken: 0 };
+        let scan_period = (nanoseconds(run.config.timeout) / 50).clamp(SECOND / 1000, SECOND / 10);
+        Ok(Self {
+            run,
+            number,
+            workers: clients.into_iter().map(worker).collect(),
+            shared: C::shared(run.config),
+            poller,
+            recorder,
+            scan_period,
+            next_scan: 0,
+        })
+    }
+
+    /// Connects every worker and sends the first announce of each peer, with few requests in flight.
+    fn prepare(&mut self) -> io::Result<()> {
+        let (clock, filling) = (self.run.clock, self.run.config.fill);
+        let most = (FILL_FLIGHT / self.run.threads).max(1);
+        let mut chores: Vec<_> = (0..self.workers.len())
+            .map(|n| Chore::new(filling.then(|| self.run.population.fill(self.global(n)))))
+            .collect();
+        let mut first = 0;
+        loop {
+            let (now, mut flying) = (clock.now(), self.in_flight());
+            let (count, from) = (chores.len(), first);
+            for n in (0..count).map(|n| (from + n) % count) {
+                if flying >= most {
+                    break;
+                }
+                flying += self.send_chores(n, &mut chores[n], most - flying, now);
+                first = n + 1;
+            }
+            let mut all = chores.iter_mut().zip(&self.workers);
+            if !all.any(|(chore, worker)| worker.client.in_flight() > 0 || chore.is_left(&worker.client)) {
+                break;
+            }
+            self.poller.wait(self.scan_period)?;
+            self.receive();
+            self.scan(clock.now());
+            for (chore, worker) in chores.iter_mut().zip(&mut self.workers) {
+                chore.again.extend(worker.client.take_lost_fill());
+            }
+            let filled = self.recorder.totals.fill.announced;
+            self.run.filled.fetch_add(filled - chores[0].told, Ordering::Relaxed);
+            chores[0].told = filled;
+        }
+        self.recorder.totals.fill.lost = chores.into_iter().map(Chore::lost).sum();
+        Ok(())
+    }
+
+    /// Sends what a worker has to do before all else, `most` requests of it; answers how many that were.
+    fn send_chores(&mut self, n: usize, chore: &mut Chore, most: usize, now: u64) -> usize {
+        let worker_number = self.global(n);
+        let Self { workers, shared, recorder, run, .. } = self;
+        let client = &mut workers[n].client;
+        let mut sent = 0;
+        while sent < most && client.room(now, true) > 0 && !C::is_full(shared) {
+            let (ask, kind, purpose) = match client.step(now) {
+                Step::Connect if chore.connects < TRIES => {
+                    chore.connects += 1;
+                    (Ask::Connect, Kind::Connect, Purpose::WarmUp)
+                }
+                Step::Anything => match chore.next() {
+                    Some(peer) => {
+                        // The next id is another matter.
+                        chore.connects = 0;
+                        let announcing = run.population.first_announce(worker_number, peer);
+                        (Ask::Announce(announcing), Kind::Announce, Purpose::Fill(peer))
+                    }
+                    None => break,
+                },
+                Step::Connect | Step::Wait => break,
+            };
+            client.push(shared, &ask, &[], Sending { kind, intended: u64::MAX, sent: now, purpose });
+            sent += 1;
+        }
+        client.flush(shared, &run.clock, recorder);
+        sent
+    }
+
+    /// Warm-up, measurement, and waiting for what is still in flight.
+    fn measure(&mut self, times: Times) -> io::Result<()> {
+        let Run { clock, config, .. } = self.run;
+        let Times { warm_up, begin, end } = times;
+        self.recorder.begin(begin);
+        let mut schedule = config
+            .rate
+            .map(|rate| Schedule::new(warm_up, rate, self.workers.len(), self.number, self.run.threads));
+        if schedule.is_none() {
+            (0..self.workers.len()).for_each(|n| self.pump(n, None, times));
+        }
+        loop {
+            let now = clock.now();
+            if now >= end {
+                break;
+            }
+            let mut until = self.next_scan.min(end);
+            if let Some(schedule) = &mut schedule {
+                while let Some((n, at)) = schedule.take(now) {
+                    if at >= begin {
+                        self.recorder.lag(now - at);
+                    }
+                    self.workers[n].owed += 1;
+                    self.pump(n, Some(schedule), times);
+                }
+                until = until.min(schedule.next());
+            }
+            self.poller.wait(until.saturating_sub(clock.now()))?;
+            for event in 0..self.poller.woken {
+                let n = self.poller.worker(event);
+                self.workers[n].client.receive(&mut self.shared, clock, &mut self.recorder);
+                self.pump(n, schedule.as_ref(), times);
+            }
+            let now = clock.now();
+            if self.scan(now) {
+                (0..self.workers.len()).for_each(|n| self.pump(n, schedule.as_ref(), times));
+                if now >= begin {
+                    self.recorder.tick(now);
+                }
+            }
+        }
+        // What came due by the end and was never sent has failed as well.
+        if let Some(schedule) = &mut schedule {
+            while let Some((n, _)) = schedule.take(end - 1) {
+                self.workers[n].owed += 1;
+            }
+            for (n, worker) in self.workers.iter().enumerate() {
+                let ticks = worker.taken..worker.taken + worker.owed;
+                let unsent = ticks.filter(|&tick| schedule.intended(n, tick) >= begin).count();
+                self.recorder.unsent(unsent as u64);
+            }
+        }
+        while self.in_flight() > 0 {
+            self.poller.wait(self.scan_period)?;
+            self.receive();
+            self.scan(clock.now());
+        }
+        Ok(())
+    }
+
+    /// Sends what a worker may and should send now.
+    fn pump(&mut self, n: usize, schedule: Option<&Schedule>, Times { begin, end, .. }: Times) {
+        let Self { workers, shared, recorder, run, .. } = self;
+        let Worker { client, stream, owed, taken } = &mut workers[n];
+        let now = run.clock.now();
+        while client.room(now, false) > 0 {
+            let intended = match schedule {
+                // Set when it is sent.
+                None if now >= end => break,
+                None => u64::MAX,
+                Some(_) if *owed == 0 => break,
+                Some(schedule) => schedule.intended(n, *taken),
+            };
+            let ask = match client.step(now) {
+                Step::Wait => break,
+                Step::Connect => Ask::Connect,
+                Step::Anything => stream.next(),
+            };
+            let kind = match &ask {
+                Ask::Connect => Kind::Connect,
+                Ask::Announce(announcing) if announcing.event == AnnounceEvent::Stopped => Kind::Stopped,
+                Ask::Announce(_) => Kind::Announce,
+                Ask::Scrape => Kind::Scrape,
+            };
+            let measured = (begin..end).contains(&intended.min(now));
+            let purpose = if measured { Purpose::Measured } else { Purpose::WarmUp };
+            client.push(shared, &ask, stream.hashes(), Sending { kind, intended, sent: now, purpose });
+            if schedule.is_some() {
+                *owed -= 1;
+                *taken += 1;
+            }
+            if C::is_full(shared) {
+                client.flush(shared, &run.clock, recorder);
+            }
+        }
+        client.flush(shared, &run.clock, recorder);
+    }
+
+    /// Takes in answers to whom the poller has woken.
+    fn receive(&mut self) {
+        for event in 0..self.poller.woken {
+            let n = self.poller.worker(event);
+            self.workers[n].client.receive(&mut self.shared, &self.run.clock, &mut self.recorder);
+        }
+    }
+
+    /// Looks for timeouts, if it is time again.
+    fn scan(&mut self, now: u64) -> bool {
+        if now < self.next_scan {
+            return false;
+        }
+        self.next_scan = now + self.scan_period;
+        self.workers.iter_mut().for_each(|worker| worker.client.expire(now, &mut self.recorder));
+        true
+    }
+
+    fn in_flight(&self) -> usize {
+        self.workers.iter().map(|worker| worker.client.in_flight()).sum()
+    }
+
+    /// A worker's number among those of all threads.
+    fn global(&self, n: usize) -> usize {
+        self.number + n * self.run.threads
+    }
+}
+
+/// What a worker does before all else.
+struct Chore {
+    connects: u32,
+    fill: Option<Peekable<Fill>>,
+    /// First announces that have come to nothing.
+    again: Vec<u64>,
+    /// How many of them may be sent once more.
+    patience: u64,
+    told: u64,
+}
+
+impl Chore {
+    fn new(fill: Option<Fill>) -> Self {
+        let patience = fill.clone().map_or(0, |fill| fill.count() as u64) * u64::from(TRIES - 1);
+        Self { connects: 0, fill: fill.map(Iterator::peekable), again: Vec::new(), patience, told: 0 }
+    }
+
+    fn next(&mut self) -> Option<u64> {
+        let again = if self.patience > 0 { self.again.pop() } else { None };
+        self.patience -= u64::from(again.is_some());
+        again.or_else(|| self.fill.as_mut()?.next())
+    }
+
+    fn is_left(&mut self, client: &impl Client) -> bool {
+        if !client.is_connected() {
+            return self.connects < TRIES;
+        }
+        (self.patience > 0 && !self.again.is_empty())
+            || self.fill.as_mut().is_some_and(|fill| fill.peek().is_some())
+    }
+
+    /// Peers that could not be announced.
+    fn lost(self) -> u64 {
+        self.again.len() as u64 + self.fill.map_or(0, |fill| fill.count() as u64)
+    }
+}
+
+/// Which sockets have something to read.
+struct Poller {
+    epoll: Epoll,
+    events: Vec<EpollEvent>,
+    woken: usize,
+}
+
+impl Poller {
+    fn new(sockets: usize) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        Ok(Self { epoll, events: vec![EpollEvent::empty(); sockets.clamp(1, 256)], woken: 0 })
+    }
+
+    fn add(&self, socket: BorrowedFd<'_>, number: usize) -> io::Result<()> {
+        Ok(self.epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?)
+    }
+
+    fn worker(&self, event: usize) -> usize {
+        self.events[event].data() as usize
+    }
+
+    /// Waits for so many nanoseconds, to the microsecond, or until there is something to read.
+    fn wait(&mut self, nanoseconds: u64) -> io::Result<()> {
+        const MILLISECOND: u64 = SECOND / 1000;
+        // What takes whole milliseconds is waited for in one call; the rest needs a finer timer.
+        let whole = nanoseconds / MILLISECOND;
+        self.woken = self.look(whole.min(1000) as u16)?;
+        if self.woken == 0 && whole == 0 && nanoseconds > 0 {
+            let mut polled = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
+            let wait = TimeSpec::from_duration(Duration::from_nanos(nanoseconds));
+            match ppoll(&mut polled, Some(wait), None) {
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => self.woken = self.look(0)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, milliseconds: u16) -> io::Result<usize> {
+        match self.epoll.wait(&mut self.events, EpollTimeout::from(milliseconds)) {
+            Ok(woken) => Ok(woken),
+            Err(Errno::EINTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Who announces what: the peers of a load test, and each worker's stream of requests.
+
+use swarmkeep::{AnnounceEvent, InfoHash, PeerId, Random, SplitMix64};
+use swarmkeep_workload::{Place, Workload};
+
+use crate::{
+    Error,
+    config::{Config, Mix, Swarms},
+};
+
+/// The first port that a peer listens at; below are those of the system and of trackers' black lists.
+const FIRST_PORT: u16 = 1025;
+const PORTS: u64 = (u16::MAX - FIRST_PORT) as u64 + 1;
+
+/// The peers of a load test.
+///
+/// Peers are numbered through all swarms, and every peer is at one [`Origin`](crate::config::Origin): a worker announces only
+/// those that are at its own, since a tracker takes a peer's address from the packet. Within a swarm no two peers have the same
+/// endpoint.
+#[derive(Debug)]
+pub(crate) struct Population {
+    workload: Workload,
+    seed: u64,
+    /// Peers that each worker has for itself; shared if there are none.
+    private: Option<u64>,
+    origins: u64,
+    workers: u64,
+    mix: Mix,
+    scrape_hashes: usize,
+    started: f64,
+    completed: f64,
+    stopped: f64,
+}
+
+/// What a worker is to send.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Ask {
+    Connect,
+    Announce(Announcing),
+    /// A scrape of [`Stream::hashes`].
+    Scrape,
+}
+
+/// An announce, apart from what the protocol adds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Announcing {
+    pub(crate) info_hash: InfoHash,
+    pub(crate) peer_id: PeerId,
+    pub(crate) port: u16,
+    pub(crate) uploaded: u64,
+    pub(crate) downloaded: u64,
+    pub(crate) left: u64,
+    pub(crate) event: AnnounceEvent,
+}
+
+impl Population {
+    pub(crate) fn new(config: &Config, origins: usize) -> Result<Self, Error> {
+        let (seed, peers, workers) = (config.seed, config.peers, config.workers as u64);
+        let torrents = config.torrents();
+        let (workload, private) = match config.swarms {
+            Swarms::Zipf(torrents) => (Workload::zipf(seed, torrents, peers), None),
+            Swarms::Uniform(_) | Swarms::Private(_) => {
+                let each = u32::try_from(peers / torrents).unwrap_or(u32::MAX);
+                let private = matches!(config.swarms, Swarms::Private(_))
+                    .then(|| peers / torrents * torrents / workers);
+                (Workload::uniform(seed, torrents, each), private)
+            }
+        };
+        let workload = workload.with_profile(|profile| profile.seeders = config.seeders);
+        let population = Self {
+            workload,
+            seed,
+            private,
+            origins: origins as u64,
+            workers,
+            mix: config.mix,
+            scrape_hashes: config.scrape_hashes,
+            started: config.started,
+            completed: config.completed,
+            stopped: config.stopped,
+        };
+        let (largest, at_one) = (population.largest(), population.largest().div_ceil(population.step()));
+        if at_one > PORTS {
+            return Err(Error::Config(format!(
+                "the largest swarm has {largest} peers, and an address has {PORTS} ports: \
+                 give more sources, fewer peers or more torrents"
+            )));
+        }
+        Ok(population)
+    }
+
+    /// What the worker with this number sends, without end.
+    pub(crate) fn stream(&self, worker: usize) -> Stream<'_> {
+        // Seeds are drawn, since the states of SplitMix64 are a step apart: neighbours would be one another's stream, shifted.
+        let seed =
+            SplitMix64::new(self.seed ^ (worker as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95)).next_u64();
+        let hashes = Vec::with_capacity(self.scrape_hashes);
+        Stream { population: self, rng: SplitMix64::new(seed), members: self.members(worker as u64), hashes }
+    }
+
+    /// The peers that a worker announces once each to fill the tracker, as their numbers among its own.
+    pub(crate) fn fill(&self, worker: usize) -> Fill {
+        let members = self.members(worker as u64);
+        if self.private.is_some() {
+            return Fill { next: 0, step: 1, count: members.count, stride: coprime(members.count) };
+        }
+        let (origin, turn) = (worker as u64 % self.origins, worker as u64 / self.origins);
+        let step = (self.workers - origin).div_ceil(self.origins);
+        Fill { next: turn, step, count: members.count, stride: coprime(members.count) }
+    }
+
+    /// The first announce of the `n`-th of a worker's peers.
+    pub(crate) fn first_announce(&self, worker: usize, n: u64) -> Announcing {
+        let members = self.members(worker as u64);
+        Announcing { event: AnnounceEvent::Started, ..self.announcing(members.first + n * members.step) }
+    }
+
+    fn members(&self, worker: u64) -> Members {
+        match self.private {
+            Some(each) => Members { first: worker * each, step: 1, count: each },
+            None => {
+                let origin = worker % self.origins;
+                let count = (self.workload.peers() - origin).div_ceil(self.origins);
+                Members { first: origin, step: self.origins, count }
+            }
+        }
+    }
+
+    /// How far apart in number two peers are that may be at one address.
+    fn step(&self) -> u64 {
+        if self.private.is_some() { 1 } else { self.origins }
+    }
+
+    fn announcing(&self, n: u64) -> Announcing {
+        let at = self.workload.place(n);
+        let announce = self.workload.announce(at);
+        Announcing {
+            info_hash: announce.info_hash,
+            peer_id: announce.peer_id,
+            port: self.port(at),
+            uploaded: announce.uploaded,
+            downloaded: announce.downloaded,
+            left: announce.left,
+            event: AnnounceEvent::None,
+        }
+    }
+
+    /// Peers of a swarm at one address are `step` apart, so that a `step`-th of their numbers is another port for each.
+    fn port(&self, at: Place) -> u16 {
+        let offset = at.swarm.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        FIRST_PORT + ((u64::from(at.peer) / self.step() + offset) % PORTS) as u16
+    }
+
+    /// Peers of the largest swarm, which is the first.
+    fn largest(&self) -> u64 {
+        let (mut low, mut high) = (0, self.workload.peers());
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.workload.place(middle).swarm == 0 { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+}
+
+/// The numbers of the peers that a worker announces.
+#[derive(Debug, Clone, Copy)]
+struct Members {
+    first: u64,
+    step: u64,
+    count: u64,
+}
+
+/// A worker's share of a fill, swarms mixed.
+#[derive(Debug, Clone)]
+pub(crate) struct Fill {
+    next: u64,
+    step: u64,
+    count: u64,
+    stride: u64,
+}
+
+impl Iterator for Fill {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let n = self.next;
+        self.next += self.step;
+        (n < self.count).then(|| (u128::from(n) * u128::from(self.stride) % u128::from(self.count)) as u64)
+    }
+}
+
+/// About the golden section of `n`, and without a factor in common: so many times a number, modulo `n`, is another for each.
+fn coprime(n: u64) -> u64 {
+    let gcd = |mut a: u64, mut b: u64| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let start = (n as f64 * 0.618_033_988_749_895) as u64;
+    (start.max(1)..).find(|&step| gcd(step, n.max(1)) == 1).expect("every range as long as n holds one")
+}
+
+/// A worker's requests. The same seed and worker give the same ones, whatever the tracker answers and when.
+#[derive(Debug)]
+pub(crate) struct Stream<'p> {
+    population: &'p Population,
+    rng: SplitMix64,
+    members: Members,
+    hashes: Vec<[u8; InfoHash::LEN]>,
+}
+
+impl Stream<'_> {
+    /// The next request.
+    pub(crate) fn next(&mut self) -> Ask {
+        let Mix { connect, announce, scrape } = self.population.mix;
+        let [connect, announce, scrape] = [connect, announce, scrape].map(u64::from);
+        let luck = self.below(connect + announce + scrape);
+        if luck < announce {
+            return Ask::Announce(self.announce());
+        }
+        if luck < announce + connect {
+            return Ask::Connect;
+        }
+        self.hashes.clear();
+        for _ in 0..self.population.scrape_hashes {
+            let n = self.member();
+            let workload = &self.population.workload;
+            self.hashes.push(*workload.info_hash(workload.place(n).swarm).as_bytes());
+        }
+        Ask::Scrape
+    }
+
+    /// What the scrape that came last asks about.
+    pub(crate) fn hashes(&self) -> &[[u8; InfoHash::LEN]] {
+        &self.hashes
+    }
+
+    fn announce(&mut self) -> Announcing {
+        let n = self.member();
+        let &Population { started, completed, stopped, .. } = self.population;
+        let announcing = self.population.announcing(n);
+        let luck = (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        if luck < stopped {
+            Announcing { event: AnnounceEvent::Stopped, ..announcing }
+        } else if luck < stopped + completed {
+            Announcing { event: AnnounceEvent::Completed, left: 0, ..announcing }
+        } else if luck < stopped + completed + started {
+            Announcing { event: AnnounceEvent::Started, ..announcing }
+        } else {
+            announcing
+        }
+    }
+
+    fn member(&mut self) -> u64 {
+        self.members.first + self.below(self.members.count) * self.members.step
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.rng.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use super::*;
+    use crate::Target;
+
+    fn config(change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = Config::new(["127.0.0.1:1".parse::<Target>().unwrap()]);
+        (config.swarms, config.peers, config.workers) = (Swarms::Zipf(50), 3_000, 7);
+        change(&mut config);
+        config
+    }
+
+    fn population(change: impl FnOnce(&mut Config)) -> (Population, usize) {
+        let config = config(change);
+        let origins = config.origins().len();
+        (Population::new(&config, origins).unwrap(), config.workers)
+    }
+
+    fn take(population: &Population, worker: usize, count: usize) -> Vec<Ask> {
+        let mut stream = population.stream(worker);
+        (0..count).map(|_| stream.next()).collect()
+    }
+
+    #[test]
+    fn the_same_seed_and_worker_send_the_same() {
+        let (one, _) = population(|_| {});
+        let (two, _) = population(|_| {});
+        let (other, _) = population(|c| c.seed = 2);
+        assert_eq!(take(&one, 3, 500), take(&two, 3, 500));
+        assert_ne!(take(&one, 3, 500), take(&one, 4, 500));
+        assert_ne!(take(&one, 3, 500), take(&other, 3, 500));
+    }
+
+    #[test]
+    fn a_fill_is_every_peer_once_and_endpoints_and_ids_are_distinct() {
+        let shapes: [fn(&mut Config); 5] = [
+            |_| {},
+            |c| c.sources = 3,
+            |c| c.sources = 9,
+            |c| c.swarms = Swarms::Uniform(50),
+            |c| (c.swarms, c.sources) = (Swarms::Private(4), 2),
+        ];
+        for (n, shape) in shapes.into_iter().enumerate() {
+            let (population, workers) = population(shape);
+            let (mut endpoints, mut ids, mut count) = (HashSet::new(), HashSet::new(), 0);
+            for worker in 0..workers {
+                for n in population.fill(worker) {
+                    let announcing = population.first_announce(worker, n);
+                    assert_eq!(announcing.event, AnnounceEvent::Started);
+                    assert!(announcing.port >= FIRST_PORT);
+                    let source = worker as u64 % population.origins;
+                    endpoints.insert((announcing.info_hash, source, announcing.port));
+                    ids.insert((announcing.info_hash, announcing.peer_id));
+                    count += 1;
+                }
+            }
+            assert_eq!(count, population.workload.peers(), "shape {n}");
+            assert_eq!((endpoints.len() as u64, ids.len() as u64), (count, count), "shape {n}");
+        }
+    }
+
+    #[test]
+    fn a_worker_announces_peers_of_its_own_address_only() {
+        let (population, workers) = population(|c| c.sources = 3);
+        let mut at: HashMap<_, u64> = HashMap::new();
+        for worker in 0..workers {
+            for ask in take(&population, worker, 2_000) {
+                let Ask::Announce(announcing) = ask else { continue };
+                let source = worker as u64 % population.origins;
+                assert_eq!(*at.entry((announcing.info_hash, announcing.peer_id)).or_insert(source), source);
+            }
+        }
+        assert!(at.len() > 2_000);
+    }
+
+    #[test]
+    fn private_swarms_are_one_workers() {
+        let (population, workers) = population(|c| c.swarms = Swarms::Private(4));
+        let mut owner = HashMap::new();
+        for worker in 0..workers {
+            for ask in take(&population, worker, 500) {
+                let Ask::Announce(announcing) = ask else { continue };
+                assert_eq!(*owner.entry(announcing.info_hash).or_insert(worker), worker);
+            }
+        }
+        assert_eq!(owner.len(), workers * 4);
+    }
+
+    #[test]
+    fn shares_and_weights_are_what_was_asked_for() {
+        let (population, _) = population(|c| {
+            c.mix = Mix { connect: 25, announce: 50, scrape: 25 };
+            (c.stopped, c.completed, c.started, c.seeders) = (0.2, 0.1, 0.3, 0.25);
+        });
+        let asks = take(&population, 0, 40_000);
+        let share = |count: usize, of: usize| count as f64 / of as f64;
+        let near = |found: f64, share: f64| assert!((found - share).abs() < 0.02, "{found} for {share}");
+        let announces: Vec<_> =
+            asks.iter().filter_map(|ask| if let Ask::Announce(a) = ask { Some(a) } else { None }).collect();
+        near(share(asks.iter().filter(|ask| **ask == Ask::Connect).count(), asks.len()), 0.25);
+        near(share(announces.len(), asks.len()), 0.5);
+        let event = |event| announces.iter().filter(|a| a.event == event).count();
+        near(share(event(AnnounceEvent::Stopped), announces.len()), 0.2);
+        near(share(event(AnnounceEvent::Completed), announces.len()), 0.1);
+        near(share(event(AnnounceEvent::Started), announces.len()), 0.3);
+        let seeders = announces.iter().filter(|a| a.left == 0 && a.event == AnnounceEvent::None).count();
+        near(share(seeders, event(AnnounceEvent::None)), 0.25);
+    }
+
+    #[test]
+    fn more_peers_in_a_swarm_than_ports_take_more_sources() {
+        let large = |sources| {
+            let config = config(|c| (c.swarms, c.peers, c.sources) = (Swarms::Uniform(1), 100_000, sources));
+            Population::new(&config, config.origins().len()).map(drop)
+        };
+        assert!(large(1).unwrap_err().to_string().contains("give more sources"));
+        large(2).unwrap();
+    }
+}

@@ -1,0 +1,183 @@
+//! A run from its first socket to its report.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use hdrhistogram::Histogram;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::{
+    Config, Error, Report,
+    clock::{Clock, SECOND},
+    engine::{self, Client, Gate, Run, Times},
+    population::Population,
+    report::{self, Measured},
+    server::Usage,
+    stats::{self, Recorder, Totals},
+    udp::UdpClient,
+};
+
+/// What a run is doing.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Progress {
+    /// Workers connect, and then each peer announces once.
+    Filling {
+        /// First announces answered by now.
+        announced: u64,
+        /// Peers in all; 0 if the tracker is not filled.
+        peers: u64,
+    },
+    /// Requests are sent and not counted.
+    WarmingUp,
+    /// A second of the measurement is over.
+    Second(report::Second),
+}
+
+/// Runs a load test, and tells `progress` about every second of it.
+///
+/// # Errors
+/// Any [`Error`]. Answers that are wrong and requests that fail are no errors: the report has them.
+pub fn run(config: &Config, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+    config.validate()?;
+    run_clients::<UdpClient>(config, progress)
+}
+
+fn run_clients<C: Client>(config: &Config, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+    allow_sockets(config.workers + config.threads() + 64);
+    let origins = config.origins();
+    let population = Population::new(config, origins.len())?;
+    let threads = config.threads();
+    let mut clients: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
+    for worker in 0..config.workers {
+        let origin = &origins[worker % origins.len()];
+        let client = C::open(config, origin, worker).map_err(|source| Error::Socket {
+            what: format!("cannot open a socket from {} to {}", origin.source, origin.target),
+            source,
+        })?;
+        clients[worker % threads].push((worker, client));
+    }
+    let run = Run {
+        config,
+        population: &population,
+        clock: Clock::start(),
+        threads,
+        ready: AtomicUsize::new(0),
+        connected: AtomicUsize::new(0),
+        filled: AtomicU64::new(0),
+        gate: Gate::default(),
+    };
+    let (publish, seconds) = mpsc::channel();
+    thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = clients
+            .into_iter()
+            .enumerate()
+            .map(|(number, clients)| {
+                let recorder = Recorder::new(publish.clone());
+                scope.spawn(move || engine::drive::<C>(run, number, clients, recorder))
+            })
+            .collect();
+        drop(publish);
+        let join = |threads: Vec<thread::ScopedJoinHandle<'_, Result<Totals, _>>>| {
+            let mut all = Totals::new();
+            for thread in threads {
+                let totals = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                let what = || "cannot wait for answers".to_owned();
+                all.add(&totals.map_err(|source| Error::Socket { what: what(), source })?);
+            }
+            Ok::<_, Error>(all)
+        };
+
+        while run.ready.load(Ordering::Acquire) < threads.len() {
+            // One that ends before it is ready has failed.
+            if threads.iter().any(thread::ScopedJoinHandle::is_finished) {
+                run.gate.open(None);
+                let failed = join(threads).err();
+                return Err(failed.unwrap_or_else(|| Error::NoAnswer(report::targets(config))));
+            }
+            let peers = if config.fill { config.peers } else { 0 };
+            progress(&Progress::Filling { announced: run.filled.load(Ordering::Relaxed), peers });
+            thread::sleep(Duration::from_millis(if config.fill { 50 } else { 2 }));
+        }
+        if run.connected.load(Ordering::Acquire) == 0 {
+            run.gate.open(None);
+            join(threads)?;
+            return Err(Error::NoAnswer(report::targets(config)));
+        }
+        // Soon, so that all threads are awake when the first request is due.
+        let times = Times::from(run.clock.now() + SECOND / 200, config);
+        run.gate.open(Some(times));
+
+        let Times { begin, end, .. } = times;
+        progress(&Progress::WarmingUp);
+        run.clock.sleep_until(begin);
+        let watched = |pid| Usage::of(pid).ok_or(Error::NoProcess(pid));
+        let usage = || (config.server_pid.map(watched).transpose(), Usage::of(std::process::id()));
+        let (server, own) = usage();
+        let series = collect(seconds, threads.len(), progress);
+        let totals = join(threads)?;
+        let (server_after, own_after) = usage();
+        let server = config.server_pid.zip(server?).zip(server_after?);
+        let server = server.map(|((pid, before), after)| after.since(&before, pid, totals.answers()));
+        let own = own.zip(own_after).map(|(before, after)| after.cpu_seconds - before.cpu_seconds);
+        Ok(Report::new(config, Measured { totals, begin, end, series, server, generator_cpu_seconds: own }))
+    })
+}
+
+/// Puts the seconds of all threads together as they come, until all threads have ended.
+fn collect(
+    seconds: mpsc::Receiver<stats::Second>,
+    threads: usize,
+    progress: &mut dyn FnMut(&Progress),
+) -> Vec<report::Second> {
+    let mut open: BTreeMap<u64, (usize, stats::Second)> = BTreeMap::new();
+    let mut series = Vec::new();
+    let mut close = |second: stats::Second| {
+        let second = report::Second::of(&second);
+        progress(&Progress::Second(second));
+        series.push(second);
+    };
+    for second in seconds {
+        match open.entry(second.index) {
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                vacant.insert((1, second));
+            }
+            std::collections::btree_map::Entry::Occupied(mut occupied) => {
+                let (handed_in, sum) = occupied.get_mut();
+                *handed_in += 1;
+                sum.succeeded += second.succeeded;
+                sum.failed += second.failed;
+                sum.wrong += second.wrong;
+                add(&mut sum.latency, &second.latency);
+            }
+        }
+        while open.first_key_value().is_some_and(|(_, (handed_in, _))| *handed_in == threads) {
+            close(open.pop_first().expect("it is there").1.1);
+        }
+    }
+    // Threads end in different seconds when answers are still owed.
+    open.into_values().for_each(|(_, second)| close(second));
+    series
+}
+
+fn add(sum: &mut Histogram<u32>, other: &Histogram<u32>) {
+    sum.add(other).expect("the same bounds");
+}
+
+/// As many sockets as there are workers, where the system lets a process raise its own limit.
+fn allow_sockets(count: usize) {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < count as u64
+    {
+        // What is refused here shows when a socket cannot be opened, with the system's own words.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, (count as u64).min(hard), hard);
+    }
+}
