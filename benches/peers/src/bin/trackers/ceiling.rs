@@ -49,9 +49,9 @@ fn answer_to(packet: &[u8; 2048], answer: &mut [u8; ANNOUNCED]) -> usize {
     answer[..8].copy_from_slice(&packet[8..16]);
     match packet[11] {
         0 => 16,
-        // An interval, a leecher, a seeder, and eight peers.
+        // An interval, as many leechers as seeders, and eight peers, which no check finds wrong.
         1 => {
-            answer[8..20].copy_from_slice(&[0, 0, 7, 8, 0, 0, 0, 1, 0, 0, 0, 1]);
+            answer[8..20].copy_from_slice(&[0, 0, 7, 8, 0, 0, 1, 0, 0, 0, 1, 0]);
             for (n, peer) in answer[20..].chunks_mut(6).enumerate() {
                 peer.copy_from_slice(&[10, 0, 0, n as u8, 1, 1]);
             }

@@ -94,8 +94,6 @@ struct Tracker {
     command: Box<dyn Fn(u16) -> Result<Command, Box<dyn Error>>>,
     /// It leaves out of its counts who announces.
     announcer_uncounted: bool,
-    /// It answers with constants, so its answers are wrong.
-    wrong: bool,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -139,7 +137,6 @@ fn trackers(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
             name: name.into(),
             command: Box::new(move |port| aquatic_command(&aquatic, port, uring)),
             announcer_uncounted: true,
-            wrong: false,
         });
     }
     trackers.push(Tracker {
@@ -150,7 +147,6 @@ fn trackers(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
             Ok(command)
         }),
         announcer_uncounted: false,
-        wrong: true,
     });
     Ok(trackers)
 }
@@ -174,7 +170,6 @@ fn on_store(swarmkeep: &Path, store: &str, name: String) -> Tracker {
             Ok(command)
         }),
         announcer_uncounted: false,
-        wrong: false,
     }
 }
 
@@ -206,18 +201,15 @@ fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Res
     let output = command.stderr(Stdio::piped()).output()?;
     let failed = || format!("the load generator: {}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).map_err(|_| failed())?;
-    if !output.status.success() && !tracker.wrong {
+    if !output.status.success() {
         return Err(failed().into());
     }
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
-    // The ceiling's answers are wrong, and answers all the same.
-    let answers = number(&report["requests_per_second"]) * number(&report["seconds"])
-        + if tracker.wrong { number(&report["wrong"]) } else { 0.0 };
     Ok(Turn {
-        cpu: number(&report["server"]["cpu_seconds"]) * 1e6 / answers,
-        per_second: answers / number(&report["seconds"]),
+        cpu: number(&report["server"]["cpu_seconds_per_million"]),
+        per_second: number(&report["requests_per_second"]),
         failed: report["failed"].as_u64().unwrap_or(u64::MAX),
-        peers_an_answer: number(&report["peers"]["mean"]),
+        peers_an_answer: number(&report["peers"]["per_answer"]),
         rss_empty,
         rss_full: rss_of(server.0.id())?,
     })
