@@ -253,6 +253,52 @@ fn one_family_under_flood_does_not_starve_the_other() {
     assert!(slowest < Duration::from_millis(100), "{slowest:?} for 95 of 100");
 }
 
+#[test]
+fn a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_little() {
+    let (store, tracker) = packed_and_its_tracker(Duration::from_secs(2700));
+    let address = tracker.addresses[0];
+    let mut neighbour = Client::at(Ipv4Addr::new(127, 0, 0, 3).into(), address);
+    let id = neighbour.connect();
+    let before = resident_kb();
+    let (sent, enough) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (times, lost) = thread::scope(|scope| {
+        scope.spawn(|| {
+            let flooder = Client::at(Ipv4Addr::new(127, 0, 0, 2).into(), address);
+            flooder.socket.set_nonblocking(true).expect("a socket");
+            let mut connect = [0; ConnectRequest::LEN];
+            ConnectRequest { transaction_id: TransactionId(1) }.write(&mut connect);
+            // Connects; announces and scrapes with the id of another; those cut short; and what is nothing at all.
+            let stolen = bytes_of(announce(id));
+            let packets = [&connect[..], &connect, &connect, &stolen, &stolen[..97], &[0xff; 1400], &[]];
+            for packet in packets.iter().cycle().take(1_000_000) {
+                let _ = flooder.socket.send(packet);
+                sent.fetch_add(1, Relaxed);
+            }
+            enough.store(true, Relaxed);
+        });
+        neighbour.socket.set_read_timeout(Some(Duration::from_millis(500))).expect("above zero");
+        let (mut times, mut lost, mut answer) = (Vec::new(), 0, [0; 2048]);
+        while !enough.load(Relaxed) {
+            let asked = Instant::now();
+            neighbour.send(&bytes_of(announce(id)));
+            match neighbour.socket.recv(&mut answer) {
+                Ok(_) => times.push(asked.elapsed()),
+                Err(_) => lost += 1,
+            }
+        }
+        times.sort();
+        (times, lost)
+    });
+    assert_eq!(sent.load(Relaxed), 1_000_000);
+    // What overflows the socket's queue is lost, to whomever it belongs; clients ask again (BEP 15).
+    assert!(times.len() > 100 && lost <= times.len() / 50, "{lost} lost, {} answered", times.len());
+    let slow = times[times.len() * 95 / 100];
+    assert!(slow < Duration::from_millis(50), "{slow:?} for 95 of 100");
+    assert_eq!(store.totals().peers(), 1, "nobody else has announced");
+    let grown = resident_kb().saturating_sub(before);
+    assert!(grown < 8 * 1024, "{grown} KiB");
+}
+
 /// A tracker at work on two loopback sockets, IPv4 first, until this is dropped.
 struct Tracker {
     addresses: Vec<SocketAddr>,
@@ -411,6 +457,13 @@ impl Client {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// The resident set of this process, where the system tells.
+fn resident_kb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.map_or(0, |line| line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
 fn error_in(answer: &[u8]) -> String {

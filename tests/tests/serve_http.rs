@@ -6,17 +6,25 @@ use std::{
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use socket2::{Domain, Socket, Type};
-use swarmkeep::{Endpoint, HashKey, InfoHash, PeerId, RepositoryConfig, catalog};
+use swarmkeep::{
+    Announce, Announced, Endpoint, HashKey, InfoHash, PeerBuffer, PeerId, Random, RepositoryConfig,
+    Timestamp, TorrentRepository,
+    catalog::{self, Repository},
+    forward_repository,
+};
 use swarmkeep_tracker::{Config, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
 use tokio::sync::oneshot;
+
+/// One that answers at once, and one that may have to wait.
+const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 
 const HASH: InfoHash = InfoHash::new([0xaa; 20]);
 
@@ -25,7 +33,7 @@ const LONGEST_ANSWER: Duration = Duration::from_millis(750);
 
 #[test]
 fn one_connection_serves_many_requests_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
-    for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
+    for name in STORES {
         let tracker = Tracker::over(name, config());
         for &address in &tracker.addresses {
             let mut client = Client::of(address);
@@ -147,9 +155,9 @@ fn methods_and_paths_that_are_not_there() {
         assert_eq!((response.status, response.closes), (405, false), "{method}");
         assert!(response.head.to_ascii_lowercase().contains("\r\nallow: get, head\r\n"));
     }
-    let (response, body) = client.get(&format!("http://localhost{}", scrape_of(HASH)));
+    let (response, scraped) = client.get(&format!("http://localhost{}", scrape_of(HASH)));
     assert_eq!(response.status, 200, "a proxy may ask for the whole URL");
-    assert!(ScrapeResponse::parse(&body).unwrap().is_ok());
+    assert!(ScrapeResponse::parse(&scraped).unwrap().is_ok());
     client.send(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(client.receive().0.status, 405, "it is not that kind of proxy");
     let upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
@@ -162,9 +170,11 @@ fn methods_and_paths_that_are_not_there() {
     client.send(format!("HEAD {} HTTP/1.1\r\nHost: localhost\r\n\r\n", scrape_of(HASH)).as_bytes());
     let head = client.head();
     assert!(
-        head.starts_with("HTTP/1.1 200 ") && head.to_ascii_lowercase().contains("\r\nconnection: close\r\n")
+        head.starts_with("HTTP/1.1 200 ")
+            && head.contains(&format!("\r\ncontent-length: {}\r\n", scraped.len())),
+        "{head}"
     );
-    assert_eq!(client.rest(), b"", "no body, and the end");
+    assert_eq!(client.get("/").0.status, 404, "without a body, the next answer follows");
 }
 
 #[test]
@@ -192,12 +202,20 @@ fn http_1_0_and_half_closed_connections_are_answered() {
     client.send(format!("GET {} HTTP/1.0\r\n\r\n", scrape_of(HASH)).as_bytes());
     assert_eq!(client.receive().0.status, 200);
     assert_eq!(client.rest(), b"");
-    for address in &tracker.addresses {
-        let mut client = Client::of(*address);
-        client.send(&get(&scrape_of(HASH)).repeat(3));
-        client.stream.shutdown(Shutdown::Write).expect("connected");
-        (0..3).for_each(|_| assert_eq!(client.receive().0.status, 200));
-        assert_eq!(client.rest(), b"");
+    drop(tracker);
+    for name in STORES {
+        // All of it is there when the tracker first looks.
+        let server = server(name, &config());
+        let mut clients: Vec<_> = addresses(&server).into_iter().map(Client::of).collect();
+        for client in &mut clients {
+            client.send(&get(&scrape_of(HASH)).repeat(3));
+            client.stream.shutdown(Shutdown::Write).expect("connected");
+        }
+        let _tracker = Tracker::of(server);
+        for client in &mut clients {
+            (0..3).for_each(|_| assert_eq!(client.receive().0.status, 200));
+            assert_eq!(client.rest(), b"");
+        }
     }
 }
 
@@ -226,7 +244,7 @@ fn what_is_no_request_gets_an_error_or_silence_and_its_neighbours_answers() {
         format!("GET /scrape HTTP/1.1\r\n{line}: b\r\n\r\n"),
         format!("GET /scrape HTTP/1.1\r\n{lines}\r\n"),
     ];
-    for request in requests {
+    for request in requests.iter().cycle().take(10 * requests.len()) {
         let shown = &request[..request.len().min(60)];
         let mut client = Client::of(tracker.addresses[0]);
         client.send(request.as_bytes());
@@ -247,27 +265,37 @@ fn endless_heads_are_cut_off() {
         ("GET /announce HTTP/1.1\r\n", "Cookie: a\r\n".repeat(400)),
         ("", "\r\n".repeat(4096)),
     ] {
-        let mut client = Client::of(tracker.addresses[0]);
-        client.send(begin.as_bytes());
-        assert!(client.takes_less_than(64 << 20, more.as_bytes()), "{begin}");
+        for _ in 0..20 {
+            let mut client = Client::of(tracker.addresses[0]);
+            client.send(begin.as_bytes());
+            assert!(client.takes_less_than(64 << 20, more.as_bytes()), "{begin}");
+        }
     }
     neighbour.has_noticed_nothing();
 }
 
-/// Of those who ask and ask without reading, only so much is taken as system buffers hold: nothing piles up in the tracker.
 #[test]
 fn who_does_not_read_is_not_listened_to() {
-    let tracker = Tracker::over("packed", config());
-    let mut client = Client::of(tracker.addresses[0]);
-    (1..200).for_each(|port| drop(client.announce(&announce(port))));
-    let neighbour = Neighbour::of(tracker.addresses[0]);
-    let most = AnnounceRequest { want: Some(200), ..announce(1000) };
-    let head = get(&scrape_of(HASH)).into_iter().skip(3);
-    for request in
-        [get(&announce_path(&most)), get("/nothing"), b"HEAD".iter().copied().chain(head).collect()]
-    {
-        let mut client = Client::of(tracker.addresses[0]);
-        assert!(client.takes_less_than(64 << 20, &request.repeat(100)));
+    let Repository::Sync(inner) = build("packed") else { panic!("packed does not wait") };
+    let store = Arc::new(Counting { inner, announces: AtomicU64::new(0) });
+    let repository = Repository::Sync(Arc::clone(&store) as _);
+    let tracker = Tracker::of(Server::bind(&config(), repository).expect("loopback"));
+    let address = tracker.addresses[0];
+    let mut client = Client::of(address);
+    (1..=200).for_each(|port| drop(client.announce(&announce(port))));
+    let neighbour = Neighbour::of(address);
+    // Each answer is longer than a thousand bytes, so more of them than the system buffers would pile up in the tracker.
+    let most = 10_000;
+    let request = get(&announce_path(&AnnounceRequest { want: Some(200), ..announce(1) }));
+    for ends_at in [0, 30] {
+        let mut client = Client::with_small_buffer(address);
+        client.send(&request[..ends_at]);
+        let mut requests = request.repeat(100);
+        requests.rotate_left(ends_at);
+        let before = store.announces.load(Relaxed);
+        assert!(client.takes_less_than(64 << 20, &requests));
+        let answered = store.announces.load(Relaxed) - before;
+        assert!(answered < most, "{answered} answers are somewhere");
     }
     neighbour.has_noticed_nothing();
 }
@@ -336,7 +364,7 @@ fn when_all_places_are_taken_the_longest_idle_makes_room() {
 
 #[test]
 fn stopping_answers_what_has_been_received_and_takes_less_than_a_second() {
-    for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
+    for name in STORES {
         // Received before anybody has looked at it, on more connections than may be open at once.
         let server = server(name, &config().http_connections(30));
         let mut clients: Vec<_> = (0..40).map(|n| Client::of(addresses(&server)[n % 2])).collect();
@@ -366,6 +394,28 @@ fn stopping_does_not_wait_for_those_who_ask_nothing() {
     assert!(TcpStream::connect(address).is_err());
 }
 
+/// Counts the announces to a store.
+#[derive(Debug)]
+struct Counting {
+    inner: Arc<dyn TorrentRepository>,
+    announces: AtomicU64,
+}
+
+impl TorrentRepository for Counting {
+    fn announce(
+        &self,
+        announce: &Announce,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Announced {
+        self.announces.fetch_add(1, Relaxed);
+        self.inner.announce(announce, now, rng, peers)
+    }
+
+    forward_repository! { |counting| counting.inner, except announce }
+}
+
 /// A tracker at work on two loopback listeners, IPv4 first, until this is dropped.
 struct Tracker {
     addresses: Vec<SocketAddr>,
@@ -375,7 +425,10 @@ struct Tracker {
 
 impl Tracker {
     fn over(name: &str, config: Config) -> Self {
-        let server = server(name, &config);
+        Self::of(server(name, &config))
+    }
+
+    fn of(server: Server) -> Self {
         let addresses = addresses(&server);
         let (stop, stopped) = oneshot::channel();
         let thread = thread::spawn(move || runtime().block_on(server.run(async { drop(stopped.await) })));
@@ -400,9 +453,12 @@ fn config() -> Config {
 }
 
 fn server(name: &str, config: &Config) -> Server {
-    let store = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
-    let repository = catalog::find(name).expect("a name of the catalog").build(&store).expect("no limits");
-    Server::bind(config, repository).expect("loopback")
+    Server::bind(config, build(name)).expect("loopback")
+}
+
+fn build(name: &str) -> Repository {
+    let config = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
+    catalog::find(name).expect("a name of the catalog").build(&config).expect("no limits")
 }
 
 fn addresses(server: &Server) -> Vec<SocketAddr> {
@@ -472,7 +528,21 @@ impl Client {
     }
 
     fn at(address: IpAddr, tracker: SocketAddr) -> Self {
-        let socket = Socket::new(Domain::for_address(tracker), Type::STREAM, None).expect("a socket");
+        Self::on(Self::socket(tracker), address, tracker)
+    }
+
+    /// One whose system takes little of what it does not read.
+    fn with_small_buffer(tracker: SocketAddr) -> Self {
+        let socket = Self::socket(tracker);
+        socket.set_recv_buffer_size(4096).expect("a size");
+        Self::on(socket, tracker.ip(), tracker)
+    }
+
+    fn socket(tracker: SocketAddr) -> Socket {
+        Socket::new(Domain::for_address(tracker), Type::STREAM, None).expect("a socket")
+    }
+
+    fn on(socket: Socket, address: IpAddr, tracker: SocketAddr) -> Self {
         socket.bind(&SocketAddr::new(address, 0).into()).expect("loopback");
         socket.connect(&tracker.into()).expect("loopback");
         socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");

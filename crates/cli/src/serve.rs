@@ -9,6 +9,7 @@ use std::{
 };
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep::{
     HashKey, RepositoryConfig, Retention,
     catalog::{self, Implementation},
@@ -102,6 +103,7 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let config = http_proxy.into_iter().fold(config, Config::http_proxy);
     let config = workers.into_iter().fold(config, Config::udp_workers);
 
+    allow_all_files_that_may_be();
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         // Before anyone can read that we listen and then tell us to stop.
         let (mut interrupt, mut terminate) =
@@ -124,6 +126,13 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
             .await;
         Ok(())
     })
+}
+
+/// Each HTTP connection is a file, and what a process may open unless it asks (1,024 on most systems) is less than it could.
+fn allow_all_files_that_may_be() {
+    let limit = getrlimit(Resource::Nofile);
+    // Refused, it goes on with fewer connections.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// One of the catalog's names.

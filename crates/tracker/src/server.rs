@@ -132,9 +132,14 @@ impl Server {
 const LONGEST_STOP: Duration = Duration::from_millis(600);
 
 /// Each thread's sockets, from each address's.
-fn by_worker(udp: Vec<Vec<UdpSocket>>) -> impl Iterator<Item = Vec<Arc<UdpSocket>>> {
-    let mut addresses: Vec<_> = udp.into_iter().map(Vec::into_iter).collect();
-    std::iter::from_fn(move || addresses.iter_mut().map(|sockets| sockets.next().map(Arc::new)).collect())
+fn by_worker(udp: Vec<Vec<UdpSocket>>) -> Vec<Vec<Arc<UdpSocket>>> {
+    let mut workers: Vec<_> = (0..udp.first().map_or(0, Vec::len)).map(|_| Vec::new()).collect();
+    for sockets in udp {
+        for (worker, socket) in workers.iter_mut().zip(sockets) {
+            worker.push(Arc::new(socket));
+        }
+    }
+    workers
 }
 
 /// IPv4 and, where the machine has it, IPv6.

@@ -216,10 +216,8 @@ impl Shared {
     }
 
     async fn respond(&self, request: Request<Incoming>, from: IpAddr) -> Response<Body> {
-        let mut close = !request.body().is_end_stream();
+        let close = !request.body().is_end_stream();
         let mut response = if matches!(*request.method(), Method::GET | Method::HEAD) {
-            // Answers without a body would pile up in memory if there were no end to the requests.
-            close |= request.method() == Method::HEAD;
             let uri = request.uri();
             let asked = HttpRequest {
                 path: uri.path(),

@@ -52,6 +52,11 @@ struct Args {
     #[arg(long)]
     json: bool,
 
+    /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`; with --stores, between
+    /// `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`.
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
+
     /// Answer at this address with constants, as fast as it goes.
     #[arg(long, hide = true, value_name = "ADDR")]
     ceiling: Option<SocketAddr>,
@@ -70,7 +75,10 @@ const LOADS: [Load; 4] = [
         name: "cold",
         options: &["--mix", "announce=1", "--torrents", "300000", "--peers", "500000", "--fill"],
     },
-    Load { name: "hot", options: &["--mix", "announce=1", "--torrents", "1000", "--peers", "100000", "--fill"] },
+    Load {
+        name: "hot",
+        options: &["--mix", "announce=1", "--torrents", "1000", "--peers", "100000", "--fill"],
+    },
     Load {
         name: "mix",
         options: &[
@@ -103,7 +111,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let swarmkeep = build_swarmkeep()?;
     let trackers = if args.stores { stores(&swarmkeep)? } else { trackers(&swarmkeep)? };
-    let wanted = |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| name.contains(wanted));
+    let wanted =
+        |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| name.contains(wanted));
     let trackers: Vec<_> = trackers.into_iter().filter(|tracker| wanted(&args.only, &tracker.name)).collect();
 
     let mut rows = Vec::new();
@@ -122,8 +131,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             rows.push(row(&tracker.name, load.name, turns));
         }
     }
-    let report = json!({ "rounds": args.rounds, "seconds": args.seconds, "two_cores": args.two_cores, "rows": rows });
-    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { table(&rows) };
+    if let Some(file) = &args.into {
+        replace(file, if args.stores { "tracker-on-stores" } else { "trackers" }, &table(&rows, &args))?;
+    }
+    let report =
+        json!({ "rounds": args.rounds, "seconds": args.seconds, "two_cores": args.two_cores, "rows": rows });
+    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { table(&rows, &args) };
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
@@ -166,7 +179,17 @@ fn on_store(swarmkeep: &Path, store: &str, name: String) -> Tracker {
         command: Box::new(move |port| {
             let mut command = Command::new(&swarmkeep);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string();
-            command.args(["serve", "--udp", &address, "--workers", "1", "--repository", &store, "--log", "error"]);
+            command.args([
+                "serve",
+                "--udp",
+                &address,
+                "--workers",
+                "1",
+                "--repository",
+                &store,
+                "--log",
+                "error",
+            ]);
             Ok(command)
         }),
         announcer_uncounted: false,
@@ -337,7 +360,7 @@ fn row(tracker: &str, load: &str, turns: &[Turn]) -> Value {
     })
 }
 
-fn table(rows: &[Value]) -> String {
+fn table(rows: &[Value], args: &Args) -> String {
     let mut best: BTreeMap<&str, f64> = BTreeMap::new();
     let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
     fn text<'v>(row: &'v Value, key: &str) -> &'v str {
@@ -368,5 +391,28 @@ fn table(rows: &[Value]) -> String {
             number(row, "rss_full_bytes") / 1e6,
         ));
     }
-    lines.join("\n") + "\n"
+    lines.join("\n")
+        + &format!(
+            "\n\nMedians of {} turns of {} s with the least and most, on {}; tracker and load generator {}.\n",
+            args.rounds,
+            args.seconds,
+            processor(),
+            if args.two_cores { "on a core each" } else { "on the same core" },
+        )
+}
+
+fn processor() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map_or("an unknown processor".into(), |(_, model)| model.trim().to_owned())
+}
+
+/// Puts the table between two marks.
+fn replace(file: &Path, mark: &str, table: &str) -> Result<(), Box<dyn Error>> {
+    let text = fs::read_to_string(file)?;
+    let [begin, end] = ["begin", "end"].map(|side| format!("<!-- {mark}:{side} -->\n"));
+    let missing = || format!("{} has no line {begin:?} with a line {end:?} behind it", file.display());
+    let (before, rest) = text.split_once(&begin).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
+    Ok(fs::write(file, format!("{before}{begin}{table}{end}{after}"))?)
 }
