@@ -209,6 +209,12 @@ impl Place {
         Some(self.connection.waiting_since.load(Relaxed)).filter(|&since| since != BUSY)
     }
 
+    /// For how long it has waited for a request; `None` while it has one.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        let waited = |since| Duration::from_millis(self.connections.millis().saturating_sub(since));
+        self.waiting_since().map(waited)
+    }
+
     /// Waits until it is told to close.
     pub(super) async fn told_to_close(&self) {
         self.connection.told.notified().await;

@@ -98,8 +98,11 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<net::TcpListener> {
 /// How long stopping may take: half of it for what is received, half for what an asynchronous store still owes.
 const LONGEST_STOP: Duration = Duration::from_millis(500);
 
-/// After how long without a request or a connection nothing more counts as received.
-const QUIET: Duration = Duration::from_millis(10);
+/// After how long without a request or a connection nothing more counts as received. The runtime may be late on a busy machine.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// Who has waited for a request for longer than this can be closed at once: one that was sent before would have been seen.
+const HEARD_OUT: Duration = Duration::from_millis(100);
 
 /// How long to wait after the system has refused a connection, so that a lasting error does not take a core.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
@@ -204,7 +207,7 @@ impl Shared {
             biased;
             ended = connection.as_mut() => ended,
             () = place.told_to_close() => {
-                if !place.is_stopping() {
+                if !place.is_stopping() && place.waited().is_some_and(|waited| waited >= HEARD_OUT) {
                     return;
                 }
                 answer_the_rest(connection, &place).await
