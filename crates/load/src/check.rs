@@ -1,6 +1,6 @@
 //! Whether an answer can be right. A tracker that is fast and wrong has failed.
 
-use swarmkeep::Endpoint;
+use swarmkeep::{Endpoint, Family};
 
 /// What is wrong with an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +21,8 @@ pub(crate) enum Wrong {
     Counts { seeders: u32, leechers: u32, what: &'static str },
     #[error("an interval of {0} seconds")]
     Interval(u32),
+    #[error("an answer about something that was not asked for")]
+    Unasked,
     #[error("counts of {got} swarms where {asked} were asked for")]
     Scraped { got: usize, asked: usize },
 }
@@ -37,6 +39,7 @@ impl Wrong {
             Self::Oneself(_) => "oneself among the peers",
             Self::Counts { .. } => "counts",
             Self::Interval(_) => "interval",
+            Self::Unasked => "unasked",
             Self::Scraped { .. } => "scrape length",
         }
     }
@@ -89,8 +92,11 @@ impl Checker {
             self.peers.push(peer);
         }
         let got = self.peers.len();
-        if let Some(want) = self.want.filter(|&want| got > want as usize) {
-            return Err(Wrong::TooMany { got, want });
+        // Over HTTP, a tracker may give so many of each family (BEP 7).
+        let v4 = self.peers.iter().filter(|peer| peer.family() == Family::V4).count();
+        let most = v4.max(got - v4);
+        if let Some(want) = self.want.filter(|&want| most > want as usize) {
+            return Err(Wrong::TooMany { got: most, want });
         }
         self.distinct()?;
         let wrong = |what| Err(Wrong::Counts { seeders, leechers, what });

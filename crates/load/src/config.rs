@@ -185,6 +185,16 @@ impl Config {
         )?;
         say(!(1..=254).contains(&self.sources), "there are from 1 to 254 sources")?;
         self.mix.validate(self.is_http())?;
+        say(
+            self.is_http()
+                && self.mix.scrape > 0
+                && self.targets.iter().any(|target| target.scrape_path().is_none()),
+            "a URL that does not end in `announce` has no scrapes (BEP 48): leave them out of the mix",
+        )?;
+        say(
+            self.is_http() && self.window.is_some_and(|window| window > 1),
+            "an HTTP worker has one request at a time",
+        )?;
         let torrents = self.torrents();
         say(torrents == 0, "there must be a torrent")?;
         say(torrents > 100_000_000 || self.peers > 1_000_000_000, "at most 100 M torrents and 1 G peers")?;
@@ -299,6 +309,13 @@ impl Target {
             Self::Udp(address) | Self::Http { address, .. } => *address,
         }
     }
+
+    /// The path of scrapes: the announce URL's with `scrape` for `announce` in its last part (BEP 48).
+    pub(crate) fn scrape_path(&self) -> Option<String> {
+        let Self::Http { path, .. } = self else { return None };
+        let (before, last) = path.rsplit_once('/')?;
+        Some(format!("{before}/scrape{}", last.strip_prefix("announce")?))
+    }
 }
 
 /// `127.0.0.1:6969`, `udp://localhost:6969` or `http://127.0.0.1:7070/announce`. Of a name's addresses the first counts.
@@ -372,6 +389,14 @@ mod tests {
         for wrong in ["127.0.0.1", "https://127.0.0.1:1/announce", "http://127.0.0.1:1/a?b", "", "::1"] {
             assert!(wrong.parse::<Target>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn scrapes_have_the_path_of_bep_48() {
+        let scrape = |path: &str| target(&format!("http://127.0.0.1:1{path}")).scrape_path();
+        assert_eq!(scrape(""), Some("/scrape".to_owned()));
+        assert_eq!(scrape("/x/announce.php"), Some("/x/scrape.php".to_owned()));
+        assert_eq!(scrape("/announce/x"), None);
     }
 
     #[test]

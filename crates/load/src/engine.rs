@@ -33,10 +33,14 @@ use crate::{
 pub(crate) trait Client: Sized + Send {
     /// Buffers that the workers of a thread share. What is pushed lies there until it is flushed.
     type Shared;
+    /// What the poller is to tell of.
+    const EVENTS: EpollFlags;
 
     fn open(config: &Config, origin: &Origin, worker: usize) -> io::Result<Self>;
     fn shared(config: &Config) -> Self::Shared;
     fn socket(&self) -> BorrowedFd<'_>;
+    /// Whether the socket is another one than when this was last asked.
+    fn take_is_new(&mut self) -> bool;
     fn in_flight(&self) -> usize;
     /// How many requests more may be in flight now.
     fn room(&self, now: u64, filling: bool) -> usize;
@@ -184,7 +188,7 @@ impl<'a, C: Client> Thread<'a, C> {
     ) -> io::Result<Self> {
         let poller = Poller::new(clients.len())?;
         for (n, (_, client)) in clients.iter().enumerate() {
-            poller.add(client.socket(), n)?;
+            poller.add(client, n)?;
         }
         let worker =
             |(worker, client)| Worker { client, stream: run.population.stream(worker), owed: 0, taken: 0 };
@@ -216,7 +220,7 @@ impl<'a, C: Client> Thread<'a, C> {
                 if flying >= most {
                     break;
                 }
-                flying += self.send_chores(n, &mut chores[n], most - flying, now);
+                flying += self.send_chores(n, &mut chores[n], most - flying, now)?;
                 first = n + 1;
             }
             let mut all = chores.iter_mut().zip(&self.workers);
@@ -238,9 +242,9 @@ impl<'a, C: Client> Thread<'a, C> {
     }
 
     /// Sends what a worker has to do before all else, `most` requests of it; answers how many that were.
-    fn send_chores(&mut self, n: usize, chore: &mut Chore, most: usize, now: u64) -> usize {
+    fn send_chores(&mut self, n: usize, chore: &mut Chore, most: usize, now: u64) -> io::Result<usize> {
         let worker_number = self.global(n);
-        let Self { workers, shared, recorder, run, .. } = self;
+        let Self { workers, shared, recorder, run, poller, .. } = self;
         let client = &mut workers[n].client;
         let mut sent = 0;
         while sent < most && client.room(now, true) > 0 && !C::is_full(shared) {
@@ -260,11 +264,14 @@ impl<'a, C: Client> Thread<'a, C> {
                 },
                 Step::Connect | Step::Wait => break,
             };
-            client.push(shared, &ask, &[], Sending { kind, intended: u64::MAX, sent: now, purpose });
+            client.push(shared, &ask, &[], Sending { kind, intended: u64::MAX, sent: 0, purpose });
             sent += 1;
         }
         client.flush(shared, &run.clock, recorder);
-        sent
+        if client.take_is_new() {
+            poller.add(client, n)?;
+        }
+        Ok(sent)
     }
 
     /// Warm-up, measurement, and waiting for what is still in flight.
@@ -272,11 +279,12 @@ impl<'a, C: Client> Thread<'a, C> {
         let Run { clock, config, .. } = self.run;
         let Times { warm_up, begin, end } = times;
         self.recorder.begin(begin);
+        clock.sleep_until(warm_up);
         let mut schedule = config
             .rate
             .map(|rate| Schedule::new(warm_up, rate, self.workers.len(), self.number, self.run.threads));
         if schedule.is_none() {
-            (0..self.workers.len()).for_each(|n| self.pump(n, None, times));
+            (0..self.workers.len()).try_for_each(|n| self.pump(n, None, times))?;
         }
         loop {
             let now = clock.now();
@@ -290,7 +298,7 @@ impl<'a, C: Client> Thread<'a, C> {
                         self.recorder.lag(now - at);
                     }
                     self.workers[n].owed += 1;
-                    self.pump(n, Some(schedule), times);
+                    self.pump(n, Some(schedule), times)?;
                 }
                 until = until.min(schedule.next());
             }
@@ -298,11 +306,11 @@ impl<'a, C: Client> Thread<'a, C> {
             for event in 0..self.poller.woken {
                 let n = self.poller.worker(event);
                 self.workers[n].client.receive(&mut self.shared, clock, &mut self.recorder);
-                self.pump(n, schedule.as_ref(), times);
+                self.pump(n, schedule.as_ref(), times)?;
             }
             let now = clock.now();
             if self.scan(now) {
-                (0..self.workers.len()).for_each(|n| self.pump(n, schedule.as_ref(), times));
+                (0..self.workers.len()).try_for_each(|n| self.pump(n, schedule.as_ref(), times))?;
                 if now >= begin {
                     self.recorder.tick(now);
                 }
@@ -328,8 +336,13 @@ impl<'a, C: Client> Thread<'a, C> {
     }
 
     /// Sends what a worker may and should send now.
-    fn pump(&mut self, n: usize, schedule: Option<&Schedule>, Times { begin, end, .. }: Times) {
-        let Self { workers, shared, recorder, run, .. } = self;
+    fn pump(
+        &mut self,
+        n: usize,
+        schedule: Option<&Schedule>,
+        Times { begin, end, .. }: Times,
+    ) -> io::Result<()> {
+        let Self { workers, shared, recorder, run, poller, .. } = self;
         let Worker { client, stream, owed, taken } = &mut workers[n];
         let now = run.clock.now();
         while client.room(now, false) > 0 {
@@ -353,7 +366,7 @@ impl<'a, C: Client> Thread<'a, C> {
             };
             let measured = (begin..end).contains(&intended.min(now));
             let purpose = if measured { Purpose::Measured } else { Purpose::WarmUp };
-            client.push(shared, &ask, stream.hashes(), Sending { kind, intended, sent: now, purpose });
+            client.push(shared, &ask, stream.hashes(), Sending { kind, intended, sent: 0, purpose });
             if schedule.is_some() {
                 *owed -= 1;
                 *taken += 1;
@@ -363,6 +376,10 @@ impl<'a, C: Client> Thread<'a, C> {
             }
         }
         client.flush(shared, &run.clock, recorder);
+        if client.take_is_new() {
+            poller.add(client, n)?;
+        }
+        Ok(())
     }
 
     /// Takes in answers to whom the poller has woken.
@@ -443,8 +460,8 @@ impl Poller {
         Ok(Self { epoll, events: vec![EpollEvent::empty(); sockets.clamp(1, 256)], woken: 0 })
     }
 
-    fn add(&self, socket: BorrowedFd<'_>, number: usize) -> io::Result<()> {
-        Ok(self.epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?)
+    fn add<C: Client>(&self, client: &C, number: usize) -> io::Result<()> {
+        Ok(self.epoll.add(client.socket(), EpollEvent::new(C::EVENTS, number as u64))?)
     }
 
     fn worker(&self, event: usize) -> usize {

@@ -15,10 +15,12 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod charts;
 mod check;
 mod clock;
 mod config;
 mod engine;
+mod http;
 mod machine;
 mod population;
 mod report;
@@ -26,6 +28,7 @@ mod run;
 mod schedule;
 mod server;
 mod stats;
+pub mod tables;
 mod udp;
 
 use std::io;

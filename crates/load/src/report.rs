@@ -9,6 +9,7 @@ use crate::{
     Config, Machine, Server, Swarms,
     clock::SECOND,
     stats::{self, Kind, Totals},
+    tables::{grouped, significant},
 };
 
 /// What a run found. As JSON it is one object with these keys; times are microseconds.
@@ -313,12 +314,16 @@ impl Report {
         for (kind, latency, of) in rows {
             let numbers = [of.succeeded as f64, of.per_second].into_iter().chain(latency.numbers());
             columns[0].push(kind.to_owned());
-            columns.iter_mut().skip(1).zip(numbers).for_each(|(column, number)| column.push(short(number)));
+            columns
+                .iter_mut()
+                .skip(1)
+                .zip(numbers)
+                .for_each(|(column, number)| column.push(significant(number)));
         }
         let numbers =
             [self.succeeded as f64, self.requests_per_second].into_iter().chain(self.latency.all.numbers());
         columns[0].push("all".to_owned());
-        columns.iter_mut().skip(1).zip(numbers).for_each(|(column, number)| column.push(short(number)));
+        columns.iter_mut().skip(1).zip(numbers).for_each(|(column, number)| column.push(significant(number)));
         text += &plain(&columns);
 
         let mut line = |line: String| {
@@ -341,8 +346,10 @@ impl Report {
             ));
         }
         if let Some(cpu) = self.generator.cpu_seconds {
-            let lag =
-                self.generator.lag_p99.map(|lag| format!("; behind schedule by {} µs at p99", short(lag)));
+            let lag = self
+                .generator
+                .lag_p99
+                .map(|lag| format!("; behind schedule by {} µs at p99", significant(lag)));
             line(format!("generator        {cpu:.2} CPU seconds{}", lag.unwrap_or_default()));
         }
         text
@@ -439,26 +446,4 @@ fn plain(columns: &[Vec<String>]) -> String {
         cells.collect::<String>() + "\n"
     };
     (0..columns[0].len()).map(line).collect()
-}
-
-/// `12,345`, `12.3` or `0.12`.
-pub(crate) fn short(number: f64) -> String {
-    match number {
-        100.0.. => grouped(number.round() as u64),
-        10.0.. => format!("{number:.1}"),
-        _ => format!("{number:.2}"),
-    }
-}
-
-/// `12,345,678`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (n, digit) in digits.chars().enumerate() {
-        if n > 0 && (digits.len() - n).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }

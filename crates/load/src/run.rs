@@ -17,6 +17,7 @@ use crate::{
     Config, Error, Report,
     clock::{Clock, SECOND},
     engine::{self, Client, Gate, Run, Times},
+    http::HttpClient,
     population::Population,
     report::{self, Measured},
     server::Usage,
@@ -47,10 +48,16 @@ pub enum Progress {
 /// Any [`Error`]. Answers that are wrong and requests that fail are no errors: the report has them.
 pub fn run(config: &Config, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
     config.validate()?;
-    run_clients::<UdpClient>(config, progress)
+    if config.is_http() {
+        run_clients::<HttpClient>(config, progress)
+    } else {
+        run_clients::<UdpClient>(config, progress)
+    }
 }
 
 fn run_clients<C: Client>(config: &Config, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+    let watched = |pid| Usage::of(pid).ok_or(Error::NoProcess(pid));
+    config.server_pid.map(watched).transpose()?;
     allow_sockets(config.workers + config.threads() + 64);
     let origins = config.origins();
     let population = Population::new(config, origins.len())?;
@@ -119,7 +126,6 @@ fn run_clients<C: Client>(config: &Config, progress: &mut dyn FnMut(&Progress)) 
         let Times { begin, end, .. } = times;
         progress(&Progress::WarmingUp);
         run.clock.sleep_until(begin);
-        let watched = |pid| Usage::of(pid).ok_or(Error::NoProcess(pid));
         let usage = || (config.server_pid.map(watched).transpose(), Usage::of(std::process::id()));
         let (server, own) = usage();
         let series = collect(seconds, threads.len(), progress);

@@ -125,6 +125,7 @@ impl Reasons {
         *counted += count;
     }
 
+    #[cfg(test)]
     pub(crate) fn sum(&self) -> u64 {
         self.0.values().map(|(count, _)| count).sum()
     }

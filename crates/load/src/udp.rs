@@ -9,7 +9,10 @@ use std::{
 
 use nix::{
     errno::Errno,
-    sys::socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg},
+    sys::{
+        epoll::EpollFlags,
+        socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg},
+    },
 };
 use swarmkeep::{Endpoint, Family, InfoHash};
 use swarmkeep_tracker_protocol::{
@@ -244,6 +247,8 @@ impl UdpClient {
 impl Client for UdpClient {
     type Shared = Shared;
 
+    const EVENTS: EpollFlags = EpollFlags::EPOLLIN;
+
     fn open(config: &Config, origin: &Origin, worker: usize) -> io::Result<Self> {
         let target = origin.target.address();
         let socket = UdpSocket::bind((origin.source, 0))?;
@@ -295,6 +300,10 @@ impl Client for UdpClient {
 
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    fn take_is_new(&mut self) -> bool {
+        false
     }
 
     fn in_flight(&self) -> usize {

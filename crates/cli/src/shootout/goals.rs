@@ -4,9 +4,10 @@ use std::{error::Error, path::Path};
 
 use serde::Serialize;
 use swarmkeep::catalog::{self, Implementation};
+use swarmkeep_load::tables::{markdown, significant};
 
 use super::{
-    report::{Findings, Origin, markdown, significant, stores},
+    report::{Findings, Origin, stores},
     row::{Metric, Number, Plan, Row, Spread},
     work::Population,
 };

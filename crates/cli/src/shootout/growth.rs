@@ -5,10 +5,14 @@ use std::{error::Error, path::Path};
 use serde::Serialize;
 use swarmkeep::catalog::Implementation;
 
+use swarmkeep_load::{
+    charts::{self, Line, Scale},
+    tables::{grouped, markdown, significant},
+};
+
 use super::{
-    charts::{self, Line},
     goals::fits,
-    report::{Findings, Origin, grouped, markdown, significant, stores},
+    report::{Findings, Origin, stores},
     row::{Metric, Number, Plan, Row},
     work::Population,
 };
@@ -215,7 +219,8 @@ impl Findings for Report {
         for curve in &CURVES {
             for chart in curve.charts {
                 let lines = self.lines(curve, chart);
-                charts::lines(&directory.join(chart.file), chart.title, curve.grows, &lines)?;
+                let file = directory.join(chart.file);
+                charts::lines(&file, chart.title, curve.grows, Scale::Logarithmic, &lines)?;
             }
         }
         Ok(())

@@ -1,8 +1,12 @@
 //! What a shootout found: as JSON, as tables for people, as the README's table.
 
-use std::{collections::BTreeSet, error::Error, fmt::Write, fs, num::NonZeroUsize, path::Path, thread};
+use std::{collections::BTreeSet, error::Error, fmt::Write, fs, path::Path};
 
 use serde::Serialize;
+use swarmkeep_load::{
+    Machine,
+    tables::{grouped, markdown, significant},
+};
 
 use super::{
     charts,
@@ -41,16 +45,6 @@ pub(crate) struct Origin {
     seed: u64,
     /// How often each number was measured.
     repeat: usize,
-}
-
-#[derive(Debug, Serialize)]
-struct Machine {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cpu: Option<String>,
-    cores: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    memory_bytes: Option<u64>,
-    system: String,
 }
 
 /// How announces come: on so many threads, so many a call.
@@ -188,28 +182,6 @@ impl Column {
     }
 }
 
-/// A Markdown table that is readable as it stands, given its columns, each with its title first. All but the first are
-/// set to the right.
-pub(crate) fn markdown(columns: &[Vec<String>]) -> String {
-    let width = |cell: &String| cell.chars().count();
-    let widths: Vec<_> = columns.iter().map(|column| column.iter().map(width).max().unwrap_or(0)).collect();
-    let lines = (0..columns[0].len()).map(|line| {
-        let cells = columns.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(n, (column, &width))| match n {
-            0 => format!("| {:<width$} |", column[line]),
-            _ => format!(" {:>width$} |", column[line]),
-        });
-        cells.collect::<String>() + "\n"
-    });
-    let dashes = widths.iter().enumerate().map(|(n, &width)| {
-        let dashes = "-".repeat(width + 1);
-        if n == 0 { format!("|{dashes}-|") } else { format!("{dashes}:|") }
-    });
-    let mut lines: Vec<_> = lines.collect();
-    lines.insert(1, dashes.collect::<String>() + "\n");
-    lines.concat()
-}
-
 impl Origin {
     pub(crate) fn here(seed: u64, repeat: usize) -> Self {
         Self { machine: Machine::this(), version: env!("CARGO_PKG_VERSION"), seed, repeat }
@@ -220,31 +192,6 @@ impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}, swarmkeep {}, seed {}", self.machine, self.version, self.seed)?;
         if self.repeat > 1 { write!(f, ", median of {}", self.repeat) } else { Ok(()) }
-    }
-}
-
-impl Machine {
-    fn this() -> Self {
-        let after = |path: &str, key: &str| {
-            let text = fs::read_to_string(path).ok()?;
-            let (_, value) = text.lines().find(|line| line.starts_with(key))?.split_once(':')?;
-            Some(value.trim().to_owned())
-        };
-        let kib =
-            after("/proc/meminfo", "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
-        Self {
-            cpu: after("/proc/cpuinfo", "model name"),
-            cores: thread::available_parallelism().map_or(1, NonZeroUsize::get),
-            memory_bytes: kib.map(|kib| kib * 1024),
-            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-        }
-    }
-}
-
-impl std::fmt::Display for Machine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let cpu = self.cpu.as_deref().unwrap_or(&self.system);
-        write!(f, "{cpu}, {} core{}", self.cores, if self.cores == 1 { "" } else { "s" })
     }
 }
 
@@ -273,54 +220,9 @@ impl Marked {
     }
 }
 
-/// Three digits and more: measured to no better than some per cent.
-pub(crate) fn significant(number: f64) -> String {
-    if number == 0.0 {
-        "0".to_owned()
-    } else if number < 9.995 {
-        format!("{number:.2}")
-    } else if number < 99.95 {
-        format!("{number:.1}")
-    } else {
-        grouped(number.round() as u64)
-    }
-}
-
-pub(crate) fn grouped(number: u64) -> String {
-    if number < 1000 {
-        number.to_string()
-    } else {
-        format!("{},{:03}", grouped(number / 1000), number % 1000)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_grouped() {
-        for (number, text) in [(0, "0"), (12, "12"), (123, "123"), (1234, "1,234"), (1_234_567, "1,234,567")]
-        {
-            assert_eq!(grouped(number), text);
-        }
-        for (number, text) in [
-            (0.0, "0"),
-            (0.0804, "0.08"),
-            (9.996, "10.0"),
-            (99.94, "99.9"),
-            (99.95, "100"),
-            (1999.9, "2,000"),
-        ] {
-            assert_eq!(significant(number), text);
-        }
-    }
-
-    #[test]
-    fn a_table_is_as_wide_as_its_cells() {
-        let columns = [vec!["a".to_owned(), "1 × 2".into()], vec!["long".into(), "3".into()]];
-        assert_eq!(markdown(&columns), "| a     | long |\n|-------|-----:|\n| 1 × 2 |    3 |\n");
-    }
 
     #[test]
     fn only_what_is_between_the_marks_changes() {

@@ -1,0 +1,546 @@
+//! A worker over HTTP/1.1: one connection that is kept, one request at a time.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{IpAddr, SocketAddr, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use nix::sys::epoll::EpollFlags;
+use socket2::{Domain, Protocol, Socket, Type};
+use swarmkeep::{Endpoint, InfoHash};
+use swarmkeep_tracker_protocol::{
+    Error as ProtocolError,
+    http::{AnnounceRequest, AnnounceResponse, FailureResponse, ScrapeRequest, ScrapeResponse},
+};
+
+use crate::{
+    check::{Announced, Checker, Wrong},
+    clock::{Clock, SECOND, nanoseconds},
+    config::{Config, Origin, Target},
+    engine::{Client, Step},
+    population::Ask,
+    stats::{Kind, Purpose, Recorder, Sending},
+};
+
+/// The longest answer that is read.
+const LONGEST_ANSWER: usize = 1 << 20;
+
+/// How long a worker waits that could not connect.
+const REFUSED_PAUSE: u64 = SECOND / 100;
+
+/// A client of an HTTP tracker. Its connects are those of TCP.
+#[derive(Debug)]
+pub(crate) struct HttpClient {
+    target: SocketAddr,
+    source: IpAddr,
+    own: Option<IpAddr>,
+    want: Option<u32>,
+    timeout: u64,
+    /// What each request begins and ends with.
+    announce: Vec<u8>,
+    scrape: Vec<u8>,
+    tail: Vec<u8>,
+    /// Kept for as long as the tracker keeps it. A closed one has a socket that nothing comes from.
+    stream: TcpStream,
+    is_open: bool,
+    is_new: bool,
+    flight: Option<Flight>,
+    /// The scrape in flight is about these.
+    hashes: Vec<InfoHash>,
+    out: Vec<u8>,
+    written: usize,
+    inn: Vec<u8>,
+    head: Option<Head>,
+    lost_fill: Vec<u64>,
+    not_before: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    sending: Sending,
+    expected: Expected,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Expected {
+    /// The connection itself.
+    Connect,
+    Announce(Announced),
+    Scrape,
+}
+
+/// What the head of an answer said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    len: usize,
+    status: u16,
+    body: Body,
+    /// Whether the connection ends with this answer.
+    closes: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Body {
+    Length(usize),
+    Chunked,
+    UntilClosed,
+}
+
+/// Why a request came to nothing, if the answer was not wrong.
+type Failure = String;
+
+pub(crate) struct Shared {
+    checker: Checker,
+    /// A chunked body put together.
+    body: Vec<u8>,
+}
+
+impl HttpClient {
+    fn lose(&mut self, reason: &str, now: u64, recorder: &mut Recorder) {
+        let Some(Flight { sending, .. }) = self.flight.take() else { return };
+        recorder.failed(&sending, reason, now);
+        self.again(&sending);
+    }
+
+    fn again(&mut self, sending: &Sending) {
+        if let Purpose::Fill(n) = sending.purpose {
+            self.lost_fill.push(n);
+        }
+    }
+
+    /// Ends the connection: an answer that is still to come on it cannot be taken for another's.
+    fn close(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        (self.is_open, self.head) = (false, None);
+        self.inn.clear();
+    }
+
+    fn broken(&mut self, error: &io::Error, now: u64, recorder: &mut Recorder) {
+        let refused = error.kind() == ErrorKind::ConnectionRefused;
+        let reason =
+            if refused { "refused: nobody listens there".into() } else { format!("connection: {error}") };
+        self.lose(&reason, now, recorder);
+        self.close();
+        self.not_before = now + REFUSED_PAUSE;
+    }
+
+    fn connect(&mut self) -> io::Result<()> {
+        self.close();
+        let socket = Socket::new(Domain::for_address(self.target), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        if !self.source.is_unspecified() {
+            socket.bind(&SocketAddr::new(self.source, 0).into())?;
+        }
+        match socket.connect(&self.target.into()) {
+            Err(error) if error.raw_os_error() != Some(nix::errno::Errno::EINPROGRESS as i32) => {
+                return Err(error);
+            }
+            _ => {}
+        }
+        (self.stream, self.is_new) = (socket.into(), true);
+        Ok(())
+    }
+
+    /// Writes what has not been written. What the socket does not take goes out when it has room again.
+    fn write(&mut self) -> io::Result<()> {
+        while self.written < self.out.len() {
+            match self.stream.write(&self.out[self.written..]) {
+                Ok(written) => self.written += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has come; whether the connection has ended.
+    fn read(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; 8192];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Ok(true),
+                Ok(len) => self.inn.extend_from_slice(&buffer[..len]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+            if self.inn.len() > LONGEST_ANSWER {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Takes in the answer, if it is all there.
+    fn answer(&mut self, ended: bool, now: u64, shared: &mut Shared, recorder: &mut Recorder) {
+        let Some(Flight { sending, expected }) = self.flight else {
+            // What comes unasked is an answer to nothing.
+            if !self.inn.is_empty() {
+                recorder.wrong(None, self.inn.len(), &Wrong::Unasked, now);
+                self.close();
+            }
+            return;
+        };
+        let judged = match self.whole(ended, &mut shared.body) {
+            Ok(None) => return,
+            Ok(Some((head, range))) => {
+                let body = match head.body {
+                    Body::Chunked => &shared.body[..],
+                    _ => &self.inn[range],
+                };
+                if head.status == 200 {
+                    check(expected, body, &self.hashes, &mut shared.checker)
+                } else {
+                    Ok(Err(format!("status {}", head.status)))
+                }
+            }
+            Err(wrong) => Err(wrong),
+        };
+        let (bytes, closes) = (self.inn.len(), self.head.is_none_or(|head| head.closes));
+        self.flight = None;
+        match judged {
+            Ok(Ok(peers)) => recorder.succeeded(&sending, bytes, peers, now),
+            Ok(Err(reason)) => {
+                recorder.failed(&sending, &reason, now);
+                self.again(&sending);
+            }
+            Err(wrong) => recorder.wrong(Some(&sending), bytes, &wrong, now),
+        }
+        self.head = None;
+        self.inn.clear();
+        if closes {
+            self.close();
+        }
+    }
+
+    /// The head and where the body is, once it is whole. A chunked one is put together in `chunked`.
+    fn whole(
+        &mut self,
+        ended: bool,
+        chunked: &mut Vec<u8>,
+    ) -> Result<Option<(Head, std::ops::Range<usize>)>, Wrong> {
+        if self.head.is_none() {
+            self.head = Head::parse(&self.inn)?;
+        }
+        let Some(head) = self.head else { return Ok(None) };
+        let behind = self.inn.len() - head.len;
+        Ok(match head.body {
+            Body::Length(len) if behind < len => None,
+            Body::Length(len) if behind > len => {
+                return Err(Wrong::Malformed("more than the length of the body".into()));
+            }
+            Body::Length(_) => Some((head, head.len..self.inn.len())),
+            Body::UntilClosed => ended.then_some((head, head.len..self.inn.len())),
+            Body::Chunked => dechunk(&self.inn[head.len..], chunked)?.then_some((head, 0..0)),
+        })
+    }
+}
+
+impl Head {
+    /// `None` while it is not whole.
+    fn parse(bytes: &[u8]) -> Result<Option<Self>, Wrong> {
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut response = httparse::Response::new(&mut headers);
+        let malformed = |error: httparse::Error| Wrong::Malformed(format!("HTTP: {error}"));
+        let httparse::Status::Complete(len) = response.parse(bytes).map_err(malformed)? else {
+            return Ok(None);
+        };
+        let mut body = Body::UntilClosed;
+        let mut closes = response.version == Some(0);
+        for header in response.headers.iter() {
+            let value = str::from_utf8(header.value).unwrap_or_default().trim();
+            if header.name.eq_ignore_ascii_case("content-length") && body != Body::Chunked {
+                let wrong = |_| Wrong::Malformed(format!("a length of {value}"));
+                body = Body::Length(value.parse().map_err(wrong)?);
+            } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                body = Body::Chunked;
+            } else if header.name.eq_ignore_ascii_case("connection") {
+                closes = value.eq_ignore_ascii_case("close")
+                    || (closes && !value.eq_ignore_ascii_case("keep-alive"));
+            }
+        }
+        let status = response.code.unwrap_or_default();
+        Ok(Some(Self { len, status, body, closes: closes || body == Body::UntilClosed }))
+    }
+}
+
+/// Puts a chunked body together; whether it is whole.
+fn dechunk(mut bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Wrong> {
+    let wrong = |what: &str| Wrong::Malformed(format!("HTTP: {what}"));
+    out.clear();
+    loop {
+        let (start, len) = match httparse::parse_chunk_size(bytes) {
+            Ok(httparse::Status::Complete((start, len))) => {
+                (start, usize::try_from(len).unwrap_or(usize::MAX))
+            }
+            Ok(httparse::Status::Partial) => return Ok(false),
+            Err(_) => return Err(wrong("a chunk without a length")),
+        };
+        bytes = &bytes[start..];
+        if len > LONGEST_ANSWER {
+            return Err(wrong("a chunk too long"));
+        }
+        if bytes.len() < len + 2 {
+            return Ok(false);
+        }
+        let (chunk, rest) = bytes.split_at(len);
+        let rest = rest.strip_prefix(b"\r\n").ok_or_else(|| wrong("a chunk longer than it says"))?;
+        out.extend_from_slice(chunk);
+        bytes = rest;
+        if len == 0 {
+            return Ok(true);
+        }
+    }
+}
+
+/// How many peers a right body brought, or why the tracker refused.
+fn check(
+    expected: Expected,
+    body: &[u8],
+    hashes: &[InfoHash],
+    checker: &mut Checker,
+) -> Result<Result<usize, Failure>, Wrong> {
+    let malformed = |error: ProtocolError| Wrong::Malformed(error.to_string());
+    let refused = |failure: FailureResponse<'_>| {
+        let reason = String::from_utf8_lossy(failure.reason);
+        Ok(Err(format!("error: {}", reason.chars().filter(|c| !c.is_control()).take(80).collect::<String>())))
+    };
+    match expected {
+        Expected::Connect => unreachable!("a connection is no answer with a body"),
+        Expected::Announce(asked) => match AnnounceResponse::parse(body).map_err(malformed)? {
+            Err(failure) => refused(failure),
+            Ok(announce) => {
+                let head = announce.head;
+                let peers = announce.endpoints().map(Ok::<_, std::convert::Infallible>);
+                checker.announce(asked, (head.interval, head.complete, head.incomplete), peers).map(Ok)
+            }
+        },
+        Expected::Scrape => match ScrapeResponse::parse(body).map_err(malformed)? {
+            Err(failure) => refused(failure),
+            Ok(scrape) => {
+                // A tracker may leave out what it does not know (BEP 48).
+                let mut got = 0;
+                for (info_hash, _) in scrape.swarms() {
+                    if !hashes.contains(&info_hash) {
+                        return Err(Wrong::Unasked);
+                    }
+                    got += 1;
+                }
+                let counts = scrape.swarms().map(|(_, swarm)| (swarm.seeders, swarm.leechers));
+                checker.scrape(got, counts)?;
+                if got > hashes.len() {
+                    return Err(Wrong::Scraped { got, asked: hashes.len() });
+                }
+                Ok(Ok(0))
+            }
+        },
+    }
+}
+
+impl Client for HttpClient {
+    type Shared = Shared;
+
+    // A connection is told of once when it is made, and whenever something has come.
+    const EVENTS: EpollFlags = EpollFlags::EPOLLIN
+        .union(EpollFlags::EPOLLOUT)
+        .union(EpollFlags::EPOLLRDHUP)
+        .union(EpollFlags::EPOLLET);
+
+    fn open(config: &Config, origin: &Origin, _worker: usize) -> io::Result<Self> {
+        let Target::Http { address, host, path } = &origin.target else { unreachable!("HTTP targets only") };
+        let tail = format!(
+            " HTTP/1.1\r\nHost: {host}\r\nUser-Agent: swarmkeep-load/{}\r\n\r\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        let scrape = origin.target.scrape_path().unwrap_or_default();
+        let nobody = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+        Ok(Self {
+            target: *address,
+            source: origin.source,
+            own: address.ip().to_canonical().is_loopback().then_some(origin.source),
+            want: config.want,
+            timeout: nanoseconds(config.timeout),
+            announce: format!("GET {path}?").into(),
+            scrape: format!("GET {scrape}?").into(),
+            tail: tail.into(),
+            stream: nobody.into(),
+            is_open: false,
+            is_new: false,
+            flight: None,
+            hashes: Vec::with_capacity(config.scrape_hashes),
+            out: Vec::with_capacity(8192),
+            written: 0,
+            inn: Vec::with_capacity(8192),
+            head: None,
+            lost_fill: Vec::new(),
+            not_before: 0,
+        })
+    }
+
+    fn shared(config: &Config) -> Shared {
+        Shared { checker: Checker::new(config.want, config.announcer_uncounted), body: Vec::new() }
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn take_is_new(&mut self) -> bool {
+        std::mem::take(&mut self.is_new)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flight.is_some().into()
+    }
+
+    fn room(&self, now: u64, _filling: bool) -> usize {
+        usize::from(self.flight.is_none() && now >= self.not_before)
+    }
+
+    fn step(&self, _now: u64) -> Step {
+        if self.is_open { Step::Anything } else { Step::Connect }
+    }
+
+    fn is_connected(&self) -> bool {
+        self.is_open
+    }
+
+    fn push(&mut self, _shared: &mut Shared, ask: &Ask, hashes: &[[u8; InfoHash::LEN]], sending: Sending) {
+        self.out.clear();
+        self.written = 0;
+        let expected = match ask {
+            Ask::Connect => Expected::Connect,
+            Ask::Announce(announcing) => {
+                self.out.extend_from_slice(&self.announce);
+                let request = AnnounceRequest {
+                    uploaded: announcing.uploaded,
+                    downloaded: announcing.downloaded,
+                    left: Some(announcing.left),
+                    event: announcing.event,
+                    want: self.want,
+                    compact: Some(true),
+                    ..AnnounceRequest::new(announcing.info_hash, announcing.peer_id, announcing.port)
+                };
+                request.write(&mut self.out);
+                let own = self.own.and_then(|ip| Endpoint::new(ip, announcing.port).ok());
+                let stopped = sending.kind == Kind::Stopped;
+                Expected::Announce(Announced { own, seeder: announcing.left == 0, stopped })
+            }
+            Ask::Scrape => {
+                self.hashes.clear();
+                self.hashes.extend(hashes.iter().copied().map(InfoHash::new));
+                self.out.extend_from_slice(&self.scrape);
+                ScrapeRequest::write(self.hashes.iter().copied(), &mut self.out);
+                Expected::Scrape
+            }
+        };
+        if !self.out.is_empty() {
+            self.out.extend_from_slice(&self.tail);
+        }
+        self.flight = Some(Flight { sending, expected });
+    }
+
+    fn is_full(_shared: &Shared) -> bool {
+        false
+    }
+
+    fn flush(&mut self, _shared: &mut Shared, clock: &Clock, recorder: &mut Recorder) {
+        let Some(Flight { sending, expected }) = &mut self.flight else { return };
+        if sending.sent > 0 {
+            return;
+        }
+        let now = clock.now();
+        sending.sent = now;
+        sending.intended = sending.intended.min(now);
+        recorder.sent(sending, self.out.len());
+        let begun = if matches!(expected, Expected::Connect) { self.connect() } else { self.write() };
+        if let Err(error) = begun {
+            self.broken(&error, now, recorder);
+        }
+    }
+
+    fn receive(&mut self, shared: &mut Shared, clock: &Clock, recorder: &mut Recorder) {
+        if let Some(Flight { sending, expected: Expected::Connect }) = self.flight {
+            let now = clock.now();
+            match self.stream.take_error().map(|error| error.or_else(|| self.stream.peer_addr().err())) {
+                Ok(None) => {
+                    (self.is_open, self.flight) = (true, None);
+                    recorder.succeeded(&sending, 0, 0, now);
+                }
+                // Not yet.
+                Ok(Some(error)) if error.kind() == ErrorKind::NotConnected => {}
+                Ok(Some(error)) | Err(error) => self.broken(&error, now, recorder),
+            }
+            return;
+        }
+        if !self.is_open {
+            return;
+        }
+        let done = self.write().and_then(|()| self.read());
+        let now = clock.now();
+        match done {
+            Ok(ended) => {
+                self.answer(ended, now, shared, recorder);
+                if ended && self.is_open {
+                    let whole = self.inn.len() <= LONGEST_ANSWER;
+                    let reason =
+                        if whole { "closed before it was answered" } else { "an answer without an end" };
+                    self.lose(reason, now, recorder);
+                    self.close();
+                }
+            }
+            Err(error) => self.broken(&error, now, recorder),
+        }
+    }
+
+    fn expire(&mut self, now: u64, recorder: &mut Recorder) {
+        if let Some(Flight { sending, .. }) = self.flight
+            && now >= sending.sent.saturating_add(self.timeout)
+        {
+            self.lose("timeout", now, recorder);
+            self.close();
+        }
+    }
+
+    fn take_lost_fill(&mut self) -> std::vec::Drain<'_, u64> {
+        self.lost_fill.drain(..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_say_where_the_body_ends() {
+        let parse = |text: &str| Head::parse(text.as_bytes());
+        let head = |text: &str| parse(text).unwrap().unwrap();
+        let kept = head("HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n");
+        assert_eq!((kept.body, kept.closes, kept.status), (Body::Length(12), false, 200));
+        assert!(head("HTTP/1.1 200 OK\r\nconnection: Close\r\ncontent-length: 1\r\n\r\n").closes);
+        assert!(head("HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n").closes);
+        assert!(!head("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\ncontent-length: 1\r\n\r\n").closes);
+        assert_eq!(head("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n").body, Body::Chunked);
+        let until_closed = head("HTTP/1.1 200 OK\r\n\r\n");
+        assert_eq!((until_closed.body, until_closed.closes), (Body::UntilClosed, true));
+        assert_eq!(parse("HTTP/1.1 200 OK\r\nContent-Le"), Ok(None));
+        assert!(parse("SSH-2.0-x\r\n\r\n").is_err());
+        assert!(parse("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn chunks_are_put_together() {
+        let mut out = Vec::new();
+        let whole = b"4\r\nd8:i\r\n5;x=y\r\nabcde\r\n0\r\n\r\n";
+        for cut in 0..whole.len() {
+            assert_eq!(dechunk(&whole[..cut], &mut out), Ok(false), "{cut} bytes");
+        }
+        assert_eq!(dechunk(whole, &mut out), Ok(true));
+        assert_eq!(out, b"d8:iabcde");
+        for wrong in [&b"x\r\n"[..], b"2\r\nabcd", b"ffffffffff\r\n"] {
+            assert!(dechunk(wrong, &mut out).is_err());
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Trackers to be put under load: the real one, and scripted ones that are wrong, slow or silent in a known way.
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use swarmkeep::{HashKey, RepositoryConfig, catalog};
+use swarmkeep_load::{Config, Report, Target};
+use swarmkeep_tracker::Server;
+use swarmkeep_tracker_protocol::udp::{
+    AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse, ConnectionId, Request,
+    ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
+};
+use tokio::sync::oneshot;
+
+/// The real tracker on the packed store, at work on 127.0.0.1 and ::1 until this is dropped.
+pub(crate) struct Tracker {
+    pub(crate) addresses: Vec<SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tracker {
+    pub(crate) fn start() -> Self {
+        let any_port = |address: &str| SocketAddr::new(address.parse().unwrap(), 0);
+        let config = swarmkeep_tracker::Config::new().udp(any_port("127.0.0.1")).udp(any_port("::1"));
+        let store = RepositoryConfig::new(HashKey::from_os().unwrap());
+        let server = Server::bind(&config, catalog::find("packed").unwrap().build(&store).unwrap()).unwrap();
+        let addresses = server.udp_addresses().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let thread = thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) })));
+        Self { addresses, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Over IPv4.
+    pub(crate) fn target(&self) -> Target {
+        Target::Udp(self.addresses[0])
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// A tracker that does to each request what a closure says, in one thread.
+pub(crate) struct Fake {
+    pub(crate) address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Fake {
+    /// Sends back the packets that `script` answers.
+    pub(crate) fn start(mut script: impl FnMut(&Request<'_>) -> Vec<Vec<u8>> + Send + 'static) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut packet = [0; 2048];
+            while !stopped.load(Ordering::Relaxed) {
+                let Ok((len, source)) = socket.recv_from(&mut packet) else { continue };
+                let request = Request::parse(&packet[..len]).expect("the generator sends requests");
+                for answer in script(&request) {
+                    socket.send_to(&answer, source).unwrap();
+                }
+            }
+        });
+        Self { address, stop, thread: Some(thread) }
+    }
+
+    pub(crate) fn target(&self) -> Target {
+        Target::Udp(self.address)
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !thread::panicking() {
+            ended.unwrap().expect("the script does not panic");
+        }
+    }
+}
+
+/// What a tracker without any other peer answers.
+pub(crate) fn right(request: &Request<'_>) -> Vec<u8> {
+    match request {
+        Request::Connect(connect) => connected(connect, 7),
+        Request::Announce(announce) => announced(announce, &[]),
+        Request::Scrape(scrape) => scraped(scrape, scrape.info_hashes().len()),
+    }
+}
+
+pub(crate) fn connected(connect: &ConnectRequest, id: u64) -> Vec<u8> {
+    let mut out = [0; ConnectResponse::LEN];
+    let connection_id = ConnectionId(id);
+    ConnectResponse { transaction_id: connect.transaction_id, connection_id }.write(&mut out);
+    out.to_vec()
+}
+
+/// An answer with these peers at 127.0.0.1, and counts to fit.
+pub(crate) fn announced(announce: &AnnounceRequest<'_>, ports: &[u16]) -> Vec<u8> {
+    let count = ports.len() as u32 + 1;
+    let head = AnnounceResponseHeader {
+        transaction_id: announce.transaction_id,
+        interval: 1800,
+        leechers: count,
+        seeders: count,
+    };
+    with_head(head, ports)
+}
+
+pub(crate) fn with_head(head: AnnounceResponseHeader, ports: &[u16]) -> Vec<u8> {
+    let mut out = [0; AnnounceResponseHeader::LEN];
+    head.write(&mut out);
+    let mut out = out.to_vec();
+    for port in ports {
+        out.extend(Ipv4Addr::LOCALHOST.octets());
+        out.extend(port.to_be_bytes());
+    }
+    out
+}
+
+pub(crate) fn scraped(scrape: &ScrapeRequest<'_>, swarms: usize) -> Vec<u8> {
+    let mut out = [0; ScrapeResponse::MOST];
+    let mut writer = ScrapeResponseWriter::new(scrape.transaction_id, &mut out);
+    (0..swarms).for_each(|_| writer.push(ScrapeStats::default()));
+    let len = writer.finish();
+    out[..len].to_vec()
+}
+
+pub(crate) fn transaction_of(request: &Request<'_>) -> TransactionId {
+    match request {
+        Request::Connect(connect) => connect.transaction_id,
+        Request::Announce(announce) => announce.transaction_id,
+        Request::Scrape(scrape) => scrape.transaction_id,
+    }
+}
+
+/// An HTTP tracker that answers what a closure says to the target of each request, each connection in a thread of its own.
+pub(crate) struct HttpFake {
+    pub(crate) address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HttpFake {
+    /// `script` is given the path and the query, and answers all bytes of the answer; none end the connection.
+    pub(crate) fn start(script: impl FnMut(&str, &str) -> Vec<u8> + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, stopped) = (Arc::clone(&connections), Arc::clone(&stop));
+        let script = Arc::new(Mutex::new(script));
+        let thread = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                counted.fetch_add(1, Ordering::Relaxed);
+                let script = Arc::clone(&script);
+                thread::spawn(move || {
+                    let stream = stream.unwrap();
+                    let _ = serve(stream, |path, query| (script.lock().unwrap())(path, query));
+                });
+            }
+        });
+        Self { address, connections, stop, thread: Some(thread) }
+    }
+
+    pub(crate) fn target(&self) -> Target {
+        format!("http://{}/announce", self.address).parse().unwrap()
+    }
+
+    /// How often somebody has connected.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+fn serve(stream: TcpStream, mut script: impl FnMut(&str, &str) -> Vec<u8>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut stream = stream;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let url = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        while line != "\r\n" {
+            line.clear();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+        }
+        let (path, query) = url.split_once('?').unwrap_or((&url, ""));
+        let answer = script(path, query);
+        stream.write_all(&answer)?;
+        if answer.is_empty() || answer.windows(17).any(|bytes| bytes == b"Connection: close") {
+            return Ok(());
+        }
+    }
+}
+
+impl Drop for HttpFake {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Wakes the listener up.
+        let _ = TcpStream::connect(self.address);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// A short run without warm-up: 4 workers on one thread.
+pub(crate) fn config(target: Target) -> Config {
+    let mut config = Config::new([target]);
+    (config.workers, config.threads) = (4, Some(1));
+    (config.duration, config.warm_up) = (Duration::from_millis(300), Duration::ZERO);
+    config
+}
+
+pub(crate) fn run(config: &Config) -> Report {
+    swarmkeep_load::run(config, &mut |_| {}).expect("a report")
+}

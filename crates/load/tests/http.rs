@@ -1,0 +1,179 @@
+//! Load over HTTP.
+
+mod common;
+
+use std::{
+    net::Ipv4Addr,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::Duration,
+};
+
+use common::{HttpFake, config, run};
+use swarmkeep_load::Mix;
+use swarmkeep_tracker_protocol::{
+    http::{
+        AnnounceHead, AnnounceRequest, AnnounceResponseWriter, FailureResponse, ScrapeRequest,
+        ScrapeResponseWriter,
+    },
+    udp::ScrapeStats,
+};
+
+fn ok(body: &[u8]) -> Vec<u8> {
+    [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
+}
+
+fn announced(ports: &[u16]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = AnnounceResponseWriter::new(&mut out, ports.len(), 0);
+    for (room, port) in writer.rooms().0.chunks_mut(6).zip(ports) {
+        room[..4].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
+        room[4..].copy_from_slice(&port.to_be_bytes());
+    }
+    let count = ports.len() as u32 + 1;
+    let head = AnnounceHead { complete: count, incomplete: count, interval: 1800, ..AnnounceHead::default() };
+    writer.finish(&head, ports.len() * 6, None).to_vec()
+}
+
+/// What a right tracker answers.
+fn right(path: &str, query: &str) -> Vec<u8> {
+    if path == "/announce" {
+        let request = AnnounceRequest::parse(query.as_bytes()).expect("an announce");
+        assert_eq!((request.compact, request.want), (Some(true), Some(50)));
+        return announced(&[1, 2, 3]);
+    }
+    assert_eq!(path, "/scrape");
+    let mut hashes: Vec<_> =
+        ScrapeRequest::parse(query.as_bytes()).expect("a scrape").info_hashes().collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    let mut body = Vec::new();
+    let mut writer = ScrapeResponseWriter::new(&mut body);
+    hashes.iter().for_each(|info_hash| writer.push(info_hash, ScrapeStats::default()));
+    writer.finish(None);
+    body
+}
+
+#[test]
+fn connections_are_kept_and_answers_checked() {
+    let fake = HttpFake::start(|path, query| ok(&right(path, query)));
+    let mut config = config(fake.target());
+    (config.mix, config.scrape_hashes) = (Mix { connect: 0, announce: 5, scrape: 1 }, 3);
+    (config.fill, config.peers, config.swarms) = (true, 100, swarmkeep_load::Swarms::Zipf(10));
+    let report = run(&config);
+    assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+    assert_eq!((fake.connections(), report.fill.announced), (4, 100));
+    assert!(["announce", "stopped", "scrape"].iter().all(|kind| report.by_kind[kind].succeeded > 0));
+    assert_eq!(report.peers.per_answer, 3.0);
+    assert!(report.latency.all.p50 > 1.0);
+}
+
+#[test]
+fn an_open_loop_goes_by_the_schedule() {
+    let calls = AtomicU32::new(0);
+    let fake = HttpFake::start(move |path, query| {
+        if calls.fetch_add(1, Ordering::Relaxed) == 20 {
+            thread::sleep(Duration::from_millis(300));
+        }
+        ok(&right(path, query))
+    });
+    let mut config = config(fake.target());
+    (config.workers, config.rate, config.duration) = (2, Some(100.0), Duration::from_millis(600));
+    let report = run(&config);
+    assert_eq!((report.requests, report.failed, report.wrong), (120, 0, 0));
+    assert!(report.latency.all.p90 > 100_000.0, "{:?}", report.latency);
+}
+
+#[test]
+fn a_tracker_that_closes_is_connected_to_again() {
+    for how in ["Content-Length: ", "X: "] {
+        let fake = HttpFake::start(move |path, query| {
+            let body = right(path, query);
+            let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{how}{}\r\n\r\n", body.len());
+            [head.into_bytes(), body].concat()
+        });
+        let report = run(&config(fake.target()));
+        assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+        assert!(fake.connections() > 8 && report.by_kind["connect"].succeeded > 4);
+        assert!(report.by_kind["announce"].succeeded > 4);
+    }
+}
+
+#[test]
+fn chunked_bodies_are_read() {
+    let fake = HttpFake::start(|path, query| {
+        let body = right(path, query);
+        let (one, two) = body.split_at(body.len() / 2);
+        let mut out = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        for part in [one, two, b""] {
+            out.extend(format!("{:x}\r\n", part.len()).bytes());
+            out.extend(part);
+            out.extend(b"\r\n");
+        }
+        out
+    });
+    let report = run(&config(fake.target()));
+    assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+    assert!(report.by_kind["announce"].succeeded > 10 && report.peers.per_answer == 3.0);
+}
+
+#[test]
+fn wrong_answers_are_found_out() {
+    let own = |query: &str| AnnounceRequest::parse(query.as_bytes()).map_or(1, |request| request.port);
+    type Script = fn(&str, u16) -> Vec<u8>;
+    let scripts: [(&str, Script); 8] = [
+        ("duplicate peer", |_, _| ok(&announced(&[1, 2, 1]))),
+        ("oneself among the peers", |_, own| ok(&announced(&[1, own]))),
+        ("too many peers", |_, _| ok(&announced(&(1..=51).collect::<Vec<_>>()))),
+        ("malformed", |_, _| ok(b"<html>")),
+        ("malformed", |_, _| b"220 smtp.example\r\n\r\n".to_vec()),
+        ("malformed", |_, _| [ok(b"de"), b"de".to_vec()].concat()),
+        ("counts", |_, _| ok(b"d8:completei0e10:incompletei0e8:intervali60e5:peers0:e")),
+        ("interval", |_, _| ok(b"d8:completei5e10:incompletei5e8:intervali0e5:peers0:e")),
+    ];
+    for (reason, script) in scripts {
+        let fake = HttpFake::start(move |path, query| script(path, own(query)));
+        let mut config = config(fake.target());
+        (config.mix, config.stopped) = (Mix { connect: 0, announce: 1, scrape: 0 }, 0.0);
+        (config.duration, config.timeout) = (Duration::from_millis(60), Duration::from_millis(60));
+        let report = run(&config);
+        assert!(report.wrong > 0, "{reason}: {:?}", report.failures);
+        assert_eq!(report.wrong_answers.keys().collect::<Vec<_>>(), [reason], "{:?}", report.wrong_answers);
+        assert_eq!(report.by_kind["announce"].succeeded, 0);
+    }
+    let fake = HttpFake::start(|path, query| match path {
+        "/scrape" => ok(b"d5:filesd20:aaaaaaaaaaaaaaaaaaaad8:completei1eeee"),
+        _ => ok(&right(path, query)),
+    });
+    let mut config = config(fake.target());
+    config.mix = Mix { connect: 0, announce: 1, scrape: 1 };
+    let report = run(&config);
+    assert_eq!(report.wrong_answers.keys().collect::<Vec<_>>(), ["unasked"]);
+}
+
+#[test]
+fn failures_have_their_reasons() {
+    let calls = AtomicU32::new(0);
+    let fake = HttpFake::start(move |path, query| match calls.fetch_add(1, Ordering::Relaxed) % 10 {
+        3 => b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        5 => {
+            let mut body = Vec::new();
+            FailureResponse { reason: b"not here", retry_in: None }.write(&mut body);
+            ok(&body)
+        }
+        7 => Vec::new(),
+        9 => {
+            thread::sleep(Duration::from_millis(80));
+            ok(&right(path, query))
+        }
+        _ => ok(&right(path, query)),
+    });
+    let mut config = config(fake.target());
+    (config.workers, config.timeout, config.duration) =
+        (1, Duration::from_millis(40), Duration::from_millis(600));
+    let report = run(&config);
+    let reasons: Vec<_> = report.failures.keys().map(String::as_str).collect();
+    assert_eq!(reasons, ["closed before it was answered", "error: not here", "status 503", "timeout"]);
+    assert_eq!((report.wrong, report.late), (0, 0), "what comes late comes on a connection that is no more");
+    assert!(report.succeeded > 10);
+}

@@ -1,0 +1,366 @@
+//! Where benchmarks of trackers mislead, each point with a test: what such a tool hides, this one shows.
+
+mod common;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Fake, Tracker, announced, config, connected, right, run};
+use swarmkeep_load::{Error, Mix, Swarms};
+use swarmkeep_tracker_protocol::{
+    bittorrent::{AnnounceEvent, InfoHash, PeerId},
+    udp::{ErrorResponse, Request},
+};
+
+const STALL: Duration = Duration::from_millis(600);
+
+/// Answers at once, but for one stall 300 ms after the first announce.
+fn stalling() -> Fake {
+    let (mut first, mut stalled) = (None, false);
+    Fake::start(move |request| {
+        if let Request::Announce(_) = request {
+            let first = first.get_or_insert_with(Instant::now);
+            if !stalled && first.elapsed() > Duration::from_millis(300) {
+                stalled = true;
+                thread::sleep(STALL);
+            }
+        }
+        vec![right(request)]
+    })
+}
+
+#[test]
+fn a_stall_is_one_slow_answer_in_a_closed_loop_and_in_an_open_one_all_that_were_due() {
+    let fake = stalling();
+    let mut closed = config(fake.target());
+    (closed.workers, closed.duration) = (1, Duration::from_millis(1200));
+    let report = run(&closed);
+    assert!(report.latency.all.max > 0.9 * STALL.as_micros() as f64, "{:?}", report.latency);
+    assert!(report.latency.all.p99 < 50_000.0, "hidden: {:?}", report.latency);
+
+    let fake = stalling();
+    let mut open = config(fake.target());
+    (open.workers, open.duration, open.rate) = (1, Duration::from_millis(1200), Some(200.0));
+    let report = run(&open);
+    assert_eq!(report.requests, 240, "none is left out for the stall");
+    // Half the requests were due in it, and waited for 300 ms on average.
+    assert!(report.latency.all.p90 > 250_000.0, "{:?}", report.latency);
+    assert!(report.latency.all.mean > 80_000.0, "{:?}", report.latency);
+}
+
+#[test]
+fn an_open_loop_counts_from_the_schedule_even_if_the_window_is_full() {
+    let fake = stalling();
+    let mut config = config(fake.target());
+    (config.workers, config.duration, config.rate) = (1, Duration::from_millis(1200), Some(200.0));
+    config.window = Some(1);
+    let report = run(&config);
+    assert_eq!(report.requests, 240);
+    assert!(report.latency.all.p90 > 250_000.0, "{:?}", report.latency);
+}
+
+#[test]
+fn what_is_due_and_cannot_be_sent_has_failed() {
+    let mut left = 20;
+    let fake = Fake::start(move |request| {
+        left -= 1;
+        if left > 0 { vec![right(request)] } else { vec![] }
+    });
+    let mut config = config(fake.target());
+    (config.workers, config.rate, config.window) = (1, Some(200.0), Some(4));
+    config.timeout = Duration::from_secs(1);
+    (config.duration, config.mix) = (Duration::from_millis(500), Mix { connect: 1, announce: 1, scrape: 1 });
+    let report = run(&config);
+    assert_eq!((report.requests, report.succeeded + report.failed), (100, 100));
+    assert_eq!(report.failures["timeout"], 4, "{:?}", report.failures);
+    assert!(report.failures["never sent: the window was full until the end"] > 70, "{:?}", report.failures);
+}
+
+#[test]
+fn info_hashes_are_shared_so_that_answers_carry_peers() {
+    let tracker = Tracker::start();
+    let mut shared = config(tracker.target());
+    (shared.swarms, shared.peers, shared.fill) = (Swarms::Zipf(20), 2_000, true);
+    let report = run(&shared);
+    assert!(report.peers.per_answer > 10.0, "{:?}", report.peers);
+    assert_eq!(
+        (report.failed, report.wrong, report.fill.announced),
+        (0, 0, 2_000),
+        "{:?}",
+        report.wrong_answers
+    );
+
+    let mut private = config(tracker.target());
+    (private.swarms, private.peers, private.fill, private.seed) = (Swarms::Private(5), 20, true, 2);
+    let report = run(&private);
+    assert_eq!(report.peers.total, 0, "nobody meets anybody");
+    assert!(report.succeeded > 100 && report.wrong == 0);
+}
+
+#[test]
+fn the_total_counts_failures_so_that_success_is_not_always_100_percent() {
+    let mut announces = 0;
+    let fake = Fake::start(move |request| {
+        announces += u32::from(matches!(request, Request::Announce(_)));
+        let lost = matches!(request, Request::Announce(_)) && announces % 2 == 0;
+        if lost { vec![] } else { vec![right(request)] }
+    });
+    let mut config = config(fake.target());
+    (config.timeout, config.duration) = (Duration::from_millis(40), Duration::from_millis(600));
+    config.mix = Mix { connect: 0, announce: 1, scrape: 0 };
+    let report = run(&config);
+    assert!(report.failed > 10 && report.failures["timeout"] == report.failed, "{:?}", report.failures);
+    assert_eq!(report.requests, report.succeeded + report.failed);
+    assert!((40.0..60.0).contains(&report.success_percent), "{} %", report.success_percent);
+    let announces = &report.by_kind["announce"];
+    assert_eq!(announces.requests, announces.succeeded + announces.failed);
+}
+
+#[test]
+fn a_rate_is_of_requests_and_not_of_cycles_of_them() {
+    let fake = Fake::start(|request| vec![right(request)]);
+    let mut config = config(fake.target());
+    (config.rate, config.duration) = (Some(100.0), Duration::from_secs(1));
+    config.mix = Mix { connect: 1, announce: 3, scrape: 1 };
+    let report = run(&config);
+    assert_eq!(report.requests, 400, "100 a second of each of 4 workers, whatever they are");
+    assert!((390.0..=400.0).contains(&report.requests_per_second), "{}", report.requests_per_second);
+    assert!(
+        ["connect", "announce", "scrape", "stopped"].iter().all(|kind| report.by_kind.contains_key(kind))
+    );
+}
+
+#[test]
+fn late_answers_are_drained_and_never_taken_for_anothers() {
+    let mut held: Vec<(Instant, Vec<u8>)> = Vec::new();
+    let mut announces = 0;
+    let fake = Fake::start(move |request| {
+        let mut answers = Vec::new();
+        // Those held back come first, so that whoever takes the next answer for its own takes one of these.
+        while held.first().is_some_and(|(since, _)| since.elapsed() > Duration::from_millis(120)) {
+            answers.push(held.remove(0).1);
+        }
+        announces += u32::from(matches!(request, Request::Announce(_)));
+        if matches!(request, Request::Announce(_)) && announces % 50 == 0 {
+            held.push((Instant::now(), right(request)));
+        } else {
+            thread::sleep(Duration::from_micros(500));
+            answers.push(right(request));
+        }
+        answers
+    });
+    let mut config = config(fake.target());
+    (config.timeout, config.duration) = (Duration::from_millis(50), Duration::from_millis(800));
+    config.workers = 1;
+    let report = run(&config);
+    assert!(report.late >= 3, "{} late", report.late);
+    assert_eq!(report.wrong, 0, "{:?}", report.wrong_answers);
+    assert!(report.failures["timeout"] >= report.late);
+    assert_eq!(report.failed, report.failures["timeout"]);
+    // The workers go on as before.
+    let last = report.series.iter().rev().find(|second| second.second == 0).unwrap();
+    assert!(last.succeeded > 100, "{:?}", report.series);
+}
+
+#[test]
+fn connection_ids_are_used_until_they_are_old_and_then_renewed() {
+    const LIFETIME: Duration = Duration::from_millis(250);
+    let connects = Arc::new(Mutex::new(0_u64));
+    let counted = Arc::clone(&connects);
+    let mut issued: HashMap<u64, Instant> = HashMap::new();
+    let fake = Fake::start(move |request| {
+        let id = match request {
+            Request::Connect(connect) => {
+                let mut count = counted.lock().unwrap();
+                *count += 1;
+                issued.insert(*count, Instant::now());
+                return vec![connected(connect, *count)];
+            }
+            Request::Announce(announce) => announce.connection_id.0,
+            Request::Scrape(scrape) => scrape.connection_id.0,
+        };
+        if issued.get(&id).is_some_and(|since| since.elapsed() < LIFETIME) {
+            return vec![right(request)];
+        }
+        let mut out = [0; 64];
+        let transaction_id = common::transaction_of(request);
+        let len = ErrorResponse { transaction_id, message: b"connection id expired" }.write(&mut out);
+        vec![out[..len].to_vec()]
+    });
+    let mut config = config(fake.target());
+    (config.duration, config.connection_lifetime) = (Duration::from_millis(1500), Duration::from_millis(200));
+    let report = run(&config);
+    let connects = *connects.lock().unwrap();
+    assert_eq!((report.failed, report.wrong), (0, 0), "{:?}", report.failures);
+    // Four workers, each every 192 ms; and once at the start.
+    assert!((4 * 5..=4 * 9).contains(&connects), "{connects}");
+    assert!(report.by_kind["announce"].requests > 20 * connects, "{:?}", report.by_kind);
+}
+
+#[test]
+fn a_tracker_that_has_forgotten_the_connection_is_connected_to_again() {
+    let mut announces = 0;
+    let fake = Fake::start(move |request| {
+        announces += 1;
+        if announces != 100 || matches!(request, Request::Connect(_)) {
+            return vec![right(request)];
+        }
+        let mut out = [0; 64];
+        let transaction_id = common::transaction_of(request);
+        let len = ErrorResponse { transaction_id, message: b"Connection ID missmatch." }.write(&mut out);
+        vec![out[..len].to_vec()]
+    });
+    let report = run(&config(fake.target()));
+    assert_eq!(report.failures.len(), 1, "{:?}", report.failures);
+    assert_eq!(report.failures["error: Connection ID missmatch."], 1);
+    assert_eq!(report.by_kind["connect"].succeeded, 1, "the worker that was refused, in the measurement");
+    assert!(report.success_percent > 90.0);
+}
+
+/// What tells an announce from others.
+type Announced = (InfoHash, PeerId, u16, AnnounceEvent, u64);
+
+/// A tracker that remembers whom it has seen.
+fn remembering() -> (Fake, Arc<Mutex<Vec<Announced>>>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let writes = Arc::clone(&seen);
+    let fake = Fake::start(move |request| {
+        if let Request::Announce(announce) = request {
+            let a = announce;
+            writes.lock().unwrap().push((a.info_hash, a.peer_id, a.port, a.event, a.left));
+        }
+        vec![right(request)]
+    });
+    (fake, seen)
+}
+
+#[test]
+fn peers_are_seeders_and_leechers_with_ids_and_ports_of_their_own_and_all_events() {
+    let (fake, seen) = remembering();
+    let mut config = config(fake.target());
+    (config.peers, config.swarms, config.duration) = (2_000, Swarms::Zipf(10), Duration::from_millis(600));
+    run(&config);
+    let seen = seen.lock().unwrap();
+    assert!(seen.len() > 1_000, "{}", seen.len());
+    let (mut peer_at, mut port_of) = (HashMap::new(), HashMap::new());
+    for &(info_hash, peer_id, port, _, _) in &*seen {
+        assert_eq!(*peer_at.entry((info_hash, port)).or_insert(peer_id), peer_id, "one peer a port");
+        assert_eq!(*port_of.entry((info_hash, peer_id)).or_insert(port), port, "one port a peer");
+        assert!(port >= 1025);
+    }
+    assert!(port_of.len() > 500);
+    let events: HashSet<_> = seen.iter().map(|seen| seen.3 as u32).collect();
+    assert_eq!(events, HashSet::from([0, 1, 2, 3]));
+    let seeders = seen.iter().filter(|seen| seen.4 == 0).count();
+    assert!((0.4..0.6).contains(&(seeders as f64 / seen.len() as f64)), "{seeders} of {}", seen.len());
+}
+
+#[test]
+fn the_same_seed_sends_the_same_requests() {
+    let sent = |seed| {
+        let (fake, seen) = remembering();
+        let mut config = config(fake.target());
+        (config.workers, config.duration, config.seed) = (1, Duration::from_millis(100), seed);
+        run(&config);
+        std::mem::take(&mut *seen.lock().unwrap())
+    };
+    let (one, two, other) = (sent(5), sent(5), sent(6));
+    let both = one.len().min(two.len());
+    assert!(both > 50, "{both}");
+    assert_eq!(one[..both], two[..both]);
+    assert_ne!(one[..50], other[..50]);
+}
+
+#[test]
+fn what_is_sent_in_the_warm_up_is_not_counted() {
+    let (mut first, seen) = (None, Arc::new(Mutex::new(0_u64)));
+    let counted = Arc::clone(&seen);
+    let fake = Fake::start(move |request| {
+        *counted.lock().unwrap() += 1;
+        if first.get_or_insert_with(Instant::now).elapsed() < Duration::from_millis(200) {
+            thread::sleep(Duration::from_millis(40));
+        }
+        vec![right(request)]
+    });
+    let mut cold = config(fake.target());
+    cold.workers = 1;
+    cold.warm_up = Duration::from_millis(400);
+    let report = run(&cold);
+    assert!(report.latency.all.p99 < 35_000.0, "{:?}", report.latency);
+    assert!(report.requests < *seen.lock().unwrap());
+    assert!((0.29..0.35).contains(&report.seconds), "{}", report.seconds);
+}
+
+#[test]
+fn the_trackers_cpu_time_and_memory_are_told_and_it_must_be_there() {
+    let tracker = Tracker::start();
+    let mut config = config(tracker.target());
+    (config.server_pid, config.duration) = (Some(std::process::id()), Duration::from_millis(500));
+    let report = run(&config);
+    let server = report.server.expect("asked for");
+    assert!(server.cpu_seconds > 0.05 && server.rss_bytes_before > 1 << 20, "{server:?}");
+    let per_million = server.cpu_seconds * 1e6 / report.requests as f64;
+    assert!((server.cpu_seconds_per_million / per_million - 1.0).abs() < 0.01, "{server:?}");
+
+    config.server_pid = Some(u32::MAX);
+    assert!(matches!(swarmkeep_load::run(&config, &mut |_| {}), Err(Error::NoProcess(u32::MAX))));
+}
+
+#[test]
+fn json_is_one_object_with_what_scripts_need() {
+    let tracker = Tracker::start();
+    let mut config = config(tracker.target());
+    config.mix = "connect=50,announce=50,scrape=1".parse().unwrap();
+    let json = serde_json::to_value(run(&config)).unwrap();
+    let number = |pointer: &str| json.pointer(pointer).and_then(serde_json::Value::as_f64);
+    for pointer in
+        ["/requests_per_second", "/latency/all/p99", "/latency/announce/p50", "/latency/connect/p999"]
+    {
+        assert!(number(pointer).is_some_and(|number| number > 0.0), "{pointer}");
+    }
+    for pointer in ["/failed", "/wrong", "/late"] {
+        assert_eq!(number(pointer), Some(0.0), "{pointer}");
+    }
+    // Microseconds: no answer over the loopback takes less than one, or more than the whole run.
+    assert!(number("/latency/all/min").unwrap() > 1.0 && number("/latency/all/max").unwrap() < 1e6);
+}
+
+#[test]
+fn nobody_there_is_an_error_and_not_a_report() {
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut config = config(swarmkeep_load::Target::Udp(free));
+    config.timeout = Duration::from_millis(50);
+    for fill in [false, true] {
+        config.fill = fill;
+        let error = swarmkeep_load::run(&config, &mut |_| {}).unwrap_err();
+        assert!(matches!(error, Error::NoAnswer(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_fill_tries_lost_announces_again() {
+    let (mut announces, seen) = (0, Arc::new(Mutex::new(HashSet::new())));
+    let writes = Arc::clone(&seen);
+    let fake = Fake::start(move |request| {
+        if let Request::Announce(announce) = request {
+            announces += 1;
+            if announces % 10 == 0 && announces < 400 {
+                return vec![];
+            }
+            writes.lock().unwrap().insert((announce.info_hash, announce.port));
+            return vec![announced(announce, &[])];
+        }
+        vec![right(request)]
+    });
+    let mut config = config(fake.target());
+    (config.fill, config.peers, config.swarms) = (true, 400, Swarms::Zipf(7));
+    config.timeout = Duration::from_millis(100);
+    let report = run(&config);
+    assert_eq!((report.fill.announced, report.fill.lost), (400, 0));
+    assert_eq!(seen.lock().unwrap().len(), 400);
+    assert_eq!(report.failed, 0, "the fill is not measured");
+}

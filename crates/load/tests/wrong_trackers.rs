@@ -1,0 +1,210 @@
+//! A fast wrong tracker fails: each fake here is wrong in one way, and found out.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Fake, Tracker, announced, config, connected, right, run, scraped, with_head};
+use swarmkeep_load::{Mix, Report, Swarms};
+use swarmkeep_tracker_protocol::udp::{
+    AnnounceRequest, AnnounceResponseHeader, ConnectRequest, Request, TransactionId,
+};
+
+/// Measures a tracker that answers announces with what `wrong` says.
+fn announcing(wrong: impl Fn(&AnnounceRequest<'_>) -> Vec<u8> + Send + 'static) -> Report {
+    measured(move |request| match request {
+        Request::Announce(announce) => wrong(announce),
+        request => right(request),
+    })
+}
+
+fn measured(script: impl Fn(&Request<'_>) -> Vec<u8> + Send + 'static) -> Report {
+    let fake = Fake::start(move |request| vec![script(request)]);
+    let mut config = config(fake.target());
+    (config.timeout, config.duration) = (Duration::from_millis(60), Duration::from_millis(100));
+    config.mix = Mix { connect: 1, announce: 2, scrape: 1 };
+    config.want = Some(10);
+    run(&config)
+}
+
+#[track_caller]
+fn found_out(report: &Report, reason: &str) {
+    assert!(report.wrong > 0, "{:?}", report.failures);
+    let reasons: Vec<_> = report.wrong_answers.keys().collect();
+    assert_eq!(reasons, [reason], "{:?}", report.wrong_answers);
+    assert!(!report.wrong_answers[reason].example.is_empty());
+    assert_eq!(report.wrong_answers[reason].count, report.wrong);
+    assert!(
+        report.by_kind.get("announce").is_none_or(|of| of.succeeded == 0) || reason.starts_with("scrape")
+    );
+}
+
+fn head(
+    announce: &AnnounceRequest<'_>,
+    interval: u32,
+    leechers: u32,
+    seeders: u32,
+) -> AnnounceResponseHeader {
+    AnnounceResponseHeader { transaction_id: announce.transaction_id, interval, leechers, seeders }
+}
+
+#[test]
+fn another_transaction_id() {
+    let report = announcing(|announce| {
+        let transaction_id = TransactionId(announce.transaction_id.0 ^ 0x5555_5555);
+        announced(&AnnounceRequest { transaction_id, ..*announce }, &[])
+    });
+    found_out(&report, "transaction id");
+    assert!(report.failures["timeout"] > 0, "its requests stay without an answer");
+}
+
+#[test]
+fn the_same_answer_twice() {
+    let fake = Fake::start(|request| vec![right(request), right(request)]);
+    let report = run(&config(fake.target()));
+    assert!(
+        report.wrong > 10 && report.wrong_answers.contains_key("transaction id"),
+        "{:?}",
+        report.wrong_answers
+    );
+}
+
+#[test]
+fn a_peer_twice() {
+    found_out(&announcing(|announce| announced(announce, &[50, 51, 52, 50])), "duplicate peer");
+}
+
+#[test]
+fn the_one_that_asks_among_the_peers() {
+    found_out(&announcing(|announce| announced(announce, &[50, announce.port])), "oneself among the peers");
+}
+
+#[test]
+fn more_peers_than_asked_for() {
+    let ports: Vec<u16> = (1..=11).collect();
+    found_out(&announcing(move |announce| announced(announce, &ports)), "too many peers");
+}
+
+#[test]
+fn far_more_peers_than_asked_for() {
+    let ports: Vec<u16> = (1..=2000).collect();
+    let report = announcing(move |announce| announced(announce, &ports));
+    assert!(report.wrong > 0 && report.by_kind["announce"].succeeded == 0, "{:?}", report.wrong_answers);
+}
+
+#[test]
+fn counts_without_the_one_that_has_announced() {
+    let report = announcing(|announce| {
+        let stopped = announce.event == swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::Stopped;
+        if stopped { announced(announce, &[]) } else { with_head(head(announce, 1800, 0, 0), &[]) }
+    });
+    assert_eq!(report.wrong, report.by_kind["announce"].wrong);
+    found_out(&report, "counts");
+}
+
+#[test]
+fn counts_below_the_peers_that_come_with_them() {
+    found_out(&announcing(|announce| with_head(head(announce, 1800, 1, 1), &[1, 2, 3])), "counts");
+}
+
+#[test]
+fn counts_that_fell_below_zero() {
+    found_out(&announcing(|announce| with_head(head(announce, 1800, u32::MAX, 5), &[])), "counts");
+}
+
+#[test]
+fn an_interval_of_nothing() {
+    found_out(&announcing(|announce| with_head(head(announce, 0, 5, 5), &[])), "interval");
+}
+
+#[test]
+fn a_peer_at_port_0() {
+    found_out(&announcing(|announce| announced(announce, &[50, 0])), "malformed");
+}
+
+#[test]
+fn half_a_peer() {
+    let cut = |announce: &AnnounceRequest<'_>| {
+        let mut answer = announced(announce, &[50]);
+        answer.pop();
+        answer
+    };
+    found_out(&announcing(cut), "malformed");
+}
+
+#[test]
+fn an_answer_to_something_else() {
+    let other = |announce: &AnnounceRequest<'_>| {
+        connected(&ConnectRequest { transaction_id: announce.transaction_id }, 7)
+    };
+    found_out(&announcing(other), "action");
+}
+
+#[test]
+fn fewer_swarms_than_were_scraped() {
+    let report = measured(|request| match request {
+        Request::Scrape(scrape) => scraped(scrape, scrape.info_hashes().len() - 1),
+        request => right(request),
+    });
+    found_out(&report, "scrape length");
+}
+
+#[test]
+fn noise() {
+    let report = announcing(|_| vec![1, 2, 3]);
+    found_out(&report, "malformed");
+}
+
+#[test]
+fn one_wrong_answer_in_a_thousand_is_found() {
+    let announces = std::sync::atomic::AtomicU32::new(0);
+    let report = announcing(move |announce| {
+        let n = announces.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if n == 200 { announced(announce, &[9, 9]) } else { announced(announce, &[8, 9]) }
+    });
+    assert_eq!((report.wrong, report.by_kind["announce"].wrong + report.by_kind["stopped"].wrong), (1, 1));
+}
+
+#[test]
+fn the_real_tracker_is_right_in_both_families_with_every_kind_and_window() {
+    let tracker = Tracker::start();
+    for (window, rate) in [(None, None), (Some(32), None), (None, Some(500.0))] {
+        let mut config = config(tracker.target());
+        config.targets.push(swarmkeep_load::Target::Udp(tracker.addresses[1]));
+        (config.window, config.rate, config.threads) = (window, rate, Some(2));
+        (config.fill, config.peers, config.swarms) = (true, 3_000, Swarms::Zipf(30));
+        config.mix = Mix { connect: 10, announce: 50, scrape: 10 };
+        (config.stopped, config.scrape_hashes) = (0.2, 5);
+        let report = run(&config);
+        assert_eq!(
+            (report.failed, report.wrong, report.late),
+            (0, 0, 0),
+            "{:?} {:?}",
+            report.failures,
+            report.wrong_answers
+        );
+        assert!(
+            report.by_kind.len() == 4 && report.by_kind.values().all(|of| of.succeeded > 10),
+            "{:?}",
+            report.by_kind
+        );
+        assert!(report.peers.per_answer > 10.0);
+        assert_eq!(report.fill.announced, 3_000);
+    }
+}
+
+#[test]
+fn a_thousand_workers_work() {
+    let tracker = Tracker::start();
+    let mut config = config(tracker.target());
+    (config.workers, config.threads, config.sources) = (1_000, None, 4);
+    config.duration = Duration::from_millis(800);
+    let report = run(&config);
+    assert_eq!(report.wrong, 0, "{:?}", report.wrong_answers);
+    assert!(
+        report.succeeded > 1_000 && report.success_percent > 90.0,
+        "{} {:?}",
+        report.succeeded,
+        report.failures
+    );
+}
