@@ -4,13 +4,14 @@ use std::{
     error::Error,
     io::{self, IsTerminal, Write},
     num::NonZeroU64,
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
 
 use clap::{ArgGroup, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use swarmkeep_load::{Config, Mix, Progress, Report, Swarms, Target};
+use swarmkeep_load::{Config, Date, Mix, Progress, Report, Swarms, Target};
 
 /// What the program ends with when answers were wrong.
 const WRONG: u8 = 3;
@@ -21,29 +22,33 @@ Examples:
   swarmkeep load --target 127.0.0.1:6969 --rate 200 --fill      an open loop on a full tracker
   swarmkeep load --target 127.0.0.1:6969 --target '[::1]:6969'  both families
   swarmkeep load --target http://127.0.0.1:7070/announce        over HTTP
-  swarmkeep load --target 127.0.0.1:6969 --mix connect=50,announce=50,scrape=1 \\
-    --workers 4 --window 32 --threads 1 --server-pid 1234 --json
+  swarmkeep load --target 127.0.0.1:6969 --report results       a results file with charts
+  swarmkeep load --target 127.0.0.1:6969 --mix connect=50,announce=50,scrape=1 --fill \\
+    --concurrency 4 --window 32 --threads 1 --server-pid 1234 --json
 
 Loops:
-  closed      a worker sends when it has an answer. Shows what a tracker can do at most; latencies are those of a
-              tracker that is as busy as it can be, and grow with the workers. A stall is one slow answer a worker
-  open        --rate: requests are sent when the schedule has them, and latency counts from then, whatever has
-              become of earlier ones. Shows what users of a tracker with this many requests a second feel
+  closed   a worker sends when it has an answer. Shows what a tracker can do at most. Latencies are
+           those of a tracker that is as busy as it can be, and grow with the workers; a stall is
+           one slow answer a worker
+  open     --rate: requests are sent when the schedule has them, and latency counts from then,
+           whatever has become of earlier ones. Shows what users of a tracker with so many requests
+           a second feel
 
 Population:
-  --peers peers in --torrents torrents that all workers share, sizes by Zipf's law with exponent 1 (the n-th largest
-  has 1/n of the largest's peers, and no fewer than one). Each has a peer id and a port of its own and announces as
-  often. Requests are drawn from --seed: a worker sends the same ones in every run.
+  --peers peers in --torrents torrents that all workers share, sizes by Zipf's law with exponent 1:
+  the n-th largest has 1/n of the largest's peers, and no fewer than one. Each peer has an id and a
+  port of its own, and announces as often. All is drawn from --seed: a worker sends the same requests
+  in every run.
 
 Answers:
-  Each is checked: transaction id, action, length, counts that cannot be, an interval from a second to a day, more
-  peers than asked for, one twice, one at port 0, and the one that asked.
+  Each is checked: transaction id, action, length, counts that cannot be, an interval from a second
+  to a day, more peers than asked for, one twice, one at port 0, and the one that asked.
 
 Exit codes:
-  0  measured; requests may have failed, as the report says, but some were answered rightly
+  0  measured; some requests may have failed, as the report says
   1  no measurement: nobody answered, or all requests failed
   2  options that are wrong
-  3  answers were wrong: whatever the tracker's speed, it is not one";
+  3  answers were wrong: whatever its speed, this is no tracker";
 
 /// Put a tracker under load, check its answers and report.
 #[derive(Debug, clap::Args)]
@@ -160,7 +165,15 @@ pub(crate) struct Args {
     /// Print one JSON object instead of tables; times in it are microseconds.
     #[arg(long)]
     json: bool,
+
+    /// Measure with 10, 100 and 1,000 workers and write results-YYYYMMDD.md with charts, grades and the changes since the newest
+    /// earlier file into this directory.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["concurrency", "json"])]
+    report: Option<PathBuf>,
 }
+
+/// The loads of a results file.
+const LOADS: [usize; 3] = [10, 100, 1000];
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Shape {
@@ -174,16 +187,49 @@ enum Shape {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.config();
     config.validate().unwrap_or_else(|error| crate::refuse(error.to_string()));
-    let report = measure(&config)?;
-    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.text() };
+    let reports = match &args.report {
+        None => vec![measure(&config)?],
+        Some(_) => {
+            LOADS.iter().map(|&workers| measure(&config.with_workers(workers))).collect::<Result<_, _>>()?
+        }
+    };
+    let mut text = match &reports[..] {
+        [report] if args.json => serde_json::to_string_pretty(report)? + "\n",
+        reports => reports.iter().map(Report::text).collect::<Vec<_>>().join("\n"),
+    };
+    if let Some(directory) = &args.report {
+        let path = swarmkeep_load::write_results(directory, Date::today(), &commands(), &reports)?;
+        text += &format!("\nwritten to {}\n", path.display());
+    }
     io::stdout().write_all(text.as_bytes())?;
-    if report.wrong > 0 {
+    if reports.iter().any(|report| report.wrong > 0) {
         return Ok(ExitCode::from(WRONG));
     }
-    if report.succeeded == 0 {
-        return Err(format!("none of {} requests succeeded", report.requests).into());
+    if let Some(failed) = reports.iter().find(|report| report.succeeded == 0) {
+        return Err(format!("none of {} requests succeeded", failed.requests).into());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The commands that measure each load of a results file by itself.
+fn commands() -> Vec<String> {
+    let mut arguments: Vec<_> = std::env::args().skip(1).collect();
+    if let Some(at) = arguments.iter().position(|argument| argument.starts_with("--report")) {
+        let with_value = if arguments[at] == "--report" { 2 } else { 1 };
+        arguments.drain(at..(at + with_value).min(arguments.len()));
+    }
+    let quoted: Vec<_> = arguments.iter().map(|argument| quoted(argument)).collect();
+    LOADS.iter().map(|workers| format!("swarmkeep {} --concurrency {workers}", quoted.join(" "))).collect()
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/%+@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// Measures with a line a second on standard error, and a bar if that is a terminal.
@@ -282,6 +328,14 @@ fn time(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        for (word, text) in [("--fill", "--fill"), ("[::1]:1", "'[::1]:1'"), ("a'b", r"'a'\''b'"), ("", "''")]
+        {
+            assert_eq!(quoted(word), text);
+        }
+    }
 
     #[test]
     fn times_have_units() {

@@ -101,6 +101,12 @@ impl Config {
         }
     }
 
+    /// The same with another number of workers.
+    #[must_use]
+    pub fn with_workers(&self, workers: usize) -> Self {
+        Self { workers, ..self.clone() }
+    }
+
     /// Whether requests go by a schedule and not by answers.
     pub const fn is_open(&self) -> bool {
         self.rate.is_some()

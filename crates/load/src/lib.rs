@@ -20,8 +20,10 @@ mod check;
 mod clock;
 mod config;
 mod engine;
+mod grade;
 mod http;
 mod machine;
+mod markdown;
 mod population;
 mod report;
 mod run;
@@ -35,6 +37,7 @@ use std::io;
 
 pub use config::{Config, Mix, Swarms, Target};
 pub use machine::Machine;
+pub use markdown::{Date, write_results};
 pub use report::{Generator, Latencies, Latency, OfKind, Peers, Report, Second, Settings, WrongAnswers};
 pub use run::{Progress, run};
 pub use server::Server;

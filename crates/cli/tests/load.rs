@@ -1,0 +1,219 @@
+//! `swarmkeep load` as scripts use it, against `swarmkeep serve`.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::{SocketAddr, UdpSocket},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+use swarmkeep_tracker_protocol::udp::{AnnounceResponseHeader, ConnectResponse, ConnectionId, Request};
+
+/// A running tracker; killed at the end.
+struct Serve {
+    child: Child,
+    addresses: Vec<String>,
+}
+
+impl Serve {
+    fn start() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
+            .args(["serve", "--udp", "127.0.0.1:0", "--udp", "[::1]:0"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut line = String::new();
+        BufReader::new(child.stderr.as_mut().expect("piped")).read_line(&mut line).expect("text");
+        let words = line.split([' ', ',', ';']);
+        let addresses = words.filter(|word| word.parse::<SocketAddr>().is_ok()).map(str::to_owned).collect();
+        Self { child, addresses }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn load(arguments: &[&str]) -> Output {
+    let short = ["--duration", "300ms", "--warm-up", "50ms"];
+    Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
+        .arg("load")
+        .args(arguments)
+        .args(short.iter().filter(|_| !arguments.contains(&"--duration")))
+        .output()
+        .expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+#[test]
+fn json_is_one_object_and_progress_goes_to_standard_error() {
+    let serve = Serve::start();
+    let [v4, v6] = &serve.addresses[..] else { panic!("{:?}", serve.addresses) };
+    let pid = serve.pid();
+    let output = load(&[
+        "--target",
+        v4,
+        "--target",
+        v6,
+        "--concurrency",
+        "4",
+        "--window",
+        "8",
+        "--fill",
+        "--peers",
+        "2000",
+        "--torrents",
+        "20",
+        "--numwant",
+        "30",
+        "--mix",
+        "connect=50,announce=50,scrape=1",
+        "--server-pid",
+        &pid,
+        "--seed",
+        "9",
+        "--json",
+        "--duration",
+        "1s",
+        "--warm-up",
+        "50ms",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let number = |pointer: &str| json.pointer(pointer).and_then(Value::as_f64).expect(pointer);
+    assert!(number("/requests_per_second") > 100.0);
+    assert_eq!((number("/failed"), number("/wrong")), (0.0, 0.0));
+    for kind in ["all", "connect", "announce", "stopped", "scrape"] {
+        for value in ["min", "mean", "p50", "p90", "p95", "p99", "p999", "max"] {
+            assert!(number(&format!("/latency/{kind}/{value}")) > 0.0, "{kind} {value}");
+        }
+    }
+    assert!(number("/peers/per_answer") > 5.0 && number("/peers/per_answer") <= 30.0);
+    assert!(number("/server/cpu_seconds_per_million") > 0.0 && number("/server/rss_bytes_after") > 1e6);
+    assert_eq!(number("/fill/announced"), 2000.0);
+    assert_eq!(number("/settings/seed"), 9.0);
+    assert!(text(&output.stderr).starts_with("   1 s "), "{}", text(&output.stderr));
+}
+
+#[test]
+fn tables_are_for_people() {
+    let serve = Serve::start();
+    let output = load(&["--target", &serve.addresses[0], "--rate", "50", "--concurrency", "4"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = text(&output.stdout);
+    for part in ["50 requests a second each (open loop)", "requests", "announce", "p99.9", "peers an answer"]
+    {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+}
+
+#[test]
+fn a_report_is_three_loads_graded_drawn_and_compared() {
+    let serve = Serve::start();
+    let directory = std::env::temp_dir().join(format!("swarmkeep-load-report-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let earlier = r#"<!-- swarmkeep-load: {"machine":"m","loads":[{"workers":10,"requests_per_second":1.0,"success_percent":100.0,"p50":1.0,"p95":1.0,"p99":1.0}]} -->"#;
+    fs::write(directory.join("results-20200101.md"), earlier).unwrap();
+    let pid = serve.pid();
+    let arguments =
+        ["--target", &serve.addresses[0], "--server-pid", &pid, "--duration", "3s", "--warm-up", "50ms"];
+    let output = load(&[&arguments[..], &["--report", directory.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let files: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let charts = files.iter().filter(|path| path.extension().is_some_and(|ext| ext == "svg")).count();
+    assert_eq!(charts, 3, "{files:?}");
+    let is_new = |path: &&std::path::PathBuf| {
+        path.extension().is_some_and(|ext| ext == "md") && !path.ends_with("results-20200101.md")
+    };
+    let written = fs::read_to_string(files.iter().find(is_new).expect("a results file")).unwrap();
+    for part in [
+        "--concurrency 10\n",
+        "--concurrency 1000\n",
+        "## Grades",
+        "## Patterns",
+        "CPU s a million",
+        "over time: ",
+        "1,000 |",
+        "-tail.svg)",
+        "Against results-20200101.md",
+        "better: a second at 10 workers",
+        "machines differ",
+    ] {
+        assert!(written.contains(part), "{part}: {written}");
+    }
+    assert!(!written.contains("--report"), "the commands measure one load each");
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn wrong_answers_end_with_3() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+    let fake = thread::spawn(move || {
+        let mut packet = [0; 2048];
+        while let Ok((len, source)) = socket.recv_from(&mut packet) {
+            let mut answer = [0; 32];
+            let len = match Request::parse(&packet[..len]).unwrap() {
+                Request::Connect(request) => {
+                    let (transaction_id, connection_id) = (request.transaction_id, ConnectionId(1));
+                    ConnectResponse { transaction_id, connection_id }
+                        .write(answer.first_chunk_mut().unwrap());
+                    ConnectResponse::LEN
+                }
+                Request::Announce(request) => {
+                    let transaction_id = request.transaction_id;
+                    let head =
+                        AnnounceResponseHeader { transaction_id, interval: 60, leechers: 9, seeders: 9 };
+                    head.write(answer.first_chunk_mut().unwrap());
+                    answer[20..].copy_from_slice(&[127, 0, 0, 1, 0, 9, 127, 0, 0, 1, 0, 9]);
+                    32
+                }
+                Request::Scrape(_) => continue,
+            };
+            socket.send_to(&answer[..len], source).unwrap();
+        }
+    });
+    let output = load(&["--target", &address, "--mix", "announce=1", "--concurrency", "2"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("duplicate peer"), "{}", text(&output.stdout));
+    fake.join().unwrap();
+}
+
+#[test]
+fn nobody_there_is_an_error() {
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = load(&["--target", &free, "--timeout", "100ms"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("is the tracker running"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn options_that_cannot_be_are_refused() {
+    let says = |arguments: &[&str], what: &str| {
+        let output = load(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(what), "{}", text(&output.stderr));
+    };
+    says(&[], "--target");
+    says(&["--target", "192.0.2.1:6969"], "a load test takes down what is not made for it");
+    says(&["--target", "127.0.0.1:1", "--duration", "61m"], "from 1 ms to 1 hour");
+    says(&["--target", "127.0.0.1:1", "--mix", "announce"], "weights like connect=50,announce=50,scrape=1");
+    says(&["--target", "127.0.0.1:1", "--stopped", "2"], "shares are from 0 to 1");
+    says(&["--target", "127.0.0.1:1", "--peers", "10"], "each has one or more");
+    says(&["--target", "127.0.0.1:1", "--timeout", "soon"], "such as 500ms");
+    says(&["--target", "127.0.0.1:1", "--hashes-per-worker", "5", "--torrents", "5"], "cannot be used with");
+}
