@@ -146,7 +146,7 @@ fn a_report_is_three_loads_graded_drawn_and_compared() {
         "## Patterns",
         "CPU s a million",
         "over time: ",
-        "1,000 |",
+        "| 1,000 ",
         "-tail.svg)",
         "Against results-20200101.md",
         "better: a second at 10 workers",

@@ -204,15 +204,22 @@ pub(crate) fn closed_loop_signature(loads: &[&Report]) -> Option<String> {
         (rates.iter().copied().fold(f64::MAX, f64::min), rates.iter().copied().fold(0.0, f64::max));
     let (first, last) = (loads.first()?, loads.last()?);
     let grown = last.latency.all.mean / first.latency.all.mean;
+    let settings = &last.settings;
+    let little = settings.workers as f64 * settings.window as f64 / last.requests_per_second * 1e6;
     (closed && loads.len() > 1 && most < 1.5 * least && grown > 3.0).then(|| {
-        format!(
-            "The rate is the same at every load while latency grows with the workers: a closed loop at its limit, where \
-             latency is workers ÷ rate (Little's law; {:.2} ms of {:.2} ms at {} workers). It says how fast the tracker is, and \
-             nothing of locks or of what users would wait: measure that with `--rate`.",
-            last.settings.workers as f64 * last.settings.window as f64 / last.requests_per_second * 1e3,
-            last.latency.all.mean / 1e3,
-            last.settings.workers,
-        )
+        let mut text = "The rate is the same at every load while latency grows with the workers: a closed loop at its limit, where \
+             latency is workers ÷ rate (Little's law). It says how fast the tracker is, and nothing of locks or of what users \
+             would wait: measure that with `--rate`."
+            .to_owned();
+        if last.latency.all.mean < 0.7 * little {
+            text += &format!(
+                " With {} workers the mean is but {:.2} ms of {:.2} ms: the other workers waited for answers that never came.",
+                settings.workers,
+                last.latency.all.mean / 1e3,
+                little / 1e3,
+            );
+        }
+        text
     })
 }
 

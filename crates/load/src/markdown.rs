@@ -319,7 +319,7 @@ fn changes(name: &str, before: &Kept, now: &Kept) -> String {
     let mut line = match (better.is_empty(), worse.is_empty()) {
         (true, true) => format!("No number changed by more than {NOISE_PERCENT} %, which is noise."),
         _ => format!(
-            "By more than {NOISE_PERCENT} %, which is noise:{}{}",
+            "Changed by more than {NOISE_PERCENT} % (less is noise):{}{}",
             list("better", &better),
             list("worse", &worse)
         ),

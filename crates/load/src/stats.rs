@@ -60,7 +60,8 @@ fn latencies() -> Histogram<u64> {
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) totals: Totals,
-    begin: u64,
+    /// When the measurement begins; nothing of it has while this is not known.
+    begin: Option<u64>,
     second: Second,
     publish: mpsc::Sender<Second>,
 }
@@ -151,17 +152,17 @@ impl Second {
 
 impl Recorder {
     pub(crate) fn new(publish: mpsc::Sender<Second>) -> Self {
-        Self { totals: Totals::new(), begin: 0, second: Second::new(0), publish }
+        Self { totals: Totals::new(), begin: None, second: Second::new(0), publish }
     }
 
     /// Sets when second 0 begins.
     pub(crate) const fn begin(&mut self, at: u64) {
-        self.begin = at;
+        self.begin = Some(at);
     }
 
     /// Hands in the seconds that are over.
     pub(crate) fn tick(&mut self, now: u64) {
-        let index = now.saturating_sub(self.begin) / SECOND;
+        let index = now.saturating_sub(self.begin.unwrap_or_default()) / SECOND;
         while self.second.index < index {
             let next = Second::new(self.second.index + 1);
             // Nobody listens any more when the whole run has failed.
@@ -209,8 +210,15 @@ impl Recorder {
         }
     }
 
+    /// A request that failed. One of the warm-up whose failure falls into the measurement counts: until then its worker had nothing
+    /// else to do, and a tracker that loses the first thousand would look like one that never lost any.
     pub(crate) fn failed(&mut self, sending: &Sending, reason: &str, now: u64) {
-        if sending.purpose == Purpose::Measured {
+        let measured = match sending.purpose {
+            Purpose::Measured => true,
+            Purpose::WarmUp => self.begin.is_some_and(|begin| now >= begin),
+            Purpose::Fill(_) => false,
+        };
+        if measured {
             self.tick(now);
             self.totals.kinds[sending.kind as usize].failed += 1;
             self.second.failed += 1;

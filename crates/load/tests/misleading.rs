@@ -296,6 +296,25 @@ fn what_is_sent_in_the_warm_up_is_not_counted() {
 }
 
 #[test]
+fn a_worker_that_waits_in_vain_from_the_warm_up_on_has_failed() {
+    let mut announces = 0;
+    let fake = Fake::start(move |request| {
+        announces += u32::from(matches!(request, Request::Announce(_)));
+        let lost = matches!(request, Request::Announce(_)) && announces <= 3;
+        if lost { vec![] } else { vec![right(request)] }
+    });
+    let mut config = config(fake.target());
+    (config.warm_up, config.timeout) = (Duration::from_millis(50), Duration::from_secs(1));
+    config.mix = Mix { connect: 0, announce: 1, scrape: 0 };
+    let report = run(&config);
+    assert_eq!(
+        (report.failed, report.failures["timeout"]),
+        (3, 3),
+        "three of four workers sent nothing else"
+    );
+}
+
+#[test]
 fn the_trackers_cpu_time_and_memory_are_told_and_it_must_be_there() {
     let tracker = Tracker::start();
     let mut config = config(tracker.target());
