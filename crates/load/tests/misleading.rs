@@ -290,8 +290,10 @@ fn what_is_sent_in_the_warm_up_is_not_counted() {
     cold.workers = 1;
     cold.warm_up = Duration::from_millis(400);
     let report = run(&cold);
+    let seen = *seen.lock().unwrap();
+    // Half of the warm-up was as fast as the rest; of the slow half there is no trace.
+    assert!(report.requests < seen - seen / 5, "{} of {seen}", report.requests);
     assert!(report.latency.all.p99 < 35_000.0, "{:?}", report.latency);
-    assert!(report.requests < *seen.lock().unwrap());
     assert!((0.29..0.35).contains(&report.seconds), "{}", report.seconds);
 }
 
