@@ -230,18 +230,21 @@ fn one_family_under_flood_does_not_starve_the_other() {
     let [flooded, quiet] = tracker.addresses[..] else { panic!("two addresses") };
     let (sent, enough) = (AtomicU64::new(0), AtomicBool::new(false));
     let slowest = thread::scope(|scope| {
-        scope.spawn(|| {
-            let client = Client::of(flooded);
-            client.socket.set_nonblocking(true).expect("a socket");
-            let mut packet = [0; ConnectRequest::LEN];
-            ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
-            while !enough.load(Relaxed) {
-                sent.fetch_add(client.socket.send(&packet).is_ok().into(), Relaxed);
-            }
-        });
+        // More of them than there are cores, so that what is there for the tracker never ends.
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let client = Client::of(flooded);
+                client.socket.set_nonblocking(true).expect("a socket");
+                let mut packet = [0; ConnectRequest::LEN];
+                ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
+                while !enough.load(Relaxed) {
+                    sent.fetch_add(client.socket.send(&packet).is_ok().into(), Relaxed);
+                }
+            });
+        }
         let mut client = Client::of(quiet);
         let mut times = Vec::new();
-        while sent.load(Relaxed) < 50_000 {
+        while sent.load(Relaxed) < 400_000 {
             let asked = Instant::now();
             client.connect();
             times.push(asked.elapsed());
@@ -250,7 +253,7 @@ fn one_family_under_flood_does_not_starve_the_other() {
         times.sort();
         times[times.len() * 95 / 100]
     });
-    assert!(slowest < Duration::from_millis(100), "{slowest:?} for 95 of 100");
+    assert!(slowest < Duration::from_millis(500), "{slowest:?} for 95 of 100");
 }
 
 #[test]
