@@ -1,0 +1,219 @@
+//! Other people's clients find each other through our tracker, and nothing else, and download from one another.
+//!
+//! Each test has a network of its own (a namespace without a way out), a tracker over one store of the catalog, and
+//! clients: one has the file, the others want it. DHT, peer exchange and local discovery are switched off, and the torrent
+//! is private (BEP 27), so whoever finds a peer has it from the tracker. Between the clients and the tracker stands a tap
+//! that writes down every message. With `SWARMKEEP_CAPTURE=DIR` each client's requests are kept as fixtures, with what
+//! they were answered.
+
+mod clients;
+mod network;
+mod tap;
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clients::{ARIA2, Client, LIBTORRENT, Place, QBITTORRENT, RTORRENT, Running, TRANSMISSION};
+use network::{TRACKER_V6, address, in_a_network_of_its_own};
+use swarmkeep::{
+    Family::{self, V4, V6},
+    HashKey, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
+    catalog::{self, Repository},
+};
+use swarmkeep_tracker::{Config, Server};
+use tap::Tap;
+
+macro_rules! real_clients {
+    ($($test:ident: by $protocol:ident $family:ident, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {$(
+        #[test]
+        fn $test() {
+            let (protocol, family) = (Protocol::$protocol, $family);
+            Row { test: stringify!($test), protocol, family, repository: $repository, seeder: &$seeder, others: vec![$(&$other),*] }
+                .download();
+        }
+    )*};
+}
+
+// One row of each family of the catalog, one of each other way to a tracker, and each client as the one that has the file.
+real_clients! {
+    needs_five_clients_to_download_by_udp_over_packed:
+        by Udp V4, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_udp_over_a_btreemap: by Udp V4,
+        over "btreemap-rwlock-parking-lot-mutex-parking-lot", from TRANSMISSION to ARIA2 LIBTORRENT QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_udp_over_a_skipmap: by Udp V4,
+        over "skipmap-mutex-parking-lot", from ARIA2 to TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_udp_over_a_dashmap: by Udp V4,
+        over "dashmap-rwlock-parking-lot", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
+    // Without aria2 1.36.0: it asks UDP trackers from the socket of its IPv4 DHT, and sends nothing at all here. Transmission
+    // 3.00 reads every answer over UDP as IPv4 peers: it can be found by IPv6, and find nobody.
+    needs_four_clients_to_download_by_udp_and_ipv6:
+        by Udp V6, over "packed", from TRANSMISSION to LIBTORRENT QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_http:
+        by Http V4, over "packed", from RTORRENT to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT;
+    needs_five_clients_to_download_by_http_and_ipv6:
+        by Http V6, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
+}
+
+/// The `info` dictionary of the torrent that is shared, as `fixtures/README.md` makes it.
+const INFO: &[u8] = include_bytes!("../../../fixtures/torrents/splitmix64-2MiB.info");
+const INFO_HASH: &str = "f20521877e62b8a298f3cf15576fd3c7b975a027";
+const FILE: &str = "splitmix64-2MiB.bin";
+const FILE_LEN: usize = 2 << 20;
+
+/// How long each part of the story may take: they take a second or two, on a machine that has nothing else to do.
+const DEADLINE: Duration = Duration::from_secs(90);
+
+/// What clients and tracker speak with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Udp,
+    Http,
+}
+
+/// One test.
+struct Row {
+    test: &'static str,
+    protocol: Protocol,
+    family: Family,
+    repository: &'static str,
+    seeder: &'static Client,
+    others: Vec<&'static Client>,
+}
+
+impl Row {
+    /// The story that all tests tell.
+    fn download(&self) {
+        let clients = [&[self.seeder][..], &self.others].concat();
+        let present: Vec<_> = clients.into_iter().filter(|client| client.is_installed()).collect();
+        if present.len() < 2 || !in_a_network_of_its_own(self.test) {
+            return; // What is missing has been said.
+        }
+        let (seeder, others) = present.split_first().expect("two at least");
+
+        let content = content();
+        let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-clients").join(self.test);
+        let _ = fs::remove_dir_all(&work);
+        let torrent = torrent(&self.url());
+        let place = |client: &Client| Place::new(&work, client, self.family, &torrent);
+        let places: BTreeMap<_, _> = present.iter().map(|client| (client.name, place(client))).collect();
+        fs::write(places[seeder.name].download.join(FILE), &content).expect("room for 2 MiB");
+
+        let store = build(self.repository);
+        let tracker = self.start_tracker(Repository::Sync(Arc::clone(&store)));
+        let tap = Tap::between(self.tracker(), tracker, self.protocol);
+        let stats = || store.scrape(&INFO_HASH.parse().expect("a constant"));
+
+        let mut running = vec![Running::start(seeder, &places[seeder.name])];
+        wait_until("the seeder announces", || stats().complete == 1, || tap.transcript(&places));
+        running.extend(others.iter().map(|client| Running::start(client, &places[client.name])));
+
+        let downloads = others.len();
+        let all_have_it = || {
+            let (completed, counted) = tap.completed(&places);
+            let expected = SwarmStats { complete: downloads as u32 + 1, incomplete: 0, downloaded: counted };
+            completed >= downloads && stats() == expected
+        };
+        let so_far = || format!("{:?}\n{}", stats(), tap.transcript(&places));
+        wait_until("every download is complete, announced and counted", all_have_it, so_far);
+        for client in others {
+            let downloaded = fs::read(places[client.name].download.join(FILE)).expect("a file");
+            assert!(downloaded == content, "{} has downloaded something else", client.name);
+        }
+
+        running.iter().for_each(Running::ask_to_stop);
+        let silent = present.iter().filter(|client| client.leaves_in_silence == Some(self.protocol)).count();
+        wait_until("every client says goodbye", || stats().peers() == silent as u64, || tap.transcript(&places));
+        drop(running);
+
+        println!("{}: {downloads} downloads from {} complete, byte for byte", self.test, seeder.name);
+        println!("{}", tap.transcript(&places));
+        tap.assert_all_is_understood(&places);
+        if let Some(dir) = env::var_os("SWARMKEEP_CAPTURE") {
+            tap.keep(&places, &Path::new(&dir).join(self.fixtures()));
+        }
+    }
+
+    /// Where clients find the tracker; they are at the addresses after it.
+    fn tracker(&self) -> SocketAddr {
+        SocketAddr::new(address(self.family, 1), 6969)
+    }
+
+    fn url(&self) -> String {
+        let scheme = match self.protocol {
+            Protocol::Udp => "udp",
+            Protocol::Http => "http",
+        };
+        match (self.protocol, self.family) {
+            // Transmission 3.00 does not know brackets in the URL of a UDP tracker: it looks for a host called `[2001`.
+            (Protocol::Udp, V6) => format!("{scheme}://{TRACKER_V6}:{}/announce", self.tracker().port()),
+            _ => format!("{scheme}://{}/announce", self.tracker()),
+        }
+    }
+
+    /// The folder of fixtures for what comes by this way.
+    fn fixtures(&self) -> &'static str {
+        match (self.protocol, self.family) {
+            (Protocol::Udp, V4) => "udp",
+            (Protocol::Udp, V6) => "udp-ipv6",
+            (Protocol::Http, V4) => "http",
+            (Protocol::Http, V6) => "http-ipv6",
+        }
+    }
+
+    /// Starts the tracker on a thread that ends with the process; answers where it listens.
+    fn start_tracker(&self, repository: Repository) -> SocketAddr {
+        let address = SocketAddr::new(self.tracker().ip(), 0);
+        // A short interval, so that a client that has missed somebody asks again within this test.
+        let config = Config::new().interval_secs(2);
+        let config = match self.protocol {
+            Protocol::Udp => config.udp(address),
+            Protocol::Http => config.http(address),
+        };
+        let server = Server::bind(&config, repository).expect("the address is ours");
+        let addresses = match self.protocol {
+            Protocol::Udp => server.udp_addresses(),
+            Protocol::Http => server.http_addresses(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        thread::spawn(move || runtime.block_on(server.run(std::future::pending())));
+        addresses.expect("bound")[0]
+    }
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool, transcript: impl Fn() -> String) {
+    let deadline = Instant::now() + DEADLINE;
+    while !done() {
+        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}\n{}", transcript());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What is downloaded: as random as it gets, and the same each time.
+fn content() -> Vec<u8> {
+    let mut rng = SplitMix64::new(1);
+    (0..FILE_LEN / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+}
+
+/// The metainfo file (BEP 3) that names our tracker.
+fn torrent(url: &str) -> Vec<u8> {
+    [format!("d8:announce{}:{url}4:info", url.len()).as_bytes(), INFO, b"e"].concat()
+}
+
+fn build(repository: &str) -> Arc<dyn TorrentRepository> {
+    let config = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
+    match catalog::find(repository)
+        .expect("a name of the catalog")
+        .build(&config)
+        .expect("the defaults are kept")
+    {
+        Repository::Sync(store) => store,
+        Repository::Async(_) => panic!("{repository} has to be awaited"),
+    }
+}
