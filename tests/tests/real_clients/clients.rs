@@ -67,7 +67,9 @@ pub(crate) static ARIA2: Client = Client {
         for file in ["dht-file-path", "dht-file-path6"] {
             command.arg(format!("--{file}={}", place.home.join(file).display()));
         }
-        command.arg(format!("--listen-port={}", place.port())).arg(format!("--dht-listen-port={}", place.port()));
+        command
+            .arg(format!("--listen-port={}", place.port()))
+            .arg(format!("--dht-listen-port={}", place.port()));
         command.arg(format!("--interface={}", place.ip())).arg(format!("--dir={}", place.download.display()));
         command.arg(&place.torrent);
         command
@@ -160,7 +162,8 @@ pub(crate) static QBITTORRENT: Client = Client {
             "[LegalNotice]\nAccepted=true\n[Preferences]\nWebUI\\Enabled=false\n[Network]\nPortForwardingEnabled=false\n\
              [BitTorrent]\nSession\\DHTEnabled=false\nSession\\LSDEnabled=false\nSession\\PeXEnabled=false\n\
              Session\\Port={}\nSession\\Interface=lo\nSession\\InterfaceName=lo\nSession\\InterfaceAddress={}\n",
-            place.port(), place.ip()
+            place.port(),
+            place.ip()
         );
         let folder = place.home.join("qBittorrent/config");
         fs::create_dir_all(&folder).expect("a folder of ours");
@@ -270,4 +273,3 @@ impl Drop for Running {
         let _ = self.0.wait();
     }
 }
-

@@ -129,7 +129,11 @@ impl Row {
 
         running.iter().for_each(Running::ask_to_stop);
         let silent = present.iter().filter(|client| client.leaves_in_silence == Some(self.protocol)).count();
-        wait_until("every client says goodbye", || stats().peers() == silent as u64, || tap.transcript(&places));
+        wait_until(
+            "every client says goodbye",
+            || stats().peers() == silent as u64,
+            || tap.transcript(&places),
+        );
         drop(running);
 
         println!("{}: {downloads} downloads from {} complete, byte for byte", self.test, seeder.name);

@@ -96,4 +96,3 @@ pub(crate) fn absent(what: &str, package: &str) {
     // Past the test harness, which shows nothing of a test that passes.
     let _ = writeln!(io::stderr(), "SKIPPED: {message}");
 }
-

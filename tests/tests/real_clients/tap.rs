@@ -130,8 +130,10 @@ impl Tap {
                 }
             }
         }
-        let places: BTreeSet<_> =
-            places.values().map(|place| Endpoint::new(place.at.ip(), place.at.port()).expect("a port")).collect();
+        let places: BTreeSet<_> = places
+            .values()
+            .map(|place| Endpoint::new(place.at.ip(), place.at.port()).expect("a port"))
+            .collect();
         assert!(!named.is_empty() && named.is_subset(&places), "{named:?} were named, {places:?} are there");
     }
 
@@ -167,7 +169,11 @@ impl Tap {
 
     /// Whose messages come from which address: a client may use several, and not those it was told to, but its announces
     /// have its peer id. A connection of HTTP without any is that of the client that lives at its IP address.
-    fn names<'a>(&self, messages: &[Message], places: &BTreeMap<&'a str, Place>) -> HashMap<SocketAddr, &'a str> {
+    fn names<'a>(
+        &self,
+        messages: &[Message],
+        places: &BTreeMap<&'a str, Place>,
+    ) -> HashMap<SocketAddr, &'a str> {
         let mut names = HashMap::new();
         for message in messages.iter().filter(|message| message.to_tracker) {
             let whose = |is: &dyn Fn(&Place) -> bool| {
@@ -245,7 +251,9 @@ fn relay_connections(outside: &TcpListener, tracker: SocketAddr, recorder: &Reco
         for (from, to, to_tracker) in [(&outside, &inside, true), (&inside, &outside, false)] {
             let (from, to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
             let recorder = recorder.clone();
-            thread::spawn(move || relay_messages(from, to, |bytes| recorder.record(client, bytes, to_tracker)));
+            thread::spawn(move || {
+                relay_messages(from, to, |bytes| recorder.record(client, bytes, to_tracker))
+            });
         }
     }
 }
@@ -333,7 +341,8 @@ impl Request {
 
     fn of_http(bytes: &[u8]) -> Result<Self, String> {
         let line = HttpMessage::of(bytes)?.first_line;
-        let asked = line.strip_prefix("GET ").and_then(|line| line.strip_suffix(" HTTP/1.1")?.split_once('?'));
+        let asked =
+            line.strip_prefix("GET ").and_then(|line| line.strip_suffix(" HTTP/1.1")?.split_once('?'));
         match asked.ok_or("no such request")? {
             ("/announce", query) => {
                 let announce =
