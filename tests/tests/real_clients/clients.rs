@@ -187,7 +187,7 @@ pub(crate) static RTORRENT: Client = Client {
     command: |place| {
         let mut command = Command::new("rtorrent");
         command.args(["-n", "-o", "system.daemon.set=true", "-o", "dht.mode.set=disable"]);
-        // With its check of the whole file at the end, it forgets to announce that it has it.
+        // With its check of the whole file at the end, it has not announced `completed` after 90 seconds.
         command.args(["-o", "protocol.pex.set=no", "-o", "pieces.hash.on_completion.set=no"]);
         command.args(["-p", &format!("{0}-{0}", place.port())]);
         // "Tried to set a bind address that is not an af_inet address", it says otherwise.
