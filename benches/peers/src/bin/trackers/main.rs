@@ -100,6 +100,8 @@ const IN_FLIGHT: [&str; 6] = ["--concurrency", "4", "--window", "32", "--threads
 struct Tracker {
     name: String,
     command: Box<dyn Fn(u16) -> Result<Command, Box<dyn Error>>>,
+    /// Peers that it is asked for.
+    want: usize,
     /// It leaves out of its counts who announces.
     announcer_uncounted: bool,
 }
@@ -110,10 +112,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(ceiling::serve(address)?);
     }
     let swarmkeep = build_swarmkeep()?;
-    let trackers = if args.stores { stores(&swarmkeep)? } else { trackers(&swarmkeep)? };
     let wanted =
         |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| name.contains(wanted));
-    let trackers: Vec<_> = trackers.into_iter().filter(|tracker| wanted(&args.only, &tracker.name)).collect();
+    let only = |name: &str| wanted(&args.only, name);
+    let trackers = if args.stores { stores(&swarmkeep, only)? } else { trackers(&swarmkeep, only)? };
 
     let mut rows = Vec::new();
     for load in LOADS.iter().filter(|load| wanted(&args.load, load.name)) {
@@ -140,35 +142,62 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// swarmkeep's tracker on its default store, the fastest other one both ways, and the ceiling.
-fn trackers(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
-    let aquatic = build_aquatic()?;
-    let mut trackers = vec![on_store(swarmkeep, "packed", "swarmkeep".into())];
+/// Peers that a tracker is asked for, where it heeds that.
+const WANT: usize = 50;
+
+/// What torrust's tracker answers with, however many it is asked for.
+const TORRUST_ANSWERS: usize = 74;
+
+/// swarmkeep's tracker on its default store, the fastest other one both ways, a widely used one, and the ceiling.
+fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Tracker>, Box<dyn Error>> {
+    let mut trackers = Vec::new();
+    if wanted("swarmkeep") {
+        trackers.push(on_store(swarmkeep, "packed", "swarmkeep".into()));
+    }
     for (name, uring) in [("aquatic_udp io_uring", true), ("aquatic_udp mio", false)] {
-        let aquatic = aquatic.clone();
+        if wanted(name) {
+            // Not with its default feature `prometheus`: the version of `metrics` that takes does not compile any more.
+            let features = ["--no-default-features", "--features", "mimalloc,io-uring"];
+            let program = install("aquatic_udp", "0.9.0", &features)?;
+            trackers.push(Tracker {
+                name: name.into(),
+                command: Box::new(move |port| aquatic_command(&program, port, uring)),
+                want: WANT,
+                announcer_uncounted: true,
+            });
+        }
+    }
+    if wanted("torrust-tracker") {
+        match install("torrust-tracker", "3.0.0", &[]) {
+            Ok(program) => trackers.push(Tracker {
+                name: "torrust-tracker".into(),
+                command: Box::new(move |port| torrust_command(&program, port)),
+                want: TORRUST_ANSWERS,
+                announcer_uncounted: false,
+            }),
+            Err(error) => eprintln!("without torrust-tracker, which does not build: {error}"),
+        }
+    }
+    if wanted("ceiling") {
         trackers.push(Tracker {
-            name: name.into(),
-            command: Box::new(move |port| aquatic_command(&aquatic, port, uring)),
-            announcer_uncounted: true,
+            name: "ceiling".into(),
+            command: Box::new(|port| {
+                let mut command = Command::new(env::current_exe()?);
+                command.arg("--ceiling").arg(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
+                Ok(command)
+            }),
+            want: WANT,
+            announcer_uncounted: false,
         });
     }
-    trackers.push(Tracker {
-        name: "ceiling".into(),
-        command: Box::new(|port| {
-            let mut command = Command::new(env::current_exe()?);
-            command.arg("--ceiling").arg(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
-            Ok(command)
-        }),
-        announcer_uncounted: false,
-    });
     Ok(trackers)
 }
 
 /// swarmkeep's tracker on each store of the catalog.
-fn stores(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
+fn stores(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Tracker>, Box<dyn Error>> {
     let list = Command::new(swarmkeep).args(["shootout", "--list"]).output()?;
     let list = String::from_utf8(list.stdout)?;
-    let names = list.lines().filter_map(|line| line.split_whitespace().next());
+    let names = list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| wanted(name));
     Ok(names.map(|name| on_store(swarmkeep, name, name.into())).collect())
 }
 
@@ -192,6 +221,7 @@ fn on_store(swarmkeep: &Path, store: &str, name: String) -> Tracker {
             ]);
             Ok(command)
         }),
+        want: WANT,
         announcer_uncounted: false,
     }
 }
@@ -216,7 +246,14 @@ fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Res
     let rss_empty = rss_of(server.0.id())?;
     let mut command = on_core(usize::from(args.two_cores), Path::new(swarmkeep));
     command
-        .args(["load", "--target", &format!("127.0.0.1:{port}"), "--json", "--numwant", "50"])
+        .args([
+            "load",
+            "--target",
+            &format!("127.0.0.1:{port}"),
+            "--json",
+            "--numwant",
+            &tracker.want.to_string(),
+        ])
         .args(["--duration", &format!("{}s", args.seconds), "--server-pid", &server.0.id().to_string()])
         .args(IN_FLIGHT)
         .args(load.options)
@@ -244,7 +281,8 @@ struct Running(Child);
 impl Running {
     fn start(command: &Command) -> io::Result<Self> {
         let mut pinned = on_core(0, Path::new(command.get_program()));
-        pinned.args(command.get_args()).stdout(Stdio::null()).stderr(Stdio::null());
+        let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        pinned.args(command.get_args()).envs(variables).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self(pinned.spawn()?))
     }
 
@@ -300,15 +338,14 @@ fn build_swarmkeep() -> Result<PathBuf, Box<dyn Error>> {
     Ok(target.join("release/swarmkeep"))
 }
 
-fn build_aquatic() -> Result<PathBuf, Box<dyn Error>> {
+/// Another tracker's program, built once.
+fn install(package: &str, version: &str, features: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/trackers");
-    let program = root.join("bin/aquatic_udp");
+    let program = root.join("bin").join(package);
     if !program.exists() {
         let mut command = Command::new("cargo");
-        // Not with its default feature `prometheus`: the version of `metrics` that takes does not compile any more.
-        command.args(["install", "--locked", "aquatic_udp@0.9.0", "--no-default-features"]);
-        command.args(["--features", "mimalloc,io-uring", "--root"]);
-        run(command.arg(root))?;
+        command.args(["install", "--locked", &format!("{package}@{version}")]).args(features);
+        run(command.arg("--root").arg(root))?;
     }
     Ok(program)
 }
@@ -331,6 +368,23 @@ fn aquatic_command(aquatic: &Path, port: u16, uring: bool) -> Result<Command, Bo
     fs::write(&config, text)?;
     let mut command = Command::new(aquatic);
     command.arg("-c").arg(config);
+    Ok(command)
+}
+
+/// Public, and without statistics. It has as many threads as its runtime likes; all are on the one core.
+fn torrust_command(torrust: &Path, port: u16) -> Result<Command, Box<dyn Error>> {
+    let [config, database] =
+        ["toml", "db"].map(|suffix| env::temp_dir().join(format!("swarmkeep-peers-torrust-{port}.{suffix}")));
+    let text = format!(
+        "[metadata]\napp = \"torrust-tracker\"\npurpose = \"configuration\"\nschema_version = \"2.0.0\"\n\
+         [logging]\nthreshold = \"error\"\n\
+         [core]\nlisted = false\nprivate = false\ntracker_usage_statistics = false\n\
+         [core.database]\ndriver = \"sqlite3\"\npath = {database:?}\n\
+         [[udp_trackers]]\nbind_address = \"127.0.0.1:{port}\"\n"
+    );
+    fs::write(&config, text)?;
+    let mut command = Command::new(torrust);
+    command.env("TORRUST_TRACKER_CONFIG_TOML_PATH", config);
     Ok(command)
 }
 
