@@ -39,6 +39,14 @@ pub(crate) struct Args {
     #[arg(long)]
     http_ip_parameter: bool,
 
+    /// How many HTTP connections may be open; whoever comes when all are takes the place of one that has waited long.
+    #[arg(long, value_name = "N", default_value = "4096")]
+    http_connections: usize,
+
+    /// How many HTTP connections one IPv4 address, or 64-bit network of IPv6, may have; proxies may have any number.
+    #[arg(long, value_name = "N", default_value = "64")]
+    http_connections_an_address: usize,
+
     /// How many threads answer over UDP, each with sockets of its own [default: one a core]
     #[arg(long, value_name = "N")]
     workers: Option<NonZero<usize>>,
@@ -77,6 +85,8 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
         http,
         http_proxy,
         http_ip_parameter,
+        http_connections,
+        http_connections_an_address,
         workers,
         repository,
         lifetime,
@@ -100,7 +110,11 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let config = Config::new().interval_secs(interval).retention(retention).sweep_period(sweep_period);
     let config = udp.into_iter().fold(config, Config::udp);
     let config = http.into_iter().fold(config, Config::http).http_ip_parameter(http_ip_parameter);
-    let config = http_proxy.into_iter().fold(config, Config::http_proxy);
+    let config = http_proxy
+        .into_iter()
+        .fold(config, Config::http_proxy)
+        .http_connections(http_connections)
+        .http_connections_an_address(http_connections_an_address);
     let config = workers.into_iter().fold(config, Config::udp_workers);
 
     allow_all_files_that_may_be();

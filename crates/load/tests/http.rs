@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use common::{HttpFake, config, run};
-use swarmkeep_load::Mix;
+use common::{HttpFake, Tracker, config, run};
+use swarmkeep_load::{Mix, Swarms};
 use swarmkeep_tracker_protocol::{
     http::{
         AnnounceHead, AnnounceRequest, AnnounceResponseWriter, FailureResponse, ScrapeRequest,
@@ -176,4 +176,26 @@ fn failures_have_their_reasons() {
     assert_eq!(reasons, ["closed before it was answered", "error: not here", "status 503", "timeout"]);
     assert_eq!((report.wrong, report.late), (0, 0), "what comes late comes on a connection that is no more");
     assert!(report.succeeded > 10);
+}
+
+#[test]
+fn the_real_tracker_is_right_in_both_families_and_loops() {
+    let tracker = Tracker::start();
+    for rate in [None, Some(200.0)] {
+        let url = |n: usize| format!("http://{}/announce", tracker.http[n]).parse().expect("a URL");
+        let mut config = config(url(0));
+        config.targets.push(url(1));
+        (config.workers, config.rate, config.threads) = (8, rate, Some(2));
+        (config.fill, config.peers, config.swarms) = (true, 3_000, Swarms::Zipf(30));
+        config.mix = Mix { connect: 1, announce: 50, scrape: 10 };
+        (config.stopped, config.scrape_hashes) = (0.2, 5);
+        let report = run(&config);
+        assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+        assert!(
+            ["announce", "stopped", "scrape"].iter().all(|kind| report.by_kind[kind].succeeded > 10),
+            "{:?}",
+            report.by_kind
+        );
+        assert!(report.peers.per_answer > 10.0);
+    }
 }

@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 /// The real tracker on the packed store, at work on 127.0.0.1 and ::1 until this is dropped.
 pub(crate) struct Tracker {
     pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) http: Vec<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -32,14 +33,15 @@ impl Tracker {
     pub(crate) fn start() -> Self {
         let any_port = |address: &str| SocketAddr::new(address.parse().unwrap(), 0);
         let config = swarmkeep_tracker::Config::new().udp(any_port("127.0.0.1")).udp(any_port("::1"));
+        let config = config.http(any_port("127.0.0.1")).http(any_port("::1"));
         let store = RepositoryConfig::new(HashKey::from_os().unwrap());
         let server = Server::bind(&config, catalog::find("packed").unwrap().build(&store).unwrap()).unwrap();
-        let addresses = server.udp_addresses().unwrap();
+        let (addresses, http) = (server.udp_addresses().unwrap(), server.http_addresses().unwrap());
         let (stop, stopped) = oneshot::channel();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let thread = thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) })));
-        Self { addresses, stop: Some(stop), thread: Some(thread) }
+        Self { addresses, http, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Over IPv4.
