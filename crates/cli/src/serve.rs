@@ -23,7 +23,8 @@ use tracing_subscriber::filter::LevelFilter;
 /// With neither --udp nor --http it listens at port 6969 of all interfaces for both; with one of them, for that one alone.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Address and port to listen on over UDP, as 0.0.0.0:6969 or [::]:6969; may be repeated.
+    /// Address and port to listen on over UDP, as 0.0.0.0:6969 or [::]:6969; may be repeated. A machine with several addresses in one
+    /// network is to name each, or its answers may leave from another than was asked.
     #[arg(long, value_name = "ADDR")]
     udp: Vec<SocketAddr>,
 
@@ -47,9 +48,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "64")]
     http_connections_an_address: usize,
 
-    /// How many threads answer over UDP, each with sockets of its own [default: one a core]
-    #[arg(long, value_name = "N")]
-    workers: Option<NonZero<usize>>,
+    /// How many threads answer over UDP, 1 to 256, each with sockets of its own [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    workers: Option<u16>,
 
     /// Which store keeps the swarms.
     #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository())]
@@ -115,7 +116,10 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
         .fold(config, Config::http_proxy)
         .http_connections(http_connections)
         .http_connections_an_address(http_connections_an_address);
-    let config = workers.into_iter().fold(config, Config::udp_workers);
+    let config = workers
+        .and_then(|workers| NonZero::new(workers.into()))
+        .into_iter()
+        .fold(config, Config::udp_workers);
 
     allow_all_files_that_may_be();
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {

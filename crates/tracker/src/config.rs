@@ -48,14 +48,15 @@ impl Config {
     }
 
     /// Adds an address to listen on over UDP. With none for either protocol, the tracker listens at port 6969 on every interface for
-    /// both, over IPv4 alone where the machine has no IPv6.
+    /// both, over IPv4 alone where the machine has no IPv6. Where it has several addresses in one network, name each: from a socket for
+    /// all, the system may send answers from another address than was asked.
     #[must_use]
     pub fn udp(mut self, address: SocketAddr) -> Self {
         self.udp.push(address);
         self
     }
 
-    /// Sets how many threads answer over UDP, each with sockets of its own; as many as the machine has cores without this.
+    /// Sets how many threads answer over UDP, 256 at most, each with sockets of its own; as many as the machine has cores without this.
     #[must_use]
     pub const fn udp_workers(mut self, threads: NonZero<usize>) -> Self {
         self.udp_workers = Some(threads);

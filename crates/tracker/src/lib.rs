@@ -23,6 +23,7 @@ mod http;
 #[cfg(test)]
 mod out_of_reach;
 mod server;
+mod store;
 mod sweep;
 mod udp;
 
@@ -58,4 +59,11 @@ pub enum Error {
         "no randomness from the operating system, which connection ids and the selection of peers need: {0}"
     )]
     NoEntropy(rand::rngs::SysError),
+}
+
+impl Error {
+    /// Whether somebody else listens there.
+    fn is_in_use(&self) -> bool {
+        matches!(self, Self::Bind { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
+    }
 }

@@ -108,7 +108,8 @@ impl<'a> AnnounceRequest<'a> {
                     })?;
                 }
                 b"numwant" => {
-                    let want = value.number("numwant")?;
+                    // -1 as 32 bits is what some clients write for a number they leave to the tracker.
+                    let want = value.number("numwant")?.filter(|&want| want != u32::MAX.into());
                     request.want = want.map(|want| u32::try_from(want).unwrap_or(u32::MAX));
                 }
                 b"compact" => request.compact = Some(flag("compact", value)?),
@@ -288,6 +289,7 @@ mod tests {
         assert_eq!((request.ip, request.ipv6, request.event), (None, None, AnnounceEvent::None));
         assert_eq!(request.compact, Some(false));
         assert_eq!(parse(&with("&numwant=99999999999")).unwrap().want, Some(u32::MAX));
+        assert_eq!(parse(&with("&numwant=4294967295")).unwrap().want, None);
         assert!(parse(&with("&event=paused")).unwrap().paused);
         let query = with("&event=paused&event=stopped");
         let last = parse(&query).unwrap();

@@ -84,7 +84,12 @@ impl Connections {
                     return None;
                 }
                 if table.open() < self.most {
-                    return Some(self.give_place(&mut table, block));
+                    let place = self.give_place(&mut table, block);
+                    if table.open() < self.most {
+                        // Two may have left while only one of those who wait was told.
+                        self.freed.notify_one();
+                    }
+                    return Some(place);
                 }
                 table.make_room();
             }

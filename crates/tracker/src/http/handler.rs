@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use swarmkeep::{
     Announce, AnnounceEvent, Endpoint, Families, Family, PeerBuffer, Random, SwarmStats, Timestamp,
-    Unavailable, catalog::Repository,
+    catalog::Repository,
 };
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
@@ -14,9 +14,12 @@ use swarmkeep_tracker_protocol::{
     },
     udp::ScrapeStats,
 };
-use tracing::{debug, warn};
+use tracing::debug;
 
-use crate::Config;
+use crate::{
+    Config,
+    store::{self, NoAnswer},
+};
 
 /// Answers requests from a repository.
 ///
@@ -106,10 +109,7 @@ impl HttpHandler {
         let mut writer = AnnounceResponseWriter::new(out, room_v4, room_v6);
         let (v4, v6) = writer.rooms();
         let mut peers = PeerBuffer::new(v4, v6);
-        let answered = match &self.repository {
-            Repository::Sync(store) => store.announce(&announce, now, rng, &mut peers),
-            Repository::Async(store) => store.announce(&announce, now, rng, &mut peers).await?,
-        };
+        let answered = store::announce(&self.repository, &announce, now, rng, &mut peers).await?;
         let (v4, v6) = (peers.v4.as_bytes().len(), peers.v6.as_bytes().len());
         let SwarmStats { complete, incomplete, downloaded } = answered.stats;
         let head = AnnounceHead {
@@ -171,14 +171,12 @@ impl HttpHandler {
         info_hashes.sort_unstable();
         info_hashes.dedup();
         let mut response = ScrapeResponseWriter::new(out);
-        for info_hash in &info_hashes {
-            let SwarmStats { complete, incomplete, downloaded } = match &self.repository {
-                Repository::Sync(store) => store.scrape(info_hash),
-                Repository::Async(store) => store.scrape(info_hash).await?,
-            };
-            let stats = ScrapeStats { seeders: complete, completed: downloaded, leechers: incomplete };
-            response.push(info_hash, stats);
-        }
+        let mut keys = info_hashes.iter();
+        let counts = |SwarmStats { complete: seeders, incomplete: leechers, downloaded: completed }| {
+            let info_hash = keys.next().expect("as many counts as info hashes");
+            response.push(info_hash, ScrapeStats { seeders, completed, leechers });
+        };
+        store::scrape(&self.repository, info_hashes.iter().copied(), counts).await?;
         response.finish(None);
         Ok(0)
     }
@@ -199,10 +197,8 @@ enum Failure {
     Unavailable,
 }
 
-impl From<Unavailable> for Failure {
-    fn from(unavailable: Unavailable) -> Self {
-        // What went wrong behind the tracker is for whoever runs it, not for strangers.
-        warn!(%unavailable);
+impl From<NoAnswer> for Failure {
+    fn from(NoAnswer: NoAnswer) -> Self {
         Self::Unavailable
     }
 }
@@ -410,9 +406,14 @@ mod tests {
             let mut tracker = Tracker::named(name);
             tracker.fill(300, |n| format!("10.0.{}.{}", n / 250, n % 250));
             for compact in [None, Some(true), Some(false)] {
-                for (want, got) in
-                    [(None, 50), (Some(0), 0), (Some(1), 1), (Some(200), 200), (Some(u32::MAX), 200)]
-                {
+                for (want, got) in [
+                    (None, 50),
+                    (Some(0), 0),
+                    (Some(1), 1),
+                    (Some(200), 200),
+                    (Some(u32::MAX - 1), 200),
+                    (Some(u32::MAX), 50),
+                ] {
                     let peers = tracker.peers("192.0.2.1", &AnnounceRequest { want, compact, ..at_port(1) });
                     assert_eq!(peers.len(), got, "{name} {want:?} {compact:?}");
                 }

@@ -35,7 +35,7 @@ use super::{
     client::{client_of, is_proxy},
     connections::{Connections, Place},
 };
-use crate::Config;
+use crate::{Config, store::Seldom};
 
 /// Answers requests on the connections that come to `listeners`, as `config` says, until `stopped` changes or its sender is gone. Then
 /// answers what has been received by then, and takes half a second at most for it.
@@ -160,7 +160,10 @@ impl Shared {
             Err(error) => {
                 // The one who came is gone already, or there are no more file descriptors or memory.
                 if error.kind() != io::ErrorKind::ConnectionAborted {
-                    warn!(%error, "cannot accept");
+                    static WARNED: Seldom = Seldom::new();
+                    if WARNED.is_time((self.now)()) {
+                        warn!(%error, "cannot accept");
+                    }
                     self.connections.make_room();
                     sleep(PAUSE_AFTER_ERROR).await;
                 }

@@ -49,6 +49,13 @@ pub(super) enum State {
     Answered(usize),
 }
 
+impl State {
+    /// Whether the store is needed.
+    pub(super) const fn waits(&self) -> bool {
+        matches!(self, Self::Announce(..) | Self::Scrape(_))
+    }
+}
+
 impl Batch {
     /// The most requests in a batch: system calls and cache misses that are shared by so many cost each of them little, and their
     /// buffers fit into a core's second-level cache.
@@ -90,6 +97,15 @@ impl Batch {
     /// Whether no more requests fit.
     pub(super) fn is_full(&self) -> bool {
         self.exchanges.is_full()
+    }
+
+    /// Leaves only what is not answered yet.
+    pub(super) fn forget_answered(&mut self) {
+        for exchange in &mut self.exchanges {
+            if let State::Answered(_) = exchange.state {
+                exchange.state = State::Ignored;
+            }
+        }
     }
 
     /// The answers that are there, and whom they are for.

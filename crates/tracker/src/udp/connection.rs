@@ -44,7 +44,12 @@ impl ConnectionIds {
     pub fn at(&self, now: Timestamp, rng: &mut dyn Random) -> IdsAt {
         let now = tick(now);
         let keys = *self.keys.read().unwrap_or_else(PoisonError::into_inner);
-        let keys = if keys.hour == hour(now) { keys } else { self.turn(hour(now), rng) };
+        let keys = match hour(now) {
+            hour if hour == keys.hour => keys,
+            // Another thread has looked at the clock later and come here earlier.
+            hour if hour + 1 == keys.hour => Keys { hour, current: keys.previous, previous: keys.previous },
+            hour => self.turn(hour, rng),
+        };
         IdsAt { keys, now }
     }
 
@@ -199,6 +204,18 @@ mod tests {
         assert_ne!(after.current.keys(), before.current.keys());
         let long_after = ids.at(hour + 7200).keys;
         assert_ne!(long_after.previous.keys(), after.current.keys());
+    }
+
+    #[test]
+    fn who_is_late_at_the_turn_leaves_the_keys_alone() {
+        let hour = START.as_secs().next_multiple_of(3600);
+        let mut ids = Ids::new(7);
+        let before = ids.at(hour - 1).issue(HERE);
+        ids.at(hour);
+        let late = ids.at(hour - 1);
+        assert!(late.recognise(before, HERE));
+        assert!(ids.at(hour).recognise(late.issue(HERE), HERE));
+        assert!(ids.at(hour).recognise(before, HERE));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use arrayvec::ArrayVec;
 use swarmkeep::{
     Announce, Announced, Endpoint, Family, PeerBuffer, Random, Request as StoreRequest, SwarmStats,
-    Timestamp, Unavailable, catalog::Repository,
+    Timestamp, catalog::Repository,
 };
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
@@ -14,17 +14,22 @@ use swarmkeep_tracker_protocol::{
         Request, ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
     },
 };
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::{
     AnswerBuffer, Batch, ConnectionIds, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,
     batch::{Exchange, State},
 };
-use crate::Config;
+use crate::{
+    Config,
+    store::{self, NoAnswer},
+};
 
 /// What someone is told whose connection id is stale or forged. Anyone can write any source address on a packet, so this
 /// must not be longer than the shortest request that it can answer.
 const NOT_CONNECTED: &str = "invalid connection id";
+const UNAVAILABLE: &str = "the tracker's store is not available; try again later";
+const OVERLOADED: &str = "the tracker is overloaded; try again later";
 const _: () = assert!(ErrorResponse::len_with(NOT_CONNECTED.len()) <= ScrapeRequest::LEAST);
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 
@@ -68,7 +73,7 @@ impl Handler {
                 }
                 Understood::Nothing => State::Ignored,
             };
-            wait |= matches!(state, State::Announce(..) | State::Scrape(_));
+            wait |= state.waits();
         }
         wait
     }
@@ -84,17 +89,7 @@ impl Handler {
         rng: &mut dyn Random,
     ) {
         self.announce(repository, batch, now, rng).await;
-        let Batch { packets, answers, exchanges } = batch;
-        for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
-            if let State::Scrape(transaction_id) = exchange.state
-                && let Ok(Request::Scrape(request)) = Request::parse(&packet[..exchange.received])
-            {
-                exchange.state = match scrape(repository, request, answer).await {
-                    Ok(len) => State::Answered(len),
-                    Err(unavailable) => Reason::from(unavailable).write(transaction_id, answer),
-                };
-            }
-        }
+        self.scrape(repository, batch).await;
     }
 
     /// Tells those who wait for the store to come again: it has more to do than it can.
@@ -156,8 +151,28 @@ impl Handler {
             .want(want))
     }
 
+    /// Answers what waits for counts.
+    pub(super) async fn scrape(&self, repository: &Repository, batch: &mut Batch) {
+        let Batch { packets, answers, exchanges } = batch;
+        for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
+            if let State::Scrape(transaction_id) = exchange.state
+                && let Ok(Request::Scrape(request)) = Request::parse(&packet[..exchange.received])
+            {
+                let mut response = ScrapeResponseWriter::new(transaction_id, answer);
+                let counts =
+                    |SwarmStats { complete: seeders, incomplete: leechers, downloaded: completed }| {
+                        response.push(ScrapeStats { seeders, completed, leechers });
+                    };
+                exchange.state = match store::scrape(repository, request.info_hashes(), counts).await {
+                    Ok(()) => State::Answered(response.finish()),
+                    Err(NoAnswer) => Reason::Unavailable.write(transaction_id, answer),
+                };
+            }
+        }
+    }
+
     /// Announces, with the store writing the peers into the answers itself.
-    async fn announce(
+    pub(super) async fn announce(
         &self,
         repository: &Repository,
         batch: &mut Batch,
@@ -182,16 +197,7 @@ impl Handler {
         if requests.is_empty() {
             return;
         }
-        let done = match repository {
-            Repository::Sync(store) => {
-                store.announce_batch(&mut requests, now, rng);
-                Ok(())
-            }
-            Repository::Async(store) => store.announce_batch(&mut requests, now, rng).await,
-        };
-        if let Err(unavailable) = done {
-            warn!(%unavailable);
-        }
+        store::announce_batch(repository, &mut requests, now, rng).await;
         let written = requests.into_iter().map(|StoreRequest { answer, peers, .. }| {
             answer
                 .map(|Announced { stats, .. }| (stats, peers.v4.as_bytes().len() + peers.v6.as_bytes().len()))
@@ -213,22 +219,6 @@ impl Handler {
     }
 }
 
-async fn scrape(
-    repository: &Repository,
-    request: ScrapeRequest<'_>,
-    out: &mut AnswerBuffer,
-) -> Result<usize, Unavailable> {
-    let mut response = ScrapeResponseWriter::new(request.transaction_id, out);
-    for info_hash in request.info_hashes() {
-        let SwarmStats { complete, incomplete, downloaded } = match repository {
-            Repository::Sync(store) => store.scrape(&info_hash),
-            Repository::Async(store) => store.scrape(&info_hash).await?,
-        };
-        response.push(ScrapeStats { seeders: complete, completed: downloaded, leechers: incomplete });
-    }
-    Ok(response.finish())
-}
-
 /// What a packet is.
 enum Understood {
     Connect(ConnectResponse),
@@ -245,9 +235,9 @@ enum Reason {
     NotConnected,
     #[error(transparent)]
     Field(#[from] swarmkeep::bittorrent::Error),
-    #[error("the tracker's store is not available; try again later")]
+    #[error("{UNAVAILABLE}")]
     Unavailable,
-    #[error("the tracker is overloaded; try again later")]
+    #[error("{OVERLOADED}")]
     Overloaded,
 }
 
@@ -255,22 +245,16 @@ impl Reason {
     fn write(self, transaction_id: TransactionId, out: &mut AnswerBuffer) -> State {
         let text;
         let message = match self {
-            // The one that floods provoke takes no allocation.
+            // What floods provoke takes no allocation.
             Self::NotConnected => NOT_CONNECTED,
-            other => {
-                text = other.to_string();
+            Self::Unavailable => UNAVAILABLE,
+            Self::Overloaded => OVERLOADED,
+            Self::Field(error) => {
+                text = error.to_string();
                 &text
             }
         };
         State::Answered(ErrorResponse { transaction_id, message: message.as_bytes() }.write(out))
-    }
-}
-
-impl From<Unavailable> for Reason {
-    fn from(unavailable: Unavailable) -> Self {
-        // What went wrong behind the tracker is for whoever runs it, not for strangers.
-        warn!(%unavailable);
-        Self::Unavailable
     }
 }
 

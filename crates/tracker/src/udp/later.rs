@@ -1,98 +1,161 @@
-//! Answers of a store that must wait: tasks work on batches while the thread that received them goes on.
+//! Answers of a store that must wait: tasks work on requests while the thread that received them goes on.
 
 use std::{
+    collections::VecDeque,
     mem,
     net::UdpSocket,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use rand::{SeedableRng, rngs::StdRng};
-use swarmkeep::{RandCore, Timestamp, catalog::Repository};
-use tokio::{runtime::Handle, sync::mpsc};
+use swarmkeep::{RandCore, catalog::Repository};
+use tokio::runtime::Handle;
 
 use super::{Batch, Handler, batch::State, socket::send};
+use crate::clock::now;
 
-/// Lends batches to tasks. There are so many and no more: when all are lent, requests that need the store are turned away.
+/// What has been received at one socket and waits for the store: a bounded queue, and the tasks that empty it. A task takes as many
+/// requests at once as have gathered meanwhile, so the slower the store, the larger its batches.
 pub(crate) struct Later {
+    queue: Arc<Queue>,
     runtime: Handle,
+}
+
+struct Queue {
+    socket: Arc<UdpSocket>,
     repository: Repository,
     handler: Arc<Handler>,
-    spare: mpsc::Receiver<Batch>,
-    back: mpsc::Sender<Batch>,
+    waiting: Mutex<Waiting>,
+}
+
+/// The requests of a queue, oldest first. Batches behind `open` are full.
+struct Waiting {
+    full: VecDeque<Batch>,
+    open: Batch,
+    /// Empty batches, to be used again.
+    spare: Vec<Batch>,
+    tasks: usize,
 }
 
 impl Later {
-    /// Batches that a store may be working on for one thread: of one request each where there is little to do, of
-    /// [`Batch::MOST`] where there is much.
-    const MOST: usize = 64;
+    /// Batches that the store may be working on for one socket.
+    const MOST_TASKS: usize = 16;
 
-    pub(crate) fn new(runtime: Handle, repository: Repository, handler: Arc<Handler>) -> Self {
-        let (back, spare) = mpsc::channel(Self::MOST);
-        (0..Self::MOST).for_each(|_| back.try_send(Batch::new()).expect("there is room for all"));
-        Self { runtime, repository, handler, spare, back }
+    /// Full batches that may wait beside the one that fills: with those that are worked on some 1,500 requests.
+    const MOST_FULL: usize = 31;
+
+    pub(crate) fn new(
+        runtime: Handle,
+        repository: Repository,
+        handler: Arc<Handler>,
+        socket: Arc<UdpSocket>,
+    ) -> Self {
+        let (full, spare) = (VecDeque::new(), Vec::new());
+        let waiting = Mutex::new(Waiting { full, open: Batch::new(), spare, tasks: 0 });
+        Self { queue: Arc::new(Queue { socket, repository, handler, waiting }), runtime }
     }
 
-    /// Takes what waits for the store out of `batch`, and sends it to `socket` when the store has answered. What is answered
-    /// already stays.
-    pub(super) fn take(
-        &mut self,
-        socket: &Arc<UdpSocket>,
-        batch: &mut Batch,
-        now: Timestamp,
-        rng: &mut RandCore<StdRng>,
-    ) {
-        let Self { runtime, repository, handler, spare, back } = self;
-        let Ok(spare) = spare.try_recv() else { return handler.turn_away(batch) };
-        send(socket, batch);
-        let mut lent = Lent { batch: Some(mem::replace(batch, spare)), back: back.clone() };
-        let (repository, handler, socket) = (repository.clone(), Arc::clone(handler), Arc::clone(socket));
-        let mut rng = RandCore(StdRng::from_rng(&mut rng.0));
-        runtime.spawn(async move {
-            let batch = lent.batch.as_mut().expect("it goes back when this is dropped");
-            batch.forget_answered();
-            handler.finish(&repository, batch, now, &mut rng).await;
-            send(&socket, batch);
-        });
+    /// Takes what waits for the store out of `batch`; it is answered when the store has answered. Where there is no room, it stays and is
+    /// told so.
+    pub(super) fn take(&self, batch: &mut Batch, rng: &mut RandCore<StdRng>) {
+        let Queue { handler, .. } = &*self.queue;
+        let mut waiting = self.queue.waiting();
+        if !waiting.admit(batch) {
+            handler.turn_away(batch);
+        }
+        if waiting.tasks < Self::MOST_TASKS {
+            waiting.tasks += 1;
+            let task = Task { queue: Arc::clone(&self.queue), counted: true };
+            let rng = RandCore(StdRng::from_rng(&mut rng.0));
+            self.runtime.spawn(task.run(rng));
+        }
     }
 
     /// Waits until the store has answered everything, but no longer than that.
-    pub(super) fn finish(&mut self, longest: Duration) {
+    pub(super) fn finish(&self, longest: Duration) {
         let enough = Instant::now() + longest;
-        let mut spare = 0;
-        while spare < Self::MOST && Instant::now() < enough {
-            match self.spare.try_recv() {
-                Ok(_) => spare += 1,
-                Err(_) => thread::sleep(Duration::from_millis(1)),
-            }
+        while self.queue.waiting().tasks > 0 && Instant::now() < enough {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// A batch that a task works on. It comes back whatever becomes of the task.
-struct Lent {
-    batch: Option<Batch>,
-    back: mpsc::Sender<Batch>,
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        // What is done under the lock does not panic half-way.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl Drop for Lent {
-    fn drop(&mut self) {
-        if let Some(mut batch) = self.batch.take() {
+impl Waiting {
+    /// Moves what waits for the store from `batch` to the queue, as far as there is room, and says whether that was all.
+    fn admit(&mut self, batch: &mut Batch) -> bool {
+        for (exchange, packet) in batch.exchanges.iter_mut().zip(batch.packets.iter()) {
+            if !exchange.state.waits() {
+                continue;
+            }
+            if self.open.is_full() {
+                if self.full.len() == Later::MOST_FULL {
+                    return false;
+                }
+                let next = self.spare.pop().unwrap_or_default();
+                self.full.push_back(mem::replace(&mut self.open, next));
+            }
+            self.open.push(&packet[..exchange.received], exchange.source);
+            let state = mem::replace(&mut exchange.state, State::Ignored);
+            self.open.exchanges.last_mut().expect("just pushed").state = state;
+        }
+        true
+    }
+
+    /// The requests that have waited for the longest; none if none wait.
+    fn next(&mut self) -> Option<Batch> {
+        self.full.pop_front().or_else(|| {
+            (!self.open.exchanges.is_empty())
+                .then(|| mem::replace(&mut self.open, self.spare.pop().unwrap_or_default()))
+        })
+    }
+}
+
+/// One of the tasks of a queue, counted there until it ends, however it ends.
+struct Task {
+    queue: Arc<Queue>,
+    counted: bool,
+}
+
+impl Task {
+    async fn run(mut self, mut rng: RandCore<StdRng>) {
+        while let Some(mut batch) = self.next() {
+            let Queue { socket, repository, handler, .. } = &*self.queue;
+            handler.announce(repository, &mut batch, now(), &mut rng).await;
+            send(socket, &batch);
+            // Scrapes come last: one asks as much of a store as many announces.
+            batch.forget_answered();
+            handler.scrape(repository, &mut batch).await;
+            send(socket, &batch);
             batch.clear();
-            // Nobody takes it any more where the thread has ended.
-            drop(self.back.try_send(batch));
+            self.queue.waiting().spare.push(batch);
         }
+    }
+
+    /// What to work on. If there is nothing, the task is not counted any more: whoever comes next starts another.
+    fn next(&mut self) -> Option<Batch> {
+        let mut waiting = self.queue.waiting();
+        let next = waiting.next();
+        if next.is_none() {
+            waiting.tasks -= 1;
+            self.counted = false;
+        }
+        next
     }
 }
 
-impl Batch {
-    /// Leaves only what is not answered yet.
-    fn forget_answered(&mut self) {
-        for exchange in &mut self.exchanges {
-            if let State::Answered(_) = exchange.state {
-                exchange.state = State::Ignored;
-            }
+impl Drop for Task {
+    fn drop(&mut self) {
+        if self.counted {
+            self.queue.waiting().tasks -= 1;
         }
     }
 }

@@ -23,7 +23,7 @@ use super::{
     later::Later,
     socket::{Receiver, send},
 };
-use crate::clock::now;
+use crate::{clock::now, store::Seldom};
 
 /// How often sockets that never run dry are looked at before the thread asks again which others have something, and whether
 /// to stop.
@@ -48,8 +48,8 @@ pub(crate) struct Worker {
 pub(crate) enum Answers {
     /// The thread itself.
     AtOnce(Repository),
-    /// Tasks of an asynchronous runtime.
-    Later(Later),
+    /// Tasks of an asynchronous runtime, for each socket.
+    Later(Vec<Later>),
 }
 
 impl Worker {
@@ -80,13 +80,14 @@ impl Worker {
             // One batch from each socket in turn: however much there is for one, the others have their share.
             while ready.contains(&true) && enough.map_or(rounds < ROUNDS, |enough| Instant::now() < enough) {
                 rounds += 1;
-                for ((socket, receiver), ready) in sockets.iter().zip(&mut receivers).zip(&mut ready) {
-                    *ready = *ready && desk.exchange(socket, receiver);
+                for (n, (receiver, ready)) in receivers.iter_mut().zip(&mut ready).enumerate() {
+                    *ready = *ready && desk.exchange(n, &sockets[n], receiver);
                 }
             }
         }
-        if let Answers::Later(later) = &mut desk.answers {
-            later.finish(LONGEST_DRAIN);
+        if let Answers::Later(later) = &desk.answers {
+            let enough = Instant::now() + LONGEST_DRAIN;
+            later.iter().for_each(|later| later.finish(enough.saturating_duration_since(Instant::now())));
         }
     }
 }
@@ -100,12 +101,15 @@ struct Desk {
 }
 
 impl Desk {
-    /// Receives and answers one batch; says whether there may be more.
-    fn exchange(&mut self, socket: &Arc<UdpSocket>, receiver: &mut Receiver) -> bool {
+    /// Receives one batch from the nth socket and answers it; says whether there may be more.
+    fn exchange(&mut self, nth: usize, socket: &UdpSocket, receiver: &mut Receiver) -> bool {
         let Self { handler, answers, rng, batch } = self;
         if let Err(error) = receiver.receive(socket, batch) {
             if error.kind() != io::ErrorKind::WouldBlock {
-                warn!(%error, "cannot receive");
+                static WARNED: Seldom = Seldom::new();
+                if WARNED.is_time(now()) {
+                    warn!(%error, "cannot receive");
+                }
                 thread::sleep(PAUSE_AFTER_ERROR);
             }
             return false;
@@ -120,7 +124,7 @@ impl Desk {
                         unreachable!("a synchronous repository does not wait");
                     };
                 }
-                Answers::Later(later) => later.take(socket, batch, now, rng),
+                Answers::Later(later) => later[nth].take(batch, rng),
             }
         }
         send(socket, batch);
