@@ -424,16 +424,22 @@ fn table(rows: &[Value], args: &Args) -> String {
         let cpu = number(row, "cpu_seconds_per_million");
         best.entry(text(row, "load")).and_modify(|best| *best = best.min(cpu)).or_insert(cpu);
     }
-    let mut lines = vec![
-        "| load | tracker | CPU s a million (least–most) | of the better aquatic | answers/s | failed | peers an answer | RSS empty | RSS full |"
-            .to_owned(),
-        "|---|---|---|---|---|---|---|---|---|".to_owned(),
-    ];
+    let (what, ratio_title) =
+        if args.stores { ("store", "") } else { ("tracker", " of the better aquatic |") };
+    let titles = format!(
+        "| load | {what} | CPU s a million (least–most) |{ratio_title} answers/s | failed | peers an answer | RSS empty | RSS full |"
+    );
+    let dashes = "|---".repeat(titles.matches('|').count() - 1) + "|";
+    let mut lines = vec![titles, dashes];
     for row in rows {
         let cpu = number(row, "cpu_seconds_per_million");
-        let ratio = best.get(text(row, "load")).map_or("".into(), |best| format!("{:.2}", cpu / best));
+        let ratio = match best.get(text(row, "load")) {
+            _ if args.stores => String::new(),
+            Some(best) => format!(" {:.2} |", cpu / best),
+            None => "  |".to_owned(),
+        };
         lines.push(format!(
-            "| {} | {} | {cpu:.2} ({:.2}–{:.2}) | {ratio} | {:.0} | {} | {:.1} | {:.1} MB | {:.1} MB |",
+            "| {} | {} | {cpu:.2} ({:.2}–{:.2}) |{ratio} {:.0} | {} | {:.1} | {:.1} MB | {:.1} MB |",
             text(row, "load"),
             text(row, "tracker"),
             number(row, "least"),
