@@ -53,7 +53,7 @@ struct Args {
     json: bool,
 
     /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`; with --stores, between
-    /// `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`.
+    /// `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with --two-cores `trackers-on-two-cores`.
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
 
@@ -134,7 +134,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     if let Some(file) = &args.into {
-        replace(file, if args.stores { "tracker-on-stores" } else { "trackers" }, &table(&rows, &args))?;
+        let mark = match (args.stores, args.two_cores) {
+            (true, _) => "tracker-on-stores",
+            (false, true) => "trackers-on-two-cores",
+            (false, false) => "trackers",
+        };
+        replace(file, mark, &table(&rows, &args))?;
     }
     let report =
         json!({ "rounds": args.rounds, "seconds": args.seconds, "two_cores": args.two_cores, "rows": rows });
