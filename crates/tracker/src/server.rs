@@ -151,7 +151,7 @@ fn on_every_interface<S>(bind: impl Fn(SocketAddr) -> Result<S, Error>) -> Resul
     let mut sockets = vec![bind((Ipv4Addr::UNSPECIFIED, Config::PORT).into())?];
     match bind((Ipv6Addr::UNSPECIFIED, Config::PORT).into()) {
         Ok(socket) => sockets.push(socket),
-        Err(error @ Error::Bind { .. }) if error.is_in_use() => return Err(error),
+        Err(error) if error.is_in_use() => return Err(error),
         Err(error) => warn!(%error, "serving over IPv4 only"),
     }
     Ok(sockets)

@@ -102,6 +102,13 @@ impl Seldom {
 mod tests {
     use super::*;
 
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_never_answers_is_out_of_reach_after_its_patience() {
+        let asked = tokio::time::Instant::now();
+        assert!(answered::<()>(Box::pin(std::future::pending())).await.is_err());
+        assert_eq!(asked.elapsed().as_secs(), PATIENCE.as_secs());
+    }
+
     #[test]
     fn seldom_is_once_a_second() {
         let seldom = Seldom::new();
