@@ -19,7 +19,7 @@ use swarmkeep::{
     RepositoryConfig, TorrentRepository,
     catalog::{self, Repository},
 };
-use swarmkeep_tracker::{Config, Server};
+use swarmkeep_tracker::{Config, Rules, Server};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     ScrapeStats, TransactionId,
@@ -390,7 +390,7 @@ impl Drop for Tracker {
 fn config() -> Config {
     let any_port = |address: &str| SocketAddr::new(address.parse().expect("a constant"), 0);
     let config = Config::new().udp(any_port("127.0.0.1")).udp(any_port("::1"));
-    config.interval_secs(77).sweep_period(Duration::from_millis(200))
+    config.rules(Rules::new().interval_secs(77).jitter_percent(0)).sweep_period(Duration::from_millis(200))
 }
 
 fn runtime() -> tokio::runtime::Runtime {

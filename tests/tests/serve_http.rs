@@ -19,7 +19,7 @@ use swarmkeep::{
     catalog::{self, Repository},
     forward_repository,
 };
-use swarmkeep_tracker::{Config, Server};
+use swarmkeep_tracker::{Config, Rules, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
 use tokio::sync::oneshot;
 
@@ -107,7 +107,7 @@ fn who_names_an_address_of_the_other_family_gets_peers_of_both() {
 
 #[test]
 fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
-    let config = config().http_proxy("127.0.0.9/32".parse().expect("a network"));
+    let config = config().rules(rules().http_proxy("127.0.0.9/32".parse().expect("a network")));
     let tracker = Tracker::over("packed", config);
     let address = tracker.addresses[0];
     let mut proxy = Client::at([127, 0, 0, 9].into(), address);
@@ -133,7 +133,8 @@ fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
 
 #[test]
 fn a_claimed_address_counts_only_where_it_is_configured() {
-    for (config, expected) in [(config(), "127.0.0.1:1"), (config().http_ip_parameter(true), "192.0.2.7:1")] {
+    for (rules, expected) in [(rules(), "127.0.0.1:1"), (rules().http_ip_parameter(true), "192.0.2.7:1")] {
+        let config = config().rules(rules);
         let tracker = Tracker::over("packed", config);
         let mut client = Client::of(tracker.addresses[0]);
         client.announce(&AnnounceRequest { ip: "192.0.2.7".parse().ok(), ..announce(1) });
@@ -450,7 +451,11 @@ impl Drop for Tracker {
 fn config() -> Config {
     let any_port = |address: &str| SocketAddr::new(address.parse().expect("a constant"), 0);
     let config = Config::new().udp(any_port("127.0.0.1"));
-    config.http(any_port("127.0.0.1")).http(any_port("::1")).interval_secs(77)
+    config.http(any_port("127.0.0.1")).http(any_port("::1")).rules(rules())
+}
+
+fn rules() -> Rules {
+    Rules::new().interval_secs(77).jitter_percent(0)
 }
 
 fn server(name: &str, config: &Config) -> Server {

@@ -14,7 +14,7 @@ use swarmkeep::{
     HashKey, RepositoryConfig, Retention,
     catalog::{self, Implementation},
 };
-use swarmkeep_tracker::{Config, IpNet, Server};
+use swarmkeep_tracker::{Config, IpNet, Rules, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -108,12 +108,14 @@ pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let retention = if keep_downloads { Retention::KeepDownloaded } else { Retention::DropEmpty };
     // By a tenth of its lifetime a dead peer may be handed out for longer.
     let sweep_period = Duration::from_secs(lifetime.div_ceil(10).into());
-    let config = Config::new().interval_secs(interval).retention(retention).sweep_period(sweep_period);
+    let rules =
+        Rules::new().interval_secs(interval).retention(retention).http_ip_parameter(http_ip_parameter);
+    let rules = http_proxy.into_iter().fold(rules, Rules::http_proxy);
+    let config = Config::new().rules(rules).sweep_period(sweep_period);
     let config = udp.into_iter().fold(config, Config::udp);
-    let config = http.into_iter().fold(config, Config::http).http_ip_parameter(http_ip_parameter);
-    let config = http_proxy
+    let config = http
         .into_iter()
-        .fold(config, Config::http_proxy)
+        .fold(config, Config::http)
         .http_connections(http_connections)
         .http_connections_an_address(http_connections_an_address);
     let config = workers

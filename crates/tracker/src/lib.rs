@@ -17,11 +17,15 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod address;
 mod clock;
 mod config;
 mod http;
+mod metrics;
 #[cfg(test)]
 mod out_of_reach;
+mod refusal;
+mod rules;
 mod server;
 mod store;
 mod sweep;
@@ -29,10 +33,14 @@ mod udp;
 
 use std::{io, net::SocketAddr};
 
+pub use address::{LocalPeers, Reach};
 pub use config::Config;
 pub use http::{HttpHandler, HttpRequest};
 pub use ipnet::IpNet;
-pub use server::Server;
+pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SweepCounts, Times};
+use refusal::Refusal;
+pub use rules::{LiveRules, Rules};
+pub use server::{Control, Server};
 pub use udp::{AnswerBuffer, Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 
 /// Why a tracker did not start.

@@ -18,7 +18,7 @@ use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 use tracing::warn;
 
 use crate::{
-    Config, Error, HttpHandler,
+    Config, Error, HttpHandler, LiveRules, Metrics, Reach,
     clock::now,
     http,
     sweep::sweep_for_ever,
@@ -33,9 +33,21 @@ pub struct Server {
     http: Vec<TcpListener>,
     /// Closing the other end tells threads to stop.
     stopping: (PipeReader, PipeWriter),
-    repository: Repository,
     rng: StdRng,
     config: Config,
+    control: Control,
+}
+
+/// What can be asked of a tracker while it runs, and told to it. Clones are for the same one.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Control {
+    /// Where it keeps the swarms.
+    pub repository: Repository,
+    /// By what rules it answers.
+    pub rules: LiveRules,
+    /// What it counts.
+    pub metrics: Arc<Metrics>,
 }
 
 impl Server {
@@ -61,7 +73,14 @@ impl Server {
         };
         let rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
         let stopping = io::pipe().map_err(Error::NoPipe)?;
-        Ok(Self { udp, http, stopping, repository, rng, config: config.clone() })
+        let rules = LiveRules::new(config.rules.clone());
+        let control = Control { repository, rules, metrics: Arc::default() };
+        Ok(Self { udp, http, stopping, rng, config: config.clone(), control })
+    }
+
+    /// What the tracker can be asked and told while it runs.
+    pub fn control(&self) -> Control {
+        self.control.clone()
     }
 
     /// The addresses it listens on over UDP; a port that was given as 0 is the real one here.
@@ -85,16 +104,18 @@ impl Server {
     /// # Panics
     /// Outside a tokio runtime with I/O and time, and with whatever a thread or task of the server has panicked with.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { udp, http, stopping: (stopped, stopping), repository, mut rng, config } = self;
+        let Self { udp, http, stopping: (stopped, stopping), mut rng, config, control } = self;
+        let Control { repository, rules, metrics } = control;
         let stopped = Arc::new(stopped);
-        let ids = ConnectionIds::new(now(), &mut RandCore(&mut rng));
-        let handler = Arc::new(Handler::new(ids, &config));
+        let ids = Arc::new(ConnectionIds::new(now(), &mut RandCore(&mut rng)));
         let mut tasks = JoinSet::new();
         for sockets in by_worker(udp) {
+            let handler = Arc::new(Handler::new(Arc::clone(&ids), rules.clone()));
+            metrics.udp(handler.counters());
             let answers = match &repository {
                 Repository::Sync(_) => Answers::AtOnce(repository.clone()),
                 Repository::Async(_) => {
-                    let later = |socket: &Arc<UdpSocket>| {
+                    let later = |(socket, _): &(Arc<UdpSocket>, Reach)| {
                         let (repository, handler) = (repository.clone(), Arc::clone(&handler));
                         Later::new(Handle::current(), repository, handler, Arc::clone(socket))
                     };
@@ -102,14 +123,15 @@ impl Server {
                 }
             };
             let rng = RandCore(StdRng::from_rng(&mut rng));
-            let worker = Worker { sockets, handler: Arc::clone(&handler), answers, rng };
+            let worker = Worker { sockets, handler, answers, rng };
             let stopped = Arc::clone(&stopped);
             tasks.spawn_blocking(move || worker.run(&stopped));
         }
         let (http_stopping, http_stopped) = watch::channel(());
-        let Config { retention, sweep_period, .. } = config;
+        let sweep_period = config.sweep_period;
         if !http.is_empty() {
-            let handler = Arc::new(HttpHandler::new(repository.clone(), &config));
+            let handler = Arc::new(HttpHandler::new(repository.clone(), rules.clone()));
+            metrics.http(handler.counters());
             tasks.spawn(async move { http::serve(http, handler, &config, now, http_stopped).await });
         }
 
@@ -118,7 +140,7 @@ impl Server {
         let ended = tokio::select! {
             () = stop => None,
             ended = tasks.join_next() => ended,
-            never = sweep_for_ever(repository, retention, sweep_period, now) => match never {},
+            never = sweep_for_ever(repository, rules, &metrics, sweep_period, now) => match never {},
         };
         drop((stopping, http_stopping));
         if let Some(Err(error)) = ended
@@ -136,11 +158,12 @@ impl Server {
 const LONGEST_STOP: Duration = Duration::from_millis(600);
 
 /// Each thread's sockets, from each address's.
-fn by_worker(udp: Vec<Vec<UdpSocket>>) -> Vec<Vec<Arc<UdpSocket>>> {
+fn by_worker(udp: Vec<Vec<UdpSocket>>) -> Vec<Vec<(Arc<UdpSocket>, Reach)>> {
     let mut workers: Vec<_> = (0..udp.first().map_or(0, Vec::len)).map(|_| Vec::new()).collect();
     for sockets in udp {
         for (worker, socket) in workers.iter_mut().zip(sockets) {
-            worker.push(Arc::new(socket));
+            let reach = socket.local_addr().map_or(Reach::Public, |address| Reach::of_listener(address.ip()));
+            worker.push((Arc::new(socket), reach));
         }
     }
     workers

@@ -6,6 +6,8 @@ use swarmkeep::{Budget, Retention, Swept, Timestamp, Unavailable, catalog::Repos
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
+use crate::{LiveRules, Metrics};
+
 /// The pause between two steps of a pass.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -15,7 +17,8 @@ const FEWEST_VISITS: u64 = 256;
 /// Sweeps the store once every `period`, for ever, in steps that spread over half of it.
 pub(crate) async fn sweep_for_ever(
     repository: Repository,
-    retention: Retention,
+    rules: LiveRules,
+    metrics: &Metrics,
     period: Duration,
     now: impl Fn() -> Timestamp,
 ) -> Infallible {
@@ -25,7 +28,8 @@ pub(crate) async fn sweep_for_ever(
     loop {
         sleep_until(next_pass).await;
         next_pass = Instant::now() + period;
-        match sweep_once(&repository, retention, period, &mut steps, &now).await {
+        let retention = rules.now().retention;
+        match sweep_once(&repository, retention, metrics, period, &mut steps, &now).await {
             Ok(Swept { visited, expired, swarms_removed, .. }) => {
                 debug!(visited, expired, swarms_removed, "swept")
             }
@@ -37,6 +41,7 @@ pub(crate) async fn sweep_for_ever(
 async fn sweep_once(
     repository: &Repository,
     retention: Retention,
+    metrics: &Metrics,
     period: Duration,
     steps: &mut tokio::time::Interval,
     now: impl Fn() -> Timestamp,
@@ -49,10 +54,13 @@ async fn sweep_once(
     let mut pass = Swept::default();
     while !pass.pass_complete {
         steps.tick().await;
-        pass += match repository {
+        let began = Instant::now();
+        let step = match repository {
             Repository::Sync(store) => store.sweep(now(), retention, budget),
             Repository::Async(store) => store.sweep(now(), retention, budget).await?,
         };
+        metrics.sweeps().step(&step, began.elapsed());
+        pass += step;
     }
     Ok(pass)
 }

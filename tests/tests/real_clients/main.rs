@@ -27,7 +27,7 @@ use swarmkeep::{
     HashKey, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
     catalog::{self, Repository},
 };
-use swarmkeep_tracker::{Config, Server};
+use swarmkeep_tracker::{Config, Rules, Server};
 use tap::Tap;
 
 macro_rules! real_clients {
@@ -175,7 +175,7 @@ impl Row {
     fn start_tracker(&self, repository: Repository) -> SocketAddr {
         let address = SocketAddr::new(self.tracker().ip(), 0);
         // A short interval, so that a client that has missed somebody asks again within this test.
-        let config = Config::new().interval_secs(2);
+        let config = Config::new().rules(Rules::new().interval_secs(2));
         let config = match self.protocol {
             Protocol::Udp => config.udp(address),
             Protocol::Http => config.http(address),

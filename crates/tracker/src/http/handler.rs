@@ -1,15 +1,13 @@
 //! From the path and the query of a request to the body of its answer, without a connection and without a clock.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Endpoint, Families, Family, PeerBuffer, Random, SwarmStats, Timestamp,
-    catalog::Repository,
+    Announce, AnnounceEvent, Families, Family, PeerBuffer, Random, SwarmStats, Timestamp, catalog::Repository,
 };
 use swarmkeep_tracker_protocol::{
-    Error as ProtocolError,
     http::{
-        AnnounceHead, AnnounceRequest, AnnounceResponseWriter, FailureResponse, RetryIn, ScrapeRequest,
+        AnnounceHead, AnnounceRequest, AnnounceResponseWriter, FailureResponse, ScrapeRequest,
         ScrapeResponseWriter,
     },
     udp::ScrapeStats,
@@ -17,15 +15,17 @@ use swarmkeep_tracker_protocol::{
 use tracing::debug;
 
 use crate::{
-    Config,
-    store::{self, NoAnswer},
+    Reach, Refusal,
+    metrics::{Counters, Kind, Reason},
+    rules::{LiveRules, Rules},
+    store,
 };
 
 /// Answers requests from a repository.
 ///
 /// Announces (BEP 3) are answered in the compact form (BEP 23) unless they ask for the long one, which goes without peer ids, since
 /// stores need not keep them. The peer that is stored is always the client at its own address, with the port that it names;
-/// `ip` counts if [`Config::http_ip_parameter`] says so. An address of the other family in `ipv4` or `ipv6` (BEP 7) is not stored,
+/// `ip` counts if [`Rules::http_ip_parameter`] says so. An address of the other family in `ipv4` or `ipv6` (BEP 7) is not stored,
 /// but who names one is answered with peers of both. `key` and `trackerid` are read and without effect: a peer is its endpoint here,
 /// so there is nobody to recognise. A paused client (BEP 21) is one that goes on.
 ///
@@ -35,10 +35,8 @@ use crate::{
 #[derive(Debug)]
 pub struct HttpHandler {
     repository: Repository,
-    interval_secs: u32,
-    default_want: usize,
-    most_want: usize,
-    ip_parameter: bool,
+    rules: LiveRules,
+    counters: Arc<Counters>,
 }
 
 /// What was asked for, and by whom.
@@ -50,20 +48,27 @@ pub struct HttpRequest<'a> {
     pub query: &'a [u8],
     /// Where the client is; `None` if a proxy that should know does not say, so that nothing can be announced.
     pub client: Option<IpAddr>,
+    /// From how far the socket is reached that it came to.
+    pub listener: Reach,
 }
 
 impl HttpHandler {
     /// The most torrents that one scrape may name: clients ask about 60 to 80 at once.
     pub const MOST_SCRAPED: usize = 100;
 
-    /// In how many minutes to try again when the store cannot be reached. Announces come every 30, so this is soon, and late enough for
-    /// a store to come back before all of its clients do.
-    const RETRY_IN: RetryIn = RetryIn::Minutes(5);
+    /// Answers from `repository`, as `rules` say.
+    pub fn new(repository: Repository, rules: LiveRules) -> Self {
+        Self { repository, rules, counters: Arc::default() }
+    }
 
-    /// Answers from `repository`, as `config` says.
-    pub fn new(repository: Repository, config: &Config) -> Self {
-        let &Config { interval_secs, default_want, most_want, http_ip_parameter: ip_parameter, .. } = config;
-        Self { repository, interval_secs, default_want, most_want, ip_parameter }
+    /// What it counts.
+    pub(crate) const fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// By what rules it answers.
+    pub(crate) const fn rules(&self) -> &LiveRules {
+        &self.rules
     }
 
     /// Answers `request` into `out`, whose contents it overwrites, and says from which byte on the body stands there; `None` if there is
@@ -80,14 +85,18 @@ impl HttpHandler {
         out.clear();
         let answered = match request.path {
             "/announce" => self.announce(request, now, rng, out).await,
-            "/scrape" => self.scrape(request.query, out).await,
-            _ => return None,
+            "/scrape" => self.scrape(request, out).await,
+            _ => {
+                self.counters.refused(Reason::NotFound);
+                return None;
+            }
         };
-        Some(answered.unwrap_or_else(|failure| {
-            debug!(client = ?request.client, %failure, "refused");
-            let retry_in = matches!(failure, Failure::Unavailable).then_some(Self::RETRY_IN);
+        Some(answered.unwrap_or_else(|refusal| {
+            debug!(client = ?request.client, %refusal, "refused");
+            self.counters.refused(refusal.reason());
             out.clear();
-            FailureResponse { reason: failure.to_string().as_bytes(), retry_in }.write(out);
+            FailureResponse { reason: refusal.to_string().as_bytes(), retry_in: refusal.retry_in() }
+                .write(out);
             0
         }))
     }
@@ -95,14 +104,18 @@ impl HttpHandler {
     /// Announces, with the store writing the peers into the answer itself.
     async fn announce(
         &self,
-        HttpRequest { query, client, .. }: HttpRequest<'_>,
+        HttpRequest { query, client, listener, .. }: HttpRequest<'_>,
         now: Timestamp,
         rng: &mut dyn Random,
         out: &mut Vec<u8>,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, Refusal> {
+        self.count(Kind::Announce, client);
         let request = AnnounceRequest::parse(query)?;
-        let client = client.ok_or(Failure::NoClient)?.to_canonical();
-        let announce = self.announce_of(&request, client)?;
+        let client = client.ok_or(Refusal::NoClient)?.to_canonical();
+        let (announce, min_interval) = {
+            let rules = self.rules.now();
+            (announce_of(&request, &rules, client, listener)?, rules.min_interval_secs)
+        };
         let room = |family| if announce.families.contains(family) { announce.want } else { 0 };
         let (room_v4, room_v6) = (room(Families::V4), room(Families::V6));
 
@@ -111,12 +124,14 @@ impl HttpHandler {
         let mut peers = PeerBuffer::new(v4, v6);
         let answered = store::announce(&self.repository, &announce, now, rng, &mut peers).await?;
         let (v4, v6) = (peers.v4.as_bytes().len(), peers.v6.as_bytes().len());
+        self.counters.changed(answered.changes);
         let SwarmStats { complete, incomplete, downloaded } = answered.stats;
         let head = AnnounceHead {
             complete,
             incomplete,
             downloaded: Some(downloaded),
-            interval: self.interval_secs,
+            interval: self.rules.interval(&self.rules.now(), rng),
+            min_interval,
             external_ip: Some(client),
             ..AnnounceHead::default()
         };
@@ -129,43 +144,20 @@ impl HttpHandler {
         Ok(out.len() - len)
     }
 
-    /// The announce that a request means.
-    fn announce_of(&self, request: &AnnounceRequest<'_>, client: IpAddr) -> Result<Announce, Failure> {
-        // Clients that do not know their address write zeroes.
-        let named = request.ip.filter(|ip| self.ip_parameter && !ip.is_unspecified());
-        let endpoint = Endpoint::new(named.unwrap_or(client), request.port).map_err(ProtocolError::from)?;
-        let mut families = match endpoint.family() {
-            Family::V4 => Families::V4,
-            Family::V6 => Families::V6,
-        };
-        families
-            .set(Families::V4, families.contains(Families::V4) || client.is_ipv4() || request.ipv4.is_some());
-        let listens_v6 = request.ipv6.is_some_and(|at| at.ip().to_canonical().is_ipv6());
-        families.set(Families::V6, families.contains(Families::V6) || client.is_ipv6() || listens_v6);
-        let want = match request.event {
-            // Nobody is selected, so no room is needed.
-            AnnounceEvent::Stopped => 0,
-            _ => request.want.map_or(self.default_want, |want| want as usize).min(self.most_want),
-        };
-        let announce = Announce::new(request.info_hash, endpoint)
-            .event(request.event)
-            .transferred(request.downloaded, request.uploaded)
-            .peer_id(request.peer_id)
-            .want(want)
-            .families(families);
-        // Who does not know what is left has not all of it.
-        Ok(announce.left(request.left.unwrap_or(u64::MAX)))
-    }
-
-    async fn scrape(&self, query: &[u8], out: &mut Vec<u8>) -> Result<usize, Failure> {
+    async fn scrape(
+        &self,
+        HttpRequest { query, client, .. }: HttpRequest<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Refusal> {
+        self.count(Kind::Scrape, client);
         let request = ScrapeRequest::parse(query)?;
         // One more than may be, to see that there are too many.
         let mut info_hashes: Vec<_> = request.info_hashes().take(Self::MOST_SCRAPED + 1).collect();
         if info_hashes.is_empty() {
-            return Err(Failure::FullScrape);
+            return Err(Refusal::FullScrape);
         }
         if info_hashes.len() > Self::MOST_SCRAPED {
-            return Err(Failure::TooManyTorrents);
+            return Err(Refusal::TooManyTorrents);
         }
         // They are the keys of a dictionary.
         info_hashes.sort_unstable();
@@ -180,27 +172,44 @@ impl HttpHandler {
         response.finish(None);
         Ok(0)
     }
-}
 
-/// The text of a `failure reason`.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Request(#[from] ProtocolError),
-    #[error("the proxy in front of the tracker does not say whose announce this is")]
-    NoClient,
-    #[error("there is no scrape of all torrents: name those it is about")]
-    FullScrape,
-    #[error("too many torrents: a scrape is about {} at most", HttpHandler::MOST_SCRAPED)]
-    TooManyTorrents,
-    #[error("the tracker's store is not available; try again later")]
-    Unavailable,
-}
-
-impl From<NoAnswer> for Failure {
-    fn from(NoAnswer: NoAnswer) -> Self {
-        Self::Unavailable
+    fn count(&self, kind: Kind, client: Option<IpAddr>) {
+        if let Some(ip) = client {
+            self.counters.request(kind, if ip.to_canonical().is_ipv4() { Family::V4 } else { Family::V6 });
+        }
     }
+}
+
+/// The announce that a request means.
+fn announce_of(
+    request: &AnnounceRequest<'_>,
+    rules: &Rules,
+    client: IpAddr,
+    listener: Reach,
+) -> Result<Announce, Refusal> {
+    // Clients that do not know their address write zeroes.
+    let named = request.ip.filter(|ip| rules.http_ip_parameter && !ip.is_unspecified());
+    let endpoint = rules.endpoint(named.unwrap_or(client), request.port, listener)?;
+    let mut families = match endpoint.family() {
+        Family::V4 => Families::V4,
+        Family::V6 => Families::V6,
+    };
+    families.set(Families::V4, families.contains(Families::V4) || client.is_ipv4() || request.ipv4.is_some());
+    let listens_v6 = request.ipv6.is_some_and(|at| at.ip().to_canonical().is_ipv6());
+    families.set(Families::V6, families.contains(Families::V6) || client.is_ipv6() || listens_v6);
+    let want = match request.event {
+        // Nobody is selected, so no room is needed.
+        AnnounceEvent::Stopped => 0,
+        _ => rules.want(request.want),
+    };
+    let announce = Announce::new(request.info_hash, endpoint)
+        .event(request.event)
+        .transferred(request.downloaded, request.uploaded)
+        .peer_id(request.peer_id)
+        .want(want)
+        .families(families);
+    // Who does not know what is left has not all of it.
+    Ok(announce.left(request.left.unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]
@@ -208,7 +217,7 @@ mod tests {
     use std::{net::Ipv4Addr, sync::Arc};
 
     use swarmkeep::{HashKey, InfoHash, PeerId, RepositoryConfig, SplitMix64, catalog};
-    use swarmkeep_tracker_protocol::http::{AnnounceResponse, ScrapeResponse};
+    use swarmkeep_tracker_protocol::http::{AnnounceResponse, RetryIn, ScrapeResponse};
 
     use super::*;
     use crate::out_of_reach::OutOfReach;
@@ -233,23 +242,23 @@ mod tests {
     }
 
     impl Tracker {
-        fn of(repository: Repository, config: &Config) -> Self {
-            Self { handler: HttpHandler::new(repository, config), rng: SplitMix64::new(1) }
+        fn of(repository: Repository, rules: Rules) -> Self {
+            Self { handler: HttpHandler::new(repository, LiveRules::new(rules)), rng: SplitMix64::new(1) }
         }
 
         fn named(name: &str) -> Self {
-            Self::with(name, &Config::new().interval_secs(1234))
+            Self::with(name, Rules::new().interval_secs(1234).jitter_percent(0))
         }
 
-        fn with(name: &str, config: &Config) -> Self {
+        fn with(name: &str, rules: Rules) -> Self {
             let store = RepositoryConfig::new(HashKey::from_bytes([9; 16]));
-            Self::of(catalog::find(name).expect("in the catalog").build(&store).unwrap(), config)
+            Self::of(catalog::find(name).expect("in the catalog").build(&store).unwrap(), rules)
         }
 
         #[tokio::main(flavor = "current_thread")]
         async fn get(&mut self, path: &str, query: &[u8], client: Option<IpAddr>) -> Option<Vec<u8>> {
             let mut out = b"what was there before".to_vec();
-            let request = HttpRequest { path, query, client };
+            let request = HttpRequest { path, query, client, listener: Reach::Private };
             let start = self.handler.answer(request, NOW, &mut self.rng, &mut out).await?;
             Some(out.split_off(start))
         }
@@ -373,8 +382,8 @@ mod tests {
 
     #[test]
     fn a_claimed_address_counts_where_it_is_configured() {
-        let config = Config::new().interval_secs(1234).http_ip_parameter(true);
-        let mut tracker = Tracker::with("packed", &config);
+        let config = Rules::new().interval_secs(1234).jitter_percent(0).http_ip_parameter(true);
+        let mut tracker = Tracker::with("packed", config);
         tracker.announce("192.0.2.1", &AnnounceRequest { ip: "198.51.100.1".parse().ok(), ..at_port(1) });
         assert_eq!(tracker.peers("192.0.2.2", &at_port(2)), ["198.51.100.1:1"]);
         tracker.announce("192.0.2.3", &AnnounceRequest { ip: "0.0.0.0".parse().ok(), ..at_port(3) });
@@ -530,7 +539,7 @@ mod tests {
 
     #[test]
     fn a_store_out_of_reach_is_a_reason_to_come_back() {
-        let mut tracker = Tracker::of(Repository::Async(Arc::new(OutOfReach)), &Config::new());
+        let mut tracker = Tracker::of(Repository::Async(Arc::new(OutOfReach)), Rules::new());
         let mut query = Vec::new();
         at_port(1).write(&mut query);
         let query = String::from_utf8(query).unwrap();

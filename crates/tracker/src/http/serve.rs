@@ -18,7 +18,6 @@ use hyper::{
     service::{Service, service_fn},
 };
 use hyper_util::rt::TokioIo;
-use ipnet::IpNet;
 use rand::Rng;
 use socket2::{Domain, Socket, Type};
 use swarmkeep::{Random, Timestamp};
@@ -35,7 +34,7 @@ use super::{
     client::{client_of, is_proxy},
     connections::{Connections, Place},
 };
-use crate::{Config, store::Seldom};
+use crate::{Config, Reach, store::Seldom};
 
 /// Answers requests on the connections that come to `listeners`, as `config` says, until `stopped` changes or its sender is gone. Then
 /// answers what has been received by then, and takes half a second at most for it.
@@ -47,12 +46,7 @@ pub(crate) async fn serve(
     mut stopped: watch::Receiver<()>,
 ) {
     let connections = Connections::new(config.http_connections, config.http_connections_an_address);
-    let shared = Arc::new(Shared {
-        handler,
-        connections: Arc::new(connections),
-        proxies: config.http_proxies.clone(),
-        now,
-    });
+    let shared = Arc::new(Shared { handler, connections: Arc::new(connections), now });
     let mut accepting: JoinSet<_> = listeners
         .into_iter()
         .map(|listener| TcpListener::from_std(listener).expect("`listen` makes sockets that tokio takes"))
@@ -119,16 +113,16 @@ fn look_every(patience: Duration) -> Duration {
 struct Shared {
     handler: Arc<HttpHandler>,
     connections: Arc<Connections>,
-    proxies: Vec<IpNet>,
     now: fn() -> Timestamp,
 }
 
 /// Takes connections from one listener.
 async fn accept(shared: Arc<Shared>, listener: TcpListener, mut stopped: watch::Receiver<()>) {
+    let reach = listener.local_addr().map_or(Reach::Public, |address| Reach::of_listener(address.ip()));
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => shared.admit(accepted.map(|(stream, from)| (stream, from.ip())), &mut tasks).await,
+            accepted = listener.accept() => shared.admit(accepted, reach, &mut tasks).await,
             Some(ended) = tasks.join_next() => note_panic(ended),
             _ = stopped.changed() => break,
         }
@@ -138,7 +132,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mut stopped: watch::
     while Instant::now() < enough
         && let Ok(accepted) = timeout(QUIET, listener.accept()).await
     {
-        shared.admit(accepted.map(|(stream, from)| (stream, from.ip())), &mut tasks).await;
+        shared.admit(accepted, reach, &mut tasks).await;
     }
     drop(listener);
     while let Some(ended) = tasks.join_next().await {
@@ -154,7 +148,12 @@ fn note_panic(ended: Result<(), JoinError>) {
 }
 
 impl Shared {
-    async fn admit(self: &Arc<Self>, accepted: io::Result<(TcpStream, IpAddr)>, tasks: &mut JoinSet<()>) {
+    async fn admit(
+        self: &Arc<Self>,
+        accepted: io::Result<(TcpStream, SocketAddr)>,
+        listener: Reach,
+        tasks: &mut JoinSet<()>,
+    ) {
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -170,17 +169,18 @@ impl Shared {
                 return;
             }
         };
-        let from = from.to_canonical();
-        let Some(place) = self.connections.place(from, is_proxy(from, &self.proxies)).await else {
+        let from = from.ip().to_canonical();
+        let is_proxy = is_proxy(from, &self.handler.rules().now().http_proxies);
+        let Some(place) = self.connections.place(from, is_proxy).await else {
             debug!(%from, "too many connections from there");
             // With a reset, so that the system need not remember the connection either.
             let _ = stream.set_zero_linger();
             return;
         };
-        tasks.spawn(Arc::clone(self).connection(stream, from, place));
+        tasks.spawn(Arc::clone(self).connection(stream, from, listener, place));
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, from: IpAddr, place: Place) {
+    async fn connection(self: Arc<Self>, stream: TcpStream, from: IpAddr, listener: Reach, place: Place) {
         // The answers to several requests must not wait for each other's acknowledgements.
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%from, %error, "a connection that was gone at once");
@@ -191,7 +191,7 @@ impl Shared {
             place.asked();
             let (shared, place) = (Arc::clone(&self), Arc::clone(&place));
             async move {
-                let response = shared.respond(request, from).await;
+                let response = shared.respond(request, from, listener).await;
                 place.answered();
                 Ok::<_, Infallible>(response)
             }
@@ -221,18 +221,22 @@ impl Shared {
         }
     }
 
-    async fn respond(&self, request: Request<Incoming>, from: IpAddr) -> Response<Body> {
+    async fn respond(&self, request: Request<Incoming>, from: IpAddr, listener: Reach) -> Response<Body> {
+        let began = Instant::now();
         let close = !request.body().is_end_stream();
         let mut response = if matches!(*request.method(), Method::GET | Method::HEAD) {
             let uri = request.uri();
-            let asked = HttpRequest {
-                path: uri.path(),
-                query: uri.query().unwrap_or_default().as_bytes(),
-                client: client_of(from, request.headers(), &self.proxies),
-            };
+            let query = uri.query().unwrap_or_default().as_bytes();
+            let client = client_of(from, request.headers(), &self.handler.rules().now().http_proxies);
+            let asked = HttpRequest { path: uri.path(), query, client, listener };
+            let counters = self.handler.counters();
+            counters.received((asked.path.len() + query.len()) as u64);
             let mut out = Vec::new();
             match self.handler.answer(asked, (self.now)(), &mut ThreadRandom, &mut out).await {
-                Some(start) => Response::new(Body::new(out, start)),
+                Some(start) => {
+                    counters.answered(1, (out.len() - start) as u64, began.elapsed());
+                    Response::new(Body::new(out, start))
+                }
                 None => plain(StatusCode::NOT_FOUND, "there is nothing here but /announce and /scrape\n"),
             }
         } else {

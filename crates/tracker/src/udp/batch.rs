@@ -3,6 +3,7 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
+    time::Instant,
 };
 
 use arrayvec::ArrayVec;
@@ -24,6 +25,8 @@ pub struct Batch {
     pub(super) packets: Box<[PacketBuffer; Batch::MOST]>,
     pub(super) answers: Box<[AnswerBuffer; Batch::MOST]>,
     pub(super) exchanges: ArrayVec<Exchange, { Batch::MOST }>,
+    /// When the first of them was received.
+    pub(super) since: Instant,
 }
 
 pub(super) type PacketBuffer = [u8; Batch::LONGEST_REQUEST];
@@ -67,7 +70,7 @@ impl Batch {
 
     /// A batch of no requests.
     pub fn new() -> Self {
-        Self { packets: zeroed(), answers: zeroed(), exchanges: ArrayVec::new() }
+        Self { packets: zeroed(), answers: zeroed(), exchanges: ArrayVec::new(), since: Instant::now() }
     }
 
     /// Adds a request. It is cut at [`LONGEST_REQUEST`](Self::LONGEST_REQUEST).

@@ -1,11 +1,11 @@
 //! From the bytes of requests to those of their answers, without a socket and without a clock.
 
-use std::net::SocketAddr;
+use std::{fmt::Write as _, net::SocketAddr, sync::Arc};
 
-use arrayvec::ArrayVec;
+use arrayvec::{ArrayString, ArrayVec};
 use swarmkeep::{
-    Announce, Announced, Endpoint, Family, PeerBuffer, Random, Request as StoreRequest, SwarmStats,
-    Timestamp, catalog::Repository,
+    Announce, Announced, Family, PeerBuffer, Random, Request as StoreRequest, SwarmStats, Timestamp,
+    catalog::Repository,
 };
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
@@ -21,16 +21,12 @@ use super::{
     batch::{Exchange, State},
 };
 use crate::{
-    Config,
-    store::{self, NoAnswer},
+    Reach, Refusal,
+    metrics::{Counters, Kind, Reason},
+    rules::{LiveRules, Rules},
+    store,
 };
 
-/// What someone is told whose connection id is stale or forged. Anyone can write any source address on a packet, so this
-/// must not be longer than the shortest request that it can answer.
-const NOT_CONNECTED: &str = "invalid connection id";
-const UNAVAILABLE: &str = "the tracker's store is not available; try again later";
-const OVERLOADED: &str = "the tracker is overloaded; try again later";
-const _: () = assert!(ErrorResponse::len_with(NOT_CONNECTED.len()) <= ScrapeRequest::LEAST);
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 
 /// Answers batches of requests, in two steps: [`admit`](Self::admit) answers what needs no store, [`finish`](Self::finish) the rest.
@@ -39,27 +35,32 @@ const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 /// BEP 15 (too short, of an unknown action) get no answer at all.
 #[derive(Debug)]
 pub struct Handler {
-    connection_ids: ConnectionIds,
-    interval_secs: u32,
-    default_want: usize,
-    most_want: usize,
+    connection_ids: Arc<ConnectionIds>,
+    rules: LiveRules,
+    counters: Arc<Counters>,
 }
 
 impl Handler {
-    /// Answers as `config` says, those who show good connection ids.
-    pub fn new(connection_ids: ConnectionIds, config: &Config) -> Self {
-        let &Config { interval_secs, default_want, most_want, .. } = config;
-        Self { connection_ids, interval_secs, default_want, most_want }
+    /// Answers as `rules` say, those who show good connection ids.
+    pub fn new(connection_ids: Arc<ConnectionIds>, rules: LiveRules) -> Self {
+        Self { connection_ids, rules, counters: Arc::default() }
     }
 
-    /// Looks at every request of `batch`, answers those that need no store, and says whether there are others.
-    pub fn admit(&self, batch: &mut Batch, now: Timestamp, rng: &mut dyn Random) -> bool {
-        let ids = self.connection_ids.at(now, rng);
-        let Batch { packets, answers, exchanges } = batch;
-        let mut wait = false;
+    /// What it counts.
+    pub(crate) const fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Looks at every request of `batch`, which came to a socket of this reach, answers those that need no store, and says whether
+    /// there are others.
+    pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp, rng: &mut dyn Random) -> bool {
+        let desk = Desk { ids: self.connection_ids.at(now, rng), rules: &self.rules.now(), listener };
+        let Batch { packets, answers, exchanges, .. } = batch;
+        let (mut wait, mut bytes) = (false, 0);
         for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
             let Exchange { source, received, ref mut state } = *exchange;
-            *state = match self.understand(&ids, &packet[..received], source) {
+            bytes += received as u64;
+            *state = match self.understand(&desk, &packet[..received], source) {
                 Understood::Connect(response) => {
                     let answer = answer.first_chunk_mut().expect("a connect response fits");
                     response.write(answer);
@@ -67,14 +68,18 @@ impl Handler {
                 }
                 Understood::Announce(transaction_id, announce) => State::Announce(transaction_id, announce),
                 Understood::Scrape(transaction_id) => State::Scrape(transaction_id),
-                Understood::Refused(transaction_id, reason) => {
-                    debug!(%source, %reason, "refused");
-                    reason.write(transaction_id, answer)
+                Understood::Refused(transaction_id, refusal) => {
+                    debug!(%source, %refusal, "refused");
+                    self.refuse(refusal, transaction_id, answer)
                 }
-                Understood::Nothing => State::Ignored,
+                Understood::Nothing => {
+                    self.counters.refused(Reason::Malformed);
+                    State::Ignored
+                }
             };
             wait |= state.waits();
         }
+        self.counters.received(bytes);
         wait
     }
 
@@ -96,27 +101,31 @@ impl Handler {
     pub fn turn_away(&self, batch: &mut Batch) {
         for (exchange, answer) in batch.exchanges.iter_mut().zip(batch.answers.iter_mut()) {
             if let State::Announce(transaction_id, _) | State::Scrape(transaction_id) = exchange.state {
-                exchange.state = Reason::Overloaded.write(transaction_id, answer);
+                exchange.state = self.refuse(Refusal::Overloaded, transaction_id, answer);
             }
         }
     }
 
     /// What `packet` asks for, once its source has shown that it receives there; otherwise what to refuse it with, if
     /// anything.
-    fn understand(&self, ids: &IdsAt, packet: &[u8], source: SocketAddr) -> Understood {
+    fn understand(&self, desk: &Desk<'_>, packet: &[u8], source: SocketAddr) -> Understood {
+        let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
         let (connection_id, transaction_id, understood) = match Request::parse(packet) {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
-                let connection_id = ids.issue(source.ip());
+                self.counters.request(Kind::Connect, family);
+                let connection_id = desk.ids.issue(source.ip());
                 return Understood::Connect(ConnectResponse { transaction_id, connection_id });
             }
             Ok(Request::Announce(request)) => {
-                let understood = match self.announce_of(&request, source) {
+                self.counters.request(Kind::Announce, family);
+                let understood = match desk.announce_of(&request, source) {
                     Ok(announce) => Understood::Announce(request.transaction_id, announce),
-                    Err(error) => Understood::Refused(request.transaction_id, error.into()),
+                    Err(refusal) => Understood::Refused(request.transaction_id, refusal),
                 };
                 (request.connection_id, request.transaction_id, understood)
             }
             Ok(Request::Scrape(request)) => {
+                self.counters.request(Kind::Scrape, family);
                 (request.connection_id, request.transaction_id, Understood::Scrape(request.transaction_id))
             }
             Err(error) => match (error, Header::parse(packet)) {
@@ -129,31 +138,25 @@ impl Handler {
                 }
             },
         };
-        if ids.recognise(connection_id, source.ip()) {
+        if desk.ids.recognise(connection_id, source.ip()) {
             understood
         } else {
-            Understood::Refused(transaction_id, Reason::NotConnected)
+            Understood::Refused(transaction_id, Refusal::NotConnected)
         }
     }
 
-    /// The announce that a request means: its peer is at the address that the packet came from, whatever it claims.
-    fn announce_of(
-        &self,
-        request: &AnnounceRequest<'_>,
-        source: SocketAddr,
-    ) -> Result<Announce, swarmkeep::bittorrent::Error> {
-        let want = request.want.map_or(self.default_want, |want| want as usize).min(self.most_want);
-        Ok(Announce::new(request.info_hash, Endpoint::new(source.ip(), request.port)?)
-            .event(request.event)
-            .left(request.left)
-            .transferred(request.downloaded, request.uploaded)
-            .peer_id(request.peer_id)
-            .want(want))
+    /// Writes why there is no other answer. Takes no allocation: floods provoke it.
+    fn refuse(&self, refusal: Refusal, transaction_id: TransactionId, out: &mut AnswerBuffer) -> State {
+        self.counters.refused(refusal.reason());
+        let mut text = ArrayString::<256>::new();
+        // What does not fit is left out.
+        let _ = write!(text, "{refusal}");
+        State::Answered(ErrorResponse { transaction_id, message: text.as_bytes() }.write(out))
     }
 
     /// Answers what waits for counts.
     pub(super) async fn scrape(&self, repository: &Repository, batch: &mut Batch) {
-        let Batch { packets, answers, exchanges } = batch;
+        let Batch { packets, answers, exchanges, .. } = batch;
         for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
             if let State::Scrape(transaction_id) = exchange.state
                 && let Ok(Request::Scrape(request)) = Request::parse(&packet[..exchange.received])
@@ -165,7 +168,7 @@ impl Handler {
                     };
                 exchange.state = match store::scrape(repository, request.info_hashes(), counts).await {
                     Ok(()) => State::Answered(response.finish()),
-                    Err(NoAnswer) => Reason::Unavailable.write(transaction_id, answer),
+                    Err(no_answer) => self.refuse(no_answer.into(), transaction_id, answer),
                 };
             }
         }
@@ -199,23 +202,46 @@ impl Handler {
         }
         store::announce_batch(repository, &mut requests, now, rng).await;
         let written = requests.into_iter().map(|StoreRequest { answer, peers, .. }| {
-            answer
-                .map(|Announced { stats, .. }| (stats, peers.v4.as_bytes().len() + peers.v6.as_bytes().len()))
+            answer.map(|Announced { stats, changes, .. }| {
+                self.counters.changed(changes);
+                (stats, peers.v4.as_bytes().len() + peers.v6.as_bytes().len())
+            })
         });
         let written: ArrayVec<_, { Batch::MOST }> = written.collect();
+        let rules = self.rules.now();
         for (place, written) in places.into_iter().zip(written) {
             let (Exchange { state, .. }, answer) = (&mut exchanges[place], &mut answers[place]);
             let &mut State::Announce(transaction_id, _) = state else { unreachable!("noted as one above") };
             *state = match written {
                 Some((SwarmStats { complete: seeders, incomplete: leechers, .. }, peers)) => {
                     let header = answer.first_chunk_mut().expect("an answer is longer than its header");
-                    let interval = self.interval_secs;
+                    let interval = self.rules.interval(&rules, rng);
                     AnnounceResponseHeader { transaction_id, interval, leechers, seeders }.write(header);
                     State::Answered(header.len() + peers)
                 }
-                None => Reason::Unavailable.write(transaction_id, answer),
+                None => self.refuse(Refusal::Unavailable, transaction_id, answer),
             };
         }
+    }
+}
+
+/// What is the same for all requests of a batch.
+struct Desk<'a> {
+    ids: IdsAt,
+    rules: &'a Rules,
+    listener: Reach,
+}
+
+impl Desk<'_> {
+    /// The announce that a request means: its peer is at the address that the packet came from, whatever it claims.
+    fn announce_of(&self, request: &AnnounceRequest<'_>, source: SocketAddr) -> Result<Announce, Refusal> {
+        let endpoint = self.rules.endpoint(source.ip(), request.port, self.listener)?;
+        Ok(Announce::new(request.info_hash, endpoint)
+            .event(request.event)
+            .left(request.left)
+            .transferred(request.downloaded, request.uploaded)
+            .peer_id(request.peer_id)
+            .want(self.rules.want(request.want)))
     }
 }
 
@@ -224,50 +250,20 @@ enum Understood {
     Connect(ConnectResponse),
     Announce(TransactionId, Announce),
     Scrape(TransactionId),
-    Refused(TransactionId, Reason),
+    Refused(TransactionId, Refusal),
     Nothing,
-}
-
-/// The text of an error response. Only the first goes to sources that have not shown a good connection id.
-#[derive(Debug, thiserror::Error)]
-enum Reason {
-    #[error("{NOT_CONNECTED}")]
-    NotConnected,
-    #[error(transparent)]
-    Field(#[from] swarmkeep::bittorrent::Error),
-    #[error("{UNAVAILABLE}")]
-    Unavailable,
-    #[error("{OVERLOADED}")]
-    Overloaded,
-}
-
-impl Reason {
-    fn write(self, transaction_id: TransactionId, out: &mut AnswerBuffer) -> State {
-        let text;
-        let message = match self {
-            // What floods provoke takes no allocation.
-            Self::NotConnected => NOT_CONNECTED,
-            Self::Unavailable => UNAVAILABLE,
-            Self::Overloaded => OVERLOADED,
-            Self::Field(error) => {
-                text = error.to_string();
-                &text
-            }
-        };
-        State::Answered(ErrorResponse { transaction_id, message: message.as_bytes() }.write(out))
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{net::IpAddr, net::Ipv4Addr, sync::Arc};
+    use std::net::{IpAddr, Ipv4Addr};
 
-    use swarmkeep::{AnnounceEvent, InfoHash, catalog};
+    use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, catalog};
     use swarmkeep::{HashKey, PeerId, RepositoryConfig, SplitMix64};
     use swarmkeep_tracker_protocol::udp::{AnnounceResponse, ConnectRequest, ConnectionId, Response};
 
     use super::*;
-    use crate::out_of_reach::OutOfReach;
+    use crate::{metrics::Metrics, out_of_reach::OutOfReach};
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const TRANSACTION: TransactionId = TransactionId(0xdead_beef);
@@ -285,14 +281,22 @@ mod tests {
     impl Tracker {
         fn over(repository: Repository) -> Self {
             let mut rng = SplitMix64::new(1);
-            let ids = ConnectionIds::new(NOW, &mut rng);
-            let handler = Handler::new(ids, &Config::new().interval_secs(1234));
+            let ids = Arc::new(ConnectionIds::new(NOW, &mut rng));
+            let rules = LiveRules::new(Rules::new().interval_secs(1234).jitter_percent(0));
+            let handler = Handler::new(ids, rules);
             Self { handler, repository, now: NOW, rng, batch: Batch::new() }
         }
 
         fn named(name: &str) -> Self {
             let config = RepositoryConfig::new(HashKey::from_bytes([9; 16]));
             Self::over(catalog::find(name).expect("in the catalog").build(&config).unwrap())
+        }
+
+        /// How many of them were refused for which reason.
+        fn refused(&self, reason: Reason) -> u64 {
+            let metrics = Metrics::default();
+            metrics.udp(self.handler.counters());
+            metrics.counts().udp.refused(reason)
         }
 
         /// What comes back for `packet`.
@@ -306,7 +310,7 @@ mod tests {
             let Self { handler, repository, now, rng, batch } = self;
             batch.clear();
             packets.iter().for_each(|&(packet, source)| batch.push(packet, source));
-            if handler.admit(batch, *now, rng) {
+            if handler.admit(batch, Reach::Private, *now, rng) {
                 handler.finish(repository, batch, *now, rng).await;
             }
             let answers: Vec<_> = batch.answers().map(|(answer, source)| (answer.to_vec(), source)).collect();
@@ -602,7 +606,7 @@ mod tests {
         let id = tracker.connect(source);
         tracker.batch.clear();
         tracker.batch.push(&bytes_of(request(id)), source);
-        assert!(tracker.handler.admit(&mut tracker.batch, NOW, &mut tracker.rng));
+        assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW, &mut tracker.rng));
         tracker.handler.turn_away(&mut tracker.batch);
         let (answer, _) = tracker.batch.answers().next().expect("an answer");
         let Ok(Response::Error(error)) = Response::parse(answer, Family::V4) else { panic!("{answer:?}") };

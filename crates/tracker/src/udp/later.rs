@@ -103,6 +103,9 @@ impl Waiting {
                 let next = self.spare.pop().unwrap_or_default();
                 self.full.push_back(mem::replace(&mut self.open, next));
             }
+            if self.open.exchanges.is_empty() {
+                self.open.since = batch.since;
+            }
             self.open.push(&packet[..exchange.received], exchange.source);
             let state = mem::replace(&mut exchange.state, State::Ignored);
             self.open.exchanges.last_mut().expect("just pushed").state = state;
@@ -130,11 +133,11 @@ impl Task {
         while let Some(mut batch) = self.next() {
             let Queue { socket, repository, handler, .. } = &*self.queue;
             handler.announce(repository, &mut batch, now(), &mut rng).await;
-            send(socket, &batch);
+            send(socket, &batch, handler.counters());
             // Scrapes come last: one asks as much of a store as many announces.
             batch.forget_answered();
             handler.scrape(repository, &mut batch).await;
-            send(socket, &batch);
+            send(socket, &batch, handler.counters());
             batch.clear();
             self.queue.waiting().spare.push(batch);
         }

@@ -6,6 +6,7 @@ use std::{
     num::NonZero,
     os::fd::AsRawFd,
     slice,
+    time::Instant,
 };
 
 use arrayvec::ArrayVec;
@@ -15,6 +16,7 @@ use socket2::{Domain, Socket, Type};
 use tracing::debug;
 
 use super::Batch;
+use crate::metrics::Counters;
 
 /// What a socket's buffers may hold, where the system lets it: some milliseconds of a million requests a second.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -59,12 +61,13 @@ impl Receiver {
 
     /// Replaces what is in `batch` by what is there to be received, [`Batch::MOST`] datagrams at most.
     pub(super) fn receive(&mut self, socket: &UdpSocket, batch: &mut Batch) -> io::Result<()> {
-        let Batch { packets, exchanges, .. } = batch;
+        let Batch { packets, exchanges, since, .. } = batch;
         let mut buffers = packets.each_mut().map(|packet| [IoSliceMut::new(packet)]);
         let messages = recvmmsg(socket.as_raw_fd(), &mut self.0, &mut buffers, MsgFlags::MSG_DONTWAIT, None)?;
         let received: ArrayVec<_, { Batch::MOST }> =
             messages.map(|message| (message.bytes, message.address)).collect();
         exchanges.clear();
+        *since = Instant::now();
         for (len, address) in received {
             let source = address.as_ref().and_then(address_of);
             batch.received(len, source.expect("datagrams come from somewhere, over IPv4 or IPv6"));
@@ -74,9 +77,14 @@ impl Receiver {
 }
 
 /// Sends the answers of `batch`. What the system does not take at once is lost, as datagrams may be: it would hold up all others.
-pub(super) fn send(socket: &UdpSocket, batch: &Batch) {
+pub(super) fn send(socket: &UdpSocket, batch: &Batch, counters: &Counters) {
+    let (mut count, mut bytes) = (0, 0);
     let answers = batch
         .answers()
+        .inspect(|(answer, _)| {
+            count += 1;
+            bytes += answer.len() as u64;
+        })
         .map(|(answer, to)| (IoSlice::new(answer), SocketAddrAny::from(to), SendAncillaryBuffer::default()));
     let mut answers: ArrayVec<_, { Batch::MOST }> = answers.collect();
     let messages = answers
@@ -91,6 +99,9 @@ pub(super) fn send(socket: &UdpSocket, batch: &Batch) {
             1
         });
         rest = &mut rest[done..];
+    }
+    if count > 0 {
+        counters.answered(count, bytes, batch.since.elapsed());
     }
 }
 

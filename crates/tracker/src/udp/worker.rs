@@ -12,7 +12,7 @@ use std::{
 
 use rand::rngs::StdRng;
 use rustix::{
-    event::{PollFd, PollFlags, poll},
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
 use swarmkeep::{RandCore, catalog::Repository};
@@ -23,7 +23,7 @@ use super::{
     later::Later,
     socket::{Receiver, send},
 };
-use crate::{clock::now, store::Seldom};
+use crate::{Reach, clock::now, store::Seldom};
 
 /// How often sockets that never run dry are looked at before the thread asks again which others have something, and whether
 /// to stop.
@@ -32,13 +32,16 @@ const ROUNDS: usize = 16;
 /// For how long, when told to stop, it goes on answering what has been received: there may be no end to it.
 const LONGEST_DRAIN: Duration = Duration::from_millis(250);
 
+/// How long to wait for requests before showing that the thread is alive.
+const LONGEST_POLL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
 /// How long to wait after the system has refused something, so that a lasting error does not take a core.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
 
 /// One thread's sockets and what it takes to answer the requests that come to them.
 pub(crate) struct Worker {
-    /// One for each address that the tracker listens at.
-    pub(crate) sockets: Vec<Arc<UdpSocket>>,
+    /// One for each address that the tracker listens at, and from how far it is reached.
+    pub(crate) sockets: Vec<(Arc<UdpSocket>, Reach)>,
     pub(crate) handler: Arc<Handler>,
     pub(crate) answers: Answers,
     pub(crate) rng: RandCore<StdRng>,
@@ -60,10 +63,11 @@ impl Worker {
         let mut receivers: Vec<_> = sockets.iter().map(|_| Receiver::new()).collect();
         let mut ready = vec![false; sockets.len()];
         let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
-        polled.extend(sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
+        polled.extend(sockets.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
         let mut stopping = false;
         while !stopping {
-            match poll(&mut polled, None) {
+            desk.handler.counters().beat(now().as_secs());
+            match poll(&mut polled, Some(&LONGEST_POLL)) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(error) => {
@@ -81,7 +85,8 @@ impl Worker {
             while ready.contains(&true) && enough.map_or(rounds < ROUNDS, |enough| Instant::now() < enough) {
                 rounds += 1;
                 for (n, (receiver, ready)) in receivers.iter_mut().zip(&mut ready).enumerate() {
-                    *ready = *ready && desk.exchange(n, &sockets[n], receiver);
+                    let (socket, reach) = &sockets[n];
+                    *ready = *ready && desk.exchange(n, socket, *reach, receiver);
                 }
             }
         }
@@ -102,7 +107,7 @@ struct Desk {
 
 impl Desk {
     /// Receives one batch from the nth socket and answers it; says whether there may be more.
-    fn exchange(&mut self, nth: usize, socket: &UdpSocket, receiver: &mut Receiver) -> bool {
+    fn exchange(&mut self, nth: usize, socket: &UdpSocket, reach: Reach, receiver: &mut Receiver) -> bool {
         let Self { handler, answers, rng, batch } = self;
         if let Err(error) = receiver.receive(socket, batch) {
             if error.kind() != io::ErrorKind::WouldBlock {
@@ -116,7 +121,7 @@ impl Desk {
         }
         let more = batch.is_full();
         let now = now();
-        if handler.admit(batch, now, rng) {
+        if handler.admit(batch, reach, now, rng) {
             match answers {
                 Answers::AtOnce(repository) => {
                     let finished = pin!(handler.finish(repository, batch, now, rng));
@@ -127,7 +132,7 @@ impl Desk {
                 Answers::Later(later) => later[nth].take(batch, rng),
             }
         }
-        send(socket, batch);
+        send(socket, batch, handler.counters());
         more
     }
 }

@@ -1,0 +1,140 @@
+//! Which addresses peers may have: not every address that a request comes from is one that other peers can reach.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// From how far an address is reached, nearest first. What listens on one reaches, and takes peers from, all that are no farther.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// The same machine.
+    Loopback,
+    /// One network: private (RFC 1918), shared (RFC 6598), link-local and unique local (RFC 4193) addresses.
+    Private,
+    /// Everywhere.
+    Public,
+}
+
+impl Reach {
+    /// From how far `ip` is reached as the address of a peer; `None` if nobody can be there: unspecified, multicast, broadcast and
+    /// reserved addresses.
+    pub fn of_peer(ip: IpAddr) -> Option<Self> {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => {
+                let [a, b, ..] = ip.octets();
+                match a {
+                    0 | 224.. => None,
+                    127 => Some(Self::Loopback),
+                    100 if b & 0xc0 == 64 => Some(Self::Private),
+                    _ if ip.is_private() || ip.is_link_local() => Some(Self::Private),
+                    _ => Some(Self::Public),
+                }
+            }
+            IpAddr::V6(ip) if ip.is_unspecified() || ip.is_multicast() => None,
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => Some(Self::Loopback),
+            IpAddr::V6(ip) if ip.is_unique_local() || ip.is_unicast_link_local() => Some(Self::Private),
+            IpAddr::V6(_) => Some(Self::Public),
+        }
+    }
+
+    /// From how far a socket is reached that is bound to `ip`. One for all interfaces counts as public.
+    pub fn of_listener(ip: IpAddr) -> Self {
+        Self::of_peer(ip).unwrap_or(Self::Public)
+    }
+}
+
+/// What becomes of peers at addresses that the peers of a public tracker cannot reach: loopback and private ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LocalPeers {
+    /// Those are taken that can reach, from where they are, what the tracker listens on: loopback peers by a socket bound to a loopback
+    /// address, private and loopback ones by a socket bound to a private address. Others are refused.
+    #[default]
+    Near,
+    /// All are refused.
+    Refuse,
+    /// All are taken.
+    Take,
+    /// All are taken for peers at these addresses, by family: those of a router, say, that forwards to this network. Refused where there
+    /// is none for the family.
+    At {
+        /// For IPv4 peers.
+        v4: Option<Ipv4Addr>,
+        /// For IPv6 peers.
+        v6: Option<Ipv6Addr>,
+    },
+}
+
+impl LocalPeers {
+    /// Where a peer is listed that announces from `ip` to a socket of this reach; `None` if nowhere.
+    pub fn listed(self, ip: IpAddr, listener: Reach) -> Option<IpAddr> {
+        let reach = Reach::of_peer(ip)?;
+        match self {
+            _ if reach == Reach::Public => Some(ip),
+            Self::Near => (reach <= listener && listener != Reach::Public).then_some(ip),
+            Self::Refuse => None,
+            Self::Take => Some(ip),
+            Self::At { v4, .. } if ip.is_ipv4() => v4.map(IpAddr::V4),
+            Self::At { v6, .. } => v6.map(IpAddr::V6),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn addresses_are_of_this_machine_of_one_network_or_of_everywhere() {
+        for (addresses, reach) in [
+            (&["127.0.0.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"][..], Some(Reach::Loopback)),
+            (
+                &["10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.1.1"],
+                Some(Reach::Private),
+            ),
+            (&["100.64.0.1", "100.127.255.255", "fe80::1", "fc00::1", "fdff::1"], Some(Reach::Private)),
+            (&["1.1.1.1", "100.63.0.1", "100.128.0.1", "172.32.0.1", "223.255.255.255"], Some(Reach::Public)),
+            (&["192.0.2.1", "2001:db8::1", "2600::1", "::2"], Some(Reach::Public)),
+            (&["0.0.0.0", "0.1.2.3", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255"], None),
+            (&["::", "ff02::1", "::ffff:224.0.0.1"], None),
+        ] {
+            for address in addresses {
+                assert_eq!(Reach::of_peer(ip(address)), reach, "{address}");
+            }
+        }
+        assert_eq!(Reach::of_listener(ip("0.0.0.0")), Reach::Public);
+        assert_eq!(Reach::of_listener(ip("::")), Reach::Public);
+        assert_eq!(Reach::of_listener(ip("192.168.0.1")), Reach::Private);
+    }
+
+    #[test]
+    fn local_peers_are_taken_refused_or_replaced_by_rule() {
+        use Reach::{Loopback, Private, Public};
+        let at = LocalPeers::At { v4: Some(Ipv4Addr::new(203, 0, 113, 5)), v6: None };
+        for (rule, address, listener, listed) in [
+            (LocalPeers::Near, "127.0.0.1", Loopback, Some("127.0.0.1")),
+            (LocalPeers::Near, "127.0.0.1", Private, Some("127.0.0.1")),
+            (LocalPeers::Near, "127.0.0.1", Public, None),
+            (LocalPeers::Near, "10.0.0.1", Loopback, None),
+            (LocalPeers::Near, "10.0.0.1", Private, Some("10.0.0.1")),
+            (LocalPeers::Near, "10.0.0.1", Public, None),
+            (LocalPeers::Refuse, "127.0.0.1", Loopback, None),
+            (LocalPeers::Take, "10.0.0.1", Public, Some("10.0.0.1")),
+            (at, "10.0.0.1", Loopback, Some("203.0.113.5")),
+            (at, "::1", Loopback, None),
+        ] {
+            assert_eq!(rule.listed(ip(address), listener), listed.map(ip), "{rule:?} {address} {listener:?}");
+        }
+        for rule in [LocalPeers::Near, LocalPeers::Refuse, LocalPeers::Take, at] {
+            for listener in [Loopback, Private, Public] {
+                assert_eq!(rule.listed(ip("192.0.2.1"), listener), Some(ip("192.0.2.1")));
+                assert_eq!(
+                    rule.listed(ip("224.0.0.1"), listener),
+                    None,
+                    "nobody is there, whatever the rule"
+                );
+            }
+        }
+    }
+}

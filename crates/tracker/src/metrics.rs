@@ -1,0 +1,428 @@
+//! What the tracker counts. Each thread counts for itself, in numbers that others only read; whoever asks adds them up.
+
+use std::{
+    array,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use swarmkeep::{Changes, Family, Swept};
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A connection id, over UDP.
+    Connect,
+    /// Peers.
+    Announce,
+    /// Counts.
+    Scrape,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Connect, Self::Announce, Self::Scrape];
+
+    /// As a label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Announce => "announce",
+            Self::Scrape => "scrape",
+        }
+    }
+}
+
+/// Why a request was not answered as it wanted to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It is not one, or a field has no value of its kind.
+    Malformed,
+    /// There is nothing at that path.
+    NotFound,
+    /// Its connection id is stale or forged.
+    NotConnected,
+    /// Its torrent is not one that may be here.
+    NotAllowed,
+    /// The tracker is private, and it has no passkey that is known.
+    NoPasskey,
+    /// Its address has asked too often.
+    TooOften,
+    /// Its peer would be where no other reaches it.
+    Address,
+    /// A proxy does not say whose it is.
+    NoClient,
+    /// More was waiting than may.
+    Overloaded,
+    /// The store could not be reached.
+    Unavailable,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Malformed,
+        Self::NotFound,
+        Self::NotConnected,
+        Self::NotAllowed,
+        Self::NoPasskey,
+        Self::TooOften,
+        Self::Address,
+        Self::NoClient,
+        Self::Overloaded,
+        Self::Unavailable,
+    ];
+
+    /// As a label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::NotFound => "not_found",
+            Self::NotConnected => "not_connected",
+            Self::NotAllowed => "not_allowed",
+            Self::NoPasskey => "no_passkey",
+            Self::TooOften => "too_often",
+            Self::Address => "address",
+            Self::NoClient => "no_client",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// Everything that is counted since the tracker started.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    udp: Mutex<Vec<Arc<Counters>>>,
+    http: Mutex<Vec<Arc<Counters>>>,
+    sweeps: Sweeps,
+}
+
+impl Metrics {
+    /// Counters for one who answers over UDP.
+    pub(crate) fn udp(&self, counters: &Arc<Counters>) {
+        add(&self.udp, counters);
+    }
+
+    /// Counters for one who answers over HTTP.
+    pub(crate) fn http(&self, counters: &Arc<Counters>) {
+        add(&self.http, counters);
+    }
+
+    pub(crate) const fn sweeps(&self) -> &Sweeps {
+        &self.sweeps
+    }
+
+    /// What has been counted by now.
+    pub fn counts(&self) -> Counts {
+        Counts { udp: sum(&self.udp), http: sum(&self.http), sweeps: self.sweeps.counts() }
+    }
+
+    /// The seconds since the epoch at which each thread that answers over UDP was last seen at work: it looks up once a second at
+    /// least, so one that has not for several is stuck.
+    pub(crate) fn pulses(&self) -> Vec<u64> {
+        let counters = self.udp.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.iter().map(|counters| counters.pulse.load(Relaxed)).collect()
+    }
+}
+
+fn add(all: &Mutex<Vec<Arc<Counters>>>, counters: &Arc<Counters>) {
+    all.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(counters));
+}
+
+fn sum(all: &Mutex<Vec<Arc<Counters>>>) -> ProtocolCounts {
+    let mut sum = ProtocolCounts::default();
+    all.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|counters| counters.add_to(&mut sum));
+    sum
+}
+
+/// What one thread, or all connections of HTTP, count.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    requests: [[AtomicU64; Kind::ALL.len()]; 2],
+    refused: [AtomicU64; Reason::ALL.len()],
+    joined: AtomicU64,
+    left: AtomicU64,
+    completed: AtomicU64,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+    times: Histogram,
+    pulse: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn request(&self, kind: Kind, family: Family) {
+        self.requests[family as usize][kind as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn refused(&self, reason: Reason) {
+        self.refused[reason as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts what an announce has changed.
+    pub(crate) fn changed(&self, changes: Changes) {
+        let counted = [
+            (Changes::JOINED, &self.joined),
+            (Changes::LEFT, &self.left),
+            (Changes::COMPLETED, &self.completed),
+        ];
+        for (change, counter) in counted {
+            if changes.contains(change) {
+                counter.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn received(&self, bytes: u64) {
+        self.received_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts answers that were sent together.
+    pub(crate) fn answered(&self, answers: u64, bytes: u64, took: Duration) {
+        self.sent_bytes.fetch_add(bytes, Relaxed);
+        self.times.add(answers, took);
+    }
+
+    /// Notes that the thread is alive.
+    pub(crate) fn beat(&self, now_secs: u64) {
+        self.pulse.store(now_secs, Relaxed);
+    }
+
+    fn add_to(&self, counts: &mut ProtocolCounts) {
+        let add = |to: &mut u64, counter: &AtomicU64| *to += counter.load(Relaxed);
+        for (to, from) in counts.requests.iter_mut().flatten().zip(self.requests.iter().flatten()) {
+            add(to, from);
+        }
+        counts.refused.iter_mut().zip(&self.refused).for_each(|(to, from)| add(to, from));
+        add(&mut counts.joined, &self.joined);
+        add(&mut counts.left, &self.left);
+        add(&mut counts.completed, &self.completed);
+        add(&mut counts.received_bytes, &self.received_bytes);
+        add(&mut counts.sent_bytes, &self.sent_bytes);
+        self.times.add_to(&mut counts.times);
+    }
+}
+
+/// How sweeps went.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps {
+    passes: AtomicU64,
+    expired: AtomicU64,
+    swarms_removed: AtomicU64,
+    steps: Histogram,
+}
+
+impl Sweeps {
+    pub(crate) fn step(&self, swept: &Swept, took: Duration) {
+        self.passes.fetch_add(swept.pass_complete.into(), Relaxed);
+        self.expired.fetch_add(swept.expired, Relaxed);
+        self.swarms_removed.fetch_add(swept.swarms_removed, Relaxed);
+        self.steps.add(1, took);
+    }
+
+    fn counts(&self) -> SweepCounts {
+        let mut steps = Times::default();
+        self.steps.add_to(&mut steps);
+        SweepCounts {
+            passes: self.passes.load(Relaxed),
+            expired: self.expired.load(Relaxed),
+            swarms_removed: self.swarms_removed.load(Relaxed),
+            steps,
+        }
+    }
+}
+
+/// What [`Metrics`] had counted at one moment.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Over UDP.
+    pub udp: ProtocolCounts,
+    /// Over HTTP.
+    pub http: ProtocolCounts,
+    /// Of sweeps.
+    pub sweeps: SweepCounts,
+}
+
+/// What was counted over one protocol.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ProtocolCounts {
+    requests: [[u64; Kind::ALL.len()]; 2],
+    refused: [u64; Reason::ALL.len()],
+    /// Peers that were not in their swarm before.
+    pub joined: u64,
+    /// Peers that have left their swarm; not those that were forgotten.
+    pub left: u64,
+    /// Downloads that were finished.
+    pub completed: u64,
+    /// Bytes of requests, over HTTP those of path and query.
+    pub received_bytes: u64,
+    /// Bytes of answers, over HTTP those of bodies.
+    pub sent_bytes: u64,
+    /// From when a request was received to when its answer was sent.
+    pub times: Times,
+}
+
+impl ProtocolCounts {
+    /// Requests of this kind from addresses of this family, answered or not.
+    pub const fn requests(&self, kind: Kind, family: Family) -> u64 {
+        self.requests[family as usize][kind as usize]
+    }
+
+    /// Requests of all kinds and families.
+    pub fn all_requests(&self) -> u64 {
+        self.requests.iter().flatten().sum()
+    }
+
+    /// Requests that were refused or ignored for this reason.
+    pub const fn refused(&self, reason: Reason) -> u64 {
+        self.refused[reason as usize]
+    }
+}
+
+/// What was counted of sweeps.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct SweepCounts {
+    /// Passes from end to end.
+    pub passes: u64,
+    /// Peers that had outlived their lifetime.
+    pub expired: u64,
+    /// Swarms that were left without peers.
+    pub swarms_removed: u64,
+    /// How long steps took.
+    pub steps: Times,
+}
+
+/// Times, counted in buckets: four to each doubling from 4 µs to 34 s, so that a percentile is at most a quarter above the truth.
+#[derive(Debug)]
+struct Histogram {
+    buckets: [AtomicU64; Times::BUCKETS],
+    total_nanos: AtomicU64,
+}
+
+impl Histogram {
+    fn add(&self, count: u64, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[Times::bucket(nanos / 1000)].fetch_add(count, Relaxed);
+        self.total_nanos.fetch_add(nanos.saturating_mul(count), Relaxed);
+    }
+
+    fn add_to(&self, times: &mut Times) {
+        for (to, from) in times.buckets.iter_mut().zip(&self.buckets) {
+            *to += from.load(Relaxed);
+        }
+        times.total_nanos += self.total_nanos.load(Relaxed);
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: array::from_fn(|_| AtomicU64::new(0)), total_nanos: AtomicU64::new(0) }
+    }
+}
+
+/// How often something took how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Times {
+    buckets: [u64; Self::BUCKETS],
+    total_nanos: u64,
+}
+
+impl Times {
+    const BUCKETS: usize = 96;
+
+    /// All of them together.
+    pub const fn total(&self) -> Duration {
+        Duration::from_nanos(self.total_nanos)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// How many took less than 2^`log` µs; for `log` from 2 to 25.
+    pub fn below(&self, log: u32) -> u64 {
+        self.buckets[..4 * (log as usize - 1)].iter().sum()
+    }
+
+    /// A time that this share of them, from 0 to 1, did not exceed; at most a quarter above the shortest such time. `None` if there
+    /// are none.
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let count = self.count();
+        let rank = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
+        let mut seen = 0;
+        let bucket = self.buckets.iter().position(|&bucket| {
+            seen += bucket;
+            seen >= rank
+        })?;
+        Some(Duration::from_micros(Self::bound(bucket)))
+    }
+
+    /// Those that were added since `earlier` was counted.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let buckets = array::from_fn(|n| self.buckets[n].saturating_sub(earlier.buckets[n]));
+        Self { buckets, total_nanos: self.total_nanos.saturating_sub(earlier.total_nanos) }
+    }
+
+    fn bucket(micros: u64) -> usize {
+        let Some(log) = micros.checked_ilog2().filter(|&log| log >= 2) else { return micros as usize };
+        ((log as usize - 1) << 2 | (micros >> (log - 2)) as usize & 3).min(Self::BUCKETS - 1)
+    }
+
+    /// Above all times of a bucket, in µs.
+    const fn bound(bucket: usize) -> u64 {
+        match bucket >> 2 {
+            0 => bucket as u64 + 1,
+            octave => (5 + (bucket & 3) as u64) << (octave - 1),
+        }
+    }
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { buckets: [0; Self::BUCKETS], total_nanos: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_is_below_the_bound_of_its_bucket_and_by_a_quarter_at_most() {
+        for micros in (0..4096).chain((12..24).flat_map(|log| [(1 << log) - 1, 1 << log, (1 << log) + 1])) {
+            let bound = Times::bound(Times::bucket(micros));
+            assert!(micros < bound && bound <= micros + micros / 4 + 1, "{micros} {bound}");
+        }
+        assert_eq!(Times::bucket(u64::MAX), Times::BUCKETS - 1);
+        assert_eq!(Times::bound(Times::BUCKETS - 1), 1 << 25);
+    }
+
+    #[test]
+    fn quantiles_and_powers_of_two_come_from_the_buckets() {
+        let histogram = Histogram::default();
+        let times = || {
+            let mut times = Times::default();
+            histogram.add_to(&mut times);
+            times
+        };
+        assert_eq!(times().quantile(0.5), None);
+        histogram.add(90, Duration::from_micros(10));
+        histogram.add(9, Duration::from_micros(1000));
+        let earlier = times();
+        histogram.add(1, Duration::from_secs(3));
+        let times = times();
+        assert_eq!((times.count(), times.total()), (100, Duration::from_micros(3_009_900)));
+        assert_eq!([2, 3, 4, 9, 10, 24].map(|log| times.below(log)), [0, 0, 90, 90, 99, 100]);
+        let quantiles = [0.0, 0.5, 0.9, 0.99, 1.0].map(|share| times.quantile(share).unwrap().as_micros());
+        assert_eq!(quantiles, [12, 12, 12, 1024, 3_145_728]);
+        assert_eq!(times.since(&earlier).count(), 1);
+    }
+}

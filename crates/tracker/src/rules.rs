@@ -1,0 +1,243 @@
+//! By what rules requests are answered: what can change while the tracker runs.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use arc_swap::{ArcSwap, Guard};
+use ipnet::IpNet;
+use swarmkeep::{Endpoint, Random, Retention, bittorrent};
+
+use crate::{LocalPeers, Reach, Refusal};
+
+/// How requests are answered. Start with [`new`](Self::new) and chain what should differ; a running tracker takes others by
+/// [`LiveRules::replace`].
+#[derive(Debug, Clone)]
+pub struct Rules {
+    pub(crate) interval_secs: u32,
+    pub(crate) longest_interval_secs: Option<u32>,
+    pub(crate) jitter_percent: u32,
+    pub(crate) min_interval_secs: Option<u32>,
+    pub(crate) default_want: usize,
+    pub(crate) most_want: usize,
+    pub(crate) retention: Retention,
+    pub(crate) local_peers: LocalPeers,
+    pub(crate) http_proxies: Vec<IpNet>,
+    pub(crate) http_ip_parameter: bool,
+}
+
+impl Rules {
+    /// An announce every 30 minutes, up to a tenth more so that clients that came together do not come back together; 50 peers an answer
+    /// unless a client asks for another number up to 200.
+    pub const fn new() -> Self {
+        Self {
+            interval_secs: 30 * 60,
+            longest_interval_secs: None,
+            jitter_percent: 10,
+            min_interval_secs: None,
+            default_want: 50,
+            most_want: 200,
+            retention: Retention::DropEmpty,
+            local_peers: LocalPeers::Near,
+            http_proxies: Vec::new(),
+            http_ip_parameter: false,
+        }
+    }
+
+    /// Sets how many seconds clients are told to wait between announces. The store's lifetime should be longer by half.
+    #[must_use]
+    pub const fn interval_secs(mut self, seconds: u32) -> Self {
+        self.interval_secs = seconds;
+        self
+    }
+
+    /// Sets up to how many seconds the interval is stretched while the tracker has more to do than it can; not at all unless set. The
+    /// store's lifetime must be longer than this with its jitter.
+    #[must_use]
+    pub const fn longest_interval_secs(mut self, seconds: u32) -> Self {
+        self.longest_interval_secs = Some(seconds);
+        self
+    }
+
+    /// Sets by how much an interval is longer at random, in hundredths of it.
+    #[must_use]
+    pub const fn jitter_percent(mut self, percent: u32) -> Self {
+        self.jitter_percent = percent;
+        self
+    }
+
+    /// Sets how many seconds clients over HTTP are told to wait at least, whatever their users do.
+    #[must_use]
+    pub const fn min_interval_secs(mut self, seconds: u32) -> Self {
+        self.min_interval_secs = Some(seconds);
+        self
+    }
+
+    /// Sets how many peers a client gets that leaves it to the tracker.
+    #[must_use]
+    pub const fn default_want(mut self, peers: usize) -> Self {
+        self.default_want = peers;
+        self
+    }
+
+    /// Sets the most peers a client gets, whatever it asks for; the length of an answer bounds it too.
+    #[must_use]
+    pub const fn most_want(mut self, peers: usize) -> Self {
+        self.most_want = peers;
+        self
+    }
+
+    /// Sets what becomes of swarms without peers.
+    #[must_use]
+    pub const fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Sets what becomes of peers at loopback and private addresses.
+    #[must_use]
+    pub const fn local_peers(mut self, rule: LocalPeers) -> Self {
+        self.local_peers = rule;
+        self
+    }
+
+    /// Adds a network of proxies. Of a request that comes from one, the client is whom `X-Forwarded-For` names there: the last one that
+    /// is not such a proxy itself. Announces for which a proxy does not name anybody are refused. Everybody else is taken for whom the
+    /// connection comes from, whatever that header says.
+    #[must_use]
+    pub fn http_proxy(mut self, network: IpNet) -> Self {
+        self.http_proxies.push(network);
+        self
+    }
+
+    /// Sets whether a client is believed that says in `ip` that it is at another address. Anyone can send peers to anybody's address
+    /// then: only for trackers among friends.
+    #[must_use]
+    pub const fn http_ip_parameter(mut self, believed: bool) -> Self {
+        self.http_ip_parameter = believed;
+        self
+    }
+
+    /// How many peers a client gets that asks for so many.
+    pub(crate) fn want(&self, asked: Option<u32>) -> usize {
+        asked.map_or(self.default_want, |want| want as usize).min(self.most_want)
+    }
+
+    /// Where a peer is listed that announces from `ip` to a socket of this reach.
+    pub(crate) fn endpoint(
+        &self,
+        ip: std::net::IpAddr,
+        port: u16,
+        listener: Reach,
+    ) -> Result<Endpoint, Refusal> {
+        if port == 0 {
+            return Err(Refusal::Field(bittorrent::Error::PortZero));
+        }
+        let ip = self.local_peers.listed(ip, listener).ok_or(Refusal::Address)?;
+        Endpoint::new(ip, port).map_err(Refusal::Field)
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The rules of a running tracker, shared by all who answer. Clones are the same ones.
+#[derive(Debug, Clone)]
+pub struct LiveRules(Arc<Live>);
+
+#[derive(Debug)]
+struct Live {
+    rules: ArcSwap<Rules>,
+    /// By how much the interval is stretched, in thousandths.
+    stretch: AtomicU32,
+}
+
+impl LiveRules {
+    /// Begins with these.
+    pub fn new(rules: Rules) -> Self {
+        Self(Arc::new(Live { rules: ArcSwap::from_pointee(rules), stretch: AtomicU32::new(UNSTRETCHED) }))
+    }
+
+    /// The rules at this moment; to be taken anew for each batch of requests.
+    pub(crate) fn now(&self) -> Guard<Arc<Rules>> {
+        self.0.rules.load()
+    }
+
+    /// Puts others in their place, and waits for nobody: what is being answered is answered by the old ones, whose last user drops
+    /// them.
+    pub fn replace(&self, rules: Rules) {
+        self.0.rules.store(Arc::new(rules));
+    }
+
+    /// By how much the interval is stretched, 1 being not at all.
+    pub fn stretch(&self) -> f64 {
+        f64::from(self.0.stretch.load(Relaxed)) / f64::from(UNSTRETCHED)
+    }
+
+    /// Stretches the interval a little more, or a little less.
+    pub(crate) fn adapt(&self, overloaded: bool) {
+        let rules = self.now();
+        let longest = rules.longest_interval_secs.unwrap_or(0);
+        let most = u64::from(longest) * u64::from(UNSTRETCHED) / u64::from(rules.interval_secs.max(1));
+        let most = u32::try_from(most).unwrap_or(u32::MAX).max(UNSTRETCHED);
+        let stretch = self.0.stretch.load(Relaxed);
+        let next = if overloaded { stretch + stretch / 20 } else { stretch - stretch / 100 };
+        self.0.stretch.store(next.clamp(UNSTRETCHED, most), Relaxed);
+    }
+
+    /// How many seconds one client is told to wait.
+    pub(crate) fn interval(&self, rules: &Rules, rng: &mut dyn Random) -> u32 {
+        let stretch = u64::from(self.0.stretch.load(Relaxed));
+        let interval = u64::from(rules.interval_secs) * stretch / u64::from(UNSTRETCHED);
+        let jitter = interval * u64::from(rules.jitter_percent) / 100;
+        let more = if jitter == 0 { 0 } else { rng.below(jitter as usize + 1) as u64 };
+        u32::try_from(interval + more).unwrap_or(u32::MAX)
+    }
+}
+
+const UNSTRETCHED: u32 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use swarmkeep::SplitMix64;
+
+    use super::*;
+
+    fn intervals(live: &LiveRules, rng: &mut SplitMix64) -> (u32, u32) {
+        let rules = live.now();
+        let all: Vec<_> = (0..10_000).map(|_| live.interval(&rules, rng)).collect();
+        (*all.iter().min().unwrap(), *all.iter().max().unwrap())
+    }
+
+    #[test]
+    fn intervals_are_longer_by_chance_and_never_shorter() {
+        let mut rng = SplitMix64::new(1);
+        let live = LiveRules::new(Rules::new().interval_secs(1000));
+        assert_eq!(intervals(&live, &mut rng), (1000, 1100));
+        live.replace(Rules::new().interval_secs(1000).jitter_percent(0));
+        assert_eq!(intervals(&live, &mut rng), (1000, 1000));
+        live.replace(Rules::new().interval_secs(u32::MAX));
+        assert_eq!(intervals(&live, &mut rng), (u32::MAX, u32::MAX));
+    }
+
+    #[test]
+    fn intervals_stretch_under_load_up_to_the_longest_and_come_back() {
+        let mut rng = SplitMix64::new(1);
+        let live = LiveRules::new(Rules::new().interval_secs(1000).jitter_percent(0));
+        live.adapt(true);
+        assert_eq!(intervals(&live, &mut rng), (1000, 1000), "not unless it may");
+        live.replace(Rules::new().interval_secs(1000).longest_interval_secs(2000).jitter_percent(0));
+        live.adapt(true);
+        assert_eq!(intervals(&live, &mut rng), (1050, 1050));
+        (0..100).for_each(|_| live.adapt(true));
+        assert_eq!(intervals(&live, &mut rng), (2000, 2000));
+        live.adapt(false);
+        assert_eq!(intervals(&live, &mut rng), (1980, 1980));
+        (0..100).for_each(|_| live.adapt(false));
+        assert_eq!(intervals(&live, &mut rng), (1000, 1000));
+    }
+}
