@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 mod counting;
 mod load;
 mod serve;
+mod settings;
 mod shootout;
 
 #[global_allocator]
@@ -14,7 +15,7 @@ static ALLOCATOR: counting::Counting = counting::Counting::new();
 
 /// A BitTorrent tracker's swarm store, at work and measured.
 #[derive(Parser)]
-#[command(version, max_term_width = 110)]
+#[command(name = "swarmkeep", version, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -23,7 +24,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a BitTorrent tracker over UDP and HTTP.
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
+    /// Print the settings that `serve` runs with, or all there are.
+    Config(Box<serve::ConfigArgs>),
     /// Put a tracker under load, check its answers and report.
     Load(Box<load::Args>),
     /// Compare the swarm stores: time, tail latency and memory.
@@ -35,7 +38,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Serve(args) => serve::run(args).map(|()| ExitCode::SUCCESS),
+        // It reads the command line itself, again at each SIGHUP.
+        Command::Serve(_) => serve::run().map(|()| ExitCode::SUCCESS),
+        Command::Config(args) => serve::print_config(*args),
         Command::Load(args) => load::run(*args),
         Command::Shootout(args) => shootout::run(args).map(|()| ExitCode::SUCCESS),
         Command::ShootoutRow(args) => shootout::run_row(args).map(|()| ExitCode::SUCCESS),

@@ -11,7 +11,7 @@ use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
     udp::{
         AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse, ErrorResponse, Header,
-        Request, ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
+        Request, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
     },
 };
 use tracing::debug;
@@ -260,7 +260,9 @@ mod tests {
 
     use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, catalog};
     use swarmkeep::{HashKey, PeerId, RepositoryConfig, SplitMix64};
-    use swarmkeep_tracker_protocol::udp::{AnnounceResponse, ConnectRequest, ConnectionId, Response};
+    use swarmkeep_tracker_protocol::udp::{
+        AnnounceResponse, ConnectRequest, ConnectionId, Response, ScrapeRequest,
+    };
 
     use super::*;
     use crate::{metrics::Metrics, out_of_reach::OutOfReach};

@@ -1,0 +1,29 @@
+//! What is logged, to standard error.
+
+use std::io;
+
+use tracing_subscriber::{
+    Layer, Registry, filter::LevelFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt,
+};
+
+use super::schema::LogFormat;
+
+/// The log of a running tracker, whose level can change.
+pub(super) struct Log(reload::Handle<LevelFilter, Registry>);
+
+impl Log {
+    pub(super) fn start(level: LevelFilter, format: LogFormat) -> Self {
+        let (level, handle) = reload::Layer::new(level);
+        let lines = fmt::layer().with_writer(io::stderr);
+        let lines = match format {
+            LogFormat::Text => lines.boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        };
+        tracing_subscriber::registry().with(level).with(lines).init();
+        Self(handle)
+    }
+
+    pub(super) fn set_level(&self, level: LevelFilter) {
+        self.0.reload(level).expect("the subscriber is there for as long as the program");
+    }
+}

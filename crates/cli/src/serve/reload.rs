@@ -1,0 +1,83 @@
+//! SIGHUP: the settings are read again, what can change changes, and the log says what did and what needs a restart.
+
+use std::{convert::Infallible, error::Error};
+
+use clap::{Args, Command};
+use swarmkeep_tracker::Control;
+use tokio::signal::unix::Signal;
+use tracing::{error, info, warn};
+
+use super::{
+    Read,
+    log::Log,
+    schema::{Fixed, Live, Settings},
+};
+use crate::settings::Setting;
+
+/// What a running tracker was last told, and by what it is told more.
+pub(super) struct Reload {
+    /// What it was started with.
+    pub(super) fixed: Fixed,
+    /// What it runs with.
+    pub(super) running: Vec<Setting>,
+    pub(super) log: Log,
+    pub(super) control: Control,
+}
+
+impl Reload {
+    /// Reads the settings anew at each signal.
+    pub(super) async fn on(mut self, mut signals: Signal) -> Infallible {
+        while signals.recv().await.is_some() {
+            if let Err(error) = self.reload() {
+                error!(%error, "the settings stay as they were");
+            }
+        }
+        // There will be no more.
+        std::future::pending().await
+    }
+
+    fn reload(&mut self) -> Result<(), Box<dyn Error>> {
+        let Read { effective, settings } = Read::now()?;
+        let settings = Settings { fixed: self.fixed.clone(), ..settings };
+        self.control.rules.replace(settings.rules()?);
+        self.log.set_level(settings.live.log);
+        let (live, fixed) = changes(&self.running, &effective.settings);
+        for Change { name, from, to } in &live {
+            info!(setting = name, from, to, "changed");
+        }
+        for Change { name, from, to } in &fixed {
+            warn!(setting = name, from, to, "not changed: this needs a restart");
+        }
+        info!(changed = live.len(), need_restart = fixed.len(), "settings read again");
+        for (running, read) in self.running.iter_mut().zip(effective.settings) {
+            // What needs a restart is told each time until there was one.
+            if live.iter().any(|change| change.name == read.name) {
+                *running = read;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A setting that has another value.
+#[derive(Debug, PartialEq, Eq)]
+struct Change {
+    name: String,
+    from: String,
+    to: String,
+}
+
+/// What has changed: what can while the tracker runs, and what cannot.
+fn changes(before: &[Setting], after: &[Setting]) -> (Vec<Change>, Vec<Change>) {
+    let live = Live::augment_args(Command::new("live"));
+    let is_live =
+        |change: &Change| live.get_arguments().any(|option| option.get_long() == Some(&change.name));
+    let differ = before.iter().zip(after).filter(|(before, after)| before.values != after.values);
+    differ
+        .map(|(before, after)| Change {
+            name: after.name.clone(),
+            from: before.values.join(", "),
+            to: after.values.join(", "),
+        })
+        .partition(is_live)
+}

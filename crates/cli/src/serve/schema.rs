@@ -1,0 +1,345 @@
+//! Every setting of a tracker: the options of `swarmkeep serve`, which stand in its environment and its file as well.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    num::NonZero,
+    str::FromStr,
+    time::Duration,
+};
+
+use clap::{
+    ArgAction, Args as _, Command, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use swarmkeep::{
+    HashKey, RepositoryConfig, Retention,
+    catalog::{self, Implementation},
+};
+use swarmkeep_tracker::{Config, IpNet, LocalPeers, Rules};
+use tracing_subscriber::filter::LevelFilter;
+
+/// All settings.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Settings {
+    #[command(flatten)]
+    pub(crate) fixed: Fixed,
+    #[command(flatten)]
+    pub(crate) live: Live,
+}
+
+impl Settings {
+    /// All settings, as clap knows them.
+    pub(crate) fn schema() -> Command {
+        Self::augment_args(Command::new("serve"))
+    }
+}
+
+/// What is settled when the tracker starts.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Fixed {
+    /// Address and port to listen on over UDP, as 0.0.0.0:6969 or [::]:6969; may be repeated. A machine with several addresses in one
+    /// network is to name each, or its answers may leave from another than was asked.
+    #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
+    pub(crate) udp: Vec<SocketAddr>,
+
+    /// Address and port to listen on over HTTP; may be repeated. Clients announce to http://ADDR/announce.
+    #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
+    pub(crate) http: Vec<SocketAddr>,
+
+    /// How many threads answer over UDP, 1 to 256, each with sockets of its own; one a core without this.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = LISTENING)]
+    pub(crate) workers: Option<u16>,
+
+    /// How many HTTP connections may be open; whoever comes when all are takes the place of one that has waited long.
+    #[arg(long, value_name = "N", default_value = "4096", help_heading = LISTENING)]
+    pub(crate) http_connections: usize,
+
+    /// How many HTTP connections one IPv4 address, or 64-bit network of IPv6, may have; proxies may have any number.
+    #[arg(long, value_name = "N", default_value = "64", help_heading = LISTENING)]
+    pub(crate) http_connections_an_address: usize,
+
+    /// Which store keeps the swarms.
+    #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository(), help_heading = STORE)]
+    pub(crate) repository: &'static Implementation,
+
+    /// How long a peer is remembered after its last announce, as 2700, 2700s, 45m or 1h.
+    #[arg(long, value_name = "TIME", default_value = "45m", value_parser = seconds, help_heading = STORE)]
+    pub(crate) lifetime: u32,
+
+    /// How many torrents the store holds at most; a new one takes the place of one that is worth less. No bound without this.
+    #[arg(long, value_name = "N", help_heading = STORE)]
+    pub(crate) max_swarms: Option<NonZero<usize>>,
+
+    /// How many peers one torrent has at most. No bound without this.
+    #[arg(long, value_name = "N", help_heading = STORE)]
+    pub(crate) max_peers_a_swarm: Option<NonZero<usize>>,
+
+    /// How much memory the store takes at most, as 512MiB or 4GiB. No bound without this.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, help_heading = STORE)]
+    pub(crate) max_bytes: Option<NonZero<usize>>,
+
+    /// As what to log: lines for people, or JSON objects for programs, one a line.
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = LOGS)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// What can change while the tracker runs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Live {
+    /// How long clients are told to wait between announces; with its jitter shorter than the lifetime.
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = seconds, help_heading = ANSWERS)]
+    pub(crate) interval: u32,
+
+    /// Up to how long the interval is stretched while the tracker has more to do than it can; not at all without this.
+    #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = ANSWERS)]
+    pub(crate) longest_interval: Option<u32>,
+
+    /// By how many hundredths an interval may be longer at random, so that clients that come together do not come back together.
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = clap::value_parser!(u32).range(0..=100), help_heading = ANSWERS)]
+    pub(crate) jitter: u32,
+
+    /// How long clients over HTTP are told to wait at least, whatever their users do.
+    #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = ANSWERS)]
+    pub(crate) min_interval: Option<u32>,
+
+    /// How many peers a client gets that does not say how many it wants.
+    #[arg(long, value_name = "N", default_value = "50", help_heading = ANSWERS)]
+    pub(crate) peers: usize,
+
+    /// How many peers a client gets at most; a datagram holds 238 over IPv4 and 65 over IPv6.
+    #[arg(long, value_name = "N", default_value = "200", help_heading = ANSWERS)]
+    pub(crate) most_peers: usize,
+
+    /// Keep torrents without peers for as long as the tracker runs, for the number of their downloads.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ANSWERS)]
+    pub(crate) keep_downloads: bool,
+
+    /// What becomes of peers at loopback and private addresses: `near` takes those that reach what the tracker listens on (loopback
+    /// peers where it listens on a loopback address, private ones on a private address), `refuse` none, `take` all. Addresses instead,
+    /// one for each family as 203.0.113.5,2001:db8::5, are where such peers are listed.
+    #[arg(long, value_name = "RULE", default_value = "near", value_parser = local_peers, help_heading = ACCESS)]
+    pub(crate) local_peers: LocalPeers,
+
+    /// Network of proxies whose X-Forwarded-For is believed, as 192.0.2.0/24, or one address; may be repeated.
+    #[arg(long, value_name = "NET", value_parser = network, help_heading = ACCESS)]
+    pub(crate) http_proxy: Vec<IpNet>,
+
+    /// Believe the address that an HTTP client gives in `ip=`. Anyone can then send peers to anybody: only among friends.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ACCESS)]
+    pub(crate) http_ip_parameter: bool,
+
+    /// How much to log to standard error; `debug` tells about strangers' errors too, with their addresses.
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level(), help_heading = LOGS)]
+    pub(crate) log: LevelFilter,
+}
+
+const LISTENING: &str = "Listening";
+const STORE: &str = "Store";
+const ANSWERS: &str = "Answers";
+const ACCESS: &str = "Who may take part";
+const LOGS: &str = "Logs";
+
+/// As what to log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Settings that do not go together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Contradiction(String);
+
+impl Settings {
+    /// What the store is built from.
+    pub(crate) fn repository(&self, key: HashKey) -> RepositoryConfig {
+        let Fixed { lifetime, max_swarms, max_peers_a_swarm, max_bytes, .. } = self.fixed;
+        let mut config = RepositoryConfig::new(key).lifetime(Duration::from_secs(lifetime.into()));
+        if let Some(most) = max_swarms {
+            config = config.max_swarms(most.get());
+        }
+        if let Some(most) = max_peers_a_swarm {
+            config = config.max_peers_per_swarm(most.get());
+        }
+        if let Some(most) = max_bytes {
+            config = config.max_bytes(most.get());
+        }
+        config
+    }
+
+    /// What the server is started with.
+    pub(crate) fn server(&self) -> Result<Config, Contradiction> {
+        let Fixed { udp, http, workers, http_connections, http_connections_an_address, lifetime, .. } =
+            &self.fixed;
+        let config = Config::new()
+            .rules(self.rules()?)
+            // By a tenth of its lifetime a dead peer may be handed out for longer.
+            .sweep_period(Duration::from_secs(lifetime.div_ceil(10).into()))
+            .http_connections(*http_connections)
+            .http_connections_an_address(*http_connections_an_address);
+        let config = udp.iter().copied().fold(config, Config::udp);
+        let config = http.iter().copied().fold(config, Config::http);
+        Ok(workers
+            .and_then(|workers| NonZero::new(workers.into()))
+            .into_iter()
+            .fold(config, Config::udp_workers))
+    }
+
+    /// By what rules it answers.
+    pub(crate) fn rules(&self) -> Result<Rules, Contradiction> {
+        let Live { interval, longest_interval, jitter, min_interval, .. } = self.live;
+        let lifetime = self.fixed.lifetime;
+        if longest_interval.is_some_and(|longest| longest < interval) {
+            let message = format!(
+                "longest-interval is shorter than the interval of {interval} seconds: give more, or leave it out"
+            );
+            return Err(Contradiction(message));
+        }
+        if min_interval.is_some_and(|min| min > interval) {
+            let message = format!(
+                "min-interval is longer than the interval of {interval} seconds: give less, or leave it out"
+            );
+            return Err(Contradiction(message));
+        }
+        let longest = u64::from(longest_interval.unwrap_or(interval));
+        let longest = longest + longest * u64::from(jitter) / 100;
+        if longest >= u64::from(lifetime) {
+            return Err(Contradiction(format!(
+                "clients that are told to announce after up to {longest} seconds (interval and jitter) would be forgotten after \
+                 {lifetime}: give a longer lifetime, or a shorter interval"
+            )));
+        }
+        let retention =
+            if self.live.keep_downloads { Retention::KeepDownloaded } else { Retention::DropEmpty };
+        let mut rules = Rules::new()
+            .interval_secs(interval)
+            .jitter_percent(jitter)
+            .default_want(self.live.peers)
+            .most_want(self.live.most_peers)
+            .retention(retention)
+            .local_peers(self.live.local_peers)
+            .http_ip_parameter(self.live.http_ip_parameter);
+        if let Some(longest) = longest_interval {
+            rules = rules.longest_interval_secs(longest);
+        }
+        if let Some(min) = min_interval {
+            rules = rules.min_interval_secs(min);
+        }
+        Ok(self.live.http_proxy.iter().copied().fold(rules, Rules::http_proxy))
+    }
+}
+
+/// One of the catalog's names.
+fn repository() -> impl TypedValueParser<Value = &'static Implementation> {
+    PossibleValuesParser::new(catalog::ALL.iter().map(|row| row.name))
+        .map(|name| catalog::find(&name).expect("only names of the catalog pass"))
+}
+
+fn level() -> impl TypedValueParser<Value = LevelFilter> {
+    PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
+        .map(|level| level.parse().expect("each of them is a level"))
+}
+
+/// A network, or one address.
+fn network(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse::<IpAddr>().map(IpNet::from);
+    text.parse()
+        .or_else(|_| address())
+        .map_err(|_| "expected a network or address, such as 192.0.2.0/24 or ::1".into())
+}
+
+fn local_peers(text: &str) -> Result<LocalPeers, String> {
+    match text {
+        "near" => return Ok(LocalPeers::Near),
+        "refuse" => return Ok(LocalPeers::Refuse),
+        "take" => return Ok(LocalPeers::Take),
+        _ => {}
+    }
+    let (mut v4, mut v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (None, None);
+    for address in text.split(',') {
+        let twice = match IpAddr::from_str(address.trim()) {
+            Ok(IpAddr::V4(address)) => v4.replace(address).is_some(),
+            Ok(IpAddr::V6(address)) => v6.replace(address).is_some(),
+            Err(_) => true,
+        };
+        if twice {
+            return Err(
+                "expected near, refuse, take, or an address for each family, as 203.0.113.5,2001:db8::5"
+                    .into(),
+            );
+        }
+    }
+    Ok(LocalPeers::At { v4, v6 })
+}
+
+/// A time in whole seconds, minutes or hours.
+fn seconds(text: &str) -> Result<u32, String> {
+    let units = [("s", 1), ("m", 60), ("h", 3600)];
+    u32::try_from(counted(text, &units).unwrap_or(0))
+        .ok()
+        .filter(|&seconds| seconds > 0)
+        .ok_or_else(|| "expected a time above 0, such as 2700, 2700s, 45m or 1h".into())
+}
+
+/// A number of bytes.
+fn bytes(text: &str) -> Result<NonZero<usize>, String> {
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+    counted(text, &units)
+        .and_then(|bytes| NonZero::new(usize::try_from(bytes).ok()?))
+        .ok_or_else(|| "expected bytes above 0, such as 536870912, 512MiB or 4GiB".into())
+}
+
+/// A whole number of one of the units, or of ones.
+fn counted(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let in_unit = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)));
+    let (number, unit) = in_unit.unwrap_or((text, 1));
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_minutes_or_hours() {
+        assert_eq!(seconds("2700"), Ok(2700));
+        assert_eq!(seconds("2700s"), Ok(2700));
+        assert_eq!(seconds("45m"), Ok(2700));
+        assert_eq!(seconds("1h"), Ok(3600));
+        for wrong in ["", "0", "0m", "-1", "m", "1d", "1.5h", "4294967295h", "45 m", "1hm"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_ones_or_powers_of_1024() {
+        assert_eq!(bytes("1000").map(NonZero::get), Ok(1000));
+        assert_eq!(bytes("512MiB").map(NonZero::get), Ok(512 << 20));
+        assert_eq!(bytes("4GiB").map(NonZero::get), Ok(4 << 30));
+        for wrong in ["", "0", "0GiB", "GiB", "1GB", "-1", "99999999999TiB"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn local_peers_are_a_rule_or_addresses() {
+        let at = |v4: Option<&str>, v6: Option<&str>| {
+            Ok(LocalPeers::At { v4: v4.map(|ip| ip.parse().unwrap()), v6: v6.map(|ip| ip.parse().unwrap()) })
+        };
+        assert_eq!(local_peers("near"), Ok(LocalPeers::Near));
+        assert_eq!(local_peers("203.0.113.5"), at(Some("203.0.113.5"), None));
+        assert_eq!(local_peers("2001:db8::5, 203.0.113.5"), at(Some("203.0.113.5"), Some("2001:db8::5")));
+        for wrong in ["", "far", "203.0.113.5,203.0.113.6", "203.0.113.5,", "203.0.113.5:80"] {
+            assert!(local_peers(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_setting_is_both_fixed_and_live_and_each_has_help_and_a_heading() {
+        Settings::schema().debug_assert();
+        for option in Settings::schema().get_arguments() {
+            assert!(option.get_help().is_some() && option.get_help_heading().is_some(), "{option}");
+        }
+    }
+}
