@@ -1,10 +1,12 @@
 //! `swarmkeep serve` as a program: what it prints, how it ends, what it refuses.
 
+mod common;
+
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{SocketAddr, TcpStream, UdpSocket},
-    process::{Child, ChildStderr, Command, Output, Stdio},
-    time::{Duration, Instant},
+    process::Output,
+    time::Duration,
 };
 
 use swarmkeep_tracker_protocol::{
@@ -12,64 +14,7 @@ use swarmkeep_tracker_protocol::{
     udp::{ConnectRequest, Response, TransactionId},
 };
 
-/// A running tracker; killed if a test fails before it has ended.
-struct Serve {
-    child: Child,
-    stderr: BufReader<ChildStderr>,
-    first_line: String,
-}
-
-impl Serve {
-    fn start(arguments: &[&str]) -> Self {
-        let mut child = swarmkeep(arguments).stderr(Stdio::piped()).spawn().expect("the program starts");
-        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let mut first_line = String::new();
-        stderr.read_line(&mut first_line).expect("a line of text");
-        Self { child, stderr, first_line }
-    }
-
-    /// The addresses that it says it listens on over UDP, and over HTTP.
-    fn addresses(&self) -> [Vec<SocketAddr>; 2] {
-        let (listening, _) = self.first_line.split_once(';').expect("addresses; repository");
-        let listening = listening.strip_prefix("listening on ").expect("it listens");
-        let (udp, http) = listening.split_once("http ").unwrap_or((listening, ""));
-        [udp.trim_start_matches("udp "), http].map(|addresses| {
-            let addresses = addresses.split(", ").filter(|address| !address.is_empty());
-            addresses.map(|address| address.parse().expect("an address")).collect()
-        })
-    }
-
-    /// Sends a signal by its name and waits for the end; answers the exit code, how long it took and what was printed.
-    fn stop(mut self, signal: &str) -> (Option<i32>, Duration, String) {
-        let asked = Instant::now();
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("`kill` is there").success());
-        let status = self.child.wait().expect("it ends");
-        let took = asked.elapsed();
-        let mut printed = String::new();
-        self.stderr.read_to_string(&mut printed).expect("text");
-        (status.code(), took, printed)
-    }
-}
-
-impl Drop for Serve {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn swarmkeep(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
-    command.arg("serve").args(arguments);
-    command
-}
-
-fn refused(arguments: &[&str]) -> String {
-    let Output { status, stderr, .. } = swarmkeep(arguments).output().expect("the program starts");
-    assert_eq!(status.code(), Some(2), "{arguments:?}");
-    String::from_utf8(stderr).expect("text")
-}
+use common::{Serve, refused, swarmkeep};
 
 fn connect(to: SocketAddr) {
     let socket = UdpSocket::bind((to.ip(), 0)).expect("loopback");
@@ -150,7 +95,7 @@ fn wrong_options_are_refused_with_what_is_allowed() {
     says(&["--http-proxy", "192.0.2.0/33"], "expected a network or address, such as 192.0.2.0/24 or ::1");
     says(&["--lifetime", "45d"], "such as 2700, 2700s, 45m or 1h");
     says(&["--interval", "0"], "a time above 0");
-    says(&["--interval", "30m", "--lifetime", "30m"], "give a --lifetime longer than the --interval");
+    says(&["--interval", "30m", "--lifetime", "30m"], "give a longer lifetime, or a shorter interval");
     says(&["--lifetime", "4294967295"], "give whole seconds, from 1 to");
     says(&["--log", "loud"], "[possible values: off, error, warn, info, debug, trace]");
 }

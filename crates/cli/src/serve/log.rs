@@ -1,6 +1,6 @@
 //! What is logged, to standard error.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 
 use tracing_subscriber::{
     Layer, Registry, filter::LevelFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt,
@@ -14,7 +14,7 @@ pub(super) struct Log(reload::Handle<LevelFilter, Registry>);
 impl Log {
     pub(super) fn start(level: LevelFilter, format: LogFormat) -> Self {
         let (level, handle) = reload::Layer::new(level);
-        let lines = fmt::layer().with_writer(io::stderr);
+        let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
         let lines = match format {
             LogFormat::Text => lines.boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),

@@ -1,0 +1,198 @@
+//! The settings of `swarmkeep serve`: what `config` prints, and what SIGHUP changes.
+
+mod common;
+
+use std::{
+    fs,
+    net::{SocketAddr, UdpSocket},
+    path::PathBuf,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use swarmkeep_tracker_protocol::{
+    bittorrent::{AnnounceEvent, Family, InfoHash, PeerId},
+    udp::{AnnounceRequest, ConnectRequest, Response, TransactionId},
+};
+
+use common::Serve;
+
+/// A folder that goes away with this.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("swarmkeep-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder for temporary files");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("a file in our folder");
+        path.to_str().expect("text").into()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn config(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
+    let Output { status, stdout, stderr } =
+        command.arg("config").args(arguments).envs(environment.iter().copied()).output().expect("it starts");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// The interval that a leecher of this tracker is told.
+fn interval(tracker: SocketAddr) -> u32 {
+    let socket = UdpSocket::bind((tracker.ip(), 0)).expect("loopback");
+    socket.connect(tracker).expect("loopback");
+    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    let mut answer = [0; 2048];
+    let mut exchange = |packet: &[u8]| {
+        socket.send(packet).expect("sent");
+        let len = socket.recv(&mut answer).expect("an answer within 5 seconds");
+        answer[..len].to_vec()
+    };
+    let mut connect = [0; ConnectRequest::LEN];
+    ConnectRequest { transaction_id: TransactionId(1) }.write(&mut connect);
+    let answer = exchange(&connect);
+    let Ok(Response::Connect(connected)) = Response::parse(&answer, Family::V4) else { panic!("{answer:?}") };
+    let mut packet = [0; AnnounceRequest::LEN];
+    AnnounceRequest {
+        connection_id: connected.connection_id,
+        transaction_id: TransactionId(2),
+        info_hash: InfoHash::new([7; 20]),
+        peer_id: PeerId::new([8; 20]),
+        downloaded: 0,
+        left: 1,
+        uploaded: 0,
+        event: AnnounceEvent::None,
+        ip: [0, 0, 0, 0].into(),
+        key: 0,
+        want: None,
+        port: 6881,
+        trailing: &[],
+    }
+    .write(&mut packet);
+    let answer = exchange(&packet);
+    let Ok(Response::Announce(announced)) = Response::parse(&answer, Family::V4) else {
+        panic!("{answer:?}")
+    };
+    announced.header.interval
+}
+
+#[test]
+fn the_effective_settings_are_printed_with_where_each_comes_from() {
+    let folder = Folder::new("effective");
+    let file = folder.write("a.toml", "interval = \"20m\"\nudp = [\"127.0.0.1:0\"]\n");
+    let (code, printed, errors) = config(&["--config", &file, "--peers=30"], &[("SWARMKEEP_JITTER", "5")]);
+    assert_eq!((code, &*errors), (Some(0), ""));
+    let file_line = |line: u32| format!("# from {file}:{line}\n");
+    for line in [
+        &format!("\ninterval = \"20m\" {}", file_line(1)),
+        &format!("\nudp = [\"127.0.0.1:0\"] {}", file_line(2)),
+        "\npeers = 30 # from command line\n",
+        "\njitter = 5 # from SWARMKEEP_JITTER\n",
+        "\nlifetime = \"45m\"\n",
+        "\n#max-bytes = BYTES\n",
+    ] {
+        assert!(printed.contains(line), "{line} in {printed}");
+    }
+    let again = folder.write("b.toml", &printed);
+    let (code, reprinted, _) = config(&["--config", &again], &[]);
+    let values = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        lines.map(|line| line.split(" # ").next().unwrap_or_default().into()).collect()
+    };
+    assert_eq!((code, values(&reprinted)), (Some(0), values(&printed)));
+}
+
+#[test]
+fn the_default_settings_are_a_file_to_begin_with() {
+    let (code, printed, _) = config(&["--default"], &[("SWARMKEEP_JITTER", "5")]);
+    assert_eq!(code, Some(0));
+    assert!(printed.contains("\n#jitter = 10\n") && printed.contains("\n#interval = \"30m\"\n"), "{printed}");
+    assert!(printed.lines().all(|line| line.is_empty() || line.starts_with('#')), "{printed}");
+    let folder = Folder::new("default");
+    let (code, _, errors) = config(&["--config", &folder.write("a.toml", &printed)], &[]);
+    assert_eq!((code, &*errors), (Some(0), ""));
+}
+
+#[test]
+fn wrong_settings_are_refused_with_exit_code_2() {
+    let folder = Folder::new("wrong");
+    for (text, expected) in [
+        ("\nintervall = 3", ":2: there is no setting `intervall`; `interval` is meant, perhaps"),
+        (
+            "log = \"loud\"",
+            ":1: log: `loud` is not a value for it; allowed are off, error, warn, info, debug, trace",
+        ),
+        ("interval = \"1h\"", "would be forgotten after 2700"),
+        ("longest-interval = \"44m\"", "would be forgotten after 2700"),
+        ("longest-interval = 60", "longest-interval is shorter than the interval"),
+        ("min-interval = \"40m\"", "min-interval is longer than the interval"),
+    ] {
+        let file = folder.write("a.toml", text);
+        let (code, _, errors) = config(&["--config", &file], &[]);
+        assert!(code == Some(2) && errors.contains(expected), "{text}: {code:?} {errors}");
+        let errors = common::refused(&["--udp", "127.0.0.1:0", "--config", &file]);
+        assert!(errors.contains(expected), "{errors}");
+    }
+}
+
+#[test]
+fn sighup_changes_what_can_change_and_says_what_needs_a_restart() {
+    let folder = Folder::new("sighup");
+    let first = "interval = 600\njitter = 0\nudp = [\"127.0.0.1:0\"]\n";
+    let file = folder.write("a.toml", first);
+    let mut serve = Serve::start(&["--config", &file]);
+    let [udp, _] = serve.addresses();
+    assert_eq!(interval(udp[0]), 600);
+
+    folder.write("a.toml", "interval = 700\njitter = 0\nudp = [\"127.0.0.1:0\"]\nlifetime = \"2h\"\n");
+    serve.signal("HUP");
+    let printed = serve.printed_until("settings read again");
+    assert!(printed.contains(r#"changed setting="interval" from="600" to="700""#), "{printed}");
+    assert!(
+        printed.contains(r#"not changed: this needs a restart setting="lifetime" from="45m" to="2h""#),
+        "{printed}"
+    );
+    assert_eq!(interval(udp[0]), 700);
+
+    for broken in [
+        "interval = \"soon\"",
+        "interval =",
+        "udp = [\"127.0.0.1:0\"]\ninterval = 3000\njitter = 0\nlifetime = \"2h\"",
+    ] {
+        folder.write("a.toml", broken);
+        serve.signal("HUP");
+        let printed = serve.printed_until("the settings stay as they were");
+        assert!(!printed.contains("changed"), "{printed}");
+        assert_eq!(interval(udp[0]), 700, "the lifetime is still 45 minutes");
+    }
+
+    folder.write("a.toml", first);
+    serve.signal("HUP");
+    let printed = serve.printed_until("settings read again");
+    assert!(printed.contains("changed=1 need_restart=0"), "{printed}");
+    assert_eq!(interval(udp[0]), 600);
+    assert_eq!(serve.stop("TERM").0, Some(0));
+}
+
+#[test]
+fn logs_are_objects_of_json_where_asked_for() {
+    let folder = Folder::new("json");
+    let file = folder.write("a.toml", "log-format = \"json\"\n");
+    let mut serve = Serve::start(&["--udp", "127.0.0.1:0", "--config", &file]);
+    serve.signal("HUP");
+    let printed = serve.printed_until("settings read again");
+    let line: serde_json::Value =
+        serde_json::from_str(printed.lines().last().expect("a line")).expect("JSON");
+    assert_eq!((&line["level"], &line["changed"]), (&"INFO".into(), &0.into()), "{line}");
+}
