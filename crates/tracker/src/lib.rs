@@ -17,10 +17,13 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod access;
 mod address;
 mod clock;
 mod config;
 mod http;
+mod keeper;
+mod lists;
 mod metrics;
 #[cfg(test)]
 mod out_of_reach;
@@ -37,6 +40,7 @@ pub use address::{LocalPeers, Reach};
 pub use config::Config;
 pub use http::{HttpHandler, HttpRequest};
 pub use ipnet::IpNet;
+pub use lists::{AccessList, ListKind, PasskeyList};
 pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SweepCounts, Times};
 use refusal::Refusal;
 pub use rules::{LiveRules, Rules};

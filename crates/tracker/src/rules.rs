@@ -1,15 +1,18 @@
 //! By what rules requests are answered: what can change while the tracker runs.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering::Relaxed},
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
-use swarmkeep::{Endpoint, Random, Retention, bittorrent};
+use swarmkeep::{Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
 
-use crate::{LocalPeers, Reach, Refusal};
+use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, Refusal};
 
 /// How requests are answered. Start with [`new`](Self::new) and chain what should differ; a running tracker takes others by
 /// [`LiveRules::replace`].
@@ -25,6 +28,10 @@ pub struct Rules {
     pub(crate) local_peers: LocalPeers,
     pub(crate) http_proxies: Vec<IpNet>,
     pub(crate) http_ip_parameter: bool,
+    pub(crate) access: Option<AccessList>,
+    pub(crate) passkeys: Option<PasskeyList>,
+    pub(crate) rate: Option<Arc<RateLimiter>>,
+    pub(crate) unlimited: Vec<IpNet>,
 }
 
 impl Rules {
@@ -42,6 +49,10 @@ impl Rules {
             local_peers: LocalPeers::Near,
             http_proxies: Vec::new(),
             http_ip_parameter: false,
+            access: None,
+            passkeys: None,
+            rate: None,
+            unlimited: Vec::new(),
         }
     }
 
@@ -119,6 +130,61 @@ impl Rules {
         self
     }
 
+    /// Serves only the torrents that this list lets; those that it does not are removed from the store. The file is looked at once a
+    /// second, and read again when it has changed.
+    #[must_use]
+    pub fn access_list(mut self, list: AccessList) -> Self {
+        self.access = Some(list);
+        self
+    }
+
+    /// Serves members only, who announce to `/PASSKEY/announce` over HTTP, and name that path over UDP (BEP 41). Scrapes over UDP have no
+    /// room for a passkey, and are refused. The file is looked at as that of [`access_list`](Self::access_list) is.
+    #[must_use]
+    pub fn passkeys(mut self, list: PasskeyList) -> Self {
+        self.passkeys = Some(list);
+        self
+    }
+
+    /// Answers each address only so often. Over UDP, requests count that show a good connection id, and those above the limit are
+    /// ignored, since a client that gets no answer waits longer each time (BEP 15).
+    #[must_use]
+    pub fn rate(mut self, limiter: Arc<RateLimiter>) -> Self {
+        self.rate = Some(limiter);
+        self
+    }
+
+    /// Adds a network whose addresses are answered however often they ask.
+    #[must_use]
+    pub fn unlimited(mut self, network: IpNet) -> Self {
+        self.unlimited.push(network);
+        self
+    }
+
+    /// Whether this address may ask now.
+    pub(crate) fn is_in_time(&self, ip: IpAddr, now: Timestamp) -> Result<(), Refusal> {
+        let Some(limiter) = &self.rate else { return Ok(()) };
+        let is_unlimited = || self.unlimited.iter().any(|network| network.contains(&ip));
+        // Seconds are fine enough for who may ask some hundred times in each.
+        if limiter.admit(ip, now.as_secs() * 1000) || is_unlimited() { Ok(()) } else { Err(Refusal::TooOften) }
+    }
+
+    /// Whether a member asks, if only members may.
+    pub(crate) fn is_member(&self, passkey: Option<&[u8]>) -> Result<(), Refusal> {
+        match (&self.passkeys, passkey) {
+            (None, _) => Ok(()),
+            (Some(_), None) => Err(Refusal::NoPasskey),
+            (Some(list), Some(passkey)) if list.passkeys().admits(passkey) => Ok(()),
+            (Some(_), Some(_)) => Err(Refusal::WrongPasskey),
+        }
+    }
+
+    /// Whether this torrent may be here.
+    pub(crate) fn is_allowed(&self, info_hash: &InfoHash) -> Result<(), Refusal> {
+        let allowed = self.access.as_ref().is_none_or(|list| list.access().admits(info_hash));
+        if allowed { Ok(()) } else { Err(Refusal::NotAllowed) }
+    }
+
     /// How many peers a client gets that asks for so many.
     pub(crate) fn want(&self, asked: Option<u32>) -> usize {
         asked.map_or(self.default_want, |want| want as usize).min(self.most_want)
@@ -127,7 +193,7 @@ impl Rules {
     /// Where a peer is listed that announces from `ip` to a socket of this reach.
     pub(crate) fn endpoint(
         &self,
-        ip: std::net::IpAddr,
+        ip: IpAddr,
         port: u16,
         listener: Reach,
     ) -> Result<Endpoint, Refusal> {
@@ -152,6 +218,8 @@ pub struct LiveRules(Arc<Live>);
 #[derive(Debug)]
 struct Live {
     rules: ArcSwap<Rules>,
+    /// Held by who changes them.
+    changing: Mutex<()>,
     /// By how much the interval is stretched, in thousandths.
     stretch: AtomicU32,
 }
@@ -159,7 +227,7 @@ struct Live {
 impl LiveRules {
     /// Begins with these.
     pub fn new(rules: Rules) -> Self {
-        Self(Arc::new(Live { rules: ArcSwap::from_pointee(rules), stretch: AtomicU32::new(UNSTRETCHED) }))
+        Self(Arc::new(Live { rules: ArcSwap::from_pointee(rules), changing: Mutex::new(()), stretch: AtomicU32::new(UNSTRETCHED) }))
     }
 
     /// The rules at this moment; to be taken anew for each batch of requests.
@@ -170,7 +238,13 @@ impl LiveRules {
     /// Puts others in their place, and waits for nobody: what is being answered is answered by the old ones, whose last user drops
     /// them.
     pub fn replace(&self, rules: Rules) {
-        self.0.rules.store(Arc::new(rules));
+        self.change(|_| rules);
+    }
+
+    /// Puts others in their place that are made from them.
+    pub(crate) fn change(&self, change: impl FnOnce(&Rules) -> Rules) {
+        let _one_at_a_time = self.0.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.rules.store(Arc::new(change(&self.0.rules.load())));
     }
 
     /// By how much the interval is stretched, 1 being not at all.

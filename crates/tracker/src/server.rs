@@ -21,6 +21,7 @@ use crate::{
     Config, Error, HttpHandler, LiveRules, Metrics, Reach,
     clock::now,
     http,
+    keeper::Keeper,
     sweep::sweep_for_ever,
     udp::{self, Answers, ConnectionIds, Handler, Later, Worker},
 };
@@ -105,6 +106,7 @@ impl Server {
     /// Outside a tokio runtime with I/O and time, and with whatever a thread or task of the server has panicked with.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { udp, http, stopping: (stopped, stopping), mut rng, config, control } = self;
+        let keeper = Keeper::new(control.clone(), if http.is_empty() { udp.first().map_or(0, Vec::len) } else { usize::MAX });
         let Control { repository, rules, metrics } = control;
         let stopped = Arc::new(stopped);
         let ids = Arc::new(ConnectionIds::new(now(), &mut RandCore(&mut rng)));
@@ -141,6 +143,7 @@ impl Server {
             () = stop => None,
             ended = tasks.join_next() => ended,
             never = sweep_for_ever(repository, rules, &metrics, sweep_period, now) => match never {},
+            never = keeper.keep() => match never {},
         };
         drop((stopping, http_stopping));
         if let Some(Err(error)) = ended

@@ -16,6 +16,7 @@ use tracing::debug;
 
 use crate::{
     Reach, Refusal,
+    access::split_passkey,
     metrics::{Counters, Kind, Reason},
     rules::{LiveRules, Rules},
     store,
@@ -83,13 +84,18 @@ impl HttpHandler {
         out: &mut Vec<u8>,
     ) -> Option<usize> {
         out.clear();
-        let answered = match request.path {
-            "/announce" => self.announce(request, now, rng, out).await,
-            "/scrape" => self.scrape(request, out).await,
-            _ => {
-                self.counters.refused(Reason::NotFound);
-                return None;
-            }
+        let Some((kind, passkey)) = self.route(request.path.as_bytes()) else {
+            self.counters.refused(Reason::NotFound);
+            return None;
+        };
+        if let Some(ip) = request.client {
+            let family = if ip.to_canonical().is_ipv4() { Family::V4 } else { Family::V6 };
+            self.counters.request(kind, family);
+        }
+        let answered = match (self.is_admitted(&request, passkey, now), kind) {
+            (Err(refusal), _) => Err(refusal),
+            (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,
+            (Ok(()), _) => self.announce(request, now, rng, out).await,
         };
         Some(answered.unwrap_or_else(|refusal| {
             debug!(client = ?request.client, %refusal, "refused");
@@ -101,6 +107,34 @@ impl HttpHandler {
         }))
     }
 
+    /// What is asked for at a path, and by whom. Those of a private tracker begin with a passkey.
+    fn route<'a>(&self, path: &'a [u8]) -> Option<(Kind, Option<&'a [u8]>)> {
+        let is_private = self.rules.now().passkeys.is_some();
+        let (passkey, path) = match split_passkey(path) {
+            Some((passkey, rest)) if is_private => (Some(passkey), rest),
+            _ => (None, path),
+        };
+        match path {
+            b"/announce" => Some((Kind::Announce, passkey)),
+            b"/scrape" => Some((Kind::Scrape, passkey)),
+            _ => None,
+        }
+    }
+
+    /// Whether the client may ask.
+    fn is_admitted(
+        &self,
+        request: &HttpRequest<'_>,
+        passkey: Option<&[u8]>,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let rules = self.rules.now();
+        if let Some(client) = request.client {
+            rules.is_in_time(client.to_canonical(), now)?;
+        }
+        rules.is_member(passkey)
+    }
+
     /// Announces, with the store writing the peers into the answer itself.
     async fn announce(
         &self,
@@ -109,7 +143,6 @@ impl HttpHandler {
         rng: &mut dyn Random,
         out: &mut Vec<u8>,
     ) -> Result<usize, Refusal> {
-        self.count(Kind::Announce, client);
         let request = AnnounceRequest::parse(query)?;
         let client = client.ok_or(Refusal::NoClient)?.to_canonical();
         let (announce, min_interval) = {
@@ -144,12 +177,7 @@ impl HttpHandler {
         Ok(out.len() - len)
     }
 
-    async fn scrape(
-        &self,
-        HttpRequest { query, client, .. }: HttpRequest<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<usize, Refusal> {
-        self.count(Kind::Scrape, client);
+    async fn scrape(&self, query: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
         let request = ScrapeRequest::parse(query)?;
         // One more than may be, to see that there are too many.
         let mut info_hashes: Vec<_> = request.info_hashes().take(Self::MOST_SCRAPED + 1).collect();
@@ -172,12 +200,6 @@ impl HttpHandler {
         response.finish(None);
         Ok(0)
     }
-
-    fn count(&self, kind: Kind, client: Option<IpAddr>) {
-        if let Some(ip) = client {
-            self.counters.request(kind, if ip.to_canonical().is_ipv4() { Family::V4 } else { Family::V6 });
-        }
-    }
 }
 
 /// The announce that a request means.
@@ -187,6 +209,7 @@ fn announce_of(
     client: IpAddr,
     listener: Reach,
 ) -> Result<Announce, Refusal> {
+    rules.is_allowed(&request.info_hash)?;
     // Clients that do not know their address write zeroes.
     let named = request.ip.filter(|ip| rules.http_ip_parameter && !ip.is_unspecified());
     let endpoint = rules.endpoint(named.unwrap_or(client), request.port, listener)?;

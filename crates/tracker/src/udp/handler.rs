@@ -10,7 +10,7 @@ use swarmkeep::{
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
     udp::{
-        AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse, ErrorResponse, Header,
+        AnnounceOption, AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse, ErrorResponse, Header,
         Request, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
     },
 };
@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     Reach, Refusal,
+    access::{Passkeys, split_passkey},
     metrics::{Counters, Kind, Reason},
     rules::{LiveRules, Rules},
     store,
@@ -54,7 +55,7 @@ impl Handler {
     /// Looks at every request of `batch`, which came to a socket of this reach, answers those that need no store, and says whether
     /// there are others.
     pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp, rng: &mut dyn Random) -> bool {
-        let desk = Desk { ids: self.connection_ids.at(now, rng), rules: &self.rules.now(), listener };
+        let desk = Desk { ids: self.connection_ids.at(now, rng), rules: &self.rules.now(), listener, now };
         let Batch { packets, answers, exchanges, .. } = batch;
         let (mut wait, mut bytes) = (false, 0);
         for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
@@ -68,6 +69,10 @@ impl Handler {
                 }
                 Understood::Announce(transaction_id, announce) => State::Announce(transaction_id, announce),
                 Understood::Scrape(transaction_id) => State::Scrape(transaction_id),
+                Understood::Refused(_, Refusal::TooOften) => {
+                    self.counters.refused(Reason::TooOften);
+                    State::Ignored
+                }
                 Understood::Refused(transaction_id, refusal) => {
                     debug!(%source, %refusal, "refused");
                     self.refuse(refusal, transaction_id, answer)
@@ -110,7 +115,7 @@ impl Handler {
     /// anything.
     fn understand(&self, desk: &Desk<'_>, packet: &[u8], source: SocketAddr) -> Understood {
         let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
-        let (connection_id, transaction_id, understood) = match Request::parse(packet) {
+        let (connection_id, transaction_id, asked) = match Request::parse(packet) {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
                 self.counters.request(Kind::Connect, family);
                 let connection_id = desk.ids.issue(source.ip());
@@ -118,19 +123,15 @@ impl Handler {
             }
             Ok(Request::Announce(request)) => {
                 self.counters.request(Kind::Announce, family);
-                let understood = match desk.announce_of(&request, source) {
-                    Ok(announce) => Understood::Announce(request.transaction_id, announce),
-                    Err(refusal) => Understood::Refused(request.transaction_id, refusal),
-                };
-                (request.connection_id, request.transaction_id, understood)
+                (request.connection_id, request.transaction_id, Ok(Some(request)))
             }
             Ok(Request::Scrape(request)) => {
                 self.counters.request(Kind::Scrape, family);
-                (request.connection_id, request.transaction_id, Understood::Scrape(request.transaction_id))
+                (request.connection_id, request.transaction_id, Ok(None))
             }
             Err(error) => match (error, Header::parse(packet)) {
                 (ProtocolError::Field(error), Ok(Header { connection_id, transaction_id, .. })) => {
-                    (connection_id, transaction_id, Understood::Refused(transaction_id, error.into()))
+                    (connection_id, transaction_id, Err(Refusal::Field(error)))
                 }
                 (error, _) => {
                     debug!(%source, %error, "ignored");
@@ -138,11 +139,17 @@ impl Handler {
                 }
             },
         };
-        if desk.ids.recognise(connection_id, source.ip()) {
-            understood
+        let answered = if desk.ids.recognise(connection_id, source.ip()) {
+            // Whoever has no good id is not counted against an address that may not be its own.
+            desk.rules.is_in_time(source.ip(), desk.now).and(asked)
         } else {
-            Understood::Refused(transaction_id, Refusal::NotConnected)
-        }
+            Err(Refusal::NotConnected)
+        };
+        let understood = answered.and_then(|asked| match asked {
+            Some(request) => Ok(Understood::Announce(transaction_id, desk.announce_of(&request, source)?)),
+            None => desk.rules.is_member(None).map(|()| Understood::Scrape(transaction_id)),
+        });
+        understood.unwrap_or_else(|refusal| Understood::Refused(transaction_id, refusal))
     }
 
     /// Writes why there is no other answer. Takes no allocation: floods provoke it.
@@ -230,11 +237,17 @@ struct Desk<'a> {
     ids: IdsAt,
     rules: &'a Rules,
     listener: Reach,
+    now: Timestamp,
 }
 
 impl Desk<'_> {
     /// The announce that a request means: its peer is at the address that the packet came from, whatever it claims.
     fn announce_of(&self, request: &AnnounceRequest<'_>, source: SocketAddr) -> Result<Announce, Refusal> {
+        if self.rules.passkeys.is_some() {
+            let mut url = ArrayVec::new();
+            self.rules.is_member(passkey_of(request, &mut url))?;
+        }
+        self.rules.is_allowed(&request.info_hash)?;
         let endpoint = self.rules.endpoint(source.ip(), request.port, self.listener)?;
         Ok(Announce::new(request.info_hash, endpoint)
             .event(request.event)
@@ -243,6 +256,22 @@ impl Desk<'_> {
             .peer_id(request.peer_id)
             .want(self.rules.want(request.want)))
     }
+}
+
+/// The longest path and query that are looked at: what comes after a passkey does not matter.
+const LONGEST_URL: usize = Passkeys::LONGEST + 32;
+
+/// The passkey in the path that an announce names (BEP 41), which is put together in `url`.
+fn passkey_of<'a>(request: &AnnounceRequest<'_>, url: &'a mut ArrayVec<u8, LONGEST_URL>) -> Option<&'a [u8]> {
+    for option in request.options() {
+        if let AnnounceOption::UrlData(more) = option {
+            let room = url.remaining_capacity().min(more.len());
+            url.try_extend_from_slice(&more[..room]).expect("no more than there is room for");
+        }
+    }
+    let (passkey, rest) = split_passkey(url)?;
+    let path = rest.split(|&byte| byte == b'?').next();
+    (path == Some(b"/announce")).then_some(passkey)
 }
 
 /// What a packet is.

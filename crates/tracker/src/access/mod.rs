@@ -1,0 +1,172 @@
+//! Who may use the tracker: [which torrents](Access), and [which members](Passkeys) of a private one.
+//!
+//! Both are text files, an entry a line, that people and programs edit while the tracker runs: the file is the truth. [`Watched`] tells
+//! when one has changed, and whoever asked loads it anew and puts the result in the place of the old; a list itself never changes, so
+//! that a lookup takes no lock. [`add_line`] and [`remove_line`] edit the file on behalf of an operator who has no shell.
+//!
+//! A line holds one entry. Empty lines are allowed, as is `#` and whatever comes after it, behind an entry too; so are
+//! CRLF, blanks around an entry, the byte order mark of UTF-8 and entries given twice. A line may have 65,535 bytes.
+//!
+//! ```
+//! use swarmkeep_tracker::access::{Access, Change, InfoHashList, Watched};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("allowed");
+//! # std::fs::write(&path, "0123456789abcdef0123456789abcdef01234567 # a good one\n")?;
+//! // Before the file is read, so that no change can fall between the two.
+//! let mut watched = Watched::new(&path);
+//! let mut access = Access::Allow(InfoHashList::load(&path)?);
+//! assert!(access.admits(&"0123456789abcdef0123456789abcdef01234567".parse()?));
+//!
+//! // About once a second:
+//! match watched.look() {
+//!     Change::Changed => access = Access::Allow(InfoHashList::load(&path)?),
+//!     Change::Gone(reason) => eprintln!("{}: {reason}; the list stays as it was", path.display()),
+//!     Change::Same | Change::Changing => {}
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod edit;
+mod lines;
+mod list;
+mod passkeys;
+mod set;
+mod watch;
+
+use std::{io, path::PathBuf};
+
+use swarmkeep::InfoHash;
+
+pub use edit::{add_line, remove_line};
+pub use list::{InfoHashList, parse_info_hash};
+pub use passkeys::Passkeys;
+pub(crate) use passkeys::split_passkey;
+pub use watch::{Change, Watched};
+
+/// Which torrents the tracker serves.
+#[derive(Debug, Default)]
+pub enum Access {
+    /// All that anybody announces.
+    #[default]
+    Open,
+    /// Those of a list, and no others. An empty list closes the tracker.
+    Allow(InfoHashList),
+    /// All but those of a list.
+    Deny(InfoHashList),
+}
+
+impl Access {
+    /// Whether this torrent may be announced and scraped. Costs what [`InfoHashList::contains`] does.
+    pub fn admits(&self, info_hash: &InfoHash) -> bool {
+        match self {
+            Self::Open => true,
+            Self::Allow(list) => list.contains(info_hash),
+            Self::Deny(list) => !list.contains(info_hash),
+        }
+    }
+}
+
+/// Why a list could not be loaded or edited. Nothing here shows a passkey, or a part of one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The file cannot be opened, or reading it failed half-way.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The list.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A directory, a pipe or a device: none can be watched for changes and read again.
+    #[error("{} is not a regular file: give a text file with one entry a line", path.display())]
+    NotAFile {
+        /// What was given for a list.
+        path: PathBuf,
+    },
+    /// Bytes that are no text stand where an entry should.
+    #[error("{}, line {line}: not text in UTF-8: give a text file with one entry a line", path.display())]
+    NotText {
+        /// The list.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+    },
+    /// A line that does not fit into the buffer through which lists are read.
+    #[error("{}, line {line}: longer than {most} bytes: give one entry a line", path.display())]
+    LongLine {
+        /// The list.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+        /// The most bytes in a line.
+        most: usize,
+    },
+    /// An entry is no info hash.
+    #[error(
+        "access list {}, line {line}: \"{text}\" is not an info hash: give 40 hex digits, 64 hex digits (v2) or 32 base32 characters",
+        path.display()
+    )]
+    InfoHash {
+        /// The list.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+        /// The entry, escaped, no more than about 80 characters of it.
+        text: String,
+    },
+    /// An entry is no passkey.
+    #[error(
+        "passkey list {}, line {line}: not a passkey: give {} to {} of A-Z, a-z, 0-9, _ and -",
+        path.display(), Passkeys::SHORTEST, Passkeys::LONGEST
+    )]
+    Passkey {
+        /// The list.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+    },
+    /// The entries do not fit into memory, or are more than 2^32 - 1.
+    #[error("{} has room for {entries} entries, which is more than fits: split it up or add memory", path.display())]
+    TooLong {
+        /// The list.
+        path: PathBuf,
+        /// How many there are, or may be by the file's length.
+        entries: usize,
+    },
+    /// The file could not be edited.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The list.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody else wrote to the file while it was edited. It is as they left it.
+    #[error("{} was written to by somebody else meanwhile: try again", path.display())]
+    WrittenMeanwhile {
+        /// The list.
+        path: PathBuf,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allow_list_admits_what_is_on_it_and_a_deny_list_all_else() {
+        let [on, off] = [1, 2].map(|byte| InfoHash::new([byte; 20]));
+        let list = || InfoHashList::from_iter([on]);
+        for (access, admitted) in [
+            (Access::default(), [true, true]),
+            (Access::Allow(list()), [true, false]),
+            (Access::Deny(list()), [false, true]),
+            (Access::Allow(InfoHashList::default()), [false, false]),
+            (Access::Deny(InfoHashList::default()), [true, true]),
+        ] {
+            assert_eq!([on, off].map(|info_hash| access.admits(&info_hash)), admitted, "{access:?}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The members of a private tracker.
+
+use std::{fmt, path::Path};
+
+use siphasher::sip128::SipHasher24;
+use swarmkeep::HashKey;
+
+use super::{AccessError, lines::read_set, set::SortedSet};
+
+/// A set of passkeys that never changes: 17 bytes a key.
+///
+/// Of each key, only a keyed hash (SipHash-2-4 with 128 bits) is kept. So no key can be read from the tracker's memory or logs once the
+/// file has been read, and how long a lookup takes says nothing about any key: whoever does not know the hash's key cannot
+/// ask for a hash near that of another. That two keys are one by accident has a probability of n² / 2^129: for 10 million keys, 10^-25.
+#[derive(Clone)]
+pub struct Passkeys {
+    key: SipHasher24,
+    hashes: SortedSet<16>,
+}
+
+impl Passkeys {
+    /// The fewest characters of a passkey.
+    pub const SHORTEST: usize = 8;
+    /// The most characters of a passkey.
+    pub const LONGEST: usize = 128;
+
+    /// Reads a text file, [one passkey a line](crate::access): 8 to 128 of `A-Z`, `a-z`, `0-9`, `_` and `-`, letters of different case being
+    /// different ones. `key` is a secret that is drawn at start, and serves for nothing else. Waits for the disk.
+    ///
+    /// # Errors
+    /// [`AccessError`] says which line is wrong and what was expected there, but nothing of what stands in it.
+    pub fn load(path: impl AsRef<Path>, key: HashKey) -> Result<Self, AccessError> {
+        let [first, second] = key.words();
+        let key = SipHasher24::new_with_keys(first, second);
+        let hashes = read_set(path.as_ref(), SHORTEST_LINE, |path, line| {
+            let wrong = || AccessError::Passkey { path: path.to_owned(), line: line.number };
+            hash(&key, line.entry.as_bytes()).ok_or_else(wrong)
+        })?;
+        Ok(Self { key, hashes })
+    }
+
+    /// Whether this is one of the passkeys. What cannot be one is not hashed, however long it is.
+    pub fn admits(&self, passkey: &[u8]) -> bool {
+        hash(&self.key, passkey).is_some_and(|hash| self.hashes.contains(&hash))
+    }
+
+    /// How many different passkeys there are.
+    pub fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of memory that the set takes.
+    pub fn heap_bytes(&self) -> usize {
+        self.hashes.heap_bytes()
+    }
+}
+
+/// How many there are.
+impl fmt::Debug for Passkeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Passkeys({} secret)", self.len())
+    }
+}
+
+/// 8 characters and a line's end.
+const SHORTEST_LINE: u64 = Passkeys::SHORTEST as u64 + 1;
+
+/// What is kept of a passkey; `None` if this is none.
+fn hash(key: &SipHasher24, passkey: &[u8]) -> Option<[u8; 16]> {
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let is_passkey =
+        (Passkeys::SHORTEST..=Passkeys::LONGEST).contains(&passkey.len()) && passkey.iter().all(allowed);
+    is_passkey.then(|| key.hash(passkey).as_bytes())
+}
+
+/// The passkey that a path begins with, as `/PASSKEY/announce`, and what follows it.
+pub(crate) fn split_passkey(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let path = path.strip_prefix(b"/")?;
+    let slash = path.iter().position(|&byte| byte == b'/')?;
+    Some(path.split_at(slash))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn load_under(key: u8, text: &str) -> Result<Passkeys, AccessError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("passkeys");
+        fs::write(&path, text).unwrap();
+        Passkeys::load(&path, HashKey::from_bytes([key; 16]))
+    }
+
+    fn load(text: &str) -> Result<Passkeys, AccessError> {
+        load_under(1, text)
+    }
+
+    #[test]
+    fn members_are_admitted_and_nobody_else() {
+        let longest = "x".repeat(128);
+        let passkeys =
+            load(&format!("# ours\r\nAlice-1_\r\n\nbobbobbob # since 2019\n{longest}\nAlice-1_")).unwrap();
+        assert_eq!((passkeys.len(), passkeys.is_empty()), (3, false));
+        for member in ["Alice-1_", "bobbobbob", &longest] {
+            assert!(passkeys.admits(member.as_bytes()), "{member}");
+        }
+        for stranger in
+            ["", "alice-1_", "Alice-1_\r", "Alice-1", "bobbobbo", "bobbobbobb", &longest[1..], "# ours"]
+        {
+            assert!(!passkeys.admits(stranger.as_bytes()), "{stranger}");
+        }
+        assert!(!passkeys.admits(&[b'x'; 129]) && !passkeys.admits(&[0xff; 8]));
+        assert!(load("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_depends_on_the_key() {
+        let [one, other] = [1, 2].map(|key| load_under(key, "AliceAlice\n").unwrap());
+        let kept = |passkeys: &Passkeys| hash(&passkeys.key, b"AliceAlice").unwrap();
+        assert!(one.hashes.contains(&kept(&one)) && other.hashes.contains(&kept(&other)));
+        assert!(!one.hashes.contains(&kept(&other)));
+    }
+
+    #[test]
+    fn neither_a_set_nor_an_error_shows_a_passkey() {
+        assert_eq!(format!("{:?}", load("SecretSecret\n").unwrap()), "Passkeys(1 secret)");
+        let long = "Secret".repeat(30_000);
+        for wrong in ["Secret", "Secret Secret", "SecretSécret", "Secret\0Secret", &long[..129], &long] {
+            let error = load(&format!("SecretSecret\n{wrong}\n")).unwrap_err();
+            for text in [format!("{error:?}"), error.to_string()] {
+                assert!(!text.contains("Secret"), "{text}");
+                assert!(text.contains("line 2") || text.contains("line: 2"), "{text}");
+            }
+        }
+        let error = load("SecretSecret\nSecret/Secret\n").unwrap_err().to_string();
+        assert!(error.ends_with("line 2: not a passkey: give 8 to 128 of A-Z, a-z, 0-9, _ and -"), "{error}");
+    }
+}

@@ -1,0 +1,233 @@
+//! What a running tracker looks after once a second: lists that have changed, and whether it has more to do than it can.
+
+use std::{
+    convert::Infallible,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use swarmkeep::{Budget, Cursor, InfoHash, Unavailable, catalog::Repository};
+use tokio::{
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval, sleep},
+};
+use tracing::{error, info, warn};
+
+use crate::{
+    Control, LiveRules, Rules,
+    access::{Access, AccessError, Change, Watched},
+};
+
+/// How often to look. A list that has changed is taken after two looks at most, if it is not being written to.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// When the torrents of a new list are removed a second time: an announce that was let in by the old one may have waited for a store
+/// for so long.
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
+
+/// Swarms and peers that one step of a removal visits, some 100 µs of work, and the pause after it.
+const STEP: Budget = Budget::peers(1024);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Looks after a tracker.
+pub(crate) struct Keeper {
+    control: Control,
+    access: Option<Watched>,
+    passkeys: Option<Watched>,
+    /// By which list torrents were last removed.
+    removed_by: Option<Arc<Access>>,
+    load: Load,
+}
+
+impl Keeper {
+    /// Of a tracker that can use so many cores at most.
+    pub(crate) fn new(control: Control, cores: usize) -> Self {
+        let machine = thread::available_parallelism().map_or(1, Into::into);
+        let load = Load { cores: machine.min(cores), since: Instant::now(), cpu: cpu_time() };
+        Self { control, access: None, passkeys: None, removed_by: None, load }
+    }
+
+    /// For ever.
+    pub(crate) async fn keep(mut self) -> Infallible {
+        let mut looks = interval(EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            self.look_at_lists().await;
+            self.remove_forbidden();
+            let overloaded = self.load.is_over(Instant::now(), cpu_time());
+            self.control.rules.adapt(overloaded);
+        }
+    }
+
+    async fn look_at_lists(&mut self) {
+        let (access, passkeys) = {
+            let rules = self.control.rules.now();
+            let access = rules.access.as_ref().map(|list| list.path().to_owned());
+            (access, rules.passkeys.as_ref().map(|list| list.path().to_owned()))
+        };
+        if has_changed(&mut self.access, access) {
+            let _ = self.control.load_access_list().await;
+        }
+        if has_changed(&mut self.passkeys, passkeys) {
+            let _ = self.control.load_passkeys().await;
+        }
+    }
+
+    /// If there is another list, begins to remove what it forbids.
+    fn remove_forbidden(&mut self) {
+        let access = self.control.rules.now().access.as_ref().map(|list| Arc::clone(list.access()));
+        let Some(access) = access else {
+            self.removed_by = None;
+            return;
+        };
+        if self.removed_by.as_ref().is_some_and(|by| Arc::ptr_eq(by, &access)) {
+            return;
+        }
+        self.removed_by = Some(Arc::clone(&access));
+        let (repository, rules) = (self.control.repository.clone(), self.control.rules.clone());
+        tokio::spawn(async move {
+            for again in [false, true] {
+                match remove(&repository, &access, &rules).await {
+                    Ok(0) if again => {}
+                    Ok(swarms) => info!(swarms, "removed what the list forbids"),
+                    Err(unavailable) => error!(%unavailable, "cannot remove what the list forbids"),
+                }
+                sleep(AGAIN_AFTER).await;
+            }
+        });
+    }
+}
+
+/// Whether the file has changed and come to rest since it was last looked at. Another file than before has not.
+fn has_changed(watched: &mut Option<Watched>, path: Option<PathBuf>) -> bool {
+    let Some(path) = path else {
+        *watched = None;
+        return false;
+    };
+    if watched.as_ref().is_none_or(|watched| watched.path() != path) {
+        *watched = Some(Watched::new(path));
+        return false;
+    }
+    let watched = watched.as_mut().expect("watched by now");
+    match watched.look() {
+        Change::Changed => true,
+        Change::Gone(reason) => {
+            warn!(file = %watched.path().display(), %reason, "a list is gone; it stays as it was");
+            false
+        }
+        Change::Same | Change::Changing => false,
+    }
+}
+
+/// Removes the swarms that a list does not let, unless there is another list by then; how many there were.
+async fn remove(repository: &Repository, access: &Arc<Access>, rules: &LiveRules) -> Result<usize, Unavailable> {
+    let is_forbidden = |info_hash: &InfoHash| !access.admits(info_hash);
+    let is_current = || rules.now().access.as_ref().is_some_and(|list| Arc::ptr_eq(list.access(), access));
+    let (mut from, mut count) = (Cursor::START, 0);
+    while !from.is_end() && is_current() {
+        let step = match repository {
+            Repository::Sync(store) => store.remove_where(&is_forbidden, from, STEP),
+            Repository::Async(store) => store.remove_where(&is_forbidden, from, STEP).await?,
+        };
+        count += step.removed.len();
+        from = step.next;
+        sleep(PAUSE).await;
+    }
+    Ok(count)
+}
+
+impl Control {
+    /// Reads the list of torrents again, while the tracker goes on. If it cannot, the old one stays.
+    ///
+    /// # Errors
+    /// As [`InfoHashList::load`](crate::access::InfoHashList::load); it is logged too.
+    pub async fn load_access_list(&self) -> Result<(), AccessError> {
+        let Some(list) = self.rules.now().access.clone() else { return Ok(()) };
+        let path = list.path().to_owned();
+        let loaded = spawn_blocking(move || list.load_again()).await.expect("reading a list does not panic");
+        let loaded = told(loaded, &path, "list of torrents", |list| list.len())?;
+        // Unless there are other rules by now.
+        self.rules.change(|rules| match &rules.access {
+            Some(list) if list.path() == path && list.kind() == loaded.kind() => {
+                Rules { access: Some(loaded), ..rules.clone() }
+            }
+            _ => rules.clone(),
+        });
+        Ok(())
+    }
+
+    /// Reads the list of passkeys again, while the tracker goes on. If it cannot, the old one stays.
+    ///
+    /// # Errors
+    /// As [`Passkeys::load`](crate::access::Passkeys::load); it is logged too.
+    pub async fn load_passkeys(&self) -> Result<(), AccessError> {
+        let Some(list) = self.rules.now().passkeys.clone() else { return Ok(()) };
+        let path = list.path().to_owned();
+        let loaded = spawn_blocking(move || list.load_again()).await.expect("reading a list does not panic");
+        let loaded = told(loaded, &path, "list of passkeys", |list| list.passkeys().len())?;
+        self.rules.change(|rules| match &rules.passkeys {
+            Some(list) if list.path() == path => Rules { passkeys: Some(loaded), ..rules.clone() },
+            _ => rules.clone(),
+        });
+        Ok(())
+    }
+}
+
+/// Logs how loading went.
+fn told<L>(
+    loaded: Result<L, AccessError>,
+    path: &Path,
+    what: &str,
+    len: impl FnOnce(&L) -> usize,
+) -> Result<L, AccessError> {
+    match &loaded {
+        Ok(list) => info!(file = %path.display(), entries = len(list), "{what} read again"),
+        Err(error) => error!(%error, "the {what} stays as it was"),
+    }
+    loaded
+}
+
+/// How much of the cores the process has used, and when.
+struct Load {
+    cores: usize,
+    since: Instant,
+    cpu: Duration,
+}
+
+impl Load {
+    /// Above this share of the time of the cores, requests begin to wait for each other.
+    const MOST: f64 = 0.85;
+
+    /// Whether too much was used since this was last asked.
+    fn is_over(&mut self, now: Instant, cpu: Duration) -> bool {
+        let used = cpu.saturating_sub(self.cpu).as_secs_f64();
+        let had = (now - self.since).as_secs_f64() * self.cores as f64;
+        (self.since, self.cpu) = (now, cpu);
+        used > had * Self::MOST
+    }
+}
+
+/// The time that the process has spent on cores.
+fn cpu_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("every process can ask for its own");
+    let times = [usage.user_time(), usage.system_time()];
+    times.iter().map(|time| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_uses_most_of_its_cores_has_too_much_to_do() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut load = Load { cores: 2, since: start, cpu: second };
+        assert!(!load.is_over(start + second, second * 2));
+        assert!(load.is_over(start + second * 2, second * 4));
+        assert!(!load.is_over(start + second * 4, second * 7), "it was longer");
+    }
+}

@@ -1,0 +1,111 @@
+//! Lists that are loaded from files, and are told from which.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use swarmkeep::HashKey;
+
+use crate::access::{Access, AccessError, InfoHashList, Passkeys};
+
+/// Whether a list of torrents says which may be here, or which may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListKind {
+    /// Only those of the list.
+    Allow,
+    /// All but those of the list.
+    Deny,
+}
+
+/// Which torrents the tracker serves, by a file.
+#[derive(Debug, Clone)]
+pub struct AccessList {
+    kind: ListKind,
+    path: PathBuf,
+    access: Arc<Access>,
+}
+
+impl AccessList {
+    /// Reads the file. Waits for the disk.
+    ///
+    /// # Errors
+    /// As [`InfoHashList::load`].
+    pub fn load(kind: ListKind, path: impl Into<PathBuf>) -> Result<Self, AccessError> {
+        let path = path.into();
+        let list = InfoHashList::load(&path)?;
+        let access = match kind {
+            ListKind::Allow => Access::Allow(list),
+            ListKind::Deny => Access::Deny(list),
+        };
+        Ok(Self { kind, path, access: Arc::new(access) })
+    }
+
+    /// Reads the file again.
+    pub(crate) fn load_again(&self) -> Result<Self, AccessError> {
+        Self::load(self.kind, &self.path)
+    }
+
+    /// What the list is for.
+    pub const fn kind(&self) -> ListKind {
+        self.kind
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it says.
+    pub const fn access(&self) -> &Arc<Access> {
+        &self.access
+    }
+
+    /// How many entries it has.
+    pub fn len(&self) -> usize {
+        match &*self.access {
+            Access::Open => 0,
+            Access::Allow(list) | Access::Deny(list) => list.len(),
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Who the members of a private tracker are, by a file.
+#[derive(Debug, Clone)]
+pub struct PasskeyList {
+    path: PathBuf,
+    key: HashKey,
+    passkeys: Arc<Passkeys>,
+}
+
+impl PasskeyList {
+    /// Reads the file. Waits for the disk. `key` is as for [`Passkeys::load`].
+    ///
+    /// # Errors
+    /// As [`Passkeys::load`].
+    pub fn load(path: impl Into<PathBuf>, key: HashKey) -> Result<Self, AccessError> {
+        let path = path.into();
+        let passkeys = Arc::new(Passkeys::load(&path, key)?);
+        Ok(Self { path, key, passkeys })
+    }
+
+    /// Reads the file again.
+    pub(crate) fn load_again(&self) -> Result<Self, AccessError> {
+        Self::load(&self.path, self.key)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whom it admits.
+    pub const fn passkeys(&self) -> &Arc<Passkeys> {
+        &self.passkeys
+    }
+}
