@@ -124,7 +124,11 @@ fn has_changed(watched: &mut Option<Watched>, path: Option<PathBuf>) -> bool {
 }
 
 /// Removes the swarms that a list does not let, unless there is another list by then; how many there were.
-async fn remove(repository: &Repository, access: &Arc<Access>, rules: &LiveRules) -> Result<usize, Unavailable> {
+async fn remove(
+    repository: &Repository,
+    access: &Arc<Access>,
+    rules: &LiveRules,
+) -> Result<usize, Unavailable> {
     let is_forbidden = |info_hash: &InfoHash| !access.admits(info_hash);
     let is_current = || rules.now().access.as_ref().is_some_and(|list| Arc::ptr_eq(list.access(), access));
     let (mut from, mut count) = (Cursor::START, 0);

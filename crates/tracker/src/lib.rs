@@ -19,6 +19,7 @@
 
 pub mod access;
 mod address;
+mod block;
 mod clock;
 mod config;
 mod http;
@@ -27,6 +28,7 @@ mod lists;
 mod metrics;
 #[cfg(test)]
 mod out_of_reach;
+mod rate;
 mod refusal;
 mod rules;
 mod server;
@@ -42,6 +44,7 @@ pub use http::{HttpHandler, HttpRequest};
 pub use ipnet::IpNet;
 pub use lists::{AccessList, ListKind, PasskeyList};
 pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SweepCounts, Times};
+pub use rate::RateLimiter;
 use refusal::Refusal;
 pub use rules::{LiveRules, Rules};
 pub use server::{Control, Server};

@@ -166,7 +166,11 @@ impl Rules {
         let Some(limiter) = &self.rate else { return Ok(()) };
         let is_unlimited = || self.unlimited.iter().any(|network| network.contains(&ip));
         // Seconds are fine enough for who may ask some hundred times in each.
-        if limiter.admit(ip, now.as_secs() * 1000) || is_unlimited() { Ok(()) } else { Err(Refusal::TooOften) }
+        if limiter.admit(ip, now.as_secs() * 1000) || is_unlimited() {
+            Ok(())
+        } else {
+            Err(Refusal::TooOften)
+        }
     }
 
     /// Whether a member asks, if only members may.
@@ -191,12 +195,7 @@ impl Rules {
     }
 
     /// Where a peer is listed that announces from `ip` to a socket of this reach.
-    pub(crate) fn endpoint(
-        &self,
-        ip: IpAddr,
-        port: u16,
-        listener: Reach,
-    ) -> Result<Endpoint, Refusal> {
+    pub(crate) fn endpoint(&self, ip: IpAddr, port: u16, listener: Reach) -> Result<Endpoint, Refusal> {
         if port == 0 {
             return Err(Refusal::Field(bittorrent::Error::PortZero));
         }
@@ -227,7 +226,11 @@ struct Live {
 impl LiveRules {
     /// Begins with these.
     pub fn new(rules: Rules) -> Self {
-        Self(Arc::new(Live { rules: ArcSwap::from_pointee(rules), changing: Mutex::new(()), stretch: AtomicU32::new(UNSTRETCHED) }))
+        Self(Arc::new(Live {
+            rules: ArcSwap::from_pointee(rules),
+            changing: Mutex::new(()),
+            stretch: AtomicU32::new(UNSTRETCHED),
+        }))
     }
 
     /// The rules at this moment; to be taken anew for each batch of requests.

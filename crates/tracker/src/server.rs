@@ -106,7 +106,10 @@ impl Server {
     /// Outside a tokio runtime with I/O and time, and with whatever a thread or task of the server has panicked with.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { udp, http, stopping: (stopped, stopping), mut rng, config, control } = self;
-        let keeper = Keeper::new(control.clone(), if http.is_empty() { udp.first().map_or(0, Vec::len) } else { usize::MAX });
+        let keeper = Keeper::new(
+            control.clone(),
+            if http.is_empty() { udp.first().map_or(0, Vec::len) } else { usize::MAX },
+        );
         let Control { repository, rules, metrics } = control;
         let stopped = Arc::new(stopped);
         let ids = Arc::new(ConnectionIds::new(now(), &mut RandCore(&mut rng)));

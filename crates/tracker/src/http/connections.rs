@@ -12,6 +12,8 @@ use std::{
 
 use tokio::sync::Notify;
 
+use crate::block::Block;
+
 /// The open connections, no more than `most`, and no more than `most_an_address` of one client.
 ///
 /// When all places are taken, whoever has waited for the longest without a request that is complete makes room, be it idle or
@@ -51,13 +53,6 @@ const BUSY: u64 = u64::MAX;
 /// How many are looked at for one that makes room: the one who has waited for the longest of so many is among the first eighth
 /// of all with a probability of 88 %, and 4,096 need not be looked at for each who comes.
 const LOOKED_AT: usize = 16;
-
-/// What counts as one client: an IPv4 address, or the 64 bits of an IPv6 address that its network gives out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Block {
-    V4(u32),
-    V6(u64),
-}
 
 impl Connections {
     pub(super) fn new(most: usize, most_an_address: usize) -> Self {
@@ -176,15 +171,6 @@ impl Table {
         }
         if let Some((_, connection)) = longest {
             connection.told.notify_one();
-        }
-    }
-}
-
-impl Block {
-    fn of(ip: IpAddr) -> Self {
-        match ip.to_canonical() {
-            IpAddr::V4(ip) => Self::V4(ip.to_bits()),
-            IpAddr::V6(ip) => Self::V6((ip.to_bits() >> 64) as u64),
         }
     }
 }

@@ -10,8 +10,8 @@ use swarmkeep::{
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
     udp::{
-        AnnounceOption, AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse, ErrorResponse, Header,
-        Request, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
+        AnnounceOption, AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse,
+        ErrorResponse, Header, Request, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
     },
 };
 use tracing::debug;

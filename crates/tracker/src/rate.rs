@@ -1,0 +1,486 @@
+//! How often one address may ask: a token bucket for each, in memory that never grows.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+};
+
+use siphasher::sip::SipHasher13;
+use swarmkeep::HashKey;
+
+use crate::block::Block;
+
+/// Admits so many requests a second from one address, and a burst of some more after a rest. An address is one of IPv4, or a
+/// 64-bit network of IPv6.
+///
+/// Each address has a bucket that holds `burst` tokens and gets `rate` new ones a second; a request takes one, or is refused if there is
+/// none. Who is refused loses nothing: asking too often does not make the wait longer. From one address, no more than `burst` + `rate` × t
+/// requests are admitted in any t seconds, exactly, as long as its bucket is not [forgotten](#memory).
+///
+/// # Memory
+/// Buckets are kept for the addresses that have lately asked most, 8 bytes each; no sequence of requests makes the memory grow. An
+/// address has its place in one set of eight, which a keyed hash chooses (SipHash-1-3). If others have all eight, an unknown address
+/// takes the place of the fullest bucket: a full one says no more than none does, and one that has just been emptied stays while any other is fuller. So
+/// a flood of made-up addresses, one request of each, displaces the buckets of its own kind. Who is displaced starts again with a full
+/// bucket: room that is too small admits more, it never refuses anybody.
+///
+/// Of an address, a bucket has only 24 bits of the hash. An address shares the bucket of another one in its set with a probability of at most
+/// 7 / 2^24 = 4 × 10^-7, and is refused for it if that one asks too often. Who knows neither the key nor that it has happened cannot bring it about.
+///
+/// # Time
+/// is handed in, in milliseconds since any moment, from a clock that nobody sets. Threads may be some milliseconds apart: one that is
+/// behind finds fewer tokens by as many milliseconds. After 2^38 / `rate` milliseconds (3 days at 1,000 a second) the next request takes up to 2 ms for each
+/// million buckets, and others wait for it: full buckets are forgotten then, before their times could be taken for later ones.
+///
+/// # Other rates
+/// are another limiter, in which all buckets are full: put it in the place of this one.
+///
+/// # Cost
+/// One hash and one cache line, no lock and no allocation.
+pub struct RateLimiter {
+    key: SipHasher13,
+    /// [Shares](SHARES) a millisecond: as many as there are tokens a second.
+    rate: u64,
+    /// Shares in a full bucket.
+    burst: u64,
+    sets: Box<[Set]>,
+    /// After so many milliseconds full buckets are forgotten.
+    forget_after: u64,
+    /// When that was done last.
+    forgot: AtomicU64,
+    /// Held by who forgets them.
+    forgetting: Mutex<()>,
+}
+
+/// How many shares of a token there are: so that a whole number of them comes in each millisecond, whatever the rate.
+const SHARES: u64 = 1000;
+
+/// How much of the time a bucket has, counted in shares.
+const CLOCK_BITS: u32 = 40;
+/// How much of the hash.
+const TAG_BITS: u32 = u64::BITS - CLOCK_BITS;
+
+/// A quarter of what the clock can tell apart. No bucket needs longer to fill, and after as long the full ones are forgotten.
+const QUARTER: u64 = 1 << (CLOCK_BITS - 2);
+
+impl RateLimiter {
+    /// The most tokens a second.
+    pub const MOST_RATE: u32 = 1_000_000;
+    /// The most tokens in a bucket.
+    pub const MOST_BURST: u32 = 100_000_000;
+
+    /// Admits `rate` requests a second, from 1 to [`MOST_RATE`](Self::MOST_RATE), and `burst` at once, from 1 to
+    /// [`MOST_BURST`](Self::MOST_BURST); what lies outside counts as the nearest that does not. Room for `entries` addresses,
+    /// or up to 7 more, all of it taken here. `key` is a secret that is drawn at start, and serves for nothing else.
+    pub fn new(key: HashKey, rate: u32, burst: u32, entries: usize) -> Self {
+        let [first, second] = key.words();
+        let rate = rate.clamp(1, Self::MOST_RATE).into();
+        let sets = entries.div_ceil(Set::PLACES).max(1);
+        Self {
+            key: SipHasher13::new_with_keys(first, second),
+            rate,
+            burst: u64::from(burst.clamp(1, Self::MOST_BURST)) * SHARES,
+            sets: (0..sets).map(|_| Set::default()).collect(),
+            forget_after: QUARTER / rate,
+            forgot: AtomicU64::new(0),
+            forgetting: Mutex::new(()),
+        }
+    }
+
+    /// Whether a request from `ip` may be answered, which takes a token.
+    pub fn admit(&self, ip: IpAddr, now_millis: u64) -> bool {
+        if self.is_late(now_millis) {
+            self.forget_full_buckets(now_millis);
+        }
+        let (set, tag) = self.find(Block::of(ip));
+        let now = self.shares_at(now_millis);
+        loop {
+            let (place, bucket) = set.bucket_of(tag, now);
+            let missing = if bucket.tag() == tag { bucket.missing(now) } else { 0 };
+            if missing + SHARES > self.burst {
+                return false;
+            }
+            // Of two threads to which an unknown address comes at once, the other one tries again, unless it has chosen another place because
+            // it was earlier or later: then one more request is admitted, and the first place counts from then on.
+            if place.replace(bucket, Bucket::new(tag, now, missing + SHARES)) {
+                return true;
+            }
+        }
+    }
+
+    /// The bytes of memory that the buckets take, now and always.
+    pub fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.sets)
+    }
+
+    /// Where an address has its bucket, and how that is told from the others there.
+    fn find(&self, block: Block) -> (&Set, u64) {
+        let hash = match block {
+            Block::V4(bits) => self.key.hash(&bits.to_le_bytes()),
+            Block::V6(bits) => self.key.hash(&bits.to_le_bytes()),
+        };
+        let set = (u128::from(hash) * self.sets.len() as u128) >> 64;
+        // From the other end of the hash, and never that of no bucket.
+        let tag = (hash & ((1 << TAG_BITS) - 1)).max(1);
+        (&self.sets[set as usize], tag)
+    }
+
+    /// The time in shares; of which buckets have the lowest bits.
+    fn shares_at(&self, millis: u64) -> u64 {
+        millis.wrapping_mul(self.rate)
+    }
+
+    /// Whether it is so long since full buckets were forgotten that their times could be mistaken soon.
+    fn is_late(&self, now_millis: u64) -> bool {
+        // What was written before is seen with it.
+        now_millis.saturating_sub(self.forgot.load(Acquire)) >= self.forget_after
+    }
+
+    #[cold]
+    fn forget_full_buckets(&self, now_millis: u64) {
+        let _one_at_a_time = self.forgetting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_late(now_millis) {
+            return;
+        }
+        // A bucket that was taken from in the quarter before is full at the end of the next one, but its time cannot be told for much longer.
+        let passed = (now_millis - self.forgot.load(Relaxed)).saturating_mul(self.rate);
+        let all_are_full = passed >= 2 * QUARTER;
+        let now = self.shares_at(now_millis);
+        for place in self.sets.iter().flat_map(|set| &set.0) {
+            let bucket = place.load();
+            if bucket != Bucket::NONE && (all_are_full || bucket.missing(now) == 0) {
+                // If somebody takes from it meanwhile, it is full no longer.
+                place.replace(bucket, Bucket::NONE);
+            }
+        }
+        self.forgot.store(now_millis, Release);
+    }
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rate, burst, sets, .. } = self;
+        let (burst, entries) = (burst / SHARES, sets.len() * Set::PLACES);
+        write!(f, "RateLimiter({rate} a second, {burst} at once, room for {entries} addresses)")
+    }
+}
+
+/// The buckets among which an address has its own: as many as fill a cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Set([Place; Set::PLACES]);
+
+const _: () = assert!(size_of::<Set>() == 64);
+
+impl Set {
+    const PLACES: usize = 8;
+
+    /// The bucket with this tag; if there is none, the one that makes room for it.
+    fn bucket_of(&self, tag: u64, now: u64) -> (&Place, Bucket) {
+        let buckets = self.0.each_ref().map(Place::load);
+        let mut chosen = 0;
+        if let Some(place) = buckets.iter().position(|bucket| bucket.tag() == tag) {
+            chosen = place;
+        } else {
+            let mut least = u64::MAX;
+            for (place, bucket) in buckets.iter().enumerate() {
+                let missing = bucket.missing(now);
+                if missing < least {
+                    (chosen, least) = (place, missing);
+                }
+            }
+        }
+        (&self.0[chosen], buckets[chosen])
+    }
+}
+
+/// Where a bucket is.
+#[derive(Debug, Default)]
+struct Place(AtomicU64);
+
+impl Place {
+    fn load(&self) -> Bucket {
+        // A bucket says all about itself: nothing else has to be seen with it.
+        Bucket(self.0.load(Relaxed))
+    }
+
+    /// Puts one bucket in the place of another, if that is still there.
+    fn replace(&self, old: Bucket, new: Bucket) -> bool {
+        self.0.compare_exchange(old.0, new.0, Relaxed, Relaxed).is_ok()
+    }
+}
+
+/// A bucket is the time at which it will be full, in shares, and above it the tag of its address: what is missing now comes until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bucket(u64);
+
+impl Bucket {
+    /// No address has a tag of 0.
+    const NONE: Self = Self(0);
+
+    /// A bucket from which so many shares are missing now.
+    fn new(tag: u64, now: u64, missing: u64) -> Self {
+        Self(tag << CLOCK_BITS | now.wrapping_add(missing) & ((1 << CLOCK_BITS) - 1))
+    }
+
+    fn tag(self) -> u64 {
+        self.0 >> CLOCK_BITS
+    }
+
+    /// How many shares are missing now. The time at which it was or will be full is within half of what the clock can tell apart.
+    fn missing(self, now: u64) -> u64 {
+        if self == Self::NONE {
+            return 0;
+        }
+        let until_full = (self.0.wrapping_sub(now) << TAG_BITS).cast_signed() >> TAG_BITS;
+        until_full.max(0).cast_unsigned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{Ipv4Addr, Ipv6Addr},
+        sync::atomic::AtomicUsize,
+        thread,
+    };
+
+    use proptest::{collection::vec, prelude::*};
+    use swarmkeep::{Random, SplitMix64};
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+    fn limiter(rate: u32, burst: u32, entries: usize) -> RateLimiter {
+        RateLimiter::new(HashKey::from_bytes(*b"a secret for one"), rate, burst, entries)
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// How many of so many requests at once are admitted.
+    fn admitted(limiter: &RateLimiter, ip: IpAddr, now: u64, requests: usize) -> usize {
+        (0..requests).filter(|_| limiter.admit(ip, now)).count()
+    }
+
+    /// A made-up address, mostly another one each time.
+    fn made_up(rng: &mut SplitMix64) -> IpAddr {
+        let bits = rng.next_u64();
+        match bits % 4 {
+            0 => Ipv6Addr::from_bits(u128::from(bits) << 64).into(),
+            _ => Ipv4Addr::from_bits((bits >> 32) as u32).into(),
+        }
+    }
+
+    /// What the limiter is to do for one address, in plain arithmetic: thousandths of tokens that come each millisecond.
+    struct Model {
+        rate: u64,
+        burst: u64,
+        thousandths: u64,
+        at: u64,
+    }
+
+    impl Model {
+        fn admit(&mut self, now: u64) -> bool {
+            let come = (now - self.at).saturating_mul(self.rate);
+            self.thousandths = self.thousandths.saturating_add(come).min(self.burst * 1000);
+            self.at = now;
+            let admitted = self.thousandths >= 1000;
+            self.thousandths -= if admitted { 1000 } else { 0 };
+            admitted
+        }
+    }
+
+    proptest! {
+        /// Waits are of the length in which tokens come, and now and then of any length up to one that the clock of a bucket cannot tell.
+        #[test]
+        fn one_address_alone_is_admitted_exactly_as_its_bucket_allows(
+            rate in prop_oneof![1..10_u32, 1..2000_u32, 1..=RateLimiter::MOST_RATE],
+            burst in prop_oneof![1..10_u32, 1..=RateLimiter::MOST_BURST],
+            start in any::<u32>(),
+            waits in vec(prop_oneof![8 => 0..3_u64, 8 => 0..300_u64, 1 => 0..(8 * QUARTER)], 1..300),
+            many in 1..20_usize,
+        ) {
+            let limiter = limiter(rate, burst, 64);
+            let (rate, burst) = (u64::from(rate), u64::from(burst));
+            let mut model = Model { rate, burst, thousandths: burst * 1000, at: 0 };
+            let mut now = u64::from(start);
+            for wait in waits {
+                now += if wait < 300 { wait } else { wait / rate };
+                for _ in 0..many {
+                    prop_assert_eq!(limiter.admit(HERE, now), model.admit(now), "at {}", now);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_has_a_burst_and_then_its_rate() {
+        let limiter = limiter(10, 5, 64);
+        assert_eq!(admitted(&limiter, HERE, 1000, 100), 5);
+        assert_eq!(admitted(&limiter, HERE, 1099, 100), 0);
+        assert_eq!(admitted(&limiter, HERE, 1100, 100), 1);
+        assert_eq!(admitted(&limiter, HERE, 1399, 100), 2);
+        assert_eq!(admitted(&limiter, HERE, 1400, 100), 1);
+        assert_eq!(admitted(&limiter, HERE, 60_000, 100), 5);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_address_and_so_is_an_ipv4_address_in_ipv6() {
+        let limiter = limiter(1, 2, 64);
+        for (one, same, other) in [
+            ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"),
+            ("2001:db8::1", "2001:db8::ffff:0:0:2", "2001:db8:0:1::1"),
+        ] {
+            assert!(limiter.admit(ip(one), 0) && limiter.admit(ip(same), 0));
+            assert!(!limiter.admit(ip(one), 0) && !limiter.admit(ip(same), 0));
+            assert!(limiter.admit(ip(other), 0));
+        }
+    }
+
+    #[test]
+    fn rates_and_bursts_out_of_range_count_as_the_nearest() {
+        let least = limiter(0, 0, 0);
+        assert_eq!(format!("{least:?}"), "RateLimiter(1 a second, 1 at once, room for 8 addresses)");
+        let most = limiter(u32::MAX, u32::MAX, 9);
+        assert_eq!(
+            format!("{most:?}"),
+            "RateLimiter(1000000 a second, 100000000 at once, room for 16 addresses)"
+        );
+        assert_eq!(limiter(1, 1, 65_536).heap_bytes(), 512 << 10);
+        // What an empty bucket lacks must come within a quarter of the clock.
+        assert!(u64::from(RateLimiter::MOST_BURST) * SHARES <= QUARTER);
+    }
+
+    /// As it is of one thread that has looked at the clock earlier than another.
+    #[test]
+    fn a_time_that_goes_back_a_little_admits_no_more_and_refuses_nobody_for_long() {
+        let limiter = limiter(10, 5, 64);
+        assert_eq!(admitted(&limiter, HERE, 1000, 3), 3);
+        assert_eq!(admitted(&limiter, HERE, 995, 100), 1, "5 ms are 5 hundredths of a token");
+        assert_eq!(admitted(&limiter, HERE, 1000, 100), 1);
+        assert_eq!(admitted(&limiter, HERE, 990, 100), 0);
+        assert_eq!(admitted(&limiter, HERE, 1100, 100), 1);
+    }
+
+    /// Waits around all multiples of what the clock of a bucket can tell apart, with others asking meanwhile or nobody.
+    #[test]
+    fn who_comes_back_after_any_time_finds_a_full_bucket() {
+        let (rate, burst) = (1000, 50);
+        let turn = (1 << CLOCK_BITS) / u64::from(rate);
+        for eighths in 1..=40 {
+            for off in [-51_i64, -50, -25, -1, 0, 1, 25, 50, 51] {
+                let wait = (turn * eighths / 8).saturating_add_signed(off);
+                for others in [0, 1, 3, 10] {
+                    let limiter = limiter(rate, burst, 64);
+                    let start = 12_345;
+                    assert_eq!(admitted(&limiter, HERE, start, 100), 50);
+                    for nth in 1..=others {
+                        assert!(limiter.admit(ip("192.0.2.2"), start + wait * nth / (others + 1)));
+                    }
+                    let admitted = admitted(&limiter, HERE, start + wait, 100);
+                    assert_eq!(admitted, 50, "after {eighths} eighths and {off} ms, {others} others");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn full_buckets_are_forgotten_and_others_are_not() {
+        let limiter = limiter(1000, 100_000_000, 64);
+        let quarter = QUARTER / 1000;
+        let (long_ago, lately) = (ip("192.0.2.1"), ip("192.0.2.2"));
+        let first = quarter;
+        assert_eq!(admitted(&limiter, long_ago, first, 1000), 1000);
+        assert_eq!(admitted(&limiter, lately, first + quarter - 900, 1000), 1000);
+        assert!(limiter.admit(ip("192.0.2.3"), first + quarter));
+        let kept = |ip| {
+            let (set, tag) = limiter.find(Block::of(ip));
+            set.0.iter().any(|place| place.load().tag() == tag)
+        };
+        assert_eq!([long_ago, lately].map(kept), [false, true]);
+    }
+
+    #[test]
+    fn an_unknown_address_takes_the_place_of_the_fullest_bucket() {
+        // One set only.
+        let limiter = limiter(1, 100, 8);
+        let address = |n: usize| IpAddr::V4(Ipv4Addr::new(192, 0, 2, n as u8));
+        let asked = [90, 20, 30, 10, 50, 60, 70, 80];
+        for (n, requests) in asked.into_iter().enumerate() {
+            assert_eq!(admitted(&limiter, address(n), 0, requests), requests);
+        }
+        // The one that has asked 10 times goes, then the new ones themselves.
+        for n in 100..200 {
+            assert!(limiter.admit(address(n), 0));
+        }
+        for (n, requests) in asked.into_iter().enumerate().rev() {
+            let left = if requests == 10 { 100 } else { 100 - requests };
+            assert_eq!(admitted(&limiter, address(n), 0, 200), left, "address {n}");
+        }
+    }
+
+    /// 10 million addresses in 10 seconds, in room for 65,536: each set gets 1,220 of them.
+    #[test]
+    fn a_flood_of_made_up_addresses_neither_shuts_out_the_good_nor_lets_in_the_bad() {
+        let limiter = limiter(10, 20, 65_536);
+        let mut rng = SplitMix64::new(7);
+        let good: Vec<IpAddr> = (0..100).map(|n| IpAddr::V4(Ipv4Addr::new(192, 0, 2, n))).collect();
+        let bad: Vec<IpAddr> = (0..100).map(|n| IpAddr::V4(Ipv4Addr::new(198, 51, 100, n))).collect();
+        let mut let_in = 0;
+        for now in 0..10_000 {
+            for _ in 0..1000 {
+                limiter.admit(made_up(&mut rng), now);
+            }
+            if now % 100 == 0 {
+                // Just as often as the rate allows, and after a minute's worth of burst.
+                let burst = if now == 0 { 20 } else { 1 };
+                for &ip in &good {
+                    assert_eq!(admitted(&limiter, ip, now, burst), burst, "{ip} at {now} ms");
+                }
+            }
+            if now % 10 == 0 {
+                let_in += bad.iter().filter(|&&ip| limiter.admit(ip, now)).count();
+            }
+        }
+        // 20 at once and 10 a second are 119 by the last request of each, after 9.99 seconds.
+        assert!(let_in <= 119 * bad.len(), "{let_in}");
+    }
+
+    #[test]
+    fn many_threads_get_no_more_from_one_address_than_one_would() {
+        let limiter = limiter(1_000, 1_000, 64);
+        for round in 0..20_u64 {
+            let start = round * 1_000_000;
+            let (admitted, clock) = (AtomicUsize::new(0), AtomicU64::new(start));
+            thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        for n in 0..20_000 {
+                            // Each request of 256 moves time on, for all.
+                            let now = if n % 256 == 0 {
+                                clock.fetch_add(1, Relaxed) + 1
+                            } else {
+                                clock.load(Relaxed)
+                            };
+                            admitted.fetch_add(usize::from(limiter.admit(HERE, now)), Relaxed);
+                        }
+                    });
+                }
+            });
+            let passed = clock.load(Relaxed) - start;
+            let admitted = admitted.load(Relaxed) as u64;
+            // Those that come while the bucket is full are lost, but it is not full for long.
+            assert!((1_000 + passed / 2..=1_000 + passed).contains(&admitted), "{admitted} in {passed} ms");
+        }
+    }
+}
