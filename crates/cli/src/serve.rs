@@ -23,7 +23,7 @@ use tracing::warn;
 use self::{
     log::Log,
     reload::Reload,
-    schema::{Fixed, Settings},
+    schema::{Fixed, Kept, Settings},
 };
 use crate::settings::{self, Effective};
 
@@ -88,7 +88,7 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
         settings::read(&crate::Cli::command(), &Settings::schema(), &arguments, [])?
     } else {
         let Read { effective, settings } = Read::at_start();
-        settings.server().unwrap_or_else(|error| crate::refuse(error.to_string()));
+        settings.server(&mut Kept::new()?).unwrap_or_else(|error| crate::refuse(error.to_string()));
         effective
     };
     for (variable, nearest) in unknown_variables {
@@ -112,7 +112,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     for (variable, nearest) in unknown_variables {
         warn!("{}", unknown(&variable, nearest));
     }
-    let config = settings.server().unwrap_or_else(|error| crate::refuse(error.to_string()));
+    let mut kept = Kept::new()?;
+    let config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
     let store = repository
         .build(&settings.repository(HashKey::from_os()?))
         .unwrap_or_else(|error| crate::refuse(error.to_string()));
@@ -131,7 +132,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         });
         let listed: Vec<_> = listed.into_iter().flatten().collect();
         eprintln!("listening on {}; repository {}", listed.join(", "), repository.name);
-        let reload = Reload { fixed: settings.fixed, running, log, control: server.control() };
+        let reload = Reload { fixed: settings.fixed, running, kept, log, control: server.control() };
         server
             .run(async {
                 tokio::select! {

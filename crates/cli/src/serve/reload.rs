@@ -4,13 +4,13 @@ use std::{convert::Infallible, error::Error};
 
 use clap::{Args, Command};
 use swarmkeep_tracker::Control;
-use tokio::signal::unix::Signal;
+use tokio::{signal::unix::Signal, task::block_in_place};
 use tracing::{error, info, warn};
 
 use super::{
     Read,
     log::Log,
-    schema::{Fixed, Live, Settings},
+    schema::{Fixed, Kept, Live, Settings},
 };
 use crate::settings::Setting;
 
@@ -20,6 +20,7 @@ pub(super) struct Reload {
     pub(super) fixed: Fixed,
     /// What it runs with.
     pub(super) running: Vec<Setting>,
+    pub(super) kept: Kept,
     pub(super) log: Log,
     pub(super) control: Control,
 }
@@ -28,7 +29,8 @@ impl Reload {
     /// Reads the settings anew at each signal.
     pub(super) async fn on(mut self, mut signals: Signal) -> Infallible {
         while signals.recv().await.is_some() {
-            if let Err(error) = self.reload() {
+            // Long lists take seconds, in which other tasks go on.
+            if let Err(error) = block_in_place(|| self.reload()) {
                 error!(%error, "the settings stay as they were");
             }
         }
@@ -39,7 +41,7 @@ impl Reload {
     fn reload(&mut self) -> Result<(), Box<dyn Error>> {
         let Read { effective, settings } = Read::now()?;
         let settings = Settings { fixed: self.fixed.clone(), ..settings };
-        self.control.rules.replace(settings.rules()?);
+        self.control.rules.replace(settings.rules(&mut self.kept)?);
         self.log.set_level(settings.live.log);
         let (live, fixed) = changes(&self.running, &effective.settings);
         for Change { name, from, to } in &live {

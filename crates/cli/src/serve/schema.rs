@@ -1,9 +1,12 @@
 //! Every setting of a tracker: the options of `swarmkeep serve`, which stand in its environment and its file as well.
 
 use std::{
+    error::Error,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZero,
+    path::PathBuf,
     str::FromStr,
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,10 +15,10 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use swarmkeep::{
-    HashKey, RepositoryConfig, Retention,
+    ConfigError, HashKey, RepositoryConfig, Retention,
     catalog::{self, Implementation},
 };
-use swarmkeep_tracker::{Config, IpNet, LocalPeers, Rules};
+use swarmkeep_tracker::{AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules};
 use tracing_subscriber::filter::LevelFilter;
 
 /// All settings.
@@ -114,6 +117,32 @@ pub(crate) struct Live {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ANSWERS)]
     pub(crate) keep_downloads: bool,
 
+    /// File of the only torrents that are served, an info hash a line in hex or base32. Looked at once a second, and read again when it has
+    /// changed; a broken one leaves the list as it was.
+    #[arg(long, value_name = "FILE", conflicts_with = "deny_list", help_heading = ACCESS)]
+    pub(crate) allow_list: Option<PathBuf>,
+
+    /// File of torrents that are not served; as allow-list otherwise.
+    #[arg(long, value_name = "FILE", help_heading = ACCESS)]
+    pub(crate) deny_list: Option<PathBuf>,
+
+    /// File of the passkeys of a private tracker, 8 to 128 of A-Z, a-z, 0-9, _ and - a line. Members announce to
+    /// http://ADDR/PASSKEY/announce or udp://ADDR/PASSKEY/announce.
+    #[arg(long, value_name = "FILE", help_heading = ACCESS)]
+    pub(crate) passkeys: Option<PathBuf>,
+
+    /// How many requests a second are answered to one IPv4 address, or 64-bit network of IPv6, up to 1,000,000; any number with 0.
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(0..=1_000_000), help_heading = ACCESS)]
+    pub(crate) requests: u32,
+
+    /// How many more at once, after a rest.
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = clap::value_parser!(u32).range(1..=100_000_000), help_heading = ACCESS)]
+    pub(crate) requests_at_once: u32,
+
+    /// Network that may ask any number of times; may be repeated. Those of this machine unless others are given.
+    #[arg(long, value_name = "NET", value_parser = network, default_values = ["127.0.0.0/8", "::1/128"], help_heading = ACCESS)]
+    pub(crate) unlimited: Vec<IpNet>,
+
     /// What becomes of peers at loopback and private addresses: `near` takes those that reach what the tracker listens on (loopback
     /// peers where it listens on a loopback address, private ones on a private address), `refuse` none, `take` all. Addresses instead,
     /// one for each family as 203.0.113.5,2001:db8::5, are where such peers are listed.
@@ -169,11 +198,11 @@ impl Settings {
     }
 
     /// What the server is started with.
-    pub(crate) fn server(&self) -> Result<Config, Contradiction> {
+    pub(crate) fn server(&self, kept: &mut Kept) -> Result<Config, Box<dyn Error>> {
         let Fixed { udp, http, workers, http_connections, http_connections_an_address, lifetime, .. } =
             &self.fixed;
         let config = Config::new()
-            .rules(self.rules()?)
+            .rules(self.rules(kept)?)
             // By a tenth of its lifetime a dead peer may be handed out for longer.
             .sweep_period(Duration::from_secs(lifetime.div_ceil(10).into()))
             .http_connections(*http_connections)
@@ -186,8 +215,34 @@ impl Settings {
             .fold(config, Config::udp_workers))
     }
 
-    /// By what rules it answers.
-    pub(crate) fn rules(&self) -> Result<Rules, Contradiction> {
+    /// By what rules it answers. Reads the lists.
+    pub(crate) fn rules(&self, kept: &mut Kept) -> Result<Rules, Box<dyn Error>> {
+        let rules = self.times()?;
+        let Live { peers, most_peers, keep_downloads, local_peers, http_ip_parameter, .. } = self.live;
+        let Live { allow_list, deny_list, passkeys, requests, requests_at_once, .. } = &self.live;
+        let retention = if keep_downloads { Retention::KeepDownloaded } else { Retention::DropEmpty };
+        let mut rules = rules
+            .default_want(peers)
+            .most_want(most_peers)
+            .retention(retention)
+            .local_peers(local_peers)
+            .http_ip_parameter(http_ip_parameter);
+        let lists = [(ListKind::Allow, allow_list), (ListKind::Deny, deny_list)];
+        for (kind, path) in lists.into_iter().filter_map(|(kind, path)| Some((kind, path.as_ref()?))) {
+            rules = rules.access_list(AccessList::load(kind, path)?);
+        }
+        if let Some(path) = passkeys {
+            rules = rules.passkeys(PasskeyList::load(path, kept.passkey_key)?);
+        }
+        if let Some(limiter) = kept.limiter(*requests, *requests_at_once) {
+            rules = rules.rate(limiter);
+        }
+        let rules = self.live.unlimited.iter().copied().fold(rules, Rules::unlimited);
+        Ok(self.live.http_proxy.iter().copied().fold(rules, Rules::http_proxy))
+    }
+
+    /// How long clients are told to wait.
+    fn times(&self) -> Result<Rules, Contradiction> {
         let Live { interval, longest_interval, jitter, min_interval, .. } = self.live;
         let lifetime = self.fixed.lifetime;
         if longest_interval.is_some_and(|longest| longest < interval) {
@@ -210,23 +265,42 @@ impl Settings {
                  {lifetime}: give a longer lifetime, or a shorter interval"
             )));
         }
-        let retention =
-            if self.live.keep_downloads { Retention::KeepDownloaded } else { Retention::DropEmpty };
-        let mut rules = Rules::new()
-            .interval_secs(interval)
-            .jitter_percent(jitter)
-            .default_want(self.live.peers)
-            .most_want(self.live.most_peers)
-            .retention(retention)
-            .local_peers(self.live.local_peers)
-            .http_ip_parameter(self.live.http_ip_parameter);
+        let mut rules = Rules::new().interval_secs(interval).jitter_percent(jitter);
         if let Some(longest) = longest_interval {
             rules = rules.longest_interval_secs(longest);
         }
         if let Some(min) = min_interval {
             rules = rules.min_interval_secs(min);
         }
-        Ok(self.live.http_proxy.iter().copied().fold(rules, Rules::http_proxy))
+        Ok(rules)
+    }
+}
+
+/// What rules are made of that outlives them.
+pub(crate) struct Kept {
+    passkey_key: HashKey,
+    rate_key: HashKey,
+    limiter: Option<((u32, u32), Arc<RateLimiter>)>,
+}
+
+impl Kept {
+    /// Room for so many addresses that ask faster than they may: 512 KiB, which stays in a core's cache. An address that asks more slowly
+    /// needs none.
+    const ADDRESSES: usize = 1 << 16;
+
+    pub(crate) fn new() -> Result<Self, ConfigError> {
+        Ok(Self { passkey_key: HashKey::from_os()?, rate_key: HashKey::from_os()?, limiter: None })
+    }
+
+    /// The one there is, unless another is wanted.
+    fn limiter(&mut self, rate: u32, burst: u32) -> Option<Arc<RateLimiter>> {
+        if rate == 0 {
+            self.limiter = None;
+        } else if self.limiter.as_ref().is_none_or(|(limits, _)| *limits != (rate, burst)) {
+            let limiter = RateLimiter::new(self.rate_key, rate, burst, Self::ADDRESSES);
+            self.limiter = Some(((rate, burst), Arc::new(limiter)));
+        }
+        self.limiter.as_ref().map(|(_, limiter)| Arc::clone(limiter))
     }
 }
 
