@@ -1,5 +1,12 @@
 //! What crosses swarmkeep's crates is tested in `tests/`; here is only what the tests have in common.
 
+mod alone;
+mod tracker;
+pub mod udp;
+
+pub use alone::{in_a_process_of_its_own, resident_kb};
+pub use tracker::{Tracker, any_port, build, runtime};
+
 /// The README's own code, compiled and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

@@ -4,13 +4,12 @@
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
-    net::{Ipv4Addr, UdpSocket},
+    net::Ipv4Addr,
     num::NonZero,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    thread,
     time::Duration,
 };
 
@@ -19,11 +18,12 @@ use swarmkeep::{
     Timestamp, TorrentRepository,
     catalog::{self, Repository},
 };
-use swarmkeep_tracker::{Config, Server};
-use swarmkeep_tracker_protocol::udp::{
-    AnnounceRequest, ConnectRequest, ConnectionId, Response, ScrapeRequest, TransactionId,
+use swarmkeep_tests::{
+    Tracker,
+    udp::{Client, announce, bytes_of},
 };
-use tokio::sync::oneshot;
+use swarmkeep_tracker::{Config, Server};
+use swarmkeep_tracker_protocol::udp::{ConnectRequest, ConnectionId, ScrapeRequest, TransactionId};
 
 /// The system's allocator, with a count of what each thread has asked it for, and of what all have.
 struct Counting;
@@ -127,49 +127,21 @@ fn a_request_over_udp_allocates_nothing_in_the_whole_process() {
     let store = store.build(&RepositoryConfig::new(HashKey::from_bytes([7; 16]))).expect("nothing unusual");
     let config = Config::new().udp((Ipv4Addr::LOCALHOST, 0).into()).udp_workers(NonZero::<usize>::MIN);
     let server = Server::bind(&config, store).expect("loopback");
-    let address = server.udp_addresses().expect("bound")[0];
-    let (stop, stopped) = oneshot::channel::<()>();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    let server = thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) })));
+    let tracker = Tracker::on(runtime, server);
 
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
-    socket.connect(address).expect("loopback");
-    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
-    let mut answer = [0; 2048];
-    let exchange = |packet: &[u8], answer: &mut [u8]| {
-        socket.send(packet).expect("loopback");
-        socket.recv(answer).expect("an answer")
-    };
-    let (mut connect, transaction_id) = ([0; ConnectRequest::LEN], TransactionId(1));
+    let mut client = Client::of(tracker.udp[0]);
+    let (id, transaction_id, mut answer) = (client.connect(), TransactionId(1), [0; 2048]);
+    let (mut connect, mut scrape) = ([0; ConnectRequest::LEN], [0; 36]);
     ConnectRequest { transaction_id }.write(&mut connect);
-    let len = exchange(&connect, &mut answer);
-    let Ok(Response::Connect(connected)) = Response::parse(&answer[..len], swarmkeep::Family::V4) else {
-        panic!("{len} bytes are no connect response")
+    ScrapeRequest::new(id, transaction_id, &[[7; 20]]).write(&mut scrape);
+    let [known, forged] = [id, ConnectionId(1)].map(|id| bytes_of(announce(id)));
+    let mut round = || {
+        [&connect[..], &known, &scrape, &forged].map(|packet| {
+            client.send(packet);
+            client.socket.recv(&mut answer).expect("an answer")
+        })
     };
-    let requests = |connection_id| {
-        let (mut announce, mut scrape) = ([0; AnnounceRequest::LEN], [0; 36]);
-        ScrapeRequest::new(connection_id, transaction_id, &[[7; 20]]).write(&mut scrape);
-        let request = AnnounceRequest {
-            connection_id,
-            transaction_id,
-            info_hash: InfoHash::new([7; 20]),
-            peer_id: swarmkeep::PeerId::new([1; 20]),
-            downloaded: 0,
-            left: 1,
-            uploaded: 0,
-            event: AnnounceEvent::None,
-            ip: Ipv4Addr::UNSPECIFIED,
-            key: 0,
-            want: None,
-            port: 6881,
-            trailing: &[],
-        };
-        request.write(&mut announce);
-        (announce, scrape)
-    };
-    let ((announce, scrape), (forged, _)) = (requests(connected.connection_id), requests(ConnectionId(1)));
-    let mut round =
-        || [&connect[..], &announce, &scrape, &forged].map(|packet| exchange(packet, &mut answer));
     // The first announce makes the swarm, and the first answers of each kind warm what is lazy.
     assert_eq!(round(), [16, 20, 20, 29]);
     let before = BY_ALL.load(Relaxed);
@@ -179,6 +151,4 @@ fn a_request_over_udp_allocates_nothing_in_the_whole_process() {
     let allocations = BY_ALL.load(Relaxed) - before;
     // Beside the requests a sweep step may fall into this second.
     assert!(allocations < 20, "{allocations} allocations in 8,000 requests");
-    drop(stop);
-    server.join().expect("the tracker does not panic");
 }

@@ -2,37 +2,34 @@
 //! without sockets in `swarmkeep-tracker`, the program around it in `swarmkeep-cli`.
 
 use std::{
-    env,
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    net::{Ipv4Addr, SocketAddr},
     num::NonZero,
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
 use swarmkeep::{
-    AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, HashKey, Immediate, InfoHash, PeerId,
-    RepositoryConfig, TorrentRepository,
-    catalog::{self, Repository},
+    AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, Immediate, InfoHash, TorrentRepository,
+    catalog::Repository,
+};
+use swarmkeep_tests::{
+    Tracker, any_port, in_a_process_of_its_own, resident_kb, runtime,
+    udp::{Client, announce, bytes_of, error_in},
 };
 use swarmkeep_tracker::{Config, Rules, Server};
 use swarmkeep_tracker_protocol::udp::{
-    AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectionId, Response, ScrapeRequest,
-    ScrapeStats, TransactionId,
+    AnnounceRequest, ConnectRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId,
 };
-use tokio::sync::oneshot;
-
-const HASH: InfoHash = InfoHash::new([0xaa; 20]);
 
 #[test]
 fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
     for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio", "btreemap-rwlock-tokio"] {
-        let tracker = Tracker::over(build(name, Duration::from_secs(2700)));
-        for address in tracker.addresses.clone() {
+        let tracker = over(build(name, Duration::from_secs(2700)));
+        for address in tracker.udp.clone() {
             let (mut seeder, mut leecher) = (Client::of(address), Client::of(address));
             let ids = (seeder.connect(), leecher.connect());
             seeder.announce(AnnounceRequest { port: 1001, left: 0, ..announce(ids.0) });
@@ -42,7 +39,7 @@ fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
             let completed = AnnounceEvent::Completed;
             leecher.announce(AnnounceRequest { port: 1002, left: 0, event: completed, ..announce(ids.1) });
         }
-        let mut client = Client::of(tracker.addresses[1]);
+        let mut client = Client::of(tracker.udp[1]);
         let id = client.connect();
         let both = ScrapeStats { seeders: 4, completed: 2, leechers: 0 };
         assert_eq!(client.scrape(id, &[[0xaa; 20], [0xbb; 20]]), [both, ScrapeStats::default()], "{name}");
@@ -51,8 +48,8 @@ fn peers_meet_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
 
 #[test]
 fn a_connection_id_is_good_for_the_address_it_was_sent_to() {
-    let tracker = Tracker::over(build("packed", Duration::from_secs(2700)));
-    let address = tracker.addresses[0];
+    let tracker = over(build("packed", Duration::from_secs(2700)));
+    let address = tracker.udp[0];
     let mut client = Client::of(address);
     let id = client.connect();
     // Another port of the same address is the same client behind its router.
@@ -69,8 +66,8 @@ fn a_connection_id_is_good_for_the_address_it_was_sent_to() {
 
 #[test]
 fn what_is_no_request_gets_silence_and_its_neighbours_an_answer() {
-    let tracker = Tracker::over(build("packed", Duration::from_secs(2700)));
-    for &address in &tracker.addresses {
+    let tracker = over(build("packed", Duration::from_secs(2700)));
+    for &address in &tracker.udp {
         let mut client = Client::of(address);
         let id = client.connect();
         let good = bytes_of(announce(id));
@@ -89,8 +86,8 @@ fn what_is_no_request_gets_silence_and_its_neighbours_an_answer() {
 
 #[test]
 fn a_long_announce_is_an_announce() {
-    let tracker = Tracker::over(build("packed", Duration::from_secs(2700)));
-    let mut client = Client::of(tracker.addresses[0]);
+    let tracker = over(build("packed", Duration::from_secs(2700)));
+    let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
     for trailing in [&b"\x02\x09/announce"[..], &[0, 0], &[0xff; 2000], &[2; 60_000]] {
         let (counts, _) = client.announce(AnnounceRequest { trailing, ..announce(id) });
@@ -101,7 +98,7 @@ fn a_long_announce_is_an_announce() {
 #[test]
 fn port_0_is_refused_and_not_stored() {
     let (store, tracker) = packed_and_its_tracker(Duration::from_secs(2700));
-    let mut client = Client::of(tracker.addresses[0]);
+    let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
     client.send(&bytes_of(AnnounceRequest { port: 0, ..announce(id) }));
     assert!(error_in(&client.receive()).starts_with("port 0"));
@@ -111,7 +108,7 @@ fn port_0_is_refused_and_not_stored() {
 #[test]
 fn a_peer_that_stays_away_is_swept() {
     let (store, tracker) = packed_and_its_tracker(Duration::from_secs(2));
-    let mut client = Client::of(tracker.addresses[0]);
+    let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
     client.announce(announce(id));
     assert_eq!(store.totals().peers(), 1);
@@ -145,7 +142,7 @@ fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store() {
     let config = config().udp_workers(NonZero::new(4).expect("4"));
     let server = Server::bind(&config, build("packed", Duration::from_secs(2700))).expect("loopback");
     let tracker = Tracker::of(server);
-    for &address in &tracker.addresses {
+    for &address in &tracker.udp {
         for n in 1..=64 {
             // The id that one thread issues is good for all.
             let id = Client::of(address).connect();
@@ -161,8 +158,8 @@ fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store() {
 
 #[test]
 fn a_second_tracker_at_the_same_address_is_refused() {
-    let tracker = Tracker::over(build("packed", Duration::from_secs(2700)));
-    for &address in &tracker.addresses {
+    let tracker = over(build("packed", Duration::from_secs(2700)));
+    for &address in &tracker.udp {
         let second = Server::bind(&Config::new().udp(address), build("packed", Duration::from_secs(2700)));
         let error = second.expect_err("the port is taken").to_string();
         assert!(error.starts_with(&format!("cannot listen on udp {address}")), "{error}");
@@ -171,8 +168,8 @@ fn a_second_tracker_at_the_same_address_is_refused() {
 
 #[test]
 fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_order() {
-    let tracker = Tracker::over(slow(Duration::from_millis(300)));
-    let address = tracker.addresses[0];
+    let tracker = over(slow(Duration::from_millis(300)));
+    let address = tracker.udp[0];
     let mut client = Client::of(address);
     let id = client.connect();
     let asked = Instant::now();
@@ -190,7 +187,7 @@ fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_orde
 fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers() {
     let one = config().udp_workers(NonZero::<usize>::MIN);
     let tracker = Tracker::of(Server::bind(&one, slow(Duration::from_millis(500))).expect("loopback"));
-    let address = tracker.addresses[0];
+    let address = tracker.udp[0];
     let (client, mut neighbour) = (Client::of(address), Client::of(address));
     let id = neighbour.connect();
     let (mut refused, mut answered, mut answer) = (0, 0, [0; 2048]);
@@ -223,8 +220,8 @@ fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers() {
 #[test]
 fn a_slow_store_is_asked_for_many_at_once() {
     // One by one, 100 announces would take it 10 seconds, and sixteen at a time 0.7.
-    let tracker = Tracker::over(slow(Duration::from_millis(100)));
-    let mut client = Client::of(tracker.addresses[0]);
+    let tracker = over(slow(Duration::from_millis(100)));
+    let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
     let asked = Instant::now();
     for n in 0..100 {
@@ -240,7 +237,7 @@ fn a_slow_store_is_asked_for_many_at_once() {
 fn announces_do_not_wait_for_scrapes_nor_these_for_one_another() {
     let one = config().udp_workers(NonZero::<usize>::MIN);
     let tracker = Tracker::of(Server::bind(&one, slow(Duration::from_millis(100))).expect("loopback"));
-    let address = tracker.addresses[0];
+    let address = tracker.udp[0];
     let (mut client, mut other) = (Client::of(address), Client::of(address));
     let id = client.connect();
     let mut packet = vec![0; 16 + 74 * 20];
@@ -257,8 +254,8 @@ fn announces_do_not_wait_for_scrapes_nor_these_for_one_another() {
 
 #[test]
 fn stopping_waits_for_what_a_slow_store_owes() {
-    let tracker = Tracker::over(slow(Duration::from_millis(150)));
-    let mut client = Client::of(tracker.addresses[0]);
+    let tracker = over(slow(Duration::from_millis(150)));
+    let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
     client.send(&bytes_of(announce(id)));
     thread::sleep(Duration::from_millis(20));
@@ -275,7 +272,7 @@ fn one_family_under_flood_does_not_starve_the_other() {
         build("packed", Duration::from_secs(2700)),
     );
     let tracker = Tracker::of(server.expect("loopback"));
-    let [flooded, quiet] = tracker.addresses[..] else { panic!("two addresses") };
+    let [flooded, quiet] = tracker.udp[..] else { panic!("two addresses") };
     let (sent, enough) = (AtomicU64::new(0), AtomicBool::new(false));
     let slowest = thread::scope(|scope| {
         // More of them than there are cores, so that what is there for the tracker never ends.
@@ -315,7 +312,7 @@ fn a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_l
         return;
     }
     let (store, tracker) = packed_and_its_tracker(Duration::from_secs(2700));
-    let address = tracker.addresses[0];
+    let address = tracker.udp[0];
     let mut neighbour = Client::at(Ipv4Addr::new(127, 0, 0, 3).into(), address);
     let id = neighbour.connect();
     let before = resident_kb();
@@ -357,57 +354,22 @@ fn a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_l
     assert!(grown < 8 * 1024, "{grown} KiB");
 }
 
-/// A tracker at work on two loopback sockets, IPv4 first, until this is dropped.
-struct Tracker {
-    addresses: Vec<SocketAddr>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Tracker {
-    fn over(repository: Repository) -> Self {
-        Self::of(Server::bind(&config(), repository).expect("loopback"))
-    }
-
-    fn of(server: Server) -> Self {
-        let addresses = server.udp_addresses().expect("bound");
-        let (stop, stopped) = oneshot::channel();
-        let thread = thread::spawn(move || runtime().block_on(server.run(async { drop(stopped.await) })));
-        Self { addresses, stop: Some(stop), thread: Some(thread) }
-    }
-}
-
-impl Drop for Tracker {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let ended = self.thread.take().expect("taken here only").join();
-        if !thread::panicking() {
-            ended.expect("the tracker does not panic");
-        }
-    }
-}
-
 fn config() -> Config {
-    let any_port = |address: &str| SocketAddr::new(address.parse().expect("a constant"), 0);
     let config = Config::new().udp(any_port("127.0.0.1")).udp(any_port("::1"));
     config.rules(Rules::new().interval_secs(77).jitter_percent(0)).sweep_period(Duration::from_millis(200))
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+fn over(repository: Repository) -> Tracker {
+    Tracker::over(&config(), repository)
 }
 
 fn build(name: &str, lifetime: Duration) -> Repository {
-    let config = RepositoryConfig::new(HashKey::from_os().expect("randomness")).lifetime(lifetime);
-    catalog::find(name)
-        .expect("a name of the catalog")
-        .build(&config)
-        .expect("a lifetime that every store keeps")
+    swarmkeep_tests::build(name, |config| config.lifetime(lifetime))
 }
 
 fn packed_and_its_tracker(lifetime: Duration) -> (Arc<dyn TorrentRepository>, Tracker) {
     let Repository::Sync(store) = build("packed", lifetime) else { panic!("packed does not wait") };
-    (Arc::clone(&store), Tracker::over(Repository::Sync(store)))
+    (Arc::clone(&store), over(Repository::Sync(store)))
 }
 
 /// Does what it is asked after so much time.
@@ -435,137 +397,4 @@ fn slow(answers_after: Duration) -> Repository {
 /// A swarm for each address.
 fn hash(address: SocketAddr) -> InfoHash {
     InfoHash::new([address.is_ipv4().into(); 20])
-}
-
-/// The other end.
-struct Client {
-    socket: UdpSocket,
-    family: Family,
-    transaction_id: u32,
-}
-
-impl Client {
-    fn of(tracker: SocketAddr) -> Self {
-        Self::at(tracker.ip(), tracker)
-    }
-
-    fn at(address: IpAddr, tracker: SocketAddr) -> Self {
-        let socket = UdpSocket::bind((address, 0)).expect("loopback");
-        socket.connect(tracker).expect("loopback");
-        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
-        let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
-        Self { socket, family, transaction_id: 0 }
-    }
-
-    fn send(&self, packet: &[u8]) {
-        assert_eq!(self.socket.send(packet).expect("it fits"), packet.len());
-    }
-
-    fn receive(&mut self) -> Vec<u8> {
-        let mut packet = vec![0; 2048];
-        let len = self.socket.recv(&mut packet).expect("an answer within 5 seconds");
-        let longest = if self.family == Family::V4 { 1452 } else { 1200 };
-        assert!(len <= longest, "{len} bytes");
-        packet.truncate(len);
-        packet
-    }
-
-    fn next_transaction(&mut self) -> TransactionId {
-        self.transaction_id += 1;
-        TransactionId(self.transaction_id)
-    }
-
-    fn connect(&mut self) -> ConnectionId {
-        let transaction_id = self.next_transaction();
-        let mut packet = [0; ConnectRequest::LEN];
-        ConnectRequest { transaction_id }.write(&mut packet);
-        self.send(&packet);
-        let answer = self.receive();
-        assert!(answer.len() <= packet.len());
-        match Response::parse(&answer, self.family) {
-            Ok(Response::Connect(response)) if response.transaction_id == transaction_id => {
-                response.connection_id
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn announce(&mut self, request: AnnounceRequest<'_>) -> (AnnounceResponseHeader, Vec<Endpoint>) {
-        let transaction_id = self.next_transaction();
-        self.send(&bytes_of(AnnounceRequest { transaction_id, ..request }));
-        let answer = self.receive();
-        match Response::parse(&answer, self.family) {
-            Ok(Response::Announce(response)) if response.header.transaction_id == transaction_id => {
-                (response.header, response.peers().map(|peer| peer.expect("no peer at port 0")).collect())
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn scrape(&mut self, connection_id: ConnectionId, hashes: &[[u8; 20]]) -> Vec<ScrapeStats> {
-        let transaction_id = self.next_transaction();
-        let mut packet = vec![0; 16 + hashes.len() * 20];
-        ScrapeRequest::new(connection_id, transaction_id, hashes).write(&mut packet);
-        self.send(&packet);
-        let answer = self.receive();
-        match Response::parse(&answer, self.family) {
-            Ok(Response::Scrape(response)) if response.transaction_id == transaction_id => {
-                response.swarms().collect()
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-/// Runs the test once more where no other test takes memory, in a process in which this answers `true`. Here, where it answers `false`,
-/// the test has passed if that one has.
-fn in_a_process_of_its_own(test: &str) -> bool {
-    const INSIDE: &str = "SWARMKEEP_TEST_ALONE";
-    if env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let this = env::current_exe().expect("a test is a program");
-    let output =
-        Command::new(this).args([test, "--exact", "--nocapture"]).env(INSIDE, "1").output().expect("it runs");
-    let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}\n{stderr}");
-    false
-}
-
-/// The resident set of this process, where the system tells.
-fn resident_kb() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.map_or(0, |line| line.trim().trim_end_matches(" kB").parse().expect("a number"))
-}
-
-fn error_in(answer: &[u8]) -> String {
-    match Response::parse(answer, Family::V4) {
-        Ok(Response::Error(error)) => String::from_utf8(error.message.to_vec()).expect("text"),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn announce(connection_id: ConnectionId) -> AnnounceRequest<'static> {
-    AnnounceRequest {
-        connection_id,
-        transaction_id: TransactionId(0),
-        info_hash: HASH,
-        peer_id: PeerId::new([1; 20]),
-        downloaded: 0,
-        left: 1,
-        uploaded: 0,
-        event: AnnounceEvent::Started,
-        ip: Ipv4Addr::UNSPECIFIED,
-        key: 0,
-        want: None,
-        port: 6881,
-        trailing: &[],
-    }
-}
-
-fn bytes_of(request: AnnounceRequest<'_>) -> Vec<u8> {
-    let mut packet = vec![0; AnnounceRequest::LEN + request.trailing.len()];
-    request.write(&mut packet);
-    packet
 }

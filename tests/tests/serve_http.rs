@@ -14,14 +14,12 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 use swarmkeep::{
-    Announce, Announced, Endpoint, HashKey, InfoHash, PeerBuffer, PeerId, Random, RepositoryConfig,
-    Timestamp, TorrentRepository,
-    catalog::{self, Repository},
-    forward_repository,
+    Announce, Announced, Endpoint, InfoHash, PeerBuffer, PeerId, Random, Timestamp, TorrentRepository,
+    catalog::Repository, forward_repository,
 };
+use swarmkeep_tests::{Tracker, any_port, build, runtime};
 use swarmkeep_tracker::{Config, Rules, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeRequest, ScrapeResponse};
-use tokio::sync::oneshot;
 
 /// One that answers at once, and one that may have to wait.
 const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
@@ -34,8 +32,8 @@ const LONGEST_ANSWER: Duration = Duration::from_millis(750);
 #[test]
 fn one_connection_serves_many_requests_over_ipv4_and_ipv6_in_a_store_of_either_kind() {
     for name in STORES {
-        let tracker = Tracker::over(name, config());
-        for &address in &tracker.addresses {
+        let tracker = Tracker::of(server(name, &config()));
+        for &address in &tracker.http {
             let mut client = Client::of(address);
             for port in 1..=50 {
                 let (response, body) = client.announce(&announce(port));
@@ -48,7 +46,7 @@ fn one_connection_serves_many_requests_over_ipv4_and_ipv6_in_a_store_of_either_k
                 assert_eq!(sorted(peers), others, "{name} at {address}");
             }
         }
-        let (_, body) = Client::of(tracker.addresses[0]).get(&scrape_of(HASH));
+        let (_, body) = Client::of(tracker.http[0]).get(&scrape_of(HASH));
         let response = ScrapeResponse::parse(&body).unwrap().expect("no failure");
         assert_eq!(response.swarms().next().expect("the one asked for").1.leechers, 100, "{name}");
     }
@@ -56,8 +54,8 @@ fn one_connection_serves_many_requests_over_ipv4_and_ipv6_in_a_store_of_either_k
 
 #[test]
 fn pipelined_requests_are_answered_in_their_order() {
-    let tracker = Tracker::over("packed", config());
-    let mut client = Client::of(tracker.addresses[0]);
+    let tracker = Tracker::of(server("packed", &config()));
+    let mut client = Client::of(tracker.http[0]);
     let hashes: Vec<_> = (0..200).map(|n| InfoHash::new([n; 20])).collect();
     let requests: Vec<_> = hashes.iter().map(|&hash| get(&scrape_of(hash))).collect();
     // In one go, and in pieces that end anywhere.
@@ -77,8 +75,8 @@ fn pipelined_requests_are_answered_in_their_order() {
 
 #[test]
 fn an_answer_does_not_wait_for_the_request_behind_it() {
-    let tracker = Tracker::over("packed", config());
-    let mut client = Client::of(tracker.addresses[0]);
+    let tracker = Tracker::of(server("packed", &config()));
+    let mut client = Client::of(tracker.http[0]);
     let request = get(&scrape_of(HASH));
     client.send(&[&request[..], &request[..30]].concat());
     assert_eq!(client.receive().0.status, 200);
@@ -88,8 +86,8 @@ fn an_answer_does_not_wait_for_the_request_behind_it() {
 
 #[test]
 fn who_names_an_address_of_the_other_family_gets_peers_of_both() {
-    let tracker = Tracker::over("packed", config());
-    let [v4, v6] = tracker.addresses[..] else { panic!("two of them") };
+    let tracker = Tracker::of(server("packed", &config()));
+    let [v4, v6] = tracker.http[..] else { panic!("two of them") };
     Client::of(v4).announce(&announce(1));
     Client::of(v6).announce(&announce(2));
     let both = ["127.0.0.1:1", "[::1]:2"].map(|peer| peer.parse().expect("an endpoint"));
@@ -108,8 +106,8 @@ fn who_names_an_address_of_the_other_family_gets_peers_of_both() {
 #[test]
 fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
     let config = config().rules(rules().http_proxy("127.0.0.9/32".parse().expect("a network")));
-    let tracker = Tracker::over("packed", config);
-    let address = tracker.addresses[0];
+    let tracker = Tracker::of(server("packed", &config));
+    let address = tracker.http[0];
     let mut proxy = Client::at([127, 0, 0, 9].into(), address);
     let mut stranger = Client::at([127, 0, 0, 8].into(), address);
     let announce_for = |client: &mut Client, port, forwarded: &str| {
@@ -135,8 +133,8 @@ fn only_a_listed_proxy_is_believed_whom_it_asks_for() {
 fn a_claimed_address_counts_only_where_it_is_configured() {
     for (rules, expected) in [(rules(), "127.0.0.1:1"), (rules().http_ip_parameter(true), "192.0.2.7:1")] {
         let config = config().rules(rules);
-        let tracker = Tracker::over("packed", config);
-        let mut client = Client::of(tracker.addresses[0]);
+        let tracker = Tracker::of(server("packed", &config));
+        let mut client = Client::of(tracker.http[0]);
         client.announce(&AnnounceRequest { ip: "192.0.2.7".parse().ok(), ..announce(1) });
         assert_eq!(client.peers(&announce(2)), [expected.parse().expect("an endpoint")]);
     }
@@ -144,8 +142,8 @@ fn a_claimed_address_counts_only_where_it_is_configured() {
 
 #[test]
 fn methods_and_paths_that_are_not_there() {
-    let tracker = Tracker::over("packed", config());
-    let mut client = Client::of(tracker.addresses[0]);
+    let tracker = Tracker::of(server("packed", &config()));
+    let mut client = Client::of(tracker.http[0]);
     for path in ["/", "/stats?x=1", "/announce/", "http://localhost/elsewhere"] {
         let (response, _) = client.get(path);
         assert_eq!((response.status, response.closes), (404, false), "{path}");
@@ -180,12 +178,12 @@ fn methods_and_paths_that_are_not_there() {
 
 #[test]
 fn who_sends_a_body_is_answered_and_need_not_come_again() {
-    let tracker = Tracker::over("packed", config());
+    let tracker = Tracker::of(server("packed", &config()));
     for (method, status) in [("GET", 200), ("POST", 405)] {
         for body in
             ["Content-Length: 1000000000\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"]
         {
-            let mut client = Client::of(tracker.addresses[0]);
+            let mut client = Client::of(tracker.http[0]);
             client.send(
                 format!("{method} {} HTTP/1.1\r\nHost: localhost\r\n{body}", scrape_of(HASH)).as_bytes(),
             );
@@ -198,8 +196,8 @@ fn who_sends_a_body_is_answered_and_need_not_come_again() {
 
 #[test]
 fn http_1_0_and_half_closed_connections_are_answered() {
-    let tracker = Tracker::over("packed", config());
-    let mut client = Client::of(tracker.addresses[0]);
+    let tracker = Tracker::of(server("packed", &config()));
+    let mut client = Client::of(tracker.http[0]);
     client.send(format!("GET {} HTTP/1.0\r\n\r\n", scrape_of(HASH)).as_bytes());
     assert_eq!(client.receive().0.status, 200);
     assert_eq!(client.rest(), b"");
@@ -222,8 +220,8 @@ fn http_1_0_and_half_closed_connections_are_answered() {
 
 #[test]
 fn what_is_no_request_gets_an_error_or_silence_and_its_neighbours_answers() {
-    let tracker = Tracker::over("packed", config());
-    let neighbour = Neighbour::of(tracker.addresses[0]);
+    let tracker = Tracker::of(server("packed", &config()));
+    let neighbour = Neighbour::of(tracker.http[0]);
     let (line, lines) = ("a".repeat(20_000), "A: b\r\n".repeat(200));
     let requests = [
         "\0\0\x04\x17\x27\x10\x19\u{80}\0\0\0\0\0\0\0\0\r\n\r\n".to_owned(),
@@ -247,7 +245,7 @@ fn what_is_no_request_gets_an_error_or_silence_and_its_neighbours_answers() {
     ];
     for request in requests.iter().cycle().take(10 * requests.len()) {
         let shown = &request[..request.len().min(60)];
-        let mut client = Client::of(tracker.addresses[0]);
+        let mut client = Client::of(tracker.http[0]);
         client.send(request.as_bytes());
         let answer = String::from_utf8_lossy(&client.rest()).into_owned();
         let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
@@ -258,8 +256,8 @@ fn what_is_no_request_gets_an_error_or_silence_and_its_neighbours_answers() {
 
 #[test]
 fn endless_heads_are_cut_off() {
-    let tracker = Tracker::over("packed", config());
-    let neighbour = Neighbour::of(tracker.addresses[0]);
+    let tracker = Tracker::of(server("packed", &config()));
+    let neighbour = Neighbour::of(tracker.http[0]);
     for (begin, more) in [
         ("GET /announce?", "info_hash=aaaaaaaaaaaaaaaaaaaa&".repeat(100)),
         ("GET /announce HTTP/1.1\r\nCookie: ", "a".repeat(4096)),
@@ -267,7 +265,7 @@ fn endless_heads_are_cut_off() {
         ("", "\r\n".repeat(4096)),
     ] {
         for _ in 0..20 {
-            let mut client = Client::of(tracker.addresses[0]);
+            let mut client = Client::of(tracker.http[0]);
             client.send(begin.as_bytes());
             assert!(client.takes_less_than(64 << 20, more.as_bytes()), "{begin}");
         }
@@ -281,7 +279,7 @@ fn who_does_not_read_is_not_listened_to() {
     let store = Arc::new(Counting { inner, announces: AtomicU64::new(0) });
     let repository = Repository::Sync(Arc::clone(&store) as _);
     let tracker = Tracker::of(Server::bind(&config(), repository).expect("loopback"));
-    let address = tracker.addresses[0];
+    let address = tracker.http[0];
     let mut client = Client::of(address);
     (1..=200).for_each(|port| drop(client.announce(&announce(port))));
     let neighbour = Neighbour::of(address);
@@ -303,8 +301,8 @@ fn who_does_not_read_is_not_listened_to() {
 
 #[test]
 fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
-    let tracker = Tracker::over("packed", config().http_patience(Duration::from_secs(1)));
-    let address = tracker.addresses[0];
+    let tracker = Tracker::of(server("packed", &config().http_patience(Duration::from_secs(1))));
+    let address = tracker.http[0];
     let neighbour = Neighbour::of(address);
     let began = Instant::now();
     let mut slow: Vec<_> = (0..50).map(|_| Client::of(address)).collect();
@@ -326,8 +324,8 @@ fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
 
 #[test]
 fn one_address_has_only_so_many_connections_and_its_neighbours_notice_nothing() {
-    let tracker = Tracker::over("packed", config().http_connections_an_address(20));
-    let address = tracker.addresses[0];
+    let tracker = Tracker::of(server("packed", &config().http_connections_an_address(20)));
+    let address = tracker.http[0];
     let neighbour = Neighbour::of(address);
     let mut held: Vec<Client> = Vec::new();
     for _ in 0..100 {
@@ -348,8 +346,8 @@ fn one_address_has_only_so_many_connections_and_its_neighbours_notice_nothing() 
 
 #[test]
 fn when_all_places_are_taken_the_longest_idle_makes_room() {
-    let tracker = Tracker::over("packed", config().http_connections(8));
-    let address = tracker.addresses[0];
+    let tracker = Tracker::of(server("packed", &config().http_connections(8)));
+    let address = tracker.http[0];
     let mut first = Client::of(address);
     assert_eq!(first.get(&scrape_of(HASH)).0.status, 200);
     thread::sleep(Duration::from_millis(20));
@@ -383,8 +381,8 @@ fn stopping_answers_what_has_been_received_and_takes_less_than_a_second() {
 
 #[test]
 fn stopping_does_not_wait_for_those_who_ask_nothing() {
-    let tracker = Tracker::over("packed", config());
-    let address = tracker.addresses[0];
+    let tracker = Tracker::of(server("packed", &config()));
+    let address = tracker.http[0];
     let mut clients: Vec<_> = (0..50).map(|_| Client::of(address)).collect();
     clients.iter_mut().for_each(|client| assert_eq!(client.get(&scrape_of(HASH)).0.status, 200));
     let request = get(&scrape_of(HASH));
@@ -418,38 +416,7 @@ impl TorrentRepository for Counting {
     forward_repository! { |counting| counting.inner, except announce }
 }
 
-/// A tracker at work on two loopback listeners, IPv4 first, until this is dropped.
-struct Tracker {
-    addresses: Vec<SocketAddr>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Tracker {
-    fn over(name: &str, config: Config) -> Self {
-        Self::of(server(name, &config))
-    }
-
-    fn of(server: Server) -> Self {
-        let addresses = addresses(&server);
-        let (stop, stopped) = oneshot::channel();
-        let thread = thread::spawn(move || runtime().block_on(server.run(async { drop(stopped.await) })));
-        Self { addresses, stop: Some(stop), thread: Some(thread) }
-    }
-}
-
-impl Drop for Tracker {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let ended = self.thread.take().expect("taken here only").join();
-        if !thread::panicking() {
-            ended.expect("the tracker does not panic");
-        }
-    }
-}
-
 fn config() -> Config {
-    let any_port = |address: &str| SocketAddr::new(address.parse().expect("a constant"), 0);
     let config = Config::new().udp(any_port("127.0.0.1"));
     config.http(any_port("127.0.0.1")).http(any_port("::1")).rules(rules())
 }
@@ -459,20 +426,11 @@ fn rules() -> Rules {
 }
 
 fn server(name: &str, config: &Config) -> Server {
-    Server::bind(config, build(name)).expect("loopback")
-}
-
-fn build(name: &str) -> Repository {
-    let config = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
-    catalog::find(name).expect("a name of the catalog").build(&config).expect("no limits")
+    Server::bind(config, build(name, |config| config)).expect("loopback")
 }
 
 fn addresses(server: &Server) -> Vec<SocketAddr> {
     server.http_addresses().expect("bound")
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
 /// Somebody at another address who goes on asking, on new connections and on an old one, and looks at the clock.

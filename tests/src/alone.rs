@@ -1,0 +1,25 @@
+//! Tests of memory, in processes of their own.
+
+use std::{env, fs, process::Command};
+
+/// Runs the test once more where no other test takes memory, in a process in which this answers `true`. Here, where it answers `false`,
+/// the test has passed if that one has.
+pub fn in_a_process_of_its_own(test: &str) -> bool {
+    const INSIDE: &str = "SWARMKEEP_TEST_ALONE";
+    if env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let this = env::current_exe().expect("a test is a program");
+    let output =
+        Command::new(this).args([test, "--exact", "--nocapture"]).env(INSIDE, "1").output().expect("it runs");
+    let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}\n{stderr}");
+    false
+}
+
+/// The resident set of this process, where the system tells.
+pub fn resident_kb() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.map_or(0, |line| line.trim().trim_end_matches(" kB").parse().expect("a number"))
+}

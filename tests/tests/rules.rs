@@ -1,0 +1,337 @@
+//! Who may take part: lists of torrents and passkeys that change while the tracker runs, rates, and peers at local addresses.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{AnnounceEvent, Family, HashKey, InfoHash, catalog::Repository};
+use swarmkeep_tests::{
+    Tracker, any_port, build,
+    udp::{Client, announce, bytes_of, error_in},
+};
+use swarmkeep_tracker::{
+    AccessList, Config, IpNet, Kind, ListKind, LocalPeers, PasskeyList, RateLimiter, Reason, Rules,
+};
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId};
+
+const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
+const KEY: HashKey = HashKey::from_bytes([3; 16]);
+const LISTED: InfoHash = InfoHash::new([1; 20]);
+const OTHER: InfoHash = InfoHash::new([2; 20]);
+
+#[test]
+fn a_list_of_torrents_is_taken_while_the_tracker_runs_and_what_it_forbids_goes() {
+    for name in STORES {
+        for kind in [ListKind::Allow, ListKind::Deny] {
+            let folder = Folder::new();
+            let list = folder.write("list", &format!("{LISTED}\n"));
+            let rules = Rules::new().access_list(AccessList::load(kind, &list).expect("a good list"));
+            let tracker = over(name, rules);
+            let mut client = Client::of(tracker.udp[0]);
+            let id = client.connect();
+            let of = |info_hash| AnnounceRequest { info_hash, ..announce(id) };
+            let (here, gone) = if kind == ListKind::Allow { (LISTED, OTHER) } else { (OTHER, LISTED) };
+            assert_eq!(client.announce(of(here)).0.leechers, 1);
+            assert_eq!(client.refusal(of(gone)), "this tracker does not serve this torrent");
+            assert_eq!(refusal_over_http(&tracker, "", gone), "this tracker does not serve this torrent");
+            assert_eq!(swarms(&tracker), 1, "{name} {kind:?}");
+
+            // Renamed over it, as a program that writes lists does.
+            fs::rename(folder.write("new", &format!("# the other one\n{OTHER}\n")), &list).expect("a rename");
+            until("the new list is taken and the old swarm gone", || swarms(&tracker) == 0);
+            assert_eq!(client.announce(of(gone)).0.leechers, 1);
+            assert_eq!(client.refusal(of(here)), "this tracker does not serve this torrent");
+
+            // A broken one, a folder, none at all.
+            folder.write("list", "no info hash\n");
+            thread::sleep(Duration::from_millis(3500));
+            fs::remove_file(&list).expect("ours");
+            fs::create_dir(&list).expect("ours");
+            thread::sleep(Duration::from_millis(2500));
+            fs::remove_dir(&list).expect("ours");
+            thread::sleep(Duration::from_millis(2500));
+            assert_eq!(client.announce(of(gone)).0.leechers, 1, "the list is as it was");
+
+            folder.write("list", &format!("{LISTED}\n"));
+            until("a list that is there again is taken", || swarms(&tracker) == 0);
+            assert_eq!(client.announce(of(here)).0.leechers, 1);
+        }
+    }
+}
+
+#[test]
+fn a_list_of_a_million_torrents_is_taken_without_a_stall() {
+    let folder = Folder::new();
+    let listed = |n: u32| {
+        InfoHash::new(std::array::from_fn(|place| {
+            (n.wrapping_mul(0x9e37_79b9) >> (place % 4 * 8)) as u8 ^ place as u8
+        }))
+    };
+    let text = |from: u32| (from..from + 1_000_000).map(|n| format!("{}\n", listed(n))).collect::<String>();
+    let list = folder.write("list", &text(0));
+    let rules = Rules::new().access_list(AccessList::load(ListKind::Allow, &list).expect("a good list"));
+    let tracker = over("packed", rules);
+    fs::rename(folder.write("new", &text(500_000)), &list).expect("a rename");
+    let mut client = Client::of(tracker.udp[0]);
+    let id = client.connect();
+    let (mut slowest, began) = (Duration::ZERO, Instant::now());
+    loop {
+        let asked = Instant::now();
+        client.send(&bytes_of(AnnounceRequest { info_hash: listed(1_400_000), ..announce(id) }));
+        let answer = client.receive();
+        slowest = slowest.max(asked.elapsed());
+        if answer[3] == 1 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "the new list is not taken");
+    }
+    assert!(slowest < Duration::from_millis(250), "{slowest:?}");
+    assert_eq!(
+        client.refusal(AnnounceRequest { info_hash: listed(1), ..announce(id) }),
+        "this tracker does not serve this torrent"
+    );
+}
+
+#[test]
+fn members_of_a_private_tracker_announce_with_their_passkeys() {
+    let folder = Folder::new();
+    let list = folder.write("passkeys", "alice-1234\nbob-56789 # since May\n");
+    let rules = Rules::new().passkeys(PasskeyList::load(&list, KEY).expect("a good list"));
+    let tracker = over("packed", rules);
+    let mut client = Client::of(tracker.udp[0]);
+    let id = client.connect();
+    // BEP 41: the path may come in pieces, between other options.
+    for good in [
+        &b"\x02\x14/alice-1234/announce"[..],
+        b"\x01\x02\x05/bob-\x01\x02\x0e56789/announce\x00",
+        b"\x02\x18/alice-1234/announce?x=y",
+        b"\x09\x02ab\x02\x14/alice-1234/announce",
+    ] {
+        client.announce(AnnounceRequest { trailing: good, ..announce(id) });
+    }
+    let (none, wrong) = (
+        "this tracker is private: announce to the address with your passkey that its site gives you",
+        "this passkey is not known here: get the tracker's address from its site again",
+    );
+    for (trailing, expected) in [
+        (&b""[..], none),
+        (b"\x02\x09/announce", none),
+        (b"\x02\x0b/alice-1234", none),
+        (b"\x02\x12/alice-1234/scrape", none),
+        (b"\x02\x14/mallory-12/announce", wrong),
+        (b"\x02\x14/ALICE-1234/announce", wrong),
+        (b"\x02\x0b//announce", wrong),
+        (&[b"\x02\xff/".as_slice(), &[b'a'; 254], b"\x02\x09/announce"].concat(), none),
+    ] {
+        assert_eq!(client.refusal(AnnounceRequest { trailing, ..announce(id) }), expected, "{trailing:?}");
+    }
+    let mut scrape = [0; 36];
+    swarmkeep_tracker_protocol::udp::ScrapeRequest::new(
+        id,
+        swarmkeep_tracker_protocol::udp::TransactionId(0),
+        &[[0; 20]],
+    )
+    .write(&mut scrape);
+    client.send(&scrape);
+    assert_eq!(error_in(&client.receive()), none, "there is no room for a passkey in it");
+
+    assert_eq!(refusal_over_http(&tracker, "", LISTED), none);
+    assert_eq!(refusal_over_http(&tracker, "/mallory-12", LISTED), wrong);
+    let answer = over_http(&tracker, &format!("/alice-1234/announce?{}", query(LISTED)));
+    assert!(answer.contains("8:complete"), "{answer}");
+    assert!(over_http(&tracker, &format!("/alice-1234/scrape?{}", query(LISTED))).contains("5:files"));
+    assert!(over_http(&tracker, "/alice-1234/alice-1234/announce").starts_with("HTTP/1.1 404"));
+
+    folder.write("passkeys", "bob-56789\n");
+    let alice = b"\x02\x14/alice-1234/announce";
+    until("a passkey is taken away", || {
+        client.send(&bytes_of(AnnounceRequest { trailing: alice, ..announce(id) }));
+        client.receive()[3] == 3
+    });
+    let counts = tracker.control.metrics.counts();
+    assert!(counts.udp.refused(Reason::NoPasskey) >= 10 && counts.http.refused(Reason::NoPasskey) == 2);
+}
+
+#[test]
+fn a_torrent_that_was_never_private_is_served_at_no_passkeys_path() {
+    let tracker = over("packed", Rules::new());
+    assert!(
+        over_http(&tracker, &format!("/alice-1234/announce?{}", query(LISTED))).starts_with("HTTP/1.1 404")
+    );
+}
+
+#[test]
+fn an_address_that_asks_too_often_is_left_alone_and_its_neighbours_are_answered() {
+    let limiter = Arc::new(RateLimiter::new(KEY, 1, 20, 1024));
+    let unlimited: IpNet = "127.0.0.9/32".parse().expect("a network");
+    let tracker = over("packed", Rules::new().rate(limiter).unlimited(unlimited));
+    let of = |last| Client::at(Ipv4Addr::new(127, 0, 0, last).into(), tracker.udp[0]);
+    let (mut greedy, mut neighbour, mut friend) = (of(2), of(3), of(9));
+    let [id, neighbours, friends] = [&mut greedy, &mut neighbour, &mut friend].map(Client::connect);
+    greedy.socket.set_read_timeout(Some(Duration::from_millis(300))).expect("above zero");
+    let mut answered = 0;
+    for _ in 0..200 {
+        greedy.send(&bytes_of(announce(id)));
+    }
+    while greedy.socket.recv(&mut [0; 2048]).is_ok() {
+        answered += 1;
+    }
+    assert!((20..=22).contains(&answered), "{answered}");
+    neighbour.announce(announce(neighbours));
+    for _ in 0..100 {
+        friend.announce(announce(friends));
+    }
+    // Whoever writes an address on packets without a good id takes nothing from it.
+    let mut forger = Client::at(Ipv4Addr::new(127, 0, 0, 3).into(), tracker.udp[0]);
+    for _ in 0..100 {
+        assert_eq!(forger.refusal(announce(ConnectionId(7))), "invalid connection id");
+    }
+    neighbour.announce(announce(neighbours));
+    let refused = tracker.control.metrics.counts().udp.refused(Reason::TooOften);
+    assert!((178..=180).contains(&refused), "{refused}");
+
+    let refusals = (0..30).filter(|_| {
+        over_http(&tracker, &format!("/announce?{}", query(LISTED)))
+            .contains("too many requests from your address; try again later8:retry in")
+    });
+    assert!((8..=10).contains(&refusals.count()));
+}
+
+#[test]
+fn peers_at_loopback_addresses_are_taken_where_the_tracker_listens_on_one_and_replaced_by_rule() {
+    let tracker = over("packed", Rules::new());
+    let mut client = Client::of(tracker.udp[0]);
+    let id = client.connect();
+    client.announce(announce(id));
+
+    let everywhere = Config::new().udp(any_port("0.0.0.0")).http(any_port("0.0.0.0"));
+    let tracker = Tracker::over(&everywhere, build("packed", |config| config));
+    let here = SocketAddr::from((Ipv4Addr::LOCALHOST, tracker.udp[0].port()));
+    let mut client = Client::of(here);
+    let id = client.connect();
+    let refused = "this tracker takes no peers at local addresses such as yours (its operator can let it: --local-peers)";
+    assert_eq!(client.refusal(announce(id)), refused);
+    assert_eq!(swarms(&tracker), 0);
+
+    let at = LocalPeers::At { v4: Some(Ipv4Addr::new(203, 0, 113, 5)), v6: None };
+    tracker.control.rules.replace(Rules::new().local_peers(at));
+    client.announce(announce(id));
+    let mut other = Client::at(Ipv4Addr::new(127, 0, 0, 2).into(), here);
+    let other_id = other.connect();
+    let (_, peers) = other.announce(AnnounceRequest { port: 7000, ..announce(other_id) });
+    assert_eq!(peers, ["203.0.113.5:6881".parse().expect("an endpoint")]);
+    tracker.control.rules.replace(Rules::new().local_peers(LocalPeers::Refuse));
+    assert_eq!(client.refusal(announce(id)), refused);
+    assert_eq!(tracker.control.metrics.counts().udp.refused(Reason::Address), 2);
+}
+
+#[test]
+fn changing_rules_under_load_loses_no_request() {
+    let tracker = over("packed", Rules::new());
+    let enough = AtomicBool::new(false);
+    let asked = thread::scope(|scope| {
+        let clients = [0, 1].map(|n| {
+            let (tracker, enough) = (&tracker, &enough);
+            scope.spawn(move || {
+                let mut client = Client::of(tracker.udp[n]);
+                let id = client.connect();
+                let mut asked = 0;
+                while !enough.load(Relaxed) {
+                    // Whoever gets no answer within 5 seconds panics.
+                    client.announce(AnnounceRequest { event: AnnounceEvent::None, ..announce(id) });
+                    asked += 1;
+                }
+                asked
+            })
+        });
+        for n in 0..2000 {
+            tracker.control.rules.replace(Rules::new().interval_secs(60 + n));
+            thread::sleep(Duration::from_micros(500));
+        }
+        enough.store(true, Relaxed);
+        clients.map(|client| client.join().expect("every request was answered"))
+    });
+    assert!(asked.iter().all(|&asked| asked > 1000), "{asked:?}");
+    let counts = tracker.control.metrics.counts().udp;
+    let counted = [Family::V4, Family::V6].map(|family| counts.requests(Kind::Announce, family));
+    assert_eq!(counted, asked);
+    assert_eq!((counts.joined, counts.times.count()), (2, asked[0] + asked[1] + 2));
+}
+
+fn over(name: &str, rules: Rules) -> Tracker {
+    let config = Config::new().udp(any_port("127.0.0.1")).udp(any_port("::1")).http(any_port("127.0.0.1"));
+    Tracker::over(&config.rules(rules), build(name, |config| config))
+}
+
+fn swarms(tracker: &Tracker) -> u64 {
+    match &tracker.control.repository {
+        Repository::Sync(store) => store.totals().swarms,
+        Repository::Async(store) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            runtime.block_on(store.totals()).expect("it is here").swarms
+        }
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let longest = Instant::now() + Duration::from_secs(15);
+    while !holds() {
+        assert!(Instant::now() < longest, "not within 15 seconds: {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn query(info_hash: InfoHash) -> String {
+    let hash: String = info_hash.as_bytes().iter().map(|byte| format!("%{byte:02x}")).collect();
+    format!("info_hash={hash}&peer_id=-XX0000-abcdefghijkl&port=6881&left=1")
+}
+
+fn over_http(tracker: &Tracker, path: &str) -> String {
+    let mut connection = TcpStream::connect(tracker.http[0]).expect("loopback");
+    connection.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    write!(connection, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = Vec::new();
+    connection.read_to_end(&mut answer).expect("an answer within 5 seconds");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn refusal_over_http(tracker: &Tracker, prefix: &str, info_hash: InfoHash) -> String {
+    let answer = over_http(tracker, &format!("{prefix}/announce?{}", query(info_hash)));
+    let (_, failure) = answer.split_once("14:failure reason").unwrap_or_else(|| panic!("{answer}"));
+    let (len, text) = failure.split_once(':').expect("bencoded");
+    text[..len.parse().expect("bencoded")].into()
+}
+
+/// A folder that goes away with this.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let name = format!("swarmkeep-rules-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a folder for temporary files");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = Path::new(&self.0).join(name);
+        fs::write(&path, text).expect("ours");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
