@@ -119,6 +119,9 @@ mod tests {
     use std::{
         os::unix::fs::{PermissionsExt, symlink},
         path::PathBuf,
+        sync::atomic::{AtomicBool, Ordering::Relaxed},
+        thread,
+        time::Duration,
     };
 
     use tempfile::TempDir;
@@ -254,6 +257,37 @@ mod tests {
             assert!(matches!(error, AccessError::InfoHash { line: 2, .. }), "{error}");
         }
         assert_eq!(list.text(), text);
+    }
+
+    /// While it is long to copy, somebody else appends to it.
+    #[test]
+    fn what_somebody_else_writes_meanwhile_is_not_lost() {
+        let text = format!("{OTHER}\n").repeat(100_000) + HEX + "\n";
+        for _ in 0..20 {
+            let list = List::new(&text);
+            let done = AtomicBool::new(false);
+            let (removed, appended) = thread::scope(|scope| {
+                let other = scope.spawn(|| {
+                    let mut file = OpenOptions::new().append(true).open(list.path()).unwrap();
+                    let mut appended = String::new();
+                    while !done.load(Relaxed) {
+                        file.write_all(b"# a comment\n").unwrap();
+                        appended += "# a comment\n";
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    appended
+                });
+                let removed = list.remove();
+                done.store(true, Relaxed);
+                (removed, other.join().unwrap())
+            });
+            if let Err(error) = removed {
+                assert!(matches!(error, AccessError::WrittenMeanwhile { .. }), "{error}");
+                assert!(list.text() == text + &appended, "the file is as the other has left it");
+                return;
+            }
+        }
+        panic!("never seen");
     }
 
     #[test]
