@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    Control, LiveRules, Rules,
+    AccessList, Control, LiveRules, PasskeyList, Rules,
     access::{Access, AccessError, Change, Watched},
 };
 
@@ -66,13 +66,13 @@ impl Keeper {
     async fn look_at_lists(&mut self) {
         let (access, passkeys) = {
             let rules = self.control.rules.now();
-            let access = rules.access.as_ref().map(|list| list.path().to_owned());
-            (access, rules.passkeys.as_ref().map(|list| list.path().to_owned()))
+            let access = has_changed(&mut self.access, rules.access.as_ref().map(AccessList::watched));
+            (access, has_changed(&mut self.passkeys, rules.passkeys.as_ref().map(PasskeyList::watched)))
         };
-        if has_changed(&mut self.access, access) {
+        if access {
             let _ = self.control.load_access_list().await;
         }
-        if has_changed(&mut self.passkeys, passkeys) {
+        if passkeys {
             let _ = self.control.load_passkeys().await;
         }
     }
@@ -102,17 +102,16 @@ impl Keeper {
     }
 }
 
-/// Whether the file has changed and come to rest since it was last looked at. Another file than before has not.
-fn has_changed(watched: &mut Option<Watched>, path: Option<PathBuf>) -> bool {
-    let Some(path) = path else {
+/// Whether the file of the list that is loaded has changed and come to rest since it was last looked at.
+fn has_changed(watched: &mut Option<Watched>, loaded: Option<&Watched>) -> bool {
+    let Some(loaded) = loaded else {
         *watched = None;
         return false;
     };
-    if watched.as_ref().is_none_or(|watched| watched.path() != path) {
-        *watched = Some(Watched::new(path));
-        return false;
+    if watched.as_ref().is_some_and(|watched| watched.path() != loaded.path()) {
+        *watched = None;
     }
-    let watched = watched.as_mut().expect("watched by now");
+    let watched = watched.get_or_insert_with(|| loaded.clone());
     match watched.look() {
         Change::Changed => true,
         Change::Gone(reason) => {

@@ -7,7 +7,7 @@ use std::{
 
 use swarmkeep::HashKey;
 
-use crate::access::{Access, AccessError, InfoHashList, Passkeys};
+use crate::access::{Access, AccessError, InfoHashList, Passkeys, Watched};
 
 /// Whether a list of torrents says which may be here, or which may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum ListKind {
 #[derive(Debug, Clone)]
 pub struct AccessList {
     kind: ListKind,
-    path: PathBuf,
+    watched: Watched,
     access: Arc<Access>,
 }
 
@@ -32,18 +32,19 @@ impl AccessList {
     /// # Errors
     /// As [`InfoHashList::load`].
     pub fn load(kind: ListKind, path: impl Into<PathBuf>) -> Result<Self, AccessError> {
-        let path = path.into();
-        let list = InfoHashList::load(&path)?;
+        // Before the file is read, so that no change falls between the two.
+        let watched = Watched::new(path);
+        let list = InfoHashList::load(watched.path())?;
         let access = match kind {
             ListKind::Allow => Access::Allow(list),
             ListKind::Deny => Access::Deny(list),
         };
-        Ok(Self { kind, path, access: Arc::new(access) })
+        Ok(Self { kind, watched, access: Arc::new(access) })
     }
 
     /// Reads the file again.
     pub(crate) fn load_again(&self) -> Result<Self, AccessError> {
-        Self::load(self.kind, &self.path)
+        Self::load(self.kind, self.path())
     }
 
     /// What the list is for.
@@ -53,7 +54,12 @@ impl AccessList {
 
     /// The file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.watched.path()
+    }
+
+    /// The file as it was before it was read.
+    pub(crate) const fn watched(&self) -> &Watched {
+        &self.watched
     }
 
     /// What it says.
@@ -78,7 +84,7 @@ impl AccessList {
 /// Who the members of a private tracker are, by a file.
 #[derive(Debug, Clone)]
 pub struct PasskeyList {
-    path: PathBuf,
+    watched: Watched,
     key: HashKey,
     passkeys: Arc<Passkeys>,
 }
@@ -89,19 +95,24 @@ impl PasskeyList {
     /// # Errors
     /// As [`Passkeys::load`].
     pub fn load(path: impl Into<PathBuf>, key: HashKey) -> Result<Self, AccessError> {
-        let path = path.into();
-        let passkeys = Arc::new(Passkeys::load(&path, key)?);
-        Ok(Self { path, key, passkeys })
+        let watched = Watched::new(path);
+        let passkeys = Arc::new(Passkeys::load(watched.path(), key)?);
+        Ok(Self { watched, key, passkeys })
     }
 
     /// Reads the file again.
     pub(crate) fn load_again(&self) -> Result<Self, AccessError> {
-        Self::load(&self.path, self.key)
+        Self::load(self.path(), self.key)
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.watched.path()
+    }
+
+    /// The file as it was before it was read.
+    pub(crate) const fn watched(&self) -> &Watched {
+        &self.watched
     }
 
     /// Whom it admits.

@@ -11,7 +11,7 @@ use std::{
 /// A change counts once two looks in a row have seen the same: a file that is being written in place, or that an editor has
 /// moved away and not yet written anew, is left alone until then. Whoever writes in place and rests for longer than that should write to
 /// another file, and rename it when it is whole.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Watched {
     path: PathBuf,
     /// What the caller knows of.
