@@ -31,6 +31,7 @@ mod out_of_reach;
 mod rate;
 mod refusal;
 mod rules;
+mod seldom;
 mod server;
 mod store;
 mod sweep;

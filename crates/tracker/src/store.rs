@@ -1,9 +1,6 @@
 //! The store, as those who answer requests see it: it answers, or it cannot be reached.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use swarmkeep::{
@@ -13,7 +10,7 @@ use swarmkeep::{
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::clock::now;
+use crate::{clock::now, seldom::Seldom};
 
 /// For how long an asynchronous store may think. Clients of UDP ask again after 15 seconds (BEP 15).
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -71,7 +68,7 @@ pub(crate) async fn scrape(
 }
 
 async fn answered<T>(answer: Answer<'_, T>) -> Result<T, NoAnswer> {
-    static WARNED: Seldom = Seldom::new();
+    static WARNED: Seldom = Seldom::new(1);
     let error = match timeout(PATIENCE, answer).await {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(unavailable)) => unavailable.to_string(),
@@ -83,21 +80,6 @@ async fn answered<T>(answer: Answer<'_, T>) -> Result<T, NoAnswer> {
     Err(NoAnswer)
 }
 
-/// Once a second, for what strangers could fill a log with.
-#[derive(Debug)]
-pub(crate) struct Seldom(AtomicU64);
-
-impl Seldom {
-    pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// Whether nobody has been told so in this second.
-    pub(crate) fn is_time(&self, now: Timestamp) -> bool {
-        self.0.swap(now.as_secs(), Relaxed) != now.as_secs()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,12 +89,5 @@ mod tests {
         let asked = tokio::time::Instant::now();
         assert!(answered::<()>(Box::pin(std::future::pending())).await.is_err());
         assert_eq!(asked.elapsed().as_secs(), PATIENCE.as_secs());
-    }
-
-    #[test]
-    fn seldom_is_once_a_second() {
-        let seldom = Seldom::new();
-        let times = [7, 7, 7, 8, 8, 9].map(|secs| seldom.is_time(Timestamp::from_secs(secs)));
-        assert_eq!(times, [true, false, false, true, false, true]);
     }
 }

@@ -12,13 +12,13 @@ use swarmkeep_tracker_protocol::{
     },
     udp::ScrapeStats,
 };
-use tracing::debug;
 
 use crate::{
     Reach, Refusal,
     access::split_passkey,
     metrics::{Counters, Kind, Reason},
     rules::{LiveRules, Rules},
+    seldom::log_stranger,
     store,
 };
 
@@ -98,7 +98,7 @@ impl HttpHandler {
             (Ok(()), _) => self.announce(request, now, rng, out).await,
         };
         Some(answered.unwrap_or_else(|refusal| {
-            debug!(client = ?request.client, %refusal, "refused");
+            log_stranger!(client = ?request.client, %refusal, "refused");
             self.counters.refused(refusal.reason());
             out.clear();
             FailureResponse { reason: refusal.to_string().as_bytes(), retry_in: refusal.retry_in() }

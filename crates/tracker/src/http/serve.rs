@@ -27,14 +27,17 @@ use tokio::{
     task::{JoinError, JoinSet},
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
-use tracing::{debug, error, warn};
+use tracing::{error, warn};
 
 use super::{
     HttpHandler, HttpRequest,
     client::{client_of, is_proxy},
     connections::{Connections, Place},
 };
-use crate::{Config, Reach, store::Seldom};
+use crate::{
+    Config, Reach,
+    seldom::{Seldom, log_stranger},
+};
 
 /// Answers requests on the connections that come to `listeners`, as `config` says, until `stopped` changes or its sender is gone. Then
 /// answers what has been received by then, and takes half a second at most for it.
@@ -159,7 +162,7 @@ impl Shared {
             Err(error) => {
                 // The one who came is gone already, or there are no more file descriptors or memory.
                 if error.kind() != io::ErrorKind::ConnectionAborted {
-                    static WARNED: Seldom = Seldom::new();
+                    static WARNED: Seldom = Seldom::new(1);
                     if WARNED.is_time((self.now)()) {
                         warn!(%error, "cannot accept");
                     }
@@ -172,7 +175,7 @@ impl Shared {
         let from = from.ip().to_canonical();
         let is_proxy = is_proxy(from, &self.handler.rules().now().http_proxies);
         let Some(place) = self.connections.place(from, is_proxy).await else {
-            debug!(%from, "too many connections from there");
+            log_stranger!(%from, "too many connections from there");
             // With a reset, so that the system need not remember the connection either.
             let _ = stream.set_zero_linger();
             return;
@@ -183,7 +186,7 @@ impl Shared {
     async fn connection(self: Arc<Self>, stream: TcpStream, from: IpAddr, listener: Reach, place: Place) {
         // The answers to several requests must not wait for each other's acknowledgements.
         if let Err(error) = stream.set_nodelay(true) {
-            debug!(%from, %error, "a connection that was gone at once");
+            log_stranger!(%from, %error, "a connection that was gone at once");
             return;
         }
         let place = Arc::new(place);
@@ -217,7 +220,7 @@ impl Shared {
             }
         };
         if let Err(error) = ended {
-            debug!(%from, %error, "a connection has ended early");
+            log_stranger!(%from, %error, "a connection has ended early");
         }
     }
 

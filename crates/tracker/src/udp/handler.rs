@@ -14,7 +14,6 @@ use swarmkeep_tracker_protocol::{
         ErrorResponse, Header, Request, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
     },
 };
-use tracing::debug;
 
 use super::{
     AnswerBuffer, Batch, ConnectionIds, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,
@@ -25,6 +24,7 @@ use crate::{
     access::{Passkeys, split_passkey},
     metrics::{Counters, Kind, Reason},
     rules::{LiveRules, Rules},
+    seldom::log_stranger,
     store,
 };
 
@@ -74,7 +74,7 @@ impl Handler {
                     State::Ignored
                 }
                 Understood::Refused(transaction_id, refusal) => {
-                    debug!(%source, %refusal, "refused");
+                    log_stranger!(%source, %refusal, "refused");
                     self.refuse(refusal, transaction_id, answer)
                 }
                 Understood::Nothing => {
@@ -134,7 +134,7 @@ impl Handler {
                     (connection_id, transaction_id, Err(Refusal::Field(error)))
                 }
                 (error, _) => {
-                    debug!(%source, %error, "ignored");
+                    log_stranger!(%source, %error, "ignored");
                     return Understood::Nothing;
                 }
             },

@@ -13,10 +13,9 @@ use arrayvec::ArrayVec;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 use socket2::{Domain, Socket, Type};
-use tracing::debug;
 
 use super::Batch;
-use crate::metrics::Counters;
+use crate::{metrics::Counters, seldom::log_stranger};
 
 /// What a socket's buffers may hold, where the system lets it: some milliseconds of a million requests a second.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -95,7 +94,7 @@ pub(super) fn send(socket: &UdpSocket, batch: &Batch, counters: &Counters) {
     while !rest.is_empty() {
         // An error is that of the first: sending stops before a later one that fails.
         let done = sendmmsg(socket, rest, SendFlags::DONTWAIT).unwrap_or_else(|error| {
-            debug!(%error, "cannot send");
+            log_stranger!(%error, "cannot send");
             1
         });
         rest = &mut rest[done..];

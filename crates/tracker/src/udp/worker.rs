@@ -23,7 +23,7 @@ use super::{
     later::Later,
     socket::{Receiver, send},
 };
-use crate::{Reach, clock::now, store::Seldom};
+use crate::{Reach, clock::now, seldom::Seldom};
 
 /// How often sockets that never run dry are looked at before the thread asks again which others have something, and whether
 /// to stop.
@@ -111,7 +111,7 @@ impl Desk {
         let Self { handler, answers, rng, batch } = self;
         if let Err(error) = receiver.receive(socket, batch) {
             if error.kind() != io::ErrorKind::WouldBlock {
-                static WARNED: Seldom = Seldom::new();
+                static WARNED: Seldom = Seldom::new(1);
                 if WARNED.is_time(now()) {
                     warn!(%error, "cannot receive");
                 }

@@ -1,0 +1,109 @@
+//! What the log tells about strangers: nothing above `debug`, and no passkey and no peer id at any level.
+
+mod common;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use common::Serve;
+
+const PASSKEY: &str = "alice-1234567890";
+const PEER_ID: &str = "-XX0000-abcdefghijkl";
+
+#[test]
+fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
+    let passkeys = std::env::temp_dir().join(format!("swarmkeep-privacy-{}", std::process::id()));
+    fs::write(&passkeys, format!("{PASSKEY}\n")).expect("a file of ours");
+    let passkeys = passkeys.to_str().expect("text");
+    for level in ["info", "debug", "trace"] {
+        let mut serve = Serve::start(&[
+            "--udp=127.0.0.1:0",
+            "--http=127.0.0.1:0",
+            "--log",
+            level,
+            "--passkeys",
+            passkeys,
+            "--http-connections-an-address=5",
+        ]);
+        let [udp, http] = serve.addresses();
+        misbehave_over_udp(udp[0]);
+        misbehave_over_http(http[0]);
+        serve.signal("HUP");
+        let printed = serve.printed_until("settings read again");
+        let (_, _, rest) = serve.stop("TERM");
+        let printed = printed + &rest;
+        let tells = |what: &str| printed.contains(what);
+        assert_eq!(tells("127.0.0.77"), level != "info", "{printed}");
+        for secret in [PASSKEY, "mallory-12345678", PEER_ID, &PEER_ID.escape_debug().to_string()[8..]] {
+            assert!(!tells(secret), "{secret} in {printed}");
+        }
+        let lines = printed.lines().count();
+        assert!(lines < 1500, "{lines} lines for some 10,000 errors");
+        assert_eq!(tells("more of what strangers do was not logged"), level != "info");
+    }
+    fs::remove_file(passkeys).expect("ours");
+}
+
+/// Everything that a tracker refuses.
+fn misbehave_over_udp(tracker: SocketAddr) {
+    let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 77), 0)).expect("loopback");
+    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    let mut connect = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0, 0, 0, 0, 1];
+    socket.send_to(&connect, tracker).expect("sent");
+    socket.recv(&mut connect).expect("an answer within 5 seconds");
+    let mut announce = connect[8..16].to_vec();
+    announce.extend([0, 0, 0, 1, 0, 0, 0, 2]);
+    announce.extend([7; 20]);
+    announce.extend(PEER_ID.as_bytes());
+    announce.extend([0; 40]);
+    announce.extend([0x1a, 0xe1]);
+    let mut forged = announce.clone();
+    forged[0] ^= 1;
+    let with_path = |path: &str| [&announce[..], &[2, path.len() as u8], path.as_bytes()].concat();
+    let packets = [
+        announce.clone(),
+        forged,
+        announce[..50].to_vec(),
+        with_path(&format!("/{PASSKEY}/announce")),
+        with_path("/mallory-12345678/announce"),
+    ];
+    // For more than a second, so that what was left out is told.
+    let longest = Instant::now() + Duration::from_millis(1200);
+    let mut answer = [0; 2048];
+    while Instant::now() < longest {
+        for packet in &packets {
+            socket.send_to(packet, tracker).expect("sent");
+        }
+        for _ in 0..4 {
+            socket.recv(&mut answer).expect("an answer to all but what is cut short");
+        }
+    }
+}
+
+fn misbehave_over_http(tracker: SocketAddr) {
+    let query = format!("info_hash=aaaaaaaaaaaaaaaaaaaa&peer_id={PEER_ID}&port=0&left=1");
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, 77), 0)).into()).expect("loopback");
+        socket.connect(&tracker.into()).expect("loopback");
+        held.push(TcpStream::from(socket));
+    }
+    let paths = [
+        format!("/{PASSKEY}/announce?{query}"),
+        format!("/mallory-12345678/announce?{query}"),
+        format!("/announce?{query}"),
+        format!("/{PASSKEY}/nothing?{query}"),
+        format!("/{PASSKEY}/announce?{query} not HTTP"),
+    ];
+    for (connection, path) in held.iter_mut().zip(paths) {
+        connection.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+        let _ = write!(connection, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let _ = connection.read(&mut [0; 1024]);
+    }
+}
