@@ -48,12 +48,17 @@ struct Args {
     #[arg(long)]
     stores: bool,
 
+    /// swarmkeep's tracker with everything that protects and shows it, and with nothing of that, instead of other people's trackers.
+    #[arg(long, conflicts_with = "stores")]
+    operators: bool,
+
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
 
     /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`; with --stores, between
-    /// `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with --two-cores `trackers-on-two-cores`.
+    /// `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with --operators `operators`, with --two-cores
+    /// `trackers-on-two-cores`.
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
 
@@ -115,7 +120,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let wanted =
         |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| name.contains(wanted));
     let only = |name: &str| wanted(&args.only, name);
-    let trackers = if args.stores { stores(&swarmkeep, only)? } else { trackers(&swarmkeep, only)? };
+    let trackers = match &args {
+        Args { stores: true, .. } => stores(&swarmkeep, only)?,
+        Args { operators: true, .. } => operators(&swarmkeep)?,
+        _ => trackers(&swarmkeep, only)?,
+    };
 
     let mut rows = Vec::new();
     for load in LOADS.iter().filter(|load| wanted(&args.load, load.name)) {
@@ -134,10 +143,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     if let Some(file) = &args.into {
-        let mark = match (args.stores, args.two_cores) {
-            (true, _) => "tracker-on-stores",
-            (false, true) => "trackers-on-two-cores",
-            (false, false) => "trackers",
+        let mark = match &args {
+            Args { stores: true, .. } => "tracker-on-stores",
+            Args { operators: true, .. } => "operators",
+            Args { two_cores: true, .. } => "trackers-on-two-cores",
+            _ => "trackers",
         };
         replace(file, mark, &table(&rows, &args))?;
     }
@@ -157,7 +167,7 @@ const TORRUST_ANSWERS: usize = 74;
 fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Tracker>, Box<dyn Error>> {
     let mut trackers = Vec::new();
     if wanted("swarmkeep") {
-        trackers.push(on_store(swarmkeep, "packed", "swarmkeep".into()));
+        trackers.push(serve(swarmkeep, "swarmkeep", &[]));
     }
     for (name, uring) in [("aquatic_udp io_uring", true), ("aquatic_udp mio", false)] {
         if wanted(name) {
@@ -203,27 +213,41 @@ fn stores(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Tracker
     let list = Command::new(swarmkeep).args(["shootout", "--list"]).output()?;
     let list = String::from_utf8(list.stdout)?;
     let names = list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| wanted(name));
-    Ok(names.map(|name| on_store(swarmkeep, name, name.into())).collect())
+    Ok(names.map(|name| serve(swarmkeep, name, &["--repository", name])).collect())
 }
 
-fn on_store(swarmkeep: &Path, store: &str, name: String) -> Tracker {
-    let (swarmkeep, store) = (swarmkeep.to_owned(), store.to_owned());
+/// What is on unless somebody turns it off, with its limits out of reach of a load that comes from one address; and all of it off.
+fn operators(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
+    let list = env::temp_dir().join(format!("swarmkeep-denied-{}", std::process::id()));
+    let denied = (0..1_000_000_u64)
+        .map(|n| format!("{:040x}\n", u128::from(n) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+    fs::write(&list, denied.collect::<String>())?;
+    let list = list.to_str().ok_or("a folder for temporary files that is text")?;
+    let on = [
+        "--admin",
+        "127.0.0.1:0",
+        "--deny-list",
+        list,
+        "--requests",
+        "1000000",
+        "--requests-at-once",
+        "100000000",
+    ];
+    let on = [&on[..], &["--unlimited", "192.0.2.1", "--jitter", "10", "--longest-interval", "35m"]].concat();
+    let off = ["--admin", "off", "--requests", "0", "--jitter", "0"];
+    Ok(vec![serve(swarmkeep, "everything on", &on), serve(swarmkeep, "everything off", &off)])
+}
+
+/// swarmkeep's tracker with some more options.
+fn serve(swarmkeep: &Path, name: &str, options: &[&str]) -> Tracker {
+    let swarmkeep = swarmkeep.to_owned();
+    let options: Vec<_> = options.iter().map(ToString::to_string).collect();
     Tracker {
-        name,
+        name: name.into(),
         command: Box::new(move |port| {
             let mut command = Command::new(&swarmkeep);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string();
-            command.args([
-                "serve",
-                "--udp",
-                &address,
-                "--workers",
-                "1",
-                "--repository",
-                &store,
-                "--log",
-                "error",
-            ]);
+            command.args(["serve", "--udp", &address, "--workers", "1", "--log", "error"]).args(&options);
             Ok(command)
         }),
         want: WANT,
