@@ -1,8 +1,10 @@
 //! `swarmkeep serve`: a tracker over any store of the catalog.
 
 mod log;
+mod manager;
 mod reload;
 mod schema;
+mod user;
 
 use std::{
     env,
@@ -24,6 +26,7 @@ use self::{
     log::Log,
     reload::Reload,
     schema::{Fixed, Kept, Settings},
+    user::User,
 };
 use crate::settings::{self, Effective};
 
@@ -119,19 +122,28 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         .unwrap_or_else(|error| crate::refuse(error.to_string()));
 
     allow_all_files_that_may_be();
+    let server = Server::bind_with(&config, store, manager::sockets()?)?;
+    // Before there are threads, and before anything that a stranger has sent is read.
+    if let Some(user) = settings.fixed.user {
+        user.become_for_good()?;
+    }
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         // Before anyone can read that we listen and then tell us to stop.
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let hangup = signal(SignalKind::hangup())?;
-        let server = Server::bind(&config, store)?;
-        let (udp, http) = (server.udp_addresses()?, server.http_addresses()?);
-        let listed = [("udp", udp), ("http", http)].map(|(protocol, addresses)| {
+        let (udp, http, https) =
+            (server.udp_addresses()?, server.http_addresses()?, server.https_addresses()?);
+        let listed = [("udp", udp), ("http", http), ("https", https)].map(|(protocol, addresses)| {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             (!addresses.is_empty()).then(|| format!("{protocol} {}", addresses.join(", ")))
         });
         let listed: Vec<_> = listed.into_iter().flatten().collect();
         eprintln!("listening on {}; repository {}", listed.join(", "), repository.name);
+        if User::is_root() {
+            warn!("running as root: name another user by --user, or start as one");
+        }
+        let report = manager::report(server.control());
         let reload = Reload { fixed: settings.fixed, running, kept, log, control: server.control() };
         server
             .run(async {
@@ -139,7 +151,9 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
                     never = reload.on(hangup) => match never {},
+                    never = report => match never {},
                 }
+                manager::stopping();
             })
             .await;
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, num::NonZero, time::Duration};
 
-use crate::Rules;
+use crate::{Rules, Tls};
 
 /// What a [`Server`](crate::Server) is started with. Start with [`new`](Self::new) and chain what should differ.
 #[derive(Debug, Clone)]
@@ -12,6 +12,8 @@ pub struct Config {
     pub(crate) rules: Rules,
     pub(crate) sweep_period: Duration,
     pub(crate) http: Vec<SocketAddr>,
+    pub(crate) https: Vec<SocketAddr>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) http_connections: usize,
     pub(crate) http_connections_an_address: usize,
     pub(crate) http_patience: Duration,
@@ -29,6 +31,8 @@ impl Config {
             rules: Rules::new(),
             sweep_period: Duration::from_secs(5 * 60),
             http: Vec::new(),
+            https: Vec::new(),
+            tls: None,
             http_connections: 4096,
             http_connections_an_address: 64,
             http_patience: Duration::from_secs(10),
@@ -42,8 +46,8 @@ impl Config {
         self
     }
 
-    /// Adds an address to listen on over UDP. With none for either protocol, the tracker listens at port 6969 on every interface for
-    /// both, over IPv4 alone where the machine has no IPv6. Where it has several addresses in one network, name each: from a socket for
+    /// Adds an address to listen on over UDP. With none for any protocol, the tracker listens at port 6969 on every interface for
+    /// UDP and HTTP, over IPv4 alone where the machine has no IPv6. Where it has several addresses in one network, name each: from a socket for
     /// all, the system may send answers from another address than was asked.
     #[must_use]
     pub fn udp(mut self, address: SocketAddr) -> Self {
@@ -72,7 +76,21 @@ impl Config {
         self
     }
 
-    /// Sets how many HTTP connections may be open; 4,096 unless set. Whoever comes when all are takes the place of one that has waited
+    /// Adds an address to listen on over HTTPS, which needs [`tls`](Self::tls) too.
+    #[must_use]
+    pub fn https(mut self, address: SocketAddr) -> Self {
+        self.https.push(address);
+        self
+    }
+
+    /// Sets the certificate that HTTPS connections begin with.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sets how many HTTP connections may be open, HTTPS ones among them; 4,096 unless set. Whoever comes when all are takes the place of one that has waited
     /// long for a request. Each takes a file descriptor and up to 40 KiB.
     #[must_use]
     pub const fn http_connections(mut self, most: usize) -> Self {
@@ -88,8 +106,8 @@ impl Config {
         self
     }
 
-    /// Sets how long a client may take from one answer to having sent all of its next request; 10 seconds unless set. After that, its
-    /// connection is closed.
+    /// Sets how long a client may take from one answer, or from connecting, to having sent all of its next request; 10 seconds unless
+    /// set. After that, its connection is closed.
     #[must_use]
     pub const fn http_patience(mut self, longest: Duration) -> Self {
         self.http_patience = longest;

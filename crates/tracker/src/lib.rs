@@ -35,23 +35,25 @@ mod seldom;
 mod server;
 mod store;
 mod sweep;
+mod tls;
 mod udp;
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, path::PathBuf};
 
 pub use address::{LocalPeers, Reach};
 pub use config::Config;
 pub use http::{HttpHandler, HttpRequest};
 pub use ipnet::IpNet;
 pub use lists::{AccessList, ListKind, PasskeyList};
-pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SweepCounts, Times};
+pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SweepCounts, Threads, Times};
 pub use rate::RateLimiter;
 use refusal::Refusal;
 pub use rules::{LiveRules, Rules};
-pub use server::{Control, Server};
+pub use server::{Control, Server, Sockets};
+pub use tls::Tls;
 pub use udp::{AnswerBuffer, Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 
-/// Why a tracker did not start.
+/// Why a tracker did not start, or did not take another certificate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -60,12 +62,49 @@ pub enum Error {
         "cannot listen on {protocol} {address}: {source}; give an address of this machine and a port that is free"
     )]
     Bind {
-        /// `udp` or `http`.
+        /// `udp`, `http` or `https`.
         protocol: &'static str,
         /// The address asked for.
         address: SocketAddr,
         /// What the system said.
         source: io::Error,
+    },
+    /// A socket that was handed over cannot be used.
+    #[error(
+        "cannot use a socket that was handed over for {protocol}: {source}; hand over one that is bound, and listens unless it is for udp"
+    )]
+    HandedOver {
+        /// `udp`, `http` or `https`.
+        protocol: &'static str,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// HTTPS without [`Config::tls`].
+    #[error("there is no certificate for HTTPS; give one with its key, or listen on HTTP")]
+    NoCertificate,
+    /// A certificate or its key is not where it should be.
+    #[error("cannot take the {what} from {path}: {problem}; give a file in PEM that has one and that this process may read", path = path.display())]
+    Pem {
+        /// `certificate` or `key`.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A certificate and its key cannot be used.
+    #[error(
+        "cannot use the key in {} with the certificate in {}: {problem}; give a certificate, before those that vouch for it, and its own key",
+        key.display(),
+        certificate.display()
+    )]
+    Certificate {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// What is wrong with them.
+        problem: String,
     },
     /// There was no pipe, by which threads are told to stop.
     #[error("no pipe from the operating system: {0}; let this process open more files")]

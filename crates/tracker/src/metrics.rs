@@ -11,6 +11,8 @@ use std::{
 
 use swarmkeep::{Changes, Family, Swept};
 
+use crate::clock::now;
+
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -121,12 +123,40 @@ impl Metrics {
         Counts { udp: sum(&self.udp), http: sum(&self.http), sweeps: self.sweeps.counts() }
     }
 
-    /// The seconds since the epoch at which each thread that answers over UDP was last seen at work: it looks up once a second at
-    /// least, so one that has not for several is stuck.
-    pub(crate) fn pulses(&self) -> Vec<u64> {
+    /// How the threads are that answer over UDP.
+    pub fn threads(&self) -> Threads {
+        let now = now().as_secs();
+        let mut threads = Threads::default();
+        for pulse in self.pulses() {
+            match pulse {
+                0 => threads.starting += 1,
+                pulse if now.saturating_sub(pulse) > LONGEST_SILENCE => threads.stuck += 1,
+                _ => threads.well += 1,
+            }
+        }
+        threads
+    }
+
+    /// The seconds since the epoch at which each thread that answers over UDP was last seen at work.
+    fn pulses(&self) -> Vec<u64> {
         let counters = self.udp.lock().unwrap_or_else(PoisonError::into_inner);
         counters.iter().map(|counters| counters.pulse.load(Relaxed)).collect()
     }
+}
+
+/// After how many seconds a thread is stuck that has not been seen: it looks up once a second at least.
+const LONGEST_SILENCE: u64 = 5;
+
+/// How many threads are how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Threads {
+    /// Have not been seen yet.
+    pub starting: usize,
+    /// Were seen within the latest 5 seconds.
+    pub well: usize,
+    /// Have been seen, and then not for more than 5 seconds.
+    pub stuck: usize,
 }
 
 fn add(all: &Mutex<Vec<Arc<Counters>>>, counters: &Arc<Counters>) {
@@ -403,6 +433,18 @@ mod tests {
         }
         assert_eq!(Times::bucket(u64::MAX), Times::BUCKETS - 1);
         assert_eq!(Times::bound(Times::BUCKETS - 1), 1 << 25);
+    }
+
+    #[test]
+    fn a_thread_is_stuck_once_it_was_seen_and_then_not_for_seconds() {
+        let metrics = Metrics::default();
+        let now = now().as_secs();
+        for pulse in [0, now, now - 1, now - LONGEST_SILENCE - 1, now - 1000, now + 1000] {
+            let counters = Arc::new(Counters::default());
+            counters.beat(pulse);
+            metrics.udp(&counters);
+        }
+        assert_eq!(metrics.threads(), Threads { starting: 1, well: 3, stuck: 2 });
     }
 
     #[test]

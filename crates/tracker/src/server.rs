@@ -32,11 +32,24 @@ pub struct Server {
     /// For each address, one socket for each thread.
     udp: Vec<Vec<UdpSocket>>,
     http: Vec<TcpListener>,
+    https: Vec<TcpListener>,
     /// Closing the other end tells threads to stop.
     stopping: (PipeReader, PipeWriter),
     rng: StdRng,
     config: Config,
     control: Control,
+}
+
+/// Sockets that are open already, as service managers hand them over. Those of a protocol stand in for all addresses that the
+/// [`Config`] has for it.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// Datagram sockets. Threads share one unless there is one for each of them at its address, among which the system spreads clients.
+    pub udp: Vec<UdpSocket>,
+    /// Listeners for HTTP.
+    pub http: Vec<TcpListener>,
+    /// Listeners for HTTPS.
+    pub https: Vec<TcpListener>,
 }
 
 /// What can be asked of a tracker while it runs, and told to it. Clones are for the same one.
@@ -55,28 +68,46 @@ impl Server {
     /// Opens the sockets. Requests wait in them until [`run`](Self::run).
     ///
     /// # Errors
-    /// [`Error::Bind`], [`Error::NoPipe`], or [`Error::NoEntropy`].
+    /// [`Error::Bind`], [`Error::NoCertificate`], [`Error::NoPipe`], or [`Error::NoEntropy`].
     pub fn bind(config: &Config, repository: Repository) -> Result<Self, Error> {
+        Self::bind_with(config, repository, Sockets::default())
+    }
+
+    /// Opens the sockets but those that are open already.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind), and [`Error::HandedOver`].
+    pub fn bind_with(config: &Config, repository: Repository, open: Sockets) -> Result<Self, Error> {
         let cores = || thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
         // Each is a thread of the runtime's, which has no more than twice as many for such work.
         let workers = config.udp_workers.unwrap_or_else(cores).min(const { NonZero::new(256).unwrap() });
-        let udp = |address| {
+        let bind_udp = |address| {
             udp::bind(address, workers).map_err(|source| Error::Bind { protocol: "udp", address, source })
         };
-        let http = |address| {
-            http::listen(address).map_err(|source| Error::Bind { protocol: "http", address, source })
+        let listen = |protocol| {
+            move |address| http::listen(address).map_err(|source| Error::Bind { protocol, address, source })
         };
-        let (udp, http) = if config.udp.is_empty() && config.http.is_empty() {
-            (on_every_interface(udp)?, on_every_interface(http)?)
+        let given = (config.udp.len(), config.http.len(), config.https.len());
+        let handed_over = (open.udp.len(), open.http.len(), open.https.len());
+        let (udp, http, https) = if (given, handed_over) == Default::default() {
+            (on_every_interface(bind_udp)?, on_every_interface(listen("http"))?, Vec::new())
         } else {
-            let udp = config.udp.iter().copied().map(udp).collect::<Result<_, _>>()?;
-            (udp, config.http.iter().copied().map(http).collect::<Result<_, _>>()?)
+            let adopt_udp = |sockets| udp::adopt(sockets, workers);
+            let adopt = |listeners: Vec<_>| listeners.into_iter().map(http::adopt).collect();
+            (
+                either("udp", open.udp, adopt_udp, &config.udp, bind_udp)?,
+                either("http", open.http, adopt, &config.http, listen("http"))?,
+                either("https", open.https, adopt, &config.https, listen("https"))?,
+            )
         };
+        if !https.is_empty() && config.tls.is_none() {
+            return Err(Error::NoCertificate);
+        }
         let rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
         let stopping = io::pipe().map_err(Error::NoPipe)?;
         let rules = LiveRules::new(config.rules.clone());
         let control = Control { repository, rules, metrics: Arc::default() };
-        Ok(Self { udp, http, stopping, rng, config: config.clone(), control })
+        Ok(Self { udp, http, https, stopping, rng, config: config.clone(), control })
     }
 
     /// What the tracker can be asked and told while it runs.
@@ -100,12 +131,20 @@ impl Server {
         self.http.iter().map(TcpListener::local_addr).collect()
     }
 
+    /// The addresses it listens on over HTTPS; a port that was given as 0 is the real one here.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn https_addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.https.iter().map(TcpListener::local_addr).collect()
+    }
+
     /// Answers requests until `stop` is ready, then what has been received by then. Takes 0.6 seconds at most to stop.
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O and time, and with whatever a thread or task of the server has panicked with.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { udp, http, stopping: (stopped, stopping), mut rng, config, control } = self;
+        let Self { udp, http, https, stopping: (stopped, stopping), mut rng, config, control } = self;
         let keeper = Keeper::new(
             control.clone(),
             if http.is_empty() { udp.first().map_or(0, Vec::len) } else { usize::MAX },
@@ -134,6 +173,9 @@ impl Server {
         }
         let (http_stopping, http_stopped) = watch::channel(());
         let sweep_period = config.sweep_period;
+        let http = http.into_iter().map(|listener| (listener, None));
+        let https = https.into_iter().map(|listener| (listener, config.tls.clone()));
+        let http: Vec<_> = http.chain(https).collect();
         if !http.is_empty() {
             let handler = Arc::new(HttpHandler::new(repository.clone(), rules.clone()));
             metrics.http(handler.counters());
@@ -173,6 +215,20 @@ fn by_worker(udp: Vec<Vec<UdpSocket>>) -> Vec<Vec<(Arc<UdpSocket>, Reach)>> {
         }
     }
     workers
+}
+
+/// The sockets that were handed over or, where there are none, those at the addresses.
+fn either<P, S>(
+    protocol: &'static str,
+    open: Vec<P>,
+    adopt: impl Fn(Vec<P>) -> io::Result<Vec<S>>,
+    addresses: &[SocketAddr],
+    bind: impl Fn(SocketAddr) -> Result<S, Error>,
+) -> Result<Vec<S>, Error> {
+    if open.is_empty() {
+        return addresses.iter().copied().map(bind).collect();
+    }
+    adopt(open).map_err(|source| Error::HandedOver { protocol, source })
 }
 
 /// IPv4 and, where the machine has it, IPv6.

@@ -10,6 +10,7 @@ use tracing::{error, info, warn};
 use super::{
     Read,
     log::Log,
+    manager,
     schema::{Fixed, Kept, Live, Settings},
 };
 use crate::settings::Setting;
@@ -30,9 +31,11 @@ impl Reload {
     pub(super) async fn on(mut self, mut signals: Signal) -> Infallible {
         while signals.recv().await.is_some() {
             // Long lists take seconds, in which other tasks go on.
+            manager::reloading();
             if let Err(error) = block_in_place(|| self.reload()) {
                 error!(%error, "the settings stay as they were");
             }
+            manager::ready();
         }
         // There will be no more.
         std::future::pending().await
@@ -41,7 +44,9 @@ impl Reload {
     fn reload(&mut self) -> Result<(), Box<dyn Error>> {
         let Read { effective, settings } = Read::now()?;
         let settings = Settings { fixed: self.fixed.clone(), ..settings };
-        self.control.rules.replace(settings.rules(&mut self.kept)?);
+        let rules = settings.rules(&mut self.kept)?;
+        settings.renew_certificate(&self.kept)?;
+        self.control.rules.replace(rules);
         self.log.set_level(settings.live.log);
         let (live, fixed) = changes(&self.running, &effective.settings);
         for Change { name, from, to } in &live {

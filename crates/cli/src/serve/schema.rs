@@ -4,7 +4,7 @@ use std::{
     error::Error,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZero,
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
     time::Duration,
@@ -18,8 +18,13 @@ use swarmkeep::{
     ConfigError, HashKey, RepositoryConfig, Retention,
     catalog::{self, Implementation},
 };
-use swarmkeep_tracker::{AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules};
+use swarmkeep_tracker::{
+    AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules, Tls,
+};
+use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
+
+use super::user::User;
 
 /// All settings.
 #[derive(Debug, clap::Args)]
@@ -49,11 +54,16 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
     pub(crate) http: Vec<SocketAddr>,
 
+    /// Address and port to listen on over HTTPS, with --tls-certificate and --tls-key; may be repeated. Clients announce to
+    /// https://NAME:PORT/announce.
+    #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
+    pub(crate) https: Vec<SocketAddr>,
+
     /// How many threads answer over UDP, 1 to 256, each with sockets of its own; one a core without this.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = LISTENING)]
     pub(crate) workers: Option<u16>,
 
-    /// How many HTTP connections may be open; whoever comes when all are takes the place of one that has waited long.
+    /// How many HTTP and HTTPS connections may be open; whoever comes when all are takes the place of one that has waited long.
     #[arg(long, value_name = "N", default_value = "4096", help_heading = LISTENING)]
     pub(crate) http_connections: usize,
 
@@ -80,6 +90,11 @@ pub(crate) struct Fixed {
     /// How much memory the store takes at most, as 512MiB or 4GiB. No bound without this.
     #[arg(long, value_name = "BYTES", value_parser = bytes, help_heading = STORE)]
     pub(crate) max_bytes: Option<NonZero<usize>>,
+
+    /// Whom to run as, once sockets are open and files are read: start as root, for ports below 1024 and keys that only root reads. The
+    /// group is the user's own without one. What SIGHUP reads again is then read as this user.
+    #[arg(long, value_name = "NAME[:GROUP]", help_heading = PROCESS)]
+    pub(crate) user: Option<User>,
 
     /// As what to log: lines for people, or JSON objects for programs, one a line.
     #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = LOGS)]
@@ -157,6 +172,14 @@ pub(crate) struct Live {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ACCESS)]
     pub(crate) http_ip_parameter: bool,
 
+    /// File in PEM with the certificate for HTTPS, and after it those that vouch for it.
+    #[arg(long, value_name = "FILE", help_heading = LISTENING)]
+    pub(crate) tls_certificate: Option<PathBuf>,
+
+    /// File in PEM with the key of that certificate, without a passphrase. After both were renewed, send SIGHUP.
+    #[arg(long, value_name = "FILE", help_heading = LISTENING)]
+    pub(crate) tls_key: Option<PathBuf>,
+
     /// How much to log to standard error; `debug` tells about strangers' errors too, with their addresses.
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level(), help_heading = LOGS)]
     pub(crate) log: LevelFilter,
@@ -167,6 +190,7 @@ const STORE: &str = "Store";
 const ANSWERS: &str = "Answers";
 const ACCESS: &str = "Who may take part";
 const LOGS: &str = "Logs";
+const PROCESS: &str = "Process";
 
 /// As what to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -199,9 +223,16 @@ impl Settings {
 
     /// What the server is started with.
     pub(crate) fn server(&self, kept: &mut Kept) -> Result<Config, Box<dyn Error>> {
-        let Fixed { udp, http, workers, http_connections, http_connections_an_address, lifetime, .. } =
-            &self.fixed;
-        let config = Config::new()
+        let Fixed {
+            udp, http, https, workers, http_connections, http_connections_an_address, lifetime, ..
+        } = &self.fixed;
+        let mut config = Config::new();
+        if let Some((certificate, key)) = self.certificate()? {
+            let tls = Tls::load(certificate, key)?;
+            kept.tls = Some(tls.clone());
+            config = config.tls(tls);
+        }
+        let config = config
             .rules(self.rules(kept)?)
             // By a tenth of its lifetime a dead peer may be handed out for longer.
             .sweep_period(Duration::from_secs(lifetime.div_ceil(10).into()))
@@ -209,10 +240,34 @@ impl Settings {
             .http_connections_an_address(*http_connections_an_address);
         let config = udp.iter().copied().fold(config, Config::udp);
         let config = http.iter().copied().fold(config, Config::http);
+        let config = https.iter().copied().fold(config, Config::https);
         Ok(workers
             .and_then(|workers| NonZero::new(workers.into()))
             .into_iter()
             .fold(config, Config::udp_workers))
+    }
+
+    /// The files of the certificate and its key.
+    fn certificate(&self) -> Result<Option<(&Path, &Path)>, Contradiction> {
+        match (&self.live.tls_certificate, &self.live.tls_key) {
+            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+            (None, None) if self.fixed.https.is_empty() => Ok(None),
+            _ => Err(Contradiction(
+                "HTTPS needs both --tls-certificate and --tls-key: give the other too".into(),
+            )),
+        }
+    }
+
+    /// Reads the certificate again for the connections to come.
+    pub(crate) fn renew_certificate(&self, kept: &Kept) -> Result<(), Box<dyn Error>> {
+        match (&kept.tls, self.certificate()?) {
+            (Some(tls), Some((certificate, key))) => tls.reload(certificate, key)?,
+            (None, Some(_)) => {
+                warn!("the tracker began without a certificate: one for HTTPS needs a restart")
+            }
+            (_, None) => {}
+        }
+        Ok(())
     }
 
     /// By what rules it answers. Reads the lists.
@@ -276,11 +331,12 @@ impl Settings {
     }
 }
 
-/// What rules are made of that outlives them.
+/// What outlives the settings it was made from.
 pub(crate) struct Kept {
     passkey_key: HashKey,
     rate_key: HashKey,
     limiter: Option<((u32, u32), Arc<RateLimiter>)>,
+    tls: Option<Tls>,
 }
 
 impl Kept {
@@ -289,7 +345,7 @@ impl Kept {
     const ADDRESSES: usize = 1 << 16;
 
     pub(crate) fn new() -> Result<Self, ConfigError> {
-        Ok(Self { passkey_key: HashKey::from_os()?, rate_key: HashKey::from_os()?, limiter: None })
+        Ok(Self { passkey_key: HashKey::from_os()?, rate_key: HashKey::from_os()?, limiter: None, tls: None })
     }
 
     /// The one there is, unless another is wanted.

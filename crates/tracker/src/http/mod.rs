@@ -7,4 +7,4 @@ mod handler;
 mod serve;
 
 pub use handler::{HttpHandler, HttpRequest};
-pub(crate) use serve::{listen, serve};
+pub(crate) use serve::{adopt, listen, serve};

@@ -19,7 +19,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use rand::Rng;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use swarmkeep::{Random, Timestamp};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -35,14 +35,15 @@ use super::{
     connections::{Connections, Place},
 };
 use crate::{
-    Config, Reach,
+    Config, Reach, Tls,
     seldom::{Seldom, log_stranger},
+    tls::Stream,
 };
 
 /// Answers requests on the connections that come to `listeners`, as `config` says, until `stopped` changes or its sender is gone. Then
 /// answers what has been received by then, and takes half a second at most for it.
 pub(crate) async fn serve(
-    listeners: Vec<net::TcpListener>,
+    listeners: Vec<(net::TcpListener, Option<Tls>)>,
     handler: Arc<HttpHandler>,
     config: &Config,
     now: fn() -> Timestamp,
@@ -52,8 +53,10 @@ pub(crate) async fn serve(
     let shared = Arc::new(Shared { handler, connections: Arc::new(connections), now });
     let mut accepting: JoinSet<_> = listeners
         .into_iter()
-        .map(|listener| TcpListener::from_std(listener).expect("`listen` makes sockets that tokio takes"))
-        .map(|listener| accept(Arc::clone(&shared), listener, stopped.clone()))
+        .map(|(listener, tls)| {
+            let listener = TcpListener::from_std(listener).expect("`listen` makes sockets that tokio takes");
+            accept(Arc::clone(&shared), listener, tls, stopped.clone())
+        })
         .collect();
     let mut looks = interval(look_every(config.http_patience));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -92,6 +95,15 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<net::TcpListener> {
     Ok(socket.into())
 }
 
+/// Makes a listener from one that somebody else has opened.
+pub(crate) fn adopt(listener: net::TcpListener) -> io::Result<net::TcpListener> {
+    if !SockRef::from(&listener).is_listener()? {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen"));
+    }
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
 /// How long stopping may take: half of it for what is received, half for what an asynchronous store still owes.
 const LONGEST_STOP: Duration = Duration::from_millis(500);
 
@@ -120,12 +132,17 @@ struct Shared {
 }
 
 /// Takes connections from one listener.
-async fn accept(shared: Arc<Shared>, listener: TcpListener, mut stopped: watch::Receiver<()>) {
+async fn accept(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    tls: Option<Tls>,
+    mut stopped: watch::Receiver<()>,
+) {
     let reach = listener.local_addr().map_or(Reach::Public, |address| Reach::of_listener(address.ip()));
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => shared.admit(accepted, reach, &mut tasks).await,
+            accepted = listener.accept() => shared.admit(accepted, tls.as_ref(), reach, &mut tasks).await,
             Some(ended) = tasks.join_next() => note_panic(ended),
             _ = stopped.changed() => break,
         }
@@ -135,7 +152,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mut stopped: watch::
     while Instant::now() < enough
         && let Ok(accepted) = timeout(QUIET, listener.accept()).await
     {
-        shared.admit(accepted, reach, &mut tasks).await;
+        shared.admit(accepted, tls.as_ref(), reach, &mut tasks).await;
     }
     drop(listener);
     while let Some(ended) = tasks.join_next().await {
@@ -154,6 +171,7 @@ impl Shared {
     async fn admit(
         self: &Arc<Self>,
         accepted: io::Result<(TcpStream, SocketAddr)>,
+        tls: Option<&Tls>,
         listener: Reach,
         tasks: &mut JoinSet<()>,
     ) {
@@ -180,15 +198,15 @@ impl Shared {
             let _ = stream.set_zero_linger();
             return;
         };
-        tasks.spawn(Arc::clone(self).connection(stream, from, listener, place));
-    }
-
-    async fn connection(self: Arc<Self>, stream: TcpStream, from: IpAddr, listener: Reach, place: Place) {
         // The answers to several requests must not wait for each other's acknowledgements.
         if let Err(error) = stream.set_nodelay(true) {
             log_stranger!(%from, %error, "a connection that was gone at once");
             return;
         }
+        tasks.spawn(Arc::clone(self).connection(Stream::new(stream, tls), from, listener, place));
+    }
+
+    async fn connection(self: Arc<Self>, stream: Stream, from: IpAddr, listener: Reach, place: Place) {
         let place = Arc::new(place);
         let service = service_fn(|request| {
             place.asked();
@@ -257,7 +275,7 @@ impl Shared {
 
 /// Answers what has been received on a connection, and ends it.
 async fn answer_the_rest<S>(
-    mut connection: Pin<&mut http1::Connection<TokioIo<TcpStream>, S>>,
+    mut connection: Pin<&mut http1::Connection<TokioIo<Stream>, S>>,
     place: &Place,
 ) -> hyper::Result<()>
 where

@@ -323,7 +323,7 @@ mod tests {
             Self::over(catalog::find(name).expect("in the catalog").build(&config).unwrap())
         }
 
-        /// How many of them were refused for which reason.
+        /// How many requests were refused for this reason.
         fn refused(&self, reason: Reason) -> u64 {
             let metrics = Metrics::default();
             metrics.udp(self.handler.counters());
@@ -561,6 +561,7 @@ mod tests {
                 assert!(tracker.send(&packet, source).unwrap().len() <= packet.len());
             }
         }
+        assert_eq!(tracker.refused(Reason::NotConnected), 3 * 4 * 2);
         let id = tracker.connect(source);
         assert_eq!(tracker.announce(source, request(id)).0.leechers, 1, "none of them was counted");
     }

@@ -11,5 +11,5 @@ pub use batch::{AnswerBuffer, Batch, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 pub use connection::{ConnectionIds, IdsAt};
 pub use handler::Handler;
 pub(crate) use later::Later;
-pub(crate) use socket::bind;
+pub(crate) use socket::{adopt, bind};
 pub(crate) use worker::{Answers, Worker};

@@ -1,6 +1,7 @@
 //! Datagram sockets, and many datagrams in one system call.
 
 use std::{
+    collections::BTreeMap,
     io::{self, IoSlice, IoSliceMut},
     net::{SocketAddr, UdpSocket},
     num::NonZero,
@@ -12,7 +13,7 @@ use std::{
 use arrayvec::ArrayVec;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::Batch;
 use crate::{metrics::Counters, seldom::log_stranger};
@@ -42,11 +43,29 @@ fn open(address: SocketAddr) -> io::Result<Socket> {
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
+    prepare(SockRef::from(&socket))?;
+    Ok(socket)
+}
+
+fn prepare(socket: SockRef<'_>) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     // A wish: the system has limits of its own.
     drop(socket.set_recv_buffer_size(SOCKET_BUFFER));
     drop(socket.set_send_buffer_size(SOCKET_BUFFER));
-    Ok(socket)
+    Ok(())
+}
+
+/// Makes so many sockets at each address, as [`bind`] would, of those that somebody else has opened: threads share one where there are
+/// fewer.
+pub(crate) fn adopt(sockets: Vec<UdpSocket>, count: NonZero<usize>) -> io::Result<Vec<Vec<UdpSocket>>> {
+    let mut at: BTreeMap<SocketAddr, Vec<UdpSocket>> = BTreeMap::new();
+    for socket in sockets {
+        prepare(SockRef::from(&socket))?;
+        at.entry(socket.local_addr()?).or_default().push(socket);
+    }
+    // What is more than there are threads is for the same threads, as if it were at another address.
+    let shared = at.values().flat_map(|sockets| sockets.chunks(count.get()));
+    shared.map(|some| some.iter().cycle().take(count.get()).map(UdpSocket::try_clone).collect()).collect()
 }
 
 /// Receives datagrams from one socket. It must stay with that one, or at least with its family: the system notes in it how

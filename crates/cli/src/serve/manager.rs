@@ -1,0 +1,121 @@
+//! The service manager: sockets that it hands over (sd_listen_fds(3)), and what it is told of how the tracker is (sd_notify(3)).
+
+use std::{convert::Infallible, env, future::pending, time::Duration};
+
+use listenfd::ListenFd;
+use sd_notify::NotifyState;
+use swarmkeep::{Totals, catalog::Repository};
+use swarmkeep_tracker::{Control, Sockets};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{error, warn};
+
+/// How often the manager is told what the tracker does, if not oftener for its watchdog.
+const STATUS_PERIOD: Duration = Duration::from_secs(10);
+
+/// How soon to look again at threads that have not started, or that are stuck.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A socket that was handed over and is of no use here.
+#[derive(Debug, thiserror::Error)]
+#[error("the {nth}. socket that was handed over, `{name}`, is neither of UDP nor of TCP; hand over others")]
+pub(crate) struct WrongSocket {
+    nth: usize,
+    name: String,
+}
+
+/// The sockets that were handed over: datagrams are for UDP, streams for HTTP, or for HTTPS if they are named so.
+pub(crate) fn sockets() -> Result<Sockets, WrongSocket> {
+    let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    let mut handed_over = ListenFd::from_env();
+    let mut sockets = Sockets::default();
+    for n in 0..handed_over.len() {
+        let name = names.next().unwrap_or_default();
+        if let Ok(Some(socket)) = handed_over.take_udp_socket(n) {
+            sockets.udp.push(socket);
+        } else if let Ok(Some(listener)) = handed_over.take_tcp_listener(n) {
+            match name {
+                "https" => sockets.https.push(listener),
+                _ => sockets.http.push(listener),
+            }
+        } else {
+            return Err(WrongSocket { nth: n + 1, name: name.into() });
+        }
+    }
+    Ok(sockets)
+}
+
+/// Tells the manager that the tracker answers once it does, and from then on how much; and while its threads and timers run, that it need
+/// not be started again.
+pub(crate) async fn report(control: Control) -> Infallible {
+    if env::var_os("NOTIFY_SOCKET").is_none() {
+        return pending().await;
+    }
+    let metrics = &control.metrics;
+    while metrics.threads().starting > 0 {
+        sleep(LOOK_AGAIN).await;
+    }
+    tell(&[NotifyState::Ready]);
+    let watchdog = sd_notify::watchdog_enabled().map(|longest| longest / 2);
+    let period = watchdog.unwrap_or(STATUS_PERIOD).min(STATUS_PERIOD);
+    let (mut requests, mut since) = (0, Instant::now());
+    loop {
+        sleep(period).await;
+        let mut told = false;
+        while metrics.threads().stuck > 0 {
+            if !told {
+                error!(
+                    threads = metrics.threads().stuck,
+                    "threads have not looked at their sockets for seconds"
+                );
+                told = true;
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+        let counts = metrics.counts();
+        let all = counts.udp.all_requests() + counts.http.all_requests();
+        let a_second = (all - requests) as f64 / since.elapsed().as_secs_f64();
+        (requests, since) = (all, Instant::now());
+        let mut status = format!("{a_second:.0} requests a second");
+        if watchdog.is_some() {
+            tell(&[NotifyState::Watchdog]);
+        }
+        if let Some(Totals { swarms, .. }) = totals(&control.repository, period / 4).await {
+            status += &format!("; {swarms} torrents");
+        }
+        tell(&[NotifyState::Status(&status)]);
+    }
+}
+
+/// The store's totals; `None` if it needs longer for them.
+async fn totals(repository: &Repository, longest: Duration) -> Option<Totals> {
+    match repository {
+        Repository::Sync(store) => Some(store.totals()),
+        Repository::Async(store) => timeout(longest, store.totals()).await.ok()?.ok(),
+    }
+}
+
+/// That settings are being read again. [`ready`] tells that they have been.
+pub(crate) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => warn!(%error, "the service manager is not told of reading settings again"),
+    }
+}
+
+/// That settings have been read again.
+pub(crate) fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// That the tracker has been told to stop.
+pub(crate) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// Where there is no manager, nobody is told.
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        warn!(%error, "cannot tell the service manager");
+    }
+}

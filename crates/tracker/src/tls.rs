@@ -1,0 +1,198 @@
+//! TLS: the certificate that connections begin with, and what carries them with it or without.
+
+use std::{
+    fmt, io,
+    path::Path,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use arc_swap::ArcSwap;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::{
+    Accept, TlsAcceptor,
+    rustls::{
+        self, ServerConfig,
+        crypto::ring,
+        pki_types::{
+            CertificateDer, PrivateKeyDer,
+            pem::{self, PemObject},
+        },
+    },
+    server::TlsStream,
+};
+
+use crate::Error;
+
+/// The certificate by which clients know the tracker, and its key. TLS 1.2 and 1.3. Clones are the same one.
+#[derive(Clone)]
+pub struct Tls(Arc<ArcSwap<ServerConfig>>);
+
+impl Tls {
+    /// Reads, from files in PEM, a chain of certificates that begins with the tracker's own, and its key without a passphrase.
+    ///
+    /// # Errors
+    /// [`Error::Pem`] if either is not in its file, [`Error::Certificate`] if they cannot be used, or not with each other.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, Error> {
+        Ok(Self(Arc::new(ArcSwap::new(read(certificate, key)?))))
+    }
+
+    /// Reads them again, or others. Connections that begin after that have these; those that are open go on with what they began with.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); the certificate stays what it was.
+    pub fn reload(&self, certificate: &Path, key: &Path) -> Result<(), Error> {
+        self.0.store(read(certificate, key)?);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
+    let unread = |what: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |error| {
+            let problem = match error {
+                pem::Error::Io(error) => error.to_string(),
+                pem::Error::NoItemsFound => format!("it has no {what} in PEM"),
+                error => format!("it is not PEM: {error}"),
+            };
+            Error::Pem { what, path, problem }
+        }
+    };
+    let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect)
+        .and_then(|chain: Vec<_>| if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) })
+        .map_err(unread("certificate", certificate))?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(unread("key", key))?;
+    let unusable = |error| {
+        let problem = match error {
+            rustls::Error::InconsistentKeys(_) => "it is the key of another".into(),
+            error => error.to_string(),
+        };
+        Error::Certificate { certificate: certificate.into(), key: key.into(), problem }
+    };
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("that provider has ciphers for both versions")
+        .with_no_client_auth()
+        .with_single_cert(chain, secret)
+        .map_err(unusable)?;
+    config.alpn_protocols = vec![b"http/1.1".into()];
+    // Who comes again in half an hour need not be shown the certificate again. One is enough for who has one connection at a time.
+    config.ticketer = ring::Ticketer::new().map_err(unusable)?;
+    config.send_tls13_tickets = 1;
+    Ok(Arc::new(config))
+}
+
+/// How much of an answer is encrypted before the system has taken it: a record's worth.
+const UNSENT: usize = 16 * 1024;
+
+/// What carries a connection. A handshake is a part of the first reading or writing, so that whoever bounds the time and the memory
+/// until there is a request bounds that too.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    Handshake(Box<Accept<TcpStream>>),
+    Tls(Box<TlsStream<TcpStream>>),
+    /// There was no agreement, which has been told once.
+    Failed,
+}
+
+impl Stream {
+    pub(crate) fn new(stream: TcpStream, tls: Option<&Tls>) -> Self {
+        let Some(Tls(config)) = tls else { return Self::Plain(stream) };
+        let acceptor = TlsAcceptor::from(config.load_full());
+        let accept = acceptor.accept_with(stream, |session| session.set_buffer_limit(Some(UNSENT)));
+        Self::Handshake(Box::new(accept))
+    }
+
+    /// What bytes can be read from and written to.
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Open<'_>>> {
+        if let Self::Handshake(accept) = self {
+            *self = match ready!(Pin::new(&mut **accept).poll(cx)) {
+                Ok(stream) => Self::Tls(Box::new(stream)),
+                Err(error) => {
+                    *self = Self::Failed;
+                    return Poll::Ready(Err(error));
+                }
+            };
+        }
+        Poll::Ready(match self {
+            Self::Plain(stream) => Ok(Open::Plain(Pin::new(stream))),
+            Self::Tls(stream) => Ok(Open::Tls(Pin::new(&mut **stream))),
+            Self::Handshake(_) | Self::Failed => Err(io::ErrorKind::NotConnected.into()),
+        })
+    }
+}
+
+enum Open<'a> {
+    Plain(Pin<&'a mut TcpStream>),
+    Tls(Pin<&'a mut TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match ready!(self.poll_open(cx))? {
+            Open::Plain(stream) => stream.poll_read(cx, buf),
+            Open::Tls(stream) => match ready!(stream.poll_read(cx, buf)) {
+                // Many clients close without a word. A request says itself where it ends, so nobody is taken in by one that was cut.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
+                read => Poll::Ready(read),
+            },
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match ready!(self.poll_open(cx))? {
+            Open::Plain(stream) => stream.poll_write(cx, buf),
+            Open::Tls(stream) => stream.poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match ready!(self.poll_open(cx))? {
+            Open::Plain(stream) => stream.poll_write_vectored(cx, bufs),
+            Open::Tls(stream) => stream.poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
+            // Nothing has been written, and a handshake sends on its own what it has to say.
+            Self::Handshake(_) | Self::Failed => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+            Self::Handshake(_) | Self::Failed => Poll::Ready(Ok(())),
+        }
+    }
+}

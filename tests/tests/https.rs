@@ -1,0 +1,525 @@
+//! The tracker over HTTPS: real certificates, real sockets, and clients that are not ours.
+
+use std::{
+    env, fs,
+    io::{self, ErrorKind, Read, Write},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    path::PathBuf,
+    process::{self, Command},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use socket2::{Domain, Socket, Type};
+use swarmkeep::{
+    HashKey, InfoHash, PeerId, RepositoryConfig,
+    catalog::{self, Repository},
+};
+use swarmkeep_tracker::{Config, Control, Error, Rules, Server, Tls};
+use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse};
+use tokio::sync::oneshot;
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName},
+    version::{TLS12, TLS13},
+};
+
+const HASH: InfoHash = InfoHash::new([0xaa; 20]);
+
+/// What clients notice while others do their worst, on one machine with all of these tests.
+const LONGEST_ANSWER: Duration = Duration::from_millis(1500);
+
+#[test]
+fn announces_over_https_are_answered_on_both_families_and_in_both_versions() {
+    let pair = Pair::new();
+    let tracker = Tracker::with(&pair, config());
+    for &address in &tracker.addresses {
+        for (version, port) in [(&TLS12, 1), (&TLS13, 2)] {
+            let mut client = Client::of(address, &pair.client(&[version]));
+            let peers = client.announce(port);
+            assert_eq!(peers.len(), usize::from(port) - 1, "{address} {version:?}");
+            assert!(peers.iter().all(|peer| peer.ip() == address.ip()), "{peers:?}");
+            assert_eq!(client.tls.conn.protocol_version(), Some(version.version));
+            assert_eq!(client.tls.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+            // One connection, many requests at once.
+            let requests = announce(port).repeat(100);
+            client.tls.write_all(&requests).expect("somebody listens");
+            (0..100).for_each(|_| assert_eq!(client.receive().0, 200));
+        }
+    }
+}
+
+#[test]
+fn who_comes_again_need_not_be_shown_the_certificate_again() {
+    let pair = Pair::new();
+    let tracker = Tracker::with(&pair, config());
+    for version in [&TLS12, &TLS13] {
+        let config = pair.client(&[version]);
+        for kind in [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::Resumed] {
+            let mut client = Client::of(tracker.addresses[0], &config);
+            client.announce(1);
+            assert_eq!(client.tls.conn.handshake_kind(), Some(kind), "{version:?}");
+        }
+    }
+}
+
+#[test]
+fn curl_and_aria2_announce_over_https() {
+    let pair = Pair::new();
+    let tracker = Tracker::with(&pair, config());
+    let root = pair.folder.join("root.pem");
+    for &address in &tracker.addresses {
+        let url = format!("https://{address}/scrape?info_hash={}", "a".repeat(20));
+        let curl = |with: &[&str]| {
+            Command::new("curl")
+                .args(["--silent", "--show-error", "--max-time", "10"])
+                .args(with)
+                .arg(&url)
+                .output()
+        };
+        let Ok(output) = curl(&["--cacert", root.to_str().expect("text")]) else {
+            println!("NOT TESTED: there is no curl here");
+            break;
+        };
+        let (body, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && body.starts_with("d5:filesd20:aaaa"), "{body}{errors}");
+        let output = curl(&[]).expect("as before");
+        assert_eq!(output.status.code(), Some(60), "nobody vouches for that certificate");
+    }
+    let announce = format!("https://{}/announce", tracker.addresses[0]);
+    let torrent = format!(
+        "d8:announce{}:{announce}4:infod6:lengthi1e4:name1:x12:piece lengthi16384e6:pieces20:{}ee",
+        announce.len(),
+        "x".repeat(20)
+    );
+    let path = pair.folder.join("x.torrent");
+    fs::write(&path, torrent).expect("room");
+    let aria2 = Command::new("aria2c")
+        .args([
+            "--stop=3",
+            "--enable-dht=false",
+            "--enable-dht6=false",
+            "--no-conf",
+            "--listen-port=20000-29999",
+        ])
+        .arg(format!("--ca-certificate={}", root.display()))
+        .arg(format!("--dir={}", pair.folder.display()))
+        .arg(&path)
+        .output();
+    match aria2 {
+        Ok(output) => {
+            // It leaves when it ends.
+            let counts = tracker.control.metrics.counts().http;
+            assert_eq!((counts.joined, counts.left), (1, 1), "{}", String::from_utf8_lossy(&output.stdout));
+        }
+        Err(_) => println!("NOT TESTED: there is no aria2c here"),
+    }
+}
+
+#[test]
+fn plain_http_and_garbage_are_refused_and_the_connection_ends() {
+    let pair = Pair::new();
+    let tracker = Tracker::with(&pair, config());
+    let unfinished = [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0x3f, 0xfc], &[0; 100]].concat();
+    for bytes in [&announce(1)[..], &[0; 4096], &[22, 3, 1, 0xff, 0xff, 1, 0, 0, 0], &unfinished] {
+        let mut stream = connect(tracker.addresses[0].ip(), tracker.addresses[0]).expect("loopback");
+        stream.write_all(bytes).expect("somebody listens");
+        if bytes == unfinished {
+            stream.shutdown(Shutdown::Write).expect("open");
+        }
+        let answer = rest(&mut stream);
+        assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
+        assert!(answer.is_empty() || answer[0] == 21, "an alert, if anything: {answer:?}");
+    }
+    assert_eq!(Client::of(tracker.addresses[0], &pair.client(&[&TLS13])).announce(1).len(), 0);
+}
+
+#[test]
+fn a_client_that_trusts_nobody_who_vouches_for_the_tracker_gives_up() {
+    let (pair, other) = (Pair::new(), Pair::new());
+    let tracker = Tracker::with(&pair, config());
+    let stream = connect(tracker.addresses[0].ip(), tracker.addresses[0]).expect("loopback");
+    let name = ServerName::from(tracker.addresses[0].ip());
+    let session = ClientConnection::new(other.client(&[&TLS13]), name).expect("a name");
+    let error = StreamOwned::new(session, stream).write_all(&announce(1)).unwrap_err();
+    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_or_key_is_told_with_its_file() {
+    let (pair, other) = (Pair::new(), Pair::new());
+    let (certificate, key) = (pair.certificate(), pair.key());
+    let file = |name: &str, text: &str| {
+        let path = pair.folder.join(name);
+        fs::write(&path, text).expect("room");
+        path
+    };
+    let pem = fs::read_to_string(&certificate).expect("written");
+    let missing = pair.folder.join("missing");
+    let empty = file("empty", "");
+    let cut = file("cut", &pem[..pem.len() / 4]);
+    let no_base64 = file("no-base64", "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n");
+    let no_der = file("no-der", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    for (certificate, key, path, problem) in [
+        (&missing, &key, &missing, "cannot take the certificate"),
+        (&certificate, &missing, &missing, "No such file or directory"),
+        (&empty, &key, &empty, "it has no certificate in PEM"),
+        (&certificate, &empty, &empty, "it has no key in PEM"),
+        (&key, &key, &key, "it has no certificate in PEM"),
+        (&certificate, &certificate, &certificate, "it has no key in PEM"),
+        (&cut, &key, &cut, "it is not PEM"),
+        (&no_base64, &key, &no_base64, "it is not PEM"),
+        (&no_der, &key, &no_der, "cannot use the key in"),
+        (&certificate, &other.key(), &other.key(), "it is the key of another; give"),
+    ] {
+        let error = Tls::load(certificate, key).expect_err(problem).to_string();
+        let path = path.to_str().expect("text");
+        assert!(
+            error.contains(problem) && error.contains(path) && error.contains("give a"),
+            "{problem}: {error}"
+        );
+    }
+    let server = Server::bind(&config(), repository());
+    assert!(matches!(server, Err(Error::NoCertificate)), "{server:?}");
+}
+
+#[test]
+fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
+    let (old, new) = (Pair::new(), Pair::new());
+    let tls = old.tls();
+    let tracker = Tracker::of(config().tls(tls.clone()));
+    let address = tracker.addresses[0];
+    let shows = |pair: &Pair| {
+        let mut client = Client::of(address, &pair.client(&[&TLS13]));
+        client.announce(1);
+        let shown = client.tls.conn.peer_certificates().expect("shown")[0].clone().into_owned();
+        assert_eq!(shown, pair.leaf);
+        client
+    };
+    let mut before = shows(&old);
+    for (certificate, key) in [(new.certificate(), old.key()), (old.folder.join("nowhere"), old.key())] {
+        tls.reload(&certificate, &key).unwrap_err();
+        shows(&old);
+    }
+    // Who has a ticket of the old one is shown the new one too.
+    let again = old.client(&[&TLS13]);
+    Client::of(address, &again).announce(1);
+    tls.reload(&new.certificate(), &new.key()).expect("they belong together");
+    shows(&new);
+    let stream = connect(address.ip(), address).expect("loopback");
+    let session = ClientConnection::new(again, address.ip().into()).expect("a name");
+    let error = StreamOwned::new(session, stream).write_all(&announce(1)).unwrap_err();
+    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
+    assert_eq!(before.announce(2).len(), 1, "a connection that was open");
+}
+
+#[test]
+fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
+    let pair = Pair::new();
+    let tracker = Tracker::with(&pair, config());
+    for says_so in [false, true] {
+        let mut client = Client::of(tracker.addresses[0], &pair.client(&[&TLS13]));
+        client.announce(1);
+        client.tls.write_all(&announce(2).repeat(3)).expect("somebody listens");
+        if says_so {
+            client.tls.conn.send_close_notify();
+            client.tls.flush().expect("somebody listens");
+        }
+        client.tls.sock.shutdown(Shutdown::Write).expect("open");
+        (0..3).for_each(|_| assert_eq!(client.receive().0, 200, "{says_so}"));
+    }
+}
+
+#[test]
+fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience_ends() {
+    let pair = Pair::new();
+    let patience = Duration::from_secs(2);
+    let limits = config().http_connections(32).http_connections_an_address(32).http_patience(patience);
+    let tracker = Tracker::with(&pair, limits);
+    let address = tracker.addresses[0];
+    let hello = hello(&pair);
+    let mut crowd = Vec::new();
+    let client = pair.client(&[&TLS13]);
+    let mut longest = Duration::ZERO;
+    for n in 0..1000_u32 {
+        let from = Ipv4Addr::from_bits(0x7f01_0000 + n / 10).into();
+        let mut stream = connect(from, address).expect("loopback");
+        // Nothing, a part of the first message, all of it, or byte by byte.
+        let _ = stream.write_all(&hello[..[0, 1, hello.len() / 2, hello.len()][n as usize % 4]]);
+        crowd.push(stream);
+        if n % 50 == 49 {
+            let began = Instant::now();
+            assert_eq!(
+                Client::at([127, 0, 0, 2].into(), address, &client).try_announce(1),
+                Some(200),
+                "after {n}"
+            );
+            longest = longest.max(began.elapsed());
+        }
+    }
+    println!("answered within {longest:?}");
+    assert!(longest < LONGEST_ANSWER, "{longest:?}");
+    // The last of them are in their places still.
+    let open = crowd.iter().rev().take(40).filter(|stream| is_open(stream)).count();
+    assert!((16..=32).contains(&open), "{open}");
+    let began = Instant::now();
+    crowd.iter_mut().for_each(|stream| drop(rest(stream)));
+    assert!(began.elapsed() < patience + LONGEST_ANSWER, "{:?}", began.elapsed());
+}
+
+#[test]
+fn stopping_answers_what_was_received_and_does_not_wait_for_handshakes() {
+    let pair = Pair::new();
+    let tracker = Tracker::with(&pair, config().http_connections_an_address(100));
+    let address = tracker.addresses[0];
+    let config = pair.client(&[&TLS13]);
+    let mut stalled: Vec<_> = (0..50).map(|_| connect(address.ip(), address).expect("loopback")).collect();
+    stalled.iter_mut().step_by(2).for_each(|stream| stream.write_all(&hello(&pair)[..50]).expect("open"));
+    let mut idle = Client::of(address, &config);
+    idle.announce(1);
+    let mut clients: Vec<_> = (0..20).map(|_| Client::of(address, &config)).collect();
+    clients.iter_mut().for_each(|client| drop(client.announce(1)));
+    clients.iter_mut().for_each(|client| client.tls.write_all(&announce(1).repeat(10)).expect("open"));
+    let asked = Instant::now();
+    drop(tracker);
+    let took = asked.elapsed();
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    for client in &mut clients {
+        (0..10).for_each(|_| assert_eq!(client.receive().0, 200));
+        assert_eq!(client.tls.read(&mut [0]).expect("told that it ends"), 0);
+    }
+    assert_eq!(idle.tls.read(&mut [0]).expect("told that it ends"), 0);
+    stalled.iter_mut().for_each(|stream| assert_eq!(rest(stream), b""));
+}
+
+/// A certificate for the loopback addresses, whom it is vouched for by in a chain, and a root that clients trust.
+struct Pair {
+    folder: PathBuf,
+    leaf: CertificateDer<'static>,
+    root: CertificateDer<'static>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        static NTH: AtomicU32 = AtomicU32::new(0);
+        let name = format!("swarmkeep-https-{}-{}", process::id(), NTH.fetch_add(1, Relaxed));
+        let folder = env::temp_dir().join(&name);
+        fs::create_dir(&folder).expect("room");
+        let key = || KeyPair::generate().expect("randomness");
+        let authority = |level: &str| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, format!("{level} of {name}"));
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params
+        };
+        let (root_key, middle_key, leaf_key) = (key(), key(), key());
+        let root = authority("root").self_signed(&root_key).expect("a certificate");
+        let issuer = Issuer::new(authority("root"), &root_key);
+        let middle = authority("middle").signed_by(&middle_key, &issuer).expect("a certificate");
+        let names = ["127.0.0.1", "::1", "localhost"].map(String::from);
+        let params = CertificateParams::new(names).expect("names");
+        let leaf = params
+            .signed_by(&leaf_key, &Issuer::new(authority("middle"), &middle_key))
+            .expect("a certificate");
+        fs::write(folder.join("root.pem"), root.pem()).expect("room");
+        fs::write(folder.join("certificate.pem"), leaf.pem() + &middle.pem()).expect("room");
+        fs::write(folder.join("key.pem"), leaf_key.serialize_pem()).expect("room");
+        Self { folder, leaf: leaf.der().clone(), root: root.der().clone() }
+    }
+
+    fn certificate(&self) -> PathBuf {
+        self.folder.join("certificate.pem")
+    }
+
+    fn key(&self) -> PathBuf {
+        self.folder.join("key.pem")
+    }
+
+    fn tls(&self) -> Tls {
+        Tls::load(&self.certificate(), &self.key()).expect("they belong together")
+    }
+
+    /// One that trusts the root alone.
+    fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.root.clone()).expect("a certificate");
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(versions)
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".into()];
+        Arc::new(config)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The first message of a handshake.
+fn hello(pair: &Pair) -> Vec<u8> {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut hello = Vec::new();
+    let mut session = ClientConnection::new(pair.client(&[&TLS13]), name).expect("a name");
+    session.write_tls(&mut hello).expect("room");
+    hello
+}
+
+/// A tracker at work on two loopback listeners, IPv4 first, until this is dropped.
+struct Tracker {
+    addresses: Vec<SocketAddr>,
+    control: Control,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tracker {
+    fn with(pair: &Pair, config: Config) -> Self {
+        Self::of(config.tls(pair.tls()))
+    }
+
+    fn of(config: Config) -> Self {
+        let server = Server::bind(&config, repository()).expect("loopback");
+        let addresses = server.https_addresses().expect("bound");
+        let control = server.control();
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let thread = thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) })));
+        Self { addresses, control, stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().expect("taken here only").join();
+        if !thread::panicking() {
+            ended.expect("the tracker does not panic");
+        }
+    }
+}
+
+fn config() -> Config {
+    let any_port = |address: &str| SocketAddr::new(address.parse().expect("a constant"), 0);
+    let config = Config::new().https(any_port("127.0.0.1")).https(any_port("::1"));
+    config.rules(Rules::new().jitter_percent(0))
+}
+
+fn repository() -> Repository {
+    let config = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
+    catalog::find("packed").expect("a name of the catalog").build(&config).expect("no limits")
+}
+
+fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect(&to.into())?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    Ok(socket.into())
+}
+
+/// Everything until the tracker closes the connection.
+fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Err(error) if is_timeout(&error) => panic!("open after 5 seconds"),
+        // Who closes with something unread resets the connection.
+        _ => rest,
+    }
+}
+
+fn is_open(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).expect("a socket");
+    let mut bytes = [0; 8192];
+    let open = matches!(stream.peek(&mut bytes), Err(error) if is_timeout(&error)) || {
+        // Its answer may be there to be read.
+        let mut stream = stream;
+        let _ = stream.read(&mut bytes);
+        matches!(stream.peek(&mut bytes), Err(error) if is_timeout(&error))
+    };
+    stream.set_nonblocking(false).expect("a socket");
+    open
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// The other end.
+struct Client {
+    tls: StreamOwned<ClientConnection, TcpStream>,
+    received: Vec<u8>,
+}
+
+impl Client {
+    fn of(tracker: SocketAddr, config: &Arc<ClientConfig>) -> Self {
+        Self::at(tracker.ip(), tracker, config)
+    }
+
+    fn at(from: IpAddr, tracker: SocketAddr, config: &Arc<ClientConfig>) -> Self {
+        let stream = connect(from, tracker).expect("loopback");
+        let session = ClientConnection::new(Arc::clone(config), tracker.ip().into()).expect("a name");
+        Self { tls: StreamOwned::new(session, stream), received: Vec::new() }
+    }
+
+    /// The peers it is told of.
+    fn announce(&mut self, port: u16) -> Vec<swarmkeep::Endpoint> {
+        self.tls.write_all(&announce(port)).expect("somebody listens");
+        let (status, body) = self.receive();
+        assert_eq!(status, 200);
+        AnnounceResponse::parse(&body).expect("an answer").expect("no failure").endpoints().collect()
+    }
+
+    /// The status of the answer, if there is one.
+    fn try_announce(&mut self, port: u16) -> Option<u16> {
+        self.tls.write_all(&announce(port)).ok()?;
+        Some(self.receive().0)
+    }
+
+    /// A status and a body.
+    fn receive(&mut self) -> (u16, Vec<u8>) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_ascii_lowercase();
+        loop {
+            let head = self.received.windows(4).position(|bytes| bytes == b"\r\n\r\n").map(|end| end + 4);
+            if let Some(end) = head {
+                let head = text(&self.received[..end]);
+                let (_, len) = head.split_once("content-length: ").expect("a length");
+                let len: usize = len.lines().next().expect("a line").parse().expect("a number");
+                if self.received.len() >= end + len {
+                    let status = head[9..12].parse().expect("a number");
+                    let body = self.received[end..end + len].to_vec();
+                    self.received.drain(..end + len);
+                    return (status, body);
+                }
+            }
+            let mut bytes = [0; 16 * 1024];
+            match self.tls.read(&mut bytes).expect("an answer within 5 seconds") {
+                0 => panic!("closed after {}", text(&self.received)),
+                len => self.received.extend_from_slice(&bytes[..len]),
+            }
+        }
+    }
+}
+
+fn announce(port: u16) -> Vec<u8> {
+    let request = AnnounceRequest {
+        left: Some(1),
+        want: Some(60),
+        ..AnnounceRequest::new(HASH, PeerId::new([1; 20]), port)
+    };
+    let mut bytes = b"GET /announce?".to_vec();
+    request.write(&mut bytes);
+    bytes.extend_from_slice(b" HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    bytes
+}
