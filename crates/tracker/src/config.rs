@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, num::NonZero, time::Duration};
 
-use crate::{Rules, Tls};
+use crate::{Rules, Tls, Token};
 
 /// What a [`Server`](crate::Server) is started with. Start with [`new`](Self::new) and chain what should differ.
 #[derive(Debug, Clone)]
@@ -17,6 +17,9 @@ pub struct Config {
     pub(crate) http_connections: usize,
     pub(crate) http_connections_an_address: usize,
     pub(crate) http_patience: Duration,
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin_tokens: Vec<Token>,
+    pub(crate) repository_name: Option<String>,
 }
 
 impl Config {
@@ -36,6 +39,9 @@ impl Config {
             http_connections: 4096,
             http_connections_an_address: 64,
             http_patience: Duration::from_secs(10),
+            admin: None,
+            admin_tokens: Vec::new(),
+            repository_name: None,
         }
     }
 
@@ -111,6 +117,28 @@ impl Config {
     #[must_use]
     pub const fn http_patience(mut self, longest: Duration) -> Self {
         self.http_patience = longest;
+        self
+    }
+
+    /// Sets the address for those who run the tracker: metrics, health, an API and a dashboard, over HTTP. There is none unless set.
+    /// Metrics and health are for whoever reaches it, so it should be one that only they do.
+    #[must_use]
+    pub const fn admin(mut self, address: SocketAddr) -> Self {
+        self.admin = Some(address);
+        self
+    }
+
+    /// Adds a token that the API takes. With none, it answers nobody.
+    #[must_use]
+    pub fn admin_token(mut self, token: Token) -> Self {
+        self.admin_tokens.push(token);
+        self
+    }
+
+    /// Sets what the store is called in metrics and on the dashboard.
+    #[must_use]
+    pub fn repository_name(mut self, name: impl Into<String>) -> Self {
+        self.repository_name = Some(name.into());
         self
     }
 }

@@ -19,9 +19,11 @@
 
 pub mod access;
 mod address;
+mod admin;
 mod block;
 mod clock;
 mod config;
+mod drops;
 mod http;
 mod keeper;
 mod lists;
@@ -41,6 +43,7 @@ mod udp;
 use std::{io, net::SocketAddr, path::PathBuf};
 
 pub use address::{LocalPeers, Reach};
+pub use admin::{Scope, Token, TokenError};
 pub use config::Config;
 pub use http::{HttpHandler, HttpRequest};
 pub use ipnet::IpNet;
@@ -62,7 +65,7 @@ pub enum Error {
         "cannot listen on {protocol} {address}: {source}; give an address of this machine and a port that is free"
     )]
     Bind {
-        /// `udp`, `http` or `https`.
+        /// `udp`, `http`, `https` or `admin`.
         protocol: &'static str,
         /// The address asked for.
         address: SocketAddr,
@@ -111,7 +114,7 @@ pub enum Error {
     NoPipe(io::Error),
     /// The operating system gave no randomness.
     #[error(
-        "no randomness from the operating system, which connection ids and the selection of peers need: {0}"
+        "no randomness from the operating system, which connection ids, tokens and the selection of peers need: {0}"
     )]
     NoEntropy(rand::rngs::SysError),
 }

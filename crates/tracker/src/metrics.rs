@@ -2,6 +2,7 @@
 
 use std::{
     array,
+    net::UdpSocket,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -10,6 +11,9 @@ use std::{
 };
 
 use swarmkeep::{Changes, Family, Swept};
+use tracing::warn;
+
+use crate::drops::Drops;
 
 use crate::clock::now;
 
@@ -101,6 +105,7 @@ pub struct Metrics {
     udp: Mutex<Vec<Arc<Counters>>>,
     http: Mutex<Vec<Arc<Counters>>>,
     sweeps: Sweeps,
+    drops: Drops,
 }
 
 impl Metrics {
@@ -121,6 +126,19 @@ impl Metrics {
     /// What has been counted by now.
     pub fn counts(&self) -> Counts {
         Counts { udp: sum(&self.udp), http: sum(&self.http), sweeps: self.sweeps.counts() }
+    }
+
+    /// Counts what the system drops of what is sent to this socket.
+    pub(crate) fn watch_drops(&self, socket: &UdpSocket) {
+        if let Err(error) = self.drops.watch(socket) {
+            warn!(%error, "drops of a socket will not be counted");
+        }
+    }
+
+    /// How many datagrams the system has dropped because a socket of the tracker's was full. Reads files of `/proc`, so not for every
+    /// request.
+    pub fn drops(&self) -> u64 {
+        self.drops.count()
     }
 
     /// How the threads are that answer over UDP.

@@ -19,6 +19,7 @@ use tracing::warn;
 
 use crate::{
     Config, Error, HttpHandler, LiveRules, Metrics, Reach,
+    admin::Admin,
     clock::now,
     http,
     keeper::Keeper,
@@ -33,6 +34,7 @@ pub struct Server {
     udp: Vec<Vec<UdpSocket>>,
     http: Vec<TcpListener>,
     https: Vec<TcpListener>,
+    admin: Option<Admin>,
     /// Closing the other end tells threads to stop.
     stopping: (PipeReader, PipeWriter),
     rng: StdRng,
@@ -107,7 +109,11 @@ impl Server {
         let stopping = io::pipe().map_err(Error::NoPipe)?;
         let rules = LiveRules::new(config.rules.clone());
         let control = Control { repository, rules, metrics: Arc::default() };
-        Ok(Self { udp, http, https, stopping, rng, config: config.clone(), control })
+        for socket in udp.iter().flatten() {
+            control.metrics.watch_drops(socket);
+        }
+        let admin = Admin::bind(config, &control)?;
+        Ok(Self { udp, http, https, admin, stopping, rng, config: config.clone(), control })
     }
 
     /// What the tracker can be asked and told while it runs.
@@ -139,16 +145,23 @@ impl Server {
         self.https.iter().map(TcpListener::local_addr).collect()
     }
 
+    /// The address of the admin server, if there is one; a port that was given as 0 is the real one here.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn admin_address(&self) -> io::Result<Option<SocketAddr>> {
+        self.admin.as_ref().map(Admin::address).transpose()
+    }
+
     /// Answers requests until `stop` is ready, then what has been received by then. Takes 0.6 seconds at most to stop.
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O and time, and with whatever a thread or task of the server has panicked with.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { udp, http, https, stopping: (stopped, stopping), mut rng, config, control } = self;
-        let keeper = Keeper::new(
-            control.clone(),
-            if http.is_empty() { udp.first().map_or(0, Vec::len) } else { usize::MAX },
-        );
+        let Self { udp, http, https, admin, stopping: (stopped, stopping), mut rng, config, control } = self;
+        let is_http = !http.is_empty() || !https.is_empty();
+        let cores = if is_http { usize::MAX } else { udp.first().map_or(0, Vec::len) };
+        let keeper = Keeper::new(control.clone(), cores);
         let Control { repository, rules, metrics } = control;
         let stopped = Arc::new(stopped);
         let ids = Arc::new(ConnectionIds::new(now(), &mut RandCore(&mut rng)));
@@ -176,6 +189,9 @@ impl Server {
         let http = http.into_iter().map(|listener| (listener, None));
         let https = https.into_iter().map(|listener| (listener, config.tls.clone()));
         let http: Vec<_> = http.chain(https).collect();
+        if let Some(admin) = admin {
+            tasks.spawn(admin.run(http_stopped.clone()));
+        }
         if !http.is_empty() {
             let handler = Arc::new(HttpHandler::new(repository.clone(), rules.clone()));
             metrics.http(handler.counters());

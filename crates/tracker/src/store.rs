@@ -67,7 +67,7 @@ pub(crate) async fn scrape(
     Ok(())
 }
 
-async fn answered<T>(answer: Answer<'_, T>) -> Result<T, NoAnswer> {
+pub(crate) async fn answered<T>(answer: Answer<'_, T>) -> Result<T, NoAnswer> {
     static WARNED: Seldom = Seldom::new(1);
     let error = match timeout(PATIENCE, answer).await {
         Ok(Ok(value)) => return Ok(value),

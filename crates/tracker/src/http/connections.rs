@@ -20,7 +20,7 @@ use crate::block::Block;
 /// slow to say what it wants. Who comes is let in for that reason rather than left waiting: a crowd that holds connections open could
 /// otherwise keep everybody else out for as long as it likes, while a client whose idle connection is closed opens another.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(crate) struct Connections {
     table: Mutex<Table>,
     /// Told whenever a place becomes free.
     freed: Notify,
@@ -55,7 +55,7 @@ const BUSY: u64 = u64::MAX;
 const LOOKED_AT: usize = 16;
 
 impl Connections {
-    pub(super) fn new(most: usize, most_an_address: usize) -> Self {
+    pub(crate) fn new(most: usize, most_an_address: usize) -> Self {
         Self {
             table: Mutex::default(),
             freed: Notify::new(),
@@ -68,7 +68,7 @@ impl Connections {
 
     /// A place for a connection from `ip`; `None` if that address has as many as it may have. Waits until there is room. With
     /// `unlimited`, only all connections together are bounded.
-    pub(super) async fn place(self: &Arc<Self>, ip: IpAddr, unlimited: bool) -> Option<Place> {
+    pub(crate) async fn place(self: &Arc<Self>, ip: IpAddr, unlimited: bool) -> Option<Place> {
         let block = (!unlimited).then(|| Block::of(ip));
         loop {
             {
@@ -110,12 +110,12 @@ impl Connections {
     }
 
     /// Tells one connection to make room, if any is waiting.
-    pub(super) fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         self.table().make_room();
     }
 
     /// Tells those to close that have been waiting for longer than `patience`.
-    pub(super) fn close_the_slow(&self, patience: Duration) {
+    pub(crate) fn close_the_slow(&self, patience: Duration) {
         let Some(before) = self.millis().checked_sub(patience.as_millis() as u64) else { return };
         for connection in self.table().places.iter().flatten() {
             if connection.waiting_since.load(Relaxed) < before {
@@ -125,14 +125,14 @@ impl Connections {
     }
 
     /// Tells all connections to close, those that are still to come as well.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         // Under the lock, so that a connection is either in the table by now or sees this.
         let table = self.table();
         self.stopping.store(true, Relaxed);
         table.places.iter().flatten().for_each(|connection| connection.told.notify_one());
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
@@ -177,7 +177,7 @@ impl Table {
 
 /// One connection's place, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     connections: Arc<Connections>,
     connection: Arc<Connection>,
     nth: usize,
@@ -186,32 +186,32 @@ pub(super) struct Place {
 
 impl Place {
     /// Notes that a request has come. Until [`answered`](Self::answered), this connection need not make room.
-    pub(super) fn asked(&self) {
+    pub(crate) fn asked(&self) {
         self.connection.waiting_since.store(BUSY, Relaxed);
     }
 
     /// Notes that there is an answer.
-    pub(super) fn answered(&self) {
+    pub(crate) fn answered(&self) {
         self.connection.waiting_since.store(self.connections.millis(), Relaxed);
     }
 
     /// Since when it has waited for a request, in milliseconds; `None` while it has one.
-    pub(super) fn waiting_since(&self) -> Option<u64> {
+    pub(crate) fn waiting_since(&self) -> Option<u64> {
         Some(self.connection.waiting_since.load(Relaxed)).filter(|&since| since != BUSY)
     }
 
     /// For how long it has waited for a request; `None` while it has one.
-    pub(super) fn waited(&self) -> Option<Duration> {
+    pub(crate) fn waited(&self) -> Option<Duration> {
         let waited = |since| Duration::from_millis(self.connections.millis().saturating_sub(since));
         self.waiting_since().map(waited)
     }
 
     /// Waits until it is told to close.
-    pub(super) async fn told_to_close(&self) {
+    pub(crate) async fn told_to_close(&self) {
         self.connection.told.notified().await;
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.connections.is_stopping()
     }
 }

@@ -2,7 +2,7 @@
 //! [`serve`] gives it connections, [`Connections`](connections::Connections) bounds those.
 
 mod client;
-mod connections;
+pub(crate) mod connections;
 mod handler;
 mod serve;
 

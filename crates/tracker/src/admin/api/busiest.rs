@@ -1,0 +1,63 @@
+//! The torrents with the most peers.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    Problem, Problems,
+    query::{Query, limit},
+    torrents::Torrent,
+};
+use crate::admin::{Shared, census};
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct BusiestQuery {
+    /// How many; 20 unless given.
+    #[param(minimum = 1, maximum = 100, default = 20)]
+    limit: Option<u32>,
+}
+
+/// The torrents with the most peers, as a walk through the store has found them.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Busiest {
+    /// The busiest first; empty until the first walk is through.
+    torrents: Vec<Torrent>,
+    /// How many seconds ago the walk was through; null before the first one is.
+    age_seconds: Option<f64>,
+    /// How many seconds it took; null before the first one is through.
+    took_seconds: Option<f64>,
+    /// How many torrents it has seen; null before the first one is through.
+    seen: Option<u64>,
+    /// How many torrents the walk has seen that is under way; null if none is.
+    under_way: Option<u64>,
+}
+
+/// The torrents with the most peers
+///
+/// Found by walks through the store in the background, 200,000 torrents a second, that begin with the first request and end a minute
+/// after the last one or when nobody listens to events any more.
+#[utoipa::path(get, path = "/busiest", tag = "torrents", params(BusiestQuery), responses(
+    (status = 200, description = "What the latest walk has found.", body = Busiest),
+    (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
+    Problems,
+))]
+pub(super) async fn busiest(
+    Query(query): Query<BusiestQuery>,
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Busiest>, Problem> {
+    let limit = limit(query.limit, 20, census::MOST as u32)?;
+    let found = shared.census.ask().await;
+    let found = found.as_deref();
+    Ok(Json(Busiest {
+        torrents: found.iter().flat_map(|found| &found.busiest).take(limit).map(Torrent::from).collect(),
+        age_seconds: found.map(|found| found.finished.elapsed().as_secs_f64()),
+        took_seconds: found.map(|found| found.took.as_secs_f64()),
+        seen: found.map(|found| found.torrents),
+        under_way: shared.census.under_way(),
+    }))
+}

@@ -1,0 +1,82 @@
+//! What can be asked and told under `/api/v1/`, by whoever has a token for it, and the document that says so: both are made of the
+//! same functions.
+
+pub(super) mod ask;
+mod busiest;
+mod cursor;
+mod problem;
+mod query;
+mod scrape;
+mod statistics;
+mod torrents;
+
+use std::sync::Arc;
+
+use axum::{Router, middleware};
+use utoipa::{
+    Modify, OpenApi,
+    openapi::{
+        OpenApi as Document,
+        security::{Http, HttpAuthScheme, SecurityScheme},
+    },
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub(super) use self::problem::{Problem, Problems};
+use super::{Shared, auth, events};
+
+/// Where the document is, for everybody.
+pub(super) const DOCUMENT: &str = "/api/v1/openapi.json";
+
+/// How many full scrapes may be under way. Each takes some 10 MiB.
+pub(super) const MOST_FULL_SCRAPES: usize = 2;
+
+/// How many threads may be at work in the store for whoever asks here, however many ask.
+pub(super) const MOST_THREADS: usize = 4;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "swarmkeep's tracker",
+        description = "What a tracker has counted, which torrents and peers it knows, and what can be done about them. \
+            Every request takes a token (`Authorization: Bearer SECRET`) with a scope: `peers` for addresses of peers, \
+            `write` for what changes something, `read` for everything else. Unknown query parameters are refused. \
+            Peer ids are never shown.",
+    ),
+    modifiers(&Bearer),
+    security(("token" = [])),
+    tags(
+        (name = "statistics", description = "What the tracker is doing, and was."),
+        (name = "torrents", description = "What it tracks."),
+    ),
+)]
+struct Description;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut Document) {
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    }
+}
+
+/// The API, and its document.
+pub(super) fn router(shared: &Arc<Shared>) -> (Router<Arc<Shared>>, String) {
+    let api = OpenApiRouter::new()
+        .routes(routes!(statistics::stats))
+        .routes(routes!(statistics::totals))
+        .routes(routes!(statistics::history))
+        .routes(routes!(statistics::token))
+        .routes(routes!(events::events))
+        .routes(routes!(busiest::busiest))
+        .routes(routes!(scrape::scrape))
+        .routes(routes!(torrents::list))
+        .routes(routes!(torrents::show, torrents::remove))
+        .routes(routes!(torrents::peers))
+        .fallback(|| async { Problem::not_found("there is nothing at this path; see /api/v1/openapi.json") })
+        .layer(middleware::from_fn_with_state(Arc::clone(shared), auth::authorize));
+    let (router, document) =
+        OpenApiRouter::with_openapi(Description::openapi()).nest("/api/v1", api).split_for_parts();
+    (router, document.to_pretty_json().expect("a document is names and values"))
+}

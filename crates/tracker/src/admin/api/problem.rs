@@ -1,0 +1,113 @@
+//! What is answered when something cannot be: a problem (RFC 9457), with what to do about it.
+
+use axum::{
+    http::{
+        HeaderName, HeaderValue, StatusCode,
+        header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
+    },
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::{IntoResponses, ToSchema};
+
+use crate::{Scope, store::NoAnswer};
+
+/// What is wrong, and what to do about it (RFC 9457).
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::admin) struct Problem {
+    /// The status of the answer.
+    status: u16,
+    /// What kind of problem it is.
+    title: &'static str,
+    /// What is wrong here, and what to do about it.
+    detail: String,
+    #[serde(skip)]
+    header: Option<(HeaderName, &'static str)>,
+}
+
+/// What any request can be answered.
+#[derive(IntoResponses)]
+#[allow(dead_code, reason = "only for the document")]
+pub(in crate::admin) enum Problems {
+    /// There is no token, or one that is not known here.
+    #[response(status = 401, content_type = "application/problem+json")]
+    Unauthorized(#[to_schema] Problem),
+    /// The token does not have the scope that this takes.
+    #[response(status = 403, content_type = "application/problem+json")]
+    Forbidden(#[to_schema] Problem),
+    /// There were too many wrong tokens in the last second, and this is another one.
+    #[response(status = 429, content_type = "application/problem+json")]
+    TooManyRequests(#[to_schema] Problem),
+}
+
+impl Problem {
+    fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or_default();
+        Self { status: status.as_u16(), title, detail: detail.into(), header: None }
+    }
+
+    fn with(mut self, name: HeaderName, value: &'static str) -> Self {
+        self.header = Some((name, value));
+        self
+    }
+
+    pub(in crate::admin) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    pub(in crate::admin) fn unauthorized() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "this takes a token that is known here: Authorization: Bearer SECRET",
+        )
+        .with(WWW_AUTHENTICATE, "Bearer realm=\"swarmkeep\"")
+    }
+
+    pub(in crate::admin) fn forbidden(scope: Scope) -> Self {
+        let scope = scope.name();
+        Self::new(
+            StatusCode::FORBIDDEN,
+            format!("this takes a token with the scope `{scope}`; this one has others"),
+        )
+    }
+
+    pub(in crate::admin) fn too_many_wrong_tokens() -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens; try again in a second")
+            .with(RETRY_AFTER, "1")
+    }
+
+    pub(in crate::admin) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(in crate::admin) fn method_not_allowed() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "this path is not for this method; see /api/v1/openapi.json",
+        )
+    }
+
+    pub(in crate::admin) fn busy(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail).with(RETRY_AFTER, "10")
+    }
+}
+
+impl From<NoAnswer> for Problem {
+    fn from(NoAnswer: NoAnswer) -> Self {
+        Self::busy("the store cannot be reached; try again later")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(mut self) -> Response {
+        let header = self.header.take();
+        let status = StatusCode::from_u16(self.status).expect("made from one");
+        let body = serde_json::to_vec(&self).expect("numbers and names");
+        let mut response = (status, body).into_response();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some((name, value)) = header {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}

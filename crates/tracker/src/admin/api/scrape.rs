@@ -1,0 +1,196 @@
+//! All torrents in one answer, for other programs: a scrape of everything (BEP 48).
+
+use std::{
+    io::{self, Write as _},
+    sync::Arc,
+};
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderMap, header},
+    response::{IntoResponse, Response},
+};
+use flate2::{Compression, write::GzEncoder};
+use futures_util::stream::try_unfold;
+use hyper::body::Bytes;
+use swarmkeep::{InfoHash, PageCost, SwarmStats, SwarmSummary, bittorrent::bencode::Writer};
+use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
+
+use super::{Problem, Problems, ask, query::NoQuery};
+use crate::admin::Shared;
+
+/// How many torrents are asked for at once. Where each answer costs a look at every torrent, more: they take some 7 MiB.
+const fn at_once(cost: PageCost) -> usize {
+    match cost {
+        PageCost::Ordered => 4096,
+        PageCost::WholeStore => 65_536,
+    }
+}
+
+/// All torrents in one answer
+///
+/// A bencoded dictionary as of BEP 48, its keys in order, compressed with gzip for who accepts that. It is sent as it is read, in bounded
+/// memory: torrents that come or go meanwhile are in it or not. Where the store is not kept in order, each 65,536 torrents cost a look at
+/// all of them, so that 10 million take about a minute. Two may be under way at a time.
+#[utoipa::path(get, path = "/scrape", tag = "torrents", responses(
+    (status = 200, description = "All of them.", body = Vec<u8>, content_type = "application/octet-stream"),
+    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
+    Problems,
+    (status = 503, description = "The store cannot be reached, or two are under way.", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn scrape(
+    _: NoQuery,
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Ok(place) = Arc::clone(&shared.scrapes).try_acquire_owned() else {
+        return Err(Problem::busy("two full scrapes are under way; wait until one is through"));
+    };
+    let gzip = accepts_gzip(&headers);
+    let mut output = Output::new(gzip);
+    output.write(b"d5:filesd");
+    // So that a store that cannot be reached is told so, not an answer that ends early.
+    let first = ask::page(&shared, None, at_once(ask::page_cost(&shared))).await?;
+    let state = Scrape { shared, _place: place, output, next: Some(first) };
+    let body = Body::from_stream(try_unfold(Some(state), |state| async {
+        let Some(state) = state else { return Ok(None) };
+        state.step().await.map(Some)
+    }));
+    let mut response =
+        ([(header::CONTENT_TYPE, "application/octet-stream"), (header::VARY, "accept-encoding")], body)
+            .into_response();
+    if gzip {
+        response.headers_mut().insert(header::CONTENT_ENCODING, header::HeaderValue::from_static("gzip"));
+    }
+    Ok(response)
+}
+
+/// One that is under way.
+struct Scrape {
+    shared: Arc<Shared>,
+    _place: OwnedSemaphorePermit,
+    output: Output,
+    /// What was read and not sent.
+    next: Option<Vec<SwarmSummary>>,
+}
+
+impl Scrape {
+    /// Makes the next part, and what is needed for those behind it if there are any.
+    async fn step(mut self) -> io::Result<(Bytes, Option<Self>)> {
+        let swarms = match self.next.take() {
+            Some(swarms) => swarms,
+            None => unreachable!("a step has made it, or the beginning"),
+        };
+        let most = at_once(ask::page_cost(&self.shared));
+        let last = swarms.last().filter(|_| swarms.len() == most).map(|swarm| swarm.info_hash);
+        let mut output = self.output;
+        let written = spawn_blocking(move || {
+            let part = output.part(&swarms, last.is_none());
+            (output, part)
+        });
+        let (output, part) = written.await.map_err(io::Error::other)?;
+        self.output = output;
+        let Some(last) = last else { return Ok((part, None)) };
+        self.next = Some(self.page(last, most).await?);
+        Ok((part, Some(self)))
+    }
+
+    async fn page(&self, after: InfoHash, most: usize) -> io::Result<Vec<SwarmSummary>> {
+        ask::page(&self.shared, Some(after), most)
+            .await
+            .map_err(|_| io::Error::other("the store cannot be reached"))
+    }
+}
+
+/// Bytes on their way out.
+enum Output {
+    Plain(Vec<u8>),
+    Gzip(GzEncoder<Vec<u8>>),
+}
+
+impl Output {
+    fn new(gzip: bool) -> Self {
+        if gzip {
+            Self::Gzip(GzEncoder::new(Vec::new(), Compression::fast()))
+        } else {
+            Self::Plain(Vec::new())
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Plain(out) => out.extend_from_slice(bytes),
+            Self::Gzip(out) => out.write_all(bytes).expect("into memory"),
+        }
+    }
+
+    /// Takes what is there by now, with these torrents; with the end if this is the `last` part.
+    fn part(&mut self, swarms: &[SwarmSummary], last: bool) -> Bytes {
+        let mut text = Vec::with_capacity(swarms.len().min(1024) * 96);
+        for some in swarms.chunks(1024) {
+            text.clear();
+            some.iter().for_each(|swarm| entry(&mut Writer::new(&mut text), swarm));
+            self.write(&text);
+        }
+        if last {
+            self.write(b"ee");
+        }
+        match self {
+            Self::Plain(out) => std::mem::take(out),
+            Self::Gzip(out) => {
+                if last {
+                    out.try_finish().expect("into memory");
+                } else {
+                    out.flush().expect("into memory");
+                }
+                std::mem::take(out.get_mut())
+            }
+        }
+        .into()
+    }
+}
+
+fn entry(out: &mut Writer<'_>, swarm: &SwarmSummary) {
+    let SwarmStats { complete, incomplete, downloaded } = swarm.stats;
+    out.bytes(swarm.info_hash.as_bytes()).dict();
+    for (key, value) in
+        [(&b"complete"[..], complete), (b"downloaded", downloaded), (b"incomplete", incomplete)]
+    {
+        out.bytes(key).integer(value.into());
+    }
+    out.end();
+}
+
+/// Whether gzip is among what `Accept-Encoding` lists, and not with a weight of zero.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+        gzip && weight.is_none_or(|weight| weight > 0.0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_for_who_accepts_it() {
+        let accepts = |lines: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(header::ACCEPT_ENCODING, line.parse().expect("a header"));
+            }
+            accepts_gzip(&headers)
+        };
+        for yes in [&["gzip"][..], &["br, GZIP;q=0.5"], &["br", "deflate,gzip ; q=1"]] {
+            assert!(accepts(yes), "{yes:?}");
+        }
+        for no in [&[][..], &[""], &["br"], &["gzip;q=0"], &["xgzip"]] {
+            assert!(!accepts(no), "{no:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the tracker is doing, and was.
+
+use std::sync::Arc;
+
+use axum::{Extension, Json, extract::State};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    Problem, Problems,
+    query::{NoQuery, Query},
+};
+use crate::admin::{
+    Shared,
+    auth::Scopes,
+    history::{self, Point},
+    stats::{Stats, Totals},
+};
+
+/// What the tracker is doing
+///
+/// Gathered once a second; asking costs the store nothing.
+#[utoipa::path(get, path = "/stats", tag = "statistics", responses(
+    (status = 200, description = "The latest.", body = Stats),
+    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
+    Problems,
+))]
+pub(super) async fn stats(_: NoQuery, State(shared): State<Arc<Shared>>) -> Json<Stats> {
+    Json(shared.latest().stats.clone())
+}
+
+/// Counts over all torrents
+#[utoipa::path(get, path = "/totals", tag = "statistics", responses(
+    (status = 200, description = "The latest.", body = Totals),
+    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
+    Problems,
+    (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn totals(_: NoQuery, State(shared): State<Arc<Shared>>) -> Result<Json<Totals>, Problem> {
+    match shared.latest().totals {
+        Some(totals) => Ok(Json(totals.into())),
+        None => Err(crate::store::NoAnswer.into()),
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HistoryQuery {
+    /// How far to go back; an hour unless given.
+    #[param(minimum = 10, maximum = 21600, default = 3600)]
+    seconds: Option<u64>,
+}
+
+/// What the tracker was doing.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Points {
+    /// Between two points.
+    step_seconds: u64,
+    /// The oldest first. They are lost when the tracker stops.
+    points: Vec<Point>,
+}
+
+/// What the tracker was doing
+///
+/// A point for every ten seconds of the last six hours.
+#[utoipa::path(get, path = "/history", tag = "statistics", params(HistoryQuery), responses(
+    (status = 200, description = "Those points.", body = Points),
+    (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
+    Problems,
+))]
+pub(super) async fn history(
+    Query(query): Query<HistoryQuery>,
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Points>, Problem> {
+    let seconds = query.seconds.unwrap_or(3600);
+    if !(history::STEP..=history::LONGEST).contains(&seconds) {
+        let longest = history::LONGEST;
+        return Err(Problem::bad_request(format!("seconds: {seconds} is not from 10 to {longest}")));
+    }
+    Ok(Json(Points { step_seconds: history::STEP, points: shared.history.last(seconds) }))
+}
+
+/// What a token is for.
+#[derive(Serialize, ToSchema)]
+pub(super) struct About {
+    /// Of `read`, `write` and `peers`.
+    scopes: Vec<&'static str>,
+}
+
+/// What the token of this request is for
+#[utoipa::path(get, path = "/token", tag = "statistics", responses(
+    (status = 200, description = "Its scopes.", body = About),
+    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
+    Problems,
+))]
+pub(super) async fn token(_: NoQuery, Extension(scopes): Extension<Scopes>) -> Json<About> {
+    Json(About { scopes: scopes.names().collect() })
+}

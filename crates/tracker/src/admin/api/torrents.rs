@@ -1,0 +1,236 @@
+//! Torrents and their peers.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use serde::{Deserialize, Serialize};
+use swarmkeep::{PageCost, PeerRecord, Role, SwarmStats, SwarmSummary, Timestamp};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    Problem, Problems, ask,
+    cursor::{self, Listing},
+    query::{self, Query, info_hash, limit, not_an_info_hash},
+};
+use crate::{admin::Shared, clock::now};
+
+/// One torrent.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Torrent {
+    /// 40 hexadecimal digits.
+    #[schema(pattern = "^[0-9a-f]{40}$")]
+    info_hash: String,
+    /// Peers that have everything.
+    seeders: u32,
+    /// Peers that have not.
+    leechers: u32,
+    /// Downloads that were finished.
+    downloads: u32,
+}
+
+impl From<&SwarmSummary> for Torrent {
+    fn from(SwarmSummary { info_hash, stats }: &SwarmSummary) -> Self {
+        let SwarmStats { complete, incomplete, downloaded } = *stats;
+        let info_hash = info_hash.to_string();
+        Self { info_hash, seeders: complete, leechers: incomplete, downloads: downloaded }
+    }
+}
+
+/// The most that one answer lists.
+const MOST: u32 = 1000;
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListQuery {
+    /// How many at most; 100 unless given.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<u32>,
+    /// The `next` of an answer, to go on there. Not with `sort`.
+    cursor: Option<String>,
+    /// The order; the store's own unless given.
+    #[param(inline)]
+    sort: Option<Sort>,
+    /// With `sort=info_hash`: only those behind this one.
+    after: Option<String>,
+}
+
+/// An order.
+#[derive(Deserialize, ToSchema, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Sort {
+    /// That of info hashes.
+    InfoHash,
+}
+
+/// Some torrents.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Torrents {
+    torrents: Vec<Torrent>,
+    /// What to ask for next, as `cursor` or, with `sort`, as `after`; null at the end.
+    next: Option<String>,
+    /// With `sort`: what this answer has cost the store. `ordered` is the time of a search and of what is listed, `whole_store` that of
+    /// looking at every torrent.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<&'static str>,
+}
+
+/// All torrents, some at a time
+///
+/// Without `sort` in the store's own order, at a cost that does not grow with the position: a torrent that is there all the while is
+/// shown exactly once, one that comes or goes at most once. An answer may list fewer than `limit`, or none, and still have a `next`.
+///
+/// With `sort=info_hash` ascending. `cost` says what that has cost: most stores look at every torrent for each answer, for which 10
+/// million take about half a second.
+#[utoipa::path(get, path = "/torrents", tag = "torrents", params(ListQuery), responses(
+    (status = 200, description = "Some of them.", body = Torrents),
+    (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
+    Problems,
+    (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn list(
+    Query(query): Query<ListQuery>,
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Torrents>, Problem> {
+    let limit = limit(query.limit, 100, MOST)?;
+    let (swarms, next, cost) = match query {
+        ListQuery { sort: Some(_), cursor: Some(_), .. } => {
+            return Err(Problem::bad_request("cursor: not with `sort`; give `after` instead"));
+        }
+        ListQuery { sort: Some(Sort::InfoHash), after, .. } => {
+            let after = after.map(|text| info_hash(&text).ok_or_else(|| not_an_info_hash("after")));
+            let swarms = ask::page(&shared, after.transpose()?, limit).await?;
+            let next = swarms.last().filter(|_| swarms.len() == limit).map(|last| last.info_hash.to_string());
+            let cost = match ask::page_cost(&shared) {
+                PageCost::Ordered => "ordered",
+                PageCost::WholeStore => "whole_store",
+            };
+            (swarms, next, Some(cost))
+        }
+        ListQuery { after: Some(_), .. } => {
+            return Err(Problem::bad_request("after: only with `sort=info_hash`; give `cursor` instead"));
+        }
+        ListQuery { cursor, .. } => {
+            let from = cursor::decode(&shared.key, Listing::Torrents, cursor.as_deref())?;
+            let (swarms, next) = ask::walk(&shared, from, limit).await?;
+            (swarms, cursor::encode(&shared.key, Listing::Torrents, next), None)
+        }
+    };
+    Ok(Json(Torrents { torrents: swarms.iter().map(Torrent::from).collect(), next, cost }))
+}
+
+/// One torrent
+#[utoipa::path(get, path = "/torrents/{info_hash}", tag = "torrents",
+    params(("info_hash" = String, Path, description = "40 hexadecimal digits, or 32 of base 32.")),
+    responses(
+        (status = 200, description = "Its counts.", body = Torrent),
+        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
+        Problems,
+        (status = 404, description = "It is not known here.", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn show(
+    query::Torrent(info_hash): query::Torrent,
+    _: query::NoQuery,
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Torrent>, Problem> {
+    let stats = ask::scrape(&shared, info_hash).await?;
+    if stats == SwarmStats::default() {
+        return Err(unknown());
+    }
+    Ok(Json(Torrent::from(&SwarmSummary { info_hash, stats })))
+}
+
+/// Removes a torrent
+///
+/// With its peers and the number of its downloads. Nothing keeps its peers from announcing it again.
+#[utoipa::path(delete, path = "/torrents/{info_hash}", tag = "torrents",
+    params(("info_hash" = String, Path, description = "40 hexadecimal digits, or 32 of base 32.")),
+    responses(
+        (status = 200, description = "What was removed.", body = Torrent),
+        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
+        Problems,
+        (status = 404, description = "It is not known here.", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "The store cannot be reached; whether it was removed is not known.", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn remove(
+    query::Torrent(info_hash): query::Torrent,
+    _: query::NoQuery,
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Torrent>, Problem> {
+    let stats = ask::remove(&shared, info_hash).await?.ok_or_else(unknown)?;
+    Ok(Json(Torrent::from(&SwarmSummary { info_hash, stats })))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PeersQuery {
+    /// How many at most; 100 unless given.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<u32>,
+    /// The `next` of an answer about the same torrent, to go on there.
+    cursor: Option<String>,
+}
+
+/// Some peers.
+#[derive(Serialize, ToSchema)]
+pub(super) struct PeerList {
+    peers: Vec<Peer>,
+    /// The `cursor` to ask for next; null at the end.
+    next: Option<String>,
+}
+
+/// One peer.
+#[derive(Serialize, ToSchema)]
+struct Peer {
+    /// Address and port, IPv6 in brackets.
+    endpoint: String,
+    /// `seeder` or `leecher`.
+    role: &'static str,
+    /// Seconds since it last announced, as exact as the store's clock.
+    age_seconds: u64,
+}
+
+impl Peer {
+    fn of(peer: &PeerRecord, now: Timestamp) -> Self {
+        let role = match peer.role {
+            Role::Seeder => "seeder",
+            Role::Leecher => "leecher",
+        };
+        Self { endpoint: peer.endpoint.to_string(), role, age_seconds: now.secs_since(peer.last_announce) }
+    }
+}
+
+/// The peers of one torrent, some at a time
+///
+/// A peer that is there all the while is shown exactly once. An answer may list fewer than `limit`, or none, and still have a `next`.
+/// Peer ids are not shown.
+#[utoipa::path(get, path = "/torrents/{info_hash}/peers", tag = "torrents",
+    params(("info_hash" = String, Path, description = "40 hexadecimal digits, or 32 of base 32."), PeersQuery),
+    responses(
+        (status = 200, description = "Some of them; none of a torrent that is not known.", body = PeerList),
+        (status = 400, description = "That is no info hash, or a parameter is wrong.", body = Problem, content_type = "application/problem+json"),
+        Problems,
+        (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn peers(
+    query::Torrent(info_hash): query::Torrent,
+    Query(query): Query<PeersQuery>,
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<PeerList>, Problem> {
+    let limit = limit(query.limit, 100, MOST)?;
+    let listing = Listing::Peers(info_hash.as_bytes());
+    let from = cursor::decode(&shared.key, listing, query.cursor.as_deref())?;
+    let (peers, next) = ask::peers(&shared, info_hash, from, limit).await?;
+    let now = now();
+    Ok(Json(PeerList {
+        peers: peers.iter().map(|peer| Peer::of(peer, now)).collect(),
+        next: cursor::encode(&shared.key, listing, next),
+    }))
+}
+
+fn unknown() -> Problem {
+    Problem::not_found("this torrent is not known here: nobody announces it")
+}

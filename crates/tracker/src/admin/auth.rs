@@ -1,0 +1,369 @@
+//! Who may do what: tokens and their scopes.
+
+use std::{
+    fmt,
+    hash::Hasher as _,
+    str::FromStr,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, Method, header::AUTHORIZATION},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use data_encoding::BASE64URL_NOPAD;
+use rand::{
+    TryRng,
+    rngs::{SysError, SysRng},
+};
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use super::{
+    Shared,
+    api::Problem,
+    serve::{Asked, Visit},
+};
+
+/// What a token lets its bearer do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// See counts: everything that `GET` is for, but peers.
+    Read,
+    /// Change something.
+    Write,
+    /// See the addresses of peers.
+    Peers,
+}
+
+impl Scope {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Peers];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Peers => "peers",
+        }
+    }
+
+    /// What a request takes.
+    fn of(method: &Method, path: &str) -> Self {
+        match *method {
+            Method::GET | Method::HEAD if path.ends_with("/peers") => Self::Peers,
+            Method::GET | Method::HEAD => Self::Read,
+            _ => Self::Write,
+        }
+    }
+}
+
+/// The scopes of one token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Scopes(u8);
+
+impl Scopes {
+    fn new(scopes: &[Scope]) -> Self {
+        Self(scopes.iter().fold(0, |all, &scope| all | 1 << scope as u8))
+    }
+
+    pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
+        Scope::ALL.into_iter().filter(move |&scope| self.has(scope)).map(Scope::name)
+    }
+
+    const fn has(self, scope: Scope) -> bool {
+        self.0 & 1 << scope as u8 != 0
+    }
+}
+
+/// A secret, and what its bearer may do. Of the secret only a hash is kept, under a key that this process has drawn.
+#[derive(Clone, Copy)]
+pub struct Token {
+    digest: u128,
+    scopes: Scopes,
+}
+
+impl Token {
+    /// The fewest characters of a secret.
+    pub const SHORTEST: usize = 16;
+
+    /// Takes a secret of at least [`SHORTEST`](Self::SHORTEST) visible ASCII characters.
+    ///
+    /// # Errors
+    /// [`TokenError`], which never shows the secret.
+    pub fn new(secret: &str, scopes: &[Scope]) -> Result<Self, TokenError> {
+        if secret.len() < Self::SHORTEST || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(TokenError::Secret);
+        }
+        if scopes.is_empty() {
+            return Err(TokenError::NoScope);
+        }
+        let key = Key::drawn().map_err(TokenError::NoEntropy)?;
+        Ok(Self { digest: key.mac(b"token", &[secret.as_bytes()]), scopes: Scopes::new(scopes) })
+    }
+
+    /// Draws a secret of 192 bits; it comes back beside its token, and from nowhere else.
+    ///
+    /// # Errors
+    /// [`TokenError::NoEntropy`], or [`TokenError::NoScope`].
+    pub fn draw(scopes: &[Scope]) -> Result<(Self, String), TokenError> {
+        let mut bytes = [0; 24];
+        SysRng.try_fill_bytes(&mut bytes).map_err(TokenError::NoEntropy)?;
+        let secret = BASE64URL_NOPAD.encode(&bytes);
+        Ok((Self::new(&secret, scopes)?, secret))
+    }
+}
+
+/// `SECRET scope[,scope]`, as a line of a file.
+impl FromStr for Token {
+    type Err = TokenError;
+
+    fn from_str(line: &str) -> Result<Self, TokenError> {
+        let mut parts = line.split_ascii_whitespace();
+        let (Some(secret), Some(scopes), None) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(TokenError::Line);
+        };
+        let scope = |name: &str| Scope::ALL.into_iter().find(|scope| scope.name() == name);
+        let scopes: Option<Vec<_>> = scopes.split(',').map(scope).collect();
+        Self::new(secret, &scopes.ok_or(TokenError::Scope)?)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(secret)")
+    }
+}
+
+/// Why a token is none. What was given is never repeated: it may be a secret.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// Not two words.
+    #[error("a token is a secret and its scopes, with a space between: SECRET read,write,peers")]
+    Line,
+    /// A secret that is too short, or cannot stand in a header.
+    #[error("a token's secret takes {} or more visible ASCII characters", Token::SHORTEST)]
+    Secret,
+    /// A word that is no scope.
+    #[error("a token's scopes are read, write and peers, with commas between")]
+    Scope,
+    /// A token that may do nothing.
+    #[error("a token takes at least one scope of read, write and peers")]
+    NoScope,
+    /// The operating system gave no randomness for the key.
+    #[error("no randomness from the operating system, which the hash of tokens needs: {0}")]
+    NoEntropy(SysError),
+}
+
+/// What this process hashes tokens with, and knows its own cursors by.
+#[derive(Clone, Copy)]
+pub(super) struct Key([u8; 16]);
+
+impl Key {
+    /// The one of this process.
+    pub(super) fn drawn() -> Result<Self, SysError> {
+        static KEY: OnceLock<Key> = OnceLock::new();
+        if let Some(key) = KEY.get() {
+            return Ok(*key);
+        }
+        let mut bytes = [0; 16];
+        SysRng.try_fill_bytes(&mut bytes)?;
+        Ok(*KEY.get_or_init(|| Self(bytes)))
+    }
+
+    /// A SipHash-2-4 of 128 bits that nobody else can make. It is compared as it is: to learn from how long that takes, one would have
+    /// to know what one's own guess hashes to.
+    pub(super) fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> u128 {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        for part in [purpose].iter().chain(parts) {
+            hasher.write_usize(part.len());
+            hasher.write(part);
+        }
+        hasher.finish128().as_u128()
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(secret)")
+    }
+}
+
+/// Wrong tokens a second that are told so. Further ones are told to wait, right or wrong being all the same to who only guesses.
+const MOST_WRONG_A_SECOND: u32 = 10;
+
+/// The tokens of one tracker, and how many wrong ones it has seen.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    tokens: Vec<Token>,
+    wrong: AtomicU64,
+    /// When the current second began, and how many wrong ones it has seen.
+    second: Mutex<(Instant, u32)>,
+}
+
+/// Why no scopes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unknown {
+    None,
+    Wrong,
+    TooMany,
+}
+
+impl Tokens {
+    pub(super) fn new(tokens: Vec<Token>) -> Self {
+        Self { tokens, wrong: AtomicU64::new(0), second: Mutex::new((Instant::now(), 0)) }
+    }
+
+    /// How many wrong ones there were.
+    pub(super) fn wrong(&self) -> u64 {
+        self.wrong.load(Relaxed)
+    }
+
+    fn check(&self, key: &Key, headers: &HeaderMap, now: Instant) -> Result<Scopes, Unknown> {
+        let header = headers.get(AUTHORIZATION).ok_or(Unknown::None)?.as_bytes();
+        let secret = match header.split_at_checked(BEARER.len()) {
+            Some((scheme, secret)) if scheme.eq_ignore_ascii_case(BEARER) => secret.trim_ascii(),
+            _ => &[],
+        };
+        let digest = key.mac(b"token", &[secret]);
+        if let Some(token) = self.tokens.iter().find(|token| token.digest == digest) {
+            return Ok(token.scopes);
+        }
+        self.wrong.fetch_add(1, Relaxed);
+        let mut second = self.second.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_duration_since(second.0) >= Duration::from_secs(1) {
+            *second = (now, 0);
+        }
+        second.1 = second.1.saturating_add(1);
+        Err(if second.1 > MOST_WRONG_A_SECOND { Unknown::TooMany } else { Unknown::Wrong })
+    }
+}
+
+const BEARER: &[u8] = b"Bearer ";
+
+/// Lets a request through whose token has the scope that it takes.
+pub(super) async fn authorize(
+    State(shared): State<Arc<Shared>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let scope = Scope::of(request.method(), request.uri().path());
+    let problem = match shared.tokens.check(&shared.key, request.headers(), Instant::now()) {
+        Ok(scopes) if scopes.has(scope) => {
+            request.extensions_mut().insert(scopes);
+            let Some(visit) = request.extensions().get::<Arc<Visit>>() else {
+                return next.run(request).await;
+            };
+            let asked = Asked::new(visit);
+            return asked.until_sent(next.run(request).await);
+        }
+        Ok(_) => Problem::forbidden(scope),
+        Err(Unknown::None | Unknown::Wrong) => Problem::unauthorized(),
+        Err(Unknown::TooMany) => Problem::too_many_wrong_tokens(),
+    };
+    shared.pace.turn().await;
+    problem.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "sixteen-of-these";
+
+    fn bearing(secret: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, secret.parse().expect("a header"));
+        headers
+    }
+
+    #[test]
+    fn a_line_is_a_secret_and_its_scopes() {
+        for (line, scopes) in [
+            ("sixteen-of-these read", &[Scope::Read][..]),
+            (" sixteen-of-these\tpeers,write \n", &[Scope::Peers, Scope::Write]),
+        ] {
+            let token: Token = line.parse().expect("a token");
+            assert_eq!(token.scopes, Scopes::new(scopes), "{line}");
+            assert_eq!(format!("{token:?}"), "Token(secret)");
+        }
+        for line in [
+            "",
+            SECRET,
+            "sixteen-of-these read write",
+            "sixteen-of-these read,",
+            "sixteen-of-these Read",
+            "fifteen-of-them read",
+            "sechzehn-schöne-Zeichen read",
+            "sixteen-of-these all",
+        ] {
+            let error = line.parse::<Token>().expect_err(line);
+            for text in [error.to_string(), format!("{error:?}")] {
+                assert!(
+                    line.is_empty() || !line.split(' ').any(|word| word.len() > 9 && text.contains(word)),
+                    "{text}"
+                );
+            }
+        }
+        assert!(Token::new(SECRET, &[]).is_err());
+    }
+
+    #[test]
+    fn a_drawn_token_is_one_that_nobody_else_has() {
+        let [(first, secret), (second, _)] = [(); 2].map(|()| Token::draw(&[Scope::Read]).expect("entropy"));
+        assert_eq!((secret.len(), first.digest == second.digest), (32, false));
+        assert_eq!(Token::new(&secret, &[Scope::Write]).expect("long enough").digest, first.digest);
+    }
+
+    #[test]
+    fn only_a_bearer_of_a_known_secret_has_its_scopes() {
+        let key = Key::drawn().expect("entropy");
+        let tokens = Tokens::new(vec![Token::new(SECRET, &[Scope::Peers]).expect("a token")]);
+        let now = Instant::now();
+        for right in ["Bearer sixteen-of-these", "bearer  sixteen-of-these "] {
+            assert_eq!(tokens.check(&key, &bearing(right), now), Ok(Scopes::new(&[Scope::Peers])), "{right}");
+        }
+        assert_eq!(tokens.check(&key, &HeaderMap::new(), now), Err(Unknown::None));
+        for wrong in
+            ["Bearer sixteen-of-thesf", "Basic sixteen-of-these", "sixteen-of-these", "Bearer", "Bearer "]
+        {
+            assert_eq!(tokens.check(&key, &bearing(wrong), now), Err(Unknown::Wrong), "{wrong}");
+        }
+        assert_eq!(tokens.wrong(), 5);
+        let none = Tokens::new(Vec::new());
+        assert_eq!(none.check(&key, &bearing("Bearer sixteen-of-these"), now), Err(Unknown::Wrong));
+    }
+
+    #[test]
+    fn guessing_is_slow_and_does_not_keep_a_right_token_out() {
+        let key = Key::drawn().expect("entropy");
+        let tokens = Tokens::new(vec![Token::new(SECRET, &[Scope::Read]).expect("a token")]);
+        let now = Instant::now();
+        let guess = |at| tokens.check(&key, &bearing("Bearer another-secret-x"), at).expect_err("wrong");
+        let told = (0..30).filter(|_| guess(now) == Unknown::Wrong).count();
+        assert_eq!(told, MOST_WRONG_A_SECOND as usize);
+        assert!(tokens.check(&key, &bearing("Bearer sixteen-of-these"), now).is_ok());
+        assert_eq!(guess(now + Duration::from_secs(1)), Unknown::Wrong);
+    }
+
+    #[test]
+    fn what_changes_something_takes_write_and_addresses_take_peers() {
+        for (method, path, scope) in [
+            (Method::GET, "/stats", Scope::Read),
+            (Method::HEAD, "/torrents/x", Scope::Read),
+            (Method::GET, "/torrents/x/peers", Scope::Peers),
+            (Method::HEAD, "/torrents/x/peers", Scope::Peers),
+            (Method::DELETE, "/torrents/x", Scope::Write),
+            (Method::PUT, "/access/x/peers", Scope::Write),
+        ] {
+            assert_eq!(Scope::of(&method, path), scope, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Statistics as they come: server-sent events.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response, Sse, sse},
+};
+use futures_util::stream::unfold;
+
+use super::{
+    Shared,
+    api::{Problem, Problems},
+    stats::Stats,
+};
+
+/// How many may listen at a time.
+pub(super) const MOST_LISTENERS: usize = 16;
+
+/// How often something is sent when there is nothing to say, so that both sides see whether the other is there.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Statistics, once a second
+///
+/// Server-sent events, each with the data of `stats`. Ends when the tracker stops. 16 may listen at a time.
+#[utoipa::path(get, path = "/events", tag = "statistics", responses(
+    (status = 200, description = "One event a second.", body = Stats, content_type = "text/event-stream"),
+    Problems,
+    (status = 503, description = "There are 16 listeners already.", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn events(State(shared): State<Arc<Shared>>) -> Response {
+    let Ok(listener) = Arc::clone(&shared.listeners).try_acquire_owned() else {
+        return Problem::busy("there are 16 listeners already; close one").into_response();
+    };
+    let (mut samples, stopping) = (shared.latest.subscribe(), shared.stopping.subscribe());
+    samples.mark_changed();
+    let events = unfold((samples, stopping, listener), |(mut samples, mut stopping, listener)| async move {
+        let json = loop {
+            tokio::select! {
+                _ = stopping.wait_for(|&stopping| stopping) => return None,
+                changed = samples.changed() => changed.ok()?,
+            }
+            let json = samples.borrow_and_update().json.clone();
+            if !json.is_empty() {
+                break json;
+            }
+        };
+        let event = sse::Event::default().data(json);
+        Some((Ok::<_, Infallible>(event), (samples, stopping, listener)))
+    });
+    Sse::new(events).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT)).into_response()
+}

@@ -1,0 +1,221 @@
+//! Metrics in the formats of Prometheus: its text format, and OpenMetrics where a scraper asks for that.
+//!
+//! Labels have a handful of values each. What strangers choose (addresses, peer ids, info hashes, passkeys) is never one.
+
+use std::{
+    fmt::{Display, Write},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, header},
+    response::{IntoResponse, Response},
+};
+use swarmkeep::{Family, PeerCounts};
+
+use super::{Shared, stats::Sample};
+use crate::{Counts, Kind, ProtocolCounts, Reason, Times};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The upper bounds of histogram buckets are powers of two of a microsecond, from 16 µs to 16.8 s.
+const BOUNDS: std::ops::RangeInclusive<u32> = 4..=24;
+
+pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let open = accept.contains("application/openmetrics-text");
+    let text = exposition(&shared, &shared.latest(), open);
+    ([(header::CONTENT_TYPE, if open { OPEN_METRICS } else { TEXT })], text).into_response()
+}
+
+fn exposition(shared: &Shared, sample: &Sample, open: bool) -> String {
+    let counts = shared.control.metrics.counts();
+    let mut out = Exposition { text: String::with_capacity(32 * 1024), open };
+    of_protocols(&mut out, &counts);
+    of_store(&mut out, sample);
+    of_sweeps(&mut out, &counts);
+
+    out.counter(
+        "udp_socket_drops",
+        "Datagrams that the system has dropped because a socket's buffer was full.",
+    )
+    .sample(&[], sample.drops);
+    out.gauge(
+        "interval_stretch_ratio",
+        "By how much clients are told to wait longer than usual, 1 being not at all.",
+    )
+    .sample(&[], shared.control.rules.stretch());
+    out.counter("admin_wrong_tokens", "How often somebody has tried a token that is none.")
+        .sample(&[], shared.tokens.wrong());
+
+    out.gauge("process_resident_memory_bytes", "Memory that the process takes, the store's included.")
+        .sample(&[], sample.process.resident_bytes);
+    out.counter("process_cpu_seconds", "Time that the process has taken of all cores together.")
+        .sample(&[], sample.process.cpu.as_secs_f64());
+    out.gauge("process_open_fds", "Files and sockets that are open.").sample(&[], sample.process.open_files);
+    let started =
+        shared.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+    out.gauge("process_start_time_seconds", "When the tracker started, since the Unix epoch.")
+        .sample(&[], started);
+    let labels =
+        [("version", env!("CARGO_PKG_VERSION")), ("store", shared.store_name.as_deref().unwrap_or(""))];
+    out.gauge("build_info", "Which tracker this is; the value is always 1.").sample(&labels, 1);
+    out.finish()
+}
+
+fn of_protocols(out: &mut Exposition, counts: &Counts) {
+    let protocols = [("udp", &counts.udp), ("http", &counts.http)];
+    let mut family = out.counter("requests", "Requests received, answered or not.");
+    for (protocol, counts) in protocols {
+        for kind in Kind::ALL.into_iter().filter(|&kind| protocol == "udp" || kind != Kind::Connect) {
+            for (name, of) in [("ipv4", Family::V4), ("ipv6", Family::V6)] {
+                let labels = [("protocol", protocol), ("kind", kind.name()), ("family", name)];
+                family.sample(&labels, counts.requests(kind, of));
+            }
+        }
+    }
+    let mut family = out.counter("refused_requests", "Requests that were refused or ignored.");
+    for (protocol, counts) in protocols {
+        for reason in Reason::ALL {
+            family.sample(&[("protocol", protocol), ("reason", reason.name())], counts.refused(reason));
+        }
+    }
+    type Count = fn(&ProtocolCounts) -> u64;
+    let counters: [(&str, &str, Count); 5] = [
+        ("peers_joined", "Peers that were not in their swarm before.", |counts| counts.joined),
+        ("peers_left", "Peers that have said that they leave; not those that were forgotten.", |counts| {
+            counts.left
+        }),
+        ("downloads", "Downloads that were finished.", |counts| counts.completed),
+        ("received_bytes", "Bytes of requests; over HTTP those of path and query.", |counts| {
+            counts.received_bytes
+        }),
+        ("sent_bytes", "Bytes of answers; over HTTP those of bodies.", |counts| counts.sent_bytes),
+    ];
+    for (name, help, count) in counters {
+        let mut family = out.counter(name, help);
+        for (protocol, counts) in protocols {
+            family.sample(&[("protocol", protocol)], count(counts));
+        }
+    }
+    let mut family = out.histogram(
+        "answer_duration_seconds",
+        "Time from when a request was received to when its answer was sent.",
+    );
+    for (protocol, counts) in protocols {
+        family.times(&[("protocol", protocol)], &counts.times);
+    }
+}
+
+fn of_store(out: &mut Exposition, sample: &Sample) {
+    out.gauge("store_up", "Whether the store has answered; without it, there are no other metrics of it.")
+        .sample(&[], u8::from(sample.totals.is_some()));
+    if let Some(totals) = sample.totals {
+        out.gauge("torrents", "Torrents with peers, or kept for the number of their downloads.")
+            .sample(&[], totals.swarms);
+        let mut family = out.gauge("peers", "Peers in all swarms.");
+        for (name, PeerCounts { seeders, leechers }) in [("ipv4", totals.v4), ("ipv6", totals.v6)] {
+            family.sample(&[("family", name), ("role", "seeder")], seeders);
+            family.sample(&[("family", name), ("role", "leecher")], leechers);
+        }
+        out.counter("evicted_torrents", "Torrents that limits of the store have cost.")
+            .sample(&[], totals.evicted.swarms);
+        out.counter("evicted_peers", "Peers that limits of the store have cost.")
+            .sample(&[], totals.evicted.peers);
+    }
+    if let Some(memory) = sample.memory {
+        let counted = if memory.exact { "exact" } else { "estimated" };
+        out.gauge("store_bytes", "Memory of swarms and peers, counted from allocations or estimated.")
+            .sample(&[("counted", counted)], memory.bytes);
+    }
+}
+
+fn of_sweeps(out: &mut Exposition, counts: &Counts) {
+    let sweeps = &counts.sweeps;
+    out.counter("sweep_passes", "Passes through the whole store to forget.").sample(&[], sweeps.passes);
+    out.counter("expired_peers", "Peers that had not announced for longer than a lifetime.")
+        .sample(&[], sweeps.expired);
+    out.counter("emptied_torrents", "Torrents that sweeps have removed because no peer was left.")
+        .sample(&[], sweeps.swarms_removed);
+    out.histogram("sweep_step_duration_seconds", "Time that one step of a sweep took.")
+        .times(&[], &sweeps.steps);
+}
+
+/// The text so far.
+struct Exposition {
+    text: String,
+    open: bool,
+}
+
+/// The samples of one name.
+struct Samples<'a> {
+    text: &'a mut String,
+    /// Without what all names begin with.
+    name: &'static str,
+    suffix: &'static str,
+}
+
+impl Exposition {
+    fn counter(&mut self, name: &'static str, help: &str) -> Samples<'_> {
+        // Only OpenMetrics knows a counter by its name without this.
+        let named = if self.open { "" } else { "_total" };
+        self.head(name, named, "counter", help);
+        Samples { text: &mut self.text, name, suffix: "_total" }
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &str) -> Samples<'_> {
+        self.head(name, "", "gauge", help);
+        Samples { text: &mut self.text, name, suffix: "" }
+    }
+
+    fn histogram(&mut self, name: &'static str, help: &str) -> Samples<'_> {
+        self.head(name, "", "histogram", help);
+        Samples { text: &mut self.text, name, suffix: "" }
+    }
+
+    fn head(&mut self, name: &str, suffix: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.text, "# HELP swarmkeep_{name}{suffix} {help}");
+        let _ = writeln!(self.text, "# TYPE swarmkeep_{name}{suffix} {kind}");
+        let unit = ["seconds", "bytes", "ratio"].into_iter().find(|unit| name.ends_with(unit));
+        if let Some(unit) = unit.filter(|_| self.open) {
+            let _ = writeln!(self.text, "# UNIT swarmkeep_{name}{suffix} {unit}");
+        }
+    }
+
+    fn finish(mut self) -> String {
+        if self.open {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+}
+
+impl Samples<'_> {
+    fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.line(self.suffix, labels, None, value);
+    }
+
+    fn times(&mut self, labels: &[(&str, &str)], times: &Times) {
+        for log in BOUNDS {
+            let bound = Duration::from_micros(1 << log).as_secs_f64().to_string();
+            self.line("_bucket", labels, Some(&bound), times.below(log));
+        }
+        self.line("_bucket", labels, Some("+Inf"), times.count());
+        self.line("_sum", labels, None, times.total().as_secs_f64());
+        self.line("_count", labels, None, times.count());
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], bound: Option<&str>, value: impl Display) {
+        let _ = write!(self.text, "swarmkeep_{}{suffix}", self.name);
+        let labels = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
+        for (n, (label, value)) in labels.clone().enumerate() {
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.text, "{}{label}=\"{value}\"", if n == 0 { '{' } else { ',' });
+        }
+        let end = if labels.count() > 0 { "}" } else { "" };
+        let _ = writeln!(self.text, "{end} {value}");
+    }
+}

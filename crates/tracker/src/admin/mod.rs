@@ -1,0 +1,174 @@
+//! An address for those who run the tracker: metrics, health, an API and a dashboard. None of it is at a public address, and nothing
+//! that is asked here can hold up those who announce.
+//!
+//! Who has no token gets metrics, health and two static pages, at a bounded pace and from what the [`stats`] have gathered: a stranger
+//! never makes the store do anything.
+
+mod api;
+mod auth;
+mod census;
+mod dashboard;
+mod events;
+mod exposition;
+mod health;
+mod history;
+mod process;
+mod serve;
+mod stats;
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{HeaderValue, header},
+    middleware::{self, Next},
+    response::Response,
+    routing::get,
+};
+use tokio::sync::{Semaphore, watch};
+
+pub use self::auth::{Scope, Token, TokenError};
+use self::{
+    api::Problem,
+    auth::{Key, Tokens},
+    census::Census,
+    history::History,
+    serve::Pace,
+    stats::Sample,
+};
+use crate::{Config, Control, Error, http};
+
+/// The admin address, and what is behind it.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+impl Admin {
+    /// Opens the address that `config` names, if it does.
+    pub(crate) fn bind(config: &Config, control: &Control) -> Result<Option<Self>, Error> {
+        let Some(address) = config.admin else { return Ok(None) };
+        let listener =
+            http::listen(address).map_err(|source| Error::Bind { protocol: "admin", address, source })?;
+        let key = Key::drawn().map_err(Error::NoEntropy)?;
+        let shared = Shared {
+            tokens: Tokens::new(config.admin_tokens.clone()),
+            store_name: config.repository_name.clone(),
+            latest: watch::Sender::new(Arc::new(Sample::before_any(control))),
+            control: control.clone(),
+            key,
+            started: SystemTime::now(),
+            pace: Pace::new(),
+            history: History::default(),
+            census: Census::default(),
+            listeners: Arc::new(Semaphore::new(events::MOST_LISTENERS)),
+            scrapes: Arc::new(Semaphore::new(api::MOST_FULL_SCRAPES)),
+            threads: Arc::new(Semaphore::new(api::MOST_THREADS)),
+            stopping: watch::Sender::new(false),
+        };
+        Ok(Some(Self { listener, shared: Arc::new(shared) }))
+    }
+
+    /// Where it listens; a port that was given as 0 is the real one here.
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers until `stopped` changes or its sender is gone, and takes half a second at most to stop.
+    pub(crate) async fn run(self, mut stopped: watch::Receiver<()>) {
+        let Self { listener, shared } = self;
+        let background = async {
+            tokio::join!(stats::sample_for_ever(&shared), census::walk_for_ever(&shared));
+        };
+        let stop = async {
+            let _ = stopped.changed().await;
+            shared.stopping.send_replace(true);
+        };
+        tokio::select! {
+            () = serve::serve(listener, router(&shared), stop) => {}
+            () = background => unreachable!("both go on for ever"),
+        }
+    }
+}
+
+/// What all requests share.
+#[derive(Debug)]
+struct Shared {
+    control: Control,
+    store_name: Option<String>,
+    tokens: Tokens,
+    key: Key,
+    started: SystemTime,
+    pace: Pace,
+    latest: watch::Sender<Arc<Sample>>,
+    history: History,
+    census: Census,
+    /// One for each that may listen to events.
+    listeners: Arc<Semaphore>,
+    /// One for each full scrape that may be under way.
+    scrapes: Arc<Semaphore>,
+    /// One for each thread that may be at work in a store for the API.
+    threads: Arc<Semaphore>,
+    stopping: watch::Sender<bool>,
+}
+
+impl Shared {
+    fn latest(&self) -> Arc<Sample> {
+        Arc::clone(&self.latest.borrow())
+    }
+
+    fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+}
+
+fn router(shared: &Arc<Shared>) -> Router {
+    let (api, document) = api::router(shared);
+    let document: Arc<str> = document.into();
+    let public = Router::new()
+        .route("/", get(dashboard::page))
+        .route("/metrics", get(exposition::metrics))
+        .route("/health/live", get(health::live))
+        .route("/health/ready", get(health::ready))
+        .route(
+            api::DOCUMENT,
+            get(|| async move { ([(header::CONTENT_TYPE, "application/json")], document.to_string()) }),
+        )
+        .fallback(|| async { Problem::not_found("there is nothing at this path; see /api/v1/openapi.json") })
+        .route_layer(middleware::from_fn_with_state(Arc::clone(shared), paced));
+    public
+        .merge(api)
+        .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
+        .layer(middleware::map_response(guarded))
+        .with_state(Arc::clone(shared))
+}
+
+/// Lets those without a token have their turn.
+async fn paced(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    shared.pace.turn().await;
+    next.run(request).await
+}
+
+/// Adds what holds for every answer: nothing here is to be kept, framed, or taken for what it does not say it is.
+async fn guarded(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers
+        .entry(header::CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));
+    response
+}

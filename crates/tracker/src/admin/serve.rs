@@ -1,0 +1,400 @@
+//! Connections to the admin address: how many, for how long, and how fast those without a token are answered.
+
+use std::{
+    convert::Infallible,
+    io, net,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, HttpBody},
+};
+use hyper::{
+    Request, Response,
+    body::{Bytes, Frame, Incoming, SizeHint},
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpListener,
+    task::{JoinError, JoinSet},
+    time::{Instant, Sleep, sleep, sleep_until, timeout},
+};
+use tracing::{error, warn};
+
+use crate::{
+    clock::now,
+    http::connections::{Connections, Place},
+    seldom::{Seldom, log_stranger},
+};
+
+/// How many connections may be open: a handful of dashboards and scrapers. Whoever comes when all are takes the place of one that has
+/// waited long for a request. Each takes up to 100 KiB.
+const MOST_CONNECTIONS: usize = 64;
+
+/// How long a client may take from one answer to having sent all of its next request. Scrapers ask every 15 seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a client may leave an answer where it is before its connection is closed.
+const LONGEST_STALL: Duration = Duration::from_secs(30);
+
+/// The longest head of a request, and the most of an answer that is kept for a client that reads slowly.
+const LONGEST_HEAD: usize = 32 * 1024;
+
+/// How long stopping may take.
+const LONGEST_STOP: Duration = Duration::from_millis(400);
+
+/// How long to wait after the system has refused a connection.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
+
+/// Who has waited for a request for longer than this can be closed at once: one that was sent before would have been seen.
+const HEARD_OUT: Duration = Duration::from_millis(100);
+
+/// Answers the requests that come to `listener` until `stop` is ready, and then those that are being answered.
+pub(super) async fn serve(listener: net::TcpListener, app: Router, stop: impl Future<Output = ()>) {
+    let listener = TcpListener::from_std(listener).expect("`listen` makes sockets that tokio takes");
+    let connections = Arc::new(Connections::new(MOST_CONNECTIONS, MOST_CONNECTIONS));
+    // Not that of requests, or those who ask much would keep others from connecting.
+    let pace = Pace::new();
+    let mut tasks = JoinSet::new();
+    let mut stop = pin!(stop);
+    'serving: loop {
+        let mut admitted = pin!(admitted(&listener, &connections, &pace));
+        let (stream, place) = loop {
+            tokio::select! {
+                admitted = &mut admitted => break admitted,
+                Some(ended) = tasks.join_next() => note_panic(ended),
+                () = &mut stop => break 'serving,
+            }
+        };
+        tasks.spawn(connection(stream, app.clone(), place));
+    }
+    drop(listener);
+    connections.stop();
+    let ended = timeout(LONGEST_STOP, async {
+        while let Some(ended) = tasks.join_next().await {
+            note_panic(ended);
+        }
+    });
+    if ended.await.is_err() {
+        warn!("stopped with admin connections that had not ended");
+    }
+}
+
+/// The next connection, and its place.
+async fn admitted(
+    listener: &TcpListener,
+    connections: &Arc<Connections>,
+    pace: &Pace,
+) -> (impl AsyncRead + AsyncWrite + Unpin + Send + 'static, Place) {
+    loop {
+        // Connections are as dear as requests, and need no token either.
+        pace.turn().await;
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                static WARNED: Seldom = Seldom::new(1);
+                if error.kind() != io::ErrorKind::ConnectionAborted && WARNED.is_time(now()) {
+                    warn!(%error, "cannot accept");
+                }
+                sleep(PAUSE_AFTER_ERROR).await;
+                continue;
+            }
+        };
+        let _ = stream.set_nodelay(true);
+        if let Some(place) = connections.place(from.ip(), true).await {
+            return (stream, place);
+        }
+    }
+}
+
+/// A panic ends its connection, and no other.
+fn note_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        error!(%error, "an admin connection has failed");
+    }
+}
+
+/// Answers the requests on one connection, whatever carries it.
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, app: Router, place: Place) {
+    let visit = Arc::new(Visit { place, asked: AtomicBool::new(false), stalled: AtomicBool::new(false) });
+    let place = &visit.place;
+    let app = TowerToHyperService::new(app);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&visit));
+        let answer = app.call(request);
+        async {
+            let response = answer.await.unwrap_or_else(|never| match never {});
+            visit.note(&visit.asked, visit.asked.load(Relaxed));
+            Ok::<Response<Body>, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(LONGEST_HEAD)
+        .serve_connection(
+            TokioIo::new(Watched { stream, visit: Arc::clone(&visit), stalled: None }),
+            service,
+        );
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = place.told_to_close() => {
+            if !place.is_stopping() && place.waited().is_some_and(|waited| waited >= HEARD_OUT) {
+                return;
+            }
+            connection.as_mut().graceful_shutdown();
+            let longest = if place.is_stopping() { LONGEST_STOP } else { HEARD_OUT };
+            timeout(longest, connection).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        log_stranger!(%error, "an admin connection has ended early");
+    }
+}
+
+/// One connection's place, and whether it must make room when others come. It need not while somebody with a token reads an answer.
+pub(super) struct Visit {
+    place: Place,
+    asked: AtomicBool,
+    stalled: AtomicBool,
+}
+
+impl Visit {
+    fn note(&self, what: &AtomicBool, holds: bool) {
+        what.store(holds, Relaxed);
+        if self.asked.load(Relaxed) && !self.stalled.load(Relaxed) {
+            self.place.asked();
+        } else {
+            self.place.answered();
+        }
+    }
+}
+
+/// A request of somebody with a token, until the last of its answer is gone.
+pub(super) struct Asked(Arc<Visit>);
+
+impl Asked {
+    pub(super) fn new(visit: &Arc<Visit>) -> Self {
+        visit.note(&visit.asked, true);
+        Self(Arc::clone(visit))
+    }
+
+    /// Lasts for as long as the body of this response.
+    pub(super) fn until_sent(self, response: Response<Body>) -> Response<Body> {
+        response.map(|body| Body::new(Held { body, _asked: self }))
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.note(&self.0.asked, false);
+    }
+}
+
+/// An answer on its way.
+struct Held {
+    body: Body,
+    _asked: Asked,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream whose writing fails once it has made no progress for [`LONGEST_STALL`].
+struct Watched<S> {
+    stream: S,
+    visit: Arc<Visit>,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Watched<S> {
+    fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            if self.stalled.take().is_some() {
+                self.visit.note(&self.visit.stalled, false);
+            }
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| {
+            self.visit.note(&self.visit.stalled, true);
+            Box::pin(sleep(LONGEST_STALL))
+        });
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.watch(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.watch(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.watch(cx, shut)
+    }
+}
+
+/// Turns for those without a good token, so that however many ask, they take a few hundredths of a core: 200 a second, of which 100
+/// may come at once.
+#[derive(Debug)]
+pub(super) struct Pace {
+    next: Mutex<Instant>,
+}
+
+const BETWEEN_TURNS: Duration = Duration::from_millis(5);
+const SAVED_TURNS: u32 = 100;
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Self { next: Mutex::new(Instant::now()) }
+    }
+
+    /// Waits for the next one. Nobody waits for long: there are only so many connections.
+    pub(super) async fn turn(&self) {
+        let now = Instant::now();
+        let turn = {
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            let saved = now.checked_sub(BETWEEN_TURNS * SAVED_TURNS).unwrap_or(now);
+            let turn = (*next).max(saved);
+            *next = turn + BETWEEN_TURNS;
+            turn
+        };
+        if turn > now {
+            sleep_until(turn).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_come_at_a_pace_whoever_asks() {
+        let pace = Pace::new();
+        sleep(Duration::from_secs(10)).await;
+        let began = Instant::now();
+        for _ in 0..500 {
+            pace.turn().await;
+        }
+        assert_eq!(
+            began.elapsed().as_millis(),
+            1995,
+            "a hundred at once, and five milliseconds for each other"
+        );
+    }
+
+    async fn watched<S>(stream: S) -> Watched<S> {
+        let connections = Arc::new(Connections::new(1, 1));
+        let place = connections.place([127, 0, 0, 1].into(), true).await.expect("there is room");
+        let visit = Visit { place, asked: AtomicBool::new(false), stalled: AtomicBool::new(false) };
+        Watched { stream, visit: Arc::new(visit), stalled: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_answered_need_not_make_room_unless_nothing_is_read() {
+        let (stream, mut client) = tokio::io::duplex(1000);
+        let mut stream = watched(stream).await;
+        let visit = Arc::clone(&stream.visit);
+        let waits = || visit.place.waiting_since().is_some();
+        assert!(waits());
+        let asked = Asked::new(&visit);
+        assert!(!waits());
+        stream.write_all(&[0; 1000]).await.expect("there is room");
+        assert!(!waits());
+        assert!(timeout(Duration::from_secs(1), stream.write_all(&[0; 500])).await.is_err());
+        assert!(waits());
+        client.read_exact(&mut [0; 1000]).await.expect("written");
+        stream.write_all(&[0; 500]).await.expect("there is room");
+        assert!(!waits());
+        drop(asked);
+        assert!(waits());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_is_let_go() {
+        let (stream, _client) = tokio::io::duplex(1000);
+        let mut stream = watched(stream).await;
+        stream.write_all(&[0; 1000]).await.expect("there is room");
+        let began = Instant::now();
+        let error = stream.write_all(&[0]).await.expect_err("nobody reads");
+        assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, LONGEST_STALL));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_slowly_is_not() {
+        let (stream, mut client) = tokio::io::duplex(1000);
+        let mut stream = watched(stream).await;
+        let reader = async {
+            for _ in 0..100 {
+                sleep(LONGEST_STALL - Duration::from_secs(1)).await;
+                client.read_exact(&mut [0; 100]).await.expect("written");
+            }
+        };
+        let (written, ()) = tokio::join!(stream.write_all(&[0; 10_000]), reader);
+        written.expect("some was read every time");
+    }
+}

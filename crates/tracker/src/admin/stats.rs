@@ -1,0 +1,340 @@
+//! What the tracker is doing, gathered once a second: answers to those who ask are made from this, so that asking costs the store
+//! nothing.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use swarmkeep::{Family, MemoryUse, PeerCounts, catalog::Repository};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use utoipa::ToSchema;
+
+use super::{Shared, process::Process};
+use crate::{
+    Control, Counts, Kind, ProtocolCounts, Reason, Times,
+    clock::now,
+    store::{NoAnswer, answered},
+};
+
+/// How often.
+const STEP: Duration = Duration::from_secs(1);
+
+/// Over how many steps rates and latencies are taken.
+const WINDOW: usize = 5;
+
+/// How long the store may think before it counts as out of reach here; those who announce have more patience.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What was gathered at one time.
+#[derive(Debug)]
+pub(super) struct Sample {
+    pub(super) taken: Instant,
+    pub(super) stats: Stats,
+    /// `stats` in JSON, for all who listen.
+    pub(super) json: String,
+    pub(super) counts: Counts,
+    pub(super) process: Process,
+    pub(super) totals: Option<swarmkeep::Totals>,
+    pub(super) memory: Option<MemoryUse>,
+    pub(super) drops: u64,
+}
+
+impl Sample {
+    /// What there is before anything has been asked.
+    pub(super) fn before_any(control: &Control) -> Self {
+        Self {
+            taken: Instant::now(),
+            stats: Stats::default(),
+            json: String::new(),
+            counts: control.metrics.counts(),
+            process: Process::now(),
+            totals: None,
+            memory: None,
+            drops: 0,
+        }
+    }
+}
+
+/// Gathers for as long as the tracker runs.
+pub(super) async fn sample_for_ever(shared: &Shared) -> Infallible {
+    let mut steps = interval(STEP);
+    steps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut recent = VecDeque::from([shared.latest()]);
+    loop {
+        steps.tick().await;
+        let sample = Arc::new(sample(shared, &recent[0]).await);
+        shared.history.add(&sample);
+        shared.latest.send_replace(Arc::clone(&sample));
+        recent.push_back(sample);
+        if recent.len() > WINDOW {
+            recent.pop_front();
+        }
+    }
+}
+
+async fn sample(shared: &Shared, earlier: &Sample) -> Sample {
+    let Control { repository, metrics, rules, .. } = &shared.control;
+    let of_store = match repository {
+        Repository::Sync(store) => Ok((store.totals(), store.memory())),
+        Repository::Async(store) => {
+            let asked = async { Ok((answered(store.totals()).await?, answered(store.memory()).await?)) };
+            timeout(PATIENCE, asked).await.unwrap_or(Err(NoAnswer))
+        }
+    };
+    let (totals, memory) = of_store.ok().unzip();
+    let (counts, process, drops, taken) = (metrics.counts(), Process::now(), metrics.drops(), Instant::now());
+    let window = taken.duration_since(earlier.taken);
+    let stats = Stats {
+        time: now().as_secs(),
+        uptime_seconds: shared.started.elapsed().map_or(0, |uptime| uptime.as_secs()),
+        version: env!("CARGO_PKG_VERSION"),
+        window_seconds: window.as_secs_f64(),
+        store: Store {
+            name: shared.store_name.clone(),
+            reachable: totals.is_some(),
+            bytes: memory.map(|memory| memory.bytes),
+            bytes_are_exact: memory.map(|memory| memory.exact),
+        },
+        totals: totals.map(Into::into),
+        udp: Protocol::of(&counts.udp, &earlier.counts.udp, window),
+        http: Protocol::of(&counts.http, &earlier.counts.http, window),
+        udp_drops: drops,
+        sweeps: Sweeps {
+            passes: counts.sweeps.passes,
+            expired_peers: counts.sweeps.expired,
+            removed_torrents: counts.sweeps.swarms_removed,
+        },
+        process: Resources {
+            resident_bytes: process.resident_bytes,
+            cpu_seconds: process.cpu.as_secs_f64(),
+            cpu_share: rate(process.cpu.as_secs_f64() - earlier.process.cpu.as_secs_f64(), window),
+            open_files: process.open_files,
+        },
+        interval_stretch: rules.stretch(),
+        wrong_tokens: shared.tokens.wrong(),
+    };
+    let json = serde_json::to_string(&stats).expect("numbers and names");
+    Sample { taken, stats, json, counts, process, totals, memory, drops }
+}
+
+/// What the tracker is doing. Counters are since it started, rates and latencies over the last few seconds.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub(super) struct Stats {
+    /// When this was gathered, in seconds since the Unix epoch.
+    time: u64,
+    /// For how long the tracker has run.
+    uptime_seconds: u64,
+    /// The tracker's version.
+    version: &'static str,
+    /// Over how long rates and latencies are taken.
+    window_seconds: f64,
+    store: Store,
+    /// Absent while the store cannot be reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    totals: Option<Totals>,
+    pub(super) udp: Protocol,
+    pub(super) http: Protocol,
+    /// Datagrams that the system has dropped because sockets were full.
+    udp_drops: u64,
+    sweeps: Sweeps,
+    process: Resources,
+    /// By how much clients are told to wait longer than usual, 1 being not at all.
+    interval_stretch: f64,
+    /// How often somebody has tried a token here that is none.
+    wrong_tokens: u64,
+}
+
+/// What keeps the torrents.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+struct Store {
+    /// Its name in the catalog, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    name: Option<String>,
+    /// Whether it has answered.
+    reachable: bool,
+    /// What torrents and peers take; absent while it cannot be reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    bytes: Option<u64>,
+    /// Whether bytes are counted from allocations, or estimated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    bytes_are_exact: Option<bool>,
+}
+
+/// Counts over all torrents.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct Totals {
+    /// Torrents with peers, or kept for the number of their downloads.
+    torrents: u64,
+    ipv4: Peers,
+    ipv6: Peers,
+    /// Torrents that limits of the store have cost.
+    evicted_torrents: u64,
+    /// Peers that limits of the store have cost.
+    evicted_peers: u64,
+}
+
+/// Peers of one family.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+struct Peers {
+    /// Those that have everything.
+    seeders: u64,
+    /// Those that have not.
+    leechers: u64,
+}
+
+impl From<PeerCounts> for Peers {
+    fn from(PeerCounts { seeders, leechers }: PeerCounts) -> Self {
+        Self { seeders, leechers }
+    }
+}
+
+impl From<swarmkeep::Totals> for Totals {
+    fn from(totals: swarmkeep::Totals) -> Self {
+        Self {
+            torrents: totals.swarms,
+            ipv4: totals.v4.into(),
+            ipv6: totals.v6.into(),
+            evicted_torrents: totals.evicted.swarms,
+            evicted_peers: totals.evicted.peers,
+        }
+    }
+}
+
+/// What has come over one protocol.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub(super) struct Protocol {
+    requests: Requests,
+    /// Requests that were not answered as they wanted to be, by reason.
+    refused: BTreeMap<&'static str, u64>,
+    /// Peers that came to a torrent.
+    joined: u64,
+    /// Peers that left one.
+    left: u64,
+    /// Downloads that were finished.
+    completed: u64,
+    received_bytes: u64,
+    sent_bytes: u64,
+    pub(super) rates: Rates,
+    /// Absent if nothing was answered in the last few seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) latency: Option<Latency>,
+}
+
+/// Requests by kind.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+struct Requests {
+    connect: u64,
+    announce: u64,
+    scrape: u64,
+}
+
+/// What comes in a second.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub(super) struct Rates {
+    connect: f64,
+    announce: f64,
+    scrape: f64,
+    pub(super) refused: f64,
+    joined: f64,
+    left: f64,
+    completed: f64,
+    received_bytes: f64,
+    sent_bytes: f64,
+}
+
+impl Rates {
+    pub(super) const fn requests(&self) -> f64 {
+        self.connect + self.announce + self.scrape
+    }
+}
+
+/// How many seconds answers took from receiving to sending: this share of them took no longer.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct Latency {
+    p50: f64,
+    p90: f64,
+    pub(super) p99: f64,
+    p999: f64,
+}
+
+impl Latency {
+    pub(super) fn of(times: &Times) -> Option<Self> {
+        let at = |share| times.quantile(share).map(|time| time.as_secs_f64());
+        Some(Self { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)?, p999: at(0.999)? })
+    }
+}
+
+impl Protocol {
+    /// `earlier` is what had been counted at the beginning of the window.
+    pub(super) fn of(counts: &ProtocolCounts, earlier: &ProtocolCounts, window: Duration) -> Self {
+        let requests = |counts: &ProtocolCounts, kind| {
+            counts.requests(kind, Family::V4) + counts.requests(kind, Family::V6)
+        };
+        let refused = |counts: &ProtocolCounts| Reason::ALL.map(|reason| counts.refused(reason)).iter().sum();
+        let since = |count: &dyn Fn(&ProtocolCounts) -> u64| {
+            rate(count(counts).saturating_sub(count(earlier)) as f64, window)
+        };
+        Self {
+            requests: Requests {
+                connect: requests(counts, Kind::Connect),
+                announce: requests(counts, Kind::Announce),
+                scrape: requests(counts, Kind::Scrape),
+            },
+            refused: Reason::ALL.into_iter().map(|reason| (reason.name(), counts.refused(reason))).collect(),
+            joined: counts.joined,
+            left: counts.left,
+            completed: counts.completed,
+            received_bytes: counts.received_bytes,
+            sent_bytes: counts.sent_bytes,
+            rates: Rates {
+                connect: since(&|counts| requests(counts, Kind::Connect)),
+                announce: since(&|counts| requests(counts, Kind::Announce)),
+                scrape: since(&|counts| requests(counts, Kind::Scrape)),
+                refused: since(&refused),
+                joined: since(&|counts| counts.joined),
+                left: since(&|counts| counts.left),
+                completed: since(&|counts| counts.completed),
+                received_bytes: since(&|counts| counts.received_bytes),
+                sent_bytes: since(&|counts| counts.sent_bytes),
+            },
+            latency: Latency::of(&counts.times.since(&earlier.times)),
+        }
+    }
+}
+
+/// What forgetting has done.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+struct Sweeps {
+    /// Passes through the whole store.
+    passes: u64,
+    /// Peers that had not announced for too long.
+    expired_peers: u64,
+    /// Torrents that were left without peers.
+    removed_torrents: u64,
+}
+
+/// What the process takes.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+struct Resources {
+    /// Memory, the store's included.
+    resident_bytes: u64,
+    /// On all cores together, since the process began.
+    cpu_seconds: f64,
+    /// Of one core, over the last few seconds: 2 is two cores' whole time.
+    cpu_share: f64,
+    /// Sockets included.
+    open_files: u64,
+}
+
+fn rate(amount: f64, window: Duration) -> f64 {
+    if window.is_zero() { 0.0 } else { amount.max(0.0) / window.as_secs_f64() }
+}

@@ -1,0 +1,112 @@
+//! A client of the admin server: HTTP/1.1 as bytes, one connection a request.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then_some(value.trim())
+        })
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("text")
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// An open connection with a request on it.
+pub(crate) struct Asked(BufReader<TcpStream>);
+
+/// Sends a request with these header lines, each with its end.
+pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, lines: &str) -> Asked {
+    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}\r\n");
+    stream.write_all(request.as_bytes()).expect("connected");
+    Asked(BufReader::new(stream))
+}
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Asked {
+    /// Status and headers.
+    pub(crate) fn head(&mut self) -> (u16, String) {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert!(
+                self.0.read_line(&mut head).expect("an answer within a minute") > 0,
+                "no answer: {head:?}"
+            );
+        }
+        (head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status"), head)
+    }
+
+    /// The next part of an answer that is sent in parts; `None` at its end.
+    pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("a chunk within a minute");
+        let len = usize::from_str_radix(line.trim(), 16).ok()?;
+        let mut chunk = vec![0; len + 2];
+        self.0.read_exact(&mut chunk).expect("a chunk");
+        chunk.truncate(len);
+        (len > 0).then_some(chunk)
+    }
+
+    pub(crate) fn answer(mut self) -> Answer {
+        let (status, head) = self.head();
+        let mut body = Vec::new();
+        if head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+            while let Some(chunk) = self.chunk() {
+                body.extend_from_slice(&chunk);
+            }
+        } else {
+            self.0.read_to_end(&mut body).expect("the rest");
+        }
+        Answer { status, head, body }
+    }
+
+    /// The data of the next event.
+    pub(crate) fn event(&mut self) -> Option<String> {
+        let mut event = String::new();
+        loop {
+            event.push_str(&String::from_utf8(self.chunk()?).expect("text"));
+            if let Some(data) = event.strip_prefix("data: ").and_then(|event| event.strip_suffix("\n\n")) {
+                return Some(data.to_owned());
+            }
+            if event.starts_with(':') {
+                event.clear();
+            }
+        }
+    }
+}
+
+/// A header line with a token.
+pub(crate) fn bearing(secret: &str) -> String {
+    format!("Authorization: Bearer {secret}\r\n")
+}
+
+pub(crate) fn get(address: SocketAddr, path: &str) -> Answer {
+    ask(address, "GET", path, "").answer()
+}
+
+pub(crate) fn get_with(address: SocketAddr, path: &str, secret: &str) -> Answer {
+    ask(address, "GET", path, &bearing(secret)).answer()
+}
