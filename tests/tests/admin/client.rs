@@ -36,10 +36,15 @@ pub(crate) struct Asked(BufReader<TcpStream>);
 
 /// Sends a request with these header lines, each with its end.
 pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, lines: &str) -> Asked {
+    ask_with(address, method, path, lines, "")
+}
+
+/// Sends a request with a body.
+pub(crate) fn ask_with(address: SocketAddr, method: &str, path: &str, lines: &str, body: &str) -> Asked {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}\r\n");
-    stream.write_all(request.as_bytes()).expect("connected");
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}\r\n");
+    stream.write_all((head + body).as_bytes()).expect("connected");
     Asked(BufReader::new(stream))
 }
 
@@ -78,7 +83,14 @@ impl Asked {
                 body.extend_from_slice(&chunk);
             }
         } else {
-            self.0.read_to_end(&mut body).expect("the rest");
+            let whole = Answer { status, head: head.clone(), body: Vec::new() };
+            match whole.header("content-length").map(|len| len.parse().expect("a number")) {
+                Some(len) => {
+                    body.resize(len, 0);
+                    self.0.read_exact(&mut body).expect("the whole answer");
+                }
+                None => drop(self.0.read_to_end(&mut body).expect("the rest")),
+            }
         }
         Answer { status, head, body }
     }

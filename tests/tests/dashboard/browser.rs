@@ -13,7 +13,7 @@ use std::{
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 
-use crate::client::ask;
+use crate::client::ask_with;
 
 const MISSING: &str = "this test needs a browser and its driver: \
     install the packages `chromium` and `chromium-driver`, so that `chromium` and `chromedriver` are in the PATH";
@@ -75,8 +75,8 @@ impl Browser {
     }
 
     fn request(&self, method: &str, path: &str, body: &str) -> Value {
-        let lines = format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        let answer = ask(self.address, method, path, &lines).answer();
+        let lines = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+        let answer = ask_with(self.address, method, path, &lines, body).answer();
         assert_eq!(answer.status, 200, "{method} {path} {body}: {}", answer.text());
         answer.json()["value"].take()
     }

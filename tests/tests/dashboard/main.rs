@@ -23,6 +23,9 @@ const LEFT: &str = "\u{e012}";
 fn open(tracker: &Tracker, secret: &str) -> Browser {
     let browser = Browser::start();
     browser.prefer("light");
+    browser.go("about:blank");
+    // What its first page was.
+    drop(browser.requested());
     browser.go(&format!("http://{}/#token={secret}", tracker.admin));
     browser.wait("numbers", "return document.getElementById('state').innerText === 'Live'");
     browser
@@ -51,7 +54,7 @@ fn needs_chromium_to_see_the_numbers_move_in_either_theme_and_at_any_width() {
     assert_ne!(earlier, requests());
     browser.wait("busy torrents", "return document.querySelectorAll('#busiest tbody tr').length === 12");
     // Long enough for lines in charts.
-    thread::sleep(Duration::from_secs(if env::var_os("SWARMKEEP_SCREENSHOTS").is_some() { 150 } else { 5 }));
+    thread::sleep(Duration::from_secs(if env::var_os("SWARMKEEP_SCREENSHOTS").is_some() { 100 } else { 5 }));
 
     let background = || browser.run("return getComputedStyle(document.body).backgroundColor");
     for (width, height, name) in
@@ -177,9 +180,9 @@ fn needs_chromium_to_reach_everything_with_the_keyboard() {
     thread::sleep(Duration::from_secs(2));
     // Of a group of radio buttons, the one that is checked.
     let expected = browser.run(
-        "window.name = e => e.id || e.dataset.key || e.getAttribute('aria-label')?.split(',')[0] || e.innerText || e.type;
+        "window.named = e => e.id || e.dataset.key || e.getAttribute('aria-label')?.split(',')[0] || e.innerText || e.type;
          return [...document.querySelectorAll('a[href], button, input, summary, [tabindex=\"0\"]')]
-            .filter(e => e.checkVisibility() && (e.type !== 'radio' || e.checked)).map(e => window.name(e))",
+            .filter(e => e.checkVisibility() && (e.type !== 'radio' || e.checked)).map(e => window.named(e))",
     );
     let expected: BTreeSet<_> = expected.as_array().expect("names").iter().map(ToString::to_string).collect();
     assert!(expected.len() >= 18, "{expected:?}");
@@ -189,7 +192,7 @@ fn needs_chromium_to_reach_everything_with_the_keyboard() {
         browser.press(TAB);
         let at = browser.run(
             "const e = document.activeElement, style = getComputedStyle(e.type === 'radio' ? e.nextElementSibling : e);
-             return [window.name(e), e === document.body || style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2]",
+             return [window.named(e), e === document.body || style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2]",
         );
         assert_eq!(at[1], true, "{} shows that it has the focus", at[0]);
         reached.insert(at[0].to_string());
