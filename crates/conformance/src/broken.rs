@@ -244,6 +244,42 @@ faults! {
     evictions_not_told EvictionsNotTold => max_peers_per_swarm_is_kept_and_the_announcer_stays;
     /// Drops the freshest peers first.
     freshest_dropped_first DropsFreshest => the_stalest_peers_are_dropped_first;
+    /// Declares a limit on the endpoints of an address, and forgets it.
+    endpoints_not_limited EndpointsNotLimited => max_endpoints_an_address_is_kept_and_the_announcer_stays;
+    /// Counts the seeders of an address apart from its leechers.
+    endpoints_counted_by_role EndpointsByRole => max_endpoints_an_address_is_kept_and_the_announcer_stays;
+    /// Keeps a newcomer out whose address is at its limit, and says that it has joined.
+    endpoint_kept_out EndpointKeptOut => max_endpoints_an_address_is_kept_and_the_announcer_stays;
+    /// Does not count the endpoints that went for others of their address.
+    endpoint_evictions_not_counted EndpointEvictionsNotCounted => max_endpoints_an_address_is_kept_and_the_announcer_stays;
+    /// Drops the freshest endpoint of an address first.
+    freshest_endpoint_dropped FreshestEndpointDropped => an_address_displaces_its_own_endpoint_that_announced_least_recently;
+    /// Drops the stalest of all peers for a newcomer whose address is at its limit.
+    endpoint_displaces_others EndpointDisplacesOthers => an_address_displaces_its_own_endpoint_that_announced_least_recently;
+    /// Takes each announce of an address that is at its limit for one of a newcomer.
+    refresh_displaces_an_endpoint RefreshDisplaces => an_endpoint_that_is_there_displaces_nobody;
+    /// Counts the endpoints that have stopped.
+    stopped_endpoint_keeps_its_place StoppedKeepsPlace => an_endpoint_that_stopped_leaves_its_place;
+    /// Counts the endpoints that an address has in all swarms.
+    endpoints_counted_over_all_swarms EndpointsOverAllSwarms => an_address_has_its_endpoints_in_each_swarm;
+    /// Takes all 128 bits for an IPv6 address.
+    ipv6_limited_by_128_bits EndpointsBy128Bits => an_ipv6_address_is_its_upper_64_bits;
+    /// Takes the upper 56 bits for an IPv6 address, and the upper 24 for an IPv4 address.
+    addresses_limited_by_their_networks EndpointsByNetwork => an_ipv6_address_is_its_upper_64_bits;
+    /// Keeps an address to its limit at the first newcomer of a batch only.
+    batch_limits_addresses_once BatchLimitsAddressesOnce => endpoints_an_address_are_limited_in_batches_too;
+    /// Restores an address beyond its limit.
+    restore_ignores_the_endpoints_limit RestoreIgnoresEndpoints => endpoints_beyond_the_limit_are_refused_when_restored;
+    /// Drops endpoints of an address for those that are restored.
+    restore_displaces_endpoints RestoreDisplacesEndpoints => endpoints_beyond_the_limit_are_refused_when_restored;
+    /// Does not look through large swarms for the endpoints of an address.
+    endpoints_not_limited_in_large_swarms EndpointsInLargeSwarms => one_address_takes_no_more_than_its_endpoints_of_a_large_swarm;
+    /// Counts the endpoints of an address, lets go of the lock, and then lets one in.
+    endpoints_counted_in_two_steps EndpointsInTwoSteps => racing_endpoints_of_one_address_keep_to_its_limit;
+    /// Draws an address, and begins with its first endpoint.
+    selection_by_address SelectionByAddress => selection_is_fair_among_the_endpoints_of_limited_addresses;
+    /// Drops two endpoints of an IPv6 address for one that has just finished.
+    two_endpoints_for_one TwoEndpointsForOne => random_stories_of_limited_addresses_go_as_with_the_model;
     /// Keeps info hashes in lists by their first bytes.
     unkeyed_hash UnkeyedHash => info_hashes_with_equal_first_bytes_cost_no_more;
     /// Leaves the lock poisoned after a panic in the caller's randomness, and panics with it ever after.
@@ -299,6 +335,7 @@ impl Broken {
             Fault::ExpiresEarly => state.lifetime_secs -= 1,
             Fault::ExpiresLate => state.lifetime_secs += 10,
             Fault::LimitNotKept => state.limits.swarms = None,
+            Fault::EndpointsNotLimited => state.limits.endpoints_an_address = None,
             Fault::BytesExceeded => state.limits.bytes = state.limits.bytes.map(|most| most + 32),
             _ => {}
         }
@@ -366,6 +403,23 @@ impl Broken {
                     evicted.peers += state.change(torrent, drop);
                 }
             }
+            Fault::RefreshDisplaces | Fault::StoppedKeepsPlace | Fault::EndpointsByNetwork => {
+                evicted.peers += self.make_needless_place(told);
+            }
+            Fault::EndpointsOverAllSwarms => {
+                let mut state = self.state();
+                let most = state.limits.endpoints_an_address.unwrap_or(usize::MAX);
+                let of_address = |swarm: &Swarm| swarm.of_address(told.endpoint).count();
+                let first = state.swarms.iter().find(|(_, swarm)| of_address(swarm) > 0);
+                let (first, all) = (first.map(|(&first, _)| first), state.swarms.values().map(of_address));
+                if all.sum::<usize>() >= most
+                    && let Some(first) = first
+                {
+                    let left = Some(of_address(&state.swarms[&first]) - 1);
+                    let drop = |swarm: &mut Swarm| swarm.drop_stalest_of_address_but(told.endpoint, left);
+                    evicted.peers += state.change(first, drop);
+                }
+            }
             Fault::UnkeyedHash => {
                 let mut first = [0; 20];
                 first[..8].copy_from_slice(&torrent.as_bytes()[..8]);
@@ -377,12 +431,143 @@ impl Broken {
         evicted
     }
 
+    /// Drops an endpoint for an announce that needs no place, or none more; how many.
+    fn make_needless_place(&self, told: &Announce) -> u64 {
+        let mut state = self.state();
+        let Some(most) = state.limits.endpoints_an_address else { return 0 };
+        let Some(swarm) = state.swarms.get(&told.info_hash) else { return 0 };
+        let (held, known) =
+            (swarm.of_address(told.endpoint).count(), swarm.peers.contains_key(&told.endpoint));
+        let stopped = told.event == AnnounceEvent::Stopped;
+        match self.fault {
+            Fault::RefreshDisplaces if held >= most && known && !stopped => {
+                let drop =
+                    |swarm: &mut Swarm| swarm.drop_stalest_of_address_but(told.endpoint, Some(most - 1));
+                state.change(told.info_hash, drop)
+            }
+            Fault::StoppedKeepsPlace if stopped => {
+                *self.notes().entry(told.info_hash).or_default() += u32::from(known);
+                0
+            }
+            Fault::StoppedKeepsPlace if !known => {
+                let left = self
+                    .notes()
+                    .get(&told.info_hash)
+                    .map_or(most, |&gone| most.saturating_sub(gone as usize).max(1));
+                let drop =
+                    |swarm: &mut Swarm| swarm.drop_stalest_of_address_but(told.endpoint, Some(left - 1));
+                if held >= left { state.change(told.info_hash, drop) } else { 0 }
+            }
+            Fault::EndpointsByNetwork if !known && !stopped => {
+                let network = |endpoint: &Endpoint| match endpoint.family() {
+                    Family::V4 => endpoint.as_bytes()[..3].to_vec(),
+                    Family::V6 => endpoint.as_bytes()[..7].to_vec(),
+                };
+                let own = network(&told.endpoint);
+                let others: Vec<_> =
+                    swarm.peers.keys().filter(|other| network(other) == own).copied().collect();
+                if held < most && others.len() >= most {
+                    state.change(told.info_hash, |swarm| swarm.remove(&others[0]));
+                    return 1;
+                }
+                0
+            }
+            _ => 0,
+        }
+    }
+
+    /// An announce that counts the endpoints of its address under another hold of the lock than it joins under.
+    fn announce_beyond_the_endpoints(&self, told: &Announce, now: Timestamp) -> Announced {
+        let (limits, full) = {
+            let state = self.state();
+            let (most, swarm) = (state.limits.endpoints_an_address, state.swarms.get(&told.info_hash));
+            let held = swarm.map_or(0, |swarm| {
+                swarm.of_address(told.endpoint).filter(|(endpoint, _)| **endpoint != told.endpoint).count()
+            });
+            (state.limits, most.filter(|&most| held >= most))
+        };
+        let_others_in();
+        let mut state = self.state();
+        state.limits = Limits::default();
+        let mut announced = state.update(told, now);
+        state.limits = limits;
+        if full.is_some() && announced.changes.contains(Changes::JOINED) {
+            let held = state.swarms[&told.info_hash].of_address(told.endpoint).count();
+            let drop = |swarm: &mut Swarm| swarm.drop_stalest_of_address_but(told.endpoint, Some(held - 1));
+            let dropped = state.change(told.info_hash, drop);
+            state.totals.evicted.peers += dropped;
+            announced.evicted.peers += dropped;
+            announced.stats = state.swarms[&told.info_hash].stats();
+        }
+        announced
+    }
+
+    /// Which endpoint has gone for another of its address, and what a fault makes of it.
+    fn after_displacing(
+        &self,
+        state: &mut State,
+        told: &Announce,
+        stale: (Endpoint, Role, Timestamp),
+        announced: &mut Announced,
+    ) {
+        let (torrent, most) = (told.info_hash, state.limits.endpoints_an_address.unwrap_or(usize::MAX));
+        let swarm = &state.swarms[&torrent];
+        let others = || swarm.peers.iter().filter(|(endpoint, _)| **endpoint != told.endpoint);
+        let put_back = |swarm: &mut Swarm| swarm.put(stale.0, stale.1, stale.2, None);
+        let instead = match self.fault {
+            Fault::EndpointKeptOut => Some(told.endpoint),
+            Fault::FreshestEndpointDropped => {
+                let own = swarm.of_address(told.endpoint).filter(|(endpoint, _)| **endpoint != told.endpoint);
+                own.max_by_key(|(_, peer)| peer.last_announce).map(|(endpoint, _)| *endpoint)
+            }
+            Fault::EndpointDisplacesOthers => {
+                others().min_by_key(|(_, peer)| peer.last_announce).map(|(endpoint, _)| *endpoint)
+            }
+            _ => None,
+        };
+        let with_role = swarm.of_address(told.endpoint).filter(|(_, peer)| peer.role == told.role()).count();
+        let spared = match self.fault {
+            Fault::EndpointsByRole => with_role + usize::from(stale.1 == told.role()) <= most,
+            Fault::EndpointsBy128Bits => stale.0.ip() != told.endpoint.ip(),
+            Fault::EndpointsInLargeSwarms => swarm.peers.len() > 1000,
+            _ => false,
+        };
+        let second = swarm.of_address(told.endpoint).map(|(&endpoint, _)| endpoint);
+        let second = second.filter(|endpoint| *endpoint != told.endpoint).min();
+        if let Some(instead) = instead {
+            state.change(torrent, |swarm| {
+                swarm.remove(&instead);
+                put_back(swarm);
+            });
+        } else if spared {
+            state.change(torrent, put_back);
+            state.totals.evicted.peers -= 1;
+            announced.evicted.peers -= 1;
+        } else if self.is(Fault::EndpointEvictionsNotCounted) {
+            state.totals.evicted.peers -= announced.evicted.peers;
+        } else if self.is(Fault::TwoEndpointsForOne)
+            && told.endpoint.family() == Family::V6
+            && announced.changes.contains(Changes::COMPLETED)
+            && let Some(second) = second
+        {
+            state.change(torrent, |swarm| swarm.remove(&second));
+            state.totals.evicted.peers += 1;
+            announced.evicted.peers += 1;
+        }
+        announced.stats = state.swarms[&torrent].stats();
+    }
+
     /// What a fault makes of the update.
     fn after_update(&self, state: &mut State, told: &Announce, before: &Before, announced: &mut Announced) {
         let torrent = told.info_hash;
         let completed = told.event == AnnounceEvent::Completed;
         let counted = announced.changes.contains(Changes::COMPLETED);
         let mut downloads = announced.stats.downloaded;
+        if announced.evicted.peers > 0
+            && let Some(stale) = before.stalest_of_address
+        {
+            self.after_displacing(state, told, stale, announced);
+        }
         match self.fault {
             Fault::CountsBeforeUpdate => announced.stats = before.stats,
             Fault::LeecherLeftBehind if announced.changes.contains(Changes::PROMOTED) => {
@@ -549,6 +734,13 @@ impl Broken {
                 leechers.append(&mut seeders);
                 hand_out_window(&leechers, want, 0, peers);
             }
+            Fault::SelectionByAddress => {
+                own.sort_by_key(|endpoint| endpoint.ip());
+                let firsts: Vec<_> =
+                    (0..own.len()).filter(|&n| n == 0 || own[n].ip() != own[n - 1].ip()).collect();
+                let start = if own.len() > want { firsts[rng.below(firsts.len())] } else { 0 };
+                hand_out_window(&own, want, start, peers);
+            }
             Fault::FamiliesMixed => hand_out_window(&row(Families::all(), told.role()), want, 0, peers),
             Fault::LimitBeforeFilter => {
                 let mut all = row(Families::all(), told.role());
@@ -670,6 +862,8 @@ struct Before {
     last_announce: Option<Timestamp>,
     latest: Timestamp,
     stalest: Option<(Endpoint, Role, Timestamp)>,
+    /// Only where the number of its endpoints is limited.
+    stalest_of_address: Option<(Endpoint, Role, Timestamp)>,
 }
 
 impl Before {
@@ -679,7 +873,11 @@ impl Before {
         let stalest = swarm
             .filter(|_| needed)
             .and_then(|swarm| swarm.peers.iter().min_by_key(|(_, peer)| peer.last_announce));
+        let limited = swarm.filter(|_| state.limits.endpoints_an_address.is_some());
+        let own = limited.into_iter().flat_map(|swarm| swarm.of_address(told.endpoint));
+        let own = own.min_by_key(|(_, peer)| peer.last_announce);
         Self {
+            stalest_of_address: own.map(|(&endpoint, peer)| (endpoint, peer.role, peer.last_announce)),
             stats: swarm.map(Swarm::stats).unwrap_or_default(),
             last_announce: swarm
                 .and_then(|swarm| swarm.peers.get(&told.endpoint))
@@ -699,6 +897,11 @@ impl TorrentRepository for Broken {
         peers: &mut PeerBuffer<'_>,
     ) -> Announced {
         let mut told = *announce;
+        if self.is(Fault::EndpointsInTwoSteps) {
+            let announced = self.announce_beyond_the_endpoints(&told, now);
+            peers.clear();
+            return announced;
+        }
         let evicted = self.before(&mut told);
         let mut state = self.state();
         state.totals.evicted.swarms += evicted.swarms;
@@ -760,7 +963,7 @@ impl TorrentRepository for Broken {
                 }
                 return;
             }
-            Fault::BatchMakesRoomOnce => {
+            Fault::BatchMakesRoomOnce | Fault::BatchLimitsAddressesOnce => {
                 let limits = self.state().limits;
                 for request in all {
                     request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
@@ -997,6 +1200,16 @@ impl TorrentRepository for Broken {
                     state.remove(&victim);
                 }
             }
+            Fault::RestoreDisplacesEndpoints => {
+                let mut state = self.state();
+                let most = state.limits.endpoints_an_address;
+                state.change(swarm.info_hash, |swarm| {
+                    for record in &peers {
+                        let left = most.filter(|_| !swarm.peers.contains_key(&record.endpoint));
+                        swarm.drop_stalest_of_address_but(record.endpoint, left.map(|most| most - 1));
+                    }
+                });
+            }
             Fault::RestoreOverwrites => {
                 let mut state = self.state();
                 state.change(swarm.info_hash, |swarm| {
@@ -1016,12 +1229,14 @@ impl TorrentRepository for Broken {
             _ => {}
         }
         let before = self.scrape(&swarm.info_hash).downloaded;
-        let limit = self.state().limits.bytes;
-        if self.is(Fault::RestoreIgnoresBytes) {
-            self.state().limits.bytes = None;
+        let limits = self.state().limits;
+        match self.fault {
+            Fault::RestoreIgnoresBytes => self.state().limits.bytes = None,
+            Fault::RestoreIgnoresEndpoints => self.state().limits.endpoints_an_address = None,
+            _ => {}
         }
         let restored = self.model.restore(swarm, &peers, now);
-        self.state().limits.bytes = limit;
+        self.state().limits = limits;
         if self.is(Fault::RestoreAddsDownloads) {
             self.model.add_downloads(&swarm.info_hash, before);
         }

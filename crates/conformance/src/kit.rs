@@ -115,6 +115,46 @@ pub(crate) fn peer(family: Family, n: u32) -> Endpoint {
     }
 }
 
+/// Endpoint `n` of an address: over IPv4 a port of it, over IPv6 anywhere in its 64 lower bits. Neighbours differ in the last of
+/// the bits that count.
+pub(crate) fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
+    let (ip, port) = match family {
+        Family::V4 => (Ipv4Addr::from_bits(0xac10_0000 + address).into(), 1 + n % 65_535),
+        Family::V6 => {
+            let interface = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let bits = (0x2001_0db8_0001_u128 << 80) + (u128::from(address) << 64) + u128::from(interface);
+            (Ipv6Addr::from_bits(bits).into(), 1 + n % 7)
+        }
+    };
+    Endpoint::new(ip, port as u16).expect("the port is not 0")
+}
+
+/// How many of these endpoints are of an address, as [`of_address`] makes them.
+pub(crate) fn count_of_address<'a>(
+    endpoints: impl IntoIterator<Item = &'a Endpoint>,
+    family: Family,
+    address: u32,
+) -> usize {
+    let bytes = if family == Family::V4 { 4 } else { 8 };
+    let own = of_address(family, address, 0);
+    let is_own = |endpoint: &&Endpoint| endpoint.as_bytes()[..bytes] == own.as_bytes()[..bytes];
+    endpoints.into_iter().filter(|endpoint| endpoint.family() == family).filter(is_own).count()
+}
+
+/// A lifetime of so many units, each longer than the resolution of the store's clock: times that differ by one are told apart.
+/// And the unit, in seconds.
+pub(crate) fn config_with_units(subject: &dyn Subject, units: u64) -> (RepositoryConfig, u64) {
+    let mut unit = 1;
+    loop {
+        let config = config().lifetime(Duration::from_secs(units * unit));
+        let resolution = resolution(&build_with(subject, &config));
+        if resolution < unit {
+            return (config, unit);
+        }
+        unit = resolution + 1;
+    }
+}
+
 fn endpoint(ip: IpAddr) -> Endpoint {
     Endpoint::new(ip, 6881).expect("the port is not 0")
 }

@@ -99,6 +99,7 @@ list! {
         selection_for_a_seeder_is_fair [8 10]
         selection_is_fair_within_each_family [9 10]
         selection_stays_fair_when_a_swarm_has_shrunk [10]
+        selection_is_fair_among_the_endpoints_of_limited_addresses [10 21]
     }
     reading {
         scrape_of_an_unknown_info_hash_is_zeroes_and_stays_unknown [12]
@@ -155,6 +156,16 @@ list! {
         a_restore_displaces_nobody [21 24]
         max_peers_per_swarm_is_kept_and_the_announcer_stays [21]
         the_stalest_peers_are_dropped_first [21]
+        max_endpoints_an_address_is_kept_and_the_announcer_stays [21]
+        an_address_displaces_its_own_endpoint_that_announced_least_recently [21]
+        an_endpoint_that_is_there_displaces_nobody [21]
+        an_endpoint_that_stopped_leaves_its_place [21]
+        an_address_has_its_endpoints_in_each_swarm [21]
+        an_ipv6_address_is_its_upper_64_bits [21]
+        an_ipv4_mapped_address_has_no_more_endpoints_than_the_ipv4_one [2 21]
+        endpoints_an_address_are_limited_in_batches_too [21]
+        endpoints_beyond_the_limit_are_refused_when_restored [21 24]
+        one_address_takes_no_more_than_its_endpoints_of_a_large_swarm [21]
         max_bytes_is_kept_under_any_flood [21]
         a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest [21]
         max_bytes_is_kept_whatever_announces_change [21]
@@ -196,6 +207,7 @@ list! {
         announces_survive_removals [6 20]
         announces_survive_removals_of_other_swarms [6]
         announces_survive_evictions_of_others [6 21]
+        racing_endpoints_of_one_address_keep_to_its_limit [6 21]
         a_hot_swarm_keeps_every_peer [6]
         racing_batches_lose_nobody [6]
         totals_are_exact_after_concurrent_work [13]
@@ -204,6 +216,7 @@ list! {
     stories {
         random_stories_go_as_with_the_model [1 3 4 5 7 8 9 12 13 14 15 16 19 20]
         long_random_stories_go_as_with_the_model [1 3 4 5 7 8 9 12 13 14 15 16 19 20]
+        random_stories_of_limited_addresses_go_as_with_the_model [21 24]
     }
 }
 

@@ -3,7 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    ops::Bound::{Excluded, Unbounded},
+    net::{IpAddr, Ipv6Addr},
+    ops::{
+        Bound::{Excluded, Unbounded},
+        RangeInclusive,
+    },
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -48,8 +52,9 @@ impl Model {
     fn with_clock(config: &RepositoryConfig, clock: impl Fn(u64) -> Clock) -> Result<Self, ConfigError> {
         let limits = config.limits();
         let (swarms, peers) = (("swarms", limits.swarms, 1), ("peers a swarm", limits.peers_per_swarm, 1));
+        let endpoints = ("endpoints an address", limits.endpoints_an_address, 1);
         let bytes = ("bytes", limits.bytes, (State::SWARM_BYTES + State::PEER_BYTES) as usize);
-        for (what, limit, least) in [swarms, peers, bytes] {
+        for (what, limit, least) in [swarms, peers, endpoints, bytes] {
             if let Some(given) = limit.filter(|given| *given < least) {
                 return Err(ConfigError::Limit { what, given, least });
             }
@@ -274,7 +279,8 @@ impl State {
         }
         let (mut changes, dropped) = self.change(info_hash, |swarm| {
             let changes = swarm.announce(announce, seen);
-            (changes, swarm.drop_stalest_but(announce.endpoint, limits.peers_per_swarm))
+            let own = swarm.drop_stalest_of_address_but(announce.endpoint, limits.endpoints_an_address);
+            (changes, own + swarm.drop_stalest_but(announce.endpoint, limits.peers_per_swarm))
         });
         changes.set(Changes::CREATED, !known);
         evicted.peers += dropped;
@@ -365,13 +371,16 @@ impl State {
         }
         let (most, room) =
             (self.limits.peers_per_swarm.unwrap_or(usize::MAX), (left - needed) / Self::PEER_BYTES);
-        let clock = self.clock;
+        let (clock, most_an_address) = (self.clock, self.limits.endpoints_an_address.unwrap_or(usize::MAX));
         self.change(swarm.info_hash, |into| {
             into.downloaded = into.downloaded.max(swarm.stats.downloaded);
             for peer in alive {
                 if into.peers.contains_key(&peer.endpoint) {
                     restored.known += 1;
-                } else if into.peers.len() >= most || restored.added >= room {
+                } else if into.peers.len() >= most
+                    || restored.added >= room
+                    || into.of_address(peer.endpoint).count() >= most_an_address
+                {
                     restored.refused += 1;
                 } else {
                     restored.added += 1;
@@ -571,6 +580,23 @@ impl Swarm {
         dropped
     }
 
+    /// Drops the stalest endpoints of the announcer's address but itself until at most `most` are left; answers how many.
+    pub(crate) fn drop_stalest_of_address_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
+        let mut dropped = 0;
+        while most.is_some_and(|most| self.of_address(announcer).count() > most) {
+            let others = self.of_address(announcer).filter(|(endpoint, _)| **endpoint != announcer);
+            let Some((&stalest, _)) = others.min_by_key(|(_, peer)| peer.last_announce) else { break };
+            self.remove(&stalest);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// The peers of an address.
+    pub(crate) fn of_address(&self, endpoint: Endpoint) -> impl Iterator<Item = (&Endpoint, &Peer)> {
+        self.peers.range(endpoints_of_address(endpoint))
+    }
+
     pub(crate) fn count(&self, family: Family, role: Role) -> u64 {
         self.list(family, role).len() as u64
     }
@@ -675,6 +701,21 @@ pub(crate) fn hand_out(endpoint: Endpoint, peers: &mut PeerBuffer<'_>) {
         Endpoint::V4(compact) => peers.v4.push(compact.as_bytes()),
         Endpoint::V6(compact) => peers.v6.push(compact.as_bytes()),
     }
+}
+
+/// All that an address may hold: the ports of an IPv4 address, or those of the 2^64 addresses that share their upper half with
+/// an IPv6 address.
+fn endpoints_of_address(endpoint: Endpoint) -> RangeInclusive<Endpoint> {
+    let (first, last) = match endpoint.ip() {
+        IpAddr::V4(ip) => (IpAddr::V4(ip), IpAddr::V4(ip)),
+        IpAddr::V6(ip) => {
+            let lower_half = u128::from(u64::MAX);
+            let (first, last) = (ip.to_bits() & !lower_half, ip.to_bits() | lower_half);
+            (Ipv6Addr::from_bits(first).into(), Ipv6Addr::from_bits(last).into())
+        }
+    };
+    let at = |ip, port| Endpoint::new(ip, port).expect("the port is not 0");
+    at(first, 1)..=at(last, u16::MAX)
 }
 
 fn info_hash_of(cursor: Cursor) -> Option<InfoHash> {

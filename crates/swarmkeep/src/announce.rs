@@ -349,6 +349,12 @@ impl Transition {
     }
 }
 
+/// The part of a compact endpoint that one address's endpoints share where those are limited: an IPv4 address, or the upper 64
+/// bits of an IPv6 address.
+pub(crate) fn address<const N: usize>(endpoint: &[u8; N]) -> &[u8] {
+    &endpoint[..if N == CompactV4::LEN { 4 } else { 8 }]
+}
+
 /// How many peers of each family to select (rule 9): half of `want` each where both are asked for, and what one family
 /// leaves unused goes to the other. An odd one goes to IPv4.
 pub(crate) fn share(want: usize, v4_eligible: usize, v6_eligible: usize) -> (usize, usize) {

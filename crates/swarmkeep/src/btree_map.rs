@@ -23,7 +23,7 @@ impl<O: LockFamily> BTreeMapRepository<O> {
     /// An empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         build(Tree::empty(), config)
     }
@@ -33,7 +33,7 @@ impl<O: LockFamily, E: LockFamily> BTreeMapOfLocks<O, E> {
     /// An empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         build(Slots::new(Tree::empty()), config)
     }

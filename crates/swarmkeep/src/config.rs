@@ -2,6 +2,8 @@
 
 use std::{fmt, time::Duration};
 
+use crate::BoundedBy;
+
 /// What every implementation is built from. Start with [`new`](Self::new) and chain what should differ.
 ///
 /// ```
@@ -23,7 +25,7 @@ pub struct RepositoryConfig {
 impl RepositoryConfig {
     /// A lifetime of 45 minutes (peers announce every 30), no limits, the store's own choice of shards.
     pub const fn new(hash_key: HashKey) -> Self {
-        let limits = Limits { swarms: None, peers_per_swarm: None, bytes: None };
+        let limits = Limits { swarms: None, peers_per_swarm: None, endpoints_an_address: None, bytes: None };
         Self { hash_key, lifetime: Duration::from_secs(45 * 60), limits, shards: None }
     }
 
@@ -45,6 +47,17 @@ impl RepositoryConfig {
     #[must_use]
     pub const fn max_peers_per_swarm(mut self, peers: usize) -> Self {
         self.limits.peers_per_swarm = Some(peers);
+        self
+    }
+
+    /// The most endpoints that one address may hold in one swarm; at least one. Without it one address can fill a swarm from
+    /// its 65,535 ports.
+    ///
+    /// An address is an IPv4 address, or the upper 64 bits of an IPv6 address: whoever has one address there has the other 2^64
+    /// as well (RFC 4291, section 2.5.1). An IPv4-mapped address is the IPv4 address.
+    #[must_use]
+    pub const fn max_endpoints_an_address(mut self, endpoints: usize) -> Self {
+        self.limits.endpoints_an_address = Some(endpoints);
         self
     }
 
@@ -94,12 +107,29 @@ impl RepositoryConfig {
     /// # Errors
     /// [`ConfigError::UnsupportedLimit`] if a limit is set.
     pub const fn refuse_limits(&self) -> Result<(), ConfigError> {
-        match self.limits {
-            Limits { swarms: Some(_), .. } => Err(ConfigError::UnsupportedLimit("swarms")),
-            Limits { peers_per_swarm: Some(_), .. } => Err(ConfigError::UnsupportedLimit("peers a swarm")),
-            Limits { bytes: Some(_), .. } => Err(ConfigError::UnsupportedLimit("bytes")),
-            Limits { swarms: None, peers_per_swarm: None, bytes: None } => Ok(()),
+        self.refuse_limits_but(BoundedBy::empty())
+    }
+
+    /// Refuses every limit but those that a store keeps.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnsupportedLimit`] if another one is set.
+    pub const fn refuse_limits_but(&self, kept: BoundedBy) -> Result<(), ConfigError> {
+        let Limits { swarms, peers_per_swarm, endpoints_an_address, bytes } = self.limits;
+        let all = [
+            (BoundedBy::SWARMS, swarms, "swarms"),
+            (BoundedBy::PEERS_PER_SWARM, peers_per_swarm, "peers a swarm"),
+            (BoundedBy::ENDPOINTS_AN_ADDRESS, endpoints_an_address, Limits::ENDPOINTS_AN_ADDRESS),
+            (BoundedBy::BYTES, bytes, "bytes"),
+        ];
+        let mut asked = all.as_slice();
+        while let [(bound, limit, what), others @ ..] = asked {
+            if limit.is_some() && !kept.contains(*bound) {
+                return Err(ConfigError::UnsupportedLimit(what));
+            }
+            asked = others;
         }
+        Ok(())
     }
 }
 
@@ -110,8 +140,15 @@ pub struct Limits {
     pub swarms: Option<usize>,
     /// The most peers in one swarm, both families together.
     pub peers_per_swarm: Option<usize>,
+    /// The most endpoints of one address in one swarm; see
+    /// [`max_endpoints_an_address`](RepositoryConfig::max_endpoints_an_address).
+    pub endpoints_an_address: Option<usize>,
     /// The most bytes.
     pub bytes: Option<usize>,
+}
+
+impl Limits {
+    pub(crate) const ENDPOINTS_AN_ADDRESS: &'static str = "endpoints an address";
 }
 
 /// The secret under which a store hashes what strangers choose: info hashes and endpoints. Whoever knows it can make a

@@ -34,7 +34,7 @@ impl<E: LockFamily> DashMapRepository<E> {
     /// time and keeps its announces waiting meanwhile.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set, the lifetime is not whole seconds, or the shards are no power of two above 1.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, the lifetime is not whole seconds, or the shards are no power of two above 1.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let shards = config.shard_count().unwrap_or(DEFAULT_SHARDS);
         if !shards.is_power_of_two() || !(2..=MOST_SHARDS).contains(&shards) {

@@ -16,12 +16,12 @@ use std::{
 };
 
 use crate::{
-    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, ConfigError, Cursor, InfoHash,
-    MemoryUse, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request, Restored, Retention,
-    SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals, async_repository,
-    forward_repository,
+    Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
+    Evicted, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request,
+    Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    async_repository, forward_repository,
     lock::{Blocks, Lock, LockFamily},
-    swarm::RecordSwarm,
+    swarm::{RecordSwarm, Updated},
     sweep::{Next, Pass, VISITS_A_HOLD},
     time::LatestTime,
     totals::{AtomicTotals, Population},
@@ -106,18 +106,27 @@ impl<M> MapRepository<M> {
     /// its own place included and its peers not.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, which must be one at least, or the lifetime is
+    /// not whole seconds.
     pub fn over(
         map: M,
         config: &RepositoryConfig,
         capabilities: Capabilities,
         bytes_a_swarm: usize,
     ) -> Result<Self, ConfigError> {
-        config.refuse_limits()?;
-        let capabilities = capabilities.with_peer_details().with_clock(0, u64::MAX);
+        config.refuse_limits_but(BoundedBy::ENDPOINTS_AN_ADDRESS)?;
+        let most_an_address = config.limits().endpoints_an_address.unwrap_or(usize::MAX);
+        if most_an_address == 0 {
+            return Err(ConfigError::Limit { what: Limits::ENDPOINTS_AN_ADDRESS, given: 0, least: 1 });
+        }
+        let capabilities = capabilities
+            .with_peer_details()
+            .with_clock(0, u64::MAX)
+            .with_bounds(BoundedBy::ENDPOINTS_AN_ADDRESS);
         Ok(Self(Calls {
             map,
             lifetime_secs: config.lifetime_secs(capabilities.longest_lifetime_secs)?,
+            most_an_address,
             capabilities,
             bytes_a_swarm: bytes_a_swarm as u64,
             totals: AtomicTotals::default(),
@@ -162,6 +171,8 @@ async_repository! { [M: SwarmMap] Awaited<MapRepository<M>>, awaited }
 struct Calls<M> {
     map: M,
     lifetime_secs: u64,
+    /// Endpoints of one address in one swarm.
+    most_an_address: usize,
     capabilities: Capabilities,
     bytes_a_swarm: u64,
     totals: AtomicTotals,
@@ -191,8 +202,13 @@ impl<M: SwarmMap> Calls<M> {
         let now = self.latest.advance(now);
         peers.clear();
         let mut section = |swarm: &mut RecordSwarm, created| {
-            let (transition, place) = swarm.update(announce, now);
-            self.totals.turn(announce.endpoint.family(), transition.before, transition.after);
+            let Updated { transition, place, evicted } = swarm.update(announce, now, self.most_an_address);
+            let family = announce.endpoint.family();
+            self.totals.turn(family, transition.before, transition.after);
+            let gone = evicted.map_or_else(Population::default, |role| Population::one(family, role));
+            let evicted = Evicted { swarms: 0, peers: gone.peers() };
+            self.totals.remove_peers(gone);
+            self.totals.evict(evicted);
             if created {
                 self.totals.add_swarm(u64::MAX);
             }
@@ -202,7 +218,7 @@ impl<M: SwarmMap> Calls<M> {
             if let Some(place) = place {
                 swarm.select(announce, place, rng, peers);
             }
-            Announced::new(swarm.stats(), changes)
+            Announced::new(swarm.stats(), changes).evicting(evicted)
         };
         if announce.event == AnnounceEvent::Stopped {
             let known = self.map.write(&announce.info_hash, |swarm| section(swarm, false)).await;
@@ -388,12 +404,11 @@ impl<M: SwarmMap> Calls<M> {
                 entered.restore_downloads(swarm.stats.downloaded);
                 for &peer in hold {
                     let peer = PeerRecord { last_announce: peer.last_announce.min(now), ..*peer };
-                    if entered.restore(&peer) {
+                    let result = entered.restore(&peer, self.most_an_address);
+                    if result.is_ok() {
                         self.totals.turn(peer.endpoint.family(), None, Some(peer.role));
-                        restored.added += 1;
-                    } else {
-                        restored.known += 1;
                     }
+                    restored.count(result);
                 }
             };
             self.map.enter(&swarm.info_hash, section).await;

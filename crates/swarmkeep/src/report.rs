@@ -230,6 +230,8 @@ bitflags::bitflags! {
         const PEERS_PER_SWARM = 2;
         /// Bytes.
         const BYTES = 4;
+        /// The number of endpoints of one address in one swarm.
+        const ENDPOINTS_AN_ADDRESS = 8;
     }
 }
 
@@ -287,4 +289,24 @@ pub struct Restored {
     pub expired: u64,
     /// Peers that a limit kept out.
     pub refused: u64,
+}
+
+impl Restored {
+    /// Counts a living peer of a snapshot.
+    pub(crate) const fn count(&mut self, result: Result<(), NotRestored>) {
+        match result {
+            Ok(()) => self.added += 1,
+            Err(NotRestored::Known) => self.known += 1,
+            Err(NotRestored::Full) => self.refused += 1,
+        }
+    }
+}
+
+/// Why a living peer of a snapshot was not taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotRestored {
+    /// It is there already.
+    Known,
+    /// A limit keeps it out.
+    Full,
 }

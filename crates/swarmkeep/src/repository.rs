@@ -36,7 +36,13 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// **Concurrency.** Once it has returned, no call about *other* peers (announce, sweep, removal, eviction) can lose
     /// the announced one.
     ///
-    /// **Cost.** O(want + log n) for n swarms and peers; counts never come from walking a swarm.
+    /// **Limits.** At a limit the announcer is let in and what is worth least goes, which the answer tells ([`Announced::evicted`]). At
+    /// [that on the endpoints of an address](crate::RepositoryConfig::max_endpoints_an_address) an announce from a new endpoint takes
+    /// the place of the endpoint of the same address in the same swarm that announced least recently, of equally old ones any: an
+    /// address displaces only itself. Who is there already displaces nobody; `stopped` leaves a place.
+    ///
+    /// **Cost.** O(want + log n) for n swarms and peers, and O(limit) more for a newcomer where the endpoints of an address are
+    /// limited; counts never come from walking a swarm.
     fn announce(
         &self,
         announce: &Announce,
@@ -111,7 +117,7 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     ///
     /// Peers older than the lifetime stay out; a peer that is there already stays as it announced itself. The download count
     /// becomes the larger of the two, so a swarm may be restored in several calls with some of its peers each. A swarm
-    /// without living peers and downloads is not created.
+    /// without living peers and downloads is not created. Peers beyond a limit are refused, and displace nobody.
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored;
 
     /// Adds downloads that were counted earlier, before this store began, to a swarm; `false` if there is no such swarm.

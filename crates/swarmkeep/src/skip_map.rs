@@ -25,7 +25,7 @@ where
     /// An empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let capabilities =
             Capabilities::new(LongestHold::Visits(VISITS_A_HOLD)).with_page_cost(PageCost::Ordered);

@@ -8,7 +8,8 @@ use std::{
 use crate::{
     Announce, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer, PeerCounts, PeerDetails,
     PeerId, PeerRecord, Random, Retention, Role, Section, SwarmStats, Timestamp,
-    announce::{Transition, share},
+    announce::{Transition, address, share},
+    report::NotRestored,
     sweep::Expired,
     totals::Population,
 };
@@ -22,19 +23,30 @@ pub struct RecordSwarm {
     downloaded: u32,
 }
 
+/// What an announce has changed in its swarm.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Updated {
+    pub(crate) transition: Transition,
+    /// Where its peer stands, unless that has left.
+    pub(crate) place: Option<usize>,
+    /// Who had to go: an endpoint of the same address.
+    pub(crate) evicted: Option<Role>,
+}
+
 impl RecordSwarm {
     /// What a peer takes, about: a record of 64 or 80 bytes, spare room for a third more, and in a swarm of more than a few
     /// its place in the index.
     pub(crate) const BYTES_A_PEER: [u64; 2] = [88, 120];
 
-    /// Applies an announce; where its peer stands afterwards, unless that has left.
-    pub(crate) fn update(&mut self, announce: &Announce, now: Timestamp) -> (Transition, Option<usize>) {
-        let (transition, place) = match announce.endpoint {
-            Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now),
-            Endpoint::V6(endpoint) => self.v6.update(endpoint, announce, now),
+    /// Applies an announce. A newcomer of an address that has `most_an_address` endpoints takes the place of the one of them that
+    /// has been silent longest.
+    pub(crate) fn update(&mut self, announce: &Announce, now: Timestamp, most_an_address: usize) -> Updated {
+        let updated = match announce.endpoint {
+            Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now, most_an_address),
+            Endpoint::V6(endpoint) => self.v6.update(endpoint, announce, now, most_an_address),
         };
-        self.downloaded = self.downloaded.saturating_add(transition.completed.into());
-        (transition, place)
+        self.downloaded = self.downloaded.saturating_add(updated.transition.completed.into());
+        updated
     }
 
     /// Hands out peers to one that stands at `place` after its announce.
@@ -110,11 +122,11 @@ impl RecordSwarm {
         }
     }
 
-    /// Takes in a peer as it was, unless it is there already; whether it did.
-    pub(crate) fn restore(&mut self, peer: &PeerRecord) -> bool {
+    /// Takes in a peer as it was, unless it is there already or its address has `most_an_address` endpoints.
+    pub(crate) fn restore(&mut self, peer: &PeerRecord, most_an_address: usize) -> Result<(), NotRestored> {
         match peer.endpoint {
-            Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer),
-            Endpoint::V6(endpoint) => self.v6.insert_new(endpoint, peer),
+            Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer, most_an_address),
+            Endpoint::V6(endpoint) => self.v6.insert_new(endpoint, peer, most_an_address),
         }
     }
 
@@ -168,10 +180,22 @@ impl Eligible {
 }
 
 /// An endpoint of one family.
-trait Compact: Copy + Ord + Into<Endpoint> {}
+trait Compact: Copy + Ord + Into<Endpoint> {
+    /// What the endpoints of one address share: their first bytes, so that they are one range of the index.
+    fn address(&self) -> &[u8];
+}
 
-impl Compact for CompactV4 {}
-impl Compact for CompactV6 {}
+impl Compact for CompactV4 {
+    fn address(&self) -> &[u8] {
+        address(self.as_bytes())
+    }
+}
+
+impl Compact for CompactV6 {
+    fn address(&self) -> &[u8] {
+        address(self.as_bytes())
+    }
+}
 
 impl<E> Default for Records<E> {
     fn default() -> Self {
@@ -183,8 +207,13 @@ impl<E: Compact> Records<E> {
     /// Up to so many peers are found by looking at each; a B-tree look-up costs as much.
     const FEW: usize = 16;
 
-    /// Applies an announce; where the peer stands afterwards.
-    fn update(&mut self, endpoint: E, announce: &Announce, now: Timestamp) -> (Transition, Option<usize>) {
+    fn update(
+        &mut self,
+        endpoint: E,
+        announce: &Announce,
+        now: Timestamp,
+        most_an_address: usize,
+    ) -> Updated {
         let place = self.find(&endpoint);
         let transition = Transition::new(announce, place.map(|place| self.role(place)));
         let details = PeerDetails {
@@ -194,9 +223,16 @@ impl<E: Compact> Records<E> {
             left: announce.left,
         };
         let record = Record { endpoint, last_announce: now, details, has_details: true };
+        let mut evicted = None;
         let place = match (place, transition.after) {
             (None, None) => None,
-            (None, Some(role)) => Some(self.insert(record, role)),
+            (None, Some(role)) => {
+                if let Some(rival) = self.rival(&endpoint, most_an_address) {
+                    evicted = Some(self.role(rival));
+                    self.remove(rival);
+                }
+                Some(self.insert(record, role))
+            }
             (Some(place), None) => {
                 self.remove(place);
                 None
@@ -206,18 +242,50 @@ impl<E: Compact> Records<E> {
                 Some(self.set_role(place, role))
             }
         };
-        (transition, place)
+        Updated { transition, place, evicted }
     }
 
-    fn insert_new(&mut self, endpoint: E, peer: &PeerRecord) -> bool {
-        let new = self.find(&endpoint).is_none();
-        if new {
-            let unknown = PeerDetails { peer_id: PeerId::default(), uploaded: 0, downloaded: 0, left: 0 };
-            let (details, has_details) = (peer.details.unwrap_or(unknown), peer.details.is_some());
-            let record = Record { endpoint, last_announce: peer.last_announce, details, has_details };
-            self.insert(record, peer.role);
+    fn insert_new(
+        &mut self,
+        endpoint: E,
+        peer: &PeerRecord,
+        most_an_address: usize,
+    ) -> Result<(), NotRestored> {
+        if self.find(&endpoint).is_some() {
+            return Err(NotRestored::Known);
         }
-        new
+        if self.rival(&endpoint, most_an_address).is_some() {
+            return Err(NotRestored::Full);
+        }
+        let unknown = PeerDetails { peer_id: PeerId::default(), uploaded: 0, downloaded: 0, left: 0 };
+        let (details, has_details) = (peer.details.unwrap_or(unknown), peer.details.is_some());
+        let record = Record { endpoint, last_announce: peer.last_announce, details, has_details };
+        self.insert(record, peer.role);
+        Ok(())
+    }
+
+    /// Where the peer stands that has been silent longest among those of a newcomer's address, if they are `most`. O(most) and a
+    /// look-up.
+    fn rival(&self, newcomer: &E, most: usize) -> Option<usize> {
+        // Where all are fewer, so are those of any address.
+        if self.records.len() < most {
+            return None;
+        }
+        let is_of_address = |endpoint: &E| endpoint.address() == newcomer.address();
+        let all = if self.index.is_empty() { &self.records[..] } else { &[] };
+        let few =
+            (0..).zip(all).filter(|(_, record)| is_of_address(&record.endpoint)).map(|(place, _)| place);
+        let before = self.index.range(..newcomer).rev().take_while(|(endpoint, _)| is_of_address(endpoint));
+        let behind = self.index.range(newcomer..).take_while(|(endpoint, _)| is_of_address(endpoint));
+        let (mut count, mut stalest) = (0, None);
+        for place in few.chain(before.chain(behind).map(|(_, &place)| place as usize)) {
+            count += 1;
+            let last_announce = self.records[place].last_announce;
+            if stalest.is_none_or(|(least, _)| last_announce < least) {
+                stalest = Some((last_announce, place));
+            }
+        }
+        stalest.filter(|_| count >= most).map(|(_, place)| place)
     }
 
     fn counts(&self) -> PeerCounts {

@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use swarmkeep::{Announce, Endpoint, Families, Family, InfoHash, Random, SplitMix64};
+use swarmkeep::{Announce, BoundedBy, Endpoint, Families, Family, InfoHash, Random, SplitMix64};
 
 use crate::{Subject, kit::*};
 
@@ -63,6 +63,29 @@ pub(crate) fn selection_stays_fair_when_a_swarm_has_shrunk(subject: &dyn Subject
     store.fill(0, (1..=40).map(|n| Announce::new(torrent, v4(n)).left(((n + 1) % 2).into())));
     let left = store.members(&torrent).len();
     assert_fair(&store, leecher(torrent, v4(1)).want(20), left - 1, 12_000);
+}
+
+/// However many of them an address has: some have all that they may, and some have one. A store may keep those of one address
+/// together to count them.
+pub(crate) fn selection_is_fair_among_the_endpoints_of_limited_addresses(subject: &dyn Subject) {
+    const TOGETHER: u32 = 8;
+    for (most, peers, want, announces) in [(8, 75, 10, 40_000), (8, 2000, 50, 10_000), (60, 2000, 50, 10_000)]
+    {
+        let config = config().max_endpoints_an_address(most);
+        let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_AN_ADDRESS, &config) else { return };
+        let torrent = hash(1);
+        // A third of all have neighbours.
+        let endpoint = |n: u32| match n.checked_sub(peers / 3) {
+            None => of_address(Family::V4, n / TOGETHER, n),
+            Some(n) => of_address(Family::V4, 10_000 + n, 1),
+        };
+        store.fill(0, (0..peers).map(|n| Announce::new(torrent, endpoint(n)).left((n / 2 % 2).into())));
+        assert_eq!(store.scrape(&torrent).peers(), peers.into());
+        let eligible = peers as usize - 1;
+        for announcer in [2, peers - 2] {
+            assert_fair(&store, leecher(torrent, endpoint(announcer)).want(want), eligible, announces);
+        }
+    }
 }
 
 fn half_seeders(subject: &dyn Subject, count: u32) -> (Store, InfoHash) {

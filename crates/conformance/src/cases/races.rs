@@ -3,9 +3,10 @@
 //! Loops are bounded by work and not by time, and threads meet again and again at the places that matter.
 
 use std::{
+    collections::BTreeMap,
     hint, panic,
     sync::{
-        Barrier,
+        Barrier, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
     thread,
@@ -13,8 +14,8 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, BoundedBy, Budget, Changes, Cursor, Endpoint, InfoHash, PeerBuffer, Random,
-    Request, Retention, SplitMix64, TorrentRepositoryExt,
+    Announce, AnnounceEvent, BoundedBy, Budget, Changes, Cursor, Endpoint, Family, InfoHash, PeerBuffer,
+    Random, Request, Retention, SplitMix64, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -261,6 +262,48 @@ pub(crate) fn announces_survive_evictions_of_others(subject: &dyn Subject) {
     assert!(store.totals().swarms <= 500, "{} swarms", store.totals().swarms);
     assert_eq!(there + told, joined, "{there} are there, {told} were told to be evicted");
     assert_eq!(store.totals().evicted.peers, told);
+    store.assert_consistent();
+}
+
+/// Threads announce endpoints of the same address to the same swarms, among peers with addresses of their own.
+pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Subject) {
+    const MOST: usize = 3;
+    const TORRENTS: u32 = 4;
+    let config = config().max_endpoints_an_address(MOST);
+    let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_AN_ADDRESS, &config) else { return };
+    let (joined, told) = (AtomicU64::new(0), AtomicU64::new(0));
+    let others = Mutex::new(Vec::new());
+    let join = |thread: u32, rounds: Rounds<'_>| {
+        for n in rounds.iter() {
+            let torrent = hash((n % TORRENTS).into());
+            let crowded = of_address(Family::V4, 7, thread << 14 | n % (1 << 14));
+            let other = v4(thread << 22 | n);
+            let both: &[_] = if n % 16 == 0 { &[crowded, other] } else { &[crowded] };
+            for &endpoint in both {
+                let answer = store.tell(leecher(torrent, endpoint).left((n / TORRENTS % 2).into()).want(1));
+                joined.fetch_add(answer.changes.contains(Changes::JOINED).into(), SeqCst);
+                told.fetch_add(answer.evicted.peers, SeqCst);
+            }
+            if n % 16 == 0 {
+                others.lock().expect("nobody panics with it").push((torrent, other));
+            }
+        }
+    };
+    against(3, 4000, join, |_| {
+        store.sweep(at(1), Retention::DropEmpty, Budget::peers(100));
+    });
+    let (there, joined, told) = (store.totals().peers(), joined.into_inner(), told.into_inner());
+    assert_eq!(there + told, joined, "{there} are there, {told} were told to be evicted");
+    assert_eq!(store.totals().evicted.peers, told);
+    for torrent in (0..TORRENTS).map(|n| hash(n.into())) {
+        let own = count_of_address(store.members(&torrent).keys(), Family::V4, 7);
+        assert_eq!(own, MOST, "endpoints of one address");
+    }
+    let members: BTreeMap<_, _> =
+        (0..TORRENTS).map(|n| (hash(n.into()), store.members(&hash(n.into())))).collect();
+    let others = others.into_inner().expect("nobody panics with it");
+    let lost = others.iter().filter(|(torrent, other)| !members[torrent].contains_key(other)).count();
+    assert_eq!(lost, 0, "had to go for another address");
     store.assert_consistent();
 }
 

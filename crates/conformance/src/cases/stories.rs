@@ -3,7 +3,10 @@
 //!
 //! The world is small, so that the same swarms and endpoints meet all the time. Seeds are fixed: a failure repeats.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use proptest::{
     collection::vec,
@@ -13,8 +16,8 @@ use proptest::{
 };
 use std::time::Duration;
 use swarmkeep::{
-    Announce, AnnounceEvent, Cursor, Endpoint, Families, Family, InfoHash, PeerBuffer, PeerRecord, Request,
-    Retention, Role, SplitMix64, SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
+    Announce, AnnounceEvent, BoundedBy, Cursor, Endpoint, Families, Family, InfoHash, PeerBuffer, PeerRecord,
+    Request, Retention, Role, SplitMix64, SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
 };
 
 use crate::{Model, Subject, kit::*};
@@ -30,6 +33,20 @@ pub(crate) fn random_stories_go_as_with_the_model(subject: &dyn Subject) {
 /// Fewer, but long enough for swarms to fill and run empty several times.
 pub(crate) fn long_random_stories_go_as_with_the_model(subject: &dyn Subject) {
     tell(subject, 12, 300..500);
+}
+
+/// Few endpoints of few addresses, alone and in swarms of many, so that in every other step one has to go for another.
+pub(crate) fn random_stories_of_limited_addresses_go_as_with_the_model(subject: &dyn Subject) {
+    if bounded(subject, BoundedBy::ENDPOINTS_AN_ADDRESS, &config().max_endpoints_an_address(1)).is_none() {
+        return;
+    }
+    for (most, bystanders, stories) in [(1, 0, 30), (3, 0, 60), (3, 100, 20), (40, 100, 4)] {
+        run(&vec(crowded_step(), 1..LIMITED_STEPS), stories, |steps| {
+            let mut world = World::limited(subject, most);
+            world.fill(bystanders);
+            world.tell(&apart_in_time(steps))
+        });
+    }
 }
 
 fn tell(subject: &dyn Subject, stories: u32, length: std::ops::Range<usize>) {
@@ -100,6 +117,52 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(torrent, downloaded, peers)| Step::Restore { torrent, downloaded, peers }),
         1 => (torrent(), download_count()).prop_map(|(torrent, earlier)| Step::AddDownloads(torrent, earlier)),
     ]
+}
+
+/// Of which there is one in each unit of time; what is restored takes up to three more. All of it fits a lifetime.
+const LIMITED_STEPS: usize = 24;
+const LIMITED_LIFETIME_UNITS: u64 = 100;
+
+/// Endpoints from this number on are of few addresses.
+const FIRST_CROWDED: u8 = 100;
+const CROWDED: u8 = 48;
+
+fn crowded_step() -> impl Strategy<Value = Step> {
+    let crowded = || FIRST_CROWDED..FIRST_CROWDED + CROWDED;
+    let told = move || (told(), crowded()).prop_map(|(told, endpoint)| Told { endpoint, ..told });
+    prop_oneof![
+        16 => told().prop_map(Step::Announce),
+        4 => vec(told(), 1..12).prop_map(Step::Batch),
+        1 => any::<bool>().prop_map(|keep_downloaded| Step::Sweep { keep_downloaded }),
+        1 => torrent().prop_map(Step::Remove),
+        2 => (torrent(), download_count(), vec((crowded(), any::<bool>(), Just(0)), 0..4))
+            .prop_map(|(torrent, downloaded, peers)| Step::Restore { torrent, downloaded, peers }),
+    ]
+}
+
+/// The same steps with no two endpoints of an address as old as each other: which of them has to go is then told by the contract.
+fn apart_in_time(steps: Vec<Step>) -> Vec<Step> {
+    let apart = |(nth, mut step)| {
+        match &mut step {
+            Step::Batch(all) => {
+                let mut seen = BTreeSet::new();
+                all.retain(|told| seen.insert((told.torrent, address_of_crowded(told.endpoint))));
+            }
+            // Before the story began, and each before all that were restored earlier.
+            Step::Restore { peers, .. } => {
+                let first = 4 * nth as u32 + 2;
+                peers.iter_mut().zip(first..).for_each(|((.., age), earlier)| *age = earlier);
+            }
+            _ => {}
+        }
+        [Step::Pass(1), step]
+    };
+    steps.into_iter().enumerate().flat_map(apart).collect()
+}
+
+/// Of four addresses, two of each family.
+const fn address_of_crowded(n: u8) -> u8 {
+    n % 4
 }
 
 fn told() -> impl Strategy<Value = Told> {
@@ -182,6 +245,10 @@ pub(crate) fn torrent_of(n: u8) -> InfoHash {
 
 /// Every third has IPv6.
 pub(crate) fn endpoint_of(n: u8) -> Endpoint {
+    if n >= FIRST_CROWDED {
+        let family = if address_of_crowded(n) < 2 { Family::V4 } else { Family::V6 };
+        return of_address(family, address_of_crowded(n).into(), n.into());
+    }
     peer(if n % 3 == 2 { Family::V6 } else { Family::V4 }, n.into())
 }
 
@@ -192,6 +259,7 @@ struct World {
     /// The unit of time: longer than the resolution of the store's clock, so that all ages are clearly on one side. The
     /// lifetime is [`LIFETIME_UNITS`] of it.
     unit: u64,
+    lifetime_units: u64,
     now: u64,
 }
 
@@ -203,9 +271,28 @@ impl World {
             let store = build_with(subject, &config);
             if resolution(&store) < unit {
                 let model = Model::new(&config).expect("a lifetime of whole seconds, and no limit");
-                return Self { store, model, unit, now: T0 };
+                return Self { store, model, unit, lifetime_units: LIFETIME_UNITS, now: T0 };
             }
             unit = resolution(&store) + 1;
+        }
+    }
+
+    /// One in which an address has at most so many endpoints in a swarm.
+    fn limited(subject: &dyn Subject, most: usize) -> Self {
+        let (config, unit) = config_with_units(subject, LIMITED_LIFETIME_UNITS);
+        let config = config.max_endpoints_an_address(most);
+        let store = build_with(subject, &config);
+        let model = Model::new(&config).expect("a lifetime of whole seconds, and a limit of one or more");
+        Self { store, model, unit, lifetime_units: LIMITED_LIFETIME_UNITS, now: T0 }
+    }
+
+    /// Fills the swarms with so many peers that have addresses of their own.
+    fn fill(&mut self, bystanders: u32) {
+        let endpoint = |n| of_address(if n % 3 == 0 { Family::V6 } else { Family::V4 }, 1000 + n, 1);
+        for (torrent, n) in (0..TORRENTS).flat_map(|torrent| (0..bystanders).map(move |n| (torrent, n))) {
+            let announce = leecher(torrent_of(torrent), endpoint(n)).want(0);
+            self.store.fill(0, [announce]);
+            self.model.state().update(&announce, at(0));
         }
     }
 
@@ -321,7 +408,7 @@ impl World {
                     (expected.endpoint, expected.role),
                     "a peer as listed"
                 );
-                let (latest, lifetime) = (self.model.state().latest, LIFETIME_UNITS * self.unit);
+                let (latest, lifetime) = (self.model.state().latest, self.lifetime_units * self.unit);
                 let (told, shown) = (expected.last_announce, listed.last_announce);
                 let close =
                     shown >= told && shown <= latest && shown.secs_since(told) <= resolution(&self.store);

@@ -92,6 +92,7 @@ impl Packed {
     /// [`ConfigError`] if the stripes (shards) are no power of two up to 65,536, the lifetime is not whole seconds, or a limit is
     /// below what the store can keep.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
+        config.refuse_limits_but(BOUNDED_BY)?;
         let limits = config.limits();
         let most = |limit: Option<usize>| limit.map_or(u64::MAX, |most| most as u64);
         let most = Most {
@@ -279,6 +280,8 @@ impl Packed {
     }
 }
 
+const BOUNDED_BY: BoundedBy = BoundedBy::SWARMS.union(BoundedBy::PEERS_PER_SWARM).union(BoundedBy::BYTES);
+
 /// Ticks are counted in 32 bits; half of them are room enough.
 const LONGEST_LIFETIME_SECS: u64 = u32::MAX as u64 / 2;
 
@@ -461,7 +464,7 @@ impl TorrentRepository for Packed {
     fn capabilities(&self) -> Capabilities {
         Capabilities::new(LongestHold::Visits(4 * VISITS_A_HOLD))
             .with_page_cost(PageCost::WholeStore)
-            .with_bounds(BoundedBy::all())
+            .with_bounds(BOUNDED_BY)
             .with_clock(self.shared.clock.resolution_secs(), LONGEST_LIFETIME_SECS)
     }
 
