@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{HashKey, InfoHash, Random, SplitMix64};
+use crate::{HashKey, InfoHash, Random, SplitMix64, announce::address};
 
 /// An info hash under the permutation: uniform, whatever strangers choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -61,9 +61,18 @@ impl Permutation {
 }
 
 /// A keyed order of endpoints that no stranger can predict.
+///
+/// Each endpoint has a place of its own in it; but where the endpoints of an address are limited, those of one address share a few,
+/// so that they are counted without a look at all others.
 pub(super) struct EndpointHash {
     keys: [u64; 4],
+    /// How many places an address has. 0: each of its endpoints has one of its own.
+    places: u64,
 }
+
+/// How many endpoints of an address are to share a place, and so a bucket, which on average has 44 of IPv4 or 24 of IPv6. If all
+/// addresses have as many, the fullest of a million buckets has some nine times the mean, so that a draw of one in ten finds a peer.
+const ENDPOINTS_A_PLACE: usize = 32;
 
 impl fmt::Debug for EndpointHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,13 +81,42 @@ impl fmt::Debug for EndpointHash {
 }
 
 impl EndpointHash {
-    pub(super) fn new(key: HashKey) -> Self {
-        Self { keys: subkeys(key, 2) }
+    pub(super) fn new(key: HashKey, most_an_address: Option<usize>) -> Self {
+        let places = most_an_address.map_or(0, |most| most.div_ceil(ENDPOINTS_A_PLACE));
+        Self { keys: subkeys(key, 2), places: places as u64 }
     }
 
+    /// The place of an endpoint.
+    #[inline]
     pub(super) fn order<const N: usize>(&self, endpoint: &[u8; N]) -> u64 {
+        match self.places {
+            0 => self.hash(endpoint),
+            1 => self.place_of_address(endpoint, 0),
+            places => {
+                let nth = (u128::from(self.hash(endpoint)) * u128::from(places)) >> 64;
+                self.place_of_address(endpoint, nth as u64)
+            }
+        }
+    }
+
+    /// The places that the endpoints of an address have, if they are limited.
+    pub(super) fn places_of_address<const N: usize>(&self, endpoint: &[u8; N]) -> impl Iterator<Item = u64> {
+        (0..self.places).map(|nth| self.place_of_address(endpoint, nth))
+    }
+
+    fn place_of_address<const N: usize>(&self, endpoint: &[u8; N], nth: u64) -> u64 {
         let [start, multiplier, last, finish] = self.keys;
-        let mixed = endpoint.chunks(8).fold(start, |state, chunk| {
+        let (address, mut word) = (address(endpoint), [0; 8]);
+        word[..address.len()].copy_from_slice(address);
+        let mixed = fold(start ^ u64::from_le_bytes(word), multiplier);
+        // Only now: no stranger can choose two addresses whose places are the same by turns.
+        fold((mixed ^ last).wrapping_add(nth), finish)
+    }
+
+    /// A word that is as good as random.
+    pub(super) fn hash<const N: usize>(&self, bytes: &[u8; N]) -> u64 {
+        let [start, multiplier, last, finish] = self.keys;
+        let mixed = bytes.chunks(8).fold(start, |state, chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             fold(state ^ u64::from_le_bytes(word), multiplier)
@@ -118,6 +156,8 @@ fn join(a: u64, b: u64, c: u32) -> [u8; 20] {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
 
     fn key() -> HashKey {
@@ -162,8 +202,38 @@ mod tests {
 
     #[test]
     fn another_key_is_another_order() {
-        let (a, b) = (EndpointHash::new(key()), EndpointHash::new(HashKey::from_bytes([3; 16])));
+        let (a, b) = (EndpointHash::new(key(), None), EndpointHash::new(HashKey::from_bytes([3; 16]), None));
         assert_ne!(a.order(&[1; 6]), b.order(&[1; 6]));
         assert_ne!(a.order(&[1; 18]), a.order(&[2; 18]));
+    }
+
+    #[test]
+    fn the_endpoints_of_an_address_share_as_many_places_as_their_limit_needs() {
+        for (most, places) in [(1, 1), (8, 1), (32, 1), (33, 2), (1000, 32)] {
+            let hash = EndpointHash::new(key(), Some(most));
+            let endpoint = |n: u16| [[192, 0, 2, 1].as_slice(), &n.to_be_bytes()].concat();
+            let endpoint = |n: u16| <[u8; 6]>::try_from(endpoint(n)).expect("six bytes");
+            let mut own = BTreeMap::<_, u32>::new();
+            (1..=u16::MAX).for_each(|n| *own.entry(hash.order(&endpoint(n))).or_default() += 1);
+            assert_eq!(
+                own.keys().copied().collect::<BTreeSet<_>>(),
+                hash.places_of_address(&endpoint(1)).collect()
+            );
+            assert_eq!(own.len(), places, "for {most}");
+            let (least, most) = (own.values().min().unwrap(), own.values().max().unwrap());
+            assert!(most - least < 65_535 / places as u32 / 4, "{least} to {most}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_address_has_the_places_of_its_upper_half() {
+        let hash = EndpointHash::new(key(), Some(8));
+        let endpoint = |upper: u8, lower: u8| {
+            let mut bytes = [lower; 18];
+            bytes[..8].fill(upper);
+            bytes
+        };
+        assert_eq!(hash.order(&endpoint(1, 1)), hash.order(&endpoint(1, 2)));
+        assert_ne!(hash.order(&endpoint(1, 1)), hash.order(&endpoint(2, 1)));
     }
 }

@@ -5,13 +5,14 @@ use std::iter;
 use super::{
     clock::{Clock, Tick},
     hash::EndpointHash,
-    room::NotRestored,
+    room::Most,
     table::{Place, Slots, Table},
 };
 use crate::{
     Announce, AnnounceEvent, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer,
     PeerCounts, PeerRecord, Random, Role, Section, SplitMix64,
     announce::{Transition, share},
+    report::NotRestored,
     sweep::{Expired, VISITS_A_HOLD},
     totals::Population,
 };
@@ -98,8 +99,8 @@ impl Large {
 
     // --- One peer at a time. ---
 
-    /// The first half of an announce: updates the announcer, and counts a download. A newcomer to a swarm of `most_peers` takes
-    /// the place of the peer that has been silent longest in a sample.
+    /// The first half of an announce: updates the announcer, and counts a download. A newcomer whose address has the most endpoints
+    /// takes the place of the one that has been silent longest; to a swarm that has the most peers, of the one in a sample.
     ///
     /// Looks where the announced role says first: peers rarely change it.
     pub(super) fn update(
@@ -108,14 +109,14 @@ impl Large {
         announce: &Announce,
         order: u64,
         now: Tick,
-        most_peers: u64,
+        most: Most,
     ) -> Updated {
         if announce.event != AnnounceEvent::Stopped {
             self.latest = self.latest.max(now);
         }
         let updated = match &announce.endpoint {
-            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), order, now, most_peers),
-            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), order, now, most_peers),
+            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), order, now, most),
+            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), order, now, most),
         };
         self.downloaded = self.downloaded.saturating_add(updated.transition.completed.into());
         updated
@@ -128,7 +129,7 @@ impl Large {
         endpoint: &[u8; N],
         order: u64,
         now: Tick,
-        most_peers: u64,
+        most: Most,
     ) -> Updated
     where
         Self: HasTables<N>,
@@ -139,7 +140,10 @@ impl Large {
         match (known, transition.after) {
             (None, None) => {}
             (None, Some(role)) => {
-                if self.population().peers() >= most_peers {
+                if let Some(rival) = self.rival(hash, endpoint, most.endpoints_an_address) {
+                    self.tables_mut().table_mut(rival.role).remove(rival.place);
+                    updated.evicted = Population::one(announce.endpoint.family(), rival.role);
+                } else if self.population().peers() >= most.peers_per_swarm {
                     updated.evicted = self.evict(order);
                 }
                 let place = self.tables_mut().table_mut(role).insert(order, endpoint, now, now, hash);
@@ -158,6 +162,40 @@ impl Large {
             }
         }
         updated
+    }
+
+    /// The endpoint of a newcomer's address that has been silent longest, if there are `most`. Looks into the buckets of the address.
+    fn rival<const N: usize>(&self, hash: &EndpointHash, endpoint: &[u8; N], most: u64) -> Option<Own>
+    where
+        Self: HasTables<N>,
+    {
+        // Where all are fewer, so are those of any address.
+        let tables = self.tables().filter(|tables| tables.len() as u64 >= most)?;
+        let is_full = tables.count_of_address(hash, endpoint) as u64 >= most;
+        if is_full { tables.stalest_of_address(hash, endpoint) } else { None }
+    }
+
+    /// Whether a newcomer takes the place of another endpoint of its address, and no table grows by more than a peer's bytes.
+    pub(super) fn replaces(&self, hash: &EndpointHash, announce: &Announce, most: u64) -> bool {
+        let role = announce.role();
+        match &announce.endpoint {
+            Endpoint::V4(v4) => self.replaces_one(hash, v4.as_bytes(), role, most),
+            Endpoint::V6(v6) => self.replaces_one(hash, v6.as_bytes(), role, most),
+        }
+    }
+
+    fn replaces_one<const N: usize>(
+        &self,
+        hash: &EndpointHash,
+        endpoint: &[u8; N],
+        role: Role,
+        most: u64,
+    ) -> bool
+    where
+        Self: HasTables<N>,
+    {
+        let splits = || self.tables().is_none_or(|tables| tables.table(role).is_about_to_split());
+        self.rival(hash, endpoint, most).is_some_and(|rival| rival.role == role || !splits())
     }
 
     /// The role that the announcer has, if it is in the swarm.
@@ -194,18 +232,18 @@ impl Large {
         self.tables_mut().table_mut(role).insert(hash.order(endpoint), endpoint, tick, now, hash);
     }
 
-    /// Takes in a peer as it was at `tick`, unless it is in the swarm already or that has `most_peers`.
+    /// Takes in a peer as it was at `tick`, unless it is in the swarm already, or that or its address has the most there may be.
     pub(super) fn restore(
         &mut self,
         hash: &EndpointHash,
         peer: &PeerRecord,
         tick: Tick,
         now: Tick,
-        most_peers: u64,
+        most: Most,
     ) -> Result<(), NotRestored> {
         match &peer.endpoint {
-            Endpoint::V4(v4) => self.restore_one(hash, v4.as_bytes(), peer.role, tick, now, most_peers),
-            Endpoint::V6(v6) => self.restore_one(hash, v6.as_bytes(), peer.role, tick, now, most_peers),
+            Endpoint::V4(v4) => self.restore_one(hash, v4.as_bytes(), peer.role, tick, now, most),
+            Endpoint::V6(v6) => self.restore_one(hash, v6.as_bytes(), peer.role, tick, now, most),
         }
     }
 
@@ -216,7 +254,7 @@ impl Large {
         role: Role,
         tick: Tick,
         now: Tick,
-        most_peers: u64,
+        most: Most,
     ) -> Result<(), NotRestored>
     where
         Self: HasTables<N>,
@@ -225,7 +263,9 @@ impl Large {
         if self.tables().is_some_and(|tables| tables.find(order, endpoint, role).is_some()) {
             return Err(NotRestored::Known);
         }
-        if self.population().peers() >= most_peers {
+        if self.population().peers() >= most.peers_per_swarm
+            || self.rival(hash, endpoint, most.endpoints_an_address).is_some()
+        {
             return Err(NotRestored::Full);
         }
         self.latest = self.latest.max(tick);
@@ -499,6 +539,24 @@ impl<const N: usize> Tables<N> {
             Some(Own { role, place })
         };
         within(first).or_else(|| within(second))
+    }
+
+    fn count_of_address(&self, hash: &EndpointHash, endpoint: &[u8; N]) -> usize {
+        let count = |order| {
+            [&self.seeders, &self.leechers].map(|table| table.count_of_address(order, endpoint, hash))
+        };
+        hash.places_of_address(endpoint).flat_map(count).sum()
+    }
+
+    fn stalest_of_address(&self, hash: &EndpointHash, endpoint: &[u8; N]) -> Option<Own> {
+        let stalest = |order| {
+            [Role::Seeder, Role::Leecher].map(|role| {
+                let (tick, place) = self.table(role).stalest_of_address(order, endpoint, hash)?;
+                Some((tick, Own { role, place }))
+            })
+        };
+        let all = hash.places_of_address(endpoint).flat_map(stalest).flatten();
+        all.min_by_key(|(tick, _)| *tick).map(|(_, own)| own)
     }
 
     fn stalest_near(&self, order: u64) -> Option<(Tick, Own)> {

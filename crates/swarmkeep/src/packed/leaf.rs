@@ -11,7 +11,9 @@ use super::{
     clock::{Base, Tick, aged},
     hash::Key,
 };
-use crate::{CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, totals::Population};
+use crate::{
+    CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, announce::address, totals::Population,
+};
 
 /// The leading bits that all keys of a leaf share. Whole bytes of them are not stored.
 #[derive(Debug, Clone, Copy, Default)]
@@ -629,12 +631,53 @@ impl Leaf {
 
     /// The peer that has been silent longest.
     pub(super) fn stalest(&self, slot: Slot) -> Option<Place> {
+        self.stalest_where(slot, |_| true)
+    }
+
+    fn stalest_where(&self, slot: Slot, is_meant: impl Fn(&[u8]) -> bool) -> Option<Place> {
         let mut before = [0; 4];
-        let placed = self.peers(slot).map(|(section, _, stamp)| {
+        let placed = self.peers(slot).map(|(section, endpoint, stamp)| {
             before[section.0] += 1;
-            (stamp, Place { section, index: before[section.0] - 1 })
+            (endpoint, stamp, Place { section, index: before[section.0] - 1 })
         });
-        placed.min_by_key(|&(stamp, _)| stamp).map(|(_, place)| place)
+        let meant = placed.filter(|(endpoint, ..)| is_meant(endpoint));
+        meant.min_by_key(|&(_, stamp, _)| stamp).map(|(.., place)| place)
+    }
+
+    /// The endpoint of a newcomer's address that has been silent longest, if there are `most`.
+    pub(super) fn rival(&self, slot: Slot, newcomer: &Endpoint, most: u64) -> Option<Place> {
+        let held = self.held(slot);
+        let peers = match held {
+            Held::Nobody(_) | Held::Large(_) => 0,
+            Held::One(_) => 1,
+            Held::Few(few) => few.peers() as u64,
+        };
+        // Where all are fewer, so are those of any address.
+        if peers < most {
+            return None;
+        }
+        match newcomer {
+            Endpoint::V4(v4) => self.rival_of(slot, held, v4.as_bytes(), most),
+            Endpoint::V6(v6) => self.rival_of(slot, held, v6.as_bytes(), most),
+        }
+    }
+
+    fn rival_of<const N: usize>(
+        &self,
+        slot: Slot,
+        held: Held,
+        newcomer: &[u8; N],
+        most: u64,
+    ) -> Option<Place> {
+        let is_own = |peer: &[u8; N]| address(peer) == address(newcomer);
+        if let Held::Few(few) = held {
+            let seeders = Section(if N == CompactV4::LEN { 0 } else { 2 });
+            let family = self.endpoints::<N>(slot, few, seeders);
+            if (family.iter().filter(|peer| is_own(peer)).count() as u64) < most {
+                return None;
+            }
+        }
+        self.stalest_where(slot, |peer| peer.try_into().is_ok_and(is_own))
     }
 
     pub(super) fn refresh(&mut self, slot: Slot, place: Place, stamp: u8) {

@@ -42,7 +42,7 @@ use self::{
     stripe::{At, Call, EVICTION_SAMPLE, Full, Position, Step, Stripe},
 };
 use crate::{
-    Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, InfoHash, LongestHold,
+    Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, InfoHash, Limits, LongestHold,
     MemoryUse, PageCost, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request, Restored,
     Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
     sweep::{Next, Pass, VISITS_A_HOLD},
@@ -92,12 +92,12 @@ impl Packed {
     /// [`ConfigError`] if the stripes (shards) are no power of two up to 65,536, the lifetime is not whole seconds, or a limit is
     /// below what the store can keep.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
-        config.refuse_limits_but(BOUNDED_BY)?;
         let limits = config.limits();
         let most = |limit: Option<usize>| limit.map_or(u64::MAX, |most| most as u64);
         let most = Most {
             swarms: most(limits.swarms),
             peers_per_swarm: most(limits.peers_per_swarm),
+            endpoints_an_address: most(limits.endpoints_an_address),
             bytes: most(limits.bytes),
         };
         let fitting = (most.swarms / SWARMS_A_LIMITED_STRIPE).min(most.bytes / BYTES_A_LIMITED_STRIPE);
@@ -111,6 +111,7 @@ impl Packed {
         for (what, limit, least) in [
             ("swarms", limits.swarms, 1),
             ("peers a swarm", limits.peers_per_swarm, 1),
+            (Limits::ENDPOINTS_AN_ADDRESS, limits.endpoints_an_address, 1),
             ("bytes", limits.bytes, least_bytes),
         ] {
             if let Some(given) = limit.filter(|&given| given < least) {
@@ -120,7 +121,7 @@ impl Packed {
         let lifetime_secs = config.lifetime_secs(LONGEST_LIFETIME_SECS)?;
         let shared = Shared {
             placement: Placement::new(config.hash_key(), stripes),
-            hash: EndpointHash::new(config.hash_key()),
+            hash: EndpointHash::new(config.hash_key(), limits.endpoints_an_address),
             clock: Clock::new(lifetime_secs),
             totals: AtomicTotals::default(),
             bytes: AtomicU64::new(fixed as u64),
@@ -279,8 +280,6 @@ impl Packed {
         cursor.info_hash().map(|info_hash| self.shared.placement.place(&info_hash))
     }
 }
-
-const BOUNDED_BY: BoundedBy = BoundedBy::SWARMS.union(BoundedBy::PEERS_PER_SWARM).union(BoundedBy::BYTES);
 
 /// Ticks are counted in 32 bits; half of them are room enough.
 const LONGEST_LIFETIME_SECS: u64 = u32::MAX as u64 / 2;
@@ -464,7 +463,7 @@ impl TorrentRepository for Packed {
     fn capabilities(&self) -> Capabilities {
         Capabilities::new(LongestHold::Visits(4 * VISITS_A_HOLD))
             .with_page_cost(PageCost::WholeStore)
-            .with_bounds(BOUNDED_BY)
+            .with_bounds(BoundedBy::all())
             .with_clock(self.shared.clock.resolution_secs(), LONGEST_LIFETIME_SECS)
     }
 

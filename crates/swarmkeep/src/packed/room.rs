@@ -36,16 +36,8 @@ impl Shared {
 pub(super) struct Most {
     pub(super) swarms: u64,
     pub(super) peers_per_swarm: u64,
+    pub(super) endpoints_an_address: u64,
     pub(super) bytes: u64,
-}
-
-/// Why a peer of a snapshot was not taken in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotRestored {
-    /// It is there already.
-    Known,
-    /// A limit keeps it out.
-    Full,
 }
 
 /// The room that one announce takes up, and what had to go for it.

@@ -9,12 +9,13 @@ use super::{
     leaf::{Few, Held, Leaf, Narrow, Nobody, Place, Prefix, Section, Slot, population_of},
     linear,
     prefetch::{prefetch, prefetch_lines},
-    room::{NotRestored, Room, Shared},
+    room::{Room, Shared},
     select::{Choice, select},
 };
 use crate::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Cursor, Endpoint, Family, PeerBuffer,
-    PeerRecord, Random, Restored, Retention, Role, SwarmStats, announce::Transition, totals::Population,
+    PeerRecord, Random, Restored, Retention, Role, SwarmStats, announce::Transition, report::NotRestored,
+    totals::Population,
 };
 
 /// The swarms behind one lock.
@@ -259,16 +260,19 @@ impl Stripe {
         announce: &Announce,
         room: &mut Room<'_>,
     ) -> Result<(Announced, Selection), Full> {
-        if call.shared.most.bytes != u64::MAX && !self.keeps_size(call, found, announce) {
-            self.make_room(call, room)?;
-            found = self.find(call);
+        if call.shared.most.bytes != u64::MAX {
+            let growth = self.growth(call, found, announce);
+            if growth == MOST_GROWTH || (growth > 0 && !room.reserve(growth)) {
+                self.make_room(call, room)?;
+                found = self.find(call);
+            }
         }
         let stopped = announce.event == AnnounceEvent::Stopped;
         let family = announce.endpoint.family();
         let Some(at) = found else {
             return match stopped {
                 true => Ok((Announced::default(), Selection::Nobody)),
-                false => self.join(call, announce, room),
+                false => self.join(call, None, announce, room),
             };
         };
         let held = self.held(at);
@@ -287,7 +291,11 @@ impl Stripe {
                 Ok(self.done(call, at, family, transition, false, place))
             }
             None if stopped => Ok((Announced::new(self.stats(at), Changes::empty()), Selection::Nobody)),
-            None => self.join(call, announce, room),
+            None => {
+                let most = call.shared.most.endpoints_an_address;
+                let rival = self.leaves[at.leaf].rival(at.slot, &announce.endpoint, most);
+                self.join(call, rival.map(|rival| (at, rival)), announce, room)
+            }
         }
     }
 
@@ -323,14 +331,23 @@ impl Stripe {
         })
     }
 
-    /// A peer that is not in the swarm announces, and there may be no swarm yet.
+    /// A peer that is not in the swarm announces, and there may be no swarm yet. In a swarm of few, an endpoint of its own address
+    /// may have to go for it.
     fn join(
         &mut self,
         call: &Call<'_>,
+        rival: Option<(At, Place)>,
         announce: &Announce,
         room: &mut Room<'_>,
     ) -> Result<(Announced, Selection), Full> {
         let (at, created) = loop {
+            // As many bytes come as go, so nothing is to be split.
+            if let Some((at, place)) = rival {
+                self.leaves[at.leaf].advance(call.now, at.slot);
+                self.changing(at.leaf, |leaf| leaf.take(at.slot, place));
+                room.evict_peer(Population::one(place.section.family(), place.section.role()));
+                break (at, false);
+            }
             match self.admit(call, room) {
                 Some(admitted) => break admitted,
                 None if self.evict_swarm(call, room, Some(Worth::NEWCOMER)) => {}
@@ -418,9 +435,8 @@ impl Stripe {
     ) -> (Announced, Selection) {
         let (hash, most) = (&call.shared.hash, call.shared.most);
         let order = large::order(hash, &announce.endpoint);
-        let updated = self.changing_large(number, |large| {
-            large.update(hash, announce, order, call.now, most.peers_per_swarm)
-        });
+        let updated =
+            self.changing_large(number, |large| large.update(hash, announce, order, call.now, most));
         let transition = updated.transition;
         call.shared.totals.turn(announce.endpoint.family(), transition.before, transition.after);
         if updated.evicted != Population::default() {
@@ -546,11 +562,8 @@ impl Stripe {
                 }
                 (None, None) => None,
             };
-            match result {
-                Some(Ok(())) => restored.added += 1,
-                Some(Err(NotRestored::Known)) => restored.known += 1,
-                Some(Err(NotRestored::Full)) => restored.refused += 1,
-                None => {}
+            if let Some(result) = result {
+                restored.count(result);
             }
             self.settle(room);
         }
@@ -560,7 +573,7 @@ impl Stripe {
         let (family, tick) = (peer.endpoint.family(), call.shared.clock.tick(peer.last_announce));
         let full = self.population(at).peers() >= call.shared.most.peers_per_swarm;
         if let Held::Large(number) = self.held(at) {
-            let most = call.shared.most.peers_per_swarm;
+            let most = call.shared.most;
             self.changing_large(number, |large| {
                 large.restore(&call.shared.hash, peer, tick, call.now, most)
             })?;
@@ -568,7 +581,8 @@ impl Stripe {
             if self.leaves[at.leaf].locate(at.slot, family, peer.endpoint.as_bytes()).is_some() {
                 return Err(NotRestored::Known);
             }
-            if full {
+            let most = call.shared.most.endpoints_an_address;
+            if full || self.leaves[at.leaf].rival(at.slot, &peer.endpoint, most).is_some() {
                 return Err(NotRestored::Full);
             }
             if self.add(call, at, peer.role, &peer.endpoint, tick).is_none() {
@@ -611,8 +625,8 @@ impl Stripe {
 
     // --- Making room. ---
 
-    /// Whether an announce takes no more bytes than the store has already: most only say that a peer is still there.
-    fn keeps_size(&self, call: &Call<'_>, found: Option<At>, announce: &Announce) -> bool {
+    /// How many more bytes an announce may take than the store has already: most only say that a peer is still there.
+    fn growth(&self, call: &Call<'_>, found: Option<At>, announce: &Announce) -> usize {
         let known = found.and_then(|at| match self.held(at) {
             Held::Large(number) => self.large(number).role_of(&call.shared.hash, announce),
             _ => {
@@ -622,7 +636,25 @@ impl Stripe {
             }
         });
         let changes = Transition::new(announce, known).changes();
-        changes == Changes::REFRESHED || changes.is_empty()
+        if changes == Changes::REFRESHED || changes.is_empty() {
+            return 0;
+        }
+        // An address at its limit displaces only itself.
+        let most = call.shared.most.endpoints_an_address;
+        match found.filter(|_| known.is_none()).map(|at| (at, self.held(at))) {
+            Some((_, Held::Large(number)))
+                if self.large(number).replaces(&call.shared.hash, announce, most) =>
+            {
+                MOST_REPLACED
+            }
+            Some((at, Held::One(_) | Held::Few(_)))
+                if changes == Changes::JOINED
+                    && self.leaves[at.leaf].rival(at.slot, &announce.endpoint, most).is_some() =>
+            {
+                0
+            }
+            _ => MOST_GROWTH,
+        }
     }
 
     /// Reserves what one announce may need. Swarms of this stripe that are worth less than the one that needs it go for that; one
@@ -737,7 +769,7 @@ impl Stripe {
             Held::Large(number) => {
                 // As good as random, and another one each time.
                 let evicted = call.shared.totals.load().evicted.peers;
-                let order = call.shared.hash.order(&evicted.to_le_bytes());
+                let order = call.shared.hash.hash(&evicted.to_le_bytes());
                 self.changing_large(number, |large| large.evict(order))
             }
             _ => {

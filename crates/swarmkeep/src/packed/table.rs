@@ -9,7 +9,7 @@ use super::{
     linear,
     prefetch::{prefetch, prefetch_lines},
 };
-use crate::CompactV4;
+use crate::{CompactV4, announce::address};
 
 /// Peers with endpoints of `N` bytes, in buckets: by the keyed order of their endpoints, so that a listing in that order is
 /// stable, and one at a time, so that no announce ever moves more than one bucket's peers.
@@ -257,6 +257,42 @@ impl<const N: usize> Table<N> {
         self.buckets.get(place.bucket()).is_some_and(|bucket| place.at() < bucket.len())
     }
 
+    /// How many endpoints of this one's address have this place in the order. Where they are limited, all of them are in those of
+    /// [`EndpointHash::places_of_address`].
+    pub(super) fn count_of_address(&self, order: u64, endpoint: &[u8; N], hash: &EndpointHash) -> usize {
+        self.of_address(order, endpoint, hash).count()
+    }
+
+    /// The one of them that has been silent longest.
+    pub(super) fn stalest_of_address(
+        &self,
+        order: u64,
+        endpoint: &[u8; N],
+        hash: &EndpointHash,
+    ) -> Option<(Tick, Place)> {
+        let bucket = self.bucket_of(order);
+        let stamped = |at: usize| (self.buckets[bucket].tick(at), Place::new(bucket, at));
+        self.of_address(order, endpoint, hash).map(stamped).min_by_key(|(tick, _)| *tick)
+    }
+
+    /// Where in the bucket of an order they are.
+    fn of_address<'a>(
+        &'a self,
+        order: u64,
+        endpoint: &'a [u8; N],
+        hash: &'a EndpointHash,
+    ) -> impl Iterator<Item = usize> {
+        let peers = self.buckets.get(self.bucket_of(order)).map_or(&[][..], Bucket::endpoints);
+        let own = peers.iter().enumerate().filter(|(_, peer)| address(peer) == address(endpoint));
+        // Two places of one address may be in the same bucket.
+        own.filter(move |(_, peer)| hash.order(peer) == order).map(|(at, _)| at)
+    }
+
+    /// Whether one peer more makes a bucket split.
+    pub(super) fn is_about_to_split(&self) -> bool {
+        self.len() >= Self::SPLIT_ABOVE * self.buckets.len()
+    }
+
     /// The peer that has been silent longest, of the first bucket from this order's on that has any.
     pub(super) fn stalest_near(&self, order: u64) -> Option<(Tick, Place)> {
         let buckets = self.buckets.len();
@@ -402,6 +438,10 @@ impl<const N: usize> Bucket<N> {
     fn stamp_mut(&mut self, at: usize) -> &mut u8 {
         let last = self.block.capacity() - 1;
         &mut self.block[last - at]
+    }
+
+    fn tick(&self, at: usize) -> Tick {
+        self.base.tick(self.block[self.block.capacity() - 1 - at])
     }
 
     fn iter(&self) -> impl Iterator<Item = (&[u8; N], Tick)> {
@@ -712,7 +752,7 @@ mod tests {
     }
 
     fn hash(seed: u8) -> EndpointHash {
-        EndpointHash::new(HashKey::from_bytes([seed; 16]))
+        EndpointHash::new(HashKey::from_bytes([seed; 16]), None)
     }
 
     fn endpoint<const N: usize>(n: u32) -> [u8; N] {
