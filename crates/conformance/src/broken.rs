@@ -256,6 +256,8 @@ faults! {
     freshest_endpoint_dropped FreshestEndpointDropped => an_address_displaces_its_own_endpoint_that_announced_least_recently;
     /// Drops the stalest of all peers for a newcomer whose address is at its limit.
     endpoint_displaces_others EndpointDisplacesOthers => an_address_displaces_its_own_endpoint_that_announced_least_recently;
+    /// In a full swarm, drops the stalest peer as well as one of the address.
+    endpoint_goes_for_each_limit EndpointForEachLimit => an_address_at_its_limit_displaces_only_itself_in_a_full_swarm;
     /// Takes each announce of an address that is at its limit for one of a newcomer.
     refresh_displaces_an_endpoint RefreshDisplaces => an_endpoint_that_is_there_displaces_nobody;
     /// Counts the endpoints that have stopped.
@@ -405,6 +407,17 @@ impl Broken {
             }
             Fault::RefreshDisplaces | Fault::StoppedKeepsPlace | Fault::EndpointsByNetwork => {
                 evicted.peers += self.make_needless_place(told);
+            }
+            Fault::EndpointForEachLimit => {
+                let mut state = self.state();
+                let most = state.limits.peers_per_swarm.unwrap_or(usize::MAX);
+                let full = state.swarms.get(&torrent).is_some_and(|swarm| {
+                    swarm.peers.len() >= most && !swarm.peers.contains_key(&told.endpoint)
+                });
+                if full {
+                    let drop = |swarm: &mut Swarm| swarm.drop_stalest_but(told.endpoint, Some(most - 1));
+                    evicted.peers += state.change(torrent, drop);
+                }
             }
             Fault::EndpointsOverAllSwarms => {
                 let mut state = self.state();

@@ -163,6 +163,7 @@ list! {
         an_address_has_its_endpoints_in_each_swarm [21]
         an_ipv6_address_is_its_upper_64_bits [21]
         an_ipv4_mapped_address_has_no_more_endpoints_than_the_ipv4_one [2 21]
+        an_address_at_its_limit_displaces_only_itself_in_a_full_swarm [21]
         endpoints_an_address_are_limited_in_batches_too [21]
         endpoints_beyond_the_limit_are_refused_when_restored [21 24]
         one_address_takes_no_more_than_its_endpoints_of_a_large_swarm [21]

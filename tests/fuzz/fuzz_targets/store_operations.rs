@@ -24,6 +24,7 @@ const TORRENTS: u8 = 8;
 /// What the store with limits holds at most.
 const MOST_SWARMS: usize = 5;
 const MOST_PEERS: usize = 100;
+const MOST_ENDPOINTS: usize = 2;
 
 #[derive(Debug, Arbitrary)]
 struct Told {
@@ -93,6 +94,7 @@ fuzz_target!(|steps: Vec<Step>| {
         world.limited.check();
     }
     world.compare();
+    world.limited.check_addresses();
 });
 
 struct World {
@@ -281,7 +283,11 @@ struct Limited {
 
 impl Limited {
     fn new(config: &RepositoryConfig) -> Self {
-        let config = config.clone().max_swarms(MOST_SWARMS).max_peers_per_swarm(MOST_PEERS);
+        let config = config
+            .clone()
+            .max_swarms(MOST_SWARMS)
+            .max_peers_per_swarm(MOST_PEERS)
+            .max_endpoints_an_address(MOST_ENDPOINTS);
         let (mut store, mut most_bytes) = (Packed::new(&config).unwrap(), u64::MAX);
         if store.capabilities().bounded.contains(BoundedBy::BYTES) {
             let Err(ConfigError::Limit { least, .. }) = Packed::new(&config.clone().max_bytes(1)) else {
@@ -310,6 +316,21 @@ impl Limited {
         assert_eq!((totals.peers(), totals.evicted), (self.peers, self.told));
         assert!(totals.swarms <= MOST_SWARMS as u64, "{} swarms", totals.swarms);
         assert!(bytes <= self.most_bytes, "{bytes} bytes of {}", self.most_bytes);
+    }
+
+    /// That no address has more endpoints in a swarm than it may.
+    fn check_addresses(&self) {
+        for SwarmSummary { info_hash, .. } in self.store.swarms() {
+            let mut held = BTreeMap::<_, usize>::new();
+            for PeerRecord { endpoint, .. } in self.store.all_peers(&info_hash) {
+                let address = match endpoint.ip() {
+                    IpAddr::V4(ip) => u64::from(ip.to_bits()),
+                    IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
+                };
+                *held.entry((endpoint.family(), address)).or_default() += 1;
+            }
+            assert!(held.values().all(|&held| held <= MOST_ENDPOINTS), "{held:?}");
+        }
     }
 }
 
@@ -342,12 +363,12 @@ fn info_hash(torrent: u8) -> InfoHash {
     InfoHash::new(bytes)
 }
 
-/// One of about 700 endpoints, a fifth of them IPv6, several at one address.
+/// One of about 700 endpoints, a fifth of them IPv6, several at one address or in one /64.
 fn endpoint(n: u16) -> Endpoint {
     let n = n % 700;
     let [high, low] = (n / 3).to_be_bytes();
     let ip = if n % 5 == 0 {
-        IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n / 3])
+        IpAddr::from([0x2001, 0xdb8, 0, n / 20, 0, 0, 0, n / 3])
     } else {
         IpAddr::from([10, 0, high, low])
     };

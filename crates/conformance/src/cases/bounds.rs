@@ -832,6 +832,36 @@ pub(crate) fn endpoints_an_address_are_limited_in_batches_too(subject: &dyn Subj
     store.assert_consistent();
 }
 
+/// One goes for one, however many limits are reached.
+pub(crate) fn an_address_at_its_limit_displaces_only_itself_in_a_full_swarm(subject: &dyn Subject) {
+    const MOST: u32 = 5;
+    for bystanders in [20, 500] {
+        let config = config()
+            .max_endpoints_an_address(MOST as usize)
+            .max_peers_per_swarm((bystanders + MOST) as usize);
+        let limits = BoundedBy::ENDPOINTS_AN_ADDRESS | BoundedBy::PEERS_PER_SWARM;
+        for family in FAMILIES {
+            let Some(store) = bounded(subject, limits, &config) else { return };
+            let torrent = hash(1);
+            fill_with_bystanders(&store, torrent, bystanders);
+            store.fill(1, (0..MOST).map(|n| leecher(torrent, crowded(family, n))));
+            assert_eq!(store.totals().evicted, Evicted::default());
+            for n in MOST..300 {
+                let announce = leecher(torrent, crowded(family, n)).left((n / 3 % 2).into());
+                let answer = store.tell_at(2, announce);
+                assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
+                assert_eq!(answer.stats.peers(), (bystanders + MOST).into());
+            }
+            assert_bystanders_stay(&store, torrent, bystanders);
+            // Another address finds the swarm full.
+            let answer = store.tell_at(3, leecher(torrent, of_address(family, CROWDED + 1, 1)));
+            assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
+            assert_eq!(answer.stats.peers(), (bystanders + MOST).into());
+            store.assert_consistent();
+        }
+    }
+}
+
 /// As beyond any limit: what was is worth less than what is.
 pub(crate) fn endpoints_beyond_the_limit_are_refused_when_restored(subject: &dyn Subject) {
     const MOST: u32 = 4;

@@ -40,6 +40,7 @@ impl Permutation {
         Self { keys: subkeys(key, 1) }
     }
 
+    #[inline]
     pub(super) fn permute(&self, info_hash: &InfoHash) -> Key {
         let (mut a, mut b, c) = split(info_hash.as_bytes());
         b ^= self.round(0, a, c);

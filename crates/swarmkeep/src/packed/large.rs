@@ -100,7 +100,8 @@ impl Large {
     // --- One peer at a time. ---
 
     /// The first half of an announce: updates the announcer, and counts a download. A newcomer whose address has the most endpoints
-    /// takes the place of the one that has been silent longest; to a swarm that has the most peers, of the one in a sample.
+    /// takes the place of the one that has been silent longest; to a swarm that has the most peers, of the one in a sample. Where an
+    /// address's own endpoint goes, buckets split only if they may.
     ///
     /// Looks where the announced role says first: peers rarely change it.
     pub(super) fn update(
@@ -110,18 +111,20 @@ impl Large {
         order: u64,
         now: Tick,
         most: Most,
+        may_split: bool,
     ) -> Updated {
         if announce.event != AnnounceEvent::Stopped {
             self.latest = self.latest.max(now);
         }
         let updated = match &announce.endpoint {
-            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), order, now, most),
-            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), order, now, most),
+            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), order, now, most, may_split),
+            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), order, now, most, may_split),
         };
         self.downloaded = self.downloaded.saturating_add(updated.transition.completed.into());
         updated
     }
 
+    #[expect(clippy::too_many_arguments, reason = "those of an update")]
     fn update_one<const N: usize>(
         &mut self,
         hash: &EndpointHash,
@@ -130,6 +133,7 @@ impl Large {
         order: u64,
         now: Tick,
         most: Most,
+        may_split: bool,
     ) -> Updated
     where
         Self: HasTables<N>,
@@ -140,13 +144,19 @@ impl Large {
         match (known, transition.after) {
             (None, None) => {}
             (None, Some(role)) => {
+                let mut splits = true;
                 if let Some(rival) = self.rival(hash, endpoint, most.endpoints_an_address) {
                     self.tables_mut().table_mut(rival.role).remove(rival.place);
                     updated.evicted = Population::one(announce.endpoint.family(), rival.role);
+                    splits = may_split;
                 } else if self.population().peers() >= most.peers_per_swarm {
                     updated.evicted = self.evict(order);
                 }
-                let place = self.tables_mut().table_mut(role).insert(order, endpoint, now, now, hash);
+                let table = self.tables_mut().table_mut(role);
+                let place = match splits {
+                    true => table.insert(order, endpoint, now, now, hash),
+                    false => table.put(order, endpoint, now, now),
+                };
                 updated.own = Some(Own { role, place });
             }
             (Some(own), Some(role)) if own.role == role => {
@@ -171,31 +181,29 @@ impl Large {
     {
         // Where all are fewer, so are those of any address.
         let tables = self.tables().filter(|tables| tables.len() as u64 >= most)?;
-        let is_full = tables.count_of_address(hash, endpoint) as u64 >= most;
-        if is_full { tables.stalest_of_address(hash, endpoint) } else { None }
+        tables.rival(hash, endpoint, most)
     }
 
-    /// Whether a newcomer takes the place of another endpoint of its address, and no table grows by more than a peer's bytes.
+    /// Whether a newcomer takes the place of another endpoint of its address, and no bucket has to split for it.
     pub(super) fn replaces(&self, hash: &EndpointHash, announce: &Announce, most: u64) -> bool {
-        let role = announce.role();
         match &announce.endpoint {
-            Endpoint::V4(v4) => self.replaces_one(hash, v4.as_bytes(), role, most),
-            Endpoint::V6(v6) => self.replaces_one(hash, v6.as_bytes(), role, most),
+            Endpoint::V4(v4) => self.replaces_one(hash, announce.role(), v4.as_bytes(), most),
+            Endpoint::V6(v6) => self.replaces_one(hash, announce.role(), v6.as_bytes(), most),
         }
     }
 
     fn replaces_one<const N: usize>(
         &self,
         hash: &EndpointHash,
-        endpoint: &[u8; N],
         role: Role,
+        endpoint: &[u8; N],
         most: u64,
     ) -> bool
     where
         Self: HasTables<N>,
     {
-        let splits = || self.tables().is_none_or(|tables| tables.table(role).is_about_to_split());
-        self.rival(hash, endpoint, most).is_some_and(|rival| rival.role == role || !splits())
+        let must_split = self.tables().is_some_and(|tables| tables.table(role).must_split());
+        !must_split && self.rival(hash, endpoint, most).is_some()
     }
 
     /// The role that the announcer has, if it is in the swarm.
@@ -541,14 +549,15 @@ impl<const N: usize> Tables<N> {
         within(first).or_else(|| within(second))
     }
 
-    fn count_of_address(&self, hash: &EndpointHash, endpoint: &[u8; N]) -> usize {
+    #[inline(never)]
+    fn rival(&self, hash: &EndpointHash, endpoint: &[u8; N], most: u64) -> Option<Own> {
         let count = |order| {
             [&self.seeders, &self.leechers].map(|table| table.count_of_address(order, endpoint, hash))
         };
-        hash.places_of_address(endpoint).flat_map(count).sum()
-    }
-
-    fn stalest_of_address(&self, hash: &EndpointHash, endpoint: &[u8; N]) -> Option<Own> {
+        let held: usize = hash.places_of_address(endpoint).flat_map(count).sum();
+        if (held as u64) < most {
+            return None;
+        }
         let stalest = |order| {
             [Role::Seeder, Role::Leecher].map(|role| {
                 let (tick, place) = self.table(role).stalest_of_address(order, endpoint, hash)?;
@@ -798,6 +807,12 @@ impl<'a, const N: usize> Eligible<'a, N> {
 
 #[cfg(test)]
 impl Large {
+    pub(super) fn fullest_bucket(&self) -> usize {
+        let v6 = self.v6.iter().flat_map(|v6| [v6.seeders.fullest_bucket(), v6.leechers.fullest_bucket()]);
+        let v4 = [self.v4.seeders.fullest_bucket(), self.v4.leechers.fullest_bucket()];
+        v6.chain(v4).max().unwrap_or(0)
+    }
+
     /// What [`bytes`](Self::bytes) should be, looked at piece by piece.
     pub(super) fn recount(&self) -> usize {
         let v4 = self.v4.seeders.recount() + self.v4.leechers.recount();

@@ -588,6 +588,7 @@ impl Leaf {
     }
 
     /// The endpoints of a family, seeders first; `from` is where to begin: at its seeders or at its leechers.
+    #[inline]
     pub(super) fn endpoints<const N: usize>(&self, slot: Slot, few: Few, from: Section) -> &[[u8; N]] {
         debug_assert_eq!(N, from.width());
         let start = self.start(slot, few);
@@ -662,6 +663,7 @@ impl Leaf {
         }
     }
 
+    #[inline(never)]
     fn rival_of<const N: usize>(
         &self,
         slot: Slot,

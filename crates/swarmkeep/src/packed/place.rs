@@ -32,6 +32,7 @@ impl Placement {
         Self { permutation: Permutation::new(key), bits: stripes.ilog2() }
     }
 
+    #[inline]
     pub(super) fn place(&self, info_hash: &InfoHash) -> Placed {
         let permuted = self.permutation.permute(info_hash);
         let head = permuted.head();

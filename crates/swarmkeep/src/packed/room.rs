@@ -69,6 +69,11 @@ impl<'a> Room<'a> {
         reserved
     }
 
+    /// Whether so many bytes are reserved, or need not be.
+    pub(super) const fn has_reserved(&self, bytes: usize) -> bool {
+        self.shared.most.bytes == u64::MAX || self.reserved >= bytes as u64
+    }
+
     /// What was reserved has become so many bytes more, or less.
     pub(super) fn settle(&mut self, grown: i64) {
         let grown = grown - mem::take(&mut self.reserved) as i64;

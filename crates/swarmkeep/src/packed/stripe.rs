@@ -262,7 +262,10 @@ impl Stripe {
     ) -> Result<(Announced, Selection), Full> {
         if call.shared.most.bytes != u64::MAX {
             let growth = self.growth(call, found, announce);
-            if growth == MOST_GROWTH || (growth > 0 && !room.reserve(growth)) {
+            // Of what may do with less, most can have as much.
+            let fits =
+                growth == 0 || (growth < MOST_GROWTH && (room.reserve(MOST_GROWTH) || room.reserve(growth)));
+            if !fits {
                 self.make_room(call, room)?;
                 found = self.find(call);
             }
@@ -435,8 +438,9 @@ impl Stripe {
     ) -> (Announced, Selection) {
         let (hash, most) = (&call.shared.hash, call.shared.most);
         let order = large::order(hash, &announce.endpoint);
-        let updated =
-            self.changing_large(number, |large| large.update(hash, announce, order, call.now, most));
+        let may_split = room.has_reserved(MOST_GROWTH);
+        let updated = self
+            .changing_large(number, |large| large.update(hash, announce, order, call.now, most, may_split));
         let transition = updated.transition;
         call.shared.totals.turn(announce.endpoint.family(), transition.before, transition.after);
         if updated.evicted != Population::default() {

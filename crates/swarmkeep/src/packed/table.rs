@@ -144,6 +144,16 @@ impl<const N: usize> Table<N> {
         now: Tick,
         hash: &EndpointHash,
     ) -> Place {
+        let place = self.put(order, endpoint, tick, now);
+        if self.len() <= Self::SPLIT_ABOVE * self.buckets.len() {
+            return place;
+        }
+        self.split(hash);
+        self.find(order, endpoint).expect("just inserted")
+    }
+
+    /// The same without a split: takes no more bytes than the bucket does to grow by one peer.
+    pub(super) fn put(&mut self, order: u64, endpoint: &[u8; N], tick: Tick, now: Tick) -> Place {
         if self.buckets.len() == 0 {
             self.push_bucket(Bucket::new(Base::new(now)));
         }
@@ -157,11 +167,7 @@ impl<const N: usize> Table<N> {
         self.densest.advance(&self.buckets);
         // Buckets that grow leave gaps: one more moves out of a sparse page for each peer that comes.
         self.buckets[self.densest.hand as usize - 1].block.move_if_sparse();
-        if self.len() <= Self::SPLIT_ABOVE * self.buckets.len() {
-            return Place::new(bucket, at);
-        }
-        self.split(hash);
-        self.find(order, endpoint).expect("just inserted")
+        Place::new(bucket, at)
     }
 
     /// Takes a peer out. Moves up to two buckets' peers.
@@ -288,9 +294,9 @@ impl<const N: usize> Table<N> {
         own.filter(move |(_, peer)| hash.order(peer) == order).map(|(at, _)| at)
     }
 
-    /// Whether one peer more makes a bucket split.
-    pub(super) fn is_about_to_split(&self) -> bool {
-        self.len() >= Self::SPLIT_ABOVE * self.buckets.len()
+    /// Whether so many splits were left out that the next one must not be.
+    pub(super) fn must_split(&self) -> bool {
+        self.len() >= 2 * Self::SPLIT_ABOVE * self.buckets.len().max(1)
     }
 
     /// The peer that has been silent longest, of the first bucket from this order's on that has any.
@@ -723,6 +729,10 @@ impl Densest {
 
 #[cfg(test)]
 impl<const N: usize> Table<N> {
+    pub(super) fn fullest_bucket(&self) -> usize {
+        self.buckets.iter().map(Bucket::len).max().unwrap_or(0)
+    }
+
     /// What [`bytes`](Self::bytes) should be, and other things that are kept in step, looked at one by one.
     pub(super) fn recount(&self) -> usize {
         let Directory { first, others } = &self.buckets;

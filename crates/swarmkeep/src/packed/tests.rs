@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{AnnounceEvent, Endpoint, Evicted, HashKey, RepositoryConfig, Role, SplitMix64};
+use crate::{AnnounceEvent, Endpoint, Evicted, Family, HashKey, RepositoryConfig, Role, SplitMix64};
 
 fn hash(n: u64) -> InfoHash {
     let mut bytes = [0; 20];
@@ -20,6 +20,23 @@ fn v6(n: u32) -> Endpoint {
     let mut bytes = [0x20; 18];
     bytes[4..8].copy_from_slice(&n.to_be_bytes());
     Endpoint::try_from(bytes).expect("a valid endpoint")
+}
+
+/// Endpoint `n` of an address: a port, or an interface of a /64.
+fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
+    let n = (n as u16 + 1).to_be_bytes();
+    match family {
+        Family::V4 => {
+            let [.., c, d] = address.to_be_bytes();
+            Endpoint::try_from([11, 0, c, d, n[0], n[1]]).expect("a valid endpoint")
+        }
+        Family::V6 => {
+            let mut bytes = [0x21; 18];
+            bytes[4..8].copy_from_slice(&address.to_be_bytes());
+            bytes[10..12].copy_from_slice(&n);
+            Endpoint::try_from(bytes).expect("a valid endpoint")
+        }
+    }
 }
 
 fn config() -> RepositoryConfig {
@@ -51,7 +68,10 @@ fn the_account_of_bytes_is_what_is_there_after_anything() {
     let lifetime = Duration::from_secs(500);
     let unlimited = config().shards(2).lifetime(lifetime);
     let limited = unlimited.clone().max_bytes(1 << 18).max_peers_per_swarm(90);
-    for config in [unlimited, limited] {
+    let few_endpoints = unlimited.clone().max_bytes(1 << 18).max_endpoints_an_address(2);
+    let many_endpoints = unlimited.clone().max_endpoints_an_address(70);
+    for config in [unlimited, limited, few_endpoints, many_endpoints] {
+        let crowded = config.limits().endpoints_an_address.is_some();
         let store = Packed::new(&config).expect("what it can keep");
         let (mut rng, mut now) = (SplitMix64::new(3), 0);
         let rng: &mut dyn Random = &mut rng;
@@ -59,6 +79,11 @@ fn the_account_of_bytes_is_what_is_there_after_anything() {
             let torrent = if rng.below(3) == 0 { rng.below(4) } else { rng.below(400) } as u64;
             let endpoint =
                 if rng.below(3) == 0 { v6(rng.below(150) as u32) } else { v4(rng.below(300) as u32) };
+            let endpoint = if crowded && rng.below(2) == 0 {
+                of_address(endpoint.family(), rng.below(3) as u32, rng.below(300) as u32)
+            } else {
+                endpoint
+            };
             match rng.below(200) {
                 0..5 => drop(store.sweep(
                     at(now),
@@ -207,5 +232,59 @@ fn one_join_costs_a_swarm_one_peer_at_most_where_others_can_go() {
     for n in 300..400 {
         let told = tell(&store, 200, leecher(0, v6(n)));
         assert!(told.stats.peers() >= u64::from(n), "{told:?}");
+    }
+}
+
+/// Where each byte that comes costs somebody, too: an endpoint takes the place of another of its address as it stands.
+#[test]
+fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
+    const MOST: usize = 4;
+    for family in [Family::V4, Family::V6] {
+        let config = config().max_bytes(1 << 20).max_endpoints_an_address(MOST);
+        let store = Packed::new(&config).expect("what it can keep");
+        let own = |n| of_address(family, 0, n);
+        // A swarm of one, of a few, of some dozens, and in tables; then others, until one of them has to go.
+        let sizes = [0, 10, 30, 3000];
+        for (torrent, size) in (0..).zip(sizes) {
+            for n in (0..size).map(v4).chain((0..MOST as u32).map(own)) {
+                tell(&store, 1, leecher(torrent, n));
+                tell(&store, 1, leecher(torrent, n));
+            }
+        }
+        let others = (100..).map(|torrent| leecher(torrent, v4(torrent as u32)));
+        others.map(|other| tell(&store, 1, other)).find(|told| told.evicted != Evicted::default());
+        let (before, swarms) = (store.totals(), store.totals().swarms);
+        let (mut displaced, mut rng) = (0, SplitMix64::new(4));
+        let rng: &mut dyn Random = &mut rng;
+        for n in MOST as u32..3000 {
+            for torrent in 0..sizes.len() as u64 {
+                let told = tell(&store, 2, leecher(torrent, own(n)).left(rng.below(2) as u64));
+                assert_eq!(told.evicted, Evicted { swarms: 0, peers: 1 }, "torrent {torrent}, endpoint {n}");
+                displaced += 1;
+            }
+            assert!(store.memory().bytes <= 1 << 20);
+        }
+        let after = store.totals();
+        assert_eq!((after.peers(), after.swarms), (before.peers(), swarms));
+        assert_eq!(after.evicted.peers - before.evicted.peers, displaced);
+        for (torrent, size) in (0..).zip(sizes) {
+            assert_eq!(store.scrape(&hash(torrent)).peers(), u64::from(size) + MOST as u64);
+        }
+        assert_eq!(store.memory().bytes, store.recount());
+    }
+}
+
+/// Whatever they announce: buckets that hold all endpoints of some addresses hold few of them.
+#[test]
+fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
+    for (family, most) in [(Family::V4, 8), (Family::V4, 32), (Family::V6, 32), (Family::V6, 100)] {
+        let store = Packed::new(&config().max_endpoints_an_address(most)).expect("what it can keep");
+        for n in 0..100_000 {
+            tell(&store, 1, leecher(0, of_address(family, n / most as u32, n % most as u32)));
+        }
+        assert_eq!((store.totals().peers(), store.totals().evicted), (100_000, Evicted::default()));
+        let at = store.shared.placement.place(&hash(0));
+        let fullest = store.lock(at.stripe).numbered(0).expect("the only one").fullest_bucket();
+        assert!(fullest <= 400, "{fullest} peers in a bucket, of {most} an address over {family:?}");
     }
 }
