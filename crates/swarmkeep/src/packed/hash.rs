@@ -71,8 +71,9 @@ pub(super) struct EndpointHash {
     places: u64,
 }
 
-/// How many endpoints of an address are to share a place, and so a bucket, which on average has 44 of IPv4 or 24 of IPv6. If all
-/// addresses have as many, the fullest of a million buckets has some nine times the mean, so that a draw of one in ten finds a peer.
+/// How many endpoints of an address share a place, about, and so a bucket, which on average has 44 of IPv4 or 24 of IPv6. Should
+/// all addresses have as many, the fullest of a million buckets has some ten times the mean (the number of addresses in a bucket
+/// is Poisson's), and a draw of a peer in ten finds one.
 const ENDPOINTS_A_PLACE: usize = 32;
 
 impl fmt::Debug for EndpointHash {
