@@ -276,7 +276,7 @@ pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Su
     let join = |thread: u32, rounds: Rounds<'_>| {
         for n in rounds.iter() {
             let torrent = hash((n % TORRENTS).into());
-            let crowded = of_address(Family::V4, 7, thread << 14 | n % (1 << 14));
+            let crowded = of_address(Family::V4, 7, (thread << 14) | (n % (1 << 14)));
             let other = v4(thread << 22 | n);
             let both: &[_] = if n % 16 == 0 { &[crowded, other] } else { &[crowded] };
             for &endpoint in both {
