@@ -140,6 +140,10 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         });
         let listed: Vec<_> = listed.into_iter().flatten().collect();
         eprintln!("listening on {}; repository {}", listed.join(", "), repository.name);
+        if let Some(address) = server.admin_address()? {
+            let token = kept.drawn_secret.take().map(|secret| format!("#token={secret}")).unwrap_or_default();
+            eprintln!("dashboard at http://{address}/{token}");
+        }
         if User::is_root() {
             warn!("running as root: name another user by --user, or start as one");
         }

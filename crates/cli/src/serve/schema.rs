@@ -2,6 +2,8 @@
 
 use std::{
     error::Error,
+    fmt::Display,
+    fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZero,
     path::{Path, PathBuf},
@@ -19,7 +21,7 @@ use swarmkeep::{
     catalog::{self, Implementation},
 };
 use swarmkeep_tracker::{
-    AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules, Tls,
+    AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules, Scope, Tls, Token,
 };
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
@@ -59,6 +61,16 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
     pub(crate) https: Vec<SocketAddr>,
 
+    /// Address and port for those who run the tracker: dashboard, metrics, health and API; or `off`. Metrics and health are for whoever
+    /// reaches it, all else for tokens.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6970", value_parser = admin, help_heading = LISTENING)]
+    pub(crate) admin: Admin,
+
+    /// File of the tokens that the API takes, a line each as SECRET read,write,peers: 16 characters or more, and what its bearer may do.
+    /// Without it a token for read and write is drawn, and printed with the dashboard's address.
+    #[arg(long, value_name = "FILE", help_heading = LISTENING)]
+    pub(crate) admin_tokens: Option<PathBuf>,
+
     /// How many threads answer over UDP, 1 to 256, each with sockets of its own; one a core without this.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = LISTENING)]
     pub(crate) workers: Option<u16>,
@@ -86,6 +98,11 @@ pub(crate) struct Fixed {
     /// How many peers one torrent has at most. No bound without this.
     #[arg(long, value_name = "N", help_heading = STORE)]
     pub(crate) max_peers_a_swarm: Option<NonZero<usize>>,
+
+    /// How many endpoints one IPv4 address, or 64-bit network of IPv6, has in one torrent at most; any number with 0. Without this 8, but
+    /// any number where the tracker listens on loopback addresses only and has no proxies.
+    #[arg(long, value_name = "N", help_heading = STORE)]
+    pub(crate) endpoints_an_address: Option<usize>,
 
     /// How much memory the store takes at most, as 512MiB or 4GiB. No bound without this.
     #[arg(long, value_name = "BYTES", value_parser = bytes, help_heading = STORE)]
@@ -192,6 +209,23 @@ const ACCESS: &str = "Who may take part";
 const LOGS: &str = "Logs";
 const PROCESS: &str = "Process";
 
+/// Where the admin server listens, if anywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admin {
+    Off,
+    At(SocketAddr),
+}
+
+fn admin(text: &str) -> Result<Admin, String> {
+    match text {
+        "off" => Ok(Admin::Off),
+        address => address
+            .parse()
+            .map(Admin::At)
+            .map_err(|_| "expected an address and port as 127.0.0.1:6970, or off".into()),
+    }
+}
+
 /// As what to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -215,16 +249,38 @@ impl Settings {
         if let Some(most) = max_peers_a_swarm {
             config = config.max_peers_per_swarm(most.get());
         }
+        if let Some(most) = self.endpoints_an_address() {
+            config = config.max_endpoints_an_address(most.get());
+        }
         if let Some(most) = max_bytes {
             config = config.max_bytes(most.get());
         }
         config
     }
 
+    /// How many endpoints one address has in one torrent.
+    fn endpoints_an_address(&self) -> Option<NonZero<usize>> {
+        let Fixed { udp, http, https, .. } = &self.fixed;
+        let mut listening = udp.iter().chain(http).chain(https).peekable();
+        let is_alone = listening.peek().is_some()
+            && listening.all(|address| address.ip().is_loopback())
+            && self.live.http_proxy.is_empty();
+        let unset = if is_alone { 0 } else { 8 };
+        NonZero::new(self.fixed.endpoints_an_address.unwrap_or(unset))
+    }
+
     /// What the server is started with.
     pub(crate) fn server(&self, kept: &mut Kept) -> Result<Config, Box<dyn Error>> {
         let Fixed {
-            udp, http, https, workers, http_connections, http_connections_an_address, lifetime, ..
+            udp,
+            http,
+            https,
+            workers,
+            http_connections,
+            http_connections_an_address,
+            repository,
+            lifetime,
+            ..
         } = &self.fixed;
         let mut config = Config::new();
         if let Some((certificate, key)) = self.certificate()? {
@@ -237,7 +293,14 @@ impl Settings {
             // By a tenth of its lifetime a dead peer may be handed out for longer.
             .sweep_period(Duration::from_secs(lifetime.div_ceil(10).into()))
             .http_connections(*http_connections)
-            .http_connections_an_address(*http_connections_an_address);
+            .http_connections_an_address(*http_connections_an_address)
+            .repository_name(repository.name);
+        let config = match self.fixed.admin {
+            Admin::Off => config,
+            Admin::At(address) => {
+                self.tokens(kept)?.into_iter().fold(config.admin(address), Config::admin_token)
+            }
+        };
         let config = udp.iter().copied().fold(config, Config::udp);
         let config = http.iter().copied().fold(config, Config::http);
         let config = https.iter().copied().fold(config, Config::https);
@@ -245,6 +308,29 @@ impl Settings {
             .and_then(|workers| NonZero::new(workers.into()))
             .into_iter()
             .fold(config, Config::udp_workers))
+    }
+
+    /// The tokens that the API takes: those of the file, or one that is drawn.
+    fn tokens(&self, kept: &mut Kept) -> Result<Vec<Token>, Box<dyn Error>> {
+        let Some(path) = &self.fixed.admin_tokens else {
+            let (token, secret) = Token::draw(&[Scope::Read, Scope::Write])?;
+            kept.drawn_secret = Some(secret);
+            return Ok(vec![token]);
+        };
+        let wrong = |what: &dyn Display| Contradiction(format!("admin-tokens: {}: {what}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let lines = text
+            .lines()
+            .enumerate()
+            .map(|(n, line)| (n + 1, line.split('#').next().unwrap_or_default().trim()));
+        let tokens = lines
+            .filter(|(_, line)| !line.is_empty())
+            .map(|(n, line)| line.parse().map_err(|error| wrong(&format!("line {n}: {error}"))));
+        let tokens: Vec<Token> = tokens.collect::<Result<_, _>>()?;
+        if tokens.is_empty() {
+            return Err(wrong(&"there is no token in it: give at least one, or leave the file out").into());
+        }
+        Ok(tokens)
     }
 
     /// The files of the certificate and its key.
@@ -337,6 +423,8 @@ pub(crate) struct Kept {
     rate_key: HashKey,
     limiter: Option<((u32, u32), Arc<RateLimiter>)>,
     tls: Option<Tls>,
+    /// Of the token that was drawn because there are no others.
+    pub(crate) drawn_secret: Option<String>,
 }
 
 impl Kept {
@@ -345,7 +433,13 @@ impl Kept {
     const ADDRESSES: usize = 1 << 16;
 
     pub(crate) fn new() -> Result<Self, ConfigError> {
-        Ok(Self { passkey_key: HashKey::from_os()?, rate_key: HashKey::from_os()?, limiter: None, tls: None })
+        Ok(Self {
+            passkey_key: HashKey::from_os()?,
+            rate_key: HashKey::from_os()?,
+            limiter: None,
+            tls: None,
+            drawn_secret: None,
+        })
     }
 
     /// The one there is, unless another is wanted.

@@ -72,7 +72,8 @@ impl Drop for Serve {
 
 pub(crate) fn swarmkeep(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
-    command.arg("serve").args(arguments);
+    // Not where another one listens.
+    command.arg("serve").args(arguments).env("SWARMKEEP_ADMIN", "off");
     command
 }
 

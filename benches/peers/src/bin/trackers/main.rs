@@ -167,7 +167,7 @@ const TORRUST_ANSWERS: usize = 74;
 fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Tracker>, Box<dyn Error>> {
     let mut trackers = Vec::new();
     if wanted("swarmkeep") {
-        trackers.push(serve(swarmkeep, "swarmkeep", &[]));
+        trackers.push(serve(swarmkeep, "swarmkeep", &["--admin", "off"]));
     }
     for (name, uring) in [("aquatic_udp io_uring", true), ("aquatic_udp mio", false)] {
         if wanted(name) {
@@ -213,7 +213,7 @@ fn stores(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Tracker
     let list = Command::new(swarmkeep).args(["shootout", "--list"]).output()?;
     let list = String::from_utf8(list.stdout)?;
     let names = list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| wanted(name));
-    Ok(names.map(|name| serve(swarmkeep, name, &["--repository", name])).collect())
+    Ok(names.map(|name| serve(swarmkeep, name, &["--repository", name, "--admin", "off"])).collect())
 }
 
 /// What is on unless somebody turns it off, with its limits out of reach of a load that comes from one address; and all of it off.
