@@ -46,7 +46,8 @@ impl Keeper {
     /// Of a tracker that can use so many cores at most.
     pub(crate) fn new(control: Control, cores: usize) -> Self {
         let machine = thread::available_parallelism().map_or(1, Into::into);
-        let load = Load { cores: machine.min(cores), since: Instant::now(), cpu: cpu_time() };
+        let drops = control.metrics.drops();
+        let load = Load { cores: machine.min(cores), since: Instant::now(), cpu: cpu_time(), drops };
         Self { control, access: None, passkeys: None, removed_by: None, load }
     }
 
@@ -58,7 +59,8 @@ impl Keeper {
             looks.tick().await;
             self.look_at_lists().await;
             self.remove_forbidden();
-            let overloaded = self.load.is_over(Instant::now(), cpu_time());
+            let drops = self.control.metrics.drops();
+            let overloaded = self.load.is_over(Instant::now(), cpu_time(), drops);
             self.control.rules.adapt(overloaded);
         }
     }
@@ -194,23 +196,25 @@ fn told<L>(
     loaded
 }
 
-/// How much of the cores the process has used, and when.
+/// How much of the cores the process has used, and how many requests were lost because it was too late, until when.
 struct Load {
     cores: usize,
     since: Instant,
     cpu: Duration,
+    drops: u64,
 }
 
 impl Load {
     /// Above this share of the time of the cores, requests begin to wait for each other.
     const MOST: f64 = 0.85;
 
-    /// Whether too much was used since this was last asked.
-    fn is_over(&mut self, now: Instant, cpu: Duration) -> bool {
+    /// Whether too much was used, or anything lost, since this was last asked.
+    fn is_over(&mut self, now: Instant, cpu: Duration, drops: u64) -> bool {
         let used = cpu.saturating_sub(self.cpu).as_secs_f64();
         let had = (now - self.since).as_secs_f64() * self.cores as f64;
-        (self.since, self.cpu) = (now, cpu);
-        used > had * Self::MOST
+        let lost = drops > self.drops;
+        (self.since, self.cpu, self.drops) = (now, cpu, drops);
+        lost || used > had * Self::MOST
     }
 }
 
@@ -226,11 +230,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_uses_most_of_its_cores_has_too_much_to_do() {
+    fn who_uses_most_of_the_cores_or_loses_requests_has_too_much_to_do() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut load = Load { cores: 2, since: start, cpu: second };
-        assert!(!load.is_over(start + second, second * 2));
-        assert!(load.is_over(start + second * 2, second * 4));
-        assert!(!load.is_over(start + second * 4, second * 7), "it was longer");
+        let mut load = Load { cores: 2, since: start, cpu: second, drops: 5 };
+        assert!(!load.is_over(start + second, second * 2, 5));
+        assert!(load.is_over(start + second * 2, second * 4, 5));
+        assert!(!load.is_over(start + second * 4, second * 7, 5), "it was longer");
+        assert!(load.is_over(start + second * 5, second * 7, 6));
+        assert!(!load.is_over(start + second * 6, second * 7, 6));
     }
 }

@@ -17,7 +17,11 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = swarmkeep(arguments).stderr(Stdio::piped()).spawn().expect("the program starts");
+        Self::run(swarmkeep(arguments))
+    }
+
+    pub(crate) fn run(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut first_line = String::new();
         stderr.read_line(&mut first_line).expect("a line of text");

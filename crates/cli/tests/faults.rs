@@ -1,0 +1,217 @@
+//! Faults under load: settings and lists that change or break, a clock that jumps, a process that stands still, a signal to stop.
+
+mod common;
+
+use std::{
+    env, fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream, UdpSocket},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Serve, swarmkeep};
+use swarmkeep_load::{Config, Report, Target, run};
+use swarmkeep_tracker_protocol::{
+    bittorrent::Family,
+    udp::{ConnectRequest, Response, TransactionId},
+};
+
+#[test]
+fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
+    let folder = Folder::new("settings");
+    let list = folder.0.join("denied");
+    let denied = |from: u32| (from..from + 50_000).map(|n| format!("{n:040x}\n")).collect::<String>();
+    fs::write(&list, denied(0)).expect("ours");
+    let settings = |interval: u32| {
+        format!("udp = [\"127.0.0.1:0\"]\ninterval = {interval}\ndeny-list = \"{}\"\n", list.display())
+    };
+    let file = folder.write("a.toml", &settings(600));
+    let mut serve = Serve::start(&["--config", &file, "--log", "info"]);
+    let [udp, _] = serve.addresses();
+    let report = under_load(udp[0], Duration::from_secs(5), |enough| {
+        for n in 0.. {
+            if enough.load(Relaxed) {
+                break;
+            }
+            match n % 4 {
+                0 => drop(folder.write("a.toml", &settings(600 + n))),
+                1 => fs::write(&list, "broken\n").expect("ours"),
+                2 => fs::write(&list, denied(n)).expect("ours"),
+                _ => drop(folder.write("a.toml", "interval = \"soon\"\n")),
+            }
+            serve.signal("HUP");
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+    assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+    let (code, _, printed) = serve.stop("TERM");
+    assert_eq!(code, Some(0));
+    let count = |text: &str| printed.matches(text).count();
+    assert!(count("settings read again") > 5 && count("the settings stay as they were") > 5, "{printed}");
+    assert!(
+        printed.contains("is not an info hash") && printed.contains("interval: `soon` is not a value"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_clock_that_jumps_forgets_nobody_and_turns_nobody_away_needs_faketime() {
+    let library = faketime();
+    let folder = Folder::new("clock");
+    let offset = folder.write("offset", "+0");
+    let mut command = swarmkeep(&["--udp=127.0.0.1:0", "--lifetime=30", "--interval=20", "--jitter=0"]);
+    command
+        .env("LD_PRELOAD", library)
+        .env("FAKETIME_TIMESTAMP_FILE", &offset)
+        .env("FAKETIME_NO_CACHE", "1")
+        // A monotonic clock is one that nobody sets.
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let mut serve = Serve::run(command);
+    let [udp, _] = serve.addresses();
+    let report = under_load(udp[0], Duration::from_secs(8), |_| {
+        for jump in ["+5h", "-5h", "+400d", "+0"] {
+            thread::sleep(Duration::from_millis(1500));
+            fs::write(&offset, jump).expect("ours");
+        }
+    });
+    assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+    let year = |serve: &mut Serve, jump: &str| {
+        fs::write(&offset, jump).expect("ours");
+        serve.signal("HUP");
+        let printed = serve.printed_until("settings read again");
+        let line = printed.lines().find(|line| line.contains("settings read again")).expect("just read");
+        line[..4].parse::<u32>().expect("a year")
+    };
+    let years = ["+0", "+3650d"].map(|jump| year(&mut serve, jump));
+    assert!(years[1] >= years[0] + 9, "the clock did not jump, so this test shows nothing: {years:?}");
+}
+
+#[test]
+fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
+    let mut serve = Serve::run({
+        let mut command = swarmkeep(&["--udp=127.0.0.1:0", "--admin=127.0.0.1:0"]);
+        command.env_remove("SWARMKEEP_ADMIN");
+        command
+    });
+    let [udp, _] = serve.addresses();
+    let dashboard = serve.printed_until("dashboard at http://");
+    let admin =
+        dashboard.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address");
+    assert_eq!(drops(admin), 0);
+    serve.signal("STOP");
+    let flooder = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    for _ in 0..100_000 {
+        flooder.send_to(&connect_request(), udp[0]).expect("loopback");
+    }
+    serve.signal("CONT");
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("above zero");
+    let asked = Instant::now();
+    let answer = loop {
+        socket.send_to(&connect_request(), udp[0]).expect("loopback");
+        let mut answer = [0; 64];
+        if let Ok(len) = socket.recv(&mut answer) {
+            break answer[..len].to_vec();
+        }
+        assert!(asked.elapsed() < Duration::from_secs(5), "no answer within 5 seconds");
+    };
+    assert!(matches!(Response::parse(&answer, Family::V4), Ok(Response::Connect(_))));
+    // Counted once a second.
+    let longest = Instant::now() + Duration::from_secs(5);
+    while drops(admin) < 10_000 {
+        assert!(Instant::now() < longest, "{} lost", drops(admin));
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(serve.stop("TERM").0, Some(0));
+}
+
+#[test]
+fn a_tracker_that_is_told_to_stop_under_load_ends_within_a_second_and_says_nothing_of_lost_requests() {
+    for signal in ["TERM", "INT"] {
+        let serve = Serve::start(&["--udp=127.0.0.1:0"]);
+        let [udp, _] = serve.addresses();
+        let loader = thread::spawn(move || run(&load(udp[0], Duration::from_secs(3)), &mut |_| {}));
+        thread::sleep(Duration::from_millis(1500));
+        let (code, took, printed) = serve.stop(signal);
+        assert_eq!(code, Some(0), "{printed}");
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        assert!(!printed.contains("unanswered"), "{printed}");
+        let report = loader.join().expect("the load ends").expect("a report");
+        // Each worker waits for one answer at a time; at the end, for one that cannot come.
+        assert!(report.succeeded > 1000 && report.wrong == 0, "{report:?}");
+    }
+}
+
+fn load(tracker: SocketAddr, duration: Duration) -> Config {
+    let mut config = Config::new([Target::Udp(tracker)]);
+    (config.duration, config.warm_up) = (duration, Duration::from_millis(200));
+    (config.workers, config.threads, config.timeout) = (8, Some(1), Duration::from_secs(2));
+    config
+}
+
+/// What a load of some seconds has to say while `meanwhile` happens.
+fn under_load(tracker: SocketAddr, duration: Duration, meanwhile: impl FnOnce(&AtomicBool)) -> Report {
+    let enough = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let loader = scope.spawn(|| {
+            let report = run(&load(tracker, duration), &mut |_| {});
+            enough.store(true, Relaxed);
+            report
+        });
+        meanwhile(&enough);
+        let report = loader.join().expect("the load ends").expect("a report");
+        assert!(report.succeeded > 1000, "{report:?}");
+        report
+    })
+}
+
+fn connect_request() -> [u8; ConnectRequest::LEN] {
+    let mut packet = [0; ConnectRequest::LEN];
+    ConnectRequest { transaction_id: TransactionId(5) }.write(&mut packet);
+    packet
+}
+
+fn drops(admin: &str) -> u64 {
+    let mut connection = TcpStream::connect(admin).expect("loopback");
+    write!(connection, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut metrics = String::new();
+    connection.read_to_string(&mut metrics).expect("text");
+    let line = metrics.lines().find(|line| line.starts_with("swarmkeep_udp_socket_drops_total"));
+    let value = line.unwrap_or_else(|| panic!("no drops in {metrics}")).rsplit(' ').next().expect("a value");
+    value.parse::<f64>().expect("a number") as u64
+}
+
+/// The library that sets a process's clock.
+fn faketime() -> PathBuf {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut libraries = folders.map(|folder| folder.join("faketime/libfaketime.so.1"));
+    libraries
+        .find(|path| path.exists())
+        .expect("this test needs faketime: install Debian's package `faketime`")
+}
+
+/// A folder that goes away with this.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("swarmkeep-faults-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder for temporary files");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = Path::new(&self.0).join(name);
+        fs::write(&path, text).expect("ours");
+        path.to_str().expect("text").into()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
