@@ -9,6 +9,7 @@ use std::{
 use data_encoding::BASE32_NOPAD;
 use serde_json::Value;
 use swarmkeep::AnnounceEvent::{Completed, Started};
+use swarmkeep_tracker::{AccessList, ListKind, Rules};
 use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use crate::{
@@ -302,10 +303,46 @@ fn a_full_scrape_is_everything_in_order_compressed_or_not() {
 }
 
 #[test]
+fn the_list_of_torrents_is_edited_and_heeded_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("denied");
+    std::fs::write(&path, format!("# by hand\n{}\n", hash(1))).expect("a file");
+    let list = AccessList::load(ListKind::Deny, &path).expect("a list");
+    let tracker = Tracker::with(&config().rules(Rules::new().access_list(list)), packed());
+    let announced = |n| {
+        tracker.announcer().announce(hash(n), 1000, 0, Started);
+        get_with(tracker.admin, &format!("/api/v1/torrents/{}", hash(n)), READ).status == 200
+    };
+    let edit = |method, n, secret| {
+        ask(tracker.admin, method, &format!("/api/v1/access/{}", hash(n)), &bearing(secret)).answer()
+    };
+    assert_eq!(api(&tracker, "access"), serde_json::json!({ "kind": "deny", "entries": 1 }));
+    assert_eq!([announced(1), announced(2)], [false, true]);
+    refusal(&edit("PUT", 3, READ), 403);
+    for _ in 0..2 {
+        let entry = edit("PUT", 3, WRITE).json();
+        assert_eq!((&entry["listed"], &entry["admitted"]), (&true.into(), &false.into()));
+        assert!(!announced(3));
+    }
+    for _ in 0..2 {
+        let entry = edit("DELETE", 1, WRITE).json();
+        assert_eq!((&entry["listed"], &entry["admitted"]), (&false.into(), &true.into()));
+        assert!(announced(1));
+    }
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), format!("# by hand\n{}\n", hash(3)));
+    // All at once, and none is lost.
+    std::thread::scope(|scope| {
+        (10..30).for_each(|n| drop(scope.spawn(move || assert_eq!(edit("PUT", n, WRITE).status, 200))));
+    });
+    assert_eq!(api(&tracker, "access")["entries"], 21);
+    let open = Tracker::over(packed());
+    refusal(&ask(open.admin, "PUT", &format!("/api/v1/access/{}", hash(1)), &bearing(WRITE)).answer(), 409);
+}
+
+#[test]
 fn health_says_whether_the_tracker_can_serve() {
     let good = Tracker::over(packed());
     let bad = Tracker::over(out_of_reach::repository());
-    std::thread::sleep(Duration::from_millis(1500));
     for (tracker, path, status, says) in [
         (&good, "/health/live", 200, "live"),
         (&good, "/health/ready", 200, "ready"),

@@ -180,7 +180,6 @@ fn metrics_count_what_was_asked_and_name_nobody() {
 #[test]
 fn counters_only_grow_and_series_stay_the_same_under_load() {
     let tracker = Tracker::over(packed());
-    std::thread::sleep(Duration::from_millis(1500));
     let _load = Load::on(&tracker, 100);
     let mut earlier = scrape(&tracker);
     for _ in 0..5 {
@@ -220,7 +219,6 @@ fn open_metrics_are_for_who_asks_for_them() {
 #[test]
 fn metrics_without_a_store_say_so() {
     let tracker = Tracker::over(out_of_reach::repository());
-    std::thread::sleep(Duration::from_millis(1500));
     let metrics = scrape(&tracker);
     assert_eq!(metrics.sum("swarmkeep_store_up", &[]), 0.0);
     assert!(!metrics.types.contains_key("swarmkeep_torrents"));
@@ -255,7 +253,6 @@ fn grafana_asks_only_for_metrics_that_exist() {
             && dashboard["uid"].is_string()
     );
     let tracker = Tracker::over(packed());
-    std::thread::sleep(Duration::from_millis(1500));
     let metrics = scrape(&tracker);
     let mut asked = 0;
     let mut ids = std::collections::BTreeSet::new();

@@ -1,14 +1,15 @@
 //! The document says what the server does, and the server what the document says.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs};
 
 use serde_json::{Value, json};
 use swarmkeep::{AnnounceEvent, InfoHash};
+use swarmkeep_tracker::{AccessList, ListKind, Rules};
 
 use crate::{
     client::{Answer, Asked, ask, bearing, get},
     out_of_reach,
-    tracker::{ALL, READ, Tracker, WRITE, hash, packed},
+    tracker::{ALL, READ, Tracker, WRITE, config, hash, packed},
 };
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
@@ -44,7 +45,7 @@ fn every_documented_answer_of_every_operation_is_given_and_is_as_documented() {
         assert!(methods.iter().all(|method| METHODS.contains(method)), "{methods:?}");
     }
     println!("{operations} operations and {answers} answers are as documented");
-    assert!(operations >= 11 && answers >= 50, "{operations} {answers}");
+    assert!(operations >= 15 && answers >= 75, "{operations} {answers}");
     for path in ["/api/v1", "/api/v1/", "/api/v1/nothing", "/api/v1/torrents/", "/api/v2/stats"] {
         assert_eq!(ask(world.tracker.admin, "GET", path, &bearing(ALL)).answer().status, 404, "{path}");
     }
@@ -74,6 +75,9 @@ fn check(document: &Value, response: &Value, answer: &Answer, what: &str) {
 struct World {
     tracker: Tracker,
     broken: Tracker,
+    listed: Tracker,
+    gone: Tracker,
+    _folder: tempfile::TempDir,
 }
 
 const KNOWN: u32 = 1;
@@ -81,11 +85,17 @@ const UNKNOWN: u32 = 2;
 
 impl World {
     fn new() -> Self {
-        let world =
-            Self { tracker: Tracker::over(packed()), broken: Tracker::over(out_of_reach::repository()) };
+        let folder = tempfile::tempdir().expect("a folder");
+        let [listed, gone] = ["listed", "gone"].map(|name| {
+            let path = folder.path().join(name);
+            fs::write(&path, "").expect("a file");
+            let list = AccessList::load(ListKind::Deny, &path).expect("a list");
+            Tracker::with(&config().rules(Rules::new().access_list(list)), packed())
+        });
+        fs::remove_file(folder.path().join("gone")).expect("there");
+        let (tracker, broken) = (Tracker::over(packed()), Tracker::over(out_of_reach::repository()));
+        let world = Self { tracker, broken, listed, gone, _folder: folder };
         world.put_back();
-        // Until the first sample has been taken.
-        std::thread::sleep(std::time::Duration::from_millis(1500));
         world
     }
 
@@ -106,6 +116,8 @@ impl World {
                 let (status, head) = asked.head();
                 Answer { status, head, body: asked.event().expect("an event").into() }
             }
+            (200, "/api/v1/access/{info_hash}") => ask(self.listed.admin, method, &path, &all).answer(),
+            (503, "/api/v1/access/{info_hash}") => ask(self.gone.admin, method, &path, &all).answer(),
             (200, _) => {
                 let answer = ask(address, method, &path, &all).answer();
                 self.put_back();
@@ -121,6 +133,7 @@ impl World {
                 let unknown: InfoHash = hash(UNKNOWN);
                 ask(address, method, &template.replace("{info_hash}", &unknown.to_string()), &all).answer()
             }
+            (409, _) => ask(address, method, &path, &all).answer(),
             (429, _) => {
                 let wrong = || ask(address, method, &path, &bearing("a-secret-that-is-none")).answer();
                 (0..40).map(|_| wrong()).find(|answer| answer.status != 401).expect("that is too many")

@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use swarmkeep::{
@@ -19,6 +19,8 @@ use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, ConnectRequest, ConnectionId, Response, TransactionId,
 };
 use tokio::sync::oneshot;
+
+use crate::client::get;
 
 /// May do everything.
 pub(crate) const ALL: &str = "secret-for-everything";
@@ -67,7 +69,14 @@ impl Tracker {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
             runtime.expect("threads").block_on(server.run(async { drop(stopped.await) }));
         });
-        Self { admin, udp, stop: Some(stop), running: Some(running) }
+        let tracker = Self { admin, udp, stop: Some(stop), running: Some(running) };
+        // Until threads are at work, and the store has been asked.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while get(admin, "/health/ready").text().contains("starting") {
+            assert!(Instant::now() < deadline, "it starts");
+            thread::sleep(Duration::from_millis(20));
+        }
+        tracker
     }
 
     /// Tells it to stop, and waits until it has.

@@ -31,7 +31,7 @@ use axum::{
     response::Response,
     routing::get,
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 
 pub use self::auth::{Scope, Token, TokenError};
 use self::{
@@ -71,6 +71,7 @@ impl Admin {
             listeners: Arc::new(Semaphore::new(events::MOST_LISTENERS)),
             scrapes: Arc::new(Semaphore::new(api::MOST_FULL_SCRAPES)),
             threads: Arc::new(Semaphore::new(api::MOST_THREADS)),
+            editing: Arc::default(),
             stopping: watch::Sender::new(false),
         };
         Ok(Some(Self { listener, shared: Arc::new(shared) }))
@@ -116,6 +117,8 @@ struct Shared {
     scrapes: Arc<Semaphore>,
     /// One for each thread that may be at work in a store for the API.
     threads: Arc<Semaphore>,
+    /// Whose turn it is to edit a list.
+    editing: Arc<Mutex<()>>,
     stopping: watch::Sender<bool>,
 }
 

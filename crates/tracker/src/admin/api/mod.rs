@@ -1,6 +1,7 @@
 //! What can be asked and told under `/api/v1/`, by whoever has a token for it, and the document that says so: both are made of the
 //! same functions.
 
+mod access;
 pub(super) mod ask;
 mod busiest;
 mod cursor;
@@ -48,6 +49,7 @@ pub(super) const MOST_THREADS: usize = 4;
     tags(
         (name = "statistics", description = "What the tracker is doing, and was."),
         (name = "torrents", description = "What it tracks."),
+        (name = "access", description = "What it may track: the list of torrents, if it has one."),
     ),
 )]
 struct Description;
@@ -74,6 +76,8 @@ pub(super) fn router(shared: &Arc<Shared>) -> (Router<Arc<Shared>>, String) {
         .routes(routes!(torrents::list))
         .routes(routes!(torrents::show, torrents::remove))
         .routes(routes!(torrents::peers))
+        .routes(routes!(access::rule))
+        .routes(routes!(access::entry, access::add, access::remove))
         .fallback(|| async { Problem::not_found("there is nothing at this path; see /api/v1/openapi.json") })
         .layer(middleware::from_fn_with_state(Arc::clone(shared), auth::authorize));
     let (router, document) =

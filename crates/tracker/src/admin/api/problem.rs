@@ -87,6 +87,10 @@ impl Problem {
         )
     }
 
+    pub(in crate::admin) fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, detail)
+    }
+
     pub(in crate::admin) fn busy(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail).with(RETRY_AFTER, "10")
     }

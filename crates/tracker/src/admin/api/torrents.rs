@@ -10,9 +10,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     Problem, Problems, ask,
     cursor::{self, Listing},
-    query::{self, Query, info_hash, limit, not_an_info_hash},
+    query::{self, Query, limit, not_an_info_hash},
 };
-use crate::{admin::Shared, clock::now};
+use crate::{access::parse_info_hash, admin::Shared, clock::now};
 
 /// One torrent.
 #[derive(Serialize, ToSchema)]
@@ -99,7 +99,7 @@ pub(super) async fn list(
             return Err(Problem::bad_request("cursor: not with `sort`; give `after` instead"));
         }
         ListQuery { sort: Some(Sort::InfoHash), after, .. } => {
-            let after = after.map(|text| info_hash(&text).ok_or_else(|| not_an_info_hash("after")));
+            let after = after.map(|text| parse_info_hash(&text).ok_or_else(|| not_an_info_hash("after")));
             let swarms = ask::page(&shared, after.transpose()?, limit).await?;
             let next = swarms.last().filter(|_| swarms.len() == limit).map(|last| last.info_hash.to_string());
             let cost = match ask::page_cost(&shared) {
@@ -122,7 +122,7 @@ pub(super) async fn list(
 
 /// One torrent
 #[utoipa::path(get, path = "/torrents/{info_hash}", tag = "torrents",
-    params(("info_hash" = String, Path, description = "40 hexadecimal digits, or 32 of base 32.")),
+    params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
         (status = 200, description = "Its counts.", body = Torrent),
         (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
@@ -146,7 +146,7 @@ pub(super) async fn show(
 ///
 /// With its peers and the number of its downloads. Nothing keeps its peers from announcing it again.
 #[utoipa::path(delete, path = "/torrents/{info_hash}", tag = "torrents",
-    params(("info_hash" = String, Path, description = "40 hexadecimal digits, or 32 of base 32.")),
+    params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
         (status = 200, description = "What was removed.", body = Torrent),
         (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
@@ -208,7 +208,7 @@ impl Peer {
 /// A peer that is there all the while is shown exactly once. An answer may list fewer than `limit`, or none, and still have a `next`.
 /// Peer ids are not shown.
 #[utoipa::path(get, path = "/torrents/{info_hash}/peers", tag = "torrents",
-    params(("info_hash" = String, Path, description = "40 hexadecimal digits, or 32 of base 32."), PeersQuery),
+    params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32."), PeersQuery),
     responses(
         (status = 200, description = "Some of them; none of a torrent that is not known.", body = PeerList),
         (status = 400, description = "That is no info hash, or a parameter is wrong.", body = Problem, content_type = "application/problem+json"),

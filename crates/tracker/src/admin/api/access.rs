@@ -1,0 +1,149 @@
+//! Which torrents may be here: the list, and edits of its file.
+
+use std::{path::Path, sync::Arc};
+
+use axum::{Json, extract::State};
+use serde::Serialize;
+use swarmkeep::InfoHash;
+use tokio::task::spawn_blocking;
+use utoipa::ToSchema;
+
+use super::{
+    Problem, Problems,
+    query::{NoQuery, Torrent},
+};
+use crate::{
+    AccessList, ListKind,
+    access::{AccessError, add_line, remove_line},
+    admin::Shared,
+};
+
+/// Which torrents may be here.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AccessRule {
+    /// `open` without a list: all. With one, `allow`: only those of the list; or `deny`: all but those.
+    kind: &'static str,
+    /// How many torrents are on the list.
+    entries: u64,
+}
+
+/// What the list says about one torrent.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AccessEntry {
+    /// 40 hexadecimal digits.
+    #[schema(pattern = "^[0-9a-f]{40}$")]
+    info_hash: String,
+    /// Whether it is on the list.
+    listed: bool,
+    /// Whether it may be here.
+    admitted: bool,
+}
+
+/// Which torrents may be here
+#[utoipa::path(get, path = "/access", tag = "access", responses(
+    (status = 200, description = "Whether there is a list, and of what kind.", body = AccessRule),
+    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
+    Problems,
+))]
+pub(super) async fn rule(_: NoQuery, State(shared): State<Arc<Shared>>) -> Json<AccessRule> {
+    let rules = shared.control.rules.now();
+    let kind = match rules.access.as_ref().map(AccessList::kind) {
+        None => "open",
+        Some(ListKind::Allow) => "allow",
+        Some(ListKind::Deny) => "deny",
+    };
+    Json(AccessRule { kind, entries: rules.access.as_ref().map_or(0, |list| list.len() as u64) })
+}
+
+/// Whether a torrent may be here
+#[utoipa::path(get, path = "/access/{info_hash}", tag = "access",
+    params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
+    responses(
+        (status = 200, description = "What the list says.", body = AccessEntry),
+        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
+        Problems,
+    ))]
+pub(super) async fn entry(
+    Torrent(info_hash): Torrent,
+    _: NoQuery,
+    State(shared): State<Arc<Shared>>,
+) -> Json<AccessEntry> {
+    Json(entry_of(&shared, info_hash))
+}
+
+/// Puts a torrent on the list
+///
+/// The file is edited and read again before this is answered: the next announce is judged by it. Torrents that it forbids are removed
+/// within some seconds. A torrent that is on the list stays there.
+#[utoipa::path(put, path = "/access/{info_hash}", tag = "access",
+    params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
+    responses(
+        (status = 200, description = "It is on the list.", body = AccessEntry),
+        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
+        Problems,
+        (status = 409, description = "There is no list.", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "The file cannot be edited.", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn add(
+    Torrent(info_hash): Torrent,
+    _: NoQuery,
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<AccessEntry>, Problem> {
+    edit(&shared, info_hash, |path, info_hash| add_line(path, info_hash)).await
+}
+
+/// Takes a torrent off the list
+///
+/// As with putting it there. A torrent that is not on the list stays off it.
+#[utoipa::path(delete, path = "/access/{info_hash}", tag = "access",
+    params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
+    responses(
+        (status = 200, description = "It is not on the list.", body = AccessEntry),
+        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
+        Problems,
+        (status = 409, description = "There is no list.", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "The file cannot be edited.", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn remove(
+    Torrent(info_hash): Torrent,
+    _: NoQuery,
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<AccessEntry>, Problem> {
+    edit(&shared, info_hash, |path, info_hash| remove_line(path, info_hash)).await
+}
+
+async fn edit(
+    shared: &Arc<Shared>,
+    info_hash: InfoHash,
+    edit: fn(&Path, &InfoHash) -> Result<bool, AccessError>,
+) -> Result<Json<AccessEntry>, Problem> {
+    // Of two edits at once, one could be lost. Once begun, one is done whether or not somebody waits.
+    let turn = Arc::clone(&shared.editing).lock_owned().await;
+    let path = shared.control.rules.now().access.as_ref().map(|list| list.path().to_owned());
+    let Some(path) = path else {
+        return Err(Problem::conflict("there is no list of torrents: start the tracker with one"));
+    };
+    let control = shared.control.clone();
+    let edited = tokio::spawn(async move {
+        let edited =
+            spawn_blocking(move || edit(&path, &info_hash)).await.expect("editing a list does not panic");
+        if edited? {
+            control.load_access_list().await?;
+        }
+        drop(turn);
+        Ok::<_, AccessError>(())
+    });
+    match edited.await {
+        Ok(Ok(())) => Ok(Json(entry_of(shared, info_hash))),
+        Ok(Err(error)) => Err(Problem::busy(error.to_string())),
+        // The runtime is shutting down.
+        Err(_) => Err(Problem::busy("the tracker has been told to stop")),
+    }
+}
+
+fn entry_of(shared: &Shared, info_hash: InfoHash) -> AccessEntry {
+    let rules = shared.control.rules.now();
+    let admitted = rules.access.as_ref().is_none_or(|list| list.access().admits(&info_hash));
+    let listed = rules.access.as_ref().is_some_and(|list| (list.kind() == ListKind::Allow) == admitted);
+    AccessEntry { info_hash: info_hash.to_string(), listed, admitted }
+}
