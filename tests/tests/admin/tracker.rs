@@ -164,11 +164,12 @@ impl Load {
                 n = n.wrapping_add(1);
                 // Squared, so that some torrents are far busier than others.
                 let at = n.wrapping_mul(2_654_435_761) >> 16;
-                let torrent = (at * at >> 16) * torrents >> 16;
-                let event = if n % 7 == 0 { AnnounceEvent::Completed } else { AnnounceEvent::Started };
-                let left = u64::from(n % 7 != 0 && n % 3 != 0);
+                let torrent = (((at * at) >> 16) * torrents) >> 16;
+                let event =
+                    if n.is_multiple_of(7) { AnnounceEvent::Completed } else { AnnounceEvent::Started };
+                let left = u64::from(!n.is_multiple_of(7) && !n.is_multiple_of(3));
                 announcer.announce(hash(torrent), 1024 + (n % 50_000) as u16, left, event);
-                if n % 64 == 0 {
+                if n.is_multiple_of(64) {
                     thread::sleep(Duration::from_millis(10));
                 }
             }
