@@ -143,22 +143,8 @@ impl Metrics {
 
     /// How the threads are that answer over UDP.
     pub fn threads(&self) -> Threads {
-        let now = now().as_secs();
-        let mut threads = Threads::default();
-        for pulse in self.pulses() {
-            match pulse {
-                0 => threads.starting += 1,
-                pulse if now.saturating_sub(pulse) > LONGEST_SILENCE => threads.stuck += 1,
-                _ => threads.well += 1,
-            }
-        }
-        threads
-    }
-
-    /// The seconds since the epoch at which each thread that answers over UDP was last seen at work.
-    fn pulses(&self) -> Vec<u64> {
         let counters = self.udp.lock().unwrap_or_else(PoisonError::into_inner);
-        counters.iter().map(|counters| counters.pulse.load(Relaxed)).collect()
+        Threads::of(counters.iter().map(|counters| counters.pulse.load(Relaxed)), now().as_secs())
     }
 }
 
@@ -175,6 +161,21 @@ pub struct Threads {
     pub well: usize,
     /// Have been seen, and then not for more than 5 seconds.
     pub stuck: usize,
+}
+
+impl Threads {
+    /// Of threads that were last seen at these seconds since the epoch.
+    fn of(pulses: impl Iterator<Item = u64>, now: u64) -> Self {
+        let mut threads = Self::default();
+        for pulse in pulses {
+            match pulse {
+                0 => threads.starting += 1,
+                pulse if now.saturating_sub(pulse) > LONGEST_SILENCE => threads.stuck += 1,
+                _ => threads.well += 1,
+            }
+        }
+        threads
+    }
 }
 
 fn add(all: &Mutex<Vec<Arc<Counters>>>, counters: &Arc<Counters>) {
@@ -442,6 +443,12 @@ impl Default for Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_was_not_seen_for_more_than_five_seconds_is_stuck() {
+        let threads = Threads::of([0, 994, 995, 999, 1000, 1001].into_iter(), 1000);
+        assert_eq!(threads, Threads { starting: 1, well: 4, stuck: 1 });
+    }
 
     #[test]
     fn every_time_is_below_the_bound_of_its_bucket_and_by_a_quarter_at_most() {

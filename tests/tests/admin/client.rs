@@ -68,6 +68,7 @@ impl Asked {
     pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("a chunk within a minute");
+        assert!(!line.is_empty(), "the answer ends before its end");
         let len = usize::from_str_radix(line.trim(), 16).ok()?;
         let mut chunk = vec![0; len + 2];
         self.0.read_exact(&mut chunk).expect("a chunk");
