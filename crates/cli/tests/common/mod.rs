@@ -30,13 +30,17 @@ impl Serve {
 
     /// The addresses that it says it listens on over UDP, and over HTTP.
     pub(crate) fn addresses(&self) -> [Vec<SocketAddr>; 2] {
-        let (listening, _) = self.first_line.split_once(';').expect("addresses; repository");
+        let (listening, _) = self.first_line.split_once(';').unwrap_or_else(|| panic!("{}", self.first_line));
         let listening = listening.strip_prefix("listening on ").expect("it listens");
         let (udp, http) = listening.split_once("http ").unwrap_or((listening, ""));
         [udp.trim_start_matches("udp "), http].map(|addresses| {
             let addresses = addresses.split(", ").filter(|address| !address.is_empty());
             addresses.map(|address| address.parse().expect("an address")).collect()
         })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal by its name.

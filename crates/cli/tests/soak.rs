@@ -1,0 +1,144 @@
+//! The tracker at full load with everything on, for as long as somebody has time:
+//! `SWARMKEEP_SOAK_SECS=600 cargo test --release -p swarmkeep-cli --test soak -- --ignored --nocapture`.
+
+mod common;
+
+use std::{
+    env, fs,
+    io::{Read, Write},
+    net::TcpStream,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Serve, swarmkeep};
+use swarmkeep_load::{Config, Mix, Report, Swarms, Target, run};
+
+/// Until the population has announced, and all that grows once has grown.
+const WARM_UP: Duration = Duration::from_secs(30);
+
+#[test]
+#[ignore = "takes minutes: run it alone, as its first lines say"]
+fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
+    let secs = env::var("SWARMKEEP_SOAK_SECS").map_or(120, |secs| secs.parse().expect("a number of seconds"));
+    let folder = env::temp_dir().join(format!("swarmkeep-soak-{}", std::process::id()));
+    fs::create_dir(&folder).expect("a folder for temporary files");
+    let list = folder.join("denied");
+    let denied = |from: u32| (from..from + 1000).map(|n| format!("{n:040x}\n")).collect::<String>();
+    fs::write(&list, denied(0)).expect("ours");
+    let mut command = swarmkeep(&[
+        "--udp=127.0.0.1:0",
+        "--http=127.0.0.1:0",
+        "--admin=127.0.0.1:0",
+        "--requests=1000000",
+        "--requests-at-once=100000000",
+        "--unlimited=192.0.2.1",
+        "--longest-interval=35m",
+        "--max-swarms=1000000",
+        "--max-bytes=1GiB",
+        "--deny-list",
+        list.to_str().expect("text"),
+    ]);
+    command.env_remove("SWARMKEEP_ADMIN").env_remove("SWARMKEEP_SOAK_SECS");
+    let mut serve = Serve::run(command);
+    let [udp, http] = serve.addresses();
+    let printed = serve.printed_until("dashboard at http://");
+    let (admin, token) = printed
+        .trim_end()
+        .rsplit_once("http://")
+        .and_then(|(_, url)| url.split_once("/#token="))
+        .expect("a URL");
+    let (pid, enough) = (serve.pid(), AtomicBool::new(false));
+
+    let (report, over_http, resident) = thread::scope(|scope| {
+        let loads = [
+            (Target::Udp(udp[0]), 8, 32),
+            (format!("http://{}/announce", http[0]).parse().expect("a URL"), 2, 1),
+        ];
+        let loads =
+            loads.map(|(target, workers, window)| scope.spawn(move || load(target, workers, window, secs)));
+        // Somebody has the dashboard open, somebody scrapes metrics, somebody edits the list.
+        scope.spawn(|| {
+            let mut events = get(admin, "/api/v1/events", token);
+            events.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+            while !enough.load(Relaxed) {
+                assert!(events.read(&mut [0; 4096]).expect("an event a second") > 0);
+            }
+        });
+        scope.spawn(|| {
+            for n in 0.. {
+                if enough.load(Relaxed) {
+                    break;
+                }
+                let mut text = String::new();
+                get(admin, "/metrics", token).read_to_string(&mut text).expect("text");
+                assert!(text.contains("swarmkeep_requests_total"), "{text}");
+                if n % 3 == 0 {
+                    fs::write(&list, denied(n)).expect("ours");
+                    serve.signal("HUP");
+                }
+                thread::sleep(Duration::from_secs(5));
+            }
+        });
+        let (mut resident, began) = (Vec::new(), Instant::now());
+        let all_ended =
+            |loads: &[thread::ScopedJoinHandle<'_, Report>]| loads.iter().all(|load| load.is_finished());
+        while !all_ended(&loads) {
+            if began.elapsed() > WARM_UP {
+                resident.push(resident_kb(pid));
+            }
+            thread::sleep(Duration::from_secs(1));
+        }
+        enough.store(true, Relaxed);
+        let [report, over_http] = loads.map(|load| load.join().expect("the load ends"));
+        (report, over_http, resident)
+    });
+    let (least, most) = (*resident.iter().min().expect("samples"), *resident.iter().max().expect("samples"));
+    println!(
+        "{} answers over UDP ({:.0}/s), {} over HTTP; failed {}, wrong {}; RSS {least} to {most} KiB over {} samples",
+        report.succeeded,
+        report.requests_per_second,
+        over_http.succeeded,
+        report.failed + over_http.failed,
+        report.wrong + over_http.wrong,
+        resident.len(),
+    );
+    println!("UDP: {:?}; HTTP: {:?}", report.latency.all, over_http.latency.all);
+    for report in [&report, &over_http] {
+        assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+    }
+    assert!((most - least) as f64 <= 0.04 * least as f64, "{resident:?}");
+    let (code, _, printed) = serve.stop("TERM");
+    assert_eq!(code, Some(0));
+    assert!(!printed.contains("ERROR"), "{printed}");
+    fs::remove_dir_all(folder).expect("ours");
+}
+
+fn load(target: Target, workers: usize, window: usize, secs: u64) -> Report {
+    let mut config = Config::new([target]);
+    (config.workers, config.window, config.threads) = (workers, Some(window), Some(1));
+    config.duration = Duration::from_secs(secs);
+    let is_http = matches!(config.targets[0], Target::Http { .. });
+    config.mix = Mix { connect: if is_http { 0 } else { 5 }, announce: 90, scrape: 5 };
+    // Torrents of its own, so that it knows what to expect of them.
+    config.seed += u64::from(is_http);
+    let (torrents, peers) = if is_http { (5_000, 20_000) } else { (100_000, 300_000) };
+    (config.swarms, config.peers) = (Swarms::Zipf(torrents), peers);
+    run(&config, &mut |_| {}).expect("a report")
+}
+
+fn get(admin: &str, path: &str, token: &str) -> TcpStream {
+    let mut connection = TcpStream::connect(admin).expect("loopback");
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
+    connection.write_all(head.as_bytes()).expect("sent");
+    connection
+}
+
+fn resident_kb(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
