@@ -137,6 +137,8 @@ fn wrong_settings_are_refused_with_exit_code_2() {
         ("longest-interval = \"44m\"", "would be forgotten after 2700"),
         ("longest-interval = 60", "longest-interval is shorter than the interval"),
         ("min-interval = \"40m\"", "min-interval is longer than the interval"),
+        ("allow-list = \"/a\"\ndeny-list = \"/b\"", "allow-list and deny-list exclude each other"),
+        ("deny-list = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
     ] {
         let file = folder.write("a.toml", text);
         let (code, _, errors) = config(&["--config", &file], &[]);

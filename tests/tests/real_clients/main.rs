@@ -27,15 +27,16 @@ use swarmkeep::{
     HashKey, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
     catalog::{self, Repository},
 };
-use swarmkeep_tracker::{Config, Rules, Server};
+use swarmkeep_tracker::{Config, PasskeyList, Rules, Server};
 use tap::Tap;
 
 macro_rules! real_clients {
-    ($($test:ident: by $protocol:ident $family:ident, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {$(
+    ($($test:ident: by $protocol:ident $family:ident$(, with $passkey:literal)?, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {$(
         #[test]
         fn $test() {
             let (protocol, family) = (Protocol::$protocol, $family);
-            Row { test: stringify!($test), protocol, family, repository: $repository, seeder: &$seeder, others: vec![$(&$other),*] }
+            let passkey = None$(.or(Some($passkey)))?;
+            Row { test: stringify!($test), protocol, family, passkey, repository: $repository, seeder: &$seeder, others: vec![$(&$other),*] }
                 .download();
         }
     )*};
@@ -59,6 +60,11 @@ real_clients! {
         by Http V4, over "packed", from RTORRENT to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT;
     needs_five_clients_to_download_by_http_and_ipv6:
         by Http V6, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_http_from_a_private_tracker:
+        by Http V4, with "s3cret-Passkey_0", over "packed", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
+    // The two that name the path of an announce (BEP 41).
+    needs_two_clients_to_download_by_udp_from_a_private_tracker:
+        by Udp V4, with "s3cret-Passkey_0", over "packed", from LIBTORRENT to QBITTORRENT;
 }
 
 /// The `info` dictionary of the torrent that is shared, as `fixtures/README.md` makes it.
@@ -82,6 +88,8 @@ struct Row {
     test: &'static str,
     protocol: Protocol,
     family: Family,
+    /// That of all clients, if the tracker is private.
+    passkey: Option<&'static str>,
     repository: &'static str,
     seeder: &'static Client,
     others: Vec<&'static Client>,
@@ -154,10 +162,13 @@ impl Row {
             Protocol::Udp => "udp",
             Protocol::Http => "http",
         };
+        let path = self.passkey.map(|passkey| format!("/{passkey}")).unwrap_or_default();
         match (self.protocol, self.family) {
             // Transmission 3.00 does not know brackets in the URL of a UDP tracker: it looks for a host called `[2001`.
-            (Protocol::Udp, V6) => format!("{scheme}://{TRACKER_V6}:{}/announce", self.tracker().port()),
-            _ => format!("{scheme}://{}/announce", self.tracker()),
+            (Protocol::Udp, V6) => {
+                format!("{scheme}://{TRACKER_V6}:{}{path}/announce", self.tracker().port())
+            }
+            _ => format!("{scheme}://{}{path}/announce", self.tracker()),
         }
     }
 
@@ -175,7 +186,15 @@ impl Row {
     fn start_tracker(&self, repository: Repository) -> SocketAddr {
         let address = SocketAddr::new(self.tracker().ip(), 0);
         // A short interval, so that a client that has missed somebody asks again within this test.
-        let config = Config::new().rules(Rules::new().interval_secs(2));
+        let mut rules = Rules::new().interval_secs(2);
+        if let Some(passkey) = self.passkey {
+            let list = env::temp_dir().join(format!("swarmkeep-{}-{}", self.test, std::process::id()));
+            fs::write(&list, format!("{passkey}\n")).expect("a file of ours");
+            let key = HashKey::from_os().expect("randomness");
+            rules = rules.passkeys(PasskeyList::load(&list, key).expect("one passkey"));
+            fs::remove_file(list).expect("ours");
+        }
+        let config = Config::new().rules(rules);
         let config = match self.protocol {
             Protocol::Udp => config.udp(address),
             Protocol::Http => config.http(address),

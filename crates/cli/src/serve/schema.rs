@@ -368,6 +368,11 @@ impl Settings {
             .retention(retention)
             .local_peers(local_peers)
             .http_ip_parameter(http_ip_parameter);
+        // Said by clap where both stand on the command line.
+        if allow_list.is_some() && deny_list.is_some() {
+            let message = "allow-list and deny-list exclude each other: give one of them";
+            return Err(Contradiction(message.into()).into());
+        }
         let lists = [(ListKind::Allow, allow_list), (ListKind::Deny, deny_list)];
         for (kind, path) in lists.into_iter().filter_map(|(kind, path)| Some((kind, path.as_ref()?))) {
             rules = rules.access_list(AccessList::load(kind, path)?);
