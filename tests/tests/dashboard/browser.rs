@@ -164,6 +164,20 @@ impl Browser {
     }
 }
 
+impl Browser {
+    /// Ends a browser that the driver has left behind, which it does if it was ended itself before there was a session.
+    fn end_what_is_left(&self) {
+        let profile = format!("--user-data-dir={}", self.profile.display());
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        for process in processes {
+            let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            if line.split(|&byte| byte == 0).any(|word| word == profile.as_bytes()) {
+                let _ = Command::new("kill").arg(process.file_name()).status();
+            }
+        }
+    }
+}
+
 impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() {
@@ -173,6 +187,7 @@ impl Drop for Browser {
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
+        self.end_what_is_left();
         for _ in 0..20 {
             if fs::remove_dir_all(&self.profile).is_ok() {
                 break;
