@@ -22,6 +22,8 @@ pub struct Tracker {
     pub udp: Vec<SocketAddr>,
     /// Where it listens over HTTP.
     pub http: Vec<SocketAddr>,
+    /// Where it listens over HTTPS.
+    pub https: Vec<SocketAddr>,
     /// What it can be asked and told.
     pub control: Control,
     stop: Option<oneshot::Sender<()>>,
@@ -45,10 +47,11 @@ impl Tracker {
     /// Runs it on a runtime.
     pub fn on(runtime: Runtime, server: Server) -> Self {
         let (udp, http) = (server.udp_addresses().expect("bound"), server.http_addresses().expect("bound"));
+        let https = server.https_addresses().expect("bound");
         let control = server.control();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) })));
-        Self { udp, http, control, stop: Some(stop), thread: Some(thread) }
+        Self { udp, http, https, control, stop: Some(stop), thread: Some(thread) }
     }
 }
 

@@ -10,19 +10,15 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use socket2::{Domain, Socket, Type};
-use swarmkeep::{
-    HashKey, InfoHash, PeerId, RepositoryConfig,
-    catalog::{self, Repository},
-};
-use swarmkeep_tracker::{Config, Control, Error, Rules, Server, Tls};
+use swarmkeep::{InfoHash, PeerId, catalog::Repository};
+use swarmkeep_tests::{Tracker, any_port, build};
+use swarmkeep_tracker::{Config, Error, Rules, Server, Tls};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse};
-use tokio::sync::oneshot;
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
     crypto::ring,
@@ -38,8 +34,8 @@ const LONGEST_ANSWER: Duration = Duration::from_millis(1500);
 #[test]
 fn announces_over_https_are_answered_on_both_families_and_in_both_versions() {
     let pair = Pair::new();
-    let tracker = Tracker::with(&pair, config());
-    for &address in &tracker.addresses {
+    let tracker = tracker(&pair, config());
+    for &address in &tracker.https {
         for (version, port) in [(&TLS12, 1), (&TLS13, 2)] {
             let mut client = Client::of(address, &pair.client(&[version]));
             let peers = client.announce(port);
@@ -58,11 +54,11 @@ fn announces_over_https_are_answered_on_both_families_and_in_both_versions() {
 #[test]
 fn who_comes_again_need_not_be_shown_the_certificate_again() {
     let pair = Pair::new();
-    let tracker = Tracker::with(&pair, config());
+    let tracker = tracker(&pair, config());
     for version in [&TLS12, &TLS13] {
         let config = pair.client(&[version]);
         for kind in [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::Resumed] {
-            let mut client = Client::of(tracker.addresses[0], &config);
+            let mut client = Client::of(tracker.https[0], &config);
             client.announce(1);
             assert_eq!(client.tls.conn.handshake_kind(), Some(kind), "{version:?}");
         }
@@ -72,9 +68,9 @@ fn who_comes_again_need_not_be_shown_the_certificate_again() {
 #[test]
 fn curl_and_aria2_announce_over_https() {
     let pair = Pair::new();
-    let tracker = Tracker::with(&pair, config());
+    let tracker = tracker(&pair, config());
     let root = pair.folder.join("root.pem");
-    for &address in &tracker.addresses {
+    for &address in &tracker.https {
         let url = format!("https://{address}/scrape?info_hash={}", "a".repeat(20));
         let curl = |with: &[&str]| {
             Command::new("curl")
@@ -93,7 +89,7 @@ fn curl_and_aria2_announce_over_https() {
         let output = curl(&[]).expect("as before");
         assert_eq!(output.status.code(), Some(60), "nobody vouches for that certificate");
     }
-    let announce = format!("https://{}/announce", tracker.addresses[0]);
+    let announce = format!("https://{}/announce", tracker.https[0]);
     let torrent = format!(
         "d8:announce{}:{announce}4:infod6:lengthi1e4:name1:x12:piece lengthi16384e6:pieces20:{}ee",
         announce.len(),
@@ -126,10 +122,10 @@ fn curl_and_aria2_announce_over_https() {
 #[test]
 fn plain_http_and_garbage_are_refused_and_the_connection_ends() {
     let pair = Pair::new();
-    let tracker = Tracker::with(&pair, config());
+    let tracker = tracker(&pair, config());
     let unfinished = [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0x3f, 0xfc], &[0; 100]].concat();
     for bytes in [&announce(1)[..], &[0; 4096], &[22, 3, 1, 0xff, 0xff, 1, 0, 0, 0], &unfinished] {
-        let mut stream = connect(tracker.addresses[0].ip(), tracker.addresses[0]).expect("loopback");
+        let mut stream = connect(tracker.https[0].ip(), tracker.https[0]).expect("loopback");
         stream.write_all(bytes).expect("somebody listens");
         if bytes == unfinished {
             stream.shutdown(Shutdown::Write).expect("open");
@@ -138,15 +134,15 @@ fn plain_http_and_garbage_are_refused_and_the_connection_ends() {
         assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
         assert!(answer.is_empty() || answer[0] == 21, "an alert, if anything: {answer:?}");
     }
-    assert_eq!(Client::of(tracker.addresses[0], &pair.client(&[&TLS13])).announce(1).len(), 0);
+    assert_eq!(Client::of(tracker.https[0], &pair.client(&[&TLS13])).announce(1).len(), 0);
 }
 
 #[test]
 fn a_client_that_trusts_nobody_who_vouches_for_the_tracker_gives_up() {
     let (pair, other) = (Pair::new(), Pair::new());
-    let tracker = Tracker::with(&pair, config());
-    let stream = connect(tracker.addresses[0].ip(), tracker.addresses[0]).expect("loopback");
-    let name = ServerName::from(tracker.addresses[0].ip());
+    let tracker = tracker(&pair, config());
+    let stream = connect(tracker.https[0].ip(), tracker.https[0]).expect("loopback");
+    let name = ServerName::from(tracker.https[0].ip());
     let session = ClientConnection::new(other.client(&[&TLS13]), name).expect("a name");
     let error = StreamOwned::new(session, stream).write_all(&announce(1)).unwrap_err();
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
@@ -186,7 +182,7 @@ fn what_is_wrong_with_a_certificate_or_key_is_told_with_its_file() {
             "{problem}: {error}"
         );
     }
-    let server = Server::bind(&config(), repository());
+    let server = Server::bind(&config(), store());
     assert!(matches!(server, Err(Error::NoCertificate)), "{server:?}");
 }
 
@@ -194,8 +190,8 @@ fn what_is_wrong_with_a_certificate_or_key_is_told_with_its_file() {
 fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
     let (old, new) = (Pair::new(), Pair::new());
     let tls = old.tls();
-    let tracker = Tracker::of(config().tls(tls.clone()));
-    let address = tracker.addresses[0];
+    let tracker = Tracker::over(&config().tls(tls.clone()), store());
+    let address = tracker.https[0];
     let shows = |pair: &Pair| {
         let mut client = Client::of(address, &pair.client(&[&TLS13]));
         client.announce(1);
@@ -223,9 +219,9 @@ fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
 #[test]
 fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
     let pair = Pair::new();
-    let tracker = Tracker::with(&pair, config());
+    let tracker = tracker(&pair, config());
     for says_so in [false, true] {
-        let mut client = Client::of(tracker.addresses[0], &pair.client(&[&TLS13]));
+        let mut client = Client::of(tracker.https[0], &pair.client(&[&TLS13]));
         client.announce(1);
         client.tls.write_all(&announce(2).repeat(3)).expect("somebody listens");
         if says_so {
@@ -242,8 +238,8 @@ fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience
     let pair = Pair::new();
     let patience = Duration::from_secs(2);
     let limits = config().http_connections(32).http_connections_an_address(32).http_patience(patience);
-    let tracker = Tracker::with(&pair, limits);
-    let address = tracker.addresses[0];
+    let tracker = tracker(&pair, limits);
+    let address = tracker.https[0];
     let hello = hello(&pair);
     let mut crowd = Vec::new();
     let client = pair.client(&[&TLS13]);
@@ -277,8 +273,8 @@ fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience
 #[test]
 fn stopping_answers_what_was_received_and_does_not_wait_for_handshakes() {
     let pair = Pair::new();
-    let tracker = Tracker::with(&pair, config().http_connections_an_address(100));
-    let address = tracker.addresses[0];
+    let tracker = tracker(&pair, config().http_connections_an_address(100));
+    let address = tracker.https[0];
     let config = pair.client(&[&TLS13]);
     let mut stalled: Vec<_> = (0..50).map(|_| connect(address.ip(), address).expect("loopback")).collect();
     stalled.iter_mut().step_by(2).for_each(|stream| stream.write_all(&hello(&pair)[..50]).expect("open"));
@@ -375,50 +371,18 @@ fn hello(pair: &Pair) -> Vec<u8> {
     hello
 }
 
-/// A tracker at work on two loopback listeners, IPv4 first, until this is dropped.
-struct Tracker {
-    addresses: Vec<SocketAddr>,
-    control: Control,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+fn tracker(pair: &Pair, config: Config) -> Tracker {
+    Tracker::over(&config.tls(pair.tls()), store())
 }
 
-impl Tracker {
-    fn with(pair: &Pair, config: Config) -> Self {
-        Self::of(config.tls(pair.tls()))
-    }
-
-    fn of(config: Config) -> Self {
-        let server = Server::bind(&config, repository()).expect("loopback");
-        let addresses = server.https_addresses().expect("bound");
-        let control = server.control();
-        let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let runtime = runtime.expect("a runtime");
-        let thread = thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) })));
-        Self { addresses, control, stop: Some(stop), thread: Some(thread) }
-    }
-}
-
-impl Drop for Tracker {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let ended = self.thread.take().expect("taken here only").join();
-        if !thread::panicking() {
-            ended.expect("the tracker does not panic");
-        }
-    }
-}
-
+/// On two loopback listeners, IPv4 first.
 fn config() -> Config {
-    let any_port = |address: &str| SocketAddr::new(address.parse().expect("a constant"), 0);
     let config = Config::new().https(any_port("127.0.0.1")).https(any_port("::1"));
     config.rules(Rules::new().jitter_percent(0))
 }
 
-fn repository() -> Repository {
-    let config = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
-    catalog::find("packed").expect("a name of the catalog").build(&config).expect("no limits")
+fn store() -> Repository {
+    build("packed", |config| config)
 }
 
 fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {

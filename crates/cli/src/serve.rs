@@ -142,7 +142,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         eprintln!("listening on {}; repository {}", listed.join(", "), repository.name);
         if let Some(address) = server.admin_address()? {
             let token = kept.drawn_secret.take().map(|secret| format!("#token={secret}")).unwrap_or_default();
-            eprintln!("dashboard at http://{address}/{token}");
+            let scheme = if settings.fixed.admin_tls { "https" } else { "http" };
+            eprintln!("dashboard at {scheme}://{address}/{token}");
         }
         if User::is_root() {
             warn!("running as root: name another user by --user, or start as one");

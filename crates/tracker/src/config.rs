@@ -19,6 +19,7 @@ pub struct Config {
     pub(crate) http_patience: Duration,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) admin_tokens: Vec<Token>,
+    pub(crate) admin_tls: bool,
     pub(crate) repository_name: Option<String>,
 }
 
@@ -41,6 +42,7 @@ impl Config {
             http_patience: Duration::from_secs(10),
             admin: None,
             admin_tokens: Vec::new(),
+            admin_tls: false,
             repository_name: None,
         }
     }
@@ -89,7 +91,7 @@ impl Config {
         self
     }
 
-    /// Sets the certificate that HTTPS connections begin with.
+    /// Sets the certificate that connections of HTTPS, and of the admin server [if it wants one](Self::admin_tls), begin with.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -120,7 +122,7 @@ impl Config {
         self
     }
 
-    /// Sets the address for those who run the tracker: metrics, health, an API and a dashboard, over HTTP. There is none unless set.
+    /// Sets the address for those who run the tracker: metrics, health, an API and a dashboard. There is none unless set.
     /// Metrics and health are for whoever reaches it, so it should be one that only they do.
     #[must_use]
     pub const fn admin(mut self, address: SocketAddr) -> Self {
@@ -132,6 +134,13 @@ impl Config {
     #[must_use]
     pub fn admin_token(mut self, token: Token) -> Self {
         self.admin_tokens.push(token);
+        self
+    }
+
+    /// Sets whether the admin server is reached over HTTPS, which needs [`tls`](Self::tls) too, and not over HTTP.
+    #[must_use]
+    pub const fn admin_tls(mut self, on: bool) -> Self {
+        self.admin_tls = on;
         self
     }
 

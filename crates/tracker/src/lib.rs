@@ -82,7 +82,7 @@ pub enum Error {
         /// What is wrong with it.
         source: io::Error,
     },
-    /// HTTPS without [`Config::tls`].
+    /// HTTPS or [`Config::admin_tls`] without [`Config::tls`].
     #[error("there is no certificate for HTTPS; give one with its key, or listen on HTTP")]
     NoCertificate,
     /// A certificate or its key is not where it should be.

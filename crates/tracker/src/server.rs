@@ -52,6 +52,8 @@ pub struct Sockets {
     pub http: Vec<TcpListener>,
     /// Listeners for HTTPS.
     pub https: Vec<TcpListener>,
+    /// A listener for the admin server.
+    pub admin: Option<TcpListener>,
 }
 
 /// What can be asked of a tracker while it runs, and told to it. Clones are for the same one.
@@ -112,7 +114,7 @@ impl Server {
         for socket in udp.iter().flatten() {
             control.metrics.watch_drops(socket);
         }
-        let admin = Admin::bind(config, &control)?;
+        let admin = Admin::bind(config, open.admin, &control)?;
         Ok(Self { udp, http, https, admin, stopping, rng, config: config.clone(), control })
     }
 

@@ -15,15 +15,18 @@ const STATUS_PERIOD: Duration = Duration::from_secs(10);
 /// How soon to look again at threads that have not started, or that are stuck.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// A socket that was handed over and is of no use here.
+/// Sockets that were handed over and are of no use here.
 #[derive(Debug, thiserror::Error)]
-#[error("the {nth}. socket that was handed over, `{name}`, is neither of UDP nor of TCP; hand over others")]
-pub(crate) struct WrongSocket {
-    nth: usize,
-    name: String,
+pub(crate) enum WrongSocket {
+    #[error(
+        "the {nth}. socket that was handed over, `{name}`, is neither of UDP nor of TCP; hand over others"
+    )]
+    Unknown { nth: usize, name: String },
+    #[error("several sockets that were handed over are named `admin`; hand over one")]
+    ManyAdmins,
 }
 
-/// The sockets that were handed over: datagrams are for UDP, streams for HTTP, or for HTTPS if they are named so.
+/// The sockets that were handed over: datagrams are for UDP, streams for HTTP unless they are named `https` or `admin`.
 pub(crate) fn sockets() -> Result<Sockets, WrongSocket> {
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -36,10 +39,12 @@ pub(crate) fn sockets() -> Result<Sockets, WrongSocket> {
         } else if let Ok(Some(listener)) = handed_over.take_tcp_listener(n) {
             match name {
                 "https" => sockets.https.push(listener),
+                "admin" if sockets.admin.is_some() => return Err(WrongSocket::ManyAdmins),
+                "admin" => sockets.admin = Some(listener),
                 _ => sockets.http.push(listener),
             }
         } else {
-            return Err(WrongSocket { nth: n + 1, name: name.into() });
+            return Err(WrongSocket::Unknown { nth: n + 1, name: name.into() });
         }
     }
     Ok(sockets)

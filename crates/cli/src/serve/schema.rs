@@ -66,6 +66,10 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6970", value_parser = admin, help_heading = LISTENING)]
     pub(crate) admin: Admin,
 
+    /// Whether the admin address is reached over HTTPS, with the certificate of --tls-certificate, and not over HTTP.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = LISTENING)]
+    pub(crate) admin_tls: bool,
+
     /// File of the tokens that the API takes, a line each as SECRET read,write,peers: 16 characters or more, and what its bearer may do.
     /// Without it a token for read and write is drawn, and printed with the dashboard's address.
     #[arg(long, value_name = "FILE", help_heading = LISTENING)]
@@ -292,6 +296,7 @@ impl Settings {
             .rules(self.rules(kept)?)
             // By a tenth of its lifetime a dead peer may be handed out for longer.
             .sweep_period(Duration::from_secs(lifetime.div_ceil(10).into()))
+            .admin_tls(self.fixed.admin_tls)
             .http_connections(*http_connections)
             .http_connections_an_address(*http_connections_an_address)
             .repository_name(repository.name);
@@ -337,7 +342,7 @@ impl Settings {
     fn certificate(&self) -> Result<Option<(&Path, &Path)>, Contradiction> {
         match (&self.live.tls_certificate, &self.live.tls_key) {
             (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
-            (None, None) if self.fixed.https.is_empty() => Ok(None),
+            (None, None) if self.fixed.https.is_empty() && !self.fixed.admin_tls => Ok(None),
             _ => Err(Contradiction(
                 "HTTPS needs both --tls-certificate and --tls-key: give the other too".into(),
             )),

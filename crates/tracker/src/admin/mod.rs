@@ -42,21 +42,32 @@ use self::{
     serve::Pace,
     stats::Sample,
 };
-use crate::{Config, Control, Error, http};
+use crate::{Config, Control, Error, Tls, http};
 
 /// The admin address, and what is behind it.
 #[derive(Debug)]
 pub(crate) struct Admin {
     listener: TcpListener,
+    tls: Option<Tls>,
     shared: Arc<Shared>,
 }
 
 impl Admin {
-    /// Opens the address that `config` names, if it does.
-    pub(crate) fn bind(config: &Config, control: &Control) -> Result<Option<Self>, Error> {
-        let Some(address) = config.admin else { return Ok(None) };
-        let listener =
-            http::listen(address).map_err(|source| Error::Bind { protocol: "admin", address, source })?;
+    /// Takes the listener that is open already, or opens the address that `config` names, if it does.
+    pub(crate) fn bind(
+        config: &Config,
+        open: Option<TcpListener>,
+        control: &Control,
+    ) -> Result<Option<Self>, Error> {
+        let protocol = "admin";
+        let listener = match (open, config.admin) {
+            (Some(open), _) => http::adopt(open).map_err(|source| Error::HandedOver { protocol, source })?,
+            (None, Some(address)) => {
+                http::listen(address).map_err(|source| Error::Bind { protocol, address, source })?
+            }
+            (None, None) => return Ok(None),
+        };
+        let tls = config.admin_tls.then(|| config.tls.clone().ok_or(Error::NoCertificate)).transpose()?;
         let key = Key::drawn().map_err(Error::NoEntropy)?;
         let shared = Shared {
             tokens: Tokens::new(config.admin_tokens.clone()),
@@ -74,7 +85,7 @@ impl Admin {
             editing: Arc::default(),
             stopping: watch::Sender::new(false),
         };
-        Ok(Some(Self { listener, shared: Arc::new(shared) }))
+        Ok(Some(Self { listener, tls, shared: Arc::new(shared) }))
     }
 
     /// Where it listens; a port that was given as 0 is the real one here.
@@ -84,7 +95,7 @@ impl Admin {
 
     /// Answers until `stopped` changes or its sender is gone, and takes half a second at most to stop.
     pub(crate) async fn run(self, mut stopped: watch::Receiver<()>) {
-        let Self { listener, shared } = self;
+        let Self { listener, tls, shared } = self;
         let background = async {
             tokio::join!(stats::sample_for_ever(&shared), census::walk_for_ever(&shared));
         };
@@ -93,7 +104,7 @@ impl Admin {
             shared.stopping.send_replace(true);
         };
         tokio::select! {
-            () = serve::serve(listener, router(&shared), stop) => {}
+            () = serve::serve(listener, tls.as_ref(), router(&shared), stop) => {}
             () = background => unreachable!("both go on for ever"),
         }
     }

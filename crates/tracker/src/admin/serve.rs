@@ -38,6 +38,7 @@ use crate::{
     clock::now,
     http::connections::{Connections, Place},
     seldom::{Seldom, log_stranger},
+    tls::{Stream, Tls},
 };
 
 /// How many connections may be open: a handful of dashboards and scrapers. Whoever comes when all are takes the place of one that has
@@ -63,7 +64,12 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 const HEARD_OUT: Duration = Duration::from_millis(100);
 
 /// Answers the requests that come to `listener` until `stop` is ready, and then those that are being answered.
-pub(super) async fn serve(listener: net::TcpListener, app: Router, stop: impl Future<Output = ()>) {
+pub(super) async fn serve(
+    listener: net::TcpListener,
+    tls: Option<&Tls>,
+    app: Router,
+    stop: impl Future<Output = ()>,
+) {
     let listener = TcpListener::from_std(listener).expect("`listen` makes sockets that tokio takes");
     let connections = Arc::new(Connections::new(MOST_CONNECTIONS, MOST_CONNECTIONS));
     // Not that of requests, or those who ask much would keep others from connecting.
@@ -71,7 +77,7 @@ pub(super) async fn serve(listener: net::TcpListener, app: Router, stop: impl Fu
     let mut tasks = JoinSet::new();
     let mut stop = pin!(stop);
     'serving: loop {
-        let mut admitted = pin!(admitted(&listener, &connections, &pace));
+        let mut admitted = pin!(admitted(&listener, tls, &connections, &pace));
         let (stream, place) = loop {
             tokio::select! {
                 admitted = &mut admitted => break admitted,
@@ -96,9 +102,10 @@ pub(super) async fn serve(listener: net::TcpListener, app: Router, stop: impl Fu
 /// The next connection, and its place.
 async fn admitted(
     listener: &TcpListener,
+    tls: Option<&Tls>,
     connections: &Arc<Connections>,
     pace: &Pace,
-) -> (impl AsyncRead + AsyncWrite + Unpin + Send + 'static, Place) {
+) -> (Stream, Place) {
     loop {
         // Connections are as dear as requests, and need no token either.
         pace.turn().await;
@@ -115,7 +122,7 @@ async fn admitted(
         };
         let _ = stream.set_nodelay(true);
         if let Some(place) = connections.place(from.ip(), true).await {
-            return (stream, place);
+            return (Stream::new(stream, tls), place);
         }
     }
 }

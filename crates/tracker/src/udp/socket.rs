@@ -127,3 +127,32 @@ fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
     let v4 = address.as_sockaddr_in().map(|&v4| v4.into());
     v4.or_else(|| address.as_sockaddr_in6().map(|&v6| v6.into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What tells one socket from another, however often it is cloned.
+    fn inode(socket: &UdpSocket) -> String {
+        let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
+        link.to_str().unwrap().into()
+    }
+
+    #[test]
+    fn each_thread_has_one_of_every_socket_that_was_opened_elsewhere_and_none_is_left_out() {
+        let (two, three) = (const { NonZero::new(2).unwrap() }, const { NonZero::new(3).unwrap() });
+        let many = bind("127.0.0.1:0".parse().unwrap(), three).unwrap();
+        let one = UdpSocket::bind("127.0.0.2:0").unwrap();
+        let all = [&many[0], &one, &many[1], &many[2]].map(|socket| socket.try_clone().unwrap());
+        let adopted = adopt(all.into(), two).unwrap();
+        let inodes: Vec<_> =
+            adopted.iter().map(|sockets| sockets.iter().map(inode).collect::<Vec<_>>()).collect();
+        let [a, b, c] = [0, 1, 2].map(|n| inode(&many[n]));
+        assert_eq!(inodes, [vec![a, b], vec![c.clone(), c], vec![inode(&one); 2]]);
+        let nothing = adopted[2][1].recv(&mut [0]).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock, "it does not block");
+        assert!(adopt(Vec::new(), two).unwrap().is_empty());
+    }
+}
