@@ -4,6 +4,7 @@ use std::{error::Error, io, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
+mod check;
 mod counting;
 mod load;
 mod serve;
@@ -27,6 +28,8 @@ enum Command {
     Serve(Box<serve::Args>),
     /// Print the settings that `serve` runs with, or all there are.
     Config(Box<serve::ConfigArgs>),
+    /// Ask a tracker whether it answers.
+    Check(check::Args),
     /// Put a tracker under load, check its answers and report.
     Load(Box<load::Args>),
     /// Compare the swarm stores: time, tail latency and memory.
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         // It reads the command line itself, again at each SIGHUP.
         Command::Serve(_) => serve::run().map(|()| ExitCode::SUCCESS),
         Command::Config(args) => serve::print_config(*args),
+        Command::Check(args) => check::run(args).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(*args),
         Command::Shootout(args) => shootout::run(args).map(|()| ExitCode::SUCCESS),
         Command::ShootoutRow(args) => shootout::run_row(args).map(|()| ExitCode::SUCCESS),

@@ -30,13 +30,22 @@ impl Serve {
 
     /// The addresses that it says it listens on over UDP, and over HTTP.
     pub(crate) fn addresses(&self) -> [Vec<SocketAddr>; 2] {
+        ["udp", "http"].map(|protocol| self.addresses_of(protocol))
+    }
+
+    /// The addresses that it says it listens on over a protocol.
+    pub(crate) fn addresses_of(&self, protocol: &str) -> Vec<SocketAddr> {
         let (listening, _) = self.first_line.split_once(';').unwrap_or_else(|| panic!("{}", self.first_line));
         let listening = listening.strip_prefix("listening on ").expect("it listens");
-        let (udp, http) = listening.split_once("http ").unwrap_or((listening, ""));
-        [udp.trim_start_matches("udp "), http].map(|addresses| {
-            let addresses = addresses.split(", ").filter(|address| !address.is_empty());
-            addresses.map(|address| address.parse().expect("an address")).collect()
-        })
+        let (mut of, mut addresses) = ("", Vec::new());
+        for word in listening.split([' ', ',']).filter(|word| !word.is_empty()) {
+            match word.parse() {
+                Ok(address) if of == protocol => addresses.push(address),
+                Ok(_) => {}
+                Err(_) => of = word,
+            }
+        }
+        addresses
     }
 
     pub(crate) fn pid(&self) -> u32 {
