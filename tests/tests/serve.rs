@@ -151,7 +151,7 @@ fn who_asks_from_many_ports_is_answered_by_all_threads_from_one_store() {
                 info_hash: hash(address),
                 ..announce(id)
             });
-            assert_eq!(counts.leechers, n.into(), "{address}");
+            assert_eq!(counts.leechers, u32::from(n), "{address}");
         }
     }
 }
