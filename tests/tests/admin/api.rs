@@ -214,7 +214,7 @@ fn peers_are_listed_with_role_and_age_and_without_their_ids() {
             .expect("a port")
             .parse()
             .expect("one");
-        assert_eq!(peer["role"], if port % 3 == 0 { "seeder" } else { "leecher" });
+        assert_eq!(peer["role"], if port.is_multiple_of(3) { "seeder" } else { "leecher" });
         assert!(peer["age_seconds"].as_u64().is_some_and(|age| age < 60), "{peer}");
         assert_eq!(peer.as_object().expect("a peer").len(), 3, "{peer}");
     }

@@ -171,7 +171,7 @@ fn metrics_count_what_was_asked_and_name_nobody() {
         assert!(metrics.sum(name, &[]) > 0.0, "{name}");
     }
     let labels = ["protocol", "kind", "family", "reason", "role", "le", "counted", "version", "store"];
-    for ((name, has), _) in &metrics.samples {
+    for (name, has) in metrics.samples.keys() {
         assert!(name.starts_with("swarmkeep_"), "{name}");
         assert!(has.iter().all(|(key, _)| labels.contains(&&**key)), "{name} {has:?}");
     }
