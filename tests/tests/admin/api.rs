@@ -3,12 +3,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Read,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use data_encoding::BASE32_NOPAD;
 use serde_json::Value;
-use swarmkeep::AnnounceEvent::{Completed, Started};
+use swarmkeep::{
+    Announce,
+    AnnounceEvent::{Completed, Started},
+    HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp,
+    catalog::{self, Repository},
+};
 use swarmkeep_tracker::{AccessList, ListKind, Rules};
 use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
@@ -300,6 +305,28 @@ fn a_full_scrape_is_everything_in_order_compressed_or_not() {
     assert!(unpacked == plain.body);
     let empty = get_with(Tracker::over(crate::tracker::packed()).admin, "/api/v1/scrape", READ);
     assert_eq!(empty.body, b"d5:filesdee");
+}
+
+#[test]
+fn a_full_scrape_in_many_parts_has_every_torrent_once() {
+    // One is read in pages of 4,096, the other sent in parts of 16,384.
+    for (name, torrents) in [("btreemap-rwlock-std", 8192), ("packed", 20_000)] {
+        let config = RepositoryConfig::new(HashKey::from_os().expect("entropy"));
+        let repository = catalog::find(name).expect("in the catalog").build(&config).expect("no limits");
+        let Repository::Sync(store) = &repository else { panic!("{name} is synchronous") };
+        let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after it").as_secs();
+        let (now, mut rng) = (Timestamp::from_secs(seconds), SplitMix64::new(1));
+        for n in 0..torrents {
+            let announce = Announce::new(hash(n), "192.0.2.1:6881".parse().expect("an endpoint"));
+            store.announce(&announce, now, &mut rng, &mut PeerBuffer::new(&mut [], &mut []));
+        }
+        let tracker = Tracker::over(repository);
+        let body = get_with(tracker.admin, "/api/v1/scrape", READ).body;
+        let scraped = ScrapeResponse::parse(&body).expect("bencoded").expect("no failure");
+        let found: Vec<_> = scraped.swarms().map(|(info_hash, _)| info_hash).collect();
+        let expected: BTreeSet<_> = (0..torrents).map(hash).collect();
+        assert!(found.iter().eq(&expected), "{name}: {} of {}", found.len(), expected.len());
+    }
 }
 
 #[test]

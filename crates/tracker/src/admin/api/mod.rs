@@ -29,7 +29,7 @@ use super::{Shared, auth, events};
 /// Where the document is, for everybody.
 pub(super) const DOCUMENT: &str = "/api/v1/openapi.json";
 
-/// How many full scrapes may be under way. Each takes some 10 MiB.
+/// How many full scrapes may be under way. Each takes some 20 MiB.
 pub(super) const MOST_FULL_SCRAPES: usize = 2;
 
 /// How many threads may be at work in the store for whoever asks here, however many ask.

@@ -20,19 +20,22 @@ use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 use super::{Problem, Problems, ask, query::NoQuery};
 use crate::admin::Shared;
 
-/// How many torrents are asked for at once. Where each answer costs a look at every torrent, more: they take some 7 MiB.
+/// How many torrents are asked for at once: more where each answer costs a look at every torrent. They take 8 MiB.
 const fn at_once(cost: PageCost) -> usize {
     match cost {
         PageCost::Ordered => 4096,
-        PageCost::WholeStore => 65_536,
+        PageCost::WholeStore => 1 << 18,
     }
 }
+
+/// How many are sent at once, of some 70 bytes each.
+const PART: usize = 16_384;
 
 /// All torrents in one answer
 ///
 /// A bencoded dictionary as of BEP 48, its keys in order, compressed with gzip for who accepts that. It is sent as it is read, in bounded
-/// memory: torrents that come or go meanwhile are in it or not. Where the store is not kept in order, each 65,536 torrents cost a look at
-/// all of them, so that 10 million take about a minute. Two may be under way at a time.
+/// memory: torrents that come or go meanwhile are in it or not. Where the store is not kept in order, each 262,144 torrents cost a look
+/// at all of them. Two may be under way at a time.
 #[utoipa::path(get, path = "/scrape", tag = "torrents", responses(
     (status = 200, description = "All of them.", body = Vec<u8>, content_type = "application/octet-stream"),
     (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
@@ -52,7 +55,7 @@ pub(super) async fn scrape(
     output.write(b"d5:filesd");
     // So that a store that cannot be reached is told so, not an answer that ends early.
     let first = ask::page(&shared, None, at_once(ask::page_cost(&shared))).await?;
-    let state = Scrape { shared, _place: place, output, next: Some(first) };
+    let state = Scrape { shared, _place: place, output, read: first, sent: 0 };
     let body = Body::from_stream(try_unfold(Some(state), |state| async {
         let Some(state) = state else { return Ok(None) };
         state.step().await.map(Some)
@@ -71,29 +74,31 @@ struct Scrape {
     shared: Arc<Shared>,
     _place: OwnedSemaphorePermit,
     output: Output,
-    /// What was read and not sent.
-    next: Option<Vec<SwarmSummary>>,
+    /// What was read, and how many of those are sent.
+    read: Vec<SwarmSummary>,
+    sent: usize,
 }
 
 impl Scrape {
     /// Makes the next part, and what is needed for those behind it if there are any.
     async fn step(mut self) -> io::Result<(Bytes, Option<Self>)> {
-        let swarms = match self.next.take() {
-            Some(swarms) => swarms,
-            None => unreachable!("a step has made it, or the beginning"),
-        };
         let most = at_once(ask::page_cost(&self.shared));
-        let last = swarms.last().filter(|_| swarms.len() == most).map(|swarm| swarm.info_hash);
-        let mut output = self.output;
+        if self.sent == most {
+            let last = self.read[most - 1].info_hash;
+            self.read = self.page(last, most).await?;
+            self.sent = 0;
+        }
+        let Self { mut output, read, sent, .. } = self;
+        let until = read.len().min(sent + PART);
+        let is_last = until == read.len() && read.len() < most;
         let written = spawn_blocking(move || {
-            let part = output.part(&swarms, last.is_none());
-            (output, part)
+            let part = output.part(&read[sent..until], is_last);
+            (output, read, part)
         });
-        let (output, part) = written.await.map_err(io::Error::other)?;
-        self.output = output;
-        let Some(last) = last else { return Ok((part, None)) };
-        self.next = Some(self.page(last, most).await?);
-        Ok((part, Some(self)))
+        let part;
+        (self.output, self.read, part) = written.await.map_err(io::Error::other)?;
+        self.sent = until;
+        Ok((part, (!is_last).then_some(self)))
     }
 
     async fn page(&self, after: InfoHash, most: usize) -> io::Result<Vec<SwarmSummary>> {

@@ -82,7 +82,7 @@ pub(super) struct Torrents {
 /// shown exactly once, one that comes or goes at most once. An answer may list fewer than `limit`, or none, and still have a `next`.
 ///
 /// With `sort=info_hash` ascending. `cost` says what that has cost: most stores look at every torrent for each answer, for which 10
-/// million take about half a second.
+/// million take about a second.
 #[utoipa::path(get, path = "/torrents", tag = "torrents", params(ListQuery), responses(
     (status = 200, description = "Some of them.", body = Torrents),
     (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
