@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Serve, refused, swarmkeep};
+use common::{Serve, ends, refused, swarmkeep};
 use nix::{
     libc,
     sys::{
@@ -150,14 +150,10 @@ fn a_user_that_is_unknown_or_root_is_refused_and_so_is_anyone_but_root_who_names
     let folder = Folder::new();
     let program = folder.0.join("swarmkeep");
     fs::copy(env!("CARGO_BIN_EXE_swarmkeep"), &program).expect("room");
-    let output = Command::new(&program)
-        .args(["serve", "--udp=127.0.0.1:0", "--admin=off", "--user=nobody"])
-        .uid(65534)
-        .gid(65534)
-        .output()
-        .expect("it can be executed");
-    let message = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(output.status.code(), Some(1), "{message}");
+    let mut command = Command::new(&program);
+    command.args(["serve", "--udp=127.0.0.1:0", "--admin=off", "--user=nobody"]).uid(65534).gid(65534);
+    let (code, message) = ends(command);
+    assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("only root can; start as root, or leave --user out"), "{message}");
 }
 
@@ -272,9 +268,8 @@ fn what_is_handed_over_and_of_no_use_is_refused() {
         ([tcp(), tcp()], "admin:admin", "several sockets that were handed over are named `admin`"),
         ([tcp(), tcp()], "http:https", "there is no certificate for HTTPS"),
     ] {
-        let output = handed(sockets, names, &[]).stderr(Stdio::piped()).output().expect("the program starts");
-        let printed = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(1), "{printed}");
+        let (code, printed) = ends(handed(sockets, names, &[]));
+        assert_eq!(code, Some(1), "{printed}");
         assert!(printed.contains(message), "{printed}");
     }
 }
@@ -513,8 +508,10 @@ impl Manager {
     }
 
     fn next_but_health(&self) -> String {
+        let began = Instant::now();
         loop {
             let told = self.next();
+            assert!(began.elapsed() < SOON, "nothing but health");
             if !told.starts_with("WATCHDOG") && !told.starts_with("STATUS") {
                 return told;
             }

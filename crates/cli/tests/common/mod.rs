@@ -2,16 +2,22 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader},
     net::SocketAddr,
-    process::{Child, ChildStderr, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
     time::{Duration, Instant},
 };
+
+/// After how long something is not going to happen, on a busy machine.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// A running tracker; killed if a test fails before it has ended.
 pub(crate) struct Serve {
     child: Child,
-    stderr: BufReader<ChildStderr>,
+    /// What it prints to standard error.
+    lines: Receiver<String>,
     pub(crate) first_line: String,
 }
 
@@ -23,9 +29,14 @@ impl Serve {
     pub(crate) fn run(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let mut first_line = String::new();
-        stderr.read_line(&mut first_line).expect("a line of text");
-        Self { child, stderr, first_line }
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            while stderr.read_line(&mut line).expect("text") > 0 && sender.send(line.split_off(0)).is_ok() {}
+        });
+        let mut serve = Self { child, lines, first_line: String::new() };
+        serve.first_line = serve.lines.recv_timeout(LONGEST).expect("a line soon");
+        serve
     }
 
     /// The addresses that it says it listens on over UDP, and over HTTP.
@@ -62,8 +73,10 @@ impl Serve {
     pub(crate) fn printed_until(&mut self, text: &str) -> String {
         let mut printed = String::new();
         while !printed.contains(text) {
-            let more = self.stderr.read_line(&mut printed).expect("text");
-            assert!(more > 0, "it ended without `{text}`: {printed}");
+            match self.lines.recv_timeout(LONGEST) {
+                Ok(line) => printed += &line,
+                Err(error) => panic!("{error} without `{text}`: {printed}"),
+            }
         }
         printed
     }
@@ -72,11 +85,24 @@ impl Serve {
     pub(crate) fn stop(mut self, signal: &str) -> (Option<i32>, Duration, String) {
         let asked = Instant::now();
         self.signal(signal);
-        let status = self.child.wait().expect("it ends");
-        let took = asked.elapsed();
-        let mut printed = String::new();
-        self.stderr.read_to_string(&mut printed).expect("text");
-        (status.code(), took, printed)
+        let code = self.code();
+        (code, asked.elapsed(), self.lines.iter().collect())
+    }
+
+    /// Waits for the end; answers the exit code and what was printed after the first line.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        (self.code(), self.lines.iter().collect())
+    }
+
+    fn code(&mut self) -> Option<i32> {
+        let began = Instant::now();
+        while began.elapsed() < LONGEST {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.code();
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        panic!("it does not end");
     }
 }
 
@@ -95,7 +121,15 @@ pub(crate) fn swarmkeep(arguments: &[&str]) -> Command {
 }
 
 pub(crate) fn refused(arguments: &[&str]) -> String {
-    let Output { status, stderr, .. } = swarmkeep(arguments).output().expect("the program starts");
-    assert_eq!(status.code(), Some(2), "{arguments:?}");
-    String::from_utf8(stderr).expect("text")
+    let (code, message) = ends(swarmkeep(arguments));
+    assert_eq!(code, Some(2), "{arguments:?}: {message}");
+    message
+}
+
+/// Waits for the end of a tracker that does not start; answers its exit code and all that it printed.
+pub(crate) fn ends(command: Command) -> (Option<i32>, String) {
+    let serve = Serve::run(command);
+    let first_line = serve.first_line.clone();
+    let (code, rest) = serve.end();
+    (code, first_line + &rest)
 }
