@@ -97,9 +97,12 @@ fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_ba
     let [certificate, key] = folder.pair();
     // Read as root, before.
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("ours");
-    let sockets = ["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0", "--user=nobody"];
-    let mut serve =
-        Serve::start(&[&sockets[..], &["--tls-certificate", &certificate, "--tls-key", &key]].concat());
+    // In groups that it is to leave.
+    let mut command = Command::new("setpriv");
+    command.args(["--groups=1,2", env!("CARGO_BIN_EXE_swarmkeep"), "serve", "--admin=off", "--user=nobody"]);
+    command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0"]);
+    command.args(["--tls-certificate", &certificate, "--tls-key", &key]);
+    let mut serve = Serve::run(command);
     connect(serve.addresses()[0][0]);
     scrape_over_https(serve.addresses_of("https")[0], &pair);
 
