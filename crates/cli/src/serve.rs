@@ -10,7 +10,7 @@ use std::{
     env,
     error::Error,
     ffi::OsString,
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
     process::ExitCode,
 };
@@ -20,12 +20,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep::HashKey;
 use swarmkeep_tracker::Server;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::warn;
+use tracing::{info, warn};
 
 use self::{
     log::Log,
     reload::Reload,
-    schema::{Fixed, Kept, Settings},
+    schema::{Fixed, Kept, LogFormat, Settings},
     user::User,
 };
 use crate::settings::{self, Effective};
@@ -123,11 +123,14 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
 
     allow_all_files_that_may_be();
     let server = Server::bind_with(&config, store, manager::sockets()?)?;
+    // With the lists that it began with.
+    drop(config);
     // Before there are threads, and before anything that a stranger has sent is read.
     if let Some(user) = settings.fixed.user {
         user.become_for_good()?;
     }
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let served = runtime.block_on(async {
         // Before anyone can read that we listen and then tell us to stop.
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -139,11 +142,25 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             (!addresses.is_empty()).then(|| format!("{protocol} {}", addresses.join(", ")))
         });
         let listed: Vec<_> = listed.into_iter().flatten().collect();
-        eprintln!("listening on {}; repository {}", listed.join(", "), repository.name);
+        let say = |line: String| match log_format {
+            LogFormat::Text => eprintln!("{line}"),
+            LogFormat::Json => info!("{line}"),
+        };
+        say(format!("listening on {}; repository {}", listed.join(", "), repository.name));
         if let Some(address) = server.admin_address()? {
-            let token = kept.drawn_secret.take().map(|secret| format!("#token={secret}")).unwrap_or_default();
             let scheme = if settings.fixed.admin_tls { "https" } else { "http" };
-            eprintln!("dashboard at {scheme}://{address}/{token}");
+            let dashboard = format!("dashboard at {scheme}://{address}/");
+            match kept.drawn_secret.take() {
+                None => say(dashboard),
+                Some(secret) if io::stderr().is_terminal() => eprintln!("{dashboard}#token={secret}"),
+                // Whatever is not a terminal is kept, and read by others.
+                Some(_) => say(format!("{dashboard} (name tokens for it by --admin-tokens)")),
+            }
+            if !settings.fixed.admin_tls && !address.ip().is_loopback() {
+                warn!(
+                    "the admin address is not a loopback one, and tokens come to it in the clear: --admin-tls"
+                );
+            }
         }
         if User::is_root() {
             warn!("running as root: name another user by --user, or start as one");
@@ -162,7 +179,10 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             })
             .await;
         Ok(())
-    })
+    });
+    // Not waiting for lists that are being read.
+    runtime.shutdown_background();
+    served
 }
 
 /// Each HTTP connection is a file, and what a process may open unless it asks (1,024 on most systems) is less than it could.

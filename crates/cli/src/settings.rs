@@ -99,9 +99,13 @@ pub(crate) fn read(
     let mut unknown_variables = Vec::new();
     let mut file_from_environment = None;
     for (variable, value) in environment {
-        let (Ok(variable), Ok(value)) = (variable.into_string(), value.into_string()) else { continue };
+        let Ok(variable) = variable.into_string() else { continue };
         let Some(name) = variable.strip_prefix(PREFIX) else { continue };
         let id = name.to_ascii_lowercase();
+        let Ok(value) = value.into_string() else {
+            let message = "expected text in UTF-8".into();
+            return Err(Error::Value { place: Place::Variable(variable), key: name_of(&id), message });
+        };
         if id == FILE {
             file_from_environment = Some(PathBuf::from(value));
         } else if let Some(option) = options(schema).find(|option| *option.get_id() == id) {
@@ -310,6 +314,8 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use clap::Args as _;
 
     use super::*;
@@ -442,6 +448,10 @@ mod tests {
         ] {
             assert_eq!(read(&[], &[], Some(file)).unwrap_err(), expected, "{file}");
         }
+        let command = <Cli as clap::CommandFactory>::command();
+        let not_text = [("SWARMKEEP_WHICH".into(), OsString::from_vec(b"\xff".to_vec()))];
+        let error = super::read(&command, &schema(), &["program".into(), "run".into()], not_text);
+        assert_eq!(error.unwrap_err().to_string(), "SWARMKEEP_WHICH: which: expected text in UTF-8");
         let variable = [("SWARMKEEP_WHICH", "here\u{1b}")];
         let expected = "SWARMKEEP_WHICH: which: `here\\u{1b}` is not a value for it; allowed are near, far";
         assert_eq!(read(&[], &variable, None).unwrap_err(), expected);

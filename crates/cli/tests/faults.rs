@@ -145,6 +145,23 @@ fn a_tracker_that_is_told_to_stop_under_load_ends_within_a_second_and_says_nothi
     }
 }
 
+#[test]
+fn a_tracker_that_reads_a_long_list_stops_as_fast_as_any() {
+    let folder = Folder::new("long");
+    let list =
+        |first: u64| (first..first + 3_000_000).map(|n| format!("passkey-{n:016}\n")).collect::<String>();
+    let passkeys = folder.write("passkeys", &list(0));
+    let serve = Serve::start(&["--udp=127.0.0.1:0", "--passkeys", &passkeys]);
+    folder.write("passkeys", &list(1));
+    serve.signal("HUP");
+    serve.signal("HUP");
+    thread::sleep(Duration::from_millis(100));
+    let (code, took, printed) = serve.stop("TERM");
+    assert_eq!(code, Some(0));
+    assert!(!printed.contains("settings read again"), "the list was too short: {printed}");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
 fn load(tracker: SocketAddr, duration: Duration) -> Config {
     let mut config = Config::new([Target::Udp(tracker)]);
     (config.duration, config.warm_up) = (duration, Duration::from_millis(200));

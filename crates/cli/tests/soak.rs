@@ -7,6 +7,7 @@ use std::{
     env, fs,
     io::{Read, Write},
     net::TcpStream,
+    process::Command,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
@@ -18,6 +19,8 @@ use swarmkeep_load::{Config, Mix, Report, Swarms, Target, run};
 /// Until the population has announced, and all that grows once has grown.
 const WARM_UP: Duration = Duration::from_secs(30);
 
+const TOKEN: &str = "a-secret-of-this-test";
+
 #[test]
 #[ignore = "takes minutes: run it alone, as its first lines say"]
 fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
@@ -27,6 +30,8 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
     let list = folder.join("denied");
     let denied = |from: u32| (from..from + 1000).map(|n| format!("{n:040x}\n")).collect::<String>();
     fs::write(&list, denied(0)).expect("ours");
+    let tokens = folder.join("tokens");
+    fs::write(&tokens, format!("{TOKEN} read\n")).expect("ours");
     let mut command = swarmkeep(&[
         "--udp=127.0.0.1:0",
         "--http=127.0.0.1:0",
@@ -37,6 +42,9 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
         "--longest-interval=35m",
         "--max-swarms=1000000",
         "--max-bytes=1GiB",
+        "--endpoints-an-address=65536",
+        "--admin-tokens",
+        tokens.to_str().expect("text"),
         "--deny-list",
         list.to_str().expect("text"),
     ]);
@@ -44,11 +52,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
     let mut serve = Serve::run(command);
     let [udp, http] = serve.addresses();
     let printed = serve.printed_until("dashboard at http://");
-    let (admin, token) = printed
-        .trim_end()
-        .rsplit_once("http://")
-        .and_then(|(_, url)| url.split_once("/#token="))
-        .expect("a URL");
+    let admin = printed.split("http://").nth(1).and_then(|url| url.split('/').next()).expect("a URL");
     let (pid, enough) = (serve.pid(), AtomicBool::new(false));
 
     let (report, over_http, resident) = thread::scope(|scope| {
@@ -60,7 +64,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
             loads.map(|(target, workers, window)| scope.spawn(move || load(target, workers, window, secs)));
         // Somebody has the dashboard open, somebody scrapes metrics, somebody edits the list.
         scope.spawn(|| {
-            let mut events = get(admin, "/api/v1/events", token);
+            let mut events = get(admin, "/api/v1/events", TOKEN);
             events.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
             while !enough.load(Relaxed) {
                 assert!(events.read(&mut [0; 4096]).expect("an event a second") > 0);
@@ -72,11 +76,12 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
                     break;
                 }
                 let mut text = String::new();
-                get(admin, "/metrics", token).read_to_string(&mut text).expect("text");
+                get(admin, "/metrics", TOKEN).read_to_string(&mut text).expect("text");
                 assert!(text.contains("swarmkeep_requests_total"), "{text}");
                 if n % 3 == 0 {
                     fs::write(&list, denied(n)).expect("ours");
-                    serve.signal("HUP");
+                    let hup = Command::new("kill").args(["-s", "HUP", &pid.to_string()]).status();
+                    assert!(hup.expect("`kill` is there").success());
                 }
                 thread::sleep(Duration::from_secs(5));
             }

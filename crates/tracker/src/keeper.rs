@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     AccessList, Control, LiveRules, PasskeyList, Rules,
-    access::{Access, AccessError, Change, Watched},
+    access::{Access, AccessError, Change, Passkeys, Watched},
 };
 
 /// How often to look. A list that has changed is taken after two looks at most, if it is not being written to.
@@ -35,8 +35,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Looks after a tracker.
 pub(crate) struct Keeper {
     control: Control,
-    access: Option<Watched>,
-    passkeys: Option<Watched>,
+    access: Option<(Arc<Access>, Watched)>,
+    passkeys: Option<(Arc<Passkeys>, Watched)>,
     /// By which list torrents were last removed.
     removed_by: Option<Arc<Access>>,
     load: Load,
@@ -68,8 +68,9 @@ impl Keeper {
     async fn look_at_lists(&mut self) {
         let (access, passkeys) = {
             let rules = self.control.rules.now();
-            let access = has_changed(&mut self.access, rules.access.as_ref().map(AccessList::watched));
-            (access, has_changed(&mut self.passkeys, rules.passkeys.as_ref().map(PasskeyList::watched)))
+            let access = rules.access.as_ref().map(|list| (list.access(), list.watched()));
+            let passkeys = rules.passkeys.as_ref().map(|list| (list.passkeys(), list.watched()));
+            (has_changed(&mut self.access, access), has_changed(&mut self.passkeys, passkeys))
         };
         if access {
             let _ = self.control.load_access_list().await;
@@ -91,12 +92,23 @@ impl Keeper {
         }
         self.removed_by = Some(Arc::clone(&access));
         let (repository, rules) = (self.control.repository.clone(), self.control.rules.clone());
+        // A long list that others replace must not wait for this.
+        let access = Arc::downgrade(&access);
         tokio::spawn(async move {
-            for again in [false, true] {
+            let mut passes = 0;
+            while let Some(access) = access.upgrade().filter(|access| is_current(access, &rules)) {
                 match remove(&repository, &access, &rules).await {
-                    Ok(0) if again => {}
-                    Ok(swarms) => info!(swarms, "removed what the list forbids"),
-                    Err(unavailable) => error!(%unavailable, "cannot remove what the list forbids"),
+                    Ok(swarms) => {
+                        if passes == 0 || swarms > 0 {
+                            info!(swarms, "removed what the list forbids");
+                        }
+                        passes += 1;
+                    }
+                    Err(unavailable) => error!(%unavailable, "cannot remove what the list forbids yet"),
+                }
+                drop(access);
+                if passes == 2 {
+                    break;
                 }
                 sleep(AGAIN_AFTER).await;
             }
@@ -104,16 +116,16 @@ impl Keeper {
     }
 }
 
-/// Whether the file of the list that is loaded has changed and come to rest since it was last looked at.
-fn has_changed(watched: &mut Option<Watched>, loaded: Option<&Watched>) -> bool {
-    let Some(loaded) = loaded else {
-        *watched = None;
+/// Whether the file of the list in force has changed and come to rest since that was loaded.
+fn has_changed<L>(seen: &mut Option<(Arc<L>, Watched)>, in_force: Option<(&Arc<L>, &Watched)>) -> bool {
+    let Some((list, loaded)) = in_force else {
+        *seen = None;
         return false;
     };
-    if watched.as_ref().is_some_and(|watched| watched.path() != loaded.path()) {
-        *watched = None;
+    if seen.as_ref().is_some_and(|(seen, _)| !Arc::ptr_eq(seen, list)) {
+        *seen = None;
     }
-    let watched = watched.get_or_insert_with(|| loaded.clone());
+    let (_, watched) = seen.get_or_insert_with(|| (Arc::clone(list), loaded.clone()));
     match watched.look() {
         Change::Changed => true,
         Change::Gone(reason) => {
@@ -124,6 +136,10 @@ fn has_changed(watched: &mut Option<Watched>, loaded: Option<&Watched>) -> bool 
     }
 }
 
+fn is_current(access: &Arc<Access>, rules: &LiveRules) -> bool {
+    rules.now().access.as_ref().is_some_and(|list| Arc::ptr_eq(list.access(), access))
+}
+
 /// Removes the swarms that a list does not let, unless there is another list by then; how many there were.
 async fn remove(
     repository: &Repository,
@@ -131,9 +147,8 @@ async fn remove(
     rules: &LiveRules,
 ) -> Result<usize, Unavailable> {
     let is_forbidden = |info_hash: &InfoHash| !access.admits(info_hash);
-    let is_current = || rules.now().access.as_ref().is_some_and(|list| Arc::ptr_eq(list.access(), access));
     let (mut from, mut count) = (Cursor::START, 0);
-    while !from.is_end() && is_current() {
+    while !from.is_end() && is_current(access, rules) {
         let step = match repository {
             Repository::Sync(store) => store.remove_where(&is_forbidden, from, STEP),
             Repository::Async(store) => store.remove_where(&is_forbidden, from, STEP).await?,
@@ -146,39 +161,37 @@ async fn remove(
 }
 
 impl Control {
-    /// Reads the list of torrents again, while the tracker goes on. If it cannot, the old one stays.
+    /// Reads the list of torrents again if its file has changed, while the tracker goes on. If it cannot, the old one stays.
     ///
     /// # Errors
     /// As [`InfoHashList::load`](crate::access::InfoHashList::load); it is logged too.
     pub async fn load_access_list(&self) -> Result<(), AccessError> {
-        let Some(list) = self.rules.now().access.clone() else { return Ok(()) };
-        let path = list.path().to_owned();
-        let loaded = spawn_blocking(move || list.load_again()).await.expect("reading a list does not panic");
-        let loaded = told(loaded, &path, "list of torrents", |list| list.len())?;
-        // Unless there are other rules by now.
-        self.rules.change(|rules| match &rules.access {
-            Some(list) if list.path() == path && list.kind() == loaded.kind() => {
-                Rules { access: Some(loaded), ..rules.clone() }
-            }
-            _ => rules.clone(),
-        });
-        Ok(())
+        let rules = self.rules.clone();
+        let load = move || {
+            rules.renew(|rules| {
+                let Some(list) = &rules.access else { return Ok(rules.clone()) };
+                let loaded = told(list.load_again(), list.path(), "list of torrents", AccessList::len)?;
+                Ok(Rules { access: Some(loaded), ..rules.clone() })
+            })
+        };
+        spawn_blocking(load).await.expect("reading a list does not panic")
     }
 
-    /// Reads the list of passkeys again, while the tracker goes on. If it cannot, the old one stays.
+    /// Reads the list of passkeys again if its file has changed, while the tracker goes on. If it cannot, the old one stays.
     ///
     /// # Errors
     /// As [`Passkeys::load`](crate::access::Passkeys::load); it is logged too.
     pub async fn load_passkeys(&self) -> Result<(), AccessError> {
-        let Some(list) = self.rules.now().passkeys.clone() else { return Ok(()) };
-        let path = list.path().to_owned();
-        let loaded = spawn_blocking(move || list.load_again()).await.expect("reading a list does not panic");
-        let loaded = told(loaded, &path, "list of passkeys", |list| list.passkeys().len())?;
-        self.rules.change(|rules| match &rules.passkeys {
-            Some(list) if list.path() == path => Rules { passkeys: Some(loaded), ..rules.clone() },
-            _ => rules.clone(),
-        });
-        Ok(())
+        let rules = self.rules.clone();
+        let load = move || {
+            rules.renew(|rules| {
+                let Some(list) = &rules.passkeys else { return Ok(rules.clone()) };
+                let len = |list: &PasskeyList| list.passkeys().len();
+                let loaded = told(list.load_again(), list.path(), "list of passkeys", len)?;
+                Ok(Rules { passkeys: Some(loaded), ..rules.clone() })
+            })
+        };
+        spawn_blocking(load).await.expect("reading a list does not panic")
     }
 }
 

@@ -42,9 +42,27 @@ impl AccessList {
         Ok(Self { kind, watched, access: Arc::new(access) })
     }
 
-    /// Reads the file again.
+    /// Reads the file, unless `earlier` is the same list of the same file, and that has not changed. Waits for the disk.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_after(
+        earlier: Option<&Self>,
+        kind: ListKind,
+        path: impl Into<PathBuf>,
+    ) -> Result<Self, AccessError> {
+        let path = path.into();
+        match earlier {
+            Some(list) if list.kind == kind && list.path() == path && list.watched.is_unchanged() => {
+                Ok(list.clone())
+            }
+            _ => Self::load(kind, path),
+        }
+    }
+
+    /// Reads the file again, if it has changed.
     pub(crate) fn load_again(&self) -> Result<Self, AccessError> {
-        Self::load(self.kind, self.path())
+        Self::load_after(Some(self), self.kind, self.path())
     }
 
     /// What the list is for.
@@ -100,9 +118,27 @@ impl PasskeyList {
         Ok(Self { watched, key, passkeys })
     }
 
-    /// Reads the file again.
+    /// Reads the file, unless `earlier` is a list of the same file, and that has not changed. Waits for the disk.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_after(
+        earlier: Option<&Self>,
+        path: impl Into<PathBuf>,
+        key: HashKey,
+    ) -> Result<Self, AccessError> {
+        let path = path.into();
+        match earlier {
+            Some(list) if list.path() == path && list.key == key && list.watched.is_unchanged() => {
+                Ok(list.clone())
+            }
+            _ => Self::load(path, key),
+        }
+    }
+
+    /// Reads the file again, if it has changed.
     pub(crate) fn load_again(&self) -> Result<Self, AccessError> {
-        Self::load(self.path(), self.key)
+        Self::load_after(Some(self), self.path(), self.key)
     }
 
     /// The file.

@@ -1,6 +1,7 @@
 //! By what rules requests are answered: what can change while the tracker runs.
 
 use std::{
+    convert::Infallible,
     net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -189,6 +190,16 @@ impl Rules {
         if allowed { Ok(()) } else { Err(Refusal::NotAllowed) }
     }
 
+    /// The list of torrents, if there is one.
+    pub const fn listed(&self) -> Option<&AccessList> {
+        self.access.as_ref()
+    }
+
+    /// The list of passkeys, if there is one.
+    pub const fn members(&self) -> Option<&PasskeyList> {
+        self.passkeys.as_ref()
+    }
+
     /// How many peers a client gets that asks for so many.
     pub(crate) fn want(&self, asked: Option<u32>) -> usize {
         asked.map_or(self.default_want, |want| want as usize).min(self.most_want)
@@ -241,13 +252,19 @@ impl LiveRules {
     /// Puts others in their place, and waits for nobody: what is being answered is answered by the old ones, whose last user drops
     /// them.
     pub fn replace(&self, rules: Rules) {
-        self.change(|_| rules);
+        let Ok(()) = self.renew(|_| Ok::<_, Infallible>(rules));
     }
 
-    /// Puts others in their place that are made from them.
-    pub(crate) fn change(&self, change: impl FnOnce(&Rules) -> Rules) {
+    /// Puts others in their place that are made from them, and waits for whoever else does so: what is read from files for it is never older
+    /// than what is replaced.
+    ///
+    /// # Errors
+    /// Those of `make`; the rules stay as they were then.
+    pub fn renew<E>(&self, make: impl FnOnce(&Rules) -> Result<Rules, E>) -> Result<(), E> {
         let _one_at_a_time = self.0.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.rules.store(Arc::new(change(&self.0.rules.load())));
+        let now = self.0.rules.load_full();
+        self.0.rules.store(Arc::new(make(&now)?));
+        Ok(())
     }
 
     /// By how much the interval is stretched, 1 being not at all.

@@ -18,7 +18,7 @@ use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 use tracing::warn;
 
 use crate::{
-    Config, Error, HttpHandler, LiveRules, Metrics, Reach,
+    Config, Error, HttpHandler, LiveRules, Metrics, Reach, Rules,
     admin::Admin,
     clock::now,
     http,
@@ -115,7 +115,9 @@ impl Server {
             control.metrics.watch_drops(socket);
         }
         let admin = Admin::bind(config, open.admin, &control)?;
-        Ok(Self { udp, http, https, admin, stopping, rng, config: config.clone(), control })
+        // Without the first rules, whose lists would stay in memory when others have replaced them.
+        let config = Config { rules: Rules::new(), ..config.clone() };
+        Ok(Self { udp, http, https, admin, stopping, rng, config, control })
     }
 
     /// What the tracker can be asked and told while it runs.

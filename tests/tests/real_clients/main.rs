@@ -31,7 +31,7 @@ use swarmkeep_tracker::{Config, PasskeyList, Rules, Server};
 use tap::Tap;
 
 macro_rules! real_clients {
-    ($($test:ident: by $protocol:ident $family:ident$(, with $passkey:literal)?, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {$(
+    ($($test:ident: by $protocol:ident $family:ident$(, with $passkey:ident)?, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {$(
         #[test]
         fn $test() {
             let (protocol, family) = (Protocol::$protocol, $family);
@@ -61,14 +61,15 @@ real_clients! {
     needs_five_clients_to_download_by_http_and_ipv6:
         by Http V6, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
     needs_five_clients_to_download_by_http_from_a_private_tracker:
-        by Http V4, with "s3cret-Passkey_0", over "packed", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
+        by Http V4, with PASSKEY, over "packed", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
     // The two that name the path of an announce (BEP 41).
     needs_two_clients_to_download_by_udp_from_a_private_tracker:
-        by Udp V4, with "s3cret-Passkey_0", over "packed", from LIBTORRENT to QBITTORRENT;
+        by Udp V4, with PASSKEY, over "packed", from LIBTORRENT to QBITTORRENT;
 }
 
 /// The `info` dictionary of the torrent that is shared, as `fixtures/README.md` makes it.
 const INFO: &[u8] = include_bytes!("../../../fixtures/torrents/splitmix64-2MiB.info");
+const PASSKEY: &str = "s3cret-Passkey_0";
 const INFO_HASH: &str = "f20521877e62b8a298f3cf15576fd3c7b975a027";
 const FILE: &str = "splitmix64-2MiB.bin";
 const FILE_LEN: usize = 2 << 20;

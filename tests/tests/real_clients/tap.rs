@@ -18,7 +18,10 @@ use swarmkeep_tracker_protocol::{
     udp::{self, AnnounceOption},
 };
 
-use crate::{FILE_LEN, INFO_HASH, Protocol, clients::Place};
+use crate::{FILE_LEN, INFO_HASH, PASSKEY, Protocol, clients::Place};
+
+/// How a private tracker begins to refuse.
+const PRIVATE: &str = "this tracker is private";
 
 /// Stands where the tracker is to be found, writes down every message and passes it on from the address it came from.
 pub(crate) struct Tap {
@@ -126,6 +129,9 @@ impl Tap {
                         named.extend(peers);
                     }
                     Response::Scrape(about) => assert_eq!(about.len(), 1),
+                    // There is no room for a passkey in a scrape over UDP.
+                    Response::Error(error)
+                        if self.protocol == Protocol::Udp && error.starts_with(PRIVATE) => {}
                     Response::Error(error) => panic!("the tracker refused: {error}"),
                 }
             }
@@ -343,7 +349,8 @@ impl Request {
         let line = HttpMessage::of(bytes)?.first_line;
         let asked =
             line.strip_prefix("GET ").and_then(|line| line.strip_suffix(" HTTP/1.1")?.split_once('?'));
-        match asked.ok_or("no such request")? {
+        let (path, query) = asked.ok_or("no such request")?;
+        match (path.strip_prefix("/").and_then(|path| path.strip_prefix(PASSKEY)).unwrap_or(path), query) {
             ("/announce", query) => {
                 let announce =
                     http::AnnounceRequest::parse(query.as_bytes()).map_err(|error| error.to_string())?;

@@ -4,7 +4,7 @@ use std::{convert::Infallible, error::Error};
 
 use clap::{Args, Command};
 use swarmkeep_tracker::Control;
-use tokio::{signal::unix::Signal, task::block_in_place};
+use tokio::{signal::unix::Signal, task::spawn_blocking};
 use tracing::{error, info, warn};
 
 use super::{
@@ -30,11 +30,15 @@ impl Reload {
     /// Reads the settings anew at each signal.
     pub(super) async fn on(mut self, mut signals: Signal) -> Infallible {
         while signals.recv().await.is_some() {
-            // Long lists take seconds, in which other tasks go on.
             manager::reloading();
-            if let Err(error) = block_in_place(|| self.reload()) {
-                error!(%error, "the settings stay as they were");
-            }
+            // Long lists take seconds, in which all else goes on.
+            let reloaded = spawn_blocking(move || {
+                if let Err(error) = self.reload() {
+                    error!(%error, "the settings stay as they were");
+                }
+                self
+            });
+            self = reloaded.await.expect("reading settings does not panic");
             manager::ready();
         }
         // There will be no more.
@@ -44,9 +48,12 @@ impl Reload {
     fn reload(&mut self) -> Result<(), Box<dyn Error>> {
         let Read { effective, settings } = Read::now()?;
         let settings = Settings { fixed: self.fixed.clone(), ..settings };
-        let rules = settings.rules(&mut self.kept)?;
-        settings.renew_certificate(&self.kept)?;
-        self.control.rules.replace(rules);
+        let Self { kept, control, .. } = self;
+        control.rules.renew(|now| {
+            let rules = settings.rules(kept, Some(now))?;
+            settings.renew_certificate(kept)?;
+            Ok::<_, Box<dyn Error>>(rules)
+        })?;
         self.log.set_level(settings.live.log);
         let (live, fixed) = changes(&self.running, &effective.settings);
         for Change { name, from, to } in &live {

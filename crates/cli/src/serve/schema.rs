@@ -6,6 +6,7 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZero,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
@@ -21,7 +22,8 @@ use swarmkeep::{
     catalog::{self, Implementation},
 };
 use swarmkeep_tracker::{
-    AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules, Scope, Tls, Token,
+    AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Reach, Rules, Scope, Tls,
+    Token,
 };
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
@@ -81,11 +83,11 @@ pub(crate) struct Fixed {
 
     /// How many HTTP and HTTPS connections may be open; whoever comes when all are takes the place of one that has waited long.
     #[arg(long, value_name = "N", default_value = "4096", help_heading = LISTENING)]
-    pub(crate) http_connections: usize,
+    pub(crate) http_connections: NonZero<usize>,
 
     /// How many HTTP connections one IPv4 address, or 64-bit network of IPv6, may have; proxies may have any number.
     #[arg(long, value_name = "N", default_value = "64", help_heading = LISTENING)]
-    pub(crate) http_connections_an_address: usize,
+    pub(crate) http_connections_an_address: NonZero<usize>,
 
     /// Which store keeps the swarms.
     #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository(), help_heading = STORE)]
@@ -147,7 +149,7 @@ pub(crate) struct Live {
 
     /// How many peers a client gets at most; a datagram holds 238 over IPv4 and 65 over IPv6.
     #[arg(long, value_name = "N", default_value = "200", help_heading = ANSWERS)]
-    pub(crate) most_peers: usize,
+    pub(crate) most_peers: NonZero<usize>,
 
     /// Keep torrents without peers for as long as the tracker runs, for the number of their downloads.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ANSWERS)]
@@ -181,7 +183,8 @@ pub(crate) struct Live {
 
     /// What becomes of peers at loopback and private addresses: `near` takes those that reach what the tracker listens on (loopback
     /// peers where it listens on a loopback address, private ones on a private address), `refuse` none, `take` all. Addresses instead,
-    /// one for each family as 203.0.113.5,2001:db8::5, are where such peers are listed.
+    /// one for each family as 203.0.113.5,2001:db8::5, are where such peers are listed: all at one address, so see
+    /// endpoints-an-address.
     #[arg(long, value_name = "RULE", default_value = "near", value_parser = local_peers, help_heading = ACCESS)]
     pub(crate) local_peers: LocalPeers,
 
@@ -293,12 +296,12 @@ impl Settings {
             config = config.tls(tls);
         }
         let config = config
-            .rules(self.rules(kept)?)
+            .rules(self.rules(kept, None)?)
             // By a tenth of its lifetime a dead peer may be handed out for longer.
             .sweep_period(Duration::from_secs(lifetime.div_ceil(10).into()))
             .admin_tls(self.fixed.admin_tls)
-            .http_connections(*http_connections)
-            .http_connections_an_address(*http_connections_an_address)
+            .http_connections(http_connections.get())
+            .http_connections_an_address(http_connections_an_address.get())
             .repository_name(repository.name);
         let config = match self.fixed.admin {
             Admin::Off => config,
@@ -324,6 +327,10 @@ impl Settings {
         };
         let wrong = |what: &dyn Display| Contradiction(format!("admin-tokens: {}: {what}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
+        if mode & 0o007 != 0 {
+            warn!(file = %path.display(), "everybody can read or change the tokens: chmod o= it");
+        }
         let lines = text
             .lines()
             .enumerate()
@@ -361,15 +368,15 @@ impl Settings {
         Ok(())
     }
 
-    /// By what rules it answers. Reads the lists.
-    pub(crate) fn rules(&self, kept: &mut Kept) -> Result<Rules, Box<dyn Error>> {
+    /// By what rules it answers. Reads the lists, but those that are in force and have not changed.
+    pub(crate) fn rules(&self, kept: &mut Kept, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
         let rules = self.times()?;
         let Live { peers, most_peers, keep_downloads, local_peers, http_ip_parameter, .. } = self.live;
         let Live { allow_list, deny_list, passkeys, requests, requests_at_once, .. } = &self.live;
         let retention = if keep_downloads { Retention::KeepDownloaded } else { Retention::DropEmpty };
         let mut rules = rules
             .default_want(peers)
-            .most_want(most_peers)
+            .most_want(most_peers.get())
             .retention(retention)
             .local_peers(local_peers)
             .http_ip_parameter(http_ip_parameter);
@@ -380,10 +387,14 @@ impl Settings {
         }
         let lists = [(ListKind::Allow, allow_list), (ListKind::Deny, deny_list)];
         for (kind, path) in lists.into_iter().filter_map(|(kind, path)| Some((kind, path.as_ref()?))) {
-            rules = rules.access_list(AccessList::load(kind, path)?);
+            rules = rules.access_list(AccessList::load_after(now.and_then(Rules::listed), kind, path)?);
         }
         if let Some(path) = passkeys {
-            rules = rules.passkeys(PasskeyList::load(path, kept.passkey_key)?);
+            rules = rules.passkeys(PasskeyList::load_after(
+                now.and_then(Rules::members),
+                path,
+                kept.passkey_key,
+            )?);
         }
         if let Some(limiter) = kept.limiter(*requests, *requests_at_once) {
             rules = rules.rate(limiter);
@@ -492,12 +503,14 @@ fn local_peers(text: &str) -> Result<LocalPeers, String> {
     }
     let (mut v4, mut v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (None, None);
     for address in text.split(',') {
-        let twice = match IpAddr::from_str(address.trim()) {
+        let address = IpAddr::from_str(address.trim()).map(|address| address.to_canonical());
+        let is_wrong = match address {
+            Ok(address) if Reach::of_peer(address).is_none_or(|reach| reach == Reach::Loopback) => true,
             Ok(IpAddr::V4(address)) => v4.replace(address).is_some(),
             Ok(IpAddr::V6(address)) => v6.replace(address).is_some(),
             Err(_) => true,
         };
-        if twice {
+        if is_wrong {
             return Err(
                 "expected near, refuse, take, or an address for each family, as 203.0.113.5,2001:db8::5"
                     .into(),
@@ -564,7 +577,17 @@ mod tests {
         assert_eq!(local_peers("near"), Ok(LocalPeers::Near));
         assert_eq!(local_peers("203.0.113.5"), at(Some("203.0.113.5"), None));
         assert_eq!(local_peers("2001:db8::5, 203.0.113.5"), at(Some("203.0.113.5"), Some("2001:db8::5")));
-        for wrong in ["", "far", "203.0.113.5,203.0.113.6", "203.0.113.5,", "203.0.113.5:80"] {
+        for wrong in [
+            "",
+            "far",
+            "203.0.113.5,203.0.113.6",
+            "203.0.113.5,",
+            "203.0.113.5:80",
+            "224.0.0.1",
+            "127.0.0.1",
+            "::",
+            "::ffff:1.2.3.4,1.2.3.4",
+        ] {
             assert!(local_peers(wrong).is_err(), "{wrong}");
         }
     }

@@ -57,7 +57,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Whether this torrent may be announced and scraped. Costs what [`InfoHashList::contains`] does.
+    /// Whether this torrent may be announced. Costs what [`InfoHashList::contains`] does.
     pub fn admits(&self, info_hash: &InfoHash) -> bool {
         match self {
             Self::Open => true,

@@ -58,6 +58,11 @@ impl Watched {
         }
     }
 
+    /// Whether the file is as it was when a change was last told, or the watching began. One `stat`.
+    pub fn is_unchanged(&self) -> bool {
+        matches!(self.known, Seen::File(_)) && Seen::at(&self.path) == self.known
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path

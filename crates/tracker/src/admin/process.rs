@@ -19,9 +19,17 @@ impl Process {
         Self {
             resident_bytes: resident_pages().unwrap_or(0) * rustix::param::page_size() as u64,
             cpu: Duration::try_from(cpu).unwrap_or_default(),
-            // Less the one that is open for this.
-            open_files: fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64 - 1),
+            open_files: open_files(),
         }
+    }
+}
+
+/// The length of the folder where the system says so (Linux 6.2), since counting its entries takes a millisecond for each thousand;
+/// elsewhere their number, less the one that is open for this.
+fn open_files() -> u64 {
+    match fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
+        Ok(0) | Err(_) => fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64 - 1),
+        Ok(count) => count,
     }
 }
 

@@ -127,9 +127,9 @@ async fn edit(
     let edited = tokio::spawn(async move {
         let edited =
             spawn_blocking(move || edit(&path, &info_hash)).await.expect("editing a list does not panic");
-        if edited? {
-            control.load_access_list().await?;
-        }
+        edited?;
+        // Though nothing was edited, somebody else may have just done so.
+        control.load_access_list().await?;
         drop(turn);
         Ok::<_, AccessError>(())
     });
