@@ -22,6 +22,7 @@ use tokio_rustls::{
             CertificateDer, PrivateKeyDer,
             pem::{self, PemObject},
         },
+        server::NoServerSessionStorage,
     },
     server::TlsStream,
 };
@@ -88,7 +89,9 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
         .with_single_cert(chain, secret)
         .map_err(unusable)?;
     config.alpn_protocols = vec![b"http/1.1".into()];
-    // Who comes again in half an hour need not be shown the certificate again. One is enough for who has one connection at a time.
+    // Who comes again in half an hour need not be shown the certificate again, and nothing is kept here for that. One ticket is enough
+    // for who has one connection at a time.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = ring::Ticketer::new().map_err(unusable)?;
     config.send_tls13_tickets = 1;
     Ok(Arc::new(config))
@@ -147,11 +150,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match ready!(self.poll_open(cx))? {
             Open::Plain(stream) => stream.poll_read(cx, buf),
-            Open::Tls(stream) => match ready!(stream.poll_read(cx, buf)) {
-                // Many clients close without a word. A request says itself where it ends, so nobody is taken in by one that was cut.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
-                read => Poll::Ready(read),
-            },
+            Open::Tls(stream) => stream.poll_read(cx, buf),
         }
     }
 }
