@@ -98,8 +98,9 @@ impl Config {
         self
     }
 
-    /// Sets how many HTTP connections may be open, HTTPS ones among them; 4,096 unless set. Whoever comes when all are takes the place of one that has waited
-    /// long for a request. Each takes a file descriptor and up to 40 KiB.
+    /// Sets how many HTTP connections may be open, HTTPS ones among them; 4,096 unless set. Whoever comes when all are takes the place of
+    /// one that has waited long for a request. Each takes a file descriptor and up to 40 KiB, one of HTTPS up to 80 KiB: that much of a
+    /// handshake is kept until it is understood.
     #[must_use]
     pub const fn http_connections(mut self, most: usize) -> Self {
         self.http_connections = most;
