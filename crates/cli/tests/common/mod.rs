@@ -5,7 +5,10 @@ use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
     process::{Child, Command, Stdio},
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Mutex,
+        mpsc::{self, Receiver},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -16,8 +19,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// A running tracker; killed if a test fails before it has ended.
 pub(crate) struct Serve {
     child: Child,
-    /// What it prints to standard error.
-    lines: Receiver<String>,
+    /// What it prints to standard error. In a lock, so that several threads may send signals.
+    lines: Mutex<Receiver<String>>,
     pub(crate) first_line: String,
 }
 
@@ -34,8 +37,8 @@ impl Serve {
             let mut line = String::new();
             while stderr.read_line(&mut line).expect("text") > 0 && sender.send(line.split_off(0)).is_ok() {}
         });
-        let mut serve = Self { child, lines, first_line: String::new() };
-        serve.first_line = serve.lines.recv_timeout(LONGEST).expect("a line soon");
+        let mut serve = Self { child, lines: Mutex::new(lines), first_line: String::new() };
+        serve.first_line = serve.lines().recv_timeout(LONGEST).expect("a line soon");
         serve
     }
 
@@ -73,7 +76,7 @@ impl Serve {
     pub(crate) fn printed_until(&mut self, text: &str) -> String {
         let mut printed = String::new();
         while !printed.contains(text) {
-            match self.lines.recv_timeout(LONGEST) {
+            match self.lines().recv_timeout(LONGEST) {
                 Ok(line) => printed += &line,
                 Err(error) => panic!("{error} without `{text}`: {printed}"),
             }
@@ -86,12 +89,16 @@ impl Serve {
         let asked = Instant::now();
         self.signal(signal);
         let code = self.code();
-        (code, asked.elapsed(), self.lines.iter().collect())
+        (code, asked.elapsed(), self.lines().iter().collect())
     }
 
     /// Waits for the end; answers the exit code and what was printed after the first line.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
-        (self.code(), self.lines.iter().collect())
+        (self.code(), self.lines().iter().collect())
+    }
+
+    fn lines(&mut self) -> &Receiver<String> {
+        self.lines.get_mut().expect("nobody panics with it")
     }
 
     fn code(&mut self) -> Option<i32> {
