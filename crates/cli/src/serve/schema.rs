@@ -73,7 +73,7 @@ pub(crate) struct Fixed {
     pub(crate) admin_tls: bool,
 
     /// File of the tokens that the API takes, a line each as SECRET read,write,peers: 16 characters or more, and what its bearer may do.
-    /// Without it a token for read and write is drawn, and printed with the dashboard's address.
+    /// Without it a token for read and write is drawn, and shown with the dashboard's address where standard error is a terminal.
     #[arg(long, value_name = "FILE", help_heading = LISTENING)]
     pub(crate) admin_tokens: Option<PathBuf>,
 
