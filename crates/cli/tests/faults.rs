@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Serve, swarmkeep};
+use common::{Serve, interval, swarmkeep};
 use swarmkeep_load::{Config, Report, Target, run};
 use swarmkeep_tracker_protocol::{
     bittorrent::Family,
@@ -92,7 +92,9 @@ fn a_clock_that_jumps_forgets_nobody_and_turns_nobody_away_needs_faketime() {
 #[test]
 fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
     let mut serve = Serve::run({
-        let mut command = swarmkeep(&["--udp=127.0.0.1:0", "--admin=127.0.0.1:0"]);
+        let interval = ["--interval=600", "--longest-interval=900", "--jitter=0"];
+        let listening = ["--udp=127.0.0.1:0", "--admin=127.0.0.1:0"];
+        let mut command = swarmkeep(&[&listening[..], &interval].concat());
         command.env_remove("SWARMKEEP_ADMIN");
         command
     });
@@ -100,7 +102,7 @@ fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
     let dashboard = serve.printed_until("dashboard at http://");
     let admin =
         dashboard.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address");
-    assert_eq!(drops(admin), 0);
+    assert_eq!((drops(admin), interval(udp[0])), (0, 600));
     serve.signal("STOP");
     let flooder = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     for _ in 0..100_000 {
@@ -125,6 +127,9 @@ fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
         assert!(Instant::now() < longest, "{} lost", drops(admin));
         thread::sleep(Duration::from_millis(100));
     }
+    // It has lost some, so it asks clients to come less often, for some seconds.
+    let stretched = interval(udp[0]);
+    assert!((601..=900).contains(&stretched), "{stretched}");
     assert_eq!(serve.stop("TERM").0, Some(0));
 }
 

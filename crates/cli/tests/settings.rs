@@ -4,18 +4,11 @@ mod common;
 
 use std::{
     fs,
-    net::{SocketAddr, UdpSocket},
     path::PathBuf,
     process::{Command, Output},
-    time::Duration,
 };
 
-use swarmkeep_tracker_protocol::{
-    bittorrent::{AnnounceEvent, Family, InfoHash, PeerId},
-    udp::{AnnounceRequest, ConnectRequest, Response, TransactionId},
-};
-
-use common::Serve;
+use common::{Serve, interval};
 
 /// A folder that goes away with this.
 struct Folder(PathBuf);
@@ -46,45 +39,6 @@ fn config(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, Str
         command.arg("config").args(arguments).envs(environment.iter().copied()).output().expect("it starts");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (status.code(), text(stdout), text(stderr))
-}
-
-/// The interval that a leecher of this tracker is told.
-fn interval(tracker: SocketAddr) -> u32 {
-    let socket = UdpSocket::bind((tracker.ip(), 0)).expect("loopback");
-    socket.connect(tracker).expect("loopback");
-    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
-    let mut answer = [0; 2048];
-    let mut exchange = |packet: &[u8]| {
-        socket.send(packet).expect("sent");
-        let len = socket.recv(&mut answer).expect("an answer within 5 seconds");
-        answer[..len].to_vec()
-    };
-    let mut connect = [0; ConnectRequest::LEN];
-    ConnectRequest { transaction_id: TransactionId(1) }.write(&mut connect);
-    let answer = exchange(&connect);
-    let Ok(Response::Connect(connected)) = Response::parse(&answer, Family::V4) else { panic!("{answer:?}") };
-    let mut packet = [0; AnnounceRequest::LEN];
-    AnnounceRequest {
-        connection_id: connected.connection_id,
-        transaction_id: TransactionId(2),
-        info_hash: InfoHash::new([7; 20]),
-        peer_id: PeerId::new([8; 20]),
-        downloaded: 0,
-        left: 1,
-        uploaded: 0,
-        event: AnnounceEvent::None,
-        ip: [0, 0, 0, 0].into(),
-        key: 0,
-        want: None,
-        port: 6881,
-        trailing: &[],
-    }
-    .write(&mut packet);
-    let answer = exchange(&packet);
-    let Ok(Response::Announce(announced)) = Response::parse(&answer, Family::V4) else {
-        panic!("{answer:?}")
-    };
-    announced.header.interval
 }
 
 #[test]

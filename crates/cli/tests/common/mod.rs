@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    net::SocketAddr,
+    net::{SocketAddr, UdpSocket},
     process::{Child, Command, Stdio},
     sync::{
         Mutex,
@@ -11,6 +11,11 @@ use std::{
     },
     thread,
     time::{Duration, Instant},
+};
+
+use swarmkeep_tracker_protocol::{
+    bittorrent::{AnnounceEvent, Family, InfoHash, PeerId},
+    udp::{AnnounceRequest, ConnectRequest, Response, TransactionId},
 };
 
 /// After how long something is not going to happen, on a busy machine.
@@ -139,4 +144,43 @@ pub(crate) fn ends(command: Command) -> (Option<i32>, String) {
     let first_line = serve.first_line.clone();
     let (code, rest) = serve.end();
     (code, first_line + &rest)
+}
+
+/// The interval that a leecher of this tracker is told.
+pub(crate) fn interval(tracker: SocketAddr) -> u32 {
+    let socket = UdpSocket::bind((tracker.ip(), 0)).expect("loopback");
+    socket.connect(tracker).expect("loopback");
+    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    let mut answer = [0; 2048];
+    let mut exchange = |packet: &[u8]| {
+        socket.send(packet).expect("sent");
+        let len = socket.recv(&mut answer).expect("an answer within 5 seconds");
+        answer[..len].to_vec()
+    };
+    let mut connect = [0; ConnectRequest::LEN];
+    ConnectRequest { transaction_id: TransactionId(1) }.write(&mut connect);
+    let answer = exchange(&connect);
+    let Ok(Response::Connect(connected)) = Response::parse(&answer, Family::V4) else { panic!("{answer:?}") };
+    let mut packet = [0; AnnounceRequest::LEN];
+    AnnounceRequest {
+        connection_id: connected.connection_id,
+        transaction_id: TransactionId(2),
+        info_hash: InfoHash::new([7; 20]),
+        peer_id: PeerId::new([8; 20]),
+        downloaded: 0,
+        left: 1,
+        uploaded: 0,
+        event: AnnounceEvent::None,
+        ip: [0, 0, 0, 0].into(),
+        key: 0,
+        want: None,
+        port: 6881,
+        trailing: &[],
+    }
+    .write(&mut packet);
+    let answer = exchange(&packet);
+    let Ok(Response::Announce(announced)) = Response::parse(&answer, Family::V4) else {
+        panic!("{answer:?}")
+    };
+    announced.header.interval
 }

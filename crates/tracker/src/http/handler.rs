@@ -353,6 +353,15 @@ mod tests {
     }
 
     #[test]
+    fn clients_are_told_the_shortest_interval_where_there_is_one() {
+        let rules = Rules::new().interval_secs(1234).min_interval_secs(99);
+        let body = Tracker::with("packed", rules).body("192.0.2.1", &at_port(1));
+        let response = AnnounceResponse::parse(&body).unwrap().expect("no failure");
+        assert_eq!(response.head.min_interval, Some(99));
+        assert!((1234..=1357).contains(&response.head.interval), "a tenth more at most");
+    }
+
+    #[test]
     fn each_family_has_its_own_keys() {
         let mut tracker = Tracker::named("packed");
         let has = |body: &[u8], key: &[u8]| body.windows(key.len()).any(|found| found == key);
