@@ -4,9 +4,11 @@
 mod common;
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, Permissions},
     io::{Read, Write},
     net::TcpStream,
+    os::unix::fs::PermissionsExt as _,
     process::Command,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
@@ -32,6 +34,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
     fs::write(&list, denied(0)).expect("ours");
     let tokens = folder.join("tokens");
     fs::write(&tokens, format!("{TOKEN} read\n")).expect("ours");
+    fs::set_permissions(&tokens, Permissions::from_mode(0o600)).expect("ours");
     let mut command = swarmkeep(&[
         "--udp=127.0.0.1:0",
         "--http=127.0.0.1:0",
