@@ -1,0 +1,344 @@
+//! What the store stands on: sectors that are read, written and flushed.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    fs::{File, OpenOptions},
+    io::{self, IoSlice, Seek, SeekFrom},
+    os::unix::fs::{FileTypeExt, OpenOptionsExt},
+    path::Path,
+};
+
+use parking_lot::RwLock;
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::{Error, Result};
+
+/// Bytes of a [`Sector`].
+pub const SECTOR: usize = 4096;
+
+/// The unit of everything that is read or written: 4 KiB, aligned to 4 KiB.
+///
+/// A slice of sectors can be handed to a device that was opened without the page cache (`O_DIRECT`) as it is, whether the
+/// device has sectors of 512 bytes or of 4 KiB: there is no unaligned access to get wrong. `<[Sector]>::ref_from_bytes` of `zerocopy` makes
+/// one of bytes that happen to be aligned.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+pub struct Sector(pub [u8; SECTOR]);
+
+impl Sector {
+    /// All zeroes.
+    pub const ZERO: Self = Self([0; SECTOR]);
+}
+
+impl fmt::Debug for Sector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sector")
+    }
+}
+
+/// So many sectors of zeroes.
+pub fn sectors(count: usize) -> Vec<Sector> {
+    Sector::new_vec_zeroed(count).expect("no more sectors than a call can read")
+}
+
+/// What a flush is there for: what was written before it must be durable before what follows.
+///
+/// A device need not care. Who records what a store does can tell its flushes apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Barrier {
+    /// Old roots are gone before a new one is written by `format`.
+    Wiped,
+    /// The roots of a fresh store are durable before `format` returns.
+    Formatted,
+    /// Data is durable before anything that vouches for it is written.
+    Data,
+    /// Block maps and have-bits are durable before they are reported so.
+    Maps,
+    /// A new i-node is durable before a root that names it is written.
+    Inode,
+    /// A root is durable before what it says is reported, and before what it no longer names is used again.
+    Root,
+    /// A have-bit is cleared before its data may be overwritten.
+    Cleared,
+    /// What boot had to mend is durable before anything else is written.
+    Mended,
+}
+
+impl Barrier {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Wiped,
+        Self::Formatted,
+        Self::Data,
+        Self::Maps,
+        Self::Inode,
+        Self::Root,
+        Self::Cleared,
+        Self::Mended,
+    ];
+}
+
+/// A row of sectors, numbered from 0.
+///
+/// What is assumed of it: a logical sector of 512 bytes is old or new after a crash; what was written and not flushed persists in
+/// any subset and any order; what was flushed stays.
+pub trait BlockDevice: fmt::Debug + Send + Sync {
+    /// How many sectors there are.
+    fn sectors(&self) -> u64;
+
+    /// Fills `into` with the sectors from `first` on.
+    ///
+    /// # Errors
+    /// Those of the medium, and `UnexpectedEof` beyond the end.
+    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()>;
+
+    /// Writes parts, one after another, from sector `first` on. Two calls at once do not write the same sector.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()>;
+
+    /// Makes durable what was written by calls that have returned.
+    ///
+    /// # Errors
+    /// Those of the medium: what was written may be lost, and a repetition that succeeds does not say that it is not.
+    fn flush(&self, barrier: Barrier) -> io::Result<()>;
+
+    /// Says that nobody needs what so many sectors from `first` on hold. What they then hold is of no meaning.
+    ///
+    /// # Errors
+    /// Those of the medium; nothing depends on it.
+    fn discard(&self, first: u64, count: u64) -> io::Result<()> {
+        let _ = (first, count);
+        Ok(())
+    }
+}
+
+impl<D: BlockDevice + ?Sized> BlockDevice for std::sync::Arc<D> {
+    fn sectors(&self) -> u64 {
+        (**self).sectors()
+    }
+
+    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
+        (**self).read(first, into)
+    }
+
+    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
+        (**self).write(first, parts)
+    }
+
+    fn flush(&self, barrier: Barrier) -> io::Result<()> {
+        (**self).flush(barrier)
+    }
+
+    fn discard(&self, first: u64, count: u64) -> io::Result<()> {
+        (**self).discard(first, count)
+    }
+}
+
+/// A raw block device or an image file, without the page cache where the file system lets it be bypassed.
+///
+/// It is locked (`flock`) for as long as it is open: one writer, or any number of readers.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    sectors: u64,
+    direct: bool,
+    raw: bool,
+}
+
+impl FileDevice {
+    /// Opens what is there, for writing or to be read only.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if somebody else has it open, [`Error::NotAStore`] if it is neither a block device nor a file, [`Error::Io`].
+    pub fn open(path: &Path, writable: bool) -> Result<Self> {
+        let open = |flags: OFlags| {
+            let flags = flags | OFlags::CLOEXEC;
+            OpenOptions::new().read(true).write(writable).custom_flags(flags.bits() as i32).open(path)
+        };
+        // File systems without it (tmpfs, some network ones) say so when they are asked.
+        let (mut file, direct) = match open(OFlags::DIRECT) {
+            Ok(file) => (file, true),
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+                (open(OFlags::empty()).map_err(Error::io("opening the device"))?, false)
+            }
+            Err(error) => return Err(Error::io("opening the device")(error)),
+        };
+        let kind = file.metadata().map_err(Error::io("opening the device"))?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            let what = "neither a block device nor a file".to_owned();
+            return Err(Error::NotAStore { path: path.to_owned(), what });
+        }
+        let lock = if writable {
+            FlockOperation::NonBlockingLockExclusive
+        } else {
+            FlockOperation::NonBlockingLockShared
+        };
+        rustix::fs::flock(&file, lock).map_err(|errno| match errno {
+            rustix::io::Errno::WOULDBLOCK => Error::InUse { path: path.to_owned() },
+            errno => Error::io("locking the device")(errno.into()),
+        })?;
+        let bytes = file.seek(SeekFrom::End(0)).map_err(Error::io("measuring the device"))?;
+        Ok(Self { file, sectors: bytes / SECTOR as u64, direct, raw: kind.is_block_device() })
+    }
+
+    /// Makes an image file of so many bytes, all of them taken from the file system at once, and opens it for writing.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the file system has no room, and nothing is left; [`Error::Io`], also if there is a file already.
+    pub fn create_image(path: &Path, bytes: u64) -> Result<Self> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .map_err(Error::io("making the image"))?;
+        let made = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
+            .map_err(|errno| Error::io("the image")(errno.into()))
+            .and_then(|()| {
+                // The name is durable too.
+                file.sync_all().map_err(Error::io("flushing the image"))?;
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                File::open(folder.unwrap_or(Path::new(".")))
+                    .and_then(|folder| folder.sync_all())
+                    .map_err(Error::io("flushing the image's folder"))
+            })
+            .and_then(|()| Self::open(path, true));
+        if made.is_err() {
+            // Nothing can be done about an image that cannot be removed either.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    /// Whether it is used without the page cache.
+    pub const fn is_direct(&self) -> bool {
+        self.direct
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn sectors(&self) -> u64 {
+        self.sectors
+    }
+
+    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
+        let (mut at, mut rest) = (first * SECTOR as u64, into.as_mut_bytes());
+        while !rest.is_empty() {
+            let read = match rustix::io::pread(&self.file, &mut *rest, at) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                // Nothing but whole sectors is of use: an odd end would unalign what follows.
+                Ok(read) => read / SECTOR * SECTOR,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            (at, rest) = (at + read as u64, &mut rest[read..]);
+        }
+        Ok(())
+    }
+
+    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
+        let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part.as_bytes())).collect();
+        let (mut at, mut rest) = (first * SECTOR as u64, &mut slices[..]);
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let most = rest.len().min(1024);
+            let written = match rustix::io::pwritev(&self.file, &rest[..most], at) {
+                Ok(written) => written / SECTOR * SECTOR,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            at += written as u64;
+            IoSlice::advance_slices(&mut rest, written);
+        }
+        Ok(())
+    }
+
+    fn flush(&self, _: Barrier) -> io::Result<()> {
+        // Bypassing the page cache says nothing about the cache of the drive.
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    fn discard(&self, first: u64, count: u64) -> io::Result<()> {
+        if !self.raw {
+            // An image keeps the room that it was given.
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file, flags, first * SECTOR as u64, count * SECTOR as u64)?)
+    }
+}
+
+/// Sectors in memory, of which those that were never written take nothing: for tests, and for devices larger than any disk.
+#[derive(Debug)]
+pub struct SparseDevice {
+    sectors: u64,
+    written: RwLock<HashMap<u64, Box<Sector>>>,
+}
+
+impl SparseDevice {
+    /// So many sectors of zeroes.
+    pub fn new(sectors: u64) -> Self {
+        Self { sectors, written: RwLock::default() }
+    }
+
+    /// The first sectors of a device of `sectors`; the others are zeroes.
+    pub fn from_sectors(sectors: u64, first: impl IntoIterator<Item = Sector>) -> Self {
+        let written = (0..sectors).zip(first.into_iter().map(Box::new)).collect();
+        Self { sectors, written: RwLock::new(written) }
+    }
+
+    /// How many sectors were written.
+    pub fn written(&self) -> usize {
+        self.written.read().len()
+    }
+
+    fn check(&self, first: u64, count: usize) -> io::Result<()> {
+        match first.checked_add(count as u64) {
+            Some(end) if end <= self.sectors => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl BlockDevice for SparseDevice {
+    fn sectors(&self) -> u64 {
+        self.sectors
+    }
+
+    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
+        self.check(first, into.len())?;
+        let written = self.written.read();
+        for (at, sector) in (first..).zip(into) {
+            *sector = written.get(&at).map_or(Sector::ZERO, |sector| **sector);
+        }
+        Ok(())
+    }
+
+    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
+        self.check(first, parts.iter().map(|part| part.len()).sum())?;
+        let mut written = self.written.write();
+        for (at, sector) in (first..).zip(parts.iter().copied().flatten()) {
+            written.insert(at, Box::new(*sector));
+        }
+        Ok(())
+    }
+
+    fn flush(&self, _: Barrier) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, first: u64, count: u64) -> io::Result<()> {
+        self.written.write().retain(|at, _| !(first..first + count).contains(at));
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! The list of implementations. Tests, benches, the command line and the documents are made from it: a new store is its
+//! module and its row here.
+
+use std::{fmt, sync::Arc};
+
+use crate::{ContentConfig, ContentRepository, Memory, Result};
+
+/// Makes the list, and the macro that goes through its names, of the rows below.
+macro_rules! rows {
+    ($(#[doc = $summary:literal] $name:literal $identifier:ident: $open:expr;)*) => {
+        /// Every implementation.
+        pub const ALL: &[Implementation] = &[
+            $(Implementation { name: $name, summary: $summary.trim_ascii(), open: |config| Ok(Arc::new($open(config)?)) },)*
+        ];
+
+        rows! { @export ($) $($name $identifier)* }
+    };
+    (@export ($d:tt) $($name:literal $identifier:ident)*) => {
+        /// Calls a macro with the names of all implementations, each as a string and as an identifier: `"memory" memory …`.
+        #[macro_export]
+        macro_rules! for_each_content_repository {
+            ($d callback:ident) => { $d callback! { $($name $identifier)* } };
+        }
+    };
+}
+
+rows! {
+    /// In memory, gone with the process.
+    "memory" memory: |config| Result::Ok(Memory::new(config));
+}
+
+/// One implementation: what it is called, what it is, and how to open it.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct Implementation {
+    /// Its name on command lines and in tables: lower case, parts joined by `-`.
+    pub name: &'static str,
+    /// One line about it.
+    pub summary: &'static str,
+    open: fn(&ContentConfig) -> Result<Arc<dyn ContentRepository>>,
+}
+
+impl Implementation {
+    /// Opens the store that lies in the folder of `config`, or makes one there.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    pub fn open(&self, config: &ContentConfig) -> Result<Arc<dyn ContentRepository>> {
+        (self.open)(config)
+    }
+}
+
+impl fmt::Debug for Implementation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// The implementation called `name`.
+pub fn find(name: &str) -> Option<&'static Implementation> {
+    ALL.iter().find(|implementation| implementation.name == name)
+}

@@ -1,0 +1,290 @@
+//! Which pieces are complete, and which bytes of the others have been written: what every store knows of a torrent.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use crate::{Error, Geometry, Result};
+
+/// A bit for each piece, the first in the highest bit of the first byte (BEP 3, `bitfield`). Spare bits are zero.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PieceBits {
+    bytes: Vec<u8>,
+    pieces: u32,
+    set: u32,
+}
+
+impl PieceBits {
+    /// So many pieces, none set.
+    pub fn none(pieces: u32) -> Self {
+        Self { bytes: vec![0; pieces.div_ceil(8) as usize], pieces, set: 0 }
+    }
+
+    /// Whether a piece is set; `false` beyond the last.
+    pub fn contains(&self, piece: u32) -> bool {
+        self.bytes.get(piece as usize / 8).is_some_and(|byte| byte & bit(piece) != 0)
+    }
+
+    /// Sets a piece; `false` if it was set.
+    ///
+    /// # Panics
+    /// If there is no such piece.
+    pub fn insert(&mut self, piece: u32) -> bool {
+        assert!(piece < self.pieces, "piece {piece} of {}", self.pieces);
+        let new = !self.contains(piece);
+        self.bytes[piece as usize / 8] |= bit(piece);
+        self.set += u32::from(new);
+        new
+    }
+
+    /// Clears a piece; `false` if it was clear.
+    pub fn remove(&mut self, piece: u32) -> bool {
+        let old = self.contains(piece);
+        if old {
+            self.bytes[piece as usize / 8] &= !bit(piece);
+            self.set -= 1;
+        }
+        old
+    }
+
+    /// How many pieces are set.
+    pub const fn count(&self) -> u32 {
+        self.set
+    }
+
+    /// How many pieces there are.
+    pub const fn pieces(&self) -> u32 {
+        self.pieces
+    }
+
+    /// The pieces that are set, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.pieces).filter(|&piece| self.contains(piece))
+    }
+
+    /// The bits as they stand in a `bitfield` message.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl std::fmt::Debug for PieceBits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} pieces", self.set, self.pieces)
+    }
+}
+
+const fn bit(piece: u32) -> u8 {
+    0x80 >> (piece % 8)
+}
+
+/// What is known of a torrent's bytes: its complete pieces, and what was written of the others since the store was opened.
+///
+/// Takes a bit a piece, and some 50 bytes for each stretch of incomplete pieces that was written.
+#[derive(Debug, Clone)]
+pub struct Pieces {
+    geometry: Geometry,
+    complete: PieceBits,
+    /// Stretches that were written, of incomplete pieces alone: start and end. No two of them touch.
+    written: BTreeMap<u64, u64>,
+}
+
+impl Pieces {
+    /// A torrent of which nothing is known.
+    pub fn new(geometry: Geometry) -> Self {
+        Self { geometry, complete: PieceBits::none(geometry.pieces()), written: BTreeMap::new() }
+    }
+
+    /// A torrent of which these pieces are complete.
+    ///
+    /// # Panics
+    /// If the bits are those of another number of pieces.
+    pub fn with_complete(geometry: Geometry, complete: PieceBits) -> Self {
+        assert_eq!(complete.pieces(), geometry.pieces());
+        Self { geometry, complete, written: BTreeMap::new() }
+    }
+
+    /// The complete ones.
+    pub const fn complete(&self) -> &PieceBits {
+        &self.complete
+    }
+
+    /// Asserts that all of a range, which lies in the torrent, can be read.
+    ///
+    /// # Errors
+    /// [`Error::NotWritten`] with the first byte that cannot.
+    pub fn check_read(&self, range: &Range<u64>) -> Result<()> {
+        match self.first_missing(range) {
+            Some(at) => Err(Error::NotWritten { at }),
+            None => Ok(()),
+        }
+    }
+
+    /// Asserts that none of a range, which lies in the torrent, is of a complete piece.
+    ///
+    /// # Errors
+    /// [`Error::Complete`] with the first that is.
+    pub fn check_write(&self, range: &Range<u64>) -> Result<()> {
+        match self.geometry.pieces_of(range).find(|&piece| self.complete.contains(piece)) {
+            Some(piece) => Err(Error::Complete { piece }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes note that a range of incomplete pieces was written.
+    pub fn wrote(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let Range { mut start, mut end } = range;
+        while let Some((&from, &to)) = self.written.range(..=end).next_back() {
+            if to < start {
+                break;
+            }
+            self.written.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.written.insert(start, end);
+    }
+
+    /// Takes note that what a range of incomplete pieces holds is no longer known.
+    pub fn lost(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        while let Some((&from, &to)) = self.written.range(..range.end).next_back() {
+            if to <= range.start {
+                break;
+            }
+            self.written.remove(&from);
+            if range.end < to {
+                self.written.insert(range.end, to);
+            }
+            if from < range.start {
+                self.written.insert(from, range.start);
+            }
+        }
+    }
+
+    /// Marks a piece complete; `false` if it was.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPiece`], [`Error::NotWritten`].
+    pub fn mark_complete(&mut self, piece: u32) -> Result<bool> {
+        let range = self.geometry.piece(piece)?;
+        if self.complete.contains(piece) {
+            return Ok(false);
+        }
+        self.check_read(&range)?;
+        self.lost(range);
+        Ok(self.complete.insert(piece))
+    }
+
+    /// Marks a piece incomplete, with nothing of it written; `false` if it was incomplete.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPiece`].
+    pub fn mark_incomplete(&mut self, piece: u32) -> Result<bool> {
+        self.geometry.piece(piece)?;
+        Ok(self.complete.remove(piece))
+    }
+
+    /// Whether any byte of a range, which may reach beyond the torrent, can be read.
+    pub fn knows_any_of(&self, range: &Range<u64>) -> bool {
+        let range = range.start..range.end.min(self.geometry.len());
+        !range.is_empty()
+            && (self.geometry.pieces_of(&range).any(|piece| self.complete.contains(piece))
+                || self.written.range(..range.end).next_back().is_some_and(|(_, &to)| to > range.start))
+    }
+
+    fn first_missing(&self, range: &Range<u64>) -> Option<u64> {
+        let mut at = range.start;
+        while at < range.end {
+            let piece = (at / u64::from(self.geometry.piece_length())) as u32;
+            if self.complete.contains(piece) {
+                at = self.geometry.piece(piece).expect("it holds a byte of the torrent").end;
+            } else {
+                match self.written.range(..=at).next_back() {
+                    Some((_, &to)) if to > at => at = to,
+                    _ => return Some(at),
+                }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What [`Pieces`] should know, byte by byte.
+    struct Naive {
+        geometry: Geometry,
+        written: Vec<bool>,
+        complete: Vec<bool>,
+    }
+
+    impl Naive {
+        fn readable(&self, at: u64) -> bool {
+            self.written[at as usize]
+                || self.complete[(at / u64::from(self.geometry.piece_length())) as usize]
+        }
+    }
+
+    #[test]
+    fn stretches_agree_with_bytes_kept_one_by_one() {
+        let mut seed = 1_u64;
+        let mut draw = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for (length, piece_length) in [(100, 10), (97, 16), (33, 64), (64, 1)] {
+            let geometry = Geometry::new(length, piece_length).unwrap();
+            let mut pieces = Pieces::new(geometry);
+            let mut naive = Naive {
+                geometry,
+                written: vec![false; length as usize],
+                complete: vec![false; geometry.pieces() as usize],
+            };
+            for _ in 0..20_000 {
+                let start = draw(length);
+                let range = start..start + draw((length - start).min(20) + 1);
+                let piece = draw(geometry.pieces().into()) as u32;
+                match draw(5) {
+                    0 | 1 => {
+                        let free = geometry.pieces_of(&range).all(|piece| !naive.complete[piece as usize]);
+                        assert_eq!(pieces.check_write(&range).is_ok(), free);
+                        if free {
+                            pieces.wrote(range.clone());
+                            range.for_each(|at| naive.written[at as usize] = true);
+                        }
+                    }
+                    2 => {
+                        pieces.lost(range.clone());
+                        range.for_each(|at| naive.written[at as usize] = false);
+                    }
+                    3 => {
+                        let mut bytes = geometry.piece(piece).unwrap();
+                        let all = bytes.clone().all(|at| naive.readable(at));
+                        assert_eq!(pieces.mark_complete(piece).is_ok(), all);
+                        if all {
+                            naive.complete[piece as usize] = true;
+                            bytes.by_ref().for_each(|at| naive.written[at as usize] = false);
+                        }
+                    }
+                    _ => {
+                        let was = std::mem::take(&mut naive.complete[piece as usize]);
+                        assert_eq!(pieces.mark_incomplete(piece).unwrap(), was);
+                    }
+                }
+                let start = draw(length);
+                let range = start..start + draw(length - start + 1);
+                let missing = range.clone().find(|&at| !naive.readable(at));
+                assert_eq!(pieces.first_missing(&range), missing);
+                assert_eq!(pieces.knows_any_of(&range), range.clone().any(|at| naive.readable(at)));
+                let apart = pieces.written.iter().zip(pieces.written.iter().skip(1)).all(|(a, b)| a.1 < b.0);
+                assert!(apart, "{:?}", pieces.written);
+                assert_eq!(pieces.complete.count() as usize, pieces.complete.iter().count());
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The traits: what every store of content does, method by method.
+
+use std::{
+    fmt,
+    io::{IoSlice, IoSliceMut},
+    sync::Arc,
+};
+
+use crate::{Capabilities, Geometry, InfoHash, NewTorrent, PieceBits, Result, Statistics, Summary};
+
+/// A store of torrents' bytes.
+///
+/// Each sentence of these contracts is a case of the conformance suite (feature `conformance`). What holds for all methods:
+///
+/// - Every method may be called from any number of threads, and blocks the thread that calls it: in an asynchronous program, call
+///   from a pool of threads.
+/// - No call panics for what a stranger sent, and an error leaves everything that it does not name as it was.
+/// - After an error of the medium while writing, each byte of that write either reads as it did before or counts as never written.
+/// - [`Full`](crate::Error::Full) says that there was no room, and leaves nothing half-done: what was there stays, what was to come did not.
+pub trait ContentRepository: fmt::Debug + Send + Sync {
+    /// Takes in a torrent, of which nothing is written and no piece complete.
+    ///
+    /// When it returns, the torrent is there whatever happens next, in a store that is [durable](Capabilities::durable).
+    ///
+    /// # Errors
+    /// [`Exists`](crate::Error::Exists) if a torrent of this info hash is there, which stays as it was; [`Full`](crate::Error::Full).
+    fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>>;
+
+    /// The content of a torrent. Any number of handles may be open; they show the same bytes and pieces.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::Error::NotFound).
+    fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>>;
+
+    /// Every torrent, once, in ascending order of info hash. O(n log n).
+    ///
+    /// # Errors
+    /// [`Io`](crate::Error::Io).
+    fn list(&self) -> Result<Vec<Summary>>;
+
+    /// Forgets a torrent and its bytes; `false` if there is none.
+    ///
+    /// Waits for the calls that are under way in it. From then on its handles answer [`Deleted`](crate::Error::Deleted), also when a torrent of the
+    /// same info hash is created anew. Its room can be used again. When it returns, the torrent is gone whatever happens next.
+    ///
+    /// # Errors
+    /// [`Io`](crate::Error::Io).
+    fn delete(&self, info_hash: &InfoHash) -> Result<bool>;
+
+    /// Makes durable what was done.
+    ///
+    /// When it returns, every write and every mark whose call had returned before this one began survives the end of the
+    /// process and of the machine, in a store that is [durable](Capabilities::durable): pieces that were complete are
+    /// complete when the store is opened again, and read as they did. Of what was done later, any part may survive: a piece then
+    /// complete had been marked so, and reads as it did when it was marked.
+    ///
+    /// # Errors
+    /// [`Io`](crate::Error::Io): some of it may not be durable.
+    fn flush(&self) -> Result<()>;
+
+    /// Counts, and what the store holds. Takes no time that grows with the content.
+    fn statistics(&self) -> Statistics;
+
+    /// What this store can do beyond the rest of this trait.
+    fn capabilities(&self) -> Capabilities;
+}
+
+/// The bytes of one torrent, in the order of its pieces.
+pub trait Content: fmt::Debug + Send + Sync {
+    /// Its measures.
+    fn geometry(&self) -> Geometry;
+
+    /// Writes the buffers, one after another, from byte `offset` on.
+    ///
+    /// When it returns, they can be read. Written again, a byte reads as it was written last; of two writes at once that share bytes, each
+    /// byte is that of one of them, and bytes of neither stay as they were. A write of nothing does nothing.
+    ///
+    /// **Back-pressure.** A store may hold bytes in memory, up to a [limit](Statistics::most_unwritten): a write that would
+    /// exceed it waits until there is room.
+    ///
+    /// # Errors
+    /// [`OutOfRange`](crate::Error::OutOfRange); [`Complete`](crate::Error::Complete) if a byte belongs to a complete piece; both before anything is
+    /// written. [`Full`](crate::Error::Full).
+    fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()>;
+
+    /// Fills the buffers, one after another, from byte `offset` on.
+    ///
+    /// What can be read is every byte of a complete piece and every byte that was written since the store was opened. Bytes
+    /// of incomplete pieces need not outlive the store.
+    ///
+    /// # Errors
+    /// [`OutOfRange`](crate::Error::OutOfRange); [`NotWritten`](crate::Error::NotWritten) with the first byte that cannot be read. What the buffers
+    /// hold then is of no meaning, but never another torrent's bytes.
+    fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()>;
+
+    /// Vouches for a piece, whose hash the caller has found right; `false` if it was complete already.
+    ///
+    /// Waits for the writes that are under way in the torrent.
+    ///
+    /// # Errors
+    /// [`NotWritten`](crate::Error::NotWritten) if a byte of it was not written, [`NoSuchPiece`](crate::Error::NoSuchPiece).
+    fn mark_complete(&self, piece: u32) -> Result<bool>;
+
+    /// Takes back what was vouched for, and forgets the bytes of the piece; `false` if it was incomplete and stays as it was.
+    ///
+    /// When it returns, the piece is incomplete whatever happens next, and may be written again.
+    ///
+    /// # Errors
+    /// [`NoSuchPiece`](crate::Error::NoSuchPiece), [`Io`](crate::Error::Io).
+    fn mark_incomplete(&self, piece: u32) -> Result<bool>;
+
+    /// Which pieces are complete. Takes time with their number.
+    ///
+    /// # Errors
+    /// [`Deleted`](crate::Error::Deleted).
+    fn pieces(&self) -> Result<PieceBits>;
+
+    /// Where on the medium a byte lies: bytes with neighbouring places are best used one after another. `None` where that is unknown,
+    /// or not decided yet.
+    fn place(&self, offset: u64) -> Option<u64> {
+        let _ = offset;
+        None
+    }
+}
+
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<R: ContentRepository + ?Sized> ContentRepository for $pointer {
+            fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
+                (**self).create(torrent)
+            }
+
+            fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
+                (**self).open(info_hash)
+            }
+
+            fn list(&self) -> Result<Vec<Summary>> {
+                (**self).list()
+            }
+
+            fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
+                (**self).delete(info_hash)
+            }
+
+            fn flush(&self) -> Result<()> {
+                (**self).flush()
+            }
+
+            fn statistics(&self) -> Statistics {
+                (**self).statistics()
+            }
+
+            fn capabilities(&self) -> Capabilities {
+                (**self).capabilities()
+            }
+        }
+    )*};
+}
+
+forward!(&R, Box<R>, Arc<R>);
+
+/// Conveniences over the content of any torrent.
+pub trait ContentExt: Content {
+    /// Writes one buffer.
+    ///
+    /// # Errors
+    /// As [`Content::write_at`].
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write_at(offset, &[IoSlice::new(bytes)])
+    }
+
+    /// Fills one buffer.
+    ///
+    /// # Errors
+    /// As [`Content::read_at`].
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.read_at(offset, &mut [IoSliceMut::new(bytes)])
+    }
+
+    /// The bytes of a piece.
+    ///
+    /// # Errors
+    /// As [`Content::read_at`], and [`NoSuchPiece`](crate::Error::NoSuchPiece).
+    fn read_piece(&self, piece: u32) -> Result<Vec<u8>> {
+        let range = self.geometry().piece(piece)?;
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        self.read(range.start, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl<C: Content + ?Sized> ContentExt for C {}

@@ -1,0 +1,116 @@
+//! What stores tell about themselves.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::{Geometry, InfoHash};
+
+/// What a store can do beyond the trait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Whether what was flushed is there when the store is opened again.
+    pub durable: bool,
+    /// Whether a [capacity](crate::ContentConfig::capacity) can be set. A store that does not declare it refuses one.
+    pub bounded: bool,
+    /// Bytes that are best written at once, counted from the beginning of a torrent: a power of two, at least 16 KiB.
+    pub stripe: u32,
+}
+
+impl Capabilities {
+    /// Nothing but the trait, and this stripe.
+    pub const fn new(stripe: u32) -> Self {
+        Self { durable: false, bounded: false, stripe }
+    }
+
+    /// What was flushed is there when the store is opened again.
+    #[must_use]
+    pub const fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
+    /// A capacity can be set.
+    #[must_use]
+    pub const fn bounded(mut self) -> Self {
+        self.bounded = true;
+        self
+    }
+}
+
+/// One torrent of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Its name.
+    pub info_hash: InfoHash,
+    /// Its measures.
+    pub geometry: Geometry,
+    /// How many of its pieces are complete.
+    pub complete: u32,
+}
+
+/// Counts of a store since it was opened, and what it holds now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Torrents held.
+    pub torrents: u64,
+    /// Bytes of the medium that are taken, by whatever.
+    pub used: u64,
+    /// Bytes of the medium that can still be taken, if the store knows.
+    pub free: Option<u64>,
+    /// Bytes that were written to the store and that it holds in memory alone; never more than `most_unwritten`.
+    pub unwritten: u64,
+    /// At how many unwritten bytes a write waits; 0 if the store holds none back.
+    pub most_unwritten: u64,
+    /// Calls that read.
+    pub reads: u64,
+    /// Bytes they gave.
+    pub bytes_read: u64,
+    /// Calls that wrote.
+    pub writes: u64,
+    /// Bytes they took.
+    pub bytes_written: u64,
+    /// Calls that flushed the medium, by the store itself or for its user.
+    pub flushes: u64,
+}
+
+/// The counts of [`Statistics`], kept by a store for its calls.
+#[derive(Debug, Default)]
+pub struct Counters {
+    reads: AtomicU64,
+    bytes_read: AtomicU64,
+    writes: AtomicU64,
+    bytes_written: AtomicU64,
+    flushes: AtomicU64,
+}
+
+impl Counters {
+    /// Counts a read of so many bytes.
+    pub fn read(&self, bytes: u64) {
+        self.reads.fetch_add(1, Relaxed);
+        self.bytes_read.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts a write of so many bytes.
+    pub fn wrote(&self, bytes: u64) {
+        self.writes.fetch_add(1, Relaxed);
+        self.bytes_written.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts a flush.
+    pub fn flushed(&self) {
+        self.flushes.fetch_add(1, Relaxed);
+    }
+
+    /// The counts so far, with nothing else filled in.
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            reads: self.reads.load(Relaxed),
+            bytes_read: self.bytes_read.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            bytes_written: self.bytes_written.load(Relaxed),
+            flushes: self.flushes.load(Relaxed),
+            ..Statistics::default()
+        }
+    }
+}
