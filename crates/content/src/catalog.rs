@@ -3,7 +3,10 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{ContentConfig, ContentRepository, Memory, Result};
+use crate::{
+    ContentConfig, ContentRepository, Memory, Result,
+    block::{Allocation, BlockStore},
+};
 
 /// Makes the list, and the macro that goes through its names, of the rows below.
 macro_rules! rows {
@@ -27,6 +30,10 @@ macro_rules! rows {
 rows! {
     /// In memory, gone with the process.
     "memory" memory: |config| Result::Ok(Memory::new(config));
+    /// A block device or an image, blocks taken around the device.
+    "block-sequential" block_sequential: |config| BlockStore::open_or_create(config, Allocation::Sequential);
+    /// A block device or an image, the lowest free blocks taken first.
+    "block-ordered" block_ordered: |config| BlockStore::open_or_create(config, Allocation::Ordered);
 }
 
 /// One implementation: what it is called, what it is, and how to open it.

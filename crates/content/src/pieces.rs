@@ -20,7 +20,7 @@ impl PieceBits {
 
     /// Whether a piece is set; `false` beyond the last.
     pub fn contains(&self, piece: u32) -> bool {
-        self.bytes.get(piece as usize / 8).is_some_and(|byte| byte & bit(piece) != 0)
+        self.bytes.get(piece as usize / 8).is_some_and(|byte| byte & bit_of(piece) != 0)
     }
 
     /// Sets a piece; `false` if it was set.
@@ -30,7 +30,7 @@ impl PieceBits {
     pub fn insert(&mut self, piece: u32) -> bool {
         assert!(piece < self.pieces, "piece {piece} of {}", self.pieces);
         let new = !self.contains(piece);
-        self.bytes[piece as usize / 8] |= bit(piece);
+        self.bytes[piece as usize / 8] |= bit_of(piece);
         self.set += u32::from(new);
         new
     }
@@ -39,7 +39,7 @@ impl PieceBits {
     pub fn remove(&mut self, piece: u32) -> bool {
         let old = self.contains(piece);
         if old {
-            self.bytes[piece as usize / 8] &= !bit(piece);
+            self.bytes[piece as usize / 8] &= !bit_of(piece);
             self.set -= 1;
         }
         old
@@ -57,7 +57,10 @@ impl PieceBits {
 
     /// The pieces that are set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.pieces).filter(|&piece| self.contains(piece))
+        let bytes = (0..).zip(&self.bytes).filter(|(_, byte)| **byte != 0);
+        bytes.flat_map(|(at, byte)| {
+            (0..8).map(move |bit| 8 * at + bit).filter(move |&piece| byte & bit_of(piece) != 0)
+        })
     }
 
     /// The bits as they stand in a `bitfield` message.
@@ -72,7 +75,7 @@ impl std::fmt::Debug for PieceBits {
     }
 }
 
-const fn bit(piece: u32) -> u8 {
+const fn bit_of(piece: u32) -> u8 {
     0x80 >> (piece % 8)
 }
 
@@ -105,6 +108,14 @@ impl Pieces {
     /// The complete ones.
     pub const fn complete(&self) -> &PieceBits {
         &self.complete
+    }
+
+    /// Takes the complete ones away, so that none is.
+    pub(crate) fn take_complete(&mut self) -> PieceBits {
+        std::mem::replace(
+            &mut self.complete,
+            PieceBits { bytes: Vec::new(), pieces: self.geometry.pieces(), set: 0 },
+        )
     }
 
     /// Asserts that all of a range, which lies in the torrent, can be read.

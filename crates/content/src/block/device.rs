@@ -199,12 +199,8 @@ impl FileDevice {
         let made = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
             .map_err(|errno| Error::io("the image")(errno.into()))
             .and_then(|()| {
-                // The name is durable too.
                 file.sync_all().map_err(Error::io("flushing the image"))?;
-                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-                File::open(folder.unwrap_or(Path::new(".")))
-                    .and_then(|folder| folder.sync_all())
-                    .map_err(Error::io("flushing the image's folder"))
+                flush_folder_of(path)
             })
             .and_then(|()| Self::open(path, true));
         if made.is_err() {
@@ -276,6 +272,14 @@ impl BlockDevice for FileDevice {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, flags, first * SECTOR as u64, count * SECTOR as u64)?)
     }
+}
+
+/// Makes the name of a file durable.
+pub(super) fn flush_folder_of(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))
+        .and_then(|folder| folder.sync_all())
+        .map_err(Error::io("flushing the image's folder"))
 }
 
 /// Sectors in memory, of which those that were never written take nothing: for tests, and for devices larger than any disk.

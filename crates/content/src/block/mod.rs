@@ -1,5 +1,352 @@
 //! Content on a raw block device or an image of one: the store that survives anything.
+//!
+//! Built after A. Norberg, "Improving BitTorrent performance with a custom filesystem" (2012): large blocks, one file a torrent, no
+//! bitmap of free blocks, the order of flushing instead of a journal. `docs/block-store-format.md` of the repository gives the
+//! format byte by byte, and why a crash at any moment leaves a store that boots with everything that was reported durable.
 
+mod allocator;
+mod boot;
 mod device;
+mod format;
+mod inode;
+#[cfg_attr(not(feature = "mutants"), allow(dead_code, reason = "without tests that ask for them"))]
+mod mutant;
+mod root;
+mod slabs;
+mod store;
 
+use std::{collections::BTreeMap, fmt, ops::Range, path::Path, sync::Arc};
+
+pub use allocator::Allocation;
+use boot::{Access, BLOCK_SHIFTS, Refused};
+pub use boot::{BootReport, Damage};
 pub use device::{Barrier, BlockDevice, FileDevice, SECTOR, Sector, SparseDevice, sectors};
+use format::{ENTRIES, LOGICAL_PER_SECTOR, RootHeader};
+#[cfg(feature = "mutants")]
+pub use mutant::Mutant;
+use mutant::Mutation;
+use root::{HEAD, Root};
+use store::{Handle, Store};
+
+use crate::{
+    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics,
+    Summary,
+};
+
+/// The name of the image that [`BlockStore::open_or_create`] makes in a folder.
+pub const IMAGE: &str = "content.swarmkeep";
+
+/// How a device is formatted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FormatOptions {
+    block_size: Option<u32>,
+    torrents: Option<u32>,
+}
+
+impl FormatOptions {
+    /// Blocks of 4 MiB, or smaller ones on a device of less than 1,024 of them; room for what the device can reasonably hold.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Blocks of so many bytes: a power of two from 16 KiB to 64 MiB.
+    #[must_use]
+    pub fn block_size(mut self, bytes: u32) -> Self {
+        self.block_size = Some(bytes);
+        self
+    }
+
+    /// Room for at least so many torrents. Two blocks of 4 MiB name 114,576 of them.
+    #[must_use]
+    pub fn torrents(mut self, count: u32) -> Self {
+        self.torrents = Some(count);
+        self
+    }
+}
+
+/// Content on a block device.
+///
+/// A block is a stretch of the device that belongs to one torrent, 4 MiB unless the device was formatted otherwise. What it keeps in memory are the i-nodes: 4
+/// bytes for each block of a torrent, a bit for each piece, and some 600 bytes a torrent.
+#[derive(Clone)]
+pub struct BlockStore {
+    store: Arc<Store>,
+    report: Arc<BootReport>,
+}
+
+impl BlockStore {
+    /// Makes an empty store of a device. Whatever was on it is lost.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for blocks of another size than the format has, [`Error::Full`] if the device is too small, [`Error::Io`].
+    pub fn format(device: &dyn BlockDevice, options: FormatOptions) -> Result<()> {
+        let bytes = device.sectors() * SECTOR as u64;
+        let block_size = options.block_size.unwrap_or_else(|| default_block_size(bytes));
+        let shift = block_size.trailing_zeros() as u8;
+        if !block_size.is_power_of_two() || !BLOCK_SHIFTS.contains(&shift) {
+            return Err(Error::Unsupported(
+                "have blocks of this size: a power of two from 16 KiB to 64 MiB is",
+            ));
+        }
+        let root_blocks = root_blocks(options.torrents.unwrap_or(0), shift);
+        // Block numbers have 32 bits.
+        let blocks = u32::try_from(bytes >> shift).unwrap_or(u32::MAX);
+        if blocks <= root_blocks.saturating_mul(2) {
+            return Err(Error::Full { what: "the device is too small for the two copies of the root" });
+        }
+        let mut uuid = [0; 16];
+        getrandom::fill(&mut uuid).map_err(|error| Error::Io {
+            what: "drawing a random number",
+            source: std::io::Error::other(error),
+        })?;
+        let wrote = Error::io("formatting the device");
+        (|| {
+            // Nothing of an earlier store must be found where this one has nothing.
+            for shift in BLOCK_SHIFTS.filter(|&shift| 1_u64 << (shift - 12) < device.sectors()) {
+                device.write(1 << (shift - 12), &[&[Sector::ZERO]])?;
+            }
+            device.flush(Barrier::Wiped)?;
+            let mut root =
+                Root::empty(RootHeader::new(shift, root_blocks, blocks, uuid), Mutation::default());
+            root.write(device, Barrier::Formatted)?;
+            root.write(device, Barrier::Formatted)
+        })()
+        .map_err(wrote)
+    }
+
+    /// Reads a device that was [formatted](Self::format), to be written to.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`] if there is no store on it that this program knows, [`Error::Io`].
+    pub fn boot(device: impl BlockDevice + 'static, allocation: Allocation) -> Result<Self> {
+        Self::boot_as(
+            Arc::new(device),
+            allocation,
+            Access::Write,
+            Mutation::default(),
+            Path::new("the device"),
+        )
+    }
+
+    /// Reads a device that was [formatted](Self::format), and never writes to it.
+    ///
+    /// # Errors
+    /// As [`boot`](Self::boot).
+    pub fn boot_read_only(device: impl BlockDevice + 'static) -> Result<Self> {
+        let path = Path::new("the device");
+        Self::boot_as(Arc::new(device), Allocation::default(), Access::Read, Mutation::default(), path)
+    }
+
+    /// A store that gets one thing wrong.
+    ///
+    /// # Errors
+    /// As [`boot`](Self::boot).
+    #[cfg(feature = "mutants")]
+    #[doc(hidden)]
+    pub fn boot_mutant(
+        device: impl BlockDevice + 'static,
+        allocation: Allocation,
+        mutant: Option<Mutant>,
+    ) -> Result<Self> {
+        let path = Path::new("the device");
+        Self::boot_as(Arc::new(device), allocation, Access::Write, Mutation(mutant), path)
+    }
+
+    fn boot_as(
+        device: Arc<dyn BlockDevice>,
+        allocation: Allocation,
+        access: Access,
+        mutation: Mutation,
+        path: &Path,
+    ) -> Result<Self> {
+        match boot::boot(device, allocation, access, mutation) {
+            Ok((store, report)) => Ok(Self { store: Arc::new(store), report: Arc::new(report) }),
+            Err(Refused::Error(error)) => Err(error),
+            Err(Refused::Because(what)) => Err(Error::NotAStore { path: path.to_owned(), what }),
+        }
+    }
+
+    /// Opens the store on a block device or an image.
+    ///
+    /// # Errors
+    /// As [`boot`](Self::boot), and [`Error::InUse`].
+    pub fn open(path: &Path, allocation: Allocation) -> Result<Self> {
+        let device = FileDevice::open(path, true)?;
+        Self::boot_as(Arc::new(device), allocation, Access::Write, Mutation::default(), path)
+    }
+
+    /// Opens the store on a block device or an image, to be read only. Others may do so at the same time.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_read_only(path: &Path) -> Result<Self> {
+        let device = FileDevice::open(path, false)?;
+        Self::boot_as(Arc::new(device), Allocation::default(), Access::Read, Mutation::default(), path)
+    }
+
+    /// Opens the store whose image is in the folder of `config`, or makes one of its capacity, of 1 GiB if it has none.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Error::Full`].
+    pub fn open_or_create(config: &ContentConfig, allocation: Allocation) -> Result<Self> {
+        let path = config.folder().join(IMAGE);
+        if path.exists() {
+            return Self::open(&path, allocation);
+        }
+        // Under another name until it is one: an image without a store in it is never found there.
+        let unfinished = path.with_extension("unfinished");
+        let _ = std::fs::remove_file(&unfinished);
+        let device = FileDevice::create_image(&unfinished, config.most().unwrap_or(1 << 30))?;
+        Self::format(&device, FormatOptions::new())?;
+        std::fs::rename(&unfinished, &path).map_err(Error::io("naming the image"))?;
+        device::flush_folder_of(&path)?;
+        Self::boot_as(Arc::new(device), allocation, Access::Write, Mutation::default(), &path)
+    }
+
+    /// What was found when the device was read.
+    pub fn report(&self) -> &BootReport {
+        &self.report
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        1 << self.store.block_shift()
+    }
+
+    /// Who has which blocks, in runs, in the order of the device. Takes time and memory with the blocks that are taken.
+    pub fn owners(&self) -> Vec<(Range<u32>, Owner)> {
+        let meta = self.store.meta.lock();
+        let root = 2 * self.store.shape.root_blocks.get();
+        let mut owners = BTreeMap::from_iter((0..root).map(|block| (block, Owner::Root)));
+        owners.extend(meta.slabs.blocks().map(|block| (block, Owner::Inodes)));
+        let leaving = meta.leaving.iter().map(|(_, inode)| (Arc::clone(inode), true));
+        let torrents = self.store.torrents.read();
+        for (inode, deleted) in torrents.values().map(|inode| (Arc::clone(inode), false)).chain(leaving) {
+            let state = inode.state.lock();
+            let own = |owner: Owner| if deleted { Owner::Leaving } else { owner };
+            for (_, block) in state.map_blocks.iter() {
+                owners.insert(block, own(Owner::Map(inode.info_hash)));
+            }
+            for (_, block) in state.map.iter() {
+                owners.insert(block, own(Owner::Content(inode.info_hash)));
+            }
+        }
+        let mut runs: Vec<(Range<u32>, Owner)> = Vec::new();
+        for (block, owner) in owners {
+            match runs.last_mut() {
+                Some((run, of)) if run.end == block && *of == owner => run.end += 1,
+                _ => runs.push((block..block + 1, owner)),
+            }
+        }
+        runs
+    }
+
+    /// Asserts that what the store believes agrees with itself: each block has one owner or is free, and not both.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub fn audit(&self) -> Result<(), String> {
+        let meta = self.store.meta.lock();
+        let torrents = self.store.torrents.read();
+        let allocator = self.store.allocator.lock();
+        let blocks = self.store.shape.blocks.get();
+        let root = 2 * self.store.shape.root_blocks.get();
+        let mut taken = std::collections::HashMap::new();
+        let mut take = |block: u32, whose: String| match taken.insert(block, whose.clone()) {
+            _ if block < root || block >= blocks => {
+                Err(format!("{whose} has block {block}, which is nobody's"))
+            }
+            Some(other) => Err(format!("block {block} is both {other}'s and {whose}'s")),
+            None if allocator.is_free(block) => Err(format!("block {block} is {whose}'s and free")),
+            None => Ok(()),
+        };
+        meta.slabs.blocks().try_for_each(|block| take(block, "an i-node".to_owned()))?;
+        for inode in torrents.values().chain(meta.leaving.iter().map(|(_, inode)| inode)) {
+            let state = inode.state.lock();
+            let mut blocks = state.map.iter().chain(state.map_blocks.iter());
+            blocks.try_for_each(|(_, block)| take(block, inode.info_hash.to_string()))?;
+            let without = state.pieces_without_blocks(inode.geometry, self.store.block_shift());
+            if !without.is_empty() {
+                return Err(format!(
+                    "{}: pieces {without:?} are complete and have no blocks",
+                    inode.info_hash
+                ));
+            }
+        }
+        let (free, rest) = (allocator.count(), blocks - root - taken.len() as u32);
+        if free == rest { Ok(()) } else { Err(format!("{free} blocks are free, and {rest} are nobody's")) }
+    }
+
+    fn handle(&self, inode: Arc<inode::Inode>) -> Arc<dyn Content> {
+        Arc::new(Handle { inode, store: Arc::clone(&self.store) })
+    }
+}
+
+/// What a block is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Owner {
+    /// The root.
+    Root,
+    /// I-nodes of any torrents.
+    Inodes,
+    /// The block map of a torrent that is too large for its i-node.
+    Map(InfoHash),
+    /// The content of a torrent.
+    Content(InfoHash),
+    /// A torrent that was deleted: free with the next change of the root.
+    Leaving,
+}
+
+impl ContentRepository for BlockStore {
+    fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
+        self.store.create(torrent).map(|inode| self.handle(inode))
+    }
+
+    fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
+        let inode = self.store.torrents.read().get(info_hash).cloned();
+        inode.map(|inode| self.handle(inode)).ok_or(Error::NotFound(*info_hash))
+    }
+
+    fn list(&self) -> Result<Vec<Summary>> {
+        Ok(self.store.list())
+    }
+
+    fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
+        self.store.delete(info_hash)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.store.flush()
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.store.statistics()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(self.block_size()).durable().bounded()
+    }
+}
+
+impl fmt::Debug for BlockStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockStore")
+            .field("device", &self.store.device)
+            .field("block_size", &self.block_size())
+            .field("generation", &self.report.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// 4 MiB as in the paper, less where a device would have few of them.
+fn default_block_size(bytes: u64) -> u32 {
+    let fitting = (bytes / 1024).max(1).ilog2() as u8;
+    1 << fitting.clamp(*BLOCK_SHIFTS.start(), 22)
+}
+
+/// Blocks that a copy of the root takes, to name so many torrents.
+fn root_blocks(torrents: u32, shift: u8) -> u32 {
+    let sectors = u64::from(torrents).div_ceil((ENTRIES * LOGICAL_PER_SECTOR) as u64) + HEAD;
+    (sectors.div_ceil(1 << (shift - 12)) as u32).max(1)
+}

@@ -1,0 +1,604 @@
+//! From a device to a store: which root counts, what the i-nodes say, and what is free: what nothing points at.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use parking_lot::{Mutex, RwLock};
+use zerocopy::FromBytes;
+
+use super::{
+    Allocation, Barrier, BlockDevice, SECTOR, Sector,
+    allocator::Allocator,
+    format::{
+        BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry,
+        RootHeader, Slot, index, logical,
+    },
+    inode::{Inode, State},
+    mutant::{Mutant, Mutation},
+    root::{Found, Root, first_sector},
+    sectors,
+    slabs::Slabs,
+    store::{CURSOR, Meta, Store},
+};
+use crate::{Counters, Error, InfoHash, PieceBits, Pieces, Result};
+
+/// The smallest block and the largest: 16 KiB and 64 MiB.
+pub(super) const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 14..=26;
+
+/// What boot found wrong. Each thing costs what it says, and nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Damage {
+    /// No whole root was found: what could be read of the copies was put together. Torrents may be missing, or be there again.
+    Root {
+        /// Torrents' worth of entries that are lost.
+        entries: u64,
+    },
+    /// A copy of the root is damaged. If it was the latest, then what was created or deleted last is undone.
+    OlderRoot {
+        /// The generation that was taken.
+        generation: u64,
+    },
+    /// The i-node of a torrent cannot be read: nothing is known of the torrent but its name.
+    Lost {
+        /// The torrent.
+        info_hash: InfoHash,
+    },
+    /// Part of a torrent's map cannot be read: its blocks are lost, and the pieces in them incomplete.
+    Map {
+        /// The torrent.
+        info_hash: InfoHash,
+        /// How many logical sectors of its map.
+        sectors: u64,
+        /// How many pieces were complete, as far as is known, and are no longer.
+        pieces: u64,
+    },
+    /// A torrent's map names blocks that are not its own: those are taken from it, and the pieces in them incomplete.
+    Blocks {
+        /// The torrent.
+        info_hash: InfoHash,
+        /// How many blocks.
+        blocks: u64,
+    },
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root { entries } => {
+                write!(f, "both copies of the root are damaged: up to {entries} torrents are missing")
+            }
+            Self::OlderRoot { generation } => write!(
+                f,
+                "a copy of the root is damaged: what was created or deleted after generation {generation}, if anything, is undone"
+            ),
+            Self::Lost { info_hash } => write!(f, "{info_hash} is lost: its i-node cannot be read"),
+            Self::Map { info_hash, sectors, pieces } => write!(
+                f,
+                "{info_hash}: {sectors} sectors of its map cannot be read, which costs {pieces} complete pieces"
+            ),
+            Self::Blocks { info_hash, blocks } => {
+                write!(f, "{info_hash}: {blocks} blocks of its map are not its own")
+            }
+        }
+    }
+}
+
+/// What boot found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BootReport {
+    /// The root that was taken.
+    pub generation: u64,
+    /// What is wrong, in the order it was found.
+    pub damage: Vec<Damage>,
+    /// Torrents of which nothing is known but the name, found lost now or earlier.
+    pub lost: Vec<InfoHash>,
+    /// Why the store can only be read, if the device could not be read everywhere: what is free is not known then.
+    pub read_only: Option<&'static str>,
+}
+
+/// Whether a store may be written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Write,
+    Read,
+}
+
+/// Reads the device.
+pub(super) fn boot(
+    device: Arc<dyn BlockDevice>,
+    allocation: Allocation,
+    access: Access,
+    mutation: Mutation,
+) -> Result<(Store, BootReport), Refused> {
+    let mut report = BootReport::default();
+    let (header, entries) = find_root(&*device, mutation, &mut report)?;
+    report.generation = header.generation.get();
+    let mut boot = Boot {
+        allocator: Allocator::new(2 * header.root_blocks.get(), header.blocks.get(), allocation),
+        root: Root::new(header, entries, mutation),
+        device: &*device,
+        slabs: Slabs::default(),
+        inodes: Vec::new(),
+        mends: Vec::new(),
+        lost: Vec::new(),
+        forgotten: HashMap::new(),
+        unreadable: false,
+        mutation,
+        report,
+    };
+    let entries = boot.claim_slots();
+    boot.read_inodes(&entries);
+    boot.read_map_blocks();
+    boot.claim_blocks();
+    boot.drop_pieces_without_blocks();
+    boot.finish(&device, access)
+}
+
+/// Why there is no store.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// The device has none.
+    Because(String),
+    /// The device could not be written to.
+    Error(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// The root that counts, and its entries.
+fn find_root(
+    device: &dyn BlockDevice,
+    mutation: Mutation,
+    report: &mut BootReport,
+) -> Result<(RootHeader, Vec<RootEntry>), Refused> {
+    let headers = find_headers(device)?;
+    let alone = headers.len() == 1;
+    let mut copies: Vec<_> = headers.into_iter().map(|header| Found::read(device, header)).collect();
+    copies.sort_by_key(|copy| std::cmp::Reverse(copy.header.generation.get()));
+    let whole = copies.iter().position(|copy| copy.whole || mutation.is(Mutant::TornRoot));
+    match whole {
+        Some(at) => {
+            // A copy that was being written when the power went is not damage: its generation was never reported. Only what no
+            // unfinished write leaves behind, sectors without a valid checksum, says that something was lost.
+            let newer_is_damaged = copies[..at].iter().any(|copy| copy.sectors.contains(&None));
+            let chosen = &copies[at];
+            if newer_is_damaged || alone {
+                report.damage.push(Damage::OlderRoot { generation: chosen.header.generation.get() });
+            }
+            Ok((chosen.header, chosen.sectors.iter().flatten().flatten().copied().collect()))
+        }
+        None => {
+            // Each sector from the latest copy that has it.
+            let header = copies[0].header;
+            let most = copies.iter().map(|copy| copy.sectors.len()).max().unwrap_or(0);
+            let mut lost = 0;
+            let entries = (0..most)
+                .flat_map(|at| {
+                    let found = copies.iter().find_map(|copy| *copy.sectors.get(at)?);
+                    lost += u64::from(found.is_none()) * ENTRIES as u64;
+                    found.unwrap_or([RootEntry::NONE; ENTRIES])
+                })
+                .collect();
+            report.damage.push(Damage::Root { entries: lost });
+            Ok((header, entries))
+        }
+    }
+}
+
+/// The headers of the copies, at least one.
+fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
+    let mut newer = None;
+    let mut read = |first: u64, copy: u8| {
+        let mut sector = [Sector::ZERO];
+        if first >= device.sectors() || device.read(first, &mut sector).is_err() {
+            return None;
+        }
+        match RootHeader::parse(&sector[0], copy) {
+            Ok(header) => header.filter(|header| {
+                BLOCK_SHIFTS.contains(&header.block_shift)
+                    && first_sector(header) == first
+                    && header.root_blocks.get() >= 1
+                    && header.root_blocks.get().checked_mul(2).is_some_and(|root| root < header.blocks.get())
+            }),
+            Err(version) => {
+                newer = Some(version);
+                None
+            }
+        }
+    };
+    let mut headers: Vec<RootHeader> = read(0, 0).into_iter().collect();
+    // Where the second copy begins depends on the size of the blocks, which only the copies tell.
+    let seconds = BLOCK_SHIFTS.filter_map(|shift| read(1 << (shift - 12), 1));
+    match headers.first().copied() {
+        Some(first) => headers.extend(seconds.filter(|second| {
+            (second.uuid, second.block_shift, second.root_blocks, second.blocks)
+                == (first.uuid, first.block_shift, first.root_blocks, first.blocks)
+        })),
+        None => headers.extend(seconds.max_by_key(|second| second.generation.get())),
+    }
+    let Some(header) = headers.first() else {
+        return Err(Refused::Because(match newer {
+            Some(version) => format!(
+                "its format has version {version}, and this program knows version 1 only: use a later one"
+            ),
+            None => "no content store is on it; format it first".to_owned(),
+        }));
+    };
+    let (has, needs) = (device.sectors(), u64::from(header.blocks.get()) << (header.block_shift - 12));
+    if has < needs {
+        let [has, needs] = [has, needs].map(|sectors| sectors * SECTOR as u64);
+        return Err(Refused::Because(format!(
+            "it has {has} bytes, and the store on it needs {needs}: part of it is missing"
+        )));
+    }
+    Ok(headers)
+}
+
+/// A store that is being read.
+struct Boot<'a> {
+    device: &'a dyn BlockDevice,
+    allocator: Allocator,
+    slabs: Slabs,
+    root: Root,
+    inodes: Vec<Arc<Inode>>,
+    /// I-nodes that do not stand on the device as they are taken to be, and the logical sectors of their bodies.
+    mends: Vec<(Arc<Inode>, BTreeSet<u64>)>,
+    /// Entries of the root whose i-nodes are damaged, and the slots that they have alone.
+    lost: Vec<(u32, Option<Slot>)>,
+    /// Torrents of which nothing is known but the name, and where they stand in the root.
+    forgotten: HashMap<InfoHash, u32>,
+    unreadable: bool,
+    mutation: Mutation,
+    report: BootReport,
+}
+
+impl Boot<'_> {
+    const fn shift(&self) -> u8 {
+        self.root.header().block_shift
+    }
+
+    /// Marks the blocks of i-nodes. The entries that can be right, in the order of the device.
+    fn claim_slots(&mut self) -> Vec<(u32, RootEntry)> {
+        let mut entries: Vec<_> = self.root.iter().map(|(at, entry)| (at, *entry)).collect();
+        entries.sort_unstable_by_key(|(at, entry)| (entry.slot(), *at));
+        let mut names = HashMap::new();
+        entries.retain(|&(at, entry)| {
+            if entry.is_lost() {
+                self.forgotten.insert(entry.info_hash(), at);
+                return false;
+            }
+            let (slot, shift) = (entry.slot(), self.root.header().block_shift);
+            let possible = (1..=super::format::Class::largest(shift).0).contains(&slot.class.0)
+                && u32::from(slot.slot) < slot.class.slots(shift)
+                && entry.uid() != 0
+                && names.insert(entry.info_hash(), at).is_none();
+            let claimed = possible && self.claim_slot(slot);
+            if !claimed {
+                self.lost.push((at, None));
+            }
+            claimed
+        });
+        entries
+    }
+
+    fn claim_slot(&mut self, slot: Slot) -> bool {
+        match self.slabs.class_of(slot.block) {
+            None if self.allocator.claim(slot.block) => {
+                self.slabs.add(slot.block, slot.class, self.shift());
+            }
+            Some(class) if class == slot.class => {}
+            _ => return false,
+        }
+        self.slabs.claim(slot)
+    }
+
+    /// Reads i-nodes, with few large reads.
+    fn read_inodes(&mut self, entries: &[(u32, RootEntry)]) {
+        /// No more is read at once, and no gap is read over that is larger.
+        const MOST: u64 = 1024;
+        const GAP: u64 = 16;
+        let shift = self.shift();
+        let sectors_of = |entry: &RootEntry| {
+            let (slot, per) = (entry.slot(), LOGICAL_PER_SECTOR as u64);
+            let first = slot.first(shift);
+            first / per..(first + slot.class.logical()).div_ceil(per)
+        };
+        let mut at = 0;
+        while at < entries.len() {
+            let mut run = sectors_of(&entries[at].1);
+            let mut end = at + 1;
+            while let Some((_, entry)) = entries.get(end) {
+                let next = sectors_of(entry);
+                if next.start > run.end + GAP || next.end - run.start > MOST {
+                    break;
+                }
+                (run.end, end) = (next.end, end + 1);
+            }
+            let read = self.read(run.start, (run.end - run.start) as usize);
+            for &(place, entry) in &entries[at..end] {
+                let first = (entry.slot().first(shift) - run.start * LOGICAL_PER_SECTOR as u64) as usize;
+                let slot = &logical(&read)[first..first + entry.slot().class.logical() as usize];
+                self.read_inode(place, &entry, slot);
+            }
+            at = end;
+        }
+    }
+
+    /// Reads sectors; those that cannot be read are zeroes, which nothing valid is.
+    fn read(&mut self, first: u64, count: usize) -> Vec<Sector> {
+        let mut read = sectors(count);
+        if self.device.read(first, &mut read).is_err() {
+            for (at, sector) in (first..).zip(&mut read) {
+                if self.device.read(at, std::slice::from_mut(sector)).is_err() {
+                    *sector = Sector::ZERO;
+                    self.unreadable = true;
+                }
+            }
+        }
+        read
+    }
+
+    fn read_inode(&mut self, place: u32, entry: &RootEntry, slot: &[LogicalSector]) {
+        let parsed = InodeHeader::parse(&slot[0], entry, self.shift());
+        let Some((geometry, layout)) = parsed else {
+            self.lost.push((place, Some(entry.slot())));
+            return;
+        };
+        let inode = Inode::new(entry.info_hash(), entry.uid(), geometry, layout, entry.slot());
+        inode.entry.store(place.into(), Relaxed);
+        let inode = Arc::new(inode);
+        let mut body = Body::new(&inode, self.mutation);
+        let body_sectors = if layout.in_map_blocks() {
+            u64::from(layout.map_blocks).div_ceil(BLOCKS as u64)
+        } else {
+            layout.body
+        };
+        for (at, sector) in (0..body_sectors).zip(&slot[1..]) {
+            if layout.in_map_blocks() {
+                body.map_blocks(at, sector);
+            } else {
+                body.sector(at, sector, 1 + at);
+            }
+        }
+        self.take_body(body);
+        self.slabs.occupy(&inode);
+        self.inodes.push(inode);
+    }
+
+    fn take_body(&mut self, body: Body<'_>) {
+        let (damaged, inode) = (body.damaged.clone(), Arc::clone(body.inode));
+        body.finish();
+        if !damaged.is_empty() {
+            let damage = Damage::Map { info_hash: inode.info_hash, sectors: damaged.len() as u64, pieces: 0 };
+            self.report.damage.push(damage);
+            self.mends.push((inode, damaged));
+        }
+    }
+
+    /// Reads the bodies that do not lie in their i-nodes.
+    fn read_map_blocks(&mut self) {
+        for inode in self.inodes.clone().iter().filter(|inode| inode.layout.in_map_blocks()) {
+            let named: Vec<_> = inode.state.lock().map_blocks.iter().collect();
+            let refused: Vec<_> = named
+                .iter()
+                .filter(|&&(_, block)| !self.claim_block(block))
+                .map(|&(number, _)| number)
+                .collect();
+            if !refused.is_empty() {
+                let mut state = inode.state.lock();
+                refused.iter().for_each(|&number| state.map_blocks.set(number, 0));
+                drop(state);
+                let blocks = refused.len() as u64;
+                self.report.damage.push(Damage::Blocks { info_hash: inode.info_hash, blocks });
+                // What names them lies in the i-node itself, which is mended as a whole.
+                self.mends.push((Arc::clone(inode), BTreeSet::new()));
+            }
+            let mut body = Body::new(inode, self.mutation);
+            let shift = self.shift();
+            for (number, block) in named.into_iter().filter(|(number, _)| !refused.contains(number)) {
+                let read = self.read(u64::from(block) << (shift - 12), 1 << (shift - 12));
+                let first = u64::from(number) << (shift - 9);
+                for (at, sector) in (first..inode.layout.body).zip(logical(&read)) {
+                    body.sector(at, sector, index::MAP_BLOCKS + at);
+                }
+            }
+            self.take_body(body);
+        }
+    }
+
+    fn claim_block(&mut self, block: u32) -> bool {
+        self.allocator.claim(block)
+            || (self.mutation.is(Mutant::SharedBlocks) && block < self.root.header().blocks.get())
+    }
+
+    /// Marks the blocks of content. One that is not free is not the torrent's.
+    fn claim_blocks(&mut self) {
+        for inode in self.inodes.clone() {
+            let mut state = inode.state.lock();
+            let strange: Vec<_> = state
+                .map
+                .iter()
+                .filter(|&(_, block)| !self.claim_block(block))
+                .map(|(place, _)| place)
+                .collect();
+            if strange.is_empty() {
+                continue;
+            }
+            strange.iter().for_each(|&place| state.map.set(place, 0));
+            drop(state);
+            let blocks = strange.len() as u64;
+            self.report.damage.push(Damage::Blocks { info_hash: inode.info_hash, blocks });
+            let named_at = strange.iter().map(|&place| Layout::of_block(place)).collect();
+            self.mends.push((inode, named_at));
+        }
+    }
+
+    /// A have-bit may be durable before the map entry that was written with it, and a map may have lost a sector.
+    fn drop_pieces_without_blocks(&mut self) {
+        if self.mutation.is(Mutant::BitsWithoutBlocks) {
+            return;
+        }
+        for inode in &self.inodes {
+            let mut state = inode.state.lock();
+            let dropped = state.pieces_without_blocks(inode.geometry, self.root.header().block_shift);
+            if dropped.is_empty() {
+                continue;
+            }
+            state.drop_pieces(inode.geometry, &dropped);
+            for damage in &mut self.report.damage {
+                if let Damage::Map { info_hash, pieces, .. } = damage
+                    && *info_hash == inode.info_hash
+                {
+                    *pieces += dropped.len() as u64;
+                }
+            }
+            let said_at = dropped.iter().map(|&piece| inode.layout.of_piece(piece)).collect();
+            self.mends.push((Arc::clone(inode), said_at));
+        }
+    }
+
+    fn finish(
+        mut self,
+        device: &Arc<dyn BlockDevice>,
+        access: Access,
+    ) -> Result<(Store, BootReport), Refused> {
+        for &(at, _) in &self.lost {
+            let entry = self.root.get(at);
+            self.report.damage.push(Damage::Lost { info_hash: entry.info_hash() });
+            self.forgotten.insert(entry.info_hash(), at);
+            // Whatever heals later: what it points at may be another's by then.
+            if !self.mutation.is(Mutant::LostNotRecorded) {
+                self.root.set(at, entry.lost());
+            }
+        }
+        let next = self.cursor();
+        self.allocator.resume(next);
+        self.report.read_only = match access {
+            Access::Read => Some("it was opened to be read"),
+            Access::Write if self.unreadable => {
+                Some("the device cannot be read everywhere, so what is free is not known")
+            }
+            Access::Write => None,
+        };
+        let lost = self.forgotten;
+        self.report.lost = lost.keys().copied().collect();
+        self.report.lost.sort_unstable();
+        let torrents = self.inodes.iter().map(|inode| (inode.info_hash, Arc::clone(inode))).collect();
+        let store = Store {
+            device: Arc::clone(device),
+            shape: *self.root.header(),
+            names: Mutex::new(()),
+            torrents: RwLock::new(torrents),
+            meta: Mutex::new(Meta {
+                root: self.root,
+                slabs: self.slabs,
+                leaving: Vec::new(),
+                lost,
+                cursor: next,
+            }),
+            changed: Mutex::new(Vec::new()),
+            allocator: Mutex::new(self.allocator),
+            counters: Counters::default(),
+            read_only: Mutex::new(self.report.read_only),
+            mutation: self.mutation,
+        };
+        if self.report.read_only.is_none() && !self.mutation.is(Mutant::NothingMended) {
+            let mut meta = store.meta.lock();
+            store.mend(&meta, &self.mends)?;
+            if !self.lost.is_empty() {
+                // Twice, so that neither copy has it otherwise.
+                store.write_root(&mut meta, Barrier::Mended)?;
+                store.write_root(&mut meta, Barrier::Mended)?;
+                for slot in self.lost.iter().filter_map(|&(_, slot)| slot) {
+                    let block = meta.slabs.release(slot);
+                    block.into_iter().for_each(|block| store.allocator.lock().release(block));
+                }
+            }
+            drop(meta);
+        }
+        Ok((store, self.report))
+    }
+
+    fn cursor(&mut self) -> u32 {
+        let read = self.read(CURSOR, 1);
+        let payload = logical(&read)[0].payload(self.root.header().owner(), index::CURSOR);
+        payload.map_or(0, |payload| u32::from_le_bytes(payload[..4].try_into().expect("four bytes")))
+    }
+}
+
+/// The body of an i-node as it is read.
+struct Body<'a> {
+    inode: &'a Arc<Inode>,
+    state: parking_lot::MutexGuard<'a, State>,
+    bits: PieceBits,
+    damaged: BTreeSet<u64>,
+    mutation: Mutation,
+}
+
+impl<'a> Body<'a> {
+    fn new(inode: &'a Arc<Inode>, mutation: Mutation) -> Self {
+        let mut state = inode.state.lock();
+        let bits = state.pieces.take_complete();
+        Self { inode, bits, state, damaged: BTreeSet::new(), mutation }
+    }
+
+    fn payload<'s>(&mut self, at: u64, sector: &'s LogicalSector, index: u64) -> Option<&'s [u8; PAYLOAD]> {
+        if self.mutation.is(Mutant::AnyInode) {
+            return Some(<[u8; PAYLOAD]>::ref_from_prefix(zerocopy::IntoBytes::as_bytes(sector)).ok()?.0);
+        }
+        let payload = sector.payload(self.inode.uid, index);
+        if payload.is_none() {
+            self.damaged.insert(at);
+        }
+        payload
+    }
+
+    /// Takes a logical sector of block numbers and have-bits.
+    fn sector(&mut self, at: u64, sector: &LogicalSector, index: u64) {
+        let Some(payload) = self.payload(at, sector, index) else { return };
+        let blocks = u64::from(self.inode.layout.blocks);
+        let first = at * PAYLOAD as u64;
+        for (place, number) in (first / 4..blocks).zip(numbers(payload)) {
+            if number != 0 {
+                self.state.map.set(place as u32, number);
+            }
+        }
+        let bits_at = 4 * blocks;
+        for (byte, &bits) in (first..).zip(payload).filter(|&(byte, &bits)| byte >= bits_at && bits != 0) {
+            for bit in (0..8).filter(|bit| bits & (0x80 >> bit) != 0) {
+                let piece = (byte - bits_at) * 8 + bit;
+                if piece < self.inode.geometry.pieces().into() {
+                    self.bits.insert(piece as u32);
+                }
+            }
+        }
+    }
+
+    /// Takes a logical sector of the numbers of map blocks.
+    fn map_blocks(&mut self, at: u64, sector: &LogicalSector) {
+        let Some(payload) = self.payload(at, sector, 1 + at) else { return };
+        let count = u64::from(self.inode.layout.map_blocks);
+        for (place, number) in (at * BLOCKS as u64..count).zip(numbers(payload)) {
+            if number != 0 {
+                self.state.map_blocks.set(place as u32, number);
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        self.state.pieces = Pieces::with_complete(self.inode.geometry, self.bits);
+    }
+}
+
+fn numbers(payload: &[u8; PAYLOAD]) -> impl Iterator<Item = u32> + '_ {
+    payload.chunks_exact(4).map(|number| u32::from_le_bytes(number.try_into().expect("four bytes")))
+}

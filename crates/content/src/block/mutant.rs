@@ -1,0 +1,58 @@
+//! Ways to get the order of things wrong, for tests that must notice (feature `mutants`).
+
+/// One way.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mutant {
+    /// A root names an i-node before it is written.
+    RootBeforeInode,
+    /// Every root is written over the one before.
+    RootInPlace,
+    /// What a torrent held is used again before the root without it is written.
+    ReuseBeforeRoot,
+    /// What a torrent held is used again as soon as one root without it is durable.
+    ReuseAfterOneRoot,
+    /// A have-bit may be written with the data it vouches for.
+    HaveBitsWithData,
+    /// A map block is pointed at before what it holds is durable.
+    MapBlockWithContent,
+    /// A map block is pointed at, and what it held before is left in it.
+    MapBlockAsFound,
+    /// A sector of i-nodes is written with what its other i-nodes may not say yet.
+    NeighboursAsTheyAre,
+    /// A sector of i-nodes is written without the deleted ones that an older root still names.
+    NeighboursForgotten,
+    /// A have-bit is cleared in memory, and on the device some time later.
+    ClearedLater,
+    /// Boot takes a root of which parts were not written.
+    TornRoot,
+    /// Boot takes have-bits of pieces that have no blocks.
+    BitsWithoutBlocks,
+    /// Boot leaves on the device what it does not believe.
+    NothingMended,
+    /// Boot gives a block to all who claim it.
+    SharedBlocks,
+    /// Boot forgets which torrents it lost.
+    LostNotRecorded,
+    /// Boot does not look at who a logical sector belongs to.
+    AnyInode,
+}
+
+/// Which mutant a store is, if any.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Mutation(#[cfg(feature = "mutants")] pub(super) Option<Mutant>);
+
+impl Mutation {
+    /// Whether it is this one. Nothing but `false` without the feature.
+    #[inline]
+    pub(super) fn is(self, mutant: Mutant) -> bool {
+        #[cfg(feature = "mutants")]
+        return self.0 == Some(mutant);
+        #[cfg(not(feature = "mutants"))]
+        {
+            let _ = mutant;
+            false
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The root: which torrents there are and where their i-nodes lie. Two copies, written in turn.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Barrier, BlockDevice, Sector,
+    format::{ENTRIES, LOGICAL_PER_SECTOR, LogicalSector, RootEntry, RootHeader, logical, sector_of},
+    mutant::{Mutant, Mutation},
+};
+use zerocopy::{FromBytes, IntoBytes, little_endian::U32};
+
+/// Sectors in front of a copy's entries: its header, and one that the first copy keeps the allocator's cursor in.
+pub(super) const HEAD: u64 = 2;
+
+/// The root as it stands in memory.
+#[derive(Debug)]
+pub(super) struct Root {
+    header: RootHeader,
+    entries: Vec<RootEntry>,
+    free: BTreeSet<u32>,
+    /// Sectors of entries that a copy does not have yet as they are now.
+    dirty: [BTreeSet<u64>; 2],
+    torrents: u32,
+    checksums: Vec<U32>,
+    mutation: Mutation,
+}
+
+impl Root {
+    /// A root without torrents, of which nothing is written yet.
+    pub(super) fn empty(header: RootHeader, mutation: Mutation) -> Self {
+        Self::new(header, Vec::new(), mutation)
+    }
+
+    /// The root as a copy has it. The other copy is taken to have nothing of it.
+    pub(super) fn new(header: RootHeader, entries: Vec<RootEntry>, mutation: Mutation) -> Self {
+        let mut root = Self {
+            header,
+            free: BTreeSet::new(),
+            dirty: [BTreeSet::new(), BTreeSet::new()],
+            torrents: entries.iter().filter(|entry| !entry.is_none()).count() as u32,
+            checksums: Vec::new(),
+            entries,
+            mutation,
+        };
+        let sectors = root.entries.len().div_ceil(ENTRIES * LOGICAL_PER_SECTOR) as u64;
+        root.dirty[usize::from(1 - header.copy)].extend(0..sectors);
+        root.entries.resize(sectors as usize * ENTRIES * LOGICAL_PER_SECTOR, RootEntry::NONE);
+        root.free = (0..).zip(&root.entries).filter(|(_, entry)| entry.is_none()).map(|(at, _)| at).collect();
+        (0..sectors).for_each(|sector| root.seal(sector));
+        root
+    }
+
+    pub(super) const fn header(&self) -> &RootHeader {
+        &self.header
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.header.generation.get()
+    }
+
+    /// Which entry is free, if there is room for one.
+    fn place(&mut self) -> Option<u32> {
+        if self.free.is_empty() {
+            let sectors = self.entries.len().div_ceil(ENTRIES * LOGICAL_PER_SECTOR) as u64;
+            if sectors >= entry_sectors(&self.header) {
+                return None;
+            }
+            let first = self.entries.len() as u32;
+            self.entries.resize(self.entries.len() + ENTRIES * LOGICAL_PER_SECTOR, RootEntry::NONE);
+            self.free.extend(first..self.entries.len() as u32);
+            self.touch(first);
+        }
+        self.free.pop_first()
+    }
+
+    /// Adds a torrent, with the next [`write`](Self::write); `None` if the root is full.
+    pub(super) fn add(&mut self, entry: RootEntry) -> Option<u32> {
+        let at = self.place()?;
+        self.torrents += 1;
+        self.set(at, entry);
+        Some(at)
+    }
+
+    /// Takes a torrent out, with the next [`write`](Self::write).
+    pub(super) fn remove(&mut self, at: u32) {
+        self.torrents -= 1;
+        self.set(at, RootEntry::NONE);
+        self.free.insert(at);
+    }
+
+    /// Changes an entry, with the next [`write`](Self::write).
+    pub(super) fn set(&mut self, at: u32, entry: RootEntry) {
+        self.entries[at as usize] = entry;
+        self.touch(at);
+    }
+
+    fn touch(&mut self, at: u32) {
+        let sector = u64::from(at) / (ENTRIES * LOGICAL_PER_SECTOR) as u64;
+        self.dirty.iter_mut().for_each(|dirty| {
+            dirty.insert(sector);
+        });
+        self.seal(sector);
+    }
+
+    /// The entry at a place.
+    pub(super) fn get(&self, at: u32) -> RootEntry {
+        self.entries[at as usize]
+    }
+
+    /// Every torrent, with its place.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &RootEntry)> {
+        (0..).zip(&self.entries).filter(|(_, entry)| !entry.is_none())
+    }
+
+    /// Writes the next generation over the older copy, and flushes.
+    pub(super) fn write(&mut self, device: &dyn BlockDevice, barrier: Barrier) -> std::io::Result<()> {
+        let in_place = self.mutation.is(Mutant::RootInPlace);
+        let copy = if in_place { self.header.copy } else { 1 - self.header.copy };
+        let used = self.checksums.len();
+        let header = RootHeader {
+            copy,
+            generation: (self.generation() + 1).into(),
+            torrents: self.torrents.into(),
+            entry_sectors: (used as u32).into(),
+            entries_checksum: checksum_of(&self.checksums).into(),
+            ..self.header
+        };
+        for sector in std::mem::take(&mut self.dirty[usize::from(copy)]) {
+            device.write(entry_sector(&header, sector), &[&[self.sector(sector)]])?;
+        }
+        device.write(first_sector(&header), &[&[header.seal()]])?;
+        device.flush(barrier)?;
+        self.header = header;
+        Ok(())
+    }
+
+    fn seal(&mut self, sector: u64) {
+        let sealed = self.sector(sector);
+        let first = sector as usize * LOGICAL_PER_SECTOR;
+        self.checksums.resize(self.checksums.len().max(first + LOGICAL_PER_SECTOR), U32::ZERO);
+        for (checksum, logical) in
+            self.checksums[first..].iter_mut().zip(logical(std::slice::from_ref(&sealed)))
+        {
+            *checksum = logical.checksum().into();
+        }
+    }
+
+    fn sector(&self, sector: u64) -> Sector {
+        let first = sector as usize * LOGICAL_PER_SECTOR;
+        sector_of(|at| {
+            let entries = &self.entries[(first + at) * ENTRIES..][..ENTRIES];
+            LogicalSector::seal(self.header.owner(), (first + at) as u64, entries.as_bytes())
+        })
+    }
+}
+
+/// A copy of the root as it was found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) header: RootHeader,
+    /// The logical sectors of entries; `None` where one is damaged.
+    pub(super) sectors: Vec<Option<[RootEntry; ENTRIES]>>,
+    /// Whether all of it is what was written at once.
+    pub(super) whole: bool,
+}
+
+impl Found {
+    /// Reads the entries of a copy.
+    pub(super) fn read(device: &dyn BlockDevice, header: RootHeader) -> Self {
+        let used =
+            u64::from(header.entry_sectors.get()).min(entry_sectors(&header) * LOGICAL_PER_SECTOR as u64);
+        let (mut sectors, mut checksums) = (Vec::new(), Vec::new());
+        for (sector, run) in runs(&header, used.div_ceil(LOGICAL_PER_SECTOR as u64)) {
+            let mut read = super::sectors(run as usize);
+            if device.read(entry_sector(&header, sector), &mut read).is_err() {
+                // One by one, so that a sector that cannot be read costs itself.
+                for (at, one) in read.iter_mut().enumerate() {
+                    if device
+                        .read(entry_sector(&header, sector + at as u64), std::slice::from_mut(one))
+                        .is_err()
+                    {
+                        *one = Sector::ZERO;
+                    }
+                }
+            }
+            for logical in logical(&read) {
+                let entries = logical.payload(header.owner(), sectors.len() as u64).map(|payload| {
+                    let (entries, _) =
+                        <[RootEntry; ENTRIES]>::read_from_prefix(payload).expect("as many as fit");
+                    entries
+                });
+                sectors.push(entries);
+                checksums.push(U32::new(logical.checksum()));
+            }
+        }
+        sectors.truncate(used as usize);
+        checksums.truncate(used as usize);
+        let whole = sectors.iter().all(Option::is_some)
+            && used == u64::from(header.entry_sectors.get())
+            && checksum_of(&checksums) == header.entries_checksum.get();
+        Self { header, sectors, whole }
+    }
+}
+
+fn checksum_of(checksums: &[U32]) -> u32 {
+    crc32c::crc32c(checksums.as_bytes())
+}
+
+/// The first sector of a copy.
+pub(super) fn first_sector(header: &RootHeader) -> u64 {
+    u64::from(header.copy) << (header.block_shift - 12)
+}
+
+/// How many sectors of entries a copy has room for.
+pub(super) fn entry_sectors(header: &RootHeader) -> u64 {
+    (u64::from(header.root_blocks.get()) << (header.block_shift - 12)) - HEAD
+}
+
+/// Where a sector of a copy's entries lies. The first block of each copy lies in front: a copy must be found before it is known how many it has.
+fn entry_sector(header: &RootHeader, sector: u64) -> u64 {
+    let (at, shift) = (HEAD + sector, header.block_shift - 12);
+    let (block, within) = (at >> shift, at & ((1 << shift) - 1));
+    let further = u64::from(header.root_blocks.get()) - 1;
+    let block = match block.checked_sub(1) {
+        None => u64::from(header.copy),
+        Some(block) => 2 + u64::from(header.copy) * further + block,
+    };
+    (block << shift) + within
+}
+
+/// The first so many sectors of entries, in runs that lie together, of at most 4 MiB: where each begins, and how long it is.
+fn runs(header: &RootHeader, count: u64) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for sector in 0..count {
+        match runs.last_mut() {
+            Some((first, length))
+                if *length < 1024
+                    && entry_sector(header, *first) + *length == entry_sector(header, sector) =>
+            {
+                *length += 1;
+            }
+            _ => runs.push((sector, 1)),
+        }
+    }
+    runs
+}

@@ -1,0 +1,725 @@
+//! The store at work: who holds which block, and in which order things are written.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io::{IoSlice, IoSliceMut},
+    mem,
+    ops::Range,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{
+    Barrier, BlockDevice, SECTOR, Sector,
+    allocator::{Allocator, Use},
+    format::{LOGICAL_PER_SECTOR, Layout, LogicalSector, RootEntry, RootHeader, Slot, index, sector_of},
+    inode::{Inode, State},
+    mutant::{Mutant, Mutation},
+    root::Root,
+    sectors,
+    slabs::Slabs,
+};
+use crate::{
+    Content, Counters, Error, Geometry, InfoHash, NewTorrent, PieceBits, Result, Statistics, Summary,
+};
+
+/// The sector that says where the sequential allocator goes on.
+pub(super) const CURSOR: u64 = 1;
+
+/// What the handles of a store share. Locks are taken in the order of the fields; a torrent's gate comes after `names`, its state before
+/// `allocator`.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) device: Arc<dyn BlockDevice>,
+    pub(super) shape: RootHeader,
+    /// Held by who creates or deletes.
+    pub(super) names: Mutex<()>,
+    /// The torrents by info hash.
+    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Inode>>>,
+    /// Held by who writes anything that is not content.
+    pub(super) meta: Mutex<Meta>,
+    /// Who has something that is not on the device.
+    pub(super) changed: Mutex<Vec<Arc<Inode>>>,
+    pub(super) allocator: Mutex<Allocator>,
+    pub(super) counters: Counters,
+    /// Why nothing more is written, if so.
+    pub(super) read_only: Mutex<Option<&'static str>>,
+    pub(super) mutation: Mutation,
+}
+
+/// What is known of the device but for content.
+#[derive(Debug)]
+pub(super) struct Meta {
+    pub(super) root: Root,
+    pub(super) slabs: Slabs,
+    /// Torrents that are deleted, with the first generation of the root that does not name them. A copy of the root that does may
+    /// still be taken, so nothing that they held is used again before the next generation is durable.
+    pub(super) leaving: Vec<(u64, Arc<Inode>)>,
+    /// Torrents of which nothing is known but the name, and where they stand in the root.
+    pub(super) lost: HashMap<InfoHash, u32>,
+    /// What the device was last told about the cursor.
+    pub(super) cursor: u32,
+}
+
+impl Store {
+    pub(super) const fn block_shift(&self) -> u8 {
+        self.shape.block_shift
+    }
+
+    pub(super) const fn sectors_a_block(&self) -> u64 {
+        1 << (self.shape.block_shift - 12)
+    }
+
+    fn writable(&self) -> Result<()> {
+        match *self.read_only.lock() {
+            Some(why) => Err(Error::ReadOnly { why }),
+            None => Ok(()),
+        }
+    }
+
+    /// What to do with an error of the device while it is told what the store holds: from there on it is not known what it says.
+    fn give_up<T>(&self, result: std::io::Result<T>, what: &'static str) -> Result<T> {
+        result.map_err(|source| {
+            *self.read_only.lock() = Some("the device failed while it was written to");
+            Error::Io { what, source }
+        })
+    }
+
+    fn flush_device(&self, barrier: Barrier) -> Result<()> {
+        self.counters.flushed();
+        self.give_up(self.device.flush(barrier), "flushing the device")
+    }
+
+    pub(super) fn write_root(&self, meta: &mut Meta, barrier: Barrier) -> Result<()> {
+        self.counters.flushed();
+        let written = meta.root.write(&*self.device, barrier);
+        self.give_up(written, "writing the root")?;
+        let generation = meta.root.generation();
+        let early = self.mutation.is(Mutant::ReuseAfterOneRoot);
+        let leaving = mem::take(&mut meta.leaving);
+        let (gone, still): (Vec<_>, Vec<_>) =
+            leaving.into_iter().partition(|&(without, _)| early || without < generation);
+        meta.leaving = still;
+        for (_, inode) in gone {
+            self.release(meta, &inode);
+        }
+        Ok(())
+    }
+
+    /// Frees all that a deleted torrent held.
+    fn release(&self, meta: &mut Meta, inode: &Inode) {
+        let state = inode.state.lock();
+        let mut blocks: Vec<_> =
+            state.map.iter().chain(state.map_blocks.iter()).map(|(_, block)| block).collect();
+        blocks.extend(meta.slabs.release(inode.slot));
+        blocks.sort_unstable();
+        let mut allocator = self.allocator.lock();
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for block in blocks {
+            allocator.release(block);
+            match runs.last_mut() {
+                Some(run) if run.end == block => run.end += 1,
+                _ => runs.push(block..block + 1),
+            }
+        }
+        for run in runs {
+            let (first, count) = (self.first_sector(run.start), run.len() as u64 * self.sectors_a_block());
+            // Only the device's own bookkeeping is at stake. Whoever takes the block next must wait until it is said.
+            let _ = self.device.discard(first, count);
+        }
+    }
+
+    const fn first_sector(&self, block: u32) -> u64 {
+        (block as u64) << (self.shape.block_shift - 12)
+    }
+
+    /// Makes room of what deleted torrents held; `false` if there is nothing to be had.
+    fn make_room(&self, meta: &mut Meta) -> Result<bool> {
+        let some = !meta.leaving.is_empty();
+        if some {
+            self.write_root(meta, Barrier::Root)?;
+        }
+        Ok(some)
+    }
+
+    pub(super) fn create(self: &Arc<Self>, new: &NewTorrent) -> Result<Arc<Inode>> {
+        let _names = self.names.lock();
+        if self.torrents.read().contains_key(&new.info_hash) {
+            return Err(Error::Exists(new.info_hash));
+        }
+        self.writable()?;
+        let layout = Layout::new(new.geometry, self.block_shift()).ok_or(Error::Full {
+            what: "the torrent is larger than a store with blocks of this size can hold",
+        })?;
+        let uid = random_uid()?;
+        let mut meta = self.meta.lock();
+        let slot = match self.take_slot(&mut meta, layout) {
+            None if self.make_room(&mut meta)? => self.take_slot(&mut meta, layout),
+            slot => slot,
+        };
+        let slot = slot.ok_or(Error::Full { what: "no block is free for the i-node of a torrent" })?;
+        let inode = Arc::new(Inode::new(new.info_hash, uid, new.geometry, layout, slot));
+        let entry = RootEntry::new(new.info_hash, uid, slot);
+        let at = match meta.lost.remove(&new.info_hash) {
+            Some(at) => {
+                meta.root.set(at, entry);
+                Some(at)
+            }
+            None => meta.root.add(entry),
+        };
+        let Some(at) = at else {
+            let block = meta.slabs.release(slot);
+            block.into_iter().for_each(|block| self.allocator.lock().release(block));
+            return Err(Error::Full { what: "the root has no room for another torrent" });
+        };
+        inode.entry.store(at.into(), Relaxed);
+        meta.slabs.occupy(&inode);
+        if self.mutation.is(Mutant::RootBeforeInode) {
+            self.write_root(&mut meta, Barrier::Root)?;
+        }
+        let first = slot.first(self.block_shift()) / LOGICAL_PER_SECTOR as u64;
+        let count = layout.class.logical().div_ceil(LOGICAL_PER_SECTOR as u64);
+        let written = self.write_slab_sectors(&meta, first..first + count);
+        self.give_up(written, "writing an i-node")?;
+        self.flush_device(Barrier::Inode)?;
+        if !self.mutation.is(Mutant::RootBeforeInode) {
+            self.write_root(&mut meta, Barrier::Root)?;
+        }
+        drop(meta);
+        self.torrents.write().insert(new.info_hash, Arc::clone(&inode));
+        Ok(inode)
+    }
+
+    /// The lowest free slot for such an i-node, in a new block if need be.
+    fn take_slot(&self, meta: &mut Meta, layout: Layout) -> Option<Slot> {
+        meta.slabs.take(layout.class).or_else(|| {
+            let block = self.allocator.lock().take(Use::Inodes)?;
+            meta.slabs.add(block, layout.class, self.block_shift());
+            meta.slabs.take(layout.class)
+        })
+    }
+
+    pub(super) fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
+        let _names = self.names.lock();
+        let Some(inode) = self.torrents.read().get(info_hash).cloned() else {
+            return self.delete_lost(info_hash);
+        };
+        self.writable()?;
+        let mut there = inode.gate.write();
+        let mut meta = self.meta.lock();
+        self.torrents.write().remove(info_hash);
+        *there = false;
+        inode.state.lock().deleted = true;
+        let at = inode.entry.load(Relaxed) as u32;
+        meta.root.remove(at);
+        if self.mutation.is(Mutant::NeighboursForgotten) {
+            meta.slabs.vacate(inode.slot);
+        }
+        if self.mutation.is(Mutant::ReuseBeforeRoot) {
+            self.release(&mut meta, &inode);
+            // As if the flush had been forgotten: the root says so some time later.
+            return Ok(true);
+        }
+        let without = meta.root.generation() + 1;
+        meta.leaving.push((without, Arc::clone(&inode)));
+        self.write_root(&mut meta, Barrier::Root)?;
+        Ok(true)
+    }
+
+    /// Forgets the name of a torrent of which nothing else is known.
+    fn delete_lost(&self, info_hash: &InfoHash) -> Result<bool> {
+        let mut meta = self.meta.lock();
+        if !meta.lost.contains_key(info_hash) {
+            return Ok(false);
+        }
+        self.writable()?;
+        let at = meta.lost.remove(info_hash).expect("it was there");
+        meta.root.remove(at);
+        self.write_root(&mut meta, Barrier::Root)?;
+        Ok(true)
+    }
+
+    /// Writes what may be written, then flushes: what was written before, content or not, is durable from then on.
+    ///
+    /// What changed in i-nodes takes two of these steps: the first makes the content durable, the second what vouches for it. Called
+    /// again and again, each flush does both, for two generations of changes.
+    pub(super) fn step(&self, meta: &mut Meta, barrier: Barrier) -> Result<()> {
+        let changed = mem::take(&mut *self.changed.lock());
+        let mut writing = BTreeMap::<u64, Place>::new();
+        for inode in changed {
+            let mut state = inode.state.lock();
+            if state.deleted {
+                continue;
+            }
+            let fresh = mem::take(&mut state.fresh);
+            let sound = mem::replace(&mut state.sound, fresh);
+            if state.sound.is_empty() {
+                inode.listed.store(false, Relaxed);
+            } else {
+                self.changed.lock().push(Arc::clone(&inode));
+            }
+            let first = inode.slot.first(self.block_shift());
+            let bodies = inode.body_of(&sound);
+            writing.extend(bodies.into_iter().filter_map(|body| self.place_of(&inode, &state, body)));
+            for &number in &sound.map_blocks {
+                let logical = first + 1 + Layout::of_block(number);
+                writing.insert(logical / LOGICAL_PER_SECTOR as u64, Place::Slab);
+            }
+        }
+        let written = self.write_places(meta, writing).and_then(|()| self.write_cursor(meta));
+        self.give_up(written, "writing i-nodes")?;
+        self.flush_device(barrier)
+    }
+
+    /// Writes sectors of i-nodes, those that follow each other at once.
+    fn write_places(&self, meta: &Meta, places: BTreeMap<u64, Place>) -> std::io::Result<()> {
+        let (mut first, mut run) = (0, Vec::new());
+        for (at, place) in places {
+            if at != first + run.len() as u64 || run.len() == 256 {
+                self.write_run(first, &run)?;
+                (first, run) = (at, Vec::new());
+            }
+            run.push(match place {
+                Place::Slab => self.slab_sector(meta, at),
+                Place::Mapped(inode, body) => {
+                    let state = inode.state.lock();
+                    sector_of(|at| inode.mapped(&state, body + at as u64, self.mutation))
+                }
+            });
+        }
+        self.write_run(first, &run)
+    }
+
+    fn write_run(&self, first: u64, run: &[Sector]) -> std::io::Result<()> {
+        if run.is_empty() { Ok(()) } else { self.device.write(first, &[run]) }
+    }
+
+    pub(super) fn write_slab_sectors(&self, meta: &Meta, range: Range<u64>) -> std::io::Result<()> {
+        self.write_places(meta, range.map(|at| (at, Place::Slab)).collect())
+    }
+
+    /// A sector of a block of i-nodes as it may be written now: a device writes it whole, and others than the one meant may lie in it.
+    fn slab_sector(&self, meta: &Meta, at: u64) -> Sector {
+        let (block, within) = ((at / self.sectors_a_block()) as u32, at % self.sectors_a_block());
+        sector_of(|part| match meta.slabs.at(block, within * LOGICAL_PER_SECTOR as u64 + part as u64) {
+            Some((inode, logical)) => inode.logical(&inode.state.lock(), logical, self.mutation),
+            None => LogicalSector::ZERO,
+        })
+    }
+
+    /// Writes i-nodes whose bodies do not stand on the device as they are taken to be, and flushes.
+    pub(super) fn mend(&self, meta: &Meta, mends: &[(Arc<Inode>, BTreeSet<u64>)]) -> Result<()> {
+        if mends.is_empty() {
+            return Ok(());
+        }
+        let mut writing = BTreeMap::new();
+        for (inode, bodies) in mends {
+            let first = inode.slot.first(self.block_shift());
+            if inode.layout.in_map_blocks() {
+                let slot = first..first + inode.layout.class.logical();
+                writing.extend(slot.map(|at| (at / LOGICAL_PER_SECTOR as u64, Place::Slab)));
+            }
+            let state = inode.state.lock();
+            writing.extend(bodies.iter().filter_map(|&body| self.place_of(inode, &state, body)));
+        }
+        let written = self.write_places(meta, writing);
+        self.give_up(written, "mending i-nodes")?;
+        self.flush_device(Barrier::Mended)
+    }
+
+    /// The sector that has a logical sector of a body, if it has a place.
+    fn place_of(&self, inode: &Arc<Inode>, state: &State, body: u64) -> Option<(u64, Place)> {
+        if !inode.layout.in_map_blocks() {
+            let first = inode.slot.first(self.block_shift());
+            return Some(((first + 1 + body) / LOGICAL_PER_SECTOR as u64, Place::Slab));
+        }
+        let (number, within) = inode.layout.map_block_of(body);
+        let block = state.map_blocks.get(number);
+        let within = within / LOGICAL_PER_SECTOR as u64;
+        let first = (u64::from(number) << (self.block_shift() - 9)) + within * LOGICAL_PER_SECTOR as u64;
+        (block != 0).then(|| (self.first_sector(block) + within, Place::Mapped(Arc::clone(inode), first)))
+    }
+
+    /// Where the sequential allocator goes on may be lost: the search for free blocks then begins elsewhere.
+    fn write_cursor(&self, meta: &mut Meta) -> std::io::Result<()> {
+        let next = self.allocator.lock().next();
+        if mem::replace(&mut meta.cursor, next) == next {
+            return Ok(());
+        }
+        let logical = LogicalSector::seal(self.shape.owner(), index::CURSOR, &next.to_le_bytes());
+        let sector = sector_of(|at| if at == 0 { logical } else { LogicalSector::ZERO });
+        self.device.write(CURSOR, &[&[sector]])
+    }
+
+    pub(super) fn flush(&self) -> Result<()> {
+        self.writable()?;
+        let mut meta = self.meta.lock();
+        self.step(&mut meta, Barrier::Data)?;
+        self.step(&mut meta, Barrier::Maps)
+    }
+
+    pub(super) fn list(&self) -> Vec<Summary> {
+        let torrents = self.torrents.read();
+        let mut all: Vec<_> = torrents
+            .values()
+            .map(|inode| Summary {
+                info_hash: inode.info_hash,
+                geometry: inode.geometry,
+                complete: inode.state.lock().pieces.complete().count(),
+            })
+            .collect();
+        all.sort_unstable_by_key(|summary| summary.info_hash);
+        all
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        let block = 1_u64 << self.block_shift();
+        let free = u64::from(self.allocator.lock().count());
+        Statistics {
+            torrents: self.torrents.read().len() as u64,
+            used: (u64::from(self.shape.blocks.get()) - free) * block,
+            free: Some(free * block),
+            ..self.counters.statistics()
+        }
+    }
+}
+
+/// What lies in a sector that is written.
+enum Place {
+    /// I-nodes.
+    Slab,
+    /// Part of an i-node's body, from that logical sector of it on.
+    Mapped(Arc<Inode>, u64),
+}
+
+/// A torrent that was opened.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) inode: Arc<Inode>,
+    pub(super) store: Arc<Store>,
+}
+
+impl Handle {
+    /// Keeps the torrent from being marked or deleted.
+    fn enter(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        let there = self.inode.gate.read();
+        if *there { Ok(there) } else { Err(Error::Deleted) }
+    }
+
+    /// Keeps everybody else out of the torrent.
+    fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, bool>> {
+        let there = self.inode.gate.write();
+        if *there { Ok(there) } else { Err(Error::Deleted) }
+    }
+
+    /// Notes that the torrent has something to write.
+    fn changed(&self) {
+        if !self.inode.listed.swap(true, Relaxed) {
+            self.store.changed.lock().push(Arc::clone(&self.inode));
+        }
+    }
+
+    /// Gives every block of a range a place; all, or none.
+    fn place_blocks(&self, range: &Range<u64>) -> Result<()> {
+        match self.try_place_blocks(range) {
+            Err(Error::Full { .. }) if self.store.make_room(&mut self.store.meta.lock())? => {
+                self.try_place_blocks(range)
+            }
+            done => done,
+        }
+    }
+
+    fn try_place_blocks(&self, range: &Range<u64>) -> Result<()> {
+        let (inode, store) = (&*self.inode, &*self.store);
+        let mut guard = inode.state.lock();
+        let state = &mut *guard;
+        state.pieces.check_write(range)?;
+        let blocks: Vec<_> =
+            Inode::blocks_of(range, store.block_shift()).filter(|&block| state.map.get(block) == 0).collect();
+        let mut map_blocks = Vec::new();
+        if inode.layout.in_map_blocks() {
+            let of_blocks = blocks.iter().map(|&block| Layout::of_block(block));
+            let of_pieces = inode.geometry.pieces_of(range).map(|piece| inode.layout.of_piece(piece));
+            map_blocks.extend(of_blocks.chain(of_pieces).map(|body| inode.layout.map_block_of(body).0));
+            map_blocks.sort_unstable();
+            map_blocks.dedup();
+            map_blocks.retain(|&number| state.map_blocks.get(number) == 0);
+        }
+        if blocks.is_empty() && map_blocks.is_empty() {
+            return Ok(());
+        }
+        let mut allocator = store.allocator.lock();
+        if (allocator.count() as usize) < blocks.len() + map_blocks.len() {
+            return Err(Error::Full { what: "no block is free for what is written" });
+        }
+        let mut take = || allocator.take(Use::Data).expect("as many are free as counted");
+        for number in map_blocks {
+            state.map_blocks.set(number, take());
+            let changes = if store.mutation.is(Mutant::MapBlockWithContent) {
+                &mut state.sound
+            } else {
+                &mut state.fresh
+            };
+            changes.map_blocks.insert(number);
+            // Written before anybody else can know of it.
+            self.write_empty_map_block(state, number)?;
+        }
+        for block in blocks {
+            state.map.set(block, take());
+            state.fresh.blocks.insert(block);
+        }
+        drop(allocator);
+        drop(guard);
+        self.changed();
+        Ok(())
+    }
+
+    fn write_empty_map_block(&self, state: &State, number: u32) -> Result<()> {
+        if self.store.mutation.is(Mutant::MapBlockAsFound) {
+            return Ok(());
+        }
+        let sectors_a_block = self.store.sectors_a_block();
+        let first = u64::from(number) << (self.store.block_shift() - 9);
+        let block: Vec<_> = (0..sectors_a_block)
+            .map(|sector| first + sector * LOGICAL_PER_SECTOR as u64)
+            .map(|body| sector_of(|at| self.inode.mapped(state, body + at as u64, self.store.mutation)))
+            .collect();
+        let written =
+            self.store.device.write(self.store.first_sector(state.map_blocks.get(number)), &[&block]);
+        self.store.give_up(written, "writing a map block")
+    }
+
+    /// A range in parts of one block each, with the sectors that have bytes of the part.
+    fn parts(&self, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
+        let shift = self.store.block_shift();
+        let state = self.inode.state.lock();
+        Inode::blocks_of(range, shift)
+            .map(|block| {
+                let start = u64::from(block) << shift;
+                let part = range.start.max(start)..range.end.min(start + (1 << shift));
+                let place = state.map.get(block);
+                assert_ne!(place, 0, "what is written or readable has a block");
+                let first = self.store.first_sector(place) + (part.start - start) / SECTOR as u64;
+                (part, first)
+            })
+            .collect()
+    }
+
+    fn write_part(&self, part: &Range<u64>, first: u64, buffers: &[&[u8]]) -> std::io::Result<()> {
+        let aligned: Option<Vec<&[Sector]>> =
+            buffers.iter().map(|bytes| <[Sector]>::ref_from_bytes(bytes).ok()).collect();
+        if let Some(parts) = aligned.filter(|_| part.start.is_multiple_of(SECTOR as u64)) {
+            return self.store.device.write(first, &parts);
+        }
+        let covering = part.start / SECTOR as u64..part.end.div_ceil(SECTOR as u64);
+        let mut bounce = sectors((covering.end - covering.start) as usize);
+        let start = covering.start * SECTOR as u64;
+        // What else the first sector and the last hold stays, if it was ever written.
+        for edge in [covering.start, covering.end - 1] {
+            let sector = edge * SECTOR as u64..(edge + 1) * SECTOR as u64;
+            let others = [sector.start..part.start.max(sector.start), part.end.min(sector.end)..sector.end];
+            let known = {
+                let state = self.inode.state.lock();
+                others.iter().any(|other| state.pieces.knows_any_of(other))
+            };
+            if known {
+                let at = (edge - covering.start) as usize;
+                self.store.device.read(first + at as u64, &mut bounce[at..=at])?;
+            }
+        }
+        let mut into = &mut bounce.as_mut_bytes()[(part.start - start) as usize..(part.end - start) as usize];
+        for bytes in buffers {
+            let (now, later) = into.split_at_mut(bytes.len());
+            now.copy_from_slice(bytes);
+            into = later;
+        }
+        self.store.device.write(first, &[&bounce])
+    }
+
+    fn read_part(&self, part: &Range<u64>, first: u64, buffers: &mut [&mut [u8]]) -> std::io::Result<()> {
+        if let [bytes] = buffers
+            && part.start.is_multiple_of(SECTOR as u64)
+            && let Ok(into) = <[Sector]>::mut_from_bytes(bytes)
+        {
+            return self.store.device.read(first, into);
+        }
+        let covering = part.start / SECTOR as u64..part.end.div_ceil(SECTOR as u64);
+        let mut bounce = sectors((covering.end - covering.start) as usize);
+        self.store.device.read(first, &mut bounce)?;
+        let start = (part.start - covering.start * SECTOR as u64) as usize;
+        let mut from = &bounce.as_bytes()[start..];
+        for bytes in buffers {
+            let (now, later) = from.split_at(bytes.len());
+            bytes.copy_from_slice(now);
+            from = later;
+        }
+        Ok(())
+    }
+}
+
+impl Content for Handle {
+    fn geometry(&self) -> Geometry {
+        self.inode.geometry
+    }
+
+    fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let range = self.inode.geometry.range(offset, len)?;
+        let _inside = self.enter()?;
+        self.inode.state.lock().pieces.check_write(&range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.store.writable()?;
+        self.place_blocks(&range)?;
+        let unit = SECTOR as u64;
+        let whole = range.start.is_multiple_of(unit)
+            && (range.end.is_multiple_of(unit) || range.end == self.inode.geometry.len());
+        let (_shared, _alone);
+        if whole {
+            _shared = self.inode.edges.read();
+        } else {
+            _alone = self.inode.edges.write();
+        }
+        let mut rest = buffers.iter().map(|buffer| &**buffer).collect::<Vec<_>>();
+        rest.reverse();
+        let mut done = Ok(());
+        for (part, first) in self.parts(&range) {
+            done = self.write_part(&part, first, &take_front(&mut rest, (part.end - part.start) as usize));
+            if done.is_err() {
+                break;
+            }
+        }
+        // Before the edges are let go: who rewrites the rest of a sector must know what it holds.
+        let mut state = self.inode.state.lock();
+        match done {
+            Ok(()) => state.pieces.wrote(range),
+            Err(_) => state.pieces.lost(range),
+        }
+        drop(state);
+        done.map_err(Error::io("writing content"))?;
+        self.store.counters.wrote(len);
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let range = self.inode.geometry.range(offset, len)?;
+        let _inside = self.enter()?;
+        self.inode.state.lock().pieces.check_read(&range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut rest: Vec<&mut [u8]> = buffers.iter_mut().rev().map(|buffer| &mut **buffer).collect();
+        for (part, first) in self.parts(&range) {
+            let mut now = take_front_mut(&mut rest, (part.end - part.start) as usize);
+            self.read_part(&part, first, &mut now).map_err(Error::io("reading content"))?;
+        }
+        self.store.counters.read(len);
+        Ok(())
+    }
+
+    fn mark_complete(&self, piece: u32) -> Result<bool> {
+        let _alone = self.enter_alone()?;
+        let mut state = self.inode.state.lock();
+        if !state.pieces.complete().contains(piece) {
+            self.store.writable()?;
+        }
+        let new = state.pieces.mark_complete(piece)?;
+        if new {
+            let early = self.store.mutation.is(Mutant::HaveBitsWithData);
+            let changes = if early { &mut state.sound } else { &mut state.fresh };
+            changes.pieces.insert(piece);
+            drop(state);
+            self.changed();
+        }
+        Ok(new)
+    }
+
+    fn mark_incomplete(&self, piece: u32) -> Result<bool> {
+        let _alone = self.enter_alone()?;
+        let mut state = self.inode.state.lock();
+        if !state.pieces.complete().contains(piece) {
+            return state.pieces.mark_incomplete(piece);
+        }
+        self.store.writable()?;
+        state.pieces.mark_incomplete(piece)?;
+        let unwritten = state.fresh.pieces.remove(&piece) | state.sound.pieces.remove(&piece);
+        if !unwritten {
+            state.sound.pieces.insert(piece);
+        }
+        drop(state);
+        if !unwritten {
+            self.changed();
+            if !self.store.mutation.is(Mutant::ClearedLater) {
+                self.store.step(&mut self.store.meta.lock(), Barrier::Cleared)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn pieces(&self) -> Result<PieceBits> {
+        let _inside = self.enter()?;
+        Ok(self.inode.state.lock().pieces.complete().clone())
+    }
+
+    fn place(&self, offset: u64) -> Option<u64> {
+        let shift = self.store.block_shift();
+        let block = u32::try_from(offset >> shift).ok().filter(|&block| block < self.inode.layout.blocks)?;
+        let place = self.inode.state.lock().map.get(block);
+        (place != 0).then(|| (u64::from(place) << shift) + (offset & ((1 << shift) - 1)))
+    }
+}
+
+/// The first `len` bytes of what is left, which stands last buffer first.
+fn take_front<'a>(rest: &mut Vec<&'a [u8]>, mut len: usize) -> Vec<&'a [u8]> {
+    let mut taken = Vec::new();
+    while len > 0 {
+        let buffer = rest.pop().expect("the parts are as long as the buffers");
+        let (now, later) = buffer.split_at(len.min(buffer.len()));
+        if !now.is_empty() {
+            taken.push(now);
+        }
+        if !later.is_empty() {
+            rest.push(later);
+        }
+        len -= now.len();
+    }
+    taken
+}
+
+/// As [`take_front`], of buffers that are filled.
+fn take_front_mut<'a>(rest: &mut Vec<&'a mut [u8]>, mut len: usize) -> Vec<&'a mut [u8]> {
+    let mut taken = Vec::new();
+    while len > 0 {
+        let buffer = rest.pop().expect("the parts are as long as the buffers");
+        let middle = len.min(buffer.len());
+        let (now, later) = buffer.split_at_mut(middle);
+        if !now.is_empty() {
+            taken.push(now);
+        }
+        if !later.is_empty() {
+            rest.push(later);
+        }
+        len -= middle;
+    }
+    taken
+}
+
+/// What tells an i-node from all others, ever.
+fn random_uid() -> Result<u64> {
+    loop {
+        match getrandom::u64() {
+            Ok(0) => {}
+            Ok(uid) => return Ok(uid),
+            Err(error) => {
+                return Err(Error::Io {
+                    what: "drawing a random number",
+                    source: std::io::Error::other(error),
+                });
+            }
+        }
+    }
+}

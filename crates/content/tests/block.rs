@@ -1,0 +1,382 @@
+//! The store on a block device, in what the suite of all stores does not ask: its geometry, its boot, its damage, its sizes.
+
+use std::{path::Path, sync::Arc, time::Instant};
+
+use swarmkeep_content::{
+    Content, ContentExt, ContentRepository, Error, InfoHash, NewTorrent,
+    block::{
+        Allocation, BlockDevice, BlockStore, Damage, FileDevice, FormatOptions, Owner, SECTOR, Sector,
+        SparseDevice,
+    },
+};
+
+const KIB: u64 = 1 << 10;
+const PIECE: u32 = 16 << 10;
+
+fn hash(n: u64) -> InfoHash {
+    let mut bytes = [0x5a; 20];
+    bytes[..8].copy_from_slice(&n.to_be_bytes());
+    InfoHash::new(bytes)
+}
+
+/// What torrent `n` holds at some place.
+fn bytes(n: u64, offset: u64, len: usize) -> Vec<u8> {
+    (offset..).take(len).map(|at| ((at + 1).wrapping_mul(n + 0x9e37_79b9) >> 7) as u8).collect()
+}
+
+fn device(mib: u64, options: FormatOptions) -> Arc<SparseDevice> {
+    let device = Arc::new(SparseDevice::new(mib * 256));
+    BlockStore::format(&*device, options).unwrap();
+    device
+}
+
+fn small() -> Arc<SparseDevice> {
+    device(16, FormatOptions::new())
+}
+
+fn boot(device: &Arc<SparseDevice>) -> BlockStore {
+    let store = BlockStore::boot(Arc::clone(device), Allocation::Sequential).unwrap();
+    store.audit().unwrap();
+    store
+}
+
+/// Takes in a torrent, and some of its pieces.
+fn fill(store: &BlockStore, n: u64, length: u64, pieces: impl IntoIterator<Item = u32>) -> Arc<dyn Content> {
+    let content = store.create(&NewTorrent::new(hash(n), length, PIECE).unwrap()).unwrap();
+    for piece in pieces {
+        let range = content.geometry().piece(piece).unwrap();
+        content.write(range.start, &bytes(n, range.start, (range.end - range.start) as usize)).unwrap();
+        assert!(content.mark_complete(piece).unwrap());
+    }
+    content
+}
+
+/// Asserts that a torrent has exactly these pieces, with what belongs there.
+fn assert_has(store: &BlockStore, n: u64, pieces: impl IntoIterator<Item = u32>) {
+    let content = store.open(&hash(n)).unwrap();
+    let has: Vec<_> = content.pieces().unwrap().iter().collect();
+    assert_eq!(has, pieces.into_iter().collect::<Vec<_>>(), "torrent {n}");
+    for piece in has {
+        let range = content.geometry().piece(piece).unwrap();
+        let read = content.read_piece(piece).unwrap();
+        assert!(read == bytes(n, range.start, read.len()), "piece {piece} of torrent {n}");
+    }
+}
+
+fn corrupt(device: &SparseDevice, sector: u64, logical: usize) {
+    let mut read = [Sector::ZERO];
+    device.read(sector, &mut read).unwrap();
+    read[0].0[512 * logical..512 * (logical + 1)].iter_mut().for_each(|byte| *byte ^= 0xa5);
+    device.write(sector, &[&read]).unwrap();
+}
+
+#[test]
+fn what_was_flushed_is_there_after_boot() {
+    let device = small();
+    let store = boot(&device);
+    fill(&store, 1, 300 * KIB + 7, 0..19);
+    fill(&store, 2, 5, [0]);
+    fill(&store, 3, 1000 * KIB, [3, 60, 62]);
+    store.flush().unwrap();
+    let (used, owners) = (store.statistics().used, store.owners());
+    drop(store);
+    let store = boot(&device);
+    assert_eq!(store.report().damage, []);
+    assert_eq!((store.statistics().used, store.owners()), (used, owners));
+    assert_has(&store, 1, 0..19);
+    assert_has(&store, 2, [0]);
+    assert_has(&store, 3, [3, 60, 62]);
+}
+
+#[test]
+fn sequential_goes_on_where_it_left_off() {
+    let device = small();
+    let store = boot(&device);
+    let content = fill(&store, 1, 320 * KIB, 0..20);
+    let last = content.place(319 * KIB).unwrap() >> 14;
+    store.flush().unwrap();
+    store.delete(&hash(1)).unwrap();
+    drop(store);
+    let content = fill(&boot(&device), 2, 16 * KIB, [0]);
+    assert_eq!(content.place(0).unwrap() >> 14, last + 2, "one block for the i-node is between");
+}
+
+#[test]
+fn a_hundred_and_thirty_torrents_have_each_an_inode_of_their_own() {
+    let device = small();
+    let store = boot(&device);
+    for n in 0..130 {
+        fill(&store, n, 10 * KIB + n, [0]);
+    }
+    for n in (0..130).step_by(3) {
+        assert!(store.delete(&hash(n)).unwrap());
+    }
+    for n in 200..240 {
+        fill(&store, n, 10 * KIB + n, [0]);
+    }
+    store.flush().unwrap();
+    drop(store);
+    let store = boot(&device);
+    for n in (0..130).filter(|n| n % 3 != 0).chain(200..240) {
+        assert_has(&store, n, [0]);
+    }
+    assert_eq!(store.list().unwrap().len(), 126);
+    for n in (0..130).filter(|n| n % 3 != 0).chain(200..240) {
+        assert!(store.delete(&hash(n)).unwrap());
+    }
+    // The last one's room comes back with the next root.
+    fill(&store, 999, 1, [0]);
+    store.audit().unwrap();
+    assert_eq!(store.statistics().used / u64::from(store.block_size()), 2 + 2);
+}
+
+#[test]
+fn the_first_blocks_are_never_given_away() {
+    for allocation in [Allocation::Sequential, Allocation::Ordered] {
+        let device = small();
+        let store = BlockStore::boot(device, allocation).unwrap();
+        let content = fill(&store, 1, 64 * KIB, 0..4);
+        assert!((0..4).all(|piece| content.place(piece * 16 * KIB).unwrap() >> 14 >= 2));
+        assert_eq!(store.owners()[0], (0..2, Owner::Root));
+    }
+}
+
+#[test]
+fn a_torrent_beyond_a_pebibyte_is_held() {
+    // 3 PiB of device, 2 PiB + 1 B of torrent, in blocks of 4 MiB.
+    let device = Arc::new(SparseDevice::new((3 << 50) / SECTOR as u64));
+    BlockStore::format(&*device, FormatOptions::new()).unwrap();
+    let store = boot(&device);
+    assert_eq!(store.block_size(), 4 << 20);
+    let length = (2_u64 << 50) + 1;
+    let content = store.create(&NewTorrent::new(hash(1), length, 16 << 20).unwrap()).unwrap();
+    assert_eq!(content.geometry().pieces(), (1 << 27) + 1);
+    let places = [0, 1 << 40, (1 << 50) + 123, length - 70_000];
+    for place in places {
+        content.write(place, &bytes(1, place, 70_000)).unwrap();
+    }
+    assert!(content.mark_complete(1 << 27).unwrap(), "the last piece has one byte");
+    assert!(matches!(content.mark_complete(0), Err(Error::NotWritten { at: 70_000 })));
+    for place in places {
+        let mut read = vec![0; 70_000];
+        content.read(place, &mut read).unwrap();
+        assert!(read == bytes(1, place, 70_000));
+    }
+    store.flush().unwrap();
+    drop((store, content));
+    let store = boot(&device);
+    assert_eq!(store.report().damage, []);
+    let content = store.open(&hash(1)).unwrap();
+    assert_eq!((content.geometry().len(), content.pieces().unwrap().count()), (length, 1));
+    let mut last = [0];
+    content.read(length - 1, &mut last).unwrap();
+    assert_eq!(last[..], bytes(1, length - 1, 1));
+    // Six blocks of content, a map block for each place and one for the bit, the slab, the root.
+    let (content_blocks, maps) =
+        store.owners().iter().fold((0, 0), |(content, maps), (run, owner)| match owner {
+            Owner::Content(_) => (content + run.len(), maps),
+            Owner::Map(_) => (content, maps + run.len()),
+            _ => (content, maps),
+        });
+    assert!((5..=7).contains(&content_blocks) && (4..=6).contains(&maps), "{content_blocks}, {maps}");
+    assert!(store.delete(&hash(1)).unwrap());
+    store.audit().unwrap();
+}
+
+#[test]
+fn a_map_that_outgrows_its_inode_is_kept_in_blocks_of_its_own() {
+    // Blocks of 16 KiB: more than 3,937 of them do not fit into an i-node.
+    let device = device(256, FormatOptions::new().block_size(16 << 10));
+    let store = boot(&device);
+    let pieces = (0..12_000).step_by(7).collect::<Vec<_>>();
+    fill(&store, 1, 12_000 * u64::from(PIECE), pieces.iter().copied());
+    store.flush().unwrap();
+    drop(store);
+    let store = boot(&device);
+    assert_eq!(store.report().damage, []);
+    assert_has(&store, 1, pieces);
+    assert!(store.owners().iter().any(|(_, owner)| matches!(owner, Owner::Map(_))));
+    let free = store.statistics().free.unwrap();
+    store.delete(&hash(1)).unwrap();
+    fill(&store, 2, 1, [0]);
+    assert!(store.statistics().free.unwrap() > free + 1_700 * 16 * KIB);
+    store.audit().unwrap();
+}
+
+#[test]
+fn a_damaged_sector_costs_what_it_says_and_nothing_else() {
+    let device = small();
+    let store = boot(&device);
+    for n in 0..6 {
+        // 400 blocks: four sectors of map behind the header, in an i-node of 4 KiB.
+        let length = if n == 5 { 400 * 16 * KIB } else { 32 * KIB };
+        fill(&store, n, length, if n == 5 { vec![0, 1, 130, 399] } else { vec![0, 1] });
+    }
+    store.flush().unwrap();
+    let slab_of = |store: &BlockStore, nth: usize| {
+        let owners = store.owners();
+        let blocks: Vec<_> =
+            owners.iter().filter(|(_, owner)| *owner == Owner::Inodes).map(|(run, _)| run.start).collect();
+        u64::from(blocks[nth]) * 4
+    };
+    let (small_inodes, large_inode) = (slab_of(&store, 0), slab_of(&store, 1));
+    drop(store);
+    // The header of the second torrent's i-node of 1 KiB, and the second sector of the large one's map: blocks 127 to 253.
+    corrupt(&device, small_inodes, 2);
+    corrupt(&device, large_inode, 2);
+    let store = boot(&device);
+    assert_eq!(
+        store.report().damage,
+        [Damage::Map { info_hash: hash(5), sectors: 1, pieces: 1 }, Damage::Lost { info_hash: hash(1) },]
+    );
+    let check = |store: &BlockStore| {
+        for n in [0, 2, 3, 4] {
+            assert_has(store, n, [0, 1]);
+        }
+        assert_has(store, 5, [0, 1, 399]);
+        assert!(matches!(store.open(&hash(1)), Err(Error::NotFound(_))));
+        assert_eq!(store.report().lost, [hash(1)]);
+    };
+    check(&store);
+    drop(store);
+    // It is mended, and what is lost stays named.
+    let store = boot(&device);
+    assert_eq!(store.report().damage, []);
+    check(&store);
+    fill(&store, 1, 16 * KIB, [0]);
+    drop(store);
+    assert_eq!(boot(&device).report().lost, []);
+}
+
+#[test]
+fn a_damaged_root_costs_the_last_change_at_most() {
+    let device = small();
+    let store = boot(&device);
+    (0..5).for_each(|n| drop(fill(&store, n, 16 * KIB, [0])));
+    store.flush().unwrap();
+    store.delete(&hash(0)).unwrap();
+    // Would take the room of what was deleted, if that could be had already.
+    fill(&store, 5, 15 * 1024 * KIB, 0..600);
+    let generation = store.report().generation + 7;
+    drop(store);
+    // Format wrote generations 1 and 2; the odd ones lie in block 1.
+    let latest = if generation % 2 == 1 { 4 } else { 0 };
+    for (sector, undone) in [(latest, true), (latest + 2, true), (4 - latest, false)] {
+        let copy = Arc::new(SparseDevice::from_sectors(device.sectors(), all_sectors(&device)));
+        corrupt(&copy, sector, 0);
+        let store = boot(&copy);
+        assert!(matches!(store.report().damage[..], [Damage::OlderRoot { .. }]), "{:?}", store.report());
+        assert_eq!(store.open(&hash(5)).is_err(), undone);
+        (1..5).for_each(|n| assert_has(&store, n, [0]));
+    }
+    // Both copies: what each sector still says.
+    corrupt(&device, 0, 0);
+    corrupt(&device, 6, 0);
+    let store = boot(&device);
+    assert!(
+        store
+            .report()
+            .damage
+            .iter()
+            .any(|damage| matches!(damage, Damage::Root { .. } | Damage::OlderRoot { .. }))
+    );
+}
+
+fn all_sectors(device: &SparseDevice) -> Vec<Sector> {
+    let mut all = vec![Sector::ZERO; device.sectors() as usize];
+    device.read(0, &mut all).unwrap();
+    all
+}
+
+#[test]
+fn what_is_not_a_store_is_refused_with_a_reason() {
+    let refused = |device: SparseDevice| match BlockStore::boot(device, Allocation::Sequential) {
+        Err(Error::NotAStore { what, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(SparseDevice::new(100)).contains("format it first"));
+    assert!(refused(SparseDevice::new(0)).contains("format it first"));
+    let small = small();
+    let cut = SparseDevice::from_sectors(2000, all_sectors(&small));
+    assert!(refused(cut).contains("part of it is missing"), "a shorter device");
+    let too_small = BlockStore::format(&SparseDevice::new(8), FormatOptions::new());
+    assert!(matches!(too_small, Err(Error::Full { .. })), "{too_small:?}");
+    let odd = BlockStore::format(&*small, FormatOptions::new().block_size(20_000));
+    assert!(matches!(odd, Err(Error::Unsupported(_))), "{odd:?}");
+}
+
+#[test]
+fn another_format_leaves_nothing_of_the_one_before() {
+    let device = small();
+    fill(&boot(&device), 1, 16 * KIB, [0]);
+    for block_size in [16 << 10, 64 << 10, 32 << 10] {
+        BlockStore::format(&*device, FormatOptions::new().block_size(block_size)).unwrap();
+        let store = boot(&device);
+        assert_eq!((store.block_size(), store.list().unwrap().len()), (block_size, 0));
+        fill(&store, 2, 16 * KIB, [0]);
+    }
+    // Even if the first copy of the new root is lost.
+    corrupt(&device, 0, 0);
+    assert_eq!(boot(&device).block_size(), 32 << 10);
+}
+
+#[test]
+fn a_store_in_use_is_refused_to_others_and_a_read_only_one_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let device = FileDevice::create_image(&path, 4 << 20).unwrap();
+    BlockStore::format(&device, FormatOptions::new()).unwrap();
+    drop(device);
+    let store = BlockStore::open(&path, Allocation::Ordered).unwrap();
+    fill(&store, 1, 50_000, 0..4);
+    store.flush().unwrap();
+    for second in [BlockStore::open(&path, Allocation::Ordered), BlockStore::open_read_only(&path)] {
+        assert!(matches!(&second, Err(Error::InUse { path: of }) if *of == path), "{second:?}");
+    }
+    drop(store);
+    let before = std::fs::read(&path).unwrap();
+    let (reader, other) =
+        (BlockStore::open_read_only(&path).unwrap(), BlockStore::open_read_only(&path).unwrap());
+    assert_has(&reader, 1, 0..4);
+    assert_has(&other, 1, 0..4);
+    assert!(matches!(BlockStore::open(&path, Allocation::Ordered), Err(Error::InUse { .. })));
+    let refused = reader.create(&NewTorrent::new(hash(2), 1, 1).unwrap());
+    assert!(matches!(refused, Err(Error::ReadOnly { .. })), "{refused:?}");
+    assert!(matches!(reader.delete(&hash(1)), Err(Error::ReadOnly { .. })));
+    assert!(matches!(reader.open(&hash(1)).unwrap().mark_incomplete(0), Err(Error::ReadOnly { .. })));
+    drop((reader, other));
+    assert!(std::fs::read(&path).unwrap() == before);
+    assert!(matches!(
+        BlockStore::open(Path::new("/dev/null"), Allocation::Ordered),
+        Err(Error::NotAStore { .. })
+    ));
+}
+
+#[test]
+fn an_image_without_room_for_it_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let error = FileDevice::create_image(&path, 1 << 60).unwrap_err();
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_hundred_thousand_torrents_boot_in_two_seconds() {
+    const TORRENTS: u64 = 100_000;
+    let device = Arc::new(SparseDevice::new((1 << 40) / SECTOR as u64));
+    BlockStore::format(&*device, FormatOptions::new().torrents(TORRENTS as u32)).unwrap();
+    let store = boot(&device);
+    for n in 0..TORRENTS {
+        // 1 GB in pieces of 1 MiB: 239 blocks.
+        drop(store.create(&NewTorrent::new(hash(n), 1_000_000_000, 1 << 20).unwrap()).unwrap());
+    }
+    store.flush().unwrap();
+    drop(store);
+    let start = Instant::now();
+    let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
+    let took = start.elapsed();
+    println!("boot of {TORRENTS} torrents: {took:?}");
+    assert_eq!(store.list().unwrap().len() as u64, TORRENTS);
+    assert!(took.as_secs_f64() < 2.0, "{took:?}");
+}
