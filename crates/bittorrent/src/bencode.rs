@@ -102,6 +102,16 @@ impl<'a> Value<'a> {
         matches!(self.token(), Token::Dict).then(|| Dict(self.inside()))
     }
 
+    /// What the value consists of, nested values and all, in one pass: [`Dict::iter`] looks at a value once for each list or
+    /// dictionary that it lies in.
+    #[cfg(feature = "metainfo")]
+    pub(crate) fn tokens(self) -> impl Iterator<Item = Token<'a>> {
+        let mut scan = Scan { bytes: self.0, at: 0 };
+        std::iter::from_fn(move || {
+            (scan.at < scan.bytes.len()).then(|| scan.token().expect("checked when it was parsed"))
+        })
+    }
+
     fn token(self) -> Token<'a> {
         Scan { bytes: self.0, at: 0 }.token().expect("checked when it was parsed")
     }
@@ -178,11 +188,16 @@ impl<'a> Iterator for Rest<'a> {
     }
 }
 
-enum Token<'a> {
+/// What a message consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token<'a> {
     Integer(i64),
     Bytes(&'a [u8]),
+    /// The beginning of a list.
     List,
+    /// The beginning of a dictionary.
     Dict,
+    /// The end of the list or dictionary that is open.
     End,
 }
 

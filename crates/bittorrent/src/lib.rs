@@ -1,6 +1,7 @@
-//! The vocabulary of BitTorrent: info hashes, peer ids, endpoints and their compact forms, and [`bencode`].
+//! The vocabulary of BitTorrent: info hashes, peer ids, endpoints and their compact forms, and [`bencode`]; with the feature
+//! `metainfo`, torrent files.
 //!
-//! Nothing here does I/O, reads a clock or allocates, but for what is written into a vector of the caller's. A value that exists is valid: an [`Endpoint`] never has port 0
+//! Nothing here does I/O, reads a clock or allocates, but for what is written into a vector of the caller's and for metainfo. A value that exists is valid: an [`Endpoint`] never has port 0
 //! and never hides an IPv4 address in an IPv6 one, so two endpoints are the same peer exactly when they are equal.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -8,6 +9,9 @@ pub mod bencode;
 mod endpoint;
 mod event;
 mod id;
+#[cfg(feature = "metainfo")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metainfo")))]
+pub mod metainfo;
 
 pub use endpoint::{CompactV4, CompactV6, Endpoint, Family};
 pub use event::AnnounceEvent;

@@ -1,0 +1,91 @@
+//! The binary hash trees of BEP 52: SHA-256, as many leaves as a power of two.
+
+use sha2::{Digest, Sha256};
+
+pub(super) type Hash = [u8; 32];
+
+/// A tree whose leaves come one by one. Holds a hash a level.
+#[derive(Debug, Clone)]
+pub(super) struct HashTree {
+    /// The roots of the full trees that the leaves so far are made up of, large ones first: one for each bit of `leaves`.
+    roots: Vec<Hash>,
+    leaves: u64,
+    /// What stands where leaves are missing.
+    missing: Hash,
+}
+
+impl HashTree {
+    /// A tree in which a missing leaf is `missing`.
+    pub(super) const fn new(missing: Hash) -> Self {
+        Self { roots: Vec::new(), leaves: 0, missing }
+    }
+
+    /// The next leaf.
+    pub(super) fn push(&mut self, leaf: Hash) {
+        let full = self.leaves.trailing_ones();
+        let root = (0..full).fold(leaf, |root, _| {
+            pair(&self.roots.pop().expect("there is a root for every bit of the count"), &root)
+        });
+        self.roots.push(root);
+        self.leaves += 1;
+    }
+
+    /// The root of a tree of 2^`levels` leaves, of which the first came and the others are missing.
+    pub(super) fn root(mut self, levels: u32) -> Hash {
+        let (mut right, mut missing) = (None, self.missing);
+        for level in 0..levels {
+            let left = (self.leaves >> level & 1 == 1).then(|| self.roots.pop()).flatten();
+            right = match (left, right) {
+                (Some(left), right) => Some(pair(&left, &right.unwrap_or(missing))),
+                (None, Some(right)) => Some(pair(&right, &missing)),
+                (None, None) => None,
+            };
+            missing = pair(&missing, &missing);
+        }
+        right.or_else(|| self.roots.pop()).unwrap_or(missing)
+    }
+}
+
+/// What stands for a tree of 2^`levels` leaves that are all missing, which are 32 zero bytes each.
+pub(super) fn missing(levels: u32) -> Hash {
+    HashTree::new([0; 32]).root(levels)
+}
+
+/// Levels of the smallest tree that has so many leaves.
+pub(super) const fn levels(leaves: u64) -> u32 {
+    leaves.next_power_of_two().trailing_zeros()
+}
+
+fn pair(left: &Hash, right: &Hash) -> Hash {
+    Sha256::new().chain_update(left).chain_update(right).finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the BEP has it: missing leaves filled in, then level by level.
+    fn plain(mut level: Vec<Hash>, levels: u32, missing: Hash) -> Hash {
+        level.resize(1 << levels, missing);
+        while level.len() > 1 {
+            level = level.chunks(2).map(|both| pair(&both[0], &both[1])).collect();
+        }
+        level[0]
+    }
+
+    #[test]
+    fn leaves_one_by_one_give_the_root_of_the_whole_tree() {
+        for count in 0..40_u8 {
+            for levels in levels(count.into())..8 {
+                let mut tree = HashTree::new([9; 32]);
+                let leaves: Vec<Hash> = (0..count).map(|nth| [nth; 32]).collect();
+                leaves.iter().for_each(|leaf| tree.push(*leaf));
+                assert_eq!(
+                    tree.root(levels),
+                    plain(leaves, levels, [9; 32]),
+                    "{count} leaves, {levels} levels"
+                );
+            }
+        }
+    }
+}
