@@ -1,6 +1,8 @@
 //! Torrent files that real programs made, and such as strangers might make.
 
 use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
     fs,
     path::Path,
     time::{Duration, Instant},
@@ -9,7 +11,7 @@ use std::{
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_bittorrent::{
     bencode::Writer,
-    metainfo::{Error, FileList, Info, Metainfo, PathFault, Segment},
+    metainfo::{Error, FileList, Info, MOST_MEMORY, Metainfo, PathFault, Segment},
 };
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -439,6 +441,15 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
             v1_file(out, &[format!("{}{nth}", "é".repeat(100)).as_bytes()]);
         })),
     ));
+    cases.push((
+        "folders of one letter in folders",
+        v1_of(Box::new(|nth, out| {
+            let letter = |at: usize| &b"abcdefghijklmnopqrstuvwxyz"[at % 26..][..1];
+            let mut path = vec![letter(nth), letter(nth / 26), letter(nth / 676)];
+            path.extend([&b"f"[..]; 96]);
+            v1_file(out, &path);
+        })),
+    ));
     cases.push(("keys again and again", {
         let keys = b"6:lengthi0e".repeat(SIZE / 11);
         v1(&[b"d", &keys[..], b"4:pathl1:aee"].concat(), 0)
@@ -468,6 +479,53 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         [b"d13:announce-listl", &tiers[..], b"e", &one[1..]].concat()
     }));
     cases
+}
+
+/// The system's allocator, with a count of the bytes that each thread has, and of the most it had.
+struct Counting;
+
+thread_local! {
+    static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+}
+
+fn count(change: isize) {
+    let _ = BYTES.try_with(|bytes| {
+        let (now, most) = bytes.get();
+        bytes.set((now + change, most.max(now + change)));
+    });
+}
+
+#[expect(unsafe_code, reason = "an allocator can be written in no other way")]
+// SAFETY: every method hands its arguments on to the system's allocator, whose contract is the same.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn hostile_input_takes_no_more_memory_than_is_said() {
+    for (what, torrent) in hostile() {
+        let (before, _) = BYTES.get();
+        BYTES.set((before, before));
+        let parsed = Metainfo::parse(&torrent);
+        let (after, most) = BYTES.get();
+        let times = |bytes: isize| (bytes - before) as f64 / torrent.len() as f64;
+        println!("{what}: {:.1} times its length, {:.1} at most", times(after), times(most));
+        assert!(most - before <= (MOST_MEMORY * torrent.len() + (64 << 10)) as isize, "{what}");
+        drop(parsed);
+    }
 }
 
 #[test]

@@ -428,3 +428,56 @@ fn same_files(v1: &FileList, v2: &FileList, piece_length: u32) -> Result<(), Err
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{bencode::Writer, metainfo::Metainfo};
+
+    #[test]
+    fn a_layer_that_many_files_share_is_hashed_once() {
+        const PIECES: usize = 1 << 14;
+        let mut tree = HashTree::new(hash_tree::missing(0));
+        (0..PIECES).for_each(|_| tree.push([7; 32]));
+        let root = tree.root(PIECES.trailing_zeros());
+
+        let (mut torrent, mut files) = (Vec::new(), Vec::new());
+        for nth in 0..8000 {
+            let mut writer = Writer::new(&mut files);
+            writer.bytes(format!("{nth:04}").as_bytes()).dict().bytes(b"").dict();
+            writer
+                .bytes(b"length")
+                .integer((PIECES << 14) as i64)
+                .bytes(b"pieces root")
+                .bytes(&root)
+                .end()
+                .end();
+        }
+        let mut writer = Writer::new(&mut torrent);
+        writer.dict().bytes(b"info").dict().bytes(b"file tree").dict().put(&files).end();
+        writer.bytes(b"meta version").integer(2).bytes(b"name").bytes(b"n");
+        writer.bytes(b"piece length").integer(BLOCK.into()).end();
+        writer.bytes(b"piece layers").dict().bytes(&root).bytes(&[7; 32].repeat(PIECES)).end().end();
+        assert!(torrent.len() > 1 << 20);
+
+        let began = Instant::now();
+        let metainfo = Metainfo::parse(&torrent).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        let info = metainfo.info();
+        assert_eq!((info.piece_count() as usize, info.knows_hashes()), (8000 * PIECES, true));
+        assert_eq!(info.v2.as_ref().unwrap().layers.len(), PIECES);
+    }
+
+    #[test]
+    fn pieces_of_padding_in_a_hybrid_are_refused_and_trackers_without_a_list_are_one_tier() {
+        let mut v1 = FileList::builder();
+        v1.file(&["a"], 5, false).unwrap().padding(40_000).unwrap();
+        let v2 = FileList::builder().file(&["a"], 5, false).unwrap().clone().build().unwrap();
+        let error = same_files(&v1.build().unwrap(), &v2, BLOCK).unwrap_err();
+        assert_eq!(error, Error::Hybrid { file: 0, what: "there are pieces of padding behind it" });
+        let torrent = b"d8:announce5:udp:x4:infod6:lengthi0e4:name1:n12:piece lengthi1e6:pieces0:ee";
+        assert_eq!(Metainfo::parse(torrent).unwrap().tiers(), [["udp:x"]]);
+    }
+}

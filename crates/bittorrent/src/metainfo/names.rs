@@ -83,14 +83,15 @@ pub(super) fn check(name: &[u8]) -> Result<&str, PathFault> {
 /// Whether Windows opens a device by that name, in whatever folder.
 fn is_device(name: &str) -> bool {
     let stem = name.split('.').next().unwrap_or(name).trim_end_matches(' ');
-    let numbered = |word: &str| {
-        // Latin-1's superscripts count as digits there.
-        stem.get(..3).is_some_and(|start| start.eq_ignore_ascii_case(word))
-            && matches!(stem[3..].as_bytes(), [b'0'..=b'9'] | [0xc2, 0xb9 | 0xb2 | 0xb3])
+    let numbered = |word: &[u8]| {
+        stem.as_bytes().split_first_chunk::<3>().is_some_and(|(start, number)| {
+            // Latin-1's superscripts count as digits there.
+            start.eq_ignore_ascii_case(word) && matches!(number, [b'0'..=b'9'] | [0xc2, 0xb9 | 0xb2 | 0xb3])
+        })
     };
     ["CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"].iter().any(|device| stem.eq_ignore_ascii_case(device))
-        || numbered("COM")
-        || numbered("LPT")
+        || numbered(b"COM")
+        || numbered(b"LPT")
 }
 
 /// The letters of a name as file systems compare them that take upper and lower case for the same. No less than any of them takes
