@@ -415,40 +415,40 @@ fn piece_layers_and_both_parts_of_a_hybrid_must_agree() {
 fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     const SIZE: usize = 1 << 20;
     let mut cases = Vec::new();
-    let files_of = |mut next: Box<dyn FnMut(usize, &mut Vec<u8>)>| {
+    let files_of = |next: &dyn Fn(usize, &mut Vec<u8>)| {
         let mut files = Vec::new();
-        (0..)
-            .take_while(|&nth| {
-                next(nth, &mut files);
-                files.len() < SIZE
-            })
-            .for_each(drop);
+        for nth in 0.. {
+            next(nth, &mut files);
+            if files.len() >= SIZE {
+                break;
+            }
+        }
         files
     };
-    let v1_of = |next| v1(&files_of(next), 0);
-    cases.push(("many files", v1_of(Box::new(|nth, out| v1_file(out, &[format!("{nth}").as_bytes()])))));
-    cases.push(("one path again and again", v1_of(Box::new(|_, out| v1_file(out, &[b"a"])))));
+    let v1_of = |next: &dyn Fn(usize, &mut Vec<u8>)| v1(&files_of(next), 0);
+    cases.push(("many files", v1_of(&|nth, out| v1_file(out, &[format!("{nth}").as_bytes()]))));
+    cases.push(("one path again and again", v1_of(&|_, out| v1_file(out, &[b"a"]))));
     cases.push((
         "folders in folders",
-        v1_of(Box::new(|nth, out| {
+        v1_of(&|nth, out| {
             let top = format!("{nth}");
             v1_file(out, &[&[top.as_bytes()][..], &[&b"f"[..]; 98]].concat());
-        })),
+        }),
     ));
     cases.push((
         "names that are long and almost the same",
-        v1_of(Box::new(|nth, out| {
+        v1_of(&|nth, out| {
             v1_file(out, &[format!("{}{nth}", "é".repeat(100)).as_bytes()]);
-        })),
+        }),
     ));
     cases.push((
         "folders of one letter in folders",
-        v1_of(Box::new(|nth, out| {
+        v1_of(&|nth, out| {
             let letter = |at: usize| &b"abcdefghijklmnopqrstuvwxyz"[at % 26..][..1];
             let mut path = vec![letter(nth), letter(nth / 26), letter(nth / 676)];
             path.extend([&b"f"[..]; 96]);
             v1_file(out, &path);
-        })),
+        }),
     ));
     cases.push(("keys again and again", {
         let keys = b"6:lengthi0e".repeat(SIZE / 11);
@@ -456,12 +456,12 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     }));
     cases.push(("files without bytes between two", {
         let mut files = b"d6:lengthi5e4:pathl1:aee".to_vec();
-        files.extend(files_of(Box::new(|nth, out| v1_file(out, &[format!("{nth}").as_bytes()]))));
+        files.extend(files_of(&|nth, out| v1_file(out, &[format!("{nth}").as_bytes()])));
         files.extend(b"d6:lengthi5e4:pathl1:bee");
         v1(&files, 1)
     }));
     let (deep, ends) = (b"1:fd".repeat(98), b"e".repeat(98));
-    let leaves = files_of(Box::new(|nth, out| v2_file(out, format!("{nth:07}").as_bytes(), b"")));
+    let leaves = files_of(&|nth, out| v2_file(out, format!("{nth:07}").as_bytes(), b""));
     cases.push(("a deep tree with all files at its end", v2(&[&deep, &leaves[..], &ends].concat())));
     cases.push(("two deep trees that differ by case", {
         let leaves = &leaves[..leaves.len() / 26 / 2 * 26];
@@ -471,7 +471,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     }));
     cases.push(("a value nested in each file", {
         let nested = [b"1:a".to_vec(), b"l".repeat(100), b"e".repeat(100)].concat();
-        v2(&files_of(Box::new(move |nth, out| v2_file(out, format!("{nth:07}").as_bytes(), &nested))))
+        v2(&files_of(&|nth, out| v2_file(out, format!("{nth:07}").as_bytes(), &nested)))
     }));
     cases.push(("trackers", {
         let tiers = b"l1:ae".repeat(SIZE / 5);
