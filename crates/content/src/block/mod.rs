@@ -108,6 +108,7 @@ impl BlockStore {
             device.flush(Barrier::Wiped)?;
             let mut root =
                 Root::empty(RootHeader::new(shift, root_blocks, blocks, uuid), Mutation::default());
+            root.clear(device)?;
             root.write(device, Barrier::Formatted)?;
             root.write(device, Barrier::Formatted)
         })()

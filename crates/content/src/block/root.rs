@@ -31,6 +31,27 @@ impl Root {
         Self::new(header, Vec::new(), mutation)
     }
 
+    /// Writes a root without torrents over all that both copies have room for: whatever is not valid there later is damaged, and not
+    /// merely unwritten.
+    pub(super) fn clear(&self, device: &dyn BlockDevice) -> std::io::Result<()> {
+        for copy in [0, 1] {
+            let header = RootHeader { copy, ..self.header };
+            for (first, length) in runs(&header, entry_sectors(&header)) {
+                let none = [RootEntry::NONE; ENTRIES];
+                let empty: Vec<_> = (first..first + length)
+                    .map(|sector| sector * LOGICAL_PER_SECTOR as u64)
+                    .map(|first| {
+                        sector_of(|at| {
+                            LogicalSector::seal(header.owner(), first + at as u64, none.as_bytes())
+                        })
+                    })
+                    .collect();
+                device.write(entry_sector(&header, first), &[&empty])?;
+            }
+        }
+        Ok(())
+    }
+
     /// The root as a copy has it. The other copy is taken to have nothing of it.
     pub(super) fn new(header: RootHeader, entries: Vec<RootEntry>, mutation: Mutation) -> Self {
         let mut root = Self {

@@ -1,0 +1,314 @@
+//! Every state that a crash could leave, one after another.
+
+use std::{
+    collections::{HashSet, hash_map::DefaultHasher},
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
+
+use swarmkeep::{Random, SplitMix64};
+use swarmkeep_content::block::{
+    Allocation, Barrier, BlockStore, FormatOptions, Mutant, SECTOR, Sector, SparseDevice,
+};
+use swarmkeep_content::block::{BlockDevice, sectors};
+
+use super::{
+    judge::{Fault, SECTORS, judge},
+    recorder::{Entry, Image, LOGICAL, Pending, Recorder, with_garbage},
+    workload::{Promises, Work},
+};
+
+/// What is explored, and how far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) allocation: Allocation,
+    /// What the store gets wrong.
+    pub(crate) mutant: Option<Mutant>,
+    /// Flushes that the device ignores.
+    pub(crate) deaf: Option<Barrier>,
+    /// Things done before each crash.
+    pub(crate) actions: usize,
+    /// How often a store that came back is put to work and crashes again.
+    pub(crate) again: u32,
+}
+
+impl Plan {
+    pub(crate) const fn new() -> Self {
+        let allocation = Allocation::Sequential;
+        Self { allocation, mutant: None, deaf: None, actions: 60, again: 1 }
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Explored {
+    /// Crash states that were judged.
+    pub(crate) states: u64,
+    /// Those among them that differ.
+    pub(crate) distinct: HashSet<u64>,
+    /// Flushes between which the crashes were.
+    pub(crate) flushes: u64,
+    /// What was wrong first.
+    pub(crate) found: Option<String>,
+}
+
+/// Puts a fresh store to work, crashes it wherever it can crash, and judges what is left, until something is wrong.
+pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
+    let device = SparseDevice::new(SECTORS);
+    BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
+    let mut all = sectors(SECTORS as usize);
+    device.read(0, &mut all).expect("it is as long");
+    let image: Image =
+        (0..).zip(all.into_iter().map(Arc::new)).filter(|(_, sector)| **sector != Sector::ZERO).collect();
+    let device = Arc::new(Recorder::new(SECTORS, image, plan.deaf));
+    let store =
+        BlockStore::boot_mutant(Arc::clone(&device), plan.allocation, plan.mutant).expect("it was formatted");
+    let base = device.image();
+    let mut rng = SplitMix64::new(seed);
+    let draws = SplitMix64::new(rng.next_u64());
+    let mut work = Work { store: &store, device: &device, promises: Promises::default(), rng: draws };
+    work.run(plan.actions);
+    let place = format!("seed {seed}");
+    Explorer { plan, rng, explored }.crashes(base, device.take_log(), plan.again, &place);
+}
+
+struct Explorer<'a> {
+    plan: Plan,
+    rng: SplitMix64,
+    explored: &'a mut Explored,
+}
+
+impl Explorer<'_> {
+    fn draw(&mut self, below: usize) -> usize {
+        (self.rng.next_u64() % below as u64) as usize
+    }
+
+    /// Goes through what was recorded, and crashes between any two flushes.
+    fn crashes(&mut self, mut base: Image, log: Vec<Entry<Arc<Promises>>>, again: u32, place: &str) {
+        let mut promises = Arc::new(Promises::default());
+        let mut pending = Pending::default();
+        let mut epoch = 0;
+        for entry in log {
+            if self.explored.found.is_some() {
+                return;
+            }
+            match entry {
+                Entry::Note(said) => {
+                    promises = said;
+                    if pending.writes.is_empty() {
+                        // Nothing is under way: what was flushed is all there is.
+                        self.state(
+                            base.clone(),
+                            &promises,
+                            Fault::None,
+                            0,
+                            &format!("{place}, after flush {epoch}"),
+                        );
+                    }
+                }
+                Entry::Write(first, sectors) => {
+                    pending.writes.push((first, sectors));
+                    let image = pending.some_writes(&base, |_| true);
+                    let what = format!("{place}, after write {} behind flush {epoch}", pending.writes.len());
+                    self.state(image, &promises, Fault::None, 0, &what);
+                }
+                Entry::Flush => {
+                    self.epoch(
+                        &base,
+                        &pending,
+                        &promises,
+                        again,
+                        &format!("{place}, before flush {}", epoch + 1),
+                    );
+                    base = pending.some_writes(&base, |_| true);
+                    pending = Pending::default();
+                    epoch += 1;
+                    self.explored.flushes += 1;
+                    self.rot(&base, &promises, &format!("{place}, after flush {epoch}"));
+                }
+            }
+        }
+        self.epoch(&base, &pending, &promises, again, &format!("{place}, at the end"));
+    }
+
+    /// Everything that may be left if it crashes in a flush.
+    fn epoch(&mut self, base: &Image, pending: &Pending, promises: &Promises, again: u32, place: &str) {
+        let count = pending.writes.len();
+        if count == 0 {
+            return;
+        }
+        let (few, chosen) = (count <= 10, self.draw(64));
+        let mut number = 0;
+        let mut next = |explorer: &mut Self, image: Image, what: &str| {
+            number += 1;
+            // One of so many is put to work again.
+            let again = if number % 64 == chosen { again } else { 0 };
+            explorer.state(image, promises, Fault::None, again, &format!("{place}: {what}"));
+        };
+        if few {
+            for kept in 0_u32..1 << count {
+                let image = pending.some_writes(base, |write| kept & (1 << write) != 0);
+                next(self, image, &format!("writes {kept:0count$b} of {count}"));
+            }
+        } else {
+            for one in 0..count {
+                next(self, pending.some_writes(base, |write| write != one), &format!("without write {one}"));
+                next(self, pending.some_writes(base, |write| write == one), &format!("write {one} alone"));
+            }
+            for _ in 0..32 {
+                let (seed, bias) = (self.rng.next_u64(), self.draw(7) as u64 + 1);
+                let kept = |write: usize| SplitMix64::new(seed ^ write as u64).next_u64() % 8 < bias;
+                next(self, pending.some_writes(base, kept), &format!("some writes, {seed}"));
+            }
+        }
+        for _ in 0..12 {
+            let (seed, bias) = (self.rng.next_u64(), self.draw(7) as u64 + 1);
+            let mut rng = SplitMix64::new(seed);
+            let image = pending.some_sectors(base, || rng.next_u64() % 8 < bias);
+            next(self, image, &format!("torn, {seed}"));
+        }
+        let logical = pending.logical();
+        for _ in 0..6 {
+            let (seed, (at, part, _)) = (self.rng.next_u64(), logical[self.draw(logical.len())]);
+            let mut rng = SplitMix64::new(seed);
+            let image = pending.some_sectors(base, || rng.next_u64() & 1 == 0);
+            let image = with_garbage(&image, at, part, seed);
+            let what = format!("{place}: torn with garbage in sector {at}.{part}, {seed}");
+            self.state(image, promises, Fault::Garbage(at), 0, &what);
+        }
+    }
+
+    /// What is durable, but for a logical sector.
+    fn rot(&mut self, base: &Image, promises: &Promises, place: &str) {
+        let mut sectors: Vec<_> = base.keys().copied().collect();
+        sectors.sort_unstable();
+        for _ in 0..3 {
+            // The roots lie in front, and are few among many.
+            let (near, far) = (self.draw(4), self.draw(sectors.len()));
+            let at = if self.draw(3) == 0 { [0, 2, 4, 6][near] } else { sectors[far] };
+            let (part, seed) = (self.draw(SECTOR / LOGICAL), self.rng.next_u64());
+            let image = with_garbage(base, at, part, seed);
+            let what = format!("{place}: garbage in sector {at}.{part}, {seed}");
+            let Some(survivor) = self.state(image, promises, Fault::Garbage(at), 0, &what) else { continue };
+            self.heal(base, at, part, survivor, &what);
+        }
+    }
+
+    /// Works on after a bad sector, until it reads again as it did: nobody may believe it then.
+    fn heal(&mut self, base: &Image, at: u64, part: usize, survivor: super::judge::Survivor, place: &str) {
+        let lost = survivor.store.report().lost.clone();
+        if lost.is_empty() || self.explored.found.is_some() {
+            return;
+        }
+        for name in 10..40 {
+            use swarmkeep_content::{ContentExt, ContentRepository, NewTorrent};
+            let new =
+                NewTorrent::new(super::workload::hash(name), 16 << 10, 16 << 10).expect("it has measures");
+            let Ok(content) = survivor.store.create(&new) else { break };
+            if content.write(0, &[name as u8; 16 << 10]).is_err() || content.mark_complete(0).is_err() {
+                break;
+            }
+        }
+        survivor.store.flush().expect("the device takes everything");
+        let mut image = survivor.device.image();
+        let mut healed = image.get(&at).map_or(Sector::ZERO, |sector| **sector);
+        let good = base.get(&at).map_or(Sector::ZERO, |sector| **sector);
+        healed.0[part * LOGICAL..(part + 1) * LOGICAL]
+            .copy_from_slice(&good.0[part * LOGICAL..(part + 1) * LOGICAL]);
+        image.insert(at, Arc::new(healed));
+        let device = Recorder::<()>::new(SECTORS, image, None);
+        let store = match BlockStore::boot_mutant(device, self.plan.allocation, self.plan.mutant) {
+            Ok(store) => store,
+            Err(error) => return self.wrong(format!("{place}, healed: {error}")),
+        };
+        if let Err(what) = store.audit() {
+            return self.wrong(format!("{place}, healed: {what}"));
+        }
+        use swarmkeep_content::ContentRepository;
+        if let Some(back) = lost.iter().find(|lost| store.open(lost).is_ok()) {
+            self.wrong(format!("{place}, healed: {back} is back, and what it held is used by others"));
+        }
+    }
+
+    fn wrong(&mut self, what: String) {
+        self.explored.found.get_or_insert(what);
+    }
+
+    /// Judges what is left, and maybe works on from there.
+    fn state(
+        &mut self,
+        image: Image,
+        promises: &Promises,
+        fault: Fault,
+        again: u32,
+        place: &str,
+    ) -> Option<super::judge::Survivor> {
+        if self.explored.found.is_some() {
+            return None;
+        }
+        self.explored.states += 1;
+        if !self.explored.distinct.insert(fingerprint(&image, promises)) && fault == Fault::None && again == 0
+        {
+            return None;
+        }
+        let survivor = match judge(image, promises, fault, self.plan.mutant) {
+            Ok(survivor) => survivor,
+            Err(what) => {
+                self.wrong(format!("{place}: {what}"));
+                return None;
+            }
+        };
+        if again > 0 {
+            let base = survivor.device.image();
+            let draws = SplitMix64::new(self.rng.next_u64());
+            let device = Arc::new(Recorder::new(SECTORS, base.clone(), self.plan.deaf));
+            let (allocation, mutant) = (self.plan.allocation, self.plan.mutant);
+            let store = BlockStore::boot_mutant(Arc::clone(&device), allocation, mutant)
+                .expect("it has booted before");
+            let promises = survivor.promises.clone();
+            Work { store: &store, device: &device, promises, rng: draws }.run(12);
+            self.crashes(base, device.take_log(), again - 1, &format!("{place}; then"));
+        }
+        Some(survivor)
+    }
+}
+
+/// What tells a state from others: what is on the device, and what has been promised.
+fn fingerprint(image: &Image, promises: &Promises) -> u64 {
+    thread_local! {
+        // By address: a sector that is shared is hashed once.
+        static KNOWN: std::cell::RefCell<std::collections::HashMap<usize, (std::sync::Weak<Sector>, u64)>> =
+            std::cell::RefCell::default();
+    }
+    let of_sector = |sector: &Arc<Sector>| {
+        KNOWN.with_borrow_mut(|known| {
+            if known.len() > 1 << 16 {
+                known.retain(|_, (sector, _)| sector.strong_count() > 0);
+            }
+            let entry = known.entry(Arc::as_ptr(sector) as usize);
+            let (weak, hash) = entry.or_insert_with(|| (Arc::downgrade(sector), hash_of(&sector.0)));
+            if weak.strong_count() == 0 {
+                (*weak, *hash) = (Arc::downgrade(sector), hash_of(&sector.0));
+            }
+            *hash
+        })
+    };
+    let device =
+        image.iter().fold(0_u64, |sum, (at, sector)| sum.wrapping_add(hash_of(&(at, of_sector(sector)))));
+    let promised: Vec<_> = promises
+        .torrents
+        .iter()
+        .map(|(name, torrent)| {
+            let pieces: Vec<_> =
+                torrent.pieces.iter().map(|(at, piece)| (at, piece.durable, piece.marked)).collect();
+            (name, torrent.number, pieces)
+        })
+        .collect();
+    hash_of(&(device, promised))
+}
+
+fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}

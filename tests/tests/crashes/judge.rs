@@ -1,0 +1,216 @@
+//! Whether what a crash left is what a store may leave.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use swarmkeep_content::{
+    Content, ContentExt, ContentRepository, Error,
+    block::{Allocation, BlockStore, Mutant, SECTOR},
+};
+
+use super::{
+    recorder::{Image, Recorder},
+    workload::{Action, Promises, Torrent, content, hash},
+};
+
+/// A device of 160 blocks of 16 KiB.
+pub(crate) const SECTORS: u64 = 160 * 4;
+
+/// What was wrong with the medium, beside the crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing.
+    None,
+    /// A logical sector of this sector holds garbage.
+    Garbage(u64),
+}
+
+/// A store that booted from what was left, and what it promises now.
+pub(crate) struct Survivor {
+    pub(crate) store: BlockStore,
+    pub(crate) device: Arc<Recorder<Arc<Promises>>>,
+    pub(crate) promises: Promises,
+}
+
+/// Boots what is left and checks it. What is wrong, if anything.
+pub(crate) fn judge(
+    image: Image,
+    promises: &Promises,
+    fault: Fault,
+    mutant: Option<Mutant>,
+) -> Result<Survivor, String> {
+    let boot = |image: Image| {
+        let device = Arc::new(Recorder::new(SECTORS, image, None));
+        let store = BlockStore::boot_mutant(Arc::clone(&device), Allocation::Sequential, mutant);
+        store.map(|store| (store, device)).map_err(|error| format!("it does not boot: {error}"))
+    };
+    let (store, device) = boot(image)?;
+    store.audit()?;
+    if fault == Fault::None && !store.report().damage.is_empty() {
+        return Err(format!("a crash alone is reported as damage: {:?}", store.report().damage));
+    }
+    let mut broken = BTreeMap::new();
+    let mut kept = promises.clone();
+    kept.torrents.clear();
+    for name in 0..6 {
+        match check_torrent(&store, name, promises, fault) {
+            Ok(torrent) => kept.torrents.extend(torrent.map(|torrent| (name, torrent))),
+            Err(Broken::Lie(lie)) => return Err(lie),
+            Err(Broken::Loss(loss, torrent)) => {
+                broken.insert(name, loss);
+                kept.torrents.extend(torrent.map(|torrent| (name, torrent)));
+            }
+        }
+    }
+    if !broken.is_empty() {
+        if fault == Fault::None {
+            return Err(format!("{broken:?}"));
+        }
+        // A bad sector costs what it holds: something of one torrent, and that is said.
+        if broken.len() > 1 || store.report().damage.is_empty() {
+            return Err(format!(
+                "one bad sector costs {broken:?}, and the report is {:?}",
+                store.report().damage
+            ));
+        }
+    }
+    kept.doing = None;
+    let state = state_of(&store);
+    drop(store);
+    let (again, second) = boot(device.image())?;
+    if second.recorded() != 0 {
+        return Err("the second boot mends what the first one did".to_owned());
+    }
+    if state_of(&again) != state {
+        return Err(format!("booted twice, it is another: {state} and {}", state_of(&again)));
+    }
+    Ok(Survivor { store: again, device: second, promises: kept })
+}
+
+fn state_of(store: &BlockStore) -> String {
+    let torrents: Vec<_> = store
+        .list()
+        .expect("it answers from memory")
+        .into_iter()
+        .map(|summary| {
+            let content = store.open(&summary.info_hash).expect("it is listed");
+            let pieces: Vec<_> = content.pieces().expect("it is there").iter().collect();
+            (summary.info_hash, pieces)
+        })
+        .collect();
+    format!("{torrents:?} {:?} {:?} {:?}", store.owners(), store.statistics().free, store.report().lost)
+}
+
+enum Broken {
+    /// What a store must never say, whatever the medium does.
+    Lie(String),
+    /// What was promised, is not there, and what is left instead.
+    Loss(String, Option<Torrent>),
+}
+
+/// Compares a torrent with what was promised; what it is now.
+fn check_torrent(
+    store: &BlockStore,
+    name: u64,
+    promises: &Promises,
+    fault: Fault,
+) -> Result<Option<Torrent>, Broken> {
+    let promised = promises.torrents.get(&name);
+    let found = match store.open(&hash(name)) {
+        Ok(found) => found,
+        Err(Error::NotFound(_)) => {
+            return match promised {
+                Some(_) if promises.doing != Some(Action::Delete(name)) => {
+                    Err(Broken::Loss(format!("torrent {name} is gone"), None))
+                }
+                _ => Ok(None),
+            };
+        }
+        Err(error) => return Err(Broken::Lie(format!("torrent {name}: {error}"))),
+    };
+    let geometry = found.geometry();
+    let complete: Vec<_> = found.pieces().expect("it is there").iter().collect();
+    let Some(promised) = promised else {
+        let empty = complete.is_empty();
+        let (length, piece_length) = (geometry.len(), geometry.piece_length());
+        // Its number does not matter: nothing of it was written.
+        let torrent = Torrent { number: 1 << 40 | name, length, piece_length, pieces: BTreeMap::new() };
+        return match promises.doing {
+            Some(Action::Create(creating)) if creating == name && empty => Ok(Some(torrent)),
+            _ if fault == Fault::None || !empty => {
+                undeleted(&*found, &complete, fault).map_err(Broken::Lie)?;
+                Err(Broken::Loss(format!("torrent {name} is there again"), None))
+            }
+            _ => Err(Broken::Loss(format!("torrent {name} is there again"), Some(torrent))),
+        };
+    };
+    if (geometry.len(), geometry.piece_length()) != (promised.length, promised.piece_length) {
+        return Err(Broken::Lie(format!("torrent {name} is of another size: {geometry:?}")));
+    }
+    let mut torrent = promised.clone();
+    for &piece in &complete {
+        let known = torrent.pieces.get(&piece).filter(|known| {
+            known.marked || matches!(promises.doing, Some(Action::Mark(of, at)) if (of, at) == (name, piece))
+        });
+        let Some(known) = known else {
+            return Err(Broken::Lie(format!(
+                "piece {piece} of torrent {name} was not marked, and is complete"
+            )));
+        };
+        let read = found
+            .read_piece(piece)
+            .map_err(|error| Broken::Lie(format!("complete and not read: {error}")))?;
+        let right = read == content(promised.number, piece, known.version, read.len());
+        if !right && !hit(&*found, piece, fault) {
+            let what = format!("piece {piece} of torrent {name} is complete and wrong");
+            return Err(Broken::Lie(what));
+        }
+    }
+    let mut missing = Vec::new();
+    for (&piece, known) in &mut torrent.pieces {
+        let is = complete.binary_search(&piece).is_ok();
+        if known.durable && !is && promises.doing != Some(Action::Unmark(name, piece)) {
+            missing.push(piece);
+        }
+        if !is && found.read_piece(piece).is_ok() {
+            return Err(Broken::Lie(format!(
+                "piece {piece} of torrent {name} is incomplete, and can be read"
+            )));
+        }
+        // What is there after a crash is durable.
+        (known.marked, known.durable) = (is, is);
+    }
+    if missing.is_empty() {
+        Ok(Some(torrent))
+    } else {
+        Err(Broken::Loss(
+            format!("pieces {missing:?} of torrent {name} were flushed and are gone"),
+            Some(torrent),
+        ))
+    }
+}
+
+/// Whether a fault of the medium lies in a piece: it is then wrong, and whoever checks hashes finds it.
+fn hit(found: &dyn Content, piece: u32, fault: Fault) -> bool {
+    let Fault::Garbage(sector) = fault else { return false };
+    let range = found.geometry().piece(piece).expect("it is complete");
+    let sector_of = |at: u64| found.place(at).map(|place| place / SECTOR as u64);
+    range.clone().step_by(512).chain([range.end - 1]).any(|at| sector_of(at) == Some(sector))
+}
+
+/// A torrent that an older root brings back must read as it did: nothing that it held was used again.
+fn undeleted(found: &dyn Content, complete: &[u32], fault: Fault) -> Result<(), String> {
+    for &piece in complete.iter().filter(|piece| !hit(found, **piece, fault)) {
+        let read = found.read_piece(piece).map_err(|error| error.to_string())?;
+        let right = (0..400).any(|number| (1..8).any(|version| starts_with(&read, number, piece, version)));
+        if !right {
+            return Err(format!("piece {piece} of a torrent that is there again holds something else"));
+        }
+    }
+    Ok(())
+}
+
+fn starts_with(read: &[u8], number: u64, piece: u32, version: u64) -> bool {
+    let front = read.len().min(16);
+    content(number, piece, version, front) == read[..front]
+        && content(number, piece, version, read.len()) == read
+}

@@ -1,0 +1,208 @@
+//! What is done to a store before it crashes, and what it has promised by then.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use swarmkeep::{Random, SplitMix64};
+use swarmkeep_content::{ContentExt, ContentRepository, Error, InfoHash, NewTorrent, block::BlockStore};
+
+use super::recorder::Recorder;
+
+/// What a store has promised: what has to be there, and what may be.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Promises {
+    pub(crate) torrents: BTreeMap<u64, Torrent>,
+    /// What is under way: it is done, or not.
+    pub(crate) doing: Option<Action>,
+    /// Counts torrents ever created, so that each has content of its own.
+    created: u64,
+}
+
+/// A torrent that was created and not deleted.
+#[derive(Debug, Clone)]
+pub(crate) struct Torrent {
+    /// What its content is made of.
+    pub(crate) number: u64,
+    pub(crate) length: u64,
+    pub(crate) piece_length: u32,
+    pub(crate) pieces: BTreeMap<u32, Piece>,
+}
+
+/// A piece that was written.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Piece {
+    /// It was flushed: it has to be complete.
+    pub(crate) durable: bool,
+    /// It was marked: it may be complete.
+    pub(crate) marked: bool,
+    /// How often it was written, each time with something else.
+    pub(crate) version: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Create(u64),
+    Delete(u64),
+    Write(u64, u32),
+    Mark(u64, u32),
+    Unmark(u64, u32),
+    Flush,
+}
+
+pub(crate) fn hash(name: u64) -> InfoHash {
+    let mut bytes = [0xc4; 20];
+    bytes[..8].copy_from_slice(&name.to_le_bytes());
+    InfoHash::new(bytes)
+}
+
+/// What a piece of a torrent holds, if it is right.
+pub(crate) fn content(number: u64, piece: u32, version: u64, len: usize) -> Vec<u8> {
+    let seed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(piece) << 20) ^ version;
+    let mut rng = SplitMix64::new(seed);
+    let mut bytes = vec![0; len];
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&rng.next_u64().to_le_bytes()[..chunk.len()]);
+    }
+    bytes
+}
+
+impl Torrent {
+    pub(crate) fn piece_len(&self, piece: u32) -> usize {
+        let start = u64::from(piece) * u64::from(self.piece_length);
+        (self.length - start).min(self.piece_length.into()) as usize
+    }
+
+    fn count(&self) -> u32 {
+        self.length.div_ceil(self.piece_length.into()) as u32
+    }
+}
+
+/// A store at work on a device that records.
+pub(crate) struct Work<'a> {
+    pub(crate) store: &'a BlockStore,
+    pub(crate) device: &'a Recorder<Arc<Promises>>,
+    pub(crate) promises: Promises,
+    pub(crate) rng: SplitMix64,
+}
+
+impl Work<'_> {
+    fn draw(&mut self, below: u64) -> u64 {
+        self.rng.next_u64() % below
+    }
+
+    /// Does `actions` things, whatever comes up.
+    pub(crate) fn run(&mut self, actions: usize) {
+        self.say(None);
+        for _ in 0..actions {
+            self.act();
+        }
+    }
+
+    fn say(&mut self, doing: Option<Action>) {
+        self.promises.doing = doing;
+        self.device.note(Arc::new(self.promises.clone()));
+    }
+
+    fn act(&mut self) {
+        let name = self.draw(6);
+        let Some(torrent) = self.promises.torrents.get(&name) else {
+            self.create(name);
+            return;
+        };
+        let pieces = torrent.count();
+        // Near the front, mostly, so that pieces are met again.
+        let piece =
+            if self.draw(4) == 0 { self.draw(pieces.into()) } else { self.draw(u64::from(pieces.min(12))) }
+                as u32;
+        match self.draw(16) {
+            0 => self.delete(name),
+            1 | 2 => self.unmark(name, piece),
+            3 | 4 => self.flush(),
+            5 | 6 => self.part_of_a_piece(name, piece),
+            _ => self.write_and_mark(name, piece),
+        }
+    }
+
+    fn create(&mut self, name: u64) {
+        let piece_length = [4096, 5000, 16 << 10, 40_000][self.draw(4) as usize];
+        // One in eight has a map that does not fit into an i-node of 16 KiB, the largest there is in such blocks.
+        let length = if self.draw(8) == 0 { 70 << 20 } else { 1 + self.draw(300_000) };
+        self.say(Some(Action::Create(name)));
+        match self.store.create(&NewTorrent::new(hash(name), length, piece_length).unwrap()) {
+            Ok(_) => {
+                self.promises.created += 1;
+                let number = self.promises.created;
+                let torrent = Torrent { number, length, piece_length, pieces: BTreeMap::new() };
+                self.promises.torrents.insert(name, torrent);
+            }
+            Err(Error::Full { .. }) => {}
+            Err(error) => panic!("create: {error}"),
+        }
+        self.say(None);
+    }
+
+    fn delete(&mut self, name: u64) {
+        self.say(Some(Action::Delete(name)));
+        assert!(self.store.delete(&hash(name)).unwrap());
+        self.promises.torrents.remove(&name);
+        self.say(None);
+    }
+
+    fn write_and_mark(&mut self, name: u64, piece: u32) {
+        let Some(bytes) = self.begin(name, piece) else { return };
+        let content = self.store.open(&hash(name)).unwrap();
+        let start = content.geometry().piece(piece).unwrap().start;
+        match content.write(start, &bytes) {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => return,
+            Err(error) => panic!("write: {error}"),
+        }
+        self.say(Some(Action::Mark(name, piece)));
+        assert!(content.mark_complete(piece).unwrap());
+        self.promises.torrents.get_mut(&name).unwrap().pieces.get_mut(&piece).unwrap().marked = true;
+        self.say(None);
+    }
+
+    fn part_of_a_piece(&mut self, name: u64, piece: u32) {
+        let Some(bytes) = self.begin(name, piece) else { return };
+        let content = self.store.open(&hash(name)).unwrap();
+        let start = content.geometry().piece(piece).unwrap().start;
+        match content.write(start, &bytes[..bytes.len() / 2]) {
+            Ok(()) | Err(Error::Full { .. }) => self.say(None),
+            Err(error) => panic!("write: {error}"),
+        }
+    }
+
+    /// The bytes of a new version of a piece, unless it is complete.
+    fn begin(&mut self, name: u64, piece: u32) -> Option<Vec<u8>> {
+        let torrent = self.promises.torrents.get_mut(&name).unwrap();
+        let (number, len) = (torrent.number, torrent.piece_len(piece));
+        let known = torrent.pieces.entry(piece).or_default();
+        if known.marked {
+            return None;
+        }
+        known.version += 1;
+        let bytes = content(number, piece, known.version, len);
+        self.say(Some(Action::Write(name, piece)));
+        Some(bytes)
+    }
+
+    fn unmark(&mut self, name: u64, piece: u32) {
+        self.say(Some(Action::Unmark(name, piece)));
+        let content = self.store.open(&hash(name)).unwrap();
+        let was = content.mark_incomplete(piece).unwrap();
+        if let Some(known) = self.promises.torrents.get_mut(&name).unwrap().pieces.get_mut(&piece) {
+            assert_eq!(known.marked, was);
+            (known.marked, known.durable) = (false, false);
+        }
+        self.say(None);
+    }
+
+    fn flush(&mut self) {
+        self.say(Some(Action::Flush));
+        self.store.flush().unwrap();
+        for piece in self.promises.torrents.values_mut().flat_map(|torrent| torrent.pieces.values_mut()) {
+            piece.durable = piece.marked;
+        }
+        self.say(None);
+    }
+}
