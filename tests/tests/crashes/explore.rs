@@ -7,10 +7,13 @@ use std::{
 };
 
 use swarmkeep::{Random, SplitMix64};
-use swarmkeep_content::block::{
-    Allocation, Barrier, BlockStore, FormatOptions, Mutant, SECTOR, Sector, SparseDevice,
+use swarmkeep_content::{
+    ContentExt, ContentRepository, Error,
+    block::{
+        Allocation, Barrier, BlockDevice, BlockStore, Damage, FormatOptions, Mutant, Owner, SECTOR, Sector,
+        SparseDevice, sectors,
+    },
 };
-use swarmkeep_content::block::{BlockDevice, sectors};
 
 use super::{
     judge::{Fault, SECTORS, judge},
@@ -137,7 +140,9 @@ impl Explorer<'_> {
         if count == 0 {
             return;
         }
-        let (few, chosen) = (count <= 10, self.draw(64));
+        // Of a store that came back there are so many that fewer of each have to do.
+        let few = count <= if again == self.plan.again { 10 } else { 5 };
+        let chosen = self.draw(64);
         let mut number = 0;
         let mut next = |explorer: &mut Self, image: Image, what: &str| {
             number += 1;
@@ -189,45 +194,42 @@ impl Explorer<'_> {
             let (part, seed) = (self.draw(SECTOR / LOGICAL), self.rng.next_u64());
             let image = with_garbage(base, at, part, seed);
             let what = format!("{place}: garbage in sector {at}.{part}, {seed}");
-            let Some(survivor) = self.state(image, promises, Fault::Garbage(at), 0, &what) else { continue };
-            self.heal(base, at, part, survivor, &what);
+            if self.state(image.clone(), promises, Fault::Garbage(at), 0, &what).is_some() {
+                self.heal(base, image, (at, part), promises, &what);
+            }
         }
     }
 
-    /// Works on after a bad sector, until it reads again as it did: nobody may believe it then.
-    fn heal(&mut self, base: &Image, at: u64, part: usize, survivor: super::judge::Survivor, place: &str) {
-        let lost = survivor.store.report().lost.clone();
-        if lost.is_empty() || self.explored.found.is_some() {
+    /// Works on with a bad sector, until it reads again as it did: nobody may believe it then.
+    fn heal(&mut self, base: &Image, bad: Image, (at, part): (u64, usize), promises: &Promises, place: &str) {
+        let device = Arc::new(Recorder::<()>::new(SECTORS, bad.clone(), self.plan.deaf));
+        let store = BlockStore::boot_mutant(Arc::clone(&device), self.plan.allocation, self.plan.mutant)
+            .expect("it has booted before");
+        let costs = |damage: &Damage| matches!(damage, Damage::Lost { .. } | Damage::Map { .. });
+        if self.explored.found.is_some() || !store.report().damage.iter().any(costs) {
             return;
         }
-        for name in 10..40 {
-            use swarmkeep_content::{ContentExt, ContentRepository, NewTorrent};
-            let new =
-                NewTorrent::new(super::workload::hash(name), 16 << 10, 16 << 10).expect("it has measures");
-            let Ok(content) = survivor.store.create(&new) else { break };
-            if content.write(0, &[name as u8; 16 << 10]).is_err() || content.mark_complete(0).is_err() {
-                break;
+        fill(&store);
+        // The power goes, and of what was written since the last flush nothing but content is left.
+        let log = device.take_log();
+        let flushed = log.iter().rposition(|entry| matches!(entry, Entry::Flush)).map_or(0, |at| at + 1);
+        let content = first_of_content(&store);
+        let (mut image, mut rewritten) = (bad, false);
+        for (position, entry) in log.into_iter().enumerate() {
+            if let Entry::Write(first, sectors) = entry
+                && (position < flushed || content.contains(&first))
+            {
+                rewritten |= (first..first + sectors.len() as u64).contains(&at);
+                image.extend((first..).zip(sectors));
             }
         }
-        survivor.store.flush().expect("the device takes everything");
-        let mut image = survivor.device.image();
-        let mut healed = image.get(&at).map_or(Sector::ZERO, |sector| **sector);
-        let good = base.get(&at).map_or(Sector::ZERO, |sector| **sector);
-        healed.0[part * LOGICAL..(part + 1) * LOGICAL]
-            .copy_from_slice(&good.0[part * LOGICAL..(part + 1) * LOGICAL]);
-        image.insert(at, Arc::new(healed));
-        let device = Recorder::<()>::new(SECTORS, image, None);
-        let store = match BlockStore::boot_mutant(device, self.plan.allocation, self.plan.mutant) {
-            Ok(store) => store,
-            Err(error) => return self.wrong(format!("{place}, healed: {error}")),
-        };
-        if let Err(what) = store.audit() {
-            return self.wrong(format!("{place}, healed: {what}"));
+        if !rewritten {
+            let mut healed = *image[&at];
+            let bytes = part * LOGICAL..(part + 1) * LOGICAL;
+            healed.0[bytes.clone()].copy_from_slice(&base[&at].0[bytes]);
+            image.insert(at, Arc::new(healed));
         }
-        use swarmkeep_content::ContentRepository;
-        if let Some(back) = lost.iter().find(|lost| store.open(lost).is_ok()) {
-            self.wrong(format!("{place}, healed: {back} is back, and what it held is used by others"));
-        }
+        self.state(image, promises, Fault::Healed, 0, &format!("{place}, healed after a crash"));
     }
 
     fn wrong(&mut self, what: String) {
@@ -271,6 +273,29 @@ impl Explorer<'_> {
         }
         Some(survivor)
     }
+}
+
+/// Writes whatever can be written, without a flush: all that is free is used.
+fn fill(store: &BlockStore) {
+    for summary in store.list().expect("it answers from memory") {
+        let content = store.open(&summary.info_hash).expect("it is listed");
+        let (complete, geometry) = (content.pieces().expect("it is there"), content.geometry());
+        for piece in (0..geometry.pieces()).filter(|&piece| !complete.contains(piece)) {
+            let range = geometry.piece(piece).expect("it is one of them");
+            match content.write(range.start, &vec![0xf1; (range.end - range.start) as usize]) {
+                Ok(()) => {}
+                Err(Error::Full { .. }) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// The sectors of all blocks of content.
+fn first_of_content(store: &BlockStore) -> HashSet<u64> {
+    let owners = store.owners().into_iter();
+    let of_content = owners.filter(|(_, owner)| matches!(owner, Owner::Content(_)));
+    of_content.flat_map(|(run, _)| u64::from(run.start) * 4..u64::from(run.end) * 4).collect()
 }
 
 /// What tells a state from others: what is on the device, and what has been promised.

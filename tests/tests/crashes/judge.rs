@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use swarmkeep_content::{
     Content, ContentExt, ContentRepository, Error,
-    block::{Allocation, BlockStore, Mutant, SECTOR},
+    block::{Allocation, BlockStore, Damage, Mutant, SECTOR},
 };
 
 use super::{
@@ -22,11 +22,12 @@ pub(crate) enum Fault {
     None,
     /// A logical sector of this sector holds garbage.
     Garbage(u64),
+    /// A sector held garbage, which was reported, and now holds again what it held.
+    Healed,
 }
 
 /// A store that booted from what was left, and what it promises now.
 pub(crate) struct Survivor {
-    pub(crate) store: BlockStore,
     pub(crate) device: Arc<Recorder<Arc<Promises>>>,
     pub(crate) promises: Promises,
 }
@@ -48,6 +49,10 @@ pub(crate) fn judge(
     if fault == Fault::None && !store.report().damage.is_empty() {
         return Err(format!("a crash alone is reported as damage: {:?}", store.report().damage));
     }
+    let of_roots = |damage: &Damage| matches!(damage, Damage::Root { .. } | Damage::OlderRoot { .. });
+    if matches!(fault, Fault::Garbage(..8)) && !store.report().damage.iter().all(of_roots) {
+        return Err(format!("a bad sector of a root is more than that: {:?}", store.report().damage));
+    }
     let mut broken = BTreeMap::new();
     let mut kept = promises.clone();
     kept.torrents.clear();
@@ -66,7 +71,8 @@ pub(crate) fn judge(
             return Err(format!("{broken:?}"));
         }
         // A bad sector costs what it holds: something of one torrent, and that is said.
-        if broken.len() > 1 || store.report().damage.is_empty() {
+        let said = fault == Fault::Healed || !store.report().damage.is_empty();
+        if broken.len() > 1 || !said {
             return Err(format!(
                 "one bad sector costs {broken:?}, and the report is {:?}",
                 store.report().damage
@@ -83,7 +89,7 @@ pub(crate) fn judge(
     if state_of(&again) != state {
         return Err(format!("booted twice, it is another: {state} and {}", state_of(&again)));
     }
-    Ok(Survivor { store: again, device: second, promises: kept })
+    Ok(Survivor { device: second, promises: kept })
 }
 
 fn state_of(store: &BlockStore) -> String {

@@ -13,10 +13,10 @@ use swarmkeep_content::block::{Allocation, Barrier, Mutant};
 
 use explore::{Explored, Plan, explore};
 
-/// Distinct states to go through, `SWARMKEEP_CRASH_STATES` of them if that is set: a million take about half an hour.
+/// Distinct states to go through, `SWARMKEEP_CRASH_STATES` of them if that is set: a million take some ten minutes.
 fn wanted() -> u64 {
     std::env::var("SWARMKEEP_CRASH_STATES")
-        .map_or(10_000, |wanted| wanted.parse().expect("a number of states"))
+        .map_or(30_000, |wanted| wanted.parse().expect("a number of states"))
 }
 
 #[test]
@@ -86,6 +86,7 @@ mutants! {
     with_bits_cleared_later: mutant Mutant::ClearedLater;
     with_torn_roots_believed: mutant Mutant::TornRoot;
     with_bits_without_blocks: mutant Mutant::BitsWithoutBlocks;
+    with_an_older_root_left_at_boot: mutant Mutant::OlderRootLeft;
     with_nothing_mended: mutant Mutant::NothingMended;
     with_losses_not_recorded: mutant Mutant::LostNotRecorded;
     with_any_sector_taken_for_a_map: mutant Mutant::AnyInode;

@@ -116,7 +116,7 @@ pub(super) fn boot(
     mutation: Mutation,
 ) -> Result<(Store, BootReport), Refused> {
     let mut report = BootReport::default();
-    let (header, entries) = find_root(&*device, mutation, &mut report)?;
+    let (header, entries, alike) = find_root(&*device, mutation, &mut report)?;
     report.generation = header.generation.get();
     let mut boot = Boot {
         allocator: Allocator::new(2 * header.root_blocks.get(), header.blocks.get(), allocation),
@@ -128,6 +128,7 @@ pub(super) fn boot(
         lost: Vec::new(),
         forgotten: HashMap::new(),
         unreadable: false,
+        alike,
         mutation,
         report,
     };
@@ -154,12 +155,12 @@ impl From<Error> for Refused {
     }
 }
 
-/// The root that counts, and its entries.
+/// The root that counts, its entries, and whether the other copy has the same ones.
 fn find_root(
     device: &dyn BlockDevice,
     mutation: Mutation,
     report: &mut BootReport,
-) -> Result<(RootHeader, Vec<RootEntry>), Refused> {
+) -> Result<(RootHeader, Vec<RootEntry>, bool), Refused> {
     let headers = find_headers(device)?;
     let alone = headers.len() == 1;
     let mut copies: Vec<_> = headers.into_iter().map(|header| Found::read(device, header)).collect();
@@ -174,7 +175,8 @@ fn find_root(
             if newer_is_damaged || alone {
                 report.damage.push(Damage::OlderRoot { generation: chosen.header.generation.get() });
             }
-            Ok((chosen.header, chosen.sectors.iter().flatten().flatten().copied().collect()))
+            let alike = !alone && copies.iter().all(|copy| copy.whole && copy.entries().eq(chosen.entries()));
+            Ok((chosen.header, chosen.sectors.iter().flatten().flatten().copied().collect(), alike))
         }
         None => {
             // Each sector from the latest copy that has it.
@@ -189,7 +191,7 @@ fn find_root(
                 })
                 .collect();
             report.damage.push(Damage::Root { entries: lost });
-            Ok((header, entries))
+            Ok((header, entries, false))
         }
     }
 }
@@ -257,6 +259,8 @@ struct Boot<'a> {
     /// Torrents of which nothing is known but the name, and where they stand in the root.
     forgotten: HashMap<InfoHash, u32>,
     unreadable: bool,
+    /// Whether both copies of the root say the same.
+    alike: bool,
     mutation: Mutation,
     report: BootReport,
 }
@@ -511,9 +515,15 @@ impl Boot<'_> {
             read_only: Mutex::new(self.report.read_only),
             mutation: self.mutation,
         };
-        if self.report.read_only.is_none() && !self.mutation.is(Mutant::NothingMended) {
+        if self.report.read_only.is_none() {
             let mut meta = store.meta.lock();
-            store.mend(&meta, &self.mends)?;
+            if !self.mutation.is(Mutant::NothingMended) {
+                store.mend(&meta, &self.mends)?;
+            }
+            if !self.alike && !self.mutation.is(Mutant::OlderRootLeft) {
+                // What the older copy names and this one does not was deleted, and is free from now on.
+                store.write_root(&mut meta, Barrier::Mended)?;
+            }
             if !self.lost.is_empty() {
                 // Twice, so that neither copy has it otherwise.
                 store.write_root(&mut meta, Barrier::Mended)?;

@@ -29,6 +29,8 @@ pub enum Mutant {
     TornRoot,
     /// Boot takes have-bits of pieces that have no blocks.
     BitsWithoutBlocks,
+    /// Boot leaves a root that names what was deleted.
+    OlderRootLeft,
     /// Boot leaves on the device what it does not believe.
     NothingMended,
     /// Boot gives a block to all who claim it.

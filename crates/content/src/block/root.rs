@@ -186,6 +186,13 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// The torrents that are named, each with where.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (usize, &RootEntry)> {
+        let entries = self.sectors.iter().map(|sector| sector.as_ref().map_or(&[][..], |entries| entries));
+        let places = (0..).step_by(ENTRIES).zip(entries);
+        places.flat_map(|(first, entries)| (first..).zip(entries)).filter(|(_, entry)| !entry.is_none())
+    }
+
     /// Reads the entries of a copy.
     pub(super) fn read(device: &dyn BlockDevice, header: RootHeader) -> Self {
         let used =
