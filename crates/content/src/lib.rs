@@ -11,6 +11,9 @@
 pub mod block;
 pub mod catalog;
 mod config;
+#[cfg(feature = "conformance")]
+#[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
+pub mod conformance;
 mod error;
 mod memory;
 mod pieces;

@@ -1,0 +1,419 @@
+//! What the cases are written with: folders to open stores in, bytes that tell where they belong, and time that is bounded.
+
+use std::{
+    fs::{self, File},
+    io,
+    ops::{Deref, Range},
+    os::unix::fs::FileExt,
+    panic::{self, AssertUnwindSafe},
+    path::Path,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{SeekFrom, seek};
+use tempfile::TempDir;
+
+use super::Subject;
+use crate::{
+    Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, NewTorrent, Result,
+};
+
+/// How long a call may take before it is taken to last for ever.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a race goes on at most, however many rounds are left.
+const RACE: Duration = Duration::from_millis(400);
+
+/// What a peer asks for at once, and so the least that is written.
+pub(crate) const BLOCK: u64 = 1 << 14;
+
+/// A temporary folder in which the stores of a case are opened, one after another.
+pub(crate) struct Folder<'a> {
+    subject: &'a dyn Subject,
+    folder: TempDir,
+    capacity: Option<u64>,
+}
+
+impl<'a> Folder<'a> {
+    pub(crate) fn new(subject: &'a dyn Subject) -> Self {
+        Self { subject, folder: tempfile::tempdir().expect("a temporary folder"), capacity: None }
+    }
+
+    /// For stores of the least capacity that any store has to take; `None` if a capacity is not declared, after it was seen to be refused.
+    pub(crate) fn bounded(subject: &'a dyn Subject) -> Option<Self> {
+        let folder = Self::new(subject);
+        let capabilities = folder.open().capabilities();
+        let capacity = (8 << 20).max(8 * u64::from(capabilities.stripe));
+        let folder = Self { capacity: Some(capacity), ..Self::new(subject) };
+        if capabilities.bounded {
+            return Some(folder);
+        }
+        match subject.open(&folder.config()) {
+            Err(Error::Unsupported(_)) => None,
+            Err(other) => {
+                panic!("a capacity is not declared and must be refused as Unsupported, not: {other}")
+            }
+            Ok(_) => panic!("a capacity is not declared, and yet not refused"),
+        }
+    }
+
+    pub(crate) fn config(&self) -> ContentConfig {
+        let config = ContentConfig::new(self.folder.path());
+        match self.capacity {
+            Some(bytes) => config.capacity(bytes),
+            None => config,
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity.expect("it was given one")
+    }
+
+    pub(crate) fn open(&self) -> Store {
+        match self.subject.open(&self.config()) {
+            Ok(store) => Store(store.into()),
+            Err(error) => panic!("{:?} is refused: {error}", self.config()),
+        }
+    }
+
+    /// Closes the store, of which nothing else may be open, and opens it again.
+    pub(crate) fn again(&self, store: Store) -> Store {
+        assert_eq!(Arc::strong_count(&store.0), 1, "the case itself has the store open");
+        drop(store);
+        self.open()
+    }
+
+    /// A copy of the folder as it is now: what the next process finds if this one ends. The store that is open in it must be idle.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Self { capacity: self.capacity, ..Self::new(self.subject) };
+        copy_all(self.folder.path(), copy.folder.path()).expect("the folder is copied");
+        copy
+    }
+}
+
+/// Copies what is in a folder. Holes stay holes: a store may lie in a large file that has few bytes.
+fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            fs::create_dir(&to)?;
+            copy_all(&from, &to)?;
+        } else if from.is_file() {
+            let (from, to) = (File::open(from)?, File::create(to)?);
+            let length = from.metadata()?.len();
+            to.set_len(length)?;
+            let mut at = 0;
+            // No data after `at` is an error, ENXIO.
+            while let Ok(start) = seek(&from, SeekFrom::Data(at)) {
+                let end = seek(&from, SeekFrom::Hole(start))?;
+                let mut bytes = vec![0; (end - start) as usize];
+                from.read_exact_at(&mut bytes, start)?;
+                to.write_all_at(&bytes, start)?;
+                at = end;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A store under test.
+#[derive(Debug, Clone)]
+pub(crate) struct Store(Arc<dyn ContentRepository>);
+
+impl Deref for Store {
+    type Target = dyn ContentRepository;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl Store {
+    /// Creates torrent `n`.
+    pub(crate) fn new_torrent(&self, n: u64, length: u64, piece_length: u32) -> Arc<dyn Content> {
+        self.create(&torrent(n, length, piece_length))
+            .unwrap_or_else(|error| panic!("a torrent of {length} in pieces of {piece_length}: {error}"))
+    }
+
+    /// Opens torrent `n`.
+    pub(crate) fn torrent(&self, n: u64) -> Arc<dyn Content> {
+        self.open(&hash(n)).unwrap_or_else(|error| panic!("torrent {n} is not opened: {error}"))
+    }
+
+    pub(crate) fn stripe(&self) -> u64 {
+        self.capabilities().stripe.into()
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.capabilities().durable
+    }
+
+    /// Asserts that nothing is there, as it must be in a store that is not durable when it is opened again.
+    pub(crate) fn assert_empty(&self) {
+        assert_eq!(self.list().unwrap(), [], "the store is not declared durable");
+        assert!(matches!(self.open(&hash(1)), Err(Error::NotFound(_))), "the store is not declared durable");
+    }
+}
+
+pub(crate) fn torrent(n: u64, length: u64, piece_length: u32) -> NewTorrent {
+    NewTorrent::new(hash(n), length, piece_length).expect("such torrents exist")
+}
+
+/// Info hashes without structure.
+pub(crate) fn hash(n: u64) -> InfoHash {
+    let mut draw = Draw::new(n ^ 0x5eed);
+    let mut bytes = [0; 20];
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&draw.next().to_le_bytes()[..chunk.len()]);
+    }
+    InfoHash::new(bytes)
+}
+
+/// Lengths and piece lengths of torrents: powers of two, odd ones, pieces of one byte, and pieces longer than the torrent.
+pub(crate) const MEASURES: [(u64, u32); 12] = [
+    (1, 1),
+    (1, 1 << 14),
+    (100, 1),
+    (1000, 7),
+    (4096, 512),
+    (12_345, 513),
+    (70_000, 4096),
+    (100_001, 1 << 14),
+    (300_000, 99_999),
+    (5000, 1 << 20),
+    (1 << 19, 1 << 18),
+    (262_145, 1 << 15),
+];
+
+/// The same, and torrents whose pieces are as long as the stripe or longer.
+pub(crate) fn measures(store: &Store) -> Vec<(u64, u32)> {
+    let stripe = store.stripe();
+    let long = [(2 * stripe + 12_345, stripe as u32), (stripe + stripe / 2 + 77, (stripe + 4099) as u32)];
+    MEASURES.into_iter().chain(long).collect()
+}
+
+/// Bytes that are a function of the pattern and of where they lie, so that one that is out of place is recognised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pattern(pub(crate) u16);
+
+impl Pattern {
+    /// Marks a word as one of a pattern.
+    const MARK: u64 = 0xb17e;
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// The bytes of a range.
+    pub(crate) fn bytes(self, range: Range<u64>) -> Vec<u8> {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let (mut at, mut rest) = (range.start, &mut bytes[..]);
+        while !rest.is_empty() {
+            let within = (at % 8) as usize;
+            let word = &self.word(at / 8).to_le_bytes()[within..];
+            let (now, later) = rest.split_at_mut(word.len().min(rest.len()));
+            now.copy_from_slice(&word[..now.len()]);
+            (at, rest) = (at + now.len() as u64, later);
+        }
+        bytes
+    }
+
+    fn word(self, n: u64) -> u64 {
+        let plain = Self::MARK << 48 | u64::from(self.0 & 0xfff) << 36 | n & 0xf_ffff_ffff;
+        let mixed = plain.wrapping_mul(Self::FACTOR);
+        (mixed ^ mixed >> 32).wrapping_mul(Self::FACTOR)
+    }
+
+    /// The pattern of two words, and where they belong.
+    fn of(words: &[u8]) -> Option<(Self, u64)> {
+        let decode = |bytes: &[u8]| {
+            let mixed = u64::from_le_bytes(bytes.try_into().expect("8 bytes")).wrapping_mul(INVERSE);
+            (mixed ^ mixed >> 32).wrapping_mul(INVERSE)
+        };
+        let first = decode(&words[..8]);
+        let number = first & 0xf_ffff_ffff;
+        (first >> 48 == Self::MARK && decode(&words[8..16]) == first + 1)
+            .then_some((Self((first >> 36 & 0xfff) as u16), 8 * number))
+    }
+
+    /// The first bytes of a pattern for which `wanted` is true: where they lie, what they are of, and where they belong.
+    fn find(bytes: &[u8], wanted: impl Fn(Self) -> bool) -> Option<(usize, Self, u64)> {
+        bytes.windows(16).enumerate().find_map(|(at, words)| {
+            Self::of(words).filter(|(pattern, _)| wanted(*pattern)).map(|(pattern, home)| (at, pattern, home))
+        })
+    }
+}
+
+/// What takes a multiplication with [`Pattern::FACTOR`] back, found by Newton's iteration.
+const INVERSE: u64 = {
+    let mut inverse = Pattern::FACTOR;
+    let mut step = 0;
+    while step < 6 {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(Pattern::FACTOR.wrapping_mul(inverse)));
+        step += 1;
+    }
+    inverse
+};
+
+/// Writes the pattern into a range.
+pub(crate) fn put(content: &dyn Content, range: Range<u64>, pattern: Pattern) {
+    let result = content.write(range.start, &pattern.bytes(range.clone()));
+    result.unwrap_or_else(|error| panic!("a write to {range:?} of {:?}: {error}", content.geometry()));
+}
+
+/// Writes the pattern into a piece and marks it.
+pub(crate) fn complete(content: &dyn Content, piece: u32, pattern: Pattern) {
+    put(content, content.geometry().piece(piece).unwrap(), pattern);
+    assert!(content.mark_complete(piece).unwrap(), "piece {piece} was written and not marked");
+}
+
+/// Asserts that a range reads as the pattern.
+#[track_caller]
+pub(crate) fn assert_reads(content: &dyn Content, range: Range<u64>, pattern: Pattern) {
+    let mut bytes = vec![0xa5; (range.end - range.start) as usize];
+    if let Err(error) = content.read(range.start, &mut bytes) {
+        panic!("a read of {range:?} of {:?}: {error}", content.geometry());
+    }
+    assert_bytes(&bytes, range.start, pattern);
+}
+
+/// Asserts that these bytes, found at `start`, are the pattern's.
+#[track_caller]
+pub(crate) fn assert_bytes(bytes: &[u8], start: u64, pattern: Pattern) {
+    let expected = pattern.bytes(start..start + bytes.len() as u64);
+    let Some(at) = (0..bytes.len()).find(|&at| bytes[at] != expected[at]) else { return };
+    let (near, shown) = (&bytes[at.saturating_sub(7)..], &bytes[at..bytes.len().min(at + 16)]);
+    let origin = match Pattern::find(&near[..near.len().min(64)], |_| true) {
+        Some((_, found, home)) => format!("of {found:?}, from about byte {home}"),
+        None if shown.iter().all(|&byte| byte == 0) => "zeroes".into(),
+        None if shown.iter().all(|&byte| byte == 0xa5) => "left as the buffer was".into(),
+        None => "of no pattern".into(),
+    };
+    panic!("byte {} is not {pattern:?}'s: {shown:02x?}, {origin}", start + at as u64);
+}
+
+/// Asserts that a range cannot be read because byte `first` was not written, and that the buffer shows nothing of others' patterns.
+#[track_caller]
+pub(crate) fn assert_missing(content: &dyn Content, range: Range<u64>, first: u64, own: &[Pattern]) {
+    let mut bytes = vec![0xa5; (range.end - range.start) as usize];
+    match content.read(range.start, &mut bytes) {
+        Err(Error::NotWritten { at }) if at == first => {}
+        Err(error) => panic!("byte {first} of {range:?} was not written: {error:?}"),
+        Ok(()) => {
+            let shown = &bytes[(first - range.start) as usize..];
+            panic!("byte {first} of {range:?} was not written: {:02x?}", &shown[..shown.len().min(16)]);
+        }
+    }
+    assert_nothing_of_others(&bytes, own);
+}
+
+/// Asserts that there are no bytes of other patterns than these.
+#[track_caller]
+pub(crate) fn assert_nothing_of_others(bytes: &[u8], own: &[Pattern]) {
+    if let Some((at, pattern, home)) = Pattern::find(bytes, |pattern| !own.contains(&pattern)) {
+        panic!("byte {at} of a buffer is {pattern:?}'s, from byte {home}");
+    }
+}
+
+/// Asserts that nothing of a torrent is written or complete, as far as some hundreds of its bytes tell.
+#[track_caller]
+pub(crate) fn assert_untouched(content: &dyn Content) {
+    let geometry = content.geometry();
+    assert_eq!(content.pieces().unwrap().count(), 0);
+    for range in [0..1, 0..geometry.len().min(1 << 20), geometry.len() - 1..geometry.len()] {
+        assert_missing(content, range.clone(), range.start, &[]);
+    }
+    for at in (0..geometry.len()).step_by((geometry.len() / 256).max(1) as usize) {
+        assert_missing(content, at..at + 1, at, &[]);
+    }
+}
+
+/// The pieces that are complete.
+pub(crate) fn complete_pieces(content: &dyn Content) -> Vec<u32> {
+    content.pieces().unwrap().iter().collect()
+}
+
+/// Offsets at which a store may begin something new: its stripes, pieces, sectors and pages, the end; and their neighbours.
+pub(crate) fn boundaries(geometry: Geometry, stripe: u64) -> Vec<u64> {
+    let piece = u64::from(geometry.piece_length());
+    let around = [0, 512, 4096, BLOCK, piece, 2 * piece, stripe, geometry.len()];
+    let mut all: Vec<_> = around
+        .iter()
+        .flat_map(|&at| [at.saturating_sub(1), at, at + 1])
+        .filter(|&at| at <= geometry.len())
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Numbers that are the same in each run.
+pub(crate) struct Draw(u64);
+
+impl Draw {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(crate) const fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
+        for left in (1..list.len()).rev() {
+            list.swap(left, self.below(left as u64 + 1) as usize);
+        }
+    }
+
+    /// Lengths that add up to `total`, some of them 0.
+    pub(crate) fn split(&mut self, total: u64) -> Vec<usize> {
+        let mut cuts: Vec<_> = (0..self.below(6)).map(|_| self.below(total + 1)).collect();
+        cuts.extend([0, total]);
+        cuts.sort_unstable();
+        cuts.windows(2).map(|cut| (cut[1] - cut[0]) as usize).collect()
+    }
+}
+
+/// The numbers of a race's rounds: so many, or as many as there is time for on a slow store, and one in any case.
+pub(crate) fn rounds(most: u64) -> impl Iterator<Item = u64> {
+    let began = Instant::now();
+    (0..most).take_while(move |&round| round == 0 || began.elapsed() < RACE)
+}
+
+/// Runs `work`, which must end within [`PATIENCE`]: a call that waits for ever fails the case and does not hang it.
+pub(crate) fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let result = panic::catch_unwind(AssertUnwindSafe(work));
+        // The receiver is gone only if it has given up.
+        let _ = sender.send(result);
+    });
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(Ok(result)) => result,
+        Ok(Err(panicked)) => panic::resume_unwind(panicked),
+        Err(_) => panic!("{what}: not done after {PATIENCE:?}"),
+    }
+}
+
+/// Asserts that a call failed in one way.
+macro_rules! assert_error {
+    ($result:expr, $error:pat $(if $guard:expr)? $(,)?) => {
+        match $result {
+            Err($error) $(if $guard)? => {}
+            other => panic!("not {}: {other:?}", stringify!($error $(if $guard)?)),
+        }
+    };
+}
+pub(crate) use assert_error;
+
+/// Answers that can be compared.
+pub(crate) fn said<T>(result: Result<T>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
+}

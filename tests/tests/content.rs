@@ -1,0 +1,87 @@
+//! Every content repository of the catalog goes through every case of the conformance suite, and so does its model; and the suite itself is
+//! tested.
+
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+};
+
+use swarmkeep_content::{
+    ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, Memory, NewTorrent, catalog,
+    conformance::{
+        Case, Model,
+        broken::{Broken, Fault},
+    },
+    suite,
+};
+
+macro_rules! suite_for_each {
+    ($($name:literal $identifier:ident)*) => {
+        $(suite!($identifier, |config| catalog::find($name).expect("the catalog lists it").open(config));)*
+
+        #[test]
+        fn the_catalog_has_no_implementation_without_a_suite() {
+            let listed: Vec<_> = catalog::ALL.iter().map(|implementation| implementation.name).collect();
+            assert_eq!(listed, [$($name),*]);
+        }
+    };
+}
+
+swarmkeep_content::for_each_content_repository! { suite_for_each }
+suite!(model, Model::open);
+
+macro_rules! rejections {
+    ($($test:ident $fault:ident)*) => {
+        mod broken {
+            $(
+                #[test]
+                fn $test() {
+                    super::assert_rejected(super::Fault::$fault);
+                }
+            )*
+        }
+    };
+}
+
+swarmkeep_content::for_each_content_fault! { rejections }
+
+/// Each deliberately broken store is rejected by the case meant for it, which the same store without its fault passes.
+fn assert_rejected(fault: Fault) {
+    let case = Case::find(fault.case()).expect("a fault names a case of the list");
+    case.run(&Model::open);
+    let broken = |config: &ContentConfig| Broken::open(fault, config);
+    // On a busy machine threads may keep missing each other, so a race gets many tries at finding its fault.
+    let rejected = (0..20).any(|_| panic::catch_unwind(AssertUnwindSafe(|| case.run(&broken))).is_err());
+    assert!(rejected, "{fault:?} passes {}", case.name);
+}
+
+#[test]
+fn references_boxes_and_arcs_forward_to_the_repository_in_them() {
+    fn goes_through(store: impl ContentRepository) {
+        let torrent = NewTorrent::new(InfoHash::new([7; 20]), 100_000, 1000).unwrap();
+        let content = store.create(&torrent).unwrap();
+        content.write(0, &[1; 1000]).unwrap();
+        assert!(content.mark_complete(0).unwrap());
+        store.flush().unwrap();
+        assert_eq!(store.open(&torrent.info_hash).unwrap().read_piece(0).unwrap(), [1; 1000]);
+        assert_eq!(store.list().unwrap().len(), 1);
+        let told = store.statistics();
+        assert_eq!((told.torrents, told.writes, told.reads, told.flushes), (1, 1, 1, 1));
+        assert!(told.free.is_some());
+        assert!(store.capabilities().bounded);
+        assert!(store.delete(&torrent.info_hash).unwrap());
+    }
+    let config = ContentConfig::new("").capacity(1 << 20);
+    goes_through(&Memory::new(&config));
+    goes_through(Box::new(Memory::new(&config)));
+    goes_through(Arc::new(Memory::new(&config)));
+    goes_through(Arc::new(Memory::new(&config)) as Arc<dyn ContentRepository>);
+}
+
+#[test]
+fn no_torrent_has_impossible_measures() {
+    for (length, piece_length) in [(0, 1), (0, 0), (1, 0), (1 << 32, 1), (u64::MAX, u32::MAX)] {
+        assert!(matches!(Geometry::new(length, piece_length), Err(Error::Geometry { .. })));
+    }
+    assert_eq!(Geometry::new(u64::from(u32::MAX), 1).unwrap().pieces(), u32::MAX);
+}
