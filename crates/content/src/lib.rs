@@ -32,3 +32,8 @@ pub use torrent::{Geometry, NewTorrent};
 
 /// What every method here answers.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The README's own code, compiled and run.
+#[cfg(all(doctest, feature = "conformance"))]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -20,7 +20,8 @@ use crate::{Capabilities, Geometry, InfoHash, NewTorrent, PieceBits, Result, Sta
 pub trait ContentRepository: fmt::Debug + Send + Sync {
     /// Takes in a torrent, of which nothing is written and no piece complete.
     ///
-    /// When it returns, the torrent is there whatever happens next, in a store that is [durable](Capabilities::durable).
+    /// Its length is not set aside: room is taken by what is written. When it returns, the torrent is there whatever happens next, in a store
+    /// that is [durable](Capabilities::durable).
     ///
     /// # Errors
     /// [`Exists`](crate::Error::Exists) if a torrent of this info hash is there, which stays as it was; [`Full`](crate::Error::Full).
@@ -41,7 +42,8 @@ pub trait ContentRepository: fmt::Debug + Send + Sync {
     /// Forgets a torrent and its bytes; `false` if there is none.
     ///
     /// Waits for the calls that are under way in it. From then on its handles answer [`Deleted`](crate::Error::Deleted), also when a torrent of the
-    /// same info hash is created anew. Its room can be used again. When it returns, the torrent is gone whatever happens next.
+    /// same info hash is created anew, of which nothing is written. Its room can be used again. When it returns, the torrent is gone whatever
+    /// happens next.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io).
@@ -52,7 +54,7 @@ pub trait ContentRepository: fmt::Debug + Send + Sync {
     /// When it returns, every write and every mark whose call had returned before this one began survives the end of the
     /// process and of the machine, in a store that is [durable](Capabilities::durable): pieces that were complete are
     /// complete when the store is opened again, and read as they did. Of what was done later, any part may survive: a piece then
-    /// complete had been marked so, and reads as it did when it was marked.
+    /// complete had been marked so, and reads as it did when it was marked. A store that is not durable is empty when it is opened again.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io): some of it may not be durable.
@@ -73,20 +75,20 @@ pub trait Content: fmt::Debug + Send + Sync {
     /// Writes the buffers, one after another, from byte `offset` on.
     ///
     /// When it returns, they can be read. Written again, a byte reads as it was written last; of two writes at once that share bytes, each
-    /// byte is that of one of them, and bytes of neither stay as they were. A write of nothing does nothing.
+    /// byte is that of one of them, and bytes of neither stay as they were. A write of nothing does nothing, in a complete piece too.
     ///
     /// **Back-pressure.** A store may hold bytes in memory, up to a [limit](Statistics::most_unwritten): a write that would
-    /// exceed it waits until there is room.
+    /// exceed it waits until there is room, and one that is larger goes through all the same.
     ///
     /// # Errors
-    /// [`OutOfRange`](crate::Error::OutOfRange); [`Complete`](crate::Error::Complete) if a byte belongs to a complete piece; both before anything is
-    /// written. [`Full`](crate::Error::Full).
+    /// [`OutOfRange`](crate::Error::OutOfRange); [`Complete`](crate::Error::Complete) with the first complete piece that a byte belongs to; both before
+    /// anything is written. [`Full`](crate::Error::Full).
     fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()>;
 
     /// Fills the buffers, one after another, from byte `offset` on.
     ///
-    /// What can be read is every byte of a complete piece and every byte that was written since the store was opened. Bytes
-    /// of incomplete pieces need not outlive the store.
+    /// What can be read is every byte of a complete piece and every byte that was written since the store was opened, and nothing else: bytes
+    /// of incomplete pieces do not outlive the store. A read of nothing fills nothing, wherever it lies in the torrent.
     ///
     /// # Errors
     /// [`OutOfRange`](crate::Error::OutOfRange); [`NotWritten`](crate::Error::NotWritten) with the first byte that cannot be read. What the buffers
@@ -98,12 +100,12 @@ pub trait Content: fmt::Debug + Send + Sync {
     /// Waits for the writes that are under way in the torrent.
     ///
     /// # Errors
-    /// [`NotWritten`](crate::Error::NotWritten) if a byte of it was not written, [`NoSuchPiece`](crate::Error::NoSuchPiece).
+    /// [`NotWritten`](crate::Error::NotWritten) with the first byte of it that was not written, [`NoSuchPiece`](crate::Error::NoSuchPiece).
     fn mark_complete(&self, piece: u32) -> Result<bool>;
 
     /// Takes back what was vouched for, and forgets the bytes of the piece; `false` if it was incomplete and stays as it was.
     ///
-    /// When it returns, the piece is incomplete whatever happens next, and may be written again.
+    /// When it returns, the piece is incomplete whatever happens next, and may be written again, in a store that is full too.
     ///
     /// # Errors
     /// [`NoSuchPiece`](crate::Error::NoSuchPiece), [`Io`](crate::Error::Io).
@@ -116,7 +118,7 @@ pub trait Content: fmt::Debug + Send + Sync {
     fn pieces(&self) -> Result<PieceBits>;
 
     /// Where on the medium a byte lies: bytes with neighbouring places are best used one after another. `None` where that is unknown,
-    /// or not decided yet.
+    /// or not decided yet, beyond the end, and of a torrent that was deleted.
     fn place(&self, offset: u64) -> Option<u64> {
         let _ = offset;
         None

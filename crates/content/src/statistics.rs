@@ -54,15 +54,15 @@ pub struct Summary {
 pub struct Statistics {
     /// Torrents held.
     pub torrents: u64,
-    /// Bytes of the medium that are taken, by whatever.
+    /// Bytes of the medium that are taken, by whatever. What is deleted takes none.
     pub used: u64,
-    /// Bytes of the medium that can still be taken, if the store knows.
+    /// Bytes of the medium that can still be taken, if the store knows: if it was given a capacity, it does.
     pub free: Option<u64>,
     /// Bytes that were written to the store and that it holds in memory alone; never more than `most_unwritten`.
     pub unwritten: u64,
     /// At how many unwritten bytes a write waits; 0 if the store holds none back.
     pub most_unwritten: u64,
-    /// Calls that read.
+    /// Calls that read. What is refused counts no bytes, here and below.
     pub reads: u64,
     /// Bytes they gave.
     pub bytes_read: u64,

@@ -281,10 +281,10 @@ impl Broken {
     /// # Errors
     /// Those of the model.
     pub fn open(fault: Fault, config: &ContentConfig) -> Result<Self> {
-        let without = match (fault, config.most()) {
-            (Fault::CapacityIgnored, _) | (Fault::SmallCapacityIsNone, Some(0 | 1)) => true,
-            _ => false,
-        };
+        let without = matches!(
+            (fault, config.most()),
+            (Fault::CapacityIgnored, _) | (Fault::SmallCapacityIsNone, Some(0 | 1))
+        );
         let inner = if without { &ContentConfig::new(config.folder()) } else { config };
         let model = Model::open(inner)?;
         if fault == Fault::LaterOpeningsForget {
@@ -293,7 +293,9 @@ impl Broken {
             fs::write(count, vec![0; before + 1]).map_err(Error::io("counting"))?;
             if before == 7 {
                 let mut state = model.state();
-                state.torrents.values_mut().for_each(|torrent| drop(torrent.complete.pop_first()));
+                for torrent in state.torrents.values_mut() {
+                    torrent.complete.pop_first();
+                }
             }
         }
         Ok(Self { model, fault, capacity: config.most(), notes: Arc::default() })
@@ -670,10 +672,12 @@ impl Content for BrokenContent {
                     return Err(Error::Complete { piece });
                 }
             }
-            Fault::EmptyWriteWrites if len == 0 && offset < length => {
-                if self.complete_piece_of(&(offset..offset + 1))?.is_none() {
-                    return self.handle.write(offset, &[0]);
-                }
+            Fault::EmptyWriteWrites
+                if len == 0
+                    && offset < length
+                    && self.complete_piece_of(&(offset..offset + 1))?.is_none() =>
+            {
+                return self.handle.write(offset, &[0]);
             }
             Fault::WriteIntoComplete => return self.force(offset, &bytes),
             Fault::HalfOfRefused => {
@@ -682,10 +686,10 @@ impl Content for BrokenContent {
                     self.force(offset, &bytes[..before as usize])?;
                 }
             }
-            Fault::FirstPieceChecked if len > 0 => {
-                if self.complete_piece_of(&(offset..offset + 1))?.is_none() {
-                    return self.force(offset, &bytes);
-                }
+            Fault::FirstPieceChecked
+                if len > 0 && self.complete_piece_of(&(offset..offset + 1))?.is_none() =>
+            {
+                return self.force(offset, &bytes);
             }
             Fault::WrittenByPage if len > 0 => {
                 for page in (offset & !4095..range.end).step_by(4096) {
@@ -759,12 +763,14 @@ impl Content for BrokenContent {
                 let_others_in();
                 return self.current().write(offset, &bytes);
             }
-            Fault::RareLoss if buffers.len() > 2 && len > 0 && len.is_multiple_of(7) => {
-                if self.handle.geometry.pieces_of(&range).len() == 2
-                    && self.complete_piece_of(&range)?.is_none()
-                {
-                    return Ok(());
-                }
+            Fault::RareLoss
+                if buffers.len() > 2
+                    && len > 0
+                    && len.is_multiple_of(7)
+                    && self.handle.geometry.pieces_of(&range).len() == 2
+                    && self.complete_piece_of(&range)?.is_none() =>
+            {
+                return Ok(());
             }
             _ => {}
         }
@@ -856,10 +862,10 @@ impl Content for BrokenContent {
                 }
                 return self.with(|torrent| torrent.complete.insert(piece));
             }
-            (Fault::LastPieceWhole, Ok(range)) => {
-                if range.end - range.start < geometry.piece_length().into() {
-                    return Err(Error::NotWritten { at: range.end });
-                }
+            (Fault::LastPieceWhole, Ok(range))
+                if range.end - range.start < geometry.piece_length().into() =>
+            {
+                return Err(Error::NotWritten { at: range.end });
             }
             (Fault::RepeatedMarkNew, Ok(_)) => return self.handle.mark_complete(piece).map(|_| true),
             (Fault::CompleteForEver, Ok(_)) => drop(self.notes.lock().ever_complete.insert(piece)),

@@ -4,9 +4,7 @@
 //! One line in a crate's tests makes a `#[test]` of every case:
 //!
 //! ```
-//! use swarmkeep_content::{Memory, Result};
-//!
-//! swarmkeep_content::suite!(my_store, |config| Result::Ok(Memory::new(config)));
+//! swarmkeep_content::suite!(my_store, |config| swarmkeep_content::conformance::Model::open(config));
 //! ```
 //!
 //! gives `my_store::a_byte_that_was_never_written_is_an_error_that_names_the_first` and its siblings. A case makes temporary folders of its own, opens

@@ -432,7 +432,7 @@ pub(crate) fn threads_with_torrents_of_their_own_do_not_disturb_one_another(subj
                 complete(&*content, piece, pattern);
             }
             assert_reads(&*content, 0..100_000 + n, pattern);
-            if n % 2 == 0 {
+            if n.is_multiple_of(2) {
                 assert!(store.delete(&hash(n)).unwrap());
             }
         }
