@@ -82,7 +82,6 @@ mutants! {
     with_a_map_block_pointed_at_too_early: mutant Mutant::MapBlockWithContent;
     with_a_map_block_as_it_was_found: mutant Mutant::MapBlockAsFound;
     with_neighbours_as_they_are: mutant Mutant::NeighboursAsTheyAre;
-    with_neighbours_forgotten: mutant Mutant::NeighboursForgotten;
     with_bits_cleared_later: mutant Mutant::ClearedLater;
     with_torn_roots_believed: mutant Mutant::TornRoot;
     with_bits_without_blocks: mutant Mutant::BitsWithoutBlocks;

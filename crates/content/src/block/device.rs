@@ -191,6 +191,9 @@ impl FileDevice {
     /// # Errors
     /// [`Error::Full`] if the file system has no room, and nothing is left; [`Error::Io`], also if there is a file already.
     pub fn create_image(path: &Path, bytes: u64) -> Result<Self> {
+        if bytes < SECTOR as u64 {
+            return Err(Error::Full { what: "an image has one sector of 4 KiB at least" });
+        }
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)

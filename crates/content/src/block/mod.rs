@@ -198,7 +198,10 @@ impl BlockStore {
         let unfinished = path.with_extension("unfinished");
         let _ = std::fs::remove_file(&unfinished);
         let device = FileDevice::create_image(&unfinished, config.most().unwrap_or(1 << 30))?;
-        Self::format(&device, FormatOptions::new())?;
+        if let Err(error) = Self::format(&device, FormatOptions::new()) {
+            let _ = std::fs::remove_file(&unfinished);
+            return Err(error);
+        }
         std::fs::rename(&unfinished, &path).map_err(Error::io("naming the image"))?;
         device::flush_folder_of(&path)?;
         Self::boot_as(Arc::new(device), allocation, Access::Write, Mutation::default(), &path)
@@ -220,17 +223,10 @@ impl BlockStore {
         let root = 2 * self.store.shape.root_blocks.get();
         let mut owners = BTreeMap::from_iter((0..root).map(|block| (block, Owner::Root)));
         owners.extend(meta.slabs.blocks().map(|block| (block, Owner::Inodes)));
-        let leaving = meta.leaving.iter().map(|(_, inode)| (Arc::clone(inode), true));
-        let torrents = self.store.torrents.read();
-        for (inode, deleted) in torrents.values().map(|inode| (Arc::clone(inode), false)).chain(leaving) {
+        for inode in self.store.torrents.read().values() {
             let state = inode.state.lock();
-            let own = |owner: Owner| if deleted { Owner::Leaving } else { owner };
-            for (_, block) in state.map_blocks.iter() {
-                owners.insert(block, own(Owner::Map(inode.info_hash)));
-            }
-            for (_, block) in state.map.iter() {
-                owners.insert(block, own(Owner::Content(inode.info_hash)));
-            }
+            owners.extend(state.map_blocks.iter().map(|(_, block)| (block, Owner::Map(inode.info_hash))));
+            owners.extend(state.map.iter().map(|(_, block)| (block, Owner::Content(inode.info_hash))));
         }
         let mut runs: Vec<(Range<u32>, Owner)> = Vec::new();
         for (block, owner) in owners {
@@ -262,7 +258,7 @@ impl BlockStore {
             None => Ok(()),
         };
         meta.slabs.blocks().try_for_each(|block| take(block, "an i-node".to_owned()))?;
-        for inode in torrents.values().chain(meta.leaving.iter().map(|(_, inode)| inode)) {
+        for inode in torrents.values() {
             let state = inode.state.lock();
             let mut blocks = state.map.iter().chain(state.map_blocks.iter());
             blocks.try_for_each(|(_, block)| take(block, inode.info_hash.to_string()))?;
@@ -295,8 +291,6 @@ pub enum Owner {
     Map(InfoHash),
     /// The content of a torrent.
     Content(InfoHash),
-    /// A torrent that was deleted: free with the next change of the root.
-    Leaving,
 }
 
 impl ContentRepository for BlockStore {

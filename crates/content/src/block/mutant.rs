@@ -21,8 +21,6 @@ pub enum Mutant {
     MapBlockAsFound,
     /// A sector of i-nodes is written with what its other i-nodes may not say yet.
     NeighboursAsTheyAre,
-    /// A sector of i-nodes is written without the deleted ones that an older root still names.
-    NeighboursForgotten,
     /// A have-bit is cleared in memory, and on the device some time later.
     ClearedLater,
     /// Boot takes a root of which parts were not written.

@@ -73,13 +73,6 @@ impl Slabs {
         slab.slots[usize::from(inode.slot.slot)] = Occupant::Inode(Arc::clone(inode));
     }
 
-    /// Writes zeroes where an i-node lies, whoever may still need it.
-    pub(super) fn vacate(&mut self, slot: Slot) {
-        if let Some(slab) = self.blocks.get_mut(&slot.block) {
-            slab.slots[usize::from(slot.slot)] = Occupant::Reserved;
-        }
-    }
-
     /// Frees a slot. The block, if it was the last in it: that has no i-nodes any more.
     pub(super) fn release(&mut self, slot: Slot) -> Option<u32> {
         let slab = self.blocks.get_mut(&slot.block).expect("it was given a slot of the block");

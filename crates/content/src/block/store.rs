@@ -54,9 +54,6 @@ pub(super) struct Store {
 pub(super) struct Meta {
     pub(super) root: Root,
     pub(super) slabs: Slabs,
-    /// Torrents that are deleted, with the first generation of the root that does not name them. A copy of the root that does may
-    /// still be taken, so nothing that they held is used again before the next generation is durable.
-    pub(super) leaving: Vec<(u64, Arc<Inode>)>,
     /// Torrents of which nothing is known but the name, and where they stand in the root.
     pub(super) lost: HashMap<InfoHash, u32>,
     /// What the device was last told about the cursor.
@@ -95,17 +92,7 @@ impl Store {
     pub(super) fn write_root(&self, meta: &mut Meta, barrier: Barrier) -> Result<()> {
         self.counters.flushed();
         let written = meta.root.write(&*self.device, barrier);
-        self.give_up(written, "writing the root")?;
-        let generation = meta.root.generation();
-        let early = self.mutation.is(Mutant::ReuseAfterOneRoot);
-        let leaving = mem::take(&mut meta.leaving);
-        let (gone, still): (Vec<_>, Vec<_>) =
-            leaving.into_iter().partition(|&(without, _)| early || without < generation);
-        meta.leaving = still;
-        for (_, inode) in gone {
-            self.release(meta, &inode);
-        }
-        Ok(())
+        self.give_up(written, "writing the root")
     }
 
     /// Frees all that a deleted torrent held.
@@ -135,15 +122,6 @@ impl Store {
         (block as u64) << (self.shape.block_shift - 12)
     }
 
-    /// Makes room of what deleted torrents held; `false` if there is nothing to be had.
-    fn make_room(&self, meta: &mut Meta) -> Result<bool> {
-        let some = !meta.leaving.is_empty();
-        if some {
-            self.write_root(meta, Barrier::Root)?;
-        }
-        Ok(some)
-    }
-
     pub(super) fn create(self: &Arc<Self>, new: &NewTorrent) -> Result<Arc<Inode>> {
         let _names = self.names.lock();
         if self.torrents.read().contains_key(&new.info_hash) {
@@ -155,11 +133,9 @@ impl Store {
         })?;
         let uid = random_uid()?;
         let mut meta = self.meta.lock();
-        let slot = match self.take_slot(&mut meta, layout) {
-            None if self.make_room(&mut meta)? => self.take_slot(&mut meta, layout),
-            slot => slot,
-        };
-        let slot = slot.ok_or(Error::Full { what: "no block is free for the i-node of a torrent" })?;
+        let slot = self
+            .take_slot(&mut meta, layout)
+            .ok_or(Error::Full { what: "no block is free for the i-node of a torrent" })?;
         let inode = Arc::new(Inode::new(new.info_hash, uid, new.geometry, layout, slot));
         let entry = RootEntry::new(new.info_hash, uid, slot);
         let at = match meta.lost.remove(&new.info_hash) {
@@ -214,17 +190,19 @@ impl Store {
         inode.state.lock().deleted = true;
         let at = inode.entry.load(Relaxed) as u32;
         meta.root.remove(at);
-        if self.mutation.is(Mutant::NeighboursForgotten) {
-            meta.slabs.vacate(inode.slot);
-        }
         if self.mutation.is(Mutant::ReuseBeforeRoot) {
             self.release(&mut meta, &inode);
             // As if the flush had been forgotten: the root says so some time later.
             return Ok(true);
         }
-        let without = meta.root.generation() + 1;
-        meta.leaving.push((without, Arc::clone(&inode)));
         self.write_root(&mut meta, Barrier::Root)?;
+        if self.mutation.is(Mutant::ReuseAfterOneRoot) {
+            self.release(&mut meta, &inode);
+            return Ok(true);
+        }
+        // It is gone, and the older copy still names it: should that be needed one day, it must not find others there.
+        self.write_root(&mut meta, Barrier::Root)?;
+        self.release(&mut meta, &inode);
         Ok(true)
     }
 
@@ -423,15 +401,6 @@ impl Handle {
 
     /// Gives every block of a range a place; all, or none.
     fn place_blocks(&self, range: &Range<u64>) -> Result<()> {
-        match self.try_place_blocks(range) {
-            Err(Error::Full { .. }) if self.store.make_room(&mut self.store.meta.lock())? => {
-                self.try_place_blocks(range)
-            }
-            done => done,
-        }
-    }
-
-    fn try_place_blocks(&self, range: &Range<u64>) -> Result<()> {
         let (inode, store) = (&*self.inode, &*self.store);
         let mut guard = inode.state.lock();
         let state = &mut *guard;
@@ -666,8 +635,12 @@ impl Content for Handle {
     }
 
     fn place(&self, offset: u64) -> Option<u64> {
+        let _inside = self.enter().ok()?;
+        if offset >= self.inode.geometry.len() {
+            return None;
+        }
         let shift = self.store.block_shift();
-        let block = u32::try_from(offset >> shift).ok().filter(|&block| block < self.inode.layout.blocks)?;
+        let block = (offset >> shift) as u32;
         let place = self.inode.state.lock().map.get(block);
         (place != 0).then(|| (u64::from(place) << shift) + (offset & ((1 << shift) - 1)))
     }
