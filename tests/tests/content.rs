@@ -72,7 +72,8 @@ fn references_boxes_and_arcs_forward_to_the_repository_in_them() {
         assert!(store.delete(&torrent.info_hash).unwrap());
     }
     let config = ContentConfig::new("").capacity(1 << 20);
-    goes_through(&Memory::new(&config));
+    let store = Memory::new(&config);
+    goes_through(&store);
     goes_through(Box::new(Memory::new(&config)));
     goes_through(Arc::new(Memory::new(&config)));
     goes_through(Arc::new(Memory::new(&config)) as Arc<dyn ContentRepository>);

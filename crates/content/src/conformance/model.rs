@@ -367,7 +367,7 @@ impl ContentRepository for Model {
         Statistics {
             torrents: state.torrents.len() as u64,
             used: state.used,
-            free: self.shared.most.map(|most| most - state.used),
+            free: self.shared.most.map(|most| most.saturating_sub(state.used)),
             unwritten: state.unwritten,
             most_unwritten: MOST_UNWRITTEN,
             ..self.shared.counters.statistics()

@@ -218,7 +218,8 @@ pub(crate) fn room_that_was_freed_is_used_again(subject: &dyn Subject) {
     let unit = unit(&store);
     let empty = store.statistics();
     let mut first = None;
-    for round in 0..6 {
+    // Fewer where a filling takes long.
+    for round in 0..((1 << 27) / folder.capacity()).clamp(3, 12) {
         let filled = fill(&folder, &store, 100 * round);
         let first = *first.get_or_insert(filled.bytes);
         assert!(
@@ -226,8 +227,8 @@ pub(crate) fn room_that_was_freed_is_used_again(subject: &dyn Subject) {
             "round {round}: {} bytes, and {first} at first",
             filled.bytes
         );
-        assert_all_there(&filled, 100 * round, unit);
         if round % 2 == 1 {
+            assert_all_there(&filled, 100 * round, unit);
             filled.contents.iter().for_each(|content| drop(content.mark_complete(0)));
             store.flush().unwrap();
         }
@@ -241,7 +242,7 @@ pub(crate) fn room_that_was_freed_is_used_again(subject: &dyn Subject) {
         let now = store.statistics();
         assert!(now.used <= empty.used + folder.capacity() / 16, "{} used when all is deleted", now.used);
         assert_within(&folder, &now);
-        if round == 3 {
+        if round == 1 {
             store = folder.again(store);
         }
     }
