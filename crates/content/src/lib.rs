@@ -19,6 +19,8 @@ mod memory;
 mod pieces;
 mod repository;
 mod statistics;
+mod stretches;
+pub mod stripe_cache;
 mod torrent;
 
 pub use config::ContentConfig;

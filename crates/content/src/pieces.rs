@@ -1,8 +1,8 @@
 //! Which pieces are complete, and which bytes of the others have been written: what every store knows of a torrent.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::ops::Range;
 
-use crate::{Error, Geometry, Result};
+use crate::{Error, Geometry, Result, stretches::Stretches};
 
 /// A bit for each piece, the first in the highest bit of the first byte (BEP 3, `bitfield`). Spare bits are zero.
 #[derive(Clone, PartialEq, Eq)]
@@ -86,14 +86,14 @@ const fn bit_of(piece: u32) -> u8 {
 pub struct Pieces {
     geometry: Geometry,
     complete: PieceBits,
-    /// Stretches that were written, of incomplete pieces alone: start and end. No two of them touch.
-    written: BTreeMap<u64, u64>,
+    /// What was written of incomplete pieces.
+    written: Stretches,
 }
 
 impl Pieces {
     /// A torrent of which nothing is known.
     pub fn new(geometry: Geometry) -> Self {
-        Self { geometry, complete: PieceBits::none(geometry.pieces()), written: BTreeMap::new() }
+        Self { geometry, complete: PieceBits::none(geometry.pieces()), written: Stretches::default() }
     }
 
     /// A torrent of which these pieces are complete.
@@ -102,7 +102,7 @@ impl Pieces {
     /// If the bits are those of another number of pieces.
     pub fn with_complete(geometry: Geometry, complete: PieceBits) -> Self {
         assert_eq!(complete.pieces(), geometry.pieces());
-        Self { geometry, complete, written: BTreeMap::new() }
+        Self { geometry, complete, written: Stretches::default() }
     }
 
     /// The complete ones.
@@ -142,37 +142,17 @@ impl Pieces {
 
     /// Takes note that a range of incomplete pieces was written.
     pub fn wrote(&mut self, range: Range<u64>) {
-        if range.is_empty() {
-            return;
-        }
-        let Range { mut start, mut end } = range;
-        while let Some((&from, &to)) = self.written.range(..=end).next_back() {
-            if to < start {
-                break;
-            }
-            self.written.remove(&from);
-            (start, end) = (start.min(from), end.max(to));
-        }
-        self.written.insert(start, end);
+        self.wrote_anew(range);
+    }
+
+    /// As [`wrote`](Self::wrote); how many bytes of it had not been.
+    pub(crate) fn wrote_anew(&mut self, range: Range<u64>) -> u64 {
+        self.written.insert(range)
     }
 
     /// Takes note that what a range of incomplete pieces holds is no longer known.
     pub fn lost(&mut self, range: Range<u64>) {
-        if range.is_empty() {
-            return;
-        }
-        while let Some((&from, &to)) = self.written.range(..range.end).next_back() {
-            if to <= range.start {
-                break;
-            }
-            self.written.remove(&from);
-            if range.end < to {
-                self.written.insert(range.end, to);
-            }
-            if from < range.start {
-                self.written.insert(from, range.start);
-            }
-        }
+        self.written.remove(&range);
     }
 
     /// Marks a piece complete; `false` if it was.
@@ -203,7 +183,18 @@ impl Pieces {
         let range = range.start..range.end.min(self.geometry.len());
         !range.is_empty()
             && (self.geometry.pieces_of(&range).any(|piece| self.complete.contains(piece))
-                || self.written.range(..range.end).next_back().is_some_and(|(_, &to)| to > range.start))
+                || self.written.overlaps(&range))
+    }
+
+    /// How many bytes of a range, which lies in the torrent, can be read.
+    pub(crate) fn known(&self, range: &Range<u64>) -> u64 {
+        let length = |part: Range<u64>| part.end - part.start;
+        let complete = self.geometry.pieces_of(range).filter(|&piece| self.complete.contains(piece));
+        let complete = complete.map(|piece| {
+            let piece = self.geometry.piece(piece).expect("it holds a byte of the torrent");
+            length(piece.start.max(range.start)..piece.end.min(range.end))
+        });
+        complete.sum::<u64>() + self.written.within(range).map(length).sum::<u64>()
     }
 
     fn first_missing(&self, range: &Range<u64>) -> Option<u64> {
@@ -213,9 +204,9 @@ impl Pieces {
             if self.complete.contains(piece) {
                 at = self.geometry.piece(piece).expect("it holds a byte of the torrent").end;
             } else {
-                match self.written.range(..=at).next_back() {
-                    Some((_, &to)) if to > at => at = to,
-                    _ => return Some(at),
+                match self.written.end_of(at) {
+                    Some(end) => at = end,
+                    None => return Some(at),
                 }
             }
         }
@@ -265,7 +256,8 @@ mod tests {
                         let free = geometry.pieces_of(&range).all(|piece| !naive.complete[piece as usize]);
                         assert_eq!(pieces.check_write(&range).is_ok(), free);
                         if free {
-                            pieces.wrote(range.clone());
+                            let new = range.clone().filter(|&at| !naive.written[at as usize]).count();
+                            assert_eq!(pieces.wrote_anew(range.clone()), new as u64);
                             range.for_each(|at| naive.written[at as usize] = true);
                         }
                     }
@@ -291,8 +283,13 @@ mod tests {
                 let range = start..start + draw(length - start + 1);
                 let missing = range.clone().find(|&at| !naive.readable(at));
                 assert_eq!(pieces.first_missing(&range), missing);
+                let known = range.clone().filter(|&at| naive.readable(at)).count();
+                assert_eq!(pieces.known(&range), known as u64);
+                let unwritten: Vec<_> = pieces.written.outside(&range).into_iter().flatten().collect();
+                assert!(range.clone().filter(|&at| !naive.written[at as usize]).eq(unwritten));
                 assert_eq!(pieces.knows_any_of(&range), range.clone().any(|at| naive.readable(at)));
-                let apart = pieces.written.iter().zip(pieces.written.iter().skip(1)).all(|(a, b)| a.1 < b.0);
+                let apart =
+                    pieces.written.iter().zip(pieces.written.iter().skip(1)).all(|(a, b)| a.end < b.start);
                 assert!(apart, "{:?}", pieces.written);
                 assert_eq!(pieces.complete.count() as usize, pieces.complete.iter().count());
             }

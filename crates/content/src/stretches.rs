@@ -1,0 +1,91 @@
+//! Sets of byte offsets that come in stretches.
+
+use std::{collections::BTreeMap, ops::Range};
+
+/// A set of offsets, as stretches of which no two touch: start and end. Some 50 bytes for each.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stretches(BTreeMap<u64, u64>);
+
+impl Stretches {
+    /// Adds a range; how many of it were not there.
+    pub(crate) fn insert(&mut self, range: Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        let Range { mut start, mut end } = range;
+        let mut old = 0;
+        while let Some((&from, &to)) = self.0.range(..=end).next_back() {
+            if to < start {
+                break;
+            }
+            self.0.remove(&from);
+            old += to - from;
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.0.insert(start, end);
+        end - start - old
+    }
+
+    /// Takes a range away.
+    pub(crate) fn remove(&mut self, range: &Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        while let Some((&from, &to)) = self.0.range(..range.end).next_back() {
+            if to <= range.start {
+                break;
+            }
+            self.0.remove(&from);
+            if range.end < to {
+                self.0.insert(range.end, to);
+            }
+            if from < range.start {
+                self.0.insert(from, range.start);
+            }
+        }
+    }
+
+    /// The end of the stretch that `at` lies in.
+    pub(crate) fn end_of(&self, at: u64) -> Option<u64> {
+        self.0.range(..=at).next_back().map(|(_, &to)| to).filter(|&to| to > at)
+    }
+
+    /// Whether any of a range is in it.
+    pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
+        !range.is_empty() && self.0.range(..range.end).next_back().is_some_and(|(_, &to)| to > range.start)
+    }
+
+    /// What of a range is in it, ascending.
+    pub(crate) fn within(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
+        let Range { start, end } = range.clone();
+        let first = self.0.range(..=start).next_back().map_or(start, |(&from, _)| from);
+        // An empty range may be asked for; a map panics when a range ends before it begins.
+        let stretches = self.0.range(first..end.max(first));
+        stretches.map(move |(&from, &to)| from.max(start)..to.min(end)).filter(|part| part.start < part.end)
+    }
+
+    /// What of a range is not in it, ascending.
+    pub(crate) fn outside(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut holes = Vec::new();
+        let mut at = range.start;
+        for stretch in self.within(range) {
+            if at < stretch.start {
+                holes.push(at..stretch.start);
+            }
+            at = stretch.end;
+        }
+        if at < range.end {
+            holes.push(at..range.end);
+        }
+        holes
+    }
+
+    /// All stretches, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.0.iter().map(|(&from, &to)| from..to)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,368 @@
+//! What is to be written, in which order, and the memory it takes.
+
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, VecDeque},
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+
+use super::{
+    gathered::{Chunk, Gathered, chunk},
+    read_ahead::ReadAhead,
+    torrent::Torrent,
+};
+use crate::{ContentRepository, Counters, InfoHash};
+
+/// What the handles of a cache and its threads share.
+///
+/// Locks are taken in this order: `Running::names`, `Torrent::gate`, `Torrent::writing`, `torrents`, `Torrent::state`, then `desk` or those of
+/// `read_ahead`. None from `torrents` on is held while the store below reads, writes, marks or flushes; those before it keep
+/// back only who creates, deletes or marks, and the threads that write take none of them, so that who waits for memory gets it.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) inner: Arc<dyn ContentRepository>,
+    pub(super) stripe: u64,
+    pub(super) chunk: u64,
+    /// Bytes of chunks that there may be.
+    pub(super) most: u64,
+    /// Whether the store below knows how much room it has.
+    pub(super) knows_room: bool,
+    /// Those that were opened.
+    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
+    desk: Mutex<Desk>,
+    /// Told when memory becomes free.
+    room: Condvar,
+    /// Told when there is something to do for the threads.
+    work: Condvar,
+    pub(super) read_ahead: ReadAhead,
+    pub(super) serials: AtomicU64,
+    pub(super) counters: Counters,
+    pub(super) whole: AtomicU64,
+    pub(super) partial: AtomicU64,
+    pub(super) calls: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    /// Bytes of chunks that are in use.
+    taken: u64,
+    /// Chunks that are not, kept while others are.
+    spare: Vec<Chunk>,
+    /// Room of the store below that is kept for what is not there yet.
+    promised: u64,
+    /// What is to be written and has no order yet.
+    due: Vec<Job>,
+    /// What is written next, in this order.
+    going: VecDeque<Job>,
+    /// Threads that write or sort.
+    busy: usize,
+    /// Who waits for memory and for how many bytes, first come, first served.
+    waiting: VecDeque<(u64, u64)>,
+    /// Counts what could give the threads something to do.
+    changes: u64,
+    stop: bool,
+}
+
+/// A stripe that is to be written.
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    pub(super) torrent: Arc<Torrent>,
+    pub(super) stripe: u64,
+}
+
+/// A place in the line of those who wait for memory, until it is dropped.
+pub(super) struct Line<'a> {
+    core: &'a Core,
+    ticket: Option<u64>,
+}
+
+/// Room of the store below, kept for who has it until it is dropped.
+pub(super) struct Promise<'a> {
+    core: &'a Core,
+    bytes: u64,
+}
+
+impl Core {
+    pub(super) fn new(
+        inner: Arc<dyn ContentRepository>,
+        stripe: u64,
+        chunk: u64,
+        most: u64,
+        read_memory: u64,
+    ) -> Self {
+        Self {
+            knows_room: inner.statistics().free.is_some(),
+            inner,
+            stripe,
+            chunk,
+            most,
+            torrents: RwLock::default(),
+            desk: Mutex::default(),
+            room: Condvar::new(),
+            work: Condvar::new(),
+            read_ahead: ReadAhead::new(read_memory),
+            serials: AtomicU64::new(0),
+            counters: Counters::default(),
+            whole: AtomicU64::new(0),
+            partial: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn serial(&self) -> u64 {
+        self.serials.fetch_add(1, Relaxed)
+    }
+
+    /// Bytes of memory that are taken by what is on no store yet.
+    pub(super) fn taken(&self) -> u64 {
+        self.desk.lock().taken
+    }
+
+    pub(super) fn line(&self) -> Line<'_> {
+        Line { core: self, ticket: None }
+    }
+
+    /// Keeps so many bytes of the store below, if it has them.
+    ///
+    /// What is promised is counted before the store is asked, and let go only after what it was for was written, so that
+    /// no byte is promised twice. Two stripes more are left for what the store keeps about content.
+    pub(super) fn promise(&self, bytes: u64) -> Option<Promise<'_>> {
+        let promise = Promise { core: self, bytes };
+        if bytes == 0 {
+            return Some(promise);
+        }
+        let promised = {
+            let mut desk = self.desk.lock();
+            desk.promised += bytes;
+            desk.promised
+        };
+        let free = self.inner.statistics().free;
+        free.is_none_or(|free| promised + 2 * self.stripe <= free).then_some(promise)
+    }
+
+    /// Has jobs done.
+    pub(super) fn queue(&self, jobs: impl IntoIterator<Item = Job>) {
+        let mut desk = self.desk.lock();
+        desk.due.extend(jobs);
+        self.something_to_do(desk);
+    }
+
+    fn something_to_do(&self, mut desk: MutexGuard<'_, Desk>) {
+        desk.changes += 1;
+        drop(desk);
+        self.work.notify_all();
+    }
+
+    /// Takes back memory that was lent, and room of the store below.
+    pub(super) fn give_back(&self, chunks: impl IntoIterator<Item = Chunk>, promised: u64) {
+        let mut desk = self.desk.lock();
+        self.put_back(&mut desk, chunks, promised);
+        self.something_to_do(desk);
+    }
+
+    fn put_back(&self, desk: &mut Desk, chunks: impl IntoIterator<Item = Chunk>, promised: u64) {
+        let before = desk.spare.len();
+        desk.spare.extend(chunks);
+        desk.taken -= (desk.spare.len() - before) as u64 * self.chunk;
+        desk.promised -= promised;
+        // Only who uses the cache keeps memory: all of it is let go when nothing is waiting to be written.
+        if desk.taken == 0 {
+            desk.spare = Vec::new();
+        }
+        self.room.notify_all();
+    }
+
+    /// Takes back what a stripe had.
+    pub(super) fn give_back_all(&self, gathered: Gathered) {
+        let promised = gathered.promised;
+        self.give_back(gathered.into_chunks(), promised);
+    }
+
+    pub(super) fn torrents(&self) -> Vec<Arc<Torrent>> {
+        self.torrents.read().values().cloned().collect()
+    }
+
+    /// What a thread that writes does until it is told to stop.
+    pub(super) fn write_until_stopped(&self) {
+        let mut desk = self.desk.lock();
+        while !desk.stop {
+            if let Some(job) = desk.going.pop_front() {
+                desk.busy += 1;
+                drop(desk);
+                let landed = job.torrent.write_stripe(self, job.stripe);
+                desk = self.desk.lock();
+                desk.busy -= 1;
+                if let Some(landed) = landed {
+                    let promised = landed.promised;
+                    self.put_back(&mut desk, landed.into_chunks(), promised);
+                }
+                self.something_to_do(desk);
+                job.torrent.landed(self, job.stripe);
+                desk = self.desk.lock();
+            } else if !desk.due.is_empty() {
+                let due = std::mem::take(&mut desk.due);
+                desk = self.sort(desk, due);
+            } else if desk.busy == 0
+                && desk.waiting.front().is_some_and(|&(_, bytes)| desk.taken + bytes > self.most)
+            {
+                // Everything that could be written is not whole. One thread looks for what to write all the same.
+                let changes = desk.changes;
+                let wanted = self.most / EVICTED;
+                desk.busy += 1;
+                drop(desk);
+                let chosen = choose(&self.torrents(), wanted);
+                desk = self.desk.lock();
+                desk.busy -= 1;
+                if chosen.is_empty() && desk.changes == changes {
+                    self.work.wait(&mut desk);
+                } else {
+                    desk = self.sort(desk, chosen);
+                }
+            } else {
+                self.work.wait(&mut desk);
+            }
+        }
+    }
+
+    /// Puts jobs in the order of the device, behind those that are going.
+    fn sort<'a>(&'a self, mut desk: MutexGuard<'a, Desk>, jobs: Vec<Job>) -> MutexGuard<'a, Desk> {
+        desk.busy += 1;
+        drop(desk);
+        let mut jobs: Vec<_> = jobs
+            .into_iter()
+            .map(|job| {
+                let place = job.torrent.inner.place(job.stripe * self.stripe);
+                // What has no place yet comes last and in its own order: a store that takes one place after another then lays it out well.
+                ((place.is_none(), place, job.torrent.info_hash, job.stripe), job)
+            })
+            .collect();
+        jobs.sort_unstable_by_key(|(key, _)| *key);
+        let mut desk = self.desk.lock();
+        desk.busy -= 1;
+        desk.going.extend(jobs.into_iter().map(|(_, job)| job));
+        desk.changes += 1;
+        self.work.notify_all();
+        desk
+    }
+
+    pub(super) fn stop(&self) {
+        let mut desk = self.desk.lock();
+        desk.stop = true;
+        self.something_to_do(desk);
+    }
+}
+
+/// When nothing is whole and memory is needed, an eighth of it is freed at once: the more is written in one go, the shorter are
+/// the ways between, and the more of what stays can still become whole.
+const EVICTED: u64 = 8;
+
+/// Which stripes to write although they are not whole, of at least so many bytes together if there are so many.
+///
+/// Those that miss the fewest bytes. Pieces that come in random order come to all stripes alike, so what misses the least has the least
+/// to gain from waiting, and frees the most memory for a call. Simulated with 4 torrents of 64 stripes, 16 pieces each, in random order and a
+/// quarter of them in memory: 2,040 calls, against 2,348 if those with most in memory go first, 2,433 of the oldest and 2,532 of those
+/// that were touched least recently.
+fn choose(torrents: &[Arc<Torrent>], wanted: u64) -> Vec<Job> {
+    let mut all: Vec<_> = torrents
+        .iter()
+        .flat_map(|torrent| {
+            let partial = torrent.state.lock().partial();
+            partial.into_iter().map(move |(missing, memory, stripe)| {
+                (missing, Reverse(memory), Job { torrent: Arc::clone(torrent), stripe })
+            })
+        })
+        .collect();
+    all.sort_unstable_by_key(|(missing, memory, job)| (*missing, *memory, job.torrent.info_hash, job.stripe));
+    let mut chosen = Vec::new();
+    let mut bytes = 0;
+    for (_, Reverse(memory), job) in all {
+        if bytes >= wanted && !chosen.is_empty() {
+            break;
+        }
+        if job.torrent.state.lock().becomes_due(job.stripe) {
+            bytes += memory;
+            chosen.push(job);
+        }
+    }
+    chosen
+}
+
+impl Line<'_> {
+    /// So many chunks, if it is the caller's turn and there is memory.
+    pub(super) fn take(&mut self, chunks: usize) -> Option<Vec<Chunk>> {
+        let core = self.core;
+        let bytes = chunks as u64 * core.chunk;
+        let mut desk = core.desk.lock();
+        let turn = desk.waiting.front().is_none_or(|&(first, _)| Some(first) == self.ticket);
+        if !turn || desk.taken + bytes > core.most {
+            return None;
+        }
+        desk.taken += bytes;
+        let spare = desk.spare.len().saturating_sub(chunks);
+        let mut taken = desk.spare.split_off(spare);
+        drop(desk);
+        taken.resize_with(chunks, || chunk(core.chunk));
+        Some(taken)
+    }
+
+    /// Waits for its turn, and for memory for so many chunks.
+    pub(super) fn wait(&mut self, chunks: usize) {
+        let core = self.core;
+        let bytes = chunks as u64 * core.chunk;
+        let mut desk = core.desk.lock();
+        let ticket = *self.ticket.get_or_insert_with(|| core.serial());
+        match desk.waiting.iter_mut().find(|(other, _)| *other == ticket) {
+            Some((_, wanted)) => *wanted = bytes,
+            None => desk.waiting.push_back((ticket, bytes)),
+        }
+        desk.changes += 1;
+        core.work.notify_all();
+        let waits = |desk: &mut Desk| {
+            desk.waiting.front().is_none_or(|&(first, _)| first != ticket) || desk.taken + bytes > core.most
+        };
+        core.room.wait_while(&mut desk, waits);
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let mut desk = self.core.desk.lock();
+            desk.waiting.retain(|&(other, _)| other != ticket);
+            self.core.room.notify_all();
+            // Whoever is next may need more than there is.
+            self.core.something_to_do(desk);
+        }
+    }
+}
+
+impl Promise<'_> {
+    /// Hands on so much of it, or what is left.
+    pub(super) fn take(&mut self, bytes: u64) -> u64 {
+        let taken = self.bytes.min(bytes);
+        self.bytes -= taken;
+        taken
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.core.desk.lock().promised -= self.bytes;
+        }
+    }
+}
+
+/// The stripes that have bytes in a range.
+pub(super) const fn stripes_of(range: &Range<u64>, stripe: u64) -> Range<u64> {
+    if range.start >= range.end {
+        return 0..0;
+    }
+    range.start / stripe..range.end.div_ceil(stripe)
+}

@@ -1,0 +1,177 @@
+//! The bytes of one stripe on their way to the store below.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    ops::Range,
+};
+
+use zerocopy::IntoBytes;
+
+use crate::{
+    block::{SECTOR, Sector, sectors},
+    stretches::Stretches,
+};
+
+/// A piece of memory, aligned as devices want it.
+pub(super) type Chunk = Box<[Sector]>;
+
+/// What a stripe takes memory in: four of the peer protocol's blocks, so that little is taken in vain while a stripe has few pieces. A stripe of
+/// 4 MiB is handed on in 64 of them, a sixteenth of what one `pwritev` takes.
+pub(super) const CHUNK: u32 = 64 << 10;
+
+/// So much memory.
+pub(super) fn chunk(bytes: u64) -> Chunk {
+    sectors(bytes as usize / SECTOR).into()
+}
+
+/// What was written to a stripe and is on no store yet.
+pub(super) struct Gathered {
+    /// No two have the same.
+    pub(super) serial: u64,
+    /// Room of the store below that is kept for it.
+    pub(super) promised: u64,
+    /// Whether it is among those that are written next.
+    pub(super) due: bool,
+    /// The stripe's bytes in the torrent.
+    range: Range<u64>,
+    chunk: u64,
+    chunks: Vec<Option<Chunk>>,
+    runs: Stretches,
+}
+
+impl Gathered {
+    pub(super) fn new(serial: u64, range: Range<u64>, chunk: u64, promised: u64) -> Self {
+        let chunks = (range.end - range.start).div_ceil(chunk) as usize;
+        let chunks = std::iter::repeat_with(|| None).take(chunks).collect();
+        Self { serial, promised, due: false, range, chunk, chunks, runs: Stretches::default() }
+    }
+
+    fn chunks_of(&self, part: &Range<u64>) -> Range<usize> {
+        ((part.start - self.range.start) / self.chunk) as usize
+            ..(part.end - self.range.start).div_ceil(self.chunk) as usize
+    }
+
+    /// How many chunks are missing to hold a part of it.
+    pub(super) fn lacks(&self, part: &Range<u64>) -> usize {
+        self.chunks[self.chunks_of(part)].iter().filter(|chunk| chunk.is_none()).count()
+    }
+
+    /// Takes a part, and memory for it, as much as it [lacks](Self::lacks).
+    pub(super) fn put(&mut self, part: Range<u64>, buffers: &[IoSlice<'_>], from: u64, memory: Vec<Chunk>) {
+        let mut memory = memory.into_iter();
+        let chunks = self.chunks_of(&part);
+        for chunk in self.chunks[chunks].iter_mut().filter(|chunk| chunk.is_none()) {
+            *chunk = Some(memory.next().expect("as many as were missing"));
+        }
+        let mut at = part.start;
+        for mut bytes in slices_of(buffers, from..from + (part.end - part.start)) {
+            while !bytes.is_empty() {
+                let within = at - self.range.start;
+                let chunk = self.chunks[(within / self.chunk) as usize].as_mut().expect("taken above");
+                let into = &mut chunk.as_mut_bytes()[(within % self.chunk) as usize..];
+                let (now, later) = bytes.split_at(bytes.len().min(into.len()));
+                into[..now.len()].copy_from_slice(now);
+                (at, bytes) = (at + now.len() as u64, later);
+            }
+        }
+        self.runs.insert(part);
+    }
+
+    /// Forgets a part; the memory that nobody needs from then on.
+    pub(super) fn forget(&mut self, part: &Range<u64>) -> Vec<Chunk> {
+        self.runs.remove(part);
+        let part = part.start.max(self.range.start)..part.end.min(self.range.end);
+        let start = self.range.start;
+        let free = self.chunks_of(&part).filter(|&at| {
+            let from = start + at as u64 * self.chunk;
+            !self.runs.overlaps(&(from..from + self.chunk))
+        });
+        let free: Vec<_> = free.collect();
+        free.into_iter().filter_map(|at| self.chunks[at].take()).collect()
+    }
+
+    /// What there is of it.
+    pub(super) const fn runs(&self) -> &Stretches {
+        &self.runs
+    }
+
+    /// The memory of a range that is all there.
+    pub(super) fn slices(&self, range: &Range<u64>) -> impl Iterator<Item = &[u8]> {
+        let mut at = range.start;
+        let end = range.end;
+        std::iter::from_fn(move || {
+            (at < end).then(|| {
+                let within = at - self.range.start;
+                let chunk = self.chunks[(within / self.chunk) as usize].as_ref().expect("it was written");
+                let from = within % self.chunk;
+                let len = (self.chunk - from).min(end - at);
+                at += len;
+                &chunk.as_bytes()[from as usize..(from + len) as usize]
+            })
+        })
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> u64 {
+        self.chunks.iter().flatten().count() as u64 * self.chunk
+    }
+
+    pub(super) fn into_chunks(self) -> impl Iterator<Item = Chunk> {
+        self.chunks.into_iter().flatten()
+    }
+}
+
+impl std::fmt::Debug for Gathered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gathered")
+            .field("range", &self.range)
+            .field("runs", &self.runs)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A range of what the buffers hold one after another.
+pub(super) fn slices_of<'a>(buffers: &'a [IoSlice<'_>], range: Range<u64>) -> impl Iterator<Item = &'a [u8]> {
+    let mut before = 0;
+    buffers.iter().filter_map(move |buffer| {
+        let from = range.start.saturating_sub(before).min(buffer.len() as u64);
+        let to = range.end.saturating_sub(before).min(buffer.len() as u64);
+        before += buffer.len() as u64;
+        (from < to).then(|| &buffer[from as usize..to as usize])
+    })
+}
+
+/// As [`slices_of`], of buffers that are filled.
+pub(super) fn slices_of_mut<'a>(
+    buffers: &'a mut [IoSliceMut<'_>],
+    range: Range<u64>,
+) -> impl Iterator<Item = &'a mut [u8]> {
+    let mut before = 0;
+    buffers.iter_mut().filter_map(move |buffer| {
+        let from = range.start.saturating_sub(before).min(buffer.len() as u64);
+        let to = range.end.saturating_sub(before).min(buffer.len() as u64);
+        before += buffer.len() as u64;
+        (from < to).then(|| &mut buffer[from as usize..to as usize])
+    })
+}
+
+/// Fills a range of the buffers with as many bytes.
+pub(super) fn fill<'b>(
+    buffers: &mut [IoSliceMut<'_>],
+    range: Range<u64>,
+    bytes: impl IntoIterator<Item = &'b [u8]>,
+) {
+    let mut bytes = bytes.into_iter();
+    let mut have: &[u8] = &[];
+    for mut into in slices_of_mut(buffers, range) {
+        while !into.is_empty() {
+            if have.is_empty() {
+                have = bytes.next().expect("as many bytes as there is room for");
+            }
+            let len = have.len().min(into.len());
+            let (now, later) = into.split_at_mut(len);
+            now.copy_from_slice(&have[..len]);
+            (have, into) = (&have[len..], later);
+        }
+    }
+}

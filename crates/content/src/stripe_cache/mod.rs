@@ -1,0 +1,308 @@
+//! A cache in front of any store: writes are gathered into whole stripes and written in the order of the device, reads bring whole
+//! stripes.
+
+mod desk;
+mod gathered;
+mod read_ahead;
+mod torrent;
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread::{Builder, JoinHandle},
+};
+
+use desk::Core;
+use gathered::CHUNK;
+use parking_lot::Mutex;
+use torrent::{Handle, Torrent};
+
+use crate::{
+    Capabilities, Content, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics, Summary,
+};
+
+/// How a [`StripeCache`] is made.
+#[derive(Debug, Clone)]
+pub struct StripeCacheOptions {
+    stripe: Option<u32>,
+    write_memory: u64,
+    read_memory: u64,
+    threads: usize,
+}
+
+impl Default for StripeCacheOptions {
+    fn default() -> Self {
+        Self { stripe: None, write_memory: 256 << 20, read_memory: 128 << 20, threads: 2 }
+    }
+}
+
+impl StripeCacheOptions {
+    /// The stripes of the store below; 256 MiB to write, 128 MiB to read, 2 threads.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Stripes of so many bytes: a power of two, at least 16 KiB.
+    #[must_use]
+    pub fn stripe(mut self, bytes: u32) -> Self {
+        self.stripe = Some(bytes);
+        self
+    }
+
+    /// Holds at most so much memory for what is not on the store below yet, whatever state it is in; less than a stripe counts as one.
+    #[must_use]
+    pub fn write_memory(mut self, bytes: u64) -> Self {
+        self.write_memory = bytes;
+        self
+    }
+
+    /// Holds at most so much memory for what was read ahead, besides what somebody is just copying from; with less than a stripe, nothing is.
+    #[must_use]
+    pub fn read_memory(mut self, bytes: u64) -> Self {
+        self.read_memory = bytes;
+        self
+    }
+
+    /// Writes to the store below with so many threads, at least one. With one, a disk that turns is written to strictly in order.
+    #[must_use]
+    pub fn threads(mut self, count: usize) -> Self {
+        self.threads = count;
+        self
+    }
+}
+
+/// A store whose writes are gathered in memory, in front of another store, which nobody else uses meanwhile.
+///
+/// A *stripe* is an aligned part of a torrent, as large as the store below [likes](Capabilities::stripe). What is written is copied, and the
+/// call returns. As soon as no byte of a stripe is missing, here or below, it is written by threads of the cache: all such stripes there are,
+/// sorted by their [place](Content::place), those without one by torrent and offset, each with one call. What is not whole waits for more until
+/// a [flush](ContentRepository::flush), or until memory is needed: then the stripes that miss the fewest bytes are written as they are, each
+/// stretch with one call.
+///
+/// A read of a complete piece brings as much of its stripe as can be read, and what follows is read from memory. Who reads the same
+/// stripe meanwhile waits for that read.
+///
+/// **Errors.** Where the store below refuses bytes that were held back, they count as never written, and pieces that were marked complete
+/// with them are incomplete again. The next write to the torrent says why and writes nothing, and so does the next flush. If the
+/// store below knows how much room it has, a write that it may have no room for is not held back, so that it says
+/// [`Full`](Error::Full) itself; what others put into the store below meanwhile can still make it full.
+///
+/// What was not flushed when the last handle is dropped is lost. Takes a few hundred bytes for each torrent that was ever opened and is not deleted,
+/// and a bit for each of its pieces.
+pub struct StripeCache {
+    running: Arc<Running>,
+}
+
+/// The threads, and what they do: until nobody can ask for anything any more.
+#[derive(Debug)]
+struct Running {
+    core: Arc<Core>,
+    /// Held by who creates, deletes, or opens for the first time, also while the store below does so.
+    names: Mutex<()>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A piece that would make a stripe whole, or more so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Affinity {
+    /// Its number.
+    pub piece: u32,
+    /// Bytes that its stripe misses: if it lies in several that are begun, the one that misses the fewest.
+    pub missing: u64,
+}
+
+/// Counts of a [`StripeCache`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct StripeCacheStatistics {
+    /// Stripes that were written whole, each with one call.
+    pub whole: u64,
+    /// Stripes that were written in part.
+    pub partial: u64,
+    /// Calls that wrote to the store below.
+    pub calls: u64,
+    /// Parts of stripes that were read from memory that was read ahead.
+    pub hits: u64,
+    /// Reads ahead.
+    pub misses: u64,
+    /// Bytes that were read ahead.
+    pub read_ahead: u64,
+    /// Bytes of memory that hold what was read ahead.
+    pub read_memory: u64,
+}
+
+impl StripeCache {
+    /// A cache in front of `inner`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for stripes of another size than there can be, [`Error::Io`] if no thread can be started.
+    pub fn new(inner: Arc<dyn ContentRepository>, options: StripeCacheOptions) -> Result<Self> {
+        let stripe = options.stripe.unwrap_or(inner.capabilities().stripe);
+        if !stripe.is_power_of_two() || stripe < 16 << 10 {
+            return Err(Error::Unsupported(
+                "have stripes of this size: a power of two of at least 16 KiB is",
+            ));
+        }
+        let chunk = u64::from(CHUNK.min(stripe));
+        let most = options.write_memory.max(stripe.into()) / chunk * chunk;
+        let core = Core::new(inner, stripe.into(), chunk, most, options.read_memory);
+        // Dropped on an error, which stops those that were started.
+        let running =
+            Arc::new(Running { core: Arc::new(core), names: Mutex::default(), threads: Mutex::default() });
+        for _ in 0..options.threads.max(1) {
+            let core = Arc::clone(&running.core);
+            let thread = Builder::new()
+                .name("stripe-cache".to_owned())
+                .spawn(move || core.write_until_stopped())
+                .map_err(Error::io("starting a thread of the stripe cache"))?;
+            running.threads.lock().push(thread);
+        }
+        Ok(Self { running })
+    }
+
+    /// The store below.
+    pub fn inner(&self) -> &Arc<dyn ContentRepository> {
+        &self.running.core.inner
+    }
+
+    /// Counts since it was made.
+    pub fn cache_statistics(&self) -> StripeCacheStatistics {
+        let core = &self.running.core;
+        StripeCacheStatistics {
+            whole: core.whole.load(Relaxed),
+            partial: core.partial.load(Relaxed),
+            calls: core.calls.load(Relaxed),
+            hits: core.read_ahead.hits.load(Relaxed),
+            misses: core.read_ahead.misses.load(Relaxed),
+            read_ahead: core.read_ahead.bytes.load(Relaxed),
+            read_memory: core.read_ahead.taken(),
+        }
+    }
+
+    /// Which pieces are best fetched next: those with missing bytes in stripes that are begun and in memory, of which those that miss the fewest
+    /// bytes come first; at most `most` of them, each once. None of them is complete.
+    ///
+    /// Fetching them first is what makes stripes whole before memory is needed. A piece larger than a stripe is named while one of
+    /// its stripes is begun, one that lies across two while either is. Takes time with the pieces of the stripes it goes through
+    /// until it has found `most`: those of one stripe, mostly.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Io`].
+    pub fn affinity(&self, info_hash: &InfoHash, most: usize) -> Result<Vec<Affinity>> {
+        let torrent = self.running.torrent(info_hash)?;
+        let state = torrent.state.lock();
+        Ok(state.affinity(most))
+    }
+
+    fn handle(&self, torrent: Arc<Torrent>) -> Arc<dyn Content> {
+        Arc::new(Handle { torrent, running: Arc::clone(&self.running) })
+    }
+}
+
+impl Running {
+    fn torrent(&self, info_hash: &InfoHash) -> Result<Arc<Torrent>> {
+        if let Some(torrent) = self.core.torrents.read().get(info_hash) {
+            return Ok(Arc::clone(torrent));
+        }
+        let _names = self.names.lock();
+        if let Some(torrent) = self.core.torrents.read().get(info_hash) {
+            return Ok(Arc::clone(torrent));
+        }
+        self.keep(*info_hash, self.core.inner.open(info_hash)?)
+    }
+
+    fn keep(&self, info_hash: InfoHash, content: Arc<dyn Content>) -> Result<Arc<Torrent>> {
+        let torrent = Arc::new(Torrent::new(&self.core, info_hash, content)?);
+        self.core.torrents.write().insert(info_hash, Arc::clone(&torrent));
+        Ok(torrent)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.core.stop();
+        for thread in self.threads.lock().drain(..) {
+            // If it panicked, it has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl ContentRepository for StripeCache {
+    fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
+        let _names = self.running.names.lock();
+        let content = self.running.core.inner.create(torrent)?;
+        self.running.keep(torrent.info_hash, content).map(|torrent| self.handle(torrent))
+    }
+
+    fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
+        self.running.torrent(info_hash).map(|torrent| self.handle(torrent))
+    }
+
+    fn list(&self) -> Result<Vec<Summary>> {
+        let mut all = self.running.core.inner.list()?;
+        let torrents = self.running.core.torrents.read();
+        for summary in &mut all {
+            if let Some(torrent) = torrents.get(&summary.info_hash) {
+                summary.complete = torrent.state.lock().pieces.complete().count();
+            }
+        }
+        Ok(all)
+    }
+
+    fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
+        let _names = self.running.names.lock();
+        let core = &self.running.core;
+        let torrent = core.torrents.read().get(info_hash).cloned();
+        let Some(torrent) = torrent else {
+            return core.inner.delete(info_hash);
+        };
+        let deleted = torrent.delete(core)?;
+        core.torrents.write().remove(info_hash);
+        Ok(deleted)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let core = &self.running.core;
+        let torrents = core.torrents();
+        let mut jobs = Vec::new();
+        let awaited: Vec<_> = torrents.iter().map(|torrent| torrent.begin_flush(&mut jobs)).collect();
+        core.queue(jobs);
+        for (torrent, awaited) in torrents.iter().zip(&awaited) {
+            torrent.end_flush(awaited);
+        }
+        let flushed = core.inner.flush();
+        let failed: Vec<_> =
+            torrents.iter().filter_map(|torrent| torrent.state.lock().failed_flush.take()).collect();
+        failed.into_iter().next().map_or(flushed, Err)
+    }
+
+    fn statistics(&self) -> Statistics {
+        let core = &self.running.core;
+        let inner = core.inner.statistics();
+        Statistics {
+            torrents: inner.torrents,
+            used: inner.used,
+            free: inner.free,
+            unwritten: core.taken() + inner.unwritten,
+            most_unwritten: core.most + inner.most_unwritten,
+            flushes: inner.flushes,
+            ..core.counters.statistics()
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { stripe: self.running.core.stripe as u32, ..self.running.core.inner.capabilities() }
+    }
+}
+
+impl fmt::Debug for StripeCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StripeCache")
+            .field("inner", &self.running.core.inner)
+            .field("stripe", &self.running.core.stripe)
+            .field("most_unwritten", &self.running.core.most)
+            .finish_non_exhaustive()
+    }
+}
