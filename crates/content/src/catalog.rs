@@ -6,6 +6,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     ContentConfig, ContentRepository, Memory, Result,
     block::{Allocation, BlockStore},
+    stripe_cache::{StripeCache, StripeCacheOptions},
 };
 
 /// Makes the list, and the macro that goes through its names, of the rows below.
@@ -34,6 +35,10 @@ rows! {
     "block-sequential" block_sequential: |config| BlockStore::open_or_create(config, Allocation::Sequential);
     /// A block device or an image, the lowest free blocks taken first.
     "block-ordered" block_ordered: |config| BlockStore::open_or_create(config, Allocation::Ordered);
+    /// The stripe cache, over a block device or an image with blocks taken around the device.
+    "cached-block-sequential" cached_block_sequential: |config| {
+        StripeCache::new(Arc::new(BlockStore::open_or_create(config, Allocation::Sequential)?), StripeCacheOptions::new())
+    };
 }
 
 /// One implementation: what it is called, what it is, and how to open it.

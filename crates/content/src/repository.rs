@@ -17,6 +17,7 @@ use crate::{Capabilities, Geometry, InfoHash, NewTorrent, PieceBits, Result, Sta
 /// - No call panics for what a stranger sent, and an error leaves everything that it does not name as it was.
 /// - After an error of the medium while writing, each byte of that write either reads as it did before or counts as never written.
 /// - [`Full`](crate::Error::Full) says that there was no room, and leaves nothing half-done: what was there stays, what was to come did not.
+///   (What was [held back](Content::write_at) is refused later, by a store that could not know better.)
 pub trait ContentRepository: fmt::Debug + Send + Sync {
     /// Takes in a torrent, of which nothing is written and no piece complete.
     ///
@@ -57,7 +58,8 @@ pub trait ContentRepository: fmt::Debug + Send + Sync {
     /// complete had been marked so, and reads as it did when it was marked. A store that is not durable is empty when it is opened again.
     ///
     /// # Errors
-    /// [`Io`](crate::Error::Io): some of it may not be durable.
+    /// [`Io`](crate::Error::Io): some of it may not be durable. What was held back and then refused is told once, whatever the error; everything
+    /// else is as durable as without it.
     fn flush(&self) -> Result<()>;
 
     /// Counts, and what the store holds. Takes no time that grows with the content.
@@ -78,7 +80,9 @@ pub trait Content: fmt::Debug + Send + Sync {
     /// byte is that of one of them, and bytes of neither stay as they were. A write of nothing does nothing, in a complete piece too.
     ///
     /// **Back-pressure.** A store may hold bytes in memory, up to a [limit](Statistics::most_unwritten): a write that would
-    /// exceed it waits until there is room, and one that is larger goes through all the same.
+    /// exceed it waits until there is room, and one that is larger goes through all the same. If the medium later refuses bytes that were
+    /// held back, they count as never written, and pieces that were marked complete with them are incomplete again. The next write to
+    /// the torrent says why and writes nothing; so does the next [flush](ContentRepository::flush).
     ///
     /// # Errors
     /// [`OutOfRange`](crate::Error::OutOfRange); [`Complete`](crate::Error::Complete) with the first complete piece that a byte belongs to; both before

@@ -133,17 +133,32 @@ impl Core {
     /// What is promised is counted before the store is asked, and let go only after what it was for was written, so that
     /// no byte is promised twice. Two stripes more are left for what the store keeps about content.
     pub(super) fn promise(&self, bytes: u64) -> Option<Promise<'_>> {
-        let promise = Promise { core: self, bytes };
+        let promise = self.promise_anyway(bytes);
         if bytes == 0 {
             return Some(promise);
         }
-        let promised = {
-            let mut desk = self.desk.lock();
-            desk.promised += bytes;
-            desk.promised
-        };
+        let promised = self.desk.lock().promised;
         let free = self.inner.statistics().free;
         free.is_none_or(|free| promised + 2 * self.stripe <= free).then_some(promise)
+    }
+
+    /// Keeps so many bytes of the store below, whether it has them or not.
+    pub(super) fn promise_anyway(&self, bytes: u64) -> Promise<'_> {
+        if bytes > 0 {
+            self.desk.lock().promised += bytes;
+        }
+        Promise { core: self, bytes }
+    }
+
+    /// Writes everything that is held back, and waits until it is written.
+    pub(super) fn write_out(&self) {
+        let torrents = self.torrents();
+        let mut jobs = Vec::new();
+        let awaited: Vec<_> = torrents.iter().map(|torrent| torrent.begin_flush(&mut jobs)).collect();
+        self.queue(jobs);
+        for (torrent, awaited) in torrents.iter().zip(&awaited) {
+            torrent.end_flush(awaited);
+        }
     }
 
     /// Has jobs done.

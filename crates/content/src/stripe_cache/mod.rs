@@ -265,16 +265,10 @@ impl ContentRepository for StripeCache {
 
     fn flush(&self) -> Result<()> {
         let core = &self.running.core;
-        let torrents = core.torrents();
-        let mut jobs = Vec::new();
-        let awaited: Vec<_> = torrents.iter().map(|torrent| torrent.begin_flush(&mut jobs)).collect();
-        core.queue(jobs);
-        for (torrent, awaited) in torrents.iter().zip(&awaited) {
-            torrent.end_flush(awaited);
-        }
+        core.write_out();
         let flushed = core.inner.flush();
         let failed: Vec<_> =
-            torrents.iter().filter_map(|torrent| torrent.state.lock().failed_flush.take()).collect();
+            core.torrents().iter().filter_map(|torrent| torrent.state.lock().failed_flush.take()).collect();
         failed.into_iter().next().map_or(flushed, Err)
     }
 

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{
     Affinity, Running,
@@ -545,41 +545,21 @@ impl Handle {
     fn write_through(&self, range: Range<u64>, buffers: &[IoSlice<'_>]) -> Result<()> {
         let (core, torrent) = (self.core(), &*self.torrent);
         let _alone = torrent.writing.write();
-        let mut state = torrent.state.lock();
-        state.pieces.check_write(&range)?;
-        self.write_out(&mut state, &range);
-        drop(state);
+        torrent.state.lock().pieces.check_write(&range)?;
+        // The room of what is held back is not taken from it: it is written first, and nothing more is promised meanwhile.
+        let stripes = stripes_of(&range, core.stripe);
+        let _promise = core.promise_anyway((stripes.end - stripes.start) * core.stripe);
+        core.write_out();
         core.calls.fetch_add(1, Relaxed);
         core.partial.fetch_add(1, Relaxed);
         let written = torrent.inner.write_at(range.start, buffers);
         let mut state = torrent.state.lock();
         match &written {
-            Ok(()) => state.pieces.wrote(range.clone()),
+            Ok(()) => state.pieces.wrote(range),
             Err(Error::Full { .. }) => {}
-            Err(_) => state.pieces.lost(range.clone()),
+            Err(_) => state.pieces.lost(range),
         }
         written
-    }
-
-    /// Has the stripes of a range written, and waits until they are.
-    fn write_out(&self, state: &mut MutexGuard<'_, State>, range: &Range<u64>) {
-        loop {
-            let mut jobs = Vec::new();
-            let mut some = false;
-            for (&number, stripe) in state.stripes.range_mut(stripes_of(range, self.core().stripe)) {
-                some = true;
-                if let Some(gathering) = &mut stripe.gathering
-                    && !mem::replace(&mut gathering.due, true)
-                {
-                    jobs.push(Job { torrent: Arc::clone(&self.torrent), stripe: number });
-                }
-            }
-            if !some {
-                return;
-            }
-            self.core().queue(jobs);
-            self.torrent.settled.wait(state);
-        }
     }
 
     /// Reads a range, all of it in one stripe and on the store below.
