@@ -5,7 +5,8 @@
 //! is marked survives once it was [flushed](ContentRepository::flush). What was never written is an error to read: never zeroes, and
 //! never the bytes of another torrent.
 //!
-//! [`Memory`] is the plainest store and the measure of the others. [`catalog`] lists them all.
+//! [`Memory`] is the plainest store and the measure of the others. [`catalog`] lists them all. Any of them goes behind a
+//! [`StripeCache`](stripe_cache::StripeCache), and into a `pool` (feature `tokio`), which calls it from asynchronous programs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod block;
@@ -17,6 +18,9 @@ pub mod conformance;
 mod error;
 mod memory;
 mod pieces;
+#[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+pub mod pool;
 mod repository;
 mod statistics;
 mod stretches;
