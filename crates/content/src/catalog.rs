@@ -6,6 +6,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     ContentConfig, ContentRepository, Memory, Result,
     block::{Allocation, BlockStore},
+    files::{self, FileStore},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 
@@ -31,6 +32,10 @@ macro_rules! rows {
 rows! {
     /// In memory, gone with the process.
     "memory" memory: |config| Result::Ok(Memory::new(config));
+    /// Plain files, which take room as they are written.
+    "files-sparse" files_sparse: |config| FileStore::open(config, files::Allocation::Sparse);
+    /// Plain files, all of whose room is taken at once.
+    "files-preallocated" files_preallocated: |config| FileStore::open(config, files::Allocation::Preallocated);
     /// A block device or an image, blocks taken around the device.
     "block-sequential" block_sequential: |config| BlockStore::open_or_create(config, Allocation::Sequential);
     /// A block device or an image, the lowest free blocks taken first.

@@ -75,6 +75,12 @@ pub enum Error {
         /// What the store lies on.
         path: PathBuf,
     },
+    /// Something that is not the torrent's lies where its files are to be. Move it away, or keep the torrent in another folder.
+    #[error("{} is there already, and is not the torrent's", path.display())]
+    Occupied {
+        /// What lies there.
+        path: PathBuf,
+    },
     /// What lies there is not a store of this kind, or one that cannot be read.
     #[error("{}: {what}", path.display())]
     NotAStore {

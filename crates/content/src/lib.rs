@@ -16,6 +16,7 @@ mod config;
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
 mod error;
+pub mod files;
 mod memory;
 mod pieces;
 #[cfg(feature = "tokio")]
@@ -33,7 +34,7 @@ pub use memory::Memory;
 pub use pieces::{PieceBits, Pieces};
 pub use repository::{Content, ContentExt, ContentRepository};
 pub use statistics::{Capabilities, Counters, Statistics, Summary};
-pub use swarmkeep_bittorrent::InfoHash;
+pub use swarmkeep_bittorrent::{InfoHash, metainfo::FileList};
 pub use torrent::{Geometry, NewTorrent};
 
 /// What every method here answers.

@@ -1,6 +1,8 @@
 //! What is known of a torrent before any of its bytes: how long it is and where its pieces lie.
 
-use std::{num::NonZeroU32, ops::Range};
+use std::{num::NonZeroU32, ops::Range, sync::Arc};
+
+use swarmkeep_bittorrent::metainfo::{FileList, Info};
 
 use crate::{Error, InfoHash, Result};
 
@@ -85,6 +87,8 @@ pub struct NewTorrent {
     pub info_hash: InfoHash,
     /// How long it is.
     pub geometry: Geometry,
+    /// Its files, which are as long as it is, if they are known. Stores that keep one range of bytes a torrent pass them over.
+    pub files: Option<Arc<FileList>>,
 }
 
 impl NewTorrent {
@@ -93,6 +97,27 @@ impl NewTorrent {
     /// # Errors
     /// [`Error::Geometry`], as [`Geometry::new`] says.
     pub fn new(info_hash: InfoHash, length: u64, piece_length: u32) -> Result<Self> {
-        Ok(Self { info_hash, geometry: Geometry::new(length, piece_length)? })
+        Ok(Self { info_hash, geometry: Geometry::new(length, piece_length)?, files: None })
+    }
+
+    /// A torrent of these files: as long as they are together, with the padding between them.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`], as [`Geometry::new`] says.
+    pub fn with_files(
+        info_hash: InfoHash,
+        piece_length: u32,
+        files: impl Into<Arc<FileList>>,
+    ) -> Result<Self> {
+        let files = files.into();
+        Ok(Self { info_hash, geometry: Geometry::new(files.length(), piece_length)?, files: Some(files) })
+    }
+
+    /// The torrent that an info dictionary describes. Copies the list of its files.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`] if its files are empty.
+    pub fn of(info: &Info) -> Result<Self> {
+        Self::with_files(info.info_hash(), info.piece_length(), info.files().clone())
     }
 }
