@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -63,8 +63,8 @@ pub(super) struct Shared {
     /// Locked while the store is open.
     _lock: File,
     pub(super) open_files: OpenFiles,
-    /// Who has something to flush.
-    pub(super) changed: Mutex<Vec<Arc<Torrent>>>,
+    /// Who has something to flush. They hold this, so it does not hold them.
+    pub(super) changed: Mutex<Vec<Weak<Torrent>>>,
     /// Bytes that are taken.
     pub(super) used: AtomicU64,
     pub(super) counters: Counters,
@@ -500,7 +500,7 @@ impl Store {
         let _alone = self.flushing.lock();
         let changed = std::mem::take(&mut *self.shared.changed.lock());
         let mut done = Ok(());
-        for torrent in changed {
+        for torrent in changed.iter().filter_map(Weak::upgrade) {
             // Of one that cannot be flushed, the others take no harm.
             done = done.and(torrent.flush());
         }

@@ -154,7 +154,7 @@ impl Torrent {
     /// Notes that the torrent has something to flush.
     fn changed(self: &Arc<Self>) {
         if !self.listed.swap(true, Relaxed) {
-            self.shared.changed.lock().push(Arc::clone(self));
+            self.shared.changed.lock().push(Arc::downgrade(self));
         }
     }
 
