@@ -8,8 +8,9 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    thread,
 };
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -60,8 +61,7 @@ pub(super) struct Shared {
     pub(super) states: OwnedFd,
     /// Torrents that are being made.
     making: OwnedFd,
-    /// Locked while the store is open.
-    _lock: File,
+    _lock: Lock,
     pub(super) open_files: OpenFiles,
     /// Who has something to flush. They hold this, so it does not hold them.
     pub(super) changed: Mutex<Vec<Weak<Torrent>>>,
@@ -96,7 +96,19 @@ impl Shared {
 
     #[cfg(test)]
     pub(super) fn step(&self, step: Step) -> io::Result<()> {
-        self.hook.lock().as_mut().map_or(Ok(()), |hook| (hook.0)(step))
+        let hook = self.hook.lock().clone();
+        hook.map_or(Ok(()), |hook| (hook.0)(step))
+    }
+}
+
+/// Locked while the store is open.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A child that is just being started has the file open too, and would keep it locked until it is another program.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -160,7 +172,7 @@ impl Store {
             path,
             states,
             making,
-            _lock: lock,
+            _lock: Lock(lock),
             open_files: OpenFiles::default(),
             changed: Mutex::default(),
             used: AtomicU64::new(0),
@@ -440,8 +452,9 @@ impl Store {
             self.torrents.write().remove(info_hash);
         }
         torrent.close_files();
-        self.finish_delete(&torrent)?;
+        // What cannot be removed is counted no more than after the store is opened again.
         self.shared.used.fetch_sub(torrent.charged() + torrent.state_len, Relaxed);
+        self.finish_delete(&torrent)?;
         Ok(true)
     }
 
@@ -499,13 +512,15 @@ impl Store {
     pub(super) fn flush(&self) -> Result<()> {
         let _alone = self.flushing.lock();
         let changed = std::mem::take(&mut *self.shared.changed.lock());
-        let mut done = Ok(());
-        for torrent in changed.iter().filter_map(Weak::upgrade) {
-            // Of one that cannot be flushed, the others take no harm.
-            done = done.and(torrent.flush());
-        }
+        let torrents: Vec<_> = changed.iter().filter_map(Weak::upgrade).collect();
+        let dirty = |torrent| Torrent::begin_flush(torrent).into_iter().map(move |file| (torrent, file));
+        let dirty: Vec<_> = torrents.iter().flat_map(dirty).collect();
+        // Of one that cannot be flushed, the others take no harm.
+        let data = for_each_at_once(&dirty, |(torrent, file)| torrent.flush_file(*file));
+        let bits =
+            for_each_at_once(&torrents, |torrent| torrent.flush_bits().inspect_err(|_| torrent.changed()));
         self.shared.counters.flushed();
-        done
+        data.and(bits)
     }
 
     pub(super) fn statistics(&self) -> Statistics {
@@ -524,6 +539,33 @@ impl Store {
     pub(super) fn path(&self) -> &Path {
         &self.shared.path
     }
+}
+
+/// Threads that a flush has. Of files that are flushed at the same time a journal is written once: 500 files of 10 kB on ext4 took 3.8 s one after another,
+/// and 0.1 s in 16 threads.
+const FLUSHERS: usize = 16;
+
+/// Does something for each of many, and gives the first error of all.
+fn for_each_at_once<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Ok(()));
+    let worker = || {
+        while let Some(one) = all.get(next.fetch_add(1, Relaxed)) {
+            let done = work(one);
+            let mut failed = failed.lock();
+            if failed.is_ok() {
+                *failed = done;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..all.len().min(FLUSHERS) {
+            // Where there are no more threads, there are fewer.
+            let _ = thread::Builder::new().spawn_scoped(scope, worker);
+        }
+        worker();
+    });
+    failed.into_inner()
 }
 
 /// The one name at the top of the folder that all paths of a torrent begin with, if it is one.

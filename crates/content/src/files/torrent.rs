@@ -152,7 +152,7 @@ impl Torrent {
     }
 
     /// Notes that the torrent has something to flush.
-    fn changed(self: &Arc<Self>) {
+    pub(super) fn changed(self: &Arc<Self>) {
         if !self.listed.swap(true, Relaxed) {
             self.shared.changed.lock().push(Arc::downgrade(self));
         }
@@ -245,47 +245,41 @@ impl Torrent {
         wrong
     }
 
-    /// Makes durable what is written, and then that pieces are complete.
-    pub(super) fn flush(self: &Arc<Self>) -> Result<()> {
+    /// Begins a flush, and gives the files that have something to flush. Pieces that are marked from now on are for the next one.
+    pub(super) fn begin_flush(self: &Arc<Self>) -> BTreeSet<u32> {
         self.listed.store(false, Relaxed);
-        let (dirty, anything) = {
-            let mut state = self.state.lock();
-            let state = &mut *state;
-            state.under_way.append(&mut state.fresh);
-            (mem::take(&mut state.dirty), !state.under_way.is_empty())
-        };
-        let mut failed = Ok(());
-        for file in dirty {
-            let flushed = self.shared.step(Step::Flush(file as usize)).and_then(|()| {
-                // Whatever wrote it, and however it is opened: it is the file that is flushed.
-                Ok(rustix::fs::fdatasync(&*self.file(file as usize, false)?)?)
-            });
-            if let Err(source) = flushed {
-                if *self.bits.lock() {
-                    self.lose(file as usize);
-                    failed = Err(Error::Io { what: "flushing a file of a torrent", source });
-                } else {
-                    // Deleted meanwhile: there is nothing that could be lost.
-                    return Ok(());
-                }
-            }
-        }
-        if anything {
-            self.flush_bits().inspect_err(|_| self.changed())?;
-        }
-        failed
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.under_way.append(&mut state.fresh);
+        mem::take(&mut state.dirty)
     }
 
-    fn flush_bits(&self) -> Result<()> {
+    pub(super) fn flush_file(&self, index: u32) -> Result<()> {
+        let flushed = self.shared.step(Step::Flush(index as usize)).and_then(|()| {
+            // Whoever wrote, and however it was opened then: it is the file that is flushed.
+            Ok(rustix::fs::fdatasync(&*self.file(index as usize, false)?)?)
+        });
+        flushed.or_else(|source| {
+            // Of what was deleted meanwhile nothing can be lost.
+            if !*self.bits.lock() {
+                return Ok(());
+            }
+            self.lose(index as usize);
+            Err(Error::Io { what: "flushing a file of a torrent", source })
+        })
+    }
+
+    /// Makes durable which pieces are complete, of those whose files are flushed.
+    pub(super) fn flush_bits(&self) -> Result<()> {
         let writable = self.bits.lock();
-        if !*writable {
-            return Ok(());
-        }
         let sectors = {
             let state = self.state.lock();
             let sectors = Record::sectors_of(state.under_way.iter().copied());
             self.sectors(&state, sectors, |piece| !state.fresh.contains(&piece))
         };
+        if sectors.is_empty() || !*writable {
+            return Ok(());
+        }
         self.write_bits(&sectors)?;
         // Nobody else has taken any of them in between: that takes `bits`.
         self.state.lock().under_way.clear();
@@ -421,11 +415,8 @@ impl Torrent {
                 done => done.map_err(io::Error::from).map_err(failed())?,
             }
         }
+        // It is not flushed: a file that a crash undoes is made again when the store is opened, and nothing of it was complete.
         made.set_len(file.length()).map_err(failed())?;
-        if self.shared.allocation == Allocation::Preallocated {
-            // Or the room is not sure to be taken.
-            rustix::fs::fdatasync(&made).map_err(io::Error::from).map_err(failed())?;
-        }
         Ok(())
     }
 
