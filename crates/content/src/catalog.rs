@@ -40,6 +40,10 @@ rows! {
     "block-sequential" block_sequential: |config| BlockStore::open_or_create(config, Allocation::Sequential);
     /// A block device or an image, the lowest free blocks taken first.
     "block-ordered" block_ordered: |config| BlockStore::open_or_create(config, Allocation::Ordered);
+    /// The stripe cache, over plain files which take room as they are written.
+    "cached-files-sparse" cached_files_sparse: |config| {
+        StripeCache::new(Arc::new(FileStore::open(config, files::Allocation::Sparse)?), StripeCacheOptions::new())
+    };
     /// The stripe cache, over a block device or an image with blocks taken around the device.
     "cached-block-sequential" cached_block_sequential: |config| {
         StripeCache::new(Arc::new(BlockStore::open_or_create(config, Allocation::Sequential)?), StripeCacheOptions::new())
