@@ -69,8 +69,8 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     let base = device.image();
     let mut rng = SplitMix64::new(seed);
     let draws = SplitMix64::new(rng.next_u64());
-    let mut work = Work { store: &store, device: &device, promises: Promises::default(), rng: draws };
-    work.run(plan.actions);
+    let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
+    Work { store: &store, note: &note, promises: Promises::default(), rng: draws }.run(plan.actions);
     let place = format!("seed {seed}");
     Explorer { plan, rng, explored }.crashes(base, device.take_log(), plan.again, &place);
 }
@@ -268,7 +268,8 @@ impl Explorer<'_> {
             let store = BlockStore::boot_mutant(Arc::clone(&device), allocation, mutant)
                 .expect("it has booted before");
             let promises = survivor.promises.clone();
-            Work { store: &store, device: &device, promises, rng: draws }.run(12);
+            let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
+            Work { store: &store, note: &note, promises, rng: draws }.run(12);
             self.crashes(base, device.take_log(), again - 1, &format!("{place}; then"));
         }
         Some(survivor)

@@ -45,6 +45,21 @@ pub(crate) fn judge(
         store.map(|store| (store, device)).map_err(|error| format!("it does not boot: {error}"))
     };
     let (store, device) = boot(image)?;
+    let kept = check(&store, promises, fault)?;
+    let state = state_of(&store);
+    drop(store);
+    let (again, second) = boot(device.image())?;
+    if second.recorded() != 0 {
+        return Err("the second boot mends what the first one did".to_owned());
+    }
+    if state_of(&again) != state {
+        return Err(format!("booted twice, it is another: {state} and {}", state_of(&again)));
+    }
+    Ok(Survivor { device: second, promises: kept })
+}
+
+/// Compares a store with what was promised. What it promises now.
+pub(crate) fn check(store: &BlockStore, promises: &Promises, fault: Fault) -> Result<Promises, String> {
     store.audit()?;
     if fault == Fault::None && !store.report().damage.is_empty() {
         return Err(format!("a crash alone is reported as damage: {:?}", store.report().damage));
@@ -57,7 +72,7 @@ pub(crate) fn judge(
     let mut kept = promises.clone();
     kept.torrents.clear();
     for name in 0..6 {
-        match check_torrent(&store, name, promises, fault) {
+        match check_torrent(store, name, promises, fault) {
             Ok(torrent) => kept.torrents.extend(torrent.map(|torrent| (name, torrent))),
             Err(Broken::Lie(lie)) => return Err(lie),
             Err(Broken::Loss(loss, torrent)) => {
@@ -80,16 +95,7 @@ pub(crate) fn judge(
         }
     }
     kept.doing = None;
-    let state = state_of(&store);
-    drop(store);
-    let (again, second) = boot(device.image())?;
-    if second.recorded() != 0 {
-        return Err("the second boot mends what the first one did".to_owned());
-    }
-    if state_of(&again) != state {
-        return Err(format!("booted twice, it is another: {state} and {}", state_of(&again)));
-    }
-    Ok(Survivor { device: second, promises: kept })
+    Ok(kept)
 }
 
 fn state_of(store: &BlockStore) -> String {

@@ -6,6 +6,7 @@
 
 mod explore;
 mod judge;
+mod kills;
 mod recorder;
 mod workload;
 

@@ -1,14 +1,13 @@
 //! What is done to a store before it crashes, and what it has promised by then.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{ContentExt, ContentRepository, Error, InfoHash, NewTorrent, block::BlockStore};
 
-use super::recorder::Recorder;
-
 /// What a store has promised: what has to be there, and what may be.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Promises {
     pub(crate) torrents: BTreeMap<u64, Torrent>,
     /// What is under way: it is done, or not.
@@ -18,7 +17,7 @@ pub(crate) struct Promises {
 }
 
 /// A torrent that was created and not deleted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Torrent {
     /// What its content is made of.
     pub(crate) number: u64,
@@ -28,7 +27,7 @@ pub(crate) struct Torrent {
 }
 
 /// A piece that was written.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Piece {
     /// It was flushed: it has to be complete.
     pub(crate) durable: bool,
@@ -38,7 +37,7 @@ pub(crate) struct Piece {
     pub(crate) version: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Action {
     Create(u64),
     Delete(u64),
@@ -76,10 +75,11 @@ impl Torrent {
     }
 }
 
-/// A store at work on a device that records.
+/// A store at work.
 pub(crate) struct Work<'a> {
     pub(crate) store: &'a BlockStore,
-    pub(crate) device: &'a Recorder<Arc<Promises>>,
+    /// Is told the promises before and after each thing that is done.
+    pub(crate) note: &'a dyn Fn(&Promises),
     pub(crate) promises: Promises,
     pub(crate) rng: SplitMix64,
 }
@@ -99,7 +99,7 @@ impl Work<'_> {
 
     fn say(&mut self, doing: Option<Action>) {
         self.promises.doing = doing;
-        self.device.note(Arc::new(self.promises.clone()));
+        (self.note)(&self.promises);
     }
 
     fn act(&mut self) {
