@@ -1,0 +1,37 @@
+//! The suite of all stores, put through the stripe cache with limits so small that every case comes up against them.
+
+use std::sync::Arc;
+
+use swarmkeep_content::{
+    ContentConfig, Memory, Result,
+    block::{Allocation, BlockStore},
+    stripe_cache::{StripeCache, StripeCacheOptions},
+};
+
+fn tiny() -> StripeCacheOptions {
+    StripeCacheOptions::new().write_memory(0).read_memory(2 << 20)
+}
+
+fn over_memory(config: &ContentConfig) -> Result<StripeCache> {
+    StripeCache::new(Arc::new(Memory::new(config)), tiny().stripe(16 << 10).threads(1))
+}
+
+fn over_block(config: &ContentConfig) -> Result<StripeCache> {
+    StripeCache::new(Arc::new(BlockStore::open_or_create(config, Allocation::Ordered)?), tiny())
+}
+
+/// As it is by default: nothing is whole, and nothing is written before a flush.
+fn ample(config: &ContentConfig) -> Result<StripeCache> {
+    let store = BlockStore::open_or_create(config, Allocation::Sequential)?;
+    StripeCache::new(Arc::new(store), StripeCacheOptions::new())
+}
+
+/// A cache in front of a cache.
+fn twice(config: &ContentConfig) -> Result<StripeCache> {
+    StripeCache::new(Arc::new(over_memory(config)?), tiny().stripe(64 << 10))
+}
+
+swarmkeep_content::suite!(stripe_cache_over_memory, over_memory);
+swarmkeep_content::suite!(stripe_cache_over_block, over_block);
+swarmkeep_content::suite!(stripe_cache_by_default, ample);
+swarmkeep_content::suite!(stripe_cache_twice, twice);
