@@ -46,7 +46,8 @@ rows! {
     };
     /// The stripe cache, over a block device or an image with blocks taken around the device.
     "cached-block-sequential" cached_block_sequential: |config| {
-        StripeCache::new(Arc::new(BlockStore::open_or_create(config, Allocation::Sequential)?), StripeCacheOptions::new())
+        let store = BlockStore::open_or_create(config, Allocation::Sequential)?;
+        StripeCache::new(Arc::new(store), StripeCacheOptions::new())
     };
 }
 

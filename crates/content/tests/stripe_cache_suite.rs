@@ -26,12 +26,6 @@ fn ample(config: &ContentConfig) -> Result<StripeCache> {
     StripeCache::new(Arc::new(store), StripeCacheOptions::new())
 }
 
-/// A cache in front of a cache.
-fn twice(config: &ContentConfig) -> Result<StripeCache> {
-    StripeCache::new(Arc::new(over_memory(config)?), tiny().stripe(64 << 10))
-}
-
 swarmkeep_content::suite!(stripe_cache_over_memory, over_memory);
 swarmkeep_content::suite!(stripe_cache_over_block, over_block);
 swarmkeep_content::suite!(stripe_cache_by_default, ample);
-swarmkeep_content::suite!(stripe_cache_twice, twice);

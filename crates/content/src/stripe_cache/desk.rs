@@ -31,6 +31,8 @@ pub(super) struct Core {
     pub(super) chunk: u64,
     /// Bytes of chunks that there may be.
     pub(super) most: u64,
+    /// Room that the store below may take for a stripe.
+    granule: u64,
     /// Whether the store below knows how much room it has.
     pub(super) knows_room: bool,
     /// Those that were opened.
@@ -56,6 +58,10 @@ struct Desk {
     spare: Vec<Chunk>,
     /// Room of the store below that is kept for what is not there yet.
     promised: u64,
+    /// What of it is kept for writes that go past the cache.
+    through: u64,
+    /// Counts what could let one of these go on.
+    kept: u64,
     /// What is to be written and has no order yet.
     due: Vec<Job>,
     /// What is written next, in this order.
@@ -86,6 +92,14 @@ pub(super) struct Line<'a> {
 pub(super) struct Promise<'a> {
     core: &'a Core,
     bytes: u64,
+    /// Whether it was for anything.
+    some: bool,
+}
+
+/// Room of the store below for a write that goes past the cache, until it is dropped.
+pub(super) struct Through<'a> {
+    core: &'a Core,
+    bytes: u64,
 }
 
 impl Core {
@@ -97,6 +111,7 @@ impl Core {
         read_memory: u64,
     ) -> Self {
         Self {
+            granule: stripe.max(inner.capabilities().stripe.into()),
             knows_room: inner.statistics().free.is_some(),
             inner,
             stripe,
@@ -128,26 +143,50 @@ impl Core {
         Line { core: self, ticket: None }
     }
 
-    /// Keeps so many bytes of the store below, if it has them.
+    /// Keeps room of the store below for so many stripes, if it has it.
     ///
     /// What is promised is counted before the store is asked, and let go only after what it was for was written, so that
-    /// no byte is promised twice. Two stripes more are left for what the store keeps about content.
-    pub(super) fn promise(&self, bytes: u64) -> Option<Promise<'_>> {
-        let promise = self.promise_anyway(bytes);
+    /// no byte is promised twice.
+    pub(super) fn promise(&self, stripes: usize) -> Option<Promise<'_>> {
+        let bytes = stripes as u64 * self.granule;
+        let promise = Promise { core: self, bytes, some: bytes > 0 };
         if bytes == 0 {
             return Some(promise);
         }
-        let promised = self.desk.lock().promised;
-        let free = self.inner.statistics().free;
-        free.is_none_or(|free| promised + 2 * self.stripe <= free).then_some(promise)
+        let promised = {
+            let mut desk = self.desk.lock();
+            desk.promised += bytes;
+            desk.promised
+        };
+        self.has_room(promised).then_some(promise)
     }
 
-    /// Keeps so many bytes of the store below, whether it has them or not.
-    pub(super) fn promise_anyway(&self, bytes: u64) -> Promise<'_> {
-        if bytes > 0 {
-            self.desk.lock().promised += bytes;
+    /// Two stripes more are left for what the store keeps about content.
+    fn has_room(&self, promised: u64) -> bool {
+        self.inner.statistics().free.is_none_or(|free| promised + 2 * self.granule <= free)
+    }
+
+    /// Makes way for a write to so many stripes that goes past the cache: until it is done, everything that is held back has been written or
+    /// has room all the same.
+    pub(super) fn make_way(&self, stripes: u64) -> Through<'_> {
+        let bytes = stripes * self.granule;
+        let mut desk = self.desk.lock();
+        desk.promised += bytes;
+        desk.through += bytes;
+        loop {
+            let seen = desk.kept;
+            drop(desk);
+            self.write_out();
+            let (promised, through) = {
+                let desk = self.desk.lock();
+                (desk.promised, desk.through)
+            };
+            if promised == through || self.has_room(promised) {
+                return Through { core: self, bytes };
+            }
+            desk = self.desk.lock();
+            self.room.wait_while(&mut desk, |desk| desk.kept == seen);
         }
-        Promise { core: self, bytes }
     }
 
     /// Writes everything that is held back, and waits until it is written.
@@ -186,6 +225,7 @@ impl Core {
         desk.spare.extend(chunks);
         desk.taken -= (desk.spare.len() - before) as u64 * self.chunk;
         desk.promised -= promised;
+        desk.kept += 1;
         // Only who uses the cache keeps memory: all of it is let go when nothing is waiting to be written.
         if desk.taken == 0 {
             desk.spare = Vec::new();
@@ -358,9 +398,9 @@ impl Drop for Line<'_> {
 }
 
 impl Promise<'_> {
-    /// Hands on so much of it, or what is left.
-    pub(super) fn take(&mut self, bytes: u64) -> u64 {
-        let taken = self.bytes.min(bytes);
+    /// Hands on the room of a stripe, if there is some left.
+    pub(super) fn take(&mut self) -> u64 {
+        let taken = self.bytes.min(self.core.granule);
         self.bytes -= taken;
         taken
     }
@@ -368,9 +408,22 @@ impl Promise<'_> {
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.core.desk.lock().promised -= self.bytes;
+        if self.some {
+            let mut desk = self.core.desk.lock();
+            desk.promised -= self.bytes;
+            desk.kept += 1;
+            self.core.room.notify_all();
         }
+    }
+}
+
+impl Drop for Through<'_> {
+    fn drop(&mut self) {
+        let mut desk = self.core.desk.lock();
+        desk.promised -= self.bytes;
+        desk.through -= self.bytes;
+        desk.kept += 1;
+        self.core.room.notify_all();
     }
 }
 

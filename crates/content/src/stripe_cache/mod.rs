@@ -42,7 +42,7 @@ impl StripeCacheOptions {
         Self::default()
     }
 
-    /// Stripes of so many bytes: a power of two, at least 16 KiB.
+    /// Stripes of so many bytes: a power of two, at least 16 KiB. Less than the store below likes is of use to tests alone.
     #[must_use]
     pub fn stripe(mut self, bytes: u32) -> Self {
         self.stripe = Some(bytes);
@@ -287,7 +287,8 @@ impl ContentRepository for StripeCache {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { stripe: self.running.core.stripe as u32, ..self.running.core.inner.capabilities() }
+        let inner = self.running.core.inner.capabilities();
+        Capabilities { stripe: inner.stripe.max(self.running.core.stripe as u32), ..inner }
     }
 }
 

@@ -488,7 +488,7 @@ impl Handle {
         };
         let placed = |stripe: &&u64| self.torrent.inner.place(**stripe * core.stripe).is_some();
         let unplaced = begins.iter().filter(|stripe| !placed(stripe)).count();
-        core.promise(unplaced as u64 * core.stripe)
+        core.promise(unplaced)
     }
 
     /// Takes a part of a stripe into memory, as soon as there is some.
@@ -518,9 +518,9 @@ impl Handle {
         };
         let new = !state.stripes.contains_key(&number);
         let stripe = state.stripes.entry(number).or_default();
-        let gathering = stripe.gathering.get_or_insert_with(|| {
-            Gathered::new(core.serial(), range, core.chunk, promise.take(core.stripe))
-        });
+        let gathering = stripe
+            .gathering
+            .get_or_insert_with(|| Gathered::new(core.serial(), range, core.chunk, promise.take()));
         gathering.put(part.clone(), buffers, from, memory);
         let missing = stripe.missing;
         let newly = state.pieces.wrote_anew(part);
@@ -546,10 +546,9 @@ impl Handle {
         let (core, torrent) = (self.core(), &*self.torrent);
         let _alone = torrent.writing.write();
         torrent.state.lock().pieces.check_write(&range)?;
-        // The room of what is held back is not taken from it: it is written first, and nothing more is promised meanwhile.
         let stripes = stripes_of(&range, core.stripe);
-        let _promise = core.promise_anyway((stripes.end - stripes.start) * core.stripe);
-        core.write_out();
+        // It also has written what is held back of these stripes, which must not come later.
+        let _way = core.make_way(stripes.end - stripes.start);
         core.calls.fetch_add(1, Relaxed);
         core.partial.fetch_add(1, Relaxed);
         let written = torrent.inner.write_at(range.start, buffers);
