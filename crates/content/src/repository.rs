@@ -21,8 +21,8 @@ use crate::{Capabilities, Geometry, InfoHash, NewTorrent, PieceBits, Result, Sta
 pub trait ContentRepository: fmt::Debug + Send + Sync {
     /// Takes in a torrent, of which nothing is written and no piece complete.
     ///
-    /// Its length is not set aside: room is taken by what is written. When it returns, the torrent is there whatever happens next, in a store
-    /// that is [durable](Capabilities::durable).
+    /// Room is taken by what is written, or set aside for the whole length, and then no write is ever [`Full`](crate::Error::Full). When it
+    /// returns, the torrent is there whatever happens next, in a store that is [durable](Capabilities::durable).
     ///
     /// # Errors
     /// [`Exists`](crate::Error::Exists) if a torrent of this info hash is there, which stays as it was; [`Full`](crate::Error::Full).
