@@ -653,6 +653,7 @@ fn store_on_a_disk_that_is_full(kind: &str) {
             store.create(&torrent(2, &[("large/a", 1 << 20), ("large/b", 1 << 30), ("large/c", 1)]));
         assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
         assert_eq!(names(&folder), ["small"]);
+        assert_eq!(fs::read_dir(folder.join(HIDDEN).join("making")).unwrap().count(), 0);
         assert_eq!(store.statistics().used, before.used);
         assert_eq!(store.list().unwrap().len(), 1);
     }
