@@ -3,54 +3,14 @@
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
-    fs,
-    path::Path,
     time::{Duration, Instant},
 };
 
-use swarmkeep::{Random, SplitMix64};
 use swarmkeep_bittorrent::{
     bencode::Writer,
     metainfo::{Error, FileList, Info, MOST_MEMORY, Metainfo, PathFault, Segment},
 };
-
-fn fixture(name: &str) -> Vec<u8> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/torrents");
-    fs::read(folder.join(name).with_extension("torrent")).unwrap()
-}
-
-fn torrent(name: &str) -> Metainfo {
-    Metainfo::parse(&fixture(name)).unwrap()
-}
-
-/// Bytes of a file of the fixtures: SplitMix64 of its number, any part of it.
-fn content(number: u64, offset: u64, length: usize) -> Vec<u8> {
-    let skipped = offset / 8;
-    // The generator's state grows by the same number each time, so it can begin anywhere.
-    let mut numbers = SplitMix64::new((number + 1).wrapping_add(skipped.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-    let start = (offset % 8) as usize;
-    let mut bytes = Vec::with_capacity(length + 16);
-    while bytes.len() < start + length {
-        bytes.extend_from_slice(&numbers.next_u64().to_le_bytes());
-    }
-    bytes[start..start + length].to_vec()
-}
-
-/// A piece of a torrent of the fixtures.
-fn piece(info: &Info, piece: u32) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for segment in info.files().segments(info.piece_range(piece).unwrap()) {
-        let file = info.files().get(segment.file).unwrap();
-        let length = segment.length as usize;
-        if file.is_padding() {
-            bytes.resize(bytes.len() + length, 0);
-        } else {
-            let number = info.files().iter().take(segment.file).filter(|file| !file.is_padding()).count();
-            bytes.extend_from_slice(&content(number as u64, segment.offset, length));
-        }
-    }
-    bytes
-}
+use swarmkeep_tests::torrents::{fixture, piece, torrent};
 
 /// Whether these pieces are what the torrent says, whole and in parts, and nothing else is.
 fn assert_verifies(info: &Info, pieces: impl IntoIterator<Item = u32>) {

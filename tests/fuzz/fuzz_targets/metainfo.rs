@@ -33,11 +33,7 @@ fuzz_target!(|message: &[u8]| {
             let mut names: Vec<_> = names.iter().collect();
             let length = names.pop().and_then(Value::integer).map_or(0, i64::cast_unsigned);
             let path: Vec<_> = names.into_iter().filter_map(Value::text).collect();
-            let added = if path.is_empty() {
-                list.padding(length)
-            } else {
-                list.file(&path, length, false)
-            };
+            let added = if path.is_empty() { list.padding(length) } else { list.file(&path, length, false) };
             drop(added.map(drop));
         }
         if let Ok(list) = list.build() {
@@ -97,7 +93,9 @@ fn assert_safe(list: &FileList) {
             assert!(!name.chars().any(|letter| letter < ' ' || letter == '\x7f'));
             assert!(!name.ends_with(' ') && !name.ends_with('.'));
             let stem = name.split('.').next().unwrap().trim_end();
-            let device = |word| stem.strip_prefix(word).is_some_and(|rest| rest.parse::<u8>().is_ok_and(|_| rest.len() == 1));
+            let device = |word| {
+                stem.strip_prefix(word).is_some_and(|rest| rest.parse::<u8>().is_ok_and(|_| rest.len() == 1))
+            };
             assert!(!matches!(stem, "con" | "prn" | "aux" | "nul") && !device("com") && !device("lpt"));
         }
         for end in 1..path.len() {
@@ -119,7 +117,9 @@ fn assert_contiguous(list: &FileList) {
     assert_eq!(at, list.length());
     assert!(list.get(list.count()).is_none());
     let (third, end) = (at / 3, at);
-    for range in [0..end, third..end - third, third..third, 0..1, end.saturating_sub(1)..u64::MAX, end..u64::MAX] {
+    for range in
+        [0..end, third..end - third, third..third, 0..1, end.saturating_sub(1)..u64::MAX, end..u64::MAX]
+    {
         let mut next = range.start;
         for segment in list.segments(range.clone()) {
             let file = list.get(segment.file).unwrap();

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     sync::mpsc,
     thread,
@@ -12,6 +12,7 @@ use std::{
 
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::block::{Allocation, BlockStore, FileDevice, FormatOptions};
+use swarmkeep_tests::{device_of, scratch_folder};
 
 use super::{
     judge::{Fault, check},
@@ -21,52 +22,6 @@ use super::{
 /// Tells the writer where to work, with what seed, and where it finds what was promised before.
 const WRITER: &str = "SWARMKEEP_KILLED_WRITER";
 
-/// A block device of so many bytes over a file: gone with this value.
-pub(crate) struct LoopDevice {
-    path: PathBuf,
-    image: PathBuf,
-}
-
-impl LoopDevice {
-    /// `None` where this user may not make one: the file itself has to do then, and the caller says so.
-    pub(crate) fn new(image: &Path, bytes: u64) -> Option<Self> {
-        File::create(image).and_then(|file| file.set_len(bytes)).expect("the folder takes a file");
-        let made =
-            Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(image).output().ok()?;
-        let path = PathBuf::from(String::from_utf8(made.stdout).ok()?.trim());
-        (made.status.success() && path.exists()).then(|| Self { path, image: image.to_owned() })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
-        assert!(
-            detached.is_ok_and(|status| status.success()),
-            "{} stays attached to {}",
-            self.path.display(),
-            self.image.display()
-        );
-    }
-}
-
-/// Where a test may work: a loop device, or a file where there is none to be had.
-pub(crate) fn device_of(folder: &Path, bytes: u64) -> (Option<LoopDevice>, PathBuf) {
-    let image = folder.join("device");
-    let device = LoopDevice::new(&image, bytes);
-    let path = device.as_ref().map_or(image, |device| device.path().to_owned());
-    if device.is_none() {
-        println!(
-            "NO LOOP DEVICE COULD BE MADE HERE (that takes root and losetup): a plain file is used instead"
-        );
-    }
-    (device, path)
-}
-
 /// Kills, `SWARMKEEP_KILLS` of them if that is set: a thousand take a minute or two.
 fn wanted() -> u32 {
     std::env::var("SWARMKEEP_KILLS").map_or(25, |wanted| wanted.parse().expect("a number of kills"))
@@ -74,9 +29,7 @@ fn wanted() -> u32 {
 
 #[test]
 fn a_writer_that_is_killed_on_a_loop_device_leaves_what_it_promised() {
-    // In memory where that can be had: a killed process loses nothing that the kernel has, and a thousand kills want many flushes.
-    let folder =
-        tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made");
+    let folder = scratch_folder();
     let (_device, path) = device_of(folder.path(), 32 << 20);
     let raw = FileDevice::open(&path, true).expect("it can be opened");
     println!("{}: O_DIRECT {}", path.display(), raw.is_direct());
@@ -109,7 +62,7 @@ fn a_writer_that_is_killed_on_a_loop_device_leaves_what_it_promised() {
             (last, count)
         });
         // One in ten is killed while it boots, or even before.
-        if rng.next_u64() % 10 != 0 {
+        if !rng.next_u64().is_multiple_of(10) {
             begun.recv_timeout(Duration::from_secs(20)).expect("the writer begins");
         }
         thread::sleep(Duration::from_micros(rng.next_u64() % 40_000));

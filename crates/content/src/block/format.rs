@@ -58,6 +58,12 @@ impl LogicalSector {
         (self.checksum.get() == checksum(owner, index, &self.payload)).then_some(&self.payload)
     }
 
+    /// The same with a checksum that fits, whatever it holds.
+    #[cfg(feature = "mutants")]
+    pub(super) fn reseal(&mut self, owner: u64, index: u64) {
+        self.checksum = checksum(owner, index, &self.payload).into();
+    }
+
     pub(super) const fn checksum(&self) -> u32 {
         self.checksum.get()
     }
@@ -73,6 +79,12 @@ fn checksum(owner: u64, index: u64, payload: &[u8; PAYLOAD]) -> u32 {
 /// The logical sectors of a run of sectors.
 pub(super) fn logical(sectors: &[Sector]) -> &[LogicalSector] {
     <[LogicalSector]>::ref_from_bytes(sectors.as_bytes()).expect("a sector is eight logical ones")
+}
+
+/// As [`logical`], to be changed.
+#[cfg(feature = "mutants")]
+pub(super) fn logical_mut(sectors: &mut [Sector]) -> &mut [LogicalSector] {
+    <[LogicalSector]>::mut_from_bytes(sectors.as_mut_bytes()).expect("a sector is eight logical ones")
 }
 
 /// A sector of eight logical ones.
@@ -134,6 +146,12 @@ impl RootHeader {
         sector_of(|at| if at == 0 { header } else { LogicalSector::ZERO })
     }
 
+    /// The header that a logical sector holds, whatever its checksum says.
+    #[cfg(feature = "mutants")]
+    pub(super) fn unchecked(sector: &LogicalSector) -> Self {
+        Self::read_from_prefix(&sector.payload).expect("it is shorter than a sector").0
+    }
+
     /// The header of a copy, if `sector` is one. `Err` is a version that this program does not know.
     pub(super) fn parse(sector: &Sector, copy: u8) -> Result<Option<Self>, u16> {
         let Some(payload) =
@@ -186,6 +204,12 @@ impl RootEntry {
         self
     }
 
+    /// The entries that a logical sector holds, whatever its checksum says.
+    #[cfg(feature = "mutants")]
+    pub(super) fn unchecked(sector: &LogicalSector) -> [Self; ENTRIES] {
+        <[Self; ENTRIES]>::read_from_prefix(&sector.payload).expect("as many as fit").0
+    }
+
     pub(super) fn is_none(&self) -> bool {
         *self == Self::NONE
     }
@@ -236,6 +260,12 @@ impl InodeHeader {
         }
     }
 
+    /// Whether a logical sector says that the body lies in map blocks, whatever its checksum says.
+    #[cfg(feature = "mutants")]
+    pub(super) fn is_deep(sector: &LogicalSector) -> bool {
+        Self::read_from_prefix(&sector.payload).expect("it is shorter than a sector").0.depth == 1
+    }
+
     /// The measures of the torrent, if this is the i-node that the root means.
     pub(super) fn parse(
         sector: &LogicalSector,
@@ -248,6 +278,12 @@ impl InodeHeader {
         let meant = Self::new(&entry.info_hash(), entry.uid(), geometry, &layout);
         (header == meant && layout.class == entry.slot().class).then_some((geometry, layout))
     }
+}
+
+/// The block numbers that a logical sector holds, whatever its checksum says.
+#[cfg(feature = "mutants")]
+pub(super) fn unchecked_numbers(sector: &LogicalSector) -> impl Iterator<Item = u32> + '_ {
+    sector.payload.chunks_exact(4).map(|number| u32::from_le_bytes(number.try_into().expect("four bytes")))
 }
 
 /// The size of an i-node: one of 13, from 1 KiB to 4 MiB.

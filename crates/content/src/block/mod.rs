@@ -7,6 +7,8 @@
 mod allocator;
 mod boot;
 mod device;
+#[cfg(feature = "mutants")]
+mod forge;
 mod format;
 mod inode;
 #[cfg_attr(not(feature = "mutants"), allow(dead_code, reason = "without tests that ask for them"))]
@@ -21,6 +23,8 @@ pub use allocator::Allocation;
 use boot::{Access, BLOCK_SHIFTS, Refused};
 pub use boot::{BootReport, Damage};
 pub use device::{Barrier, BlockDevice, FileDevice, SECTOR, Sector, SparseDevice, sectors};
+#[cfg(feature = "mutants")]
+pub use forge::forge;
 use format::{ENTRIES, LOGICAL_PER_SECTOR, RootHeader};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
@@ -185,7 +189,7 @@ impl BlockStore {
         Self::boot_as(Arc::new(device), Allocation::default(), Access::Read, Mutation::default(), path)
     }
 
-    /// Opens the store whose image is in the folder of `config`, or makes one of its capacity, of 1 GiB if it has none.
+    /// Opens the store whose image is in the folder of `config`, or makes one of its capacity, of 512 MiB if it has none.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`Error::Full`].
@@ -197,7 +201,7 @@ impl BlockStore {
         // Under another name until it is one: an image without a store in it is never found there.
         let unfinished = path.with_extension("unfinished");
         let _ = std::fs::remove_file(&unfinished);
-        let device = FileDevice::create_image(&unfinished, config.most().unwrap_or(1 << 30))?;
+        let device = FileDevice::create_image(&unfinished, config.most().unwrap_or(512 << 20))?;
         if let Err(error) = Self::format(&device, FormatOptions::new()) {
             let _ = std::fs::remove_file(&unfinished);
             return Err(error);

@@ -230,7 +230,7 @@ impl Found {
     }
 }
 
-fn checksum_of(checksums: &[U32]) -> u32 {
+pub(super) fn checksum_of(checksums: &[U32]) -> u32 {
     crc32c::crc32c(checksums.as_bytes())
 }
 
@@ -245,7 +245,7 @@ pub(super) fn entry_sectors(header: &RootHeader) -> u64 {
 }
 
 /// Where a sector of a copy's entries lies. The first block of each copy lies in front: a copy must be found before it is known how many it has.
-fn entry_sector(header: &RootHeader, sector: u64) -> u64 {
+pub(super) fn entry_sector(header: &RootHeader, sector: u64) -> u64 {
     let (at, shift) = (HEAD + sector, header.block_shift - 12);
     let (block, within) = (at >> shift, at & ((1 << shift) - 1));
     let further = u64::from(header.root_blocks.get()) - 1;

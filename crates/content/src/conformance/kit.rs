@@ -38,7 +38,7 @@ pub(crate) struct Folder<'a> {
 
 impl<'a> Folder<'a> {
     pub(crate) fn new(subject: &'a dyn Subject) -> Self {
-        Self { subject, folder: tempfile::tempdir().expect("a temporary folder"), capacity: None }
+        Self { subject, folder: scratch_folder(), capacity: None }
     }
 
     /// For stores of the least capacity that any store has to take; `None` if a capacity is not declared, after it was seen to be refused.
@@ -421,4 +421,10 @@ pub(crate) use assert_error;
 /// Answers that can be compared.
 pub(crate) fn said<T>(result: Result<T>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
+}
+
+/// A folder for a case: in memory where the system has such a place, for what is asked here is what a store answers, and many flushes are
+/// slow on a busy disk.
+fn scratch_folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
 }

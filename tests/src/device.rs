@@ -1,0 +1,62 @@
+//! Real block devices for tests.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+/// A block device of so many bytes over a file: gone with this value.
+pub struct LoopDevice {
+    path: PathBuf,
+    image: PathBuf,
+}
+
+impl LoopDevice {
+    /// `None` where this user may not make one: the file itself has to do then, and the caller says so.
+    pub fn new(image: &Path, bytes: u64) -> Option<Self> {
+        File::create(image).and_then(|file| file.set_len(bytes)).expect("the folder takes a file");
+        let made =
+            Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(image).output().ok()?;
+        let path = PathBuf::from(String::from_utf8(made.stdout).ok()?.trim());
+        (made.status.success() && path.exists()).then(|| Self { path, image: image.to_owned() })
+    }
+
+    /// Its node.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
+        assert!(
+            detached.is_ok_and(|status| status.success()),
+            "{} stays attached to {}",
+            self.path.display(),
+            self.image.display()
+        );
+    }
+}
+
+/// Where a test may work: a loop device, or a file where there is none to be had.
+pub fn device_of(folder: &Path, bytes: u64) -> (Option<LoopDevice>, PathBuf) {
+    let image = folder.join("device");
+    let device = LoopDevice::new(&image, bytes);
+    let path = device.as_ref().map_or(image, |device| device.path().to_owned());
+    if device.is_none() {
+        println!(
+            "NO LOOP DEVICE COULD BE MADE HERE (that takes root and losetup): a plain file is used instead"
+        );
+    }
+    (device, path)
+}
+
+/// A folder in memory where that can be had: a killed process loses nothing that the kernel has, and a thousand kills want many
+/// flushes.
+pub fn scratch_folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made")
+}
