@@ -568,6 +568,58 @@ fn what_the_store_below_refuses_was_never_written_and_is_told() {
 }
 
 #[test]
+fn what_was_refused_may_be_written_again_and_nothing_older_is_vouched_for() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = create(&*cache, 1, 4 * STRIPE);
+        // An older version of the first piece is on the store below.
+        put(&*content, 9, 0..PIECE);
+        cache.flush().unwrap();
+        put(&*content, 1, 0..PIECE);
+        put(&*content, 1, 2 * PIECE..3 * PIECE);
+        assert!(content.mark_complete(0).unwrap());
+        shared.fail_writes.store(true, Relaxed);
+        assert!(matches!(cache.flush(), Err(Error::Io { .. })));
+        shared.fail_writes.store(false, Relaxed);
+        assert_eq!(content.pieces().unwrap().count(), 0);
+        assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 0);
+        assert_eq!(first_missing(&*content, 0..PIECE), Some(0));
+        assert_eq!(first_missing(&*content, 2 * PIECE..3 * PIECE), Some(2 * PIECE));
+        assert!(matches!(content.write(0, &[1]), Err(Error::Io { .. })));
+        // All of it is missing, so that it is whole when all has come again, and not before.
+        let before = shared.writes().len();
+        put(&*content, 1, 0..PIECE);
+        assert_eq!(cache.affinity(&hash(1), 1).unwrap()[0].missing, STRIPE - PIECE);
+        put(&*content, 1, PIECE..STRIPE);
+        settle(&cache);
+        assert_eq!(shared.writes()[before..], [(hash(1), 0..STRIPE)]);
+        holds(&*content, 1, 0..STRIPE);
+    });
+}
+
+#[test]
+fn what_is_written_again_meanwhile_is_read_at_once_and_written_last() {
+    bounded(|| {
+        let (cache, shared) = over(memory(None), StripeCacheOptions::new().threads(2));
+        let content = create(&*cache, 1, 4 * STRIPE);
+        shared.close();
+        put(&*content, 1, 0..STRIPE);
+        shared.wait_inside(1);
+        put(&*content, 9, PIECE..2 * PIECE);
+        holds(&*content, 9, PIECE..2 * PIECE);
+        holds(&*content, 1, 2 * PIECE..STRIPE);
+        // It is due, but does not overtake.
+        assert!(content.mark_complete(1).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(shared.writes(), [(hash(1), 0..STRIPE)]);
+        shared.open();
+        cache.flush().unwrap();
+        assert_eq!(shared.writes(), [(hash(1), 0..STRIPE), (hash(1), PIECE..2 * PIECE)]);
+        holds(&*content, 9, PIECE..2 * PIECE);
+    });
+}
+
+#[test]
 fn a_mark_that_the_store_below_refuses_is_taken_back_and_told() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = create(&*cache, 1, 4 * STRIPE);
