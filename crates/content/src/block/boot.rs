@@ -179,8 +179,11 @@ fn find_root(
             Ok((chosen.header, chosen.sectors.iter().flatten().flatten().copied().collect(), alike))
         }
         None => {
-            // Each sector from the latest copy that has it.
-            let header = copies[0].header;
+            // A copy that is not whole though all of it can be read was being written, and never reported: it but fills the gaps of
+            // one that was. Then each sector from the latest copy that has it.
+            let generation = copies[0].header.generation;
+            copies.sort_by_key(|copy| !copy.sectors.contains(&None));
+            let header = RootHeader { generation, ..copies[0].header };
             let most = copies.iter().map(|copy| copy.sectors.len()).max().unwrap_or(0);
             let mut lost = 0;
             let entries = (0..most)
@@ -198,10 +201,14 @@ fn find_root(
 
 /// The headers of the copies, at least one.
 fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
-    let mut newer = None;
+    let (mut newer, mut unreadable) = (None, None);
     let mut read = |first: u64, copy: u8| {
         let mut sector = [Sector::ZERO];
-        if first >= device.sectors() || device.read(first, &mut sector).is_err() {
+        if first >= device.sectors() {
+            return None;
+        }
+        if let Err(error) = device.read(first, &mut sector) {
+            unreadable = Some(error);
             return None;
         }
         match RootHeader::parse(&sector[0], copy) {
@@ -209,6 +216,7 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
                 BLOCK_SHIFTS.contains(&header.block_shift)
                     && first_sector(header) == first
                     && header.root_blocks.get() >= 1
+                    && header.generation.get() < u64::MAX / 2
                     && header.root_blocks.get().checked_mul(2).is_some_and(|root| root < header.blocks.get())
             }),
             Err(version) => {
@@ -225,9 +233,13 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
             (second.uuid, second.block_shift, second.root_blocks, second.blocks)
                 == (first.uuid, first.block_shift, first.root_blocks, first.blocks)
         })),
-        None => headers.extend(seconds.max_by_key(|second| second.generation.get())),
+        // Content begins at twice the place of the second copy: whatever looks like one further behind is a stranger's.
+        None => headers.extend(seconds.take(1)),
     }
     let Some(header) = headers.first() else {
+        if let Some(source) = unreadable {
+            return Err(Refused::Error(Error::Io { what: "reading the root", source }));
+        }
         return Err(Refused::Because(match newer {
             Some(version) => format!(
                 "its format has version {version}, and this program knows version 1 only: use a later one"
@@ -408,7 +420,9 @@ impl Boot<'_> {
             }
             let mut body = Body::new(inode, self.mutation);
             let shift = self.shift();
-            for (number, block) in named.into_iter().filter(|(number, _)| !refused.contains(number)) {
+            for (number, block) in
+                named.into_iter().filter(|(number, _)| refused.binary_search(number).is_err())
+            {
                 let read = self.read(u64::from(block) << (shift - 12), 1 << (shift - 12));
                 let first = u64::from(number) << (shift - 9);
                 for (at, sector) in (first..inode.layout.body).zip(logical(&read)) {
@@ -451,6 +465,11 @@ impl Boot<'_> {
         if self.mutation.is(Mutant::BitsWithoutBlocks) {
             return;
         }
+        let maps = self.report.damage.iter().enumerate().filter_map(|(at, damage)| match damage {
+            Damage::Map { info_hash, .. } => Some((*info_hash, at)),
+            _ => None,
+        });
+        let maps: HashMap<_, _> = maps.collect();
         for inode in &self.inodes {
             let mut state = inode.state.lock();
             let dropped = state.pieces_without_blocks(inode.geometry, self.root.header().block_shift);
@@ -458,12 +477,10 @@ impl Boot<'_> {
                 continue;
             }
             state.drop_pieces(inode.geometry, &dropped);
-            for damage in &mut self.report.damage {
-                if let Damage::Map { info_hash, pieces, .. } = damage
-                    && *info_hash == inode.info_hash
-                {
-                    *pieces += dropped.len() as u64;
-                }
+            if let Some(Damage::Map { pieces, .. }) =
+                maps.get(&inode.info_hash).map(|&at| &mut self.report.damage[at])
+            {
+                *pieces += dropped.len() as u64;
             }
             let said_at = dropped.iter().map(|&piece| inode.layout.of_piece(piece)).collect();
             self.mends.push((Arc::clone(inode), said_at));
@@ -511,11 +528,17 @@ impl Boot<'_> {
         };
         if self.report.read_only.is_none() {
             let mut meta = store.meta.lock();
+            let merged = self.report.damage.iter().any(|damage| matches!(damage, Damage::Root { .. }));
             if !self.mutation.is(Mutant::NothingMended) {
                 store.mend(&meta, &self.mends)?;
             }
             if !self.alike && !self.mutation.is(Mutant::OlderRootLeft) {
                 // What the older copy names and this one does not was deleted, and is free from now on.
+                store.write_root(&mut meta, Barrier::Mended)?;
+            }
+            if merged {
+                // Neither copy is whole.
+                meta.root.forget_what_is_written();
                 store.write_root(&mut meta, Barrier::Mended)?;
             }
             if !self.lost.is_empty() {
@@ -532,8 +555,11 @@ impl Boot<'_> {
         Ok((store, self.report))
     }
 
-    fn cursor(&mut self) -> u32 {
-        let read = self.read(CURSOR, 1);
+    fn cursor(&self) -> u32 {
+        let mut read = sectors(1);
+        if self.device.read(CURSOR, &mut read).is_err() {
+            return 0;
+        }
         let payload = logical(&read)[0].payload(self.root.header().owner(), index::CURSOR);
         payload.map_or(0, |payload| u32::from_le_bytes(payload[..4].try_into().expect("four bytes")))
     }

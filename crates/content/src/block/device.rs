@@ -95,7 +95,8 @@ pub trait BlockDevice: fmt::Debug + Send + Sync {
     /// Those of the medium, and `UnexpectedEof` beyond the end.
     fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()>;
 
-    /// Writes parts, one after another, from sector `first` on. Two calls at once do not write the same sector.
+    /// Writes parts, one after another, from sector `first` on. Of two calls at once that write the same sector, either may
+    /// be the last.
     ///
     /// # Errors
     /// Those of the medium.
@@ -156,8 +157,11 @@ impl FileDevice {
     /// # Errors
     /// [`Error::InUse`] if somebody else has it open, [`Error::NotAStore`] if it is neither a block device nor a file, [`Error::Io`].
     pub fn open(path: &Path, writable: bool) -> Result<Self> {
+        // A disk that is mounted, or part of something else, is in use as well: the system knows, and says so if it is asked.
+        let raw = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+        let exclusive = if raw && writable { OFlags::EXCL } else { OFlags::empty() };
         let open = |flags: OFlags| {
-            let flags = flags | OFlags::CLOEXEC;
+            let flags = flags | exclusive | OFlags::CLOEXEC;
             OpenOptions::new().read(true).write(writable).custom_flags(flags.bits() as i32).open(path)
         };
         // File systems without it (tmpfs, some network ones) say so when they are asked.
@@ -165,6 +169,9 @@ impl FileDevice {
             Ok(file) => (file, true),
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
                 (open(OFlags::empty()).map_err(Error::io("opening the device"))?, false)
+            }
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                return Err(Error::InUse { path: path.to_owned() });
             }
             Err(error) => return Err(Error::io("opening the device")(error)),
         };

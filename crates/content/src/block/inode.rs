@@ -23,10 +23,11 @@ pub(super) struct Inode {
     pub(super) geometry: Geometry,
     pub(super) layout: Layout,
     pub(super) slot: Slot,
-    /// Held for reading by whoever reads or writes content, for writing by who marks or deletes. Whether the torrent is
-    /// there.
+    /// Held for reading by whoever is at work in the torrent, for writing by who deletes it or takes back a mark. Whether the torrent
+    /// is there.
     pub(super) gate: RwLock<bool>,
-    /// Held for writing by writes that rewrite the rest of a sector, for reading by those that write whole ones.
+    /// Held for writing by writes that rewrite the rest of a sector, and by who marks a piece; for reading by writes of whole
+    /// sectors.
     pub(super) edges: RwLock<()>,
     pub(super) state: Mutex<State>,
     /// Whether it is in the list of those that have something to write.

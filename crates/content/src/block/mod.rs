@@ -60,7 +60,7 @@ impl FormatOptions {
         self
     }
 
-    /// Room for at least so many torrents. Two blocks of 4 MiB name 114,576 of them.
+    /// Room for at least so many torrents. A copy of one block of 4 MiB names 114,464 of them.
     #[must_use]
     pub fn torrents(mut self, count: u32) -> Self {
         self.torrents = Some(count);
@@ -200,7 +200,11 @@ impl BlockStore {
         }
         // Under another name until it is one: an image without a store in it is never found there.
         let unfinished = path.with_extension("unfinished");
-        let _ = std::fs::remove_file(&unfinished);
+        if unfinished.exists() {
+            // Left behind, unless somebody is at it.
+            drop(FileDevice::open(&unfinished, true)?);
+            let _ = std::fs::remove_file(&unfinished);
+        }
         let device = FileDevice::create_image(&unfinished, config.most().unwrap_or(512 << 20))?;
         if let Err(error) = Self::format(&device, FormatOptions::new()) {
             let _ = std::fs::remove_file(&unfinished);
@@ -249,6 +253,7 @@ impl BlockStore {
     pub fn audit(&self) -> Result<(), String> {
         let meta = self.store.meta.lock();
         let torrents = self.store.torrents.read();
+        let states: Vec<_> = torrents.values().map(|inode| (inode, inode.state.lock())).collect();
         let allocator = self.store.allocator.lock();
         let blocks = self.store.shape.blocks.get();
         let root = 2 * self.store.shape.root_blocks.get();
@@ -262,8 +267,7 @@ impl BlockStore {
             None => Ok(()),
         };
         meta.slabs.blocks().try_for_each(|block| take(block, "an i-node".to_owned()))?;
-        for inode in torrents.values() {
-            let state = inode.state.lock();
+        for (inode, state) in &states {
             let mut blocks = state.map.iter().chain(state.map_blocks.iter());
             blocks.try_for_each(|(_, block)| take(block, inode.info_hash.to_string()))?;
             let without = state.pieces_without_blocks(inode.geometry, self.store.block_shift());

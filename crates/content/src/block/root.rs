@@ -115,6 +115,17 @@ impl Root {
         self.touch(at);
     }
 
+    /// Whether the older copy lacks something.
+    pub(super) fn is_lopsided(&self) -> bool {
+        !self.dirty[usize::from(1 - self.header.copy)].is_empty()
+    }
+
+    /// Writes all of it again, in both copies.
+    pub(super) fn forget_what_is_written(&mut self) {
+        let sectors = (self.checksums.len() / LOGICAL_PER_SECTOR) as u64;
+        self.dirty.iter_mut().for_each(|dirty| dirty.extend(0..sectors));
+    }
+
     fn touch(&mut self, at: u32) {
         let sector = u64::from(at) / (ENTRIES * LOGICAL_PER_SECTOR) as u64;
         self.dirty.iter_mut().for_each(|dirty| {

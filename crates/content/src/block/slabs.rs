@@ -14,52 +14,60 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct Slabs {
     blocks: HashMap<u32, Slab>,
-    /// The free slots of each size, the lowest first.
-    free: BTreeMap<Class, BTreeSet<(u32, u16)>>,
+    /// The blocks of each size that have free slots, the lowest first.
+    open: BTreeMap<Class, BTreeSet<u32>>,
 }
 
+/// A block of i-nodes. Takes a bit a slot, and more only for slots that are used.
 #[derive(Debug)]
 struct Slab {
     class: Class,
+    slots: u32,
     used: u32,
-    slots: Vec<Occupant>,
-}
-
-/// What lies in a slot.
-#[derive(Debug, Clone)]
-enum Occupant {
-    Nobody,
-    /// It was given away, and nothing is written in it yet.
-    Reserved,
-    Inode(Arc<Inode>),
+    /// 1 where a slot is free.
+    free: Vec<u64>,
+    inodes: HashMap<u16, Arc<Inode>>,
 }
 
 impl Slabs {
     /// The lowest free slot of a size, if a block has one.
     pub(super) fn take(&mut self, class: Class) -> Option<Slot> {
-        let &(block, slot) = self.free.get(&class)?.first()?;
-        self.claim(Slot { block, slot, class });
-        Some(Slot { block, slot, class })
+        let &block = self.open.get(&class)?.first()?;
+        let free = &self.blocks[&block].free;
+        let word = free.iter().position(|&word| word != 0).expect("the block has free slots");
+        let slot = Slot { block, slot: (word as u32 * 64 + free[word].trailing_zeros()) as u16, class };
+        self.claim(slot);
+        Some(slot)
     }
 
     /// Makes slots of a block.
     pub(super) fn add(&mut self, block: u32, class: Class, block_shift: u8) {
         let slots = class.slots(block_shift);
-        let slab = Slab { class, used: 0, slots: vec![Occupant::Nobody; slots as usize] };
+        let mut free = vec![u64::MAX; slots.div_ceil(64) as usize];
+        if slots < 64 {
+            free[0] = (1 << slots) - 1;
+        }
+        let slab = Slab { class, slots, used: 0, free, inodes: HashMap::new() };
         let old = self.blocks.insert(block, slab);
         assert!(old.is_none(), "block {block} has i-nodes already");
-        self.free.entry(class).or_default().extend((0..slots).map(|slot| (block, slot as u16)));
+        self.open.entry(class).or_default().insert(block);
     }
 
     /// Takes this very slot; `false` if it is not there or taken.
     pub(super) fn claim(&mut self, slot: Slot) -> bool {
-        let free = self.free.get_mut(&slot.class).is_some_and(|free| free.remove(&(slot.block, slot.slot)));
-        if free {
-            let slab = self.blocks.get_mut(&slot.block).expect("free slots are of blocks");
-            slab.used += 1;
-            slab.slots[usize::from(slot.slot)] = Occupant::Reserved;
+        let Some(slab) = self.blocks.get_mut(&slot.block).filter(|slab| slab.class == slot.class) else {
+            return false;
+        };
+        let (word, bit) = (usize::from(slot.slot) / 64, 1 << (slot.slot % 64));
+        if slab.free.get(word).is_none_or(|word| word & bit == 0) {
+            return false;
         }
-        free
+        slab.free[word] &= !bit;
+        slab.used += 1;
+        if slab.used == slab.slots {
+            self.open.entry(slot.class).or_default().remove(&slot.block);
+        }
+        true
     }
 
     /// The size of the slots in a block, if it has i-nodes.
@@ -70,23 +78,21 @@ impl Slabs {
     /// Puts an i-node into the slot that it was given.
     pub(super) fn occupy(&mut self, inode: &Arc<Inode>) {
         let slab = self.blocks.get_mut(&inode.slot.block).expect("it was given a slot of the block");
-        slab.slots[usize::from(inode.slot.slot)] = Occupant::Inode(Arc::clone(inode));
+        slab.inodes.insert(inode.slot.slot, Arc::clone(inode));
     }
 
     /// Frees a slot. The block, if it was the last in it: that has no i-nodes any more.
     pub(super) fn release(&mut self, slot: Slot) -> Option<u32> {
         let slab = self.blocks.get_mut(&slot.block).expect("it was given a slot of the block");
-        slab.slots[usize::from(slot.slot)] = Occupant::Nobody;
+        slab.inodes.remove(&slot.slot);
+        slab.free[usize::from(slot.slot) / 64] |= 1 << (slot.slot % 64);
         slab.used -= 1;
-        let free = self.free.entry(slot.class).or_default();
+        let open = self.open.entry(slot.class).or_default();
         if slab.used > 0 {
-            free.insert((slot.block, slot.slot));
+            open.insert(slot.block);
             return None;
         }
-        let slots = slab.slots.len();
-        (0..slots).for_each(|slot_of_block| {
-            free.remove(&(slot.block, slot_of_block as u16));
-        });
+        open.remove(&slot.block);
         self.blocks.remove(&slot.block);
         Some(slot.block)
     }
@@ -94,10 +100,8 @@ impl Slabs {
     /// Who lies in a logical sector of a block, and in which of their own it is.
     pub(super) fn at(&self, block: u32, logical: u64) -> Option<(&Arc<Inode>, u64)> {
         let slab = self.blocks.get(&block)?;
-        match &slab.slots[(logical >> slab.class.0) as usize] {
-            Occupant::Inode(inode) => Some((inode, logical & (slab.class.logical() - 1))),
-            Occupant::Nobody | Occupant::Reserved => None,
-        }
+        let inode = slab.inodes.get(&((logical >> slab.class.0) as u16))?;
+        Some((inode, logical & (slab.class.logical() - 1)))
     }
 
     /// The blocks that have i-nodes.

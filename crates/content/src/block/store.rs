@@ -28,18 +28,18 @@ use crate::{
 /// The sector that says where the sequential allocator goes on.
 pub(super) const CURSOR: u64 = 1;
 
-/// What the handles of a store share. Locks are taken in the order of the fields; a torrent's gate comes after `names`, its state before
-/// `allocator`.
+/// What the handles of a store share. Locks are taken in the order of the fields; a torrent's gate comes after `names`, then its edges, and its state before
+/// `changed`.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) shape: RootHeader,
     /// Held by who creates or deletes.
     pub(super) names: Mutex<()>,
-    /// The torrents by info hash.
-    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Inode>>>,
     /// Held by who writes anything that is not content.
     pub(super) meta: Mutex<Meta>,
+    /// The torrents by info hash.
+    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Inode>>>,
     /// Who has something that is not on the device.
     pub(super) changed: Mutex<Vec<Arc<Inode>>>,
     pub(super) allocator: Mutex<Allocator>,
@@ -90,6 +90,7 @@ impl Store {
     }
 
     pub(super) fn write_root(&self, meta: &mut Meta, barrier: Barrier) -> Result<()> {
+        self.writable()?;
         self.counters.flushed();
         let written = meta.root.write(&*self.device, barrier);
         self.give_up(written, "writing the root")
@@ -102,10 +103,8 @@ impl Store {
             state.map.iter().chain(state.map_blocks.iter()).map(|(_, block)| block).collect();
         blocks.extend(meta.slabs.release(inode.slot));
         blocks.sort_unstable();
-        let mut allocator = self.allocator.lock();
         let mut runs: Vec<Range<u32>> = Vec::new();
-        for block in blocks {
-            allocator.release(block);
+        for &block in &blocks {
             match runs.last_mut() {
                 Some(run) if run.end == block => run.end += 1,
                 _ => runs.push(block..block + 1),
@@ -113,9 +112,11 @@ impl Store {
         }
         for run in runs {
             let (first, count) = (self.first_sector(run.start), run.len() as u64 * self.sectors_a_block());
-            // Only the device's own bookkeeping is at stake. Whoever takes the block next must wait until it is said.
+            // Only the device's own bookkeeping is at stake.
             let _ = self.device.discard(first, count);
         }
+        let mut allocator = self.allocator.lock();
+        blocks.into_iter().for_each(|block| allocator.release(block));
     }
 
     const fn first_sector(&self, block: u32) -> u64 {
@@ -224,6 +225,8 @@ impl Store {
     /// What changed in i-nodes takes two of these steps: the first makes the content durable, the second what vouches for it. Called
     /// again and again, each flush does both, for two generations of changes.
     pub(super) fn step(&self, meta: &mut Meta, barrier: Barrier) -> Result<()> {
+        // Whoever had `meta` before may have failed: what it moved on to be written is not known to be durable.
+        self.writable()?;
         let changed = mem::take(&mut *self.changed.lock());
         let mut writing = BTreeMap::<u64, Place>::new();
         for inode in changed {
@@ -335,7 +338,14 @@ impl Store {
         self.writable()?;
         let mut meta = self.meta.lock();
         self.step(&mut meta, Barrier::Data)?;
-        self.step(&mut meta, Barrier::Maps)
+        if !self.changed.lock().is_empty() {
+            self.step(&mut meta, Barrier::Maps)?;
+        }
+        if meta.root.is_lopsided() {
+            // What was created last stands in one copy of the root alone: a bad sector there would cost it.
+            self.write_root(&mut meta, Barrier::Root)?;
+        }
+        Ok(())
     }
 
     pub(super) fn list(&self) -> Vec<Summary> {
@@ -392,7 +402,7 @@ impl Handle {
         if *there { Ok(there) } else { Err(Error::Deleted) }
     }
 
-    /// Notes that the torrent has something to write.
+    /// Notes that the torrent has something to write. Whoever calls it holds the state: a flush that finds the change finds the torrent listed.
     fn changed(&self) {
         if !self.inode.listed.swap(true, Relaxed) {
             self.store.changed.lock().push(Arc::clone(&self.inode));
@@ -439,8 +449,6 @@ impl Handle {
             state.map.set(block, take());
             state.fresh.blocks.insert(block);
         }
-        drop(allocator);
-        drop(guard);
         self.changed();
         Ok(())
     }
@@ -542,7 +550,6 @@ impl Content for Handle {
             return Ok(());
         }
         self.store.writable()?;
-        self.place_blocks(&range)?;
         let unit = SECTOR as u64;
         let whole = range.start.is_multiple_of(unit)
             && (range.end.is_multiple_of(unit) || range.end == self.inode.geometry.len());
@@ -552,6 +559,7 @@ impl Content for Handle {
         } else {
             _alone = self.inode.edges.write();
         }
+        self.place_blocks(&range)?;
         let mut rest = buffers.iter().map(|buffer| &**buffer).collect::<Vec<_>>();
         rest.reverse();
         let mut done = Ok(());
@@ -591,7 +599,9 @@ impl Content for Handle {
     }
 
     fn mark_complete(&self, piece: u32) -> Result<bool> {
-        let _alone = self.enter_alone()?;
+        let _inside = self.enter()?;
+        // Nobody writes meanwhile; who reads may go on.
+        let _edges = self.inode.edges.write();
         let mut state = self.inode.state.lock();
         if !state.pieces.complete().contains(piece) {
             self.store.writable()?;
@@ -601,7 +611,6 @@ impl Content for Handle {
             let early = self.store.mutation.is(Mutant::HaveBitsWithData);
             let changes = if early { &mut state.sound } else { &mut state.fresh };
             changes.pieces.insert(piece);
-            drop(state);
             self.changed();
         }
         Ok(new)
@@ -619,12 +628,12 @@ impl Content for Handle {
         if !unwritten {
             state.sound.pieces.insert(piece);
         }
-        drop(state);
         if !unwritten {
             self.changed();
-            if !self.store.mutation.is(Mutant::ClearedLater) {
-                self.store.step(&mut self.store.meta.lock(), Barrier::Cleared)?;
-            }
+        }
+        drop(state);
+        if !unwritten && !self.store.mutation.is(Mutant::ClearedLater) {
+            self.store.step(&mut self.store.meta.lock(), Barrier::Cleared)?;
         }
         Ok(true)
     }

@@ -54,7 +54,7 @@ pub(super) struct Core {
 struct Desk {
     /// Bytes of chunks that are in use.
     taken: u64,
-    /// Chunks that are not, kept while others are.
+    /// Chunks that are not: together with those in use, never more than there may be.
     spare: Vec<Chunk>,
     /// Room of the store below that is kept for what is not there yet.
     promised: u64,
@@ -226,9 +226,9 @@ impl Core {
         desk.taken -= (desk.spare.len() - before) as u64 * self.chunk;
         desk.promised -= promised;
         desk.kept += 1;
-        // Only who uses the cache keeps memory: all of it is let go when nothing is waiting to be written.
+        // When nothing waits to be written, most of the memory is let go; what is left saves asking for it with every stripe.
         if desk.taken == 0 {
-            desk.spare = Vec::new();
+            desk.spare.truncate((self.most / KEPT / self.chunk) as usize);
         }
         self.room.notify_all();
     }
@@ -312,6 +312,9 @@ impl Core {
         self.something_to_do(desk);
     }
 }
+
+/// The part of the memory that is kept when nothing waits to be written.
+const KEPT: u64 = 16;
 
 /// When nothing is whole and memory is needed, an eighth of it is freed at once: the more is written in one go, the shorter are
 /// the ways between, and the more of what stays can still become whole.

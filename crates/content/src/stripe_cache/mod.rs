@@ -87,7 +87,7 @@ impl StripeCacheOptions {
 /// store below knows how much room it has, a write that it may have no room for is not held back, so that it says
 /// [`Full`](Error::Full) itself; what others put into the store below meanwhile can still make it full.
 ///
-/// What was not flushed when the last handle is dropped is lost. Takes a few hundred bytes for each torrent that was ever opened and is not deleted,
+/// What was not flushed when the last handle is dropped is lost. A sixteenth of the memory for writes is kept when nothing waits. Takes a few hundred bytes for each torrent that was ever opened and is not deleted,
 /// and a bit for each of its pieces.
 pub struct StripeCache {
     running: Arc<Running>,

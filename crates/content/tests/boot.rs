@@ -1,0 +1,116 @@
+//! Boot of a device with a hundred thousand torrents: how long it takes, and how much memory.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    io::{self, IoSlice},
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use rustix::time::{ClockId, clock_gettime};
+use swarmkeep_content::{
+    ContentRepository, InfoHash, NewTorrent,
+    block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
+};
+
+const TORRENTS: u32 = 100_000;
+const BLOCK: u64 = 4 << 20;
+/// 1 GB has so many blocks.
+const BLOCKS: u64 = 239;
+
+/// A device of 100 TB that forgets what is written in its lower part: content.
+#[derive(Debug)]
+struct Forgetful {
+    kept: SparseDevice,
+    forgotten: Range<u64>,
+}
+
+impl BlockDevice for Forgetful {
+    fn sectors(&self) -> u64 {
+        self.kept.sectors()
+    }
+
+    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
+        self.kept.read(first, into)
+    }
+
+    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
+        if self.forgotten.contains(&first) { Ok(()) } else { self.kept.write(first, parts) }
+    }
+
+    fn flush(&self, barrier: Barrier) -> io::Result<()> {
+        self.kept.flush(barrier)
+    }
+}
+
+/// Processor time of this process in seconds: whatever else the machine does.
+fn cpu() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+#[test]
+fn a_hundred_thousand_full_torrents_boot_in_two_seconds() {
+    let blocks = u64::from(TORRENTS) * BLOCKS + 200;
+    let a_block = BLOCK / SECTOR as u64;
+    let device = Arc::new(Forgetful {
+        kept: SparseDevice::new(blocks * a_block),
+        forgotten: 8 * a_block..u64::from(TORRENTS) * BLOCKS * a_block,
+    });
+    BlockStore::format(&*device, FormatOptions::new().torrents(TORRENTS)).unwrap();
+    let store = BlockStore::boot(Arc::clone(&device), Allocation::Ordered).unwrap();
+    let block = vec![Sector::ZERO; a_block as usize];
+    let bytes = zerocopy::IntoBytes::as_bytes(&block[..]);
+    let whole: Vec<_> = (0..BLOCKS).map(|_| IoSlice::new(bytes)).collect();
+    for n in 0..TORRENTS {
+        let mut hash = [7; 20];
+        hash[..4].copy_from_slice(&n.to_be_bytes());
+        let torrent = NewTorrent::new(InfoHash::new(hash), BLOCKS * BLOCK, 1 << 20).unwrap();
+        let content = store.create(&torrent).unwrap();
+        content.write_at(0, &whole).unwrap();
+        assert!(content.mark_complete(n % 956).unwrap());
+    }
+    store.flush().unwrap();
+    drop(store);
+
+    let (before, start) = (BYTES.load(Relaxed), cpu());
+    let store = BlockStore::boot(Arc::clone(&device), Allocation::Ordered).unwrap();
+    let (took, bytes) = (cpu() - start, BYTES.load(Relaxed) - before);
+    println!(
+        "boot of {TORRENTS} torrents of 1 GB: {took:.2} s of CPU, {} bytes of memory a torrent",
+        bytes / TORRENTS as usize
+    );
+    assert_eq!(store.report().damage, []);
+    assert_eq!(store.list().unwrap().iter().map(|summary| summary.complete).sum::<u32>(), TORRENTS);
+    assert!(took < 2.0, "{took} s");
+    // Its map has 239 numbers, its pieces 120 bytes of bits; the device has 24 million blocks.
+    let maps = BLOCKS as usize * 4 + 120;
+    assert!(bytes / (TORRENTS as usize) < maps + 1_000, "{} bytes a torrent", bytes / TORRENTS as usize);
+}
+
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts the bytes that are taken.
+struct Counting;
+
+#[expect(unsafe_code, reason = "an allocator can be written in no other way")]
+// SAFETY: every method hands its arguments on to the system's allocator, whose contract is the same.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;

@@ -1,0 +1,316 @@
+//! What went wrong once in the store on a block device: content that looks like metadata, damaged roots, devices that fail, threads that meet.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use swarmkeep_content::{
+    ContentExt, ContentRepository, Error, InfoHash, NewTorrent,
+    block::{Allocation, Barrier, BlockDevice, BlockStore, FormatOptions, Sector, SparseDevice},
+};
+
+fn hash(n: u64) -> InfoHash {
+    let mut bytes = [0x5a; 20];
+    bytes[..8].copy_from_slice(&n.to_be_bytes());
+    InfoHash::new(bytes)
+}
+
+fn small() -> Arc<SparseDevice> {
+    let device = Arc::new(SparseDevice::new(16 * 256));
+    BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).unwrap();
+    device
+}
+
+fn boot(device: &Arc<SparseDevice>) -> BlockStore {
+    BlockStore::boot(Arc::clone(device), Allocation::Sequential).unwrap()
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    let mut crc = !0_u32;
+    for &byte in bytes {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    !crc
+}
+
+fn seal(owner: u64, index: u64, payload: &[u8]) -> [u8; 512] {
+    let mut all = Vec::new();
+    all.extend(owner.to_le_bytes());
+    all.extend(index.to_le_bytes());
+    let mut sector = [0; 512];
+    sector[..payload.len()].copy_from_slice(payload);
+    all.extend(&sector[..508]);
+    sector[508..].copy_from_slice(&crc(&all).to_le_bytes());
+    sector
+}
+
+fn header(shift: u8, copy: u8, blocks: u32, generation: u64, uuid: [u8; 16]) -> [u8; 512] {
+    let mut h = Vec::new();
+    h.extend(b"swkproot");
+    h.extend(1_u16.to_le_bytes());
+    h.extend([shift, copy]);
+    h.extend(1_u32.to_le_bytes());
+    h.extend(blocks.to_le_bytes());
+    h.extend(0_u32.to_le_bytes());
+    h.extend(crc(&[]).to_le_bytes());
+    h.extend(0_u32.to_le_bytes());
+    h.extend(generation.to_le_bytes());
+    h.extend(uuid);
+    seal(0, (1 << 40) + u64::from(copy), &h)
+}
+
+fn corrupt(device: &SparseDevice, sector: u64, logical: usize) {
+    let mut read = [Sector::ZERO];
+    device.read(sector, &mut read).unwrap();
+    read[0].0[512 * logical..512 * (logical + 1)].iter_mut().for_each(|byte| *byte ^= 0xa5);
+    device.write(sector, &[&read]).unwrap();
+}
+
+fn sector(device: &SparseDevice, at: u64) -> Sector {
+    let mut read = [Sector::ZERO];
+    device.read(at, &mut read).unwrap();
+    read[0]
+}
+
+/// A torrent's bytes must not pass for a root when one sector of the root is bad.
+#[test]
+fn content_never_passes_for_a_root() {
+    let device = small();
+    let store = boot(&device);
+    let victim = store.create(&NewTorrent::new(hash(7), 16 << 10, 16 << 10).unwrap()).unwrap();
+    // A stranger's torrent: each block of it begins with a header, for a size of blocks that fits some place.
+    let hostile = store.create(&NewTorrent::new(hash(1), 1 << 20, 16 << 10).unwrap()).unwrap();
+    for piece in 0..64_u64 {
+        let mut bytes = vec![0; 16 << 10];
+        // Not knowing where it will lie, the stranger tries one size a block; here all land on 64 KiB = block 4 at least once.
+        bytes[..512].copy_from_slice(&header(16, 1, 3, u64::MAX - 10, [9; 16]));
+        hostile.write(piece << 14, &bytes).unwrap();
+        hostile.mark_complete(piece as u32).unwrap();
+    }
+    victim.write(0, &[1; 16 << 10]).unwrap();
+    victim.mark_complete(0).unwrap();
+    store.flush().unwrap();
+    assert!((0..64).any(|piece| hostile.place(piece << 14) == Some(1 << 16)));
+    drop((victim, hostile, store));
+    corrupt(&device, 0, 0);
+    let store = boot(&device);
+    let listed = store.list().unwrap().len();
+    drop(store);
+    let again = boot(&device);
+    assert_eq!(listed, 2);
+    assert!(again.open(&hash(7)).is_ok() && again.open(&hash(1)).is_ok());
+}
+
+/// After boot put two damaged copies together, what is created is as durable as ever.
+#[test]
+fn what_is_created_after_both_roots_were_damaged_stays() {
+    for later in 1..4 {
+        let device = small();
+        let store = boot(&device);
+        // More than one sector of 4 KiB of entries: what is created later touches the second alone.
+        for n in 0..120 {
+            store.create(&NewTorrent::new(hash(1000 + n), 100, 100).unwrap()).unwrap();
+        }
+        drop(store);
+        corrupt(&device, 2, 0);
+        corrupt(&device, 6, 1);
+        let store = boot(&device);
+        for n in 100..100 + later {
+            let new = store.create(&NewTorrent::new(hash(n), 100, 100).unwrap()).unwrap();
+            new.write(0, &[3; 100]).unwrap();
+            new.mark_complete(0).unwrap();
+        }
+        store.flush().unwrap();
+        drop(store);
+        let store = boot(&device);
+        for n in 100..100 + later {
+            assert!(store.open(&hash(n)).is_ok(), "{n} of {later} is gone");
+        }
+    }
+}
+
+/// One bad sector in the durable copy, and a crash while the other is written: what the durable copy still says of others holds.
+#[test]
+fn a_bad_sector_and_a_torn_root_cost_no_more_than_that_sector() {
+    let device = small();
+    let store = boot(&device);
+    for n in 0..15 {
+        store.create(&NewTorrent::new(hash(n), 100, 100).unwrap()).unwrap();
+    }
+    // Torrent 14 is acknowledged: it stands in logical sector 1 of the newer copy.
+    let before: Vec<_> = (0..8).map(|at| sector(&device, at)).collect();
+    store.create(&NewTorrent::new(hash(15), 100, 100).unwrap()).unwrap();
+    drop(store);
+    // The crash: of the last root its header arrives, its entries do not.
+    let changed = |at: usize| sector(&device, at as u64) != before[at];
+    let (newest, newest_entries) = if changed(0) { (0, 2) } else { (4, 6) };
+    device.write(newest_entries, &[&[before[newest_entries as usize]]]).unwrap();
+    assert!(changed(newest as usize));
+    // And the durable copy has a bad logical sector, of torrents 0 to 13.
+    corrupt(&device, 8 - newest_entries, 0);
+    let store = boot(&device);
+    assert!(
+        store.open(&hash(14)).is_ok(),
+        "torrent 14 stands in a good sector of the durable copy, and is gone"
+    );
+}
+
+/// A device that can be told to fail.
+#[derive(Debug)]
+struct Failing {
+    inner: Arc<SparseDevice>,
+    /// Reads of this sector fail.
+    bad: AtomicU64,
+    /// The next flush says that it is under way, waits, and fails.
+    armed: AtomicBool,
+    under_way: mpsc::SyncSender<()>,
+    go_on: gate::Gate,
+}
+
+mod gate {
+    /// Shut until it is opened.
+    #[derive(Debug, Default)]
+    pub(crate) struct Gate(std::sync::Mutex<bool>, std::sync::Condvar);
+    impl Gate {
+        pub(crate) fn open(&self) {
+            *self.0.lock().unwrap() = true;
+            self.1.notify_all();
+        }
+        pub(crate) fn wait(&self) {
+            let mut open = self.0.lock().unwrap();
+            while !*open {
+                open = self.1.wait(open).unwrap();
+            }
+        }
+    }
+}
+
+impl BlockDevice for Failing {
+    fn sectors(&self) -> u64 {
+        self.inner.sectors()
+    }
+    fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
+        if (first..first + into.len() as u64).contains(&self.bad.load(SeqCst)) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.inner.read(first, into)
+    }
+    fn write(&self, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
+        self.inner.write(first, parts)
+    }
+    fn flush(&self, barrier: Barrier) -> io::Result<()> {
+        if self.armed.swap(false, SeqCst) {
+            self.under_way.send(()).unwrap();
+            self.go_on.wait();
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.inner.flush(barrier)
+    }
+}
+
+fn failing(inner: Arc<SparseDevice>) -> (Arc<Failing>, mpsc::Receiver<()>) {
+    let (under_way, seen) = mpsc::sync_channel(1);
+    let bad = AtomicU64::new(u64::MAX);
+    (
+        Arc::new(Failing { inner, bad, armed: AtomicBool::new(false), under_way, go_on: Default::default() }),
+        seen,
+    )
+}
+
+/// A flush that waited while another failed does not report what that one lost.
+#[test]
+fn a_flush_behind_one_that_failed_fails_too() {
+    let (device, under_way) = failing(small());
+    let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
+    let content = store.create(&NewTorrent::new(hash(1), 100, 100).unwrap()).unwrap();
+    content.write(0, &[1; 100]).unwrap();
+    content.mark_complete(0).unwrap();
+    device.armed.store(true, SeqCst);
+    let first = {
+        let store = store.clone();
+        thread::spawn(move || store.flush())
+    };
+    under_way.recv().unwrap();
+    let second = {
+        let store = store.clone();
+        thread::spawn(move || store.flush())
+    };
+    thread::sleep(Duration::from_millis(200));
+    device.go_on.open();
+    assert!(matches!(first.join().unwrap(), Err(Error::Io { .. })));
+    let second = second.join().unwrap();
+    drop((content, store));
+    let bits = boot(&device.inner).open(&hash(1)).unwrap().pieces().unwrap();
+    println!("second flush: {second:?}; after boot: {bits:?}");
+    assert!(
+        second.is_err(),
+        "the device dropped the content, and its have-bit was written and reported durable"
+    );
+}
+
+/// The document: if the cursor cannot be read, the search begins at the front. Not: nothing can be written any more.
+#[test]
+fn a_cursor_that_cannot_be_read_costs_nothing_else() {
+    let (device, _seen) = failing(small());
+    device.bad.store(1, SeqCst);
+    let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
+    assert_eq!(store.report().read_only, None);
+}
+
+/// `audit` beside writes.
+#[test]
+fn an_audit_beside_writes_ends() {
+    let device = Arc::new(SparseDevice::new(64 << 8));
+    BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).unwrap();
+    let store = boot(&device);
+    let progress = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let (other, writes) = (store.clone(), Arc::clone(&progress));
+    thread::spawn(move || {
+        loop {
+            let content = other.create(&NewTorrent::new(hash(1), 8 << 20, 16 << 10).unwrap()).unwrap();
+            for piece in 0..512 {
+                content.write(piece << 14, &[1; 100]).unwrap();
+                writes[0].fetch_add(1, SeqCst);
+            }
+            other.delete(&hash(1)).unwrap();
+        }
+    });
+    let audits = Arc::clone(&progress);
+    thread::spawn(move || {
+        loop {
+            let _ = store.audit();
+            audits[1].fetch_add(1, SeqCst);
+        }
+    });
+    let read = || [0, 1].map(|at: usize| progress[at].load(SeqCst));
+    for _ in 0..10 {
+        let was = read();
+        thread::sleep(Duration::from_secs(1));
+        assert!((0..2).any(|at| read()[at] > was[at]), "both stand still after {was:?} writes and audits");
+    }
+}
+
+/// A header with valid checksums and the last generation there is.
+#[test]
+fn the_last_generation_is_not_overflown() {
+    let device = small();
+    let mut read = sector(&device, 0);
+    let uuid: [u8; 16] = read.0[40..56].try_into().unwrap();
+    let blocks = u32::from_le_bytes(read.0[16..20].try_into().unwrap());
+    read.0[..512].copy_from_slice(&header(14, 0, blocks, u64::MAX, uuid));
+    device.write(0, &[&[read]]).unwrap();
+    let store = boot(&device);
+    store.create(&NewTorrent::new(hash(1), 100, 100).unwrap()).unwrap();
+    drop(store);
+    assert!(boot(&device).open(&hash(1)).is_ok(), "acknowledged and gone: the generation went around");
+}
