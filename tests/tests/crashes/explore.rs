@@ -33,12 +33,14 @@ pub(crate) struct Plan {
     pub(crate) actions: usize,
     /// How often a store that came back is put to work and crashes again.
     pub(crate) again: u32,
+    /// Torrents that are there from the start.
+    pub(crate) crowd: u64,
 }
 
 impl Plan {
     pub(crate) const fn new() -> Self {
         let allocation = Allocation::Sequential;
-        Self { allocation, mutant: None, deaf: None, actions: 60, again: 1 }
+        Self { allocation, mutant: None, deaf: None, actions: 60, again: 1, crowd: 0 }
     }
 }
 
@@ -66,19 +68,29 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     let device = Arc::new(Recorder::new(SECTORS, image, plan.deaf));
     let store =
         BlockStore::boot_mutant(Arc::clone(&device), plan.allocation, plan.mutant).expect("it was formatted");
-    let base = device.image();
     let mut rng = SplitMix64::new(seed);
     let draws = SplitMix64::new(rng.next_u64());
     let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
-    Work { store: &store, note: &note, promises: Promises::default(), rng: draws }.run(plan.actions);
+    let mut work = Work { store: &store, note: &note, promises: Promises::default(), rng: draws };
+    work.crowd(plan.crowd);
+    store.flush().expect("the device takes everything");
+    let (base, promises) = (device.image(), work.promises.clone());
+    device.take_log();
+    let worked = work.run(plan.actions);
     let place = format!("seed {seed}");
-    Explorer { plan, rng, explored }.crashes(base, device.take_log(), plan.again, &place);
+    let mut explorer = Explorer { plan, rng, explored, in_boot: false };
+    explorer.crashes(base, promises, device.take_log(), plan.again, &place);
+    if let Err(what) = worked {
+        explorer.wrong(format!("{place}: {what}"));
+    }
 }
 
 struct Explorer<'a> {
     plan: Plan,
     rng: SplitMix64,
     explored: &'a mut Explored,
+    /// A crash of boot is looked into, and not those of the boot after it.
+    in_boot: bool,
 }
 
 impl Explorer<'_> {
@@ -87,8 +99,15 @@ impl Explorer<'_> {
     }
 
     /// Goes through what was recorded, and crashes between any two flushes.
-    fn crashes(&mut self, mut base: Image, log: Vec<Entry<Arc<Promises>>>, again: u32, place: &str) {
-        let mut promises = Arc::new(Promises::default());
+    fn crashes(
+        &mut self,
+        mut base: Image,
+        promises: Promises,
+        log: Vec<Entry<Arc<Promises>>>,
+        again: u32,
+        place: &str,
+    ) {
+        let mut promises = Arc::new(promises);
         let mut pending = Pending::default();
         let mut epoch = 0;
         for entry in log {
@@ -229,7 +248,49 @@ impl Explorer<'_> {
             healed.0[bytes.clone()].copy_from_slice(&base[&at].0[bytes]);
             image.insert(at, Arc::new(healed));
         }
-        self.state(image, promises, Fault::Healed, 0, &format!("{place}, healed after a crash"));
+        self.state(image, promises, Fault::Healed(at), 0, &format!("{place}, healed after a crash"));
+    }
+
+    /// Crashes again while boot mends what the first crash left.
+    fn crash_of_boot(
+        &mut self,
+        mended: Vec<Entry<Arc<Promises>>>,
+        image: &Image,
+        promises: &Promises,
+        fault: Fault,
+        place: &str,
+    ) {
+        if std::mem::replace(&mut self.in_boot, true) {
+            return;
+        }
+        // What was bad was reported by then.
+        let fault = match fault {
+            Fault::None => Fault::None,
+            Fault::Garbage(at) | Fault::Healed(at) => Fault::Healed(at),
+        };
+        let (mut base, mut pending) = (image.clone(), Pending::default());
+        for entry in mended {
+            match entry {
+                Entry::Write(first, sectors) => pending.writes.push((first, sectors)),
+                Entry::Flush => {
+                    let count = pending.writes.len();
+                    for kept in 0_u32..1 << count.min(5) {
+                        let image = pending.some_writes(&base, |write| kept & (1 << (write % 5)) != 0);
+                        self.state(
+                            image,
+                            promises,
+                            fault,
+                            0,
+                            &format!("{place}; boot mends writes {kept:b} of {count}"),
+                        );
+                    }
+                    base = pending.some_writes(&base, |_| true);
+                    pending = Pending::default();
+                }
+                Entry::Note(_) => {}
+            }
+        }
+        self.in_boot = false;
     }
 
     fn wrong(&mut self, what: String) {
@@ -253,13 +314,14 @@ impl Explorer<'_> {
         {
             return None;
         }
-        let survivor = match judge(image, promises, fault, self.plan.mutant) {
+        let survivor = match judge(image.clone(), promises, fault, self.plan.mutant) {
             Ok(survivor) => survivor,
             Err(what) => {
                 self.wrong(format!("{place}: {what}"));
                 return None;
             }
         };
+        self.crash_of_boot(survivor.mended.clone(), &image, promises, fault, place);
         if again > 0 {
             let base = survivor.device.image();
             let draws = SplitMix64::new(self.rng.next_u64());
@@ -269,8 +331,12 @@ impl Explorer<'_> {
                 .expect("it has booted before");
             let promises = survivor.promises.clone();
             let note = |promises: &Promises| device.note(Arc::new(promises.clone()));
-            Work { store: &store, note: &note, promises, rng: draws }.run(12);
-            self.crashes(base, device.take_log(), again - 1, &format!("{place}; then"));
+            let mut work = Work { store: &store, note: &note, promises: promises.clone(), rng: draws };
+            let worked = work.run(12);
+            self.crashes(base, promises, device.take_log(), again - 1, &format!("{place}; then"));
+            if let Err(what) = worked {
+                self.wrong(format!("{place}; then: {what}"));
+            }
         }
         Some(survivor)
     }

@@ -8,7 +8,7 @@ use swarmkeep_content::{
 };
 
 use super::{
-    recorder::{Image, Recorder},
+    recorder::{Entry, Image, Recorder},
     workload::{Action, Promises, Torrent, content, hash},
 };
 
@@ -22,12 +22,14 @@ pub(crate) enum Fault {
     None,
     /// A logical sector of this sector holds garbage.
     Garbage(u64),
-    /// A sector held garbage, which was reported, and now holds again what it held.
-    Healed,
+    /// A sector held garbage, which was reported, and may hold it still, or again what it held.
+    Healed(u64),
 }
 
 /// A store that booted from what was left, and what it promises now.
 pub(crate) struct Survivor {
+    /// What boot had to write: it may crash there as well.
+    pub(crate) mended: Vec<Entry<Arc<Promises>>>,
     pub(crate) device: Arc<Recorder<Arc<Promises>>>,
     pub(crate) promises: Promises,
 }
@@ -48,6 +50,7 @@ pub(crate) fn judge(
     let kept = check(&store, promises, fault)?;
     let state = state_of(&store);
     drop(store);
+    let mended = device.take_log();
     let (again, second) = boot(device.image())?;
     if second.recorded() != 0 {
         return Err("the second boot mends what the first one did".to_owned());
@@ -55,7 +58,7 @@ pub(crate) fn judge(
     if state_of(&again) != state {
         return Err(format!("booted twice, it is another: {state} and {}", state_of(&again)));
     }
-    Ok(Survivor { device: second, promises: kept })
+    Ok(Survivor { mended, device: second, promises: kept })
 }
 
 /// Compares a store with what was promised. What it promises now.
@@ -71,7 +74,7 @@ pub(crate) fn check(store: &BlockStore, promises: &Promises, fault: Fault) -> Re
     let mut broken = BTreeMap::new();
     let mut kept = promises.clone();
     kept.torrents.clear();
-    for name in 0..6 {
+    for name in (0..6).chain(promises.torrents.keys().copied().filter(|&name| name >= 6)) {
         match check_torrent(store, name, promises, fault) {
             Ok(torrent) => kept.torrents.extend(torrent.map(|torrent| (name, torrent))),
             Err(Broken::Lie(lie)) => return Err(lie),
@@ -86,7 +89,7 @@ pub(crate) fn check(store: &BlockStore, promises: &Promises, fault: Fault) -> Re
             return Err(format!("{broken:?}"));
         }
         // A bad sector costs what it holds: something of one torrent, and that is said.
-        let said = fault == Fault::Healed || !store.report().damage.is_empty();
+        let said = matches!(fault, Fault::Healed(_)) || !store.report().damage.is_empty();
         if broken.len() > 1 || !said {
             return Err(format!(
                 "one bad sector costs {broken:?}, and the report is {:?}",
@@ -203,7 +206,7 @@ fn check_torrent(
 
 /// Whether a fault of the medium lies in a piece: it is then wrong, and whoever checks hashes finds it.
 fn hit(found: &dyn Content, piece: u32, fault: Fault) -> bool {
-    let Fault::Garbage(sector) = fault else { return false };
+    let (Fault::Garbage(sector) | Fault::Healed(sector)) = fault else { return false };
     let range = found.geometry().piece(piece).expect("it is complete");
     let sector_of = |at: u64| found.place(at).map(|place| place / SECTOR as u64);
     range.clone().step_by(512).chain([range.end - 1]).any(|at| sector_of(at) == Some(sector))

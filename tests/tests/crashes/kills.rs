@@ -116,5 +116,7 @@ fn the_writer_that_is_killed() {
         let _ = writeln!(out, "promised {said}");
     };
     let rng = SplitMix64::new(seed.parse().expect("a number"));
-    Work { store: &store, note: &note, promises, rng }.run(usize::MAX >> 32);
+    Work { store: &store, note: &note, promises, rng }
+        .run(usize::MAX >> 32)
+        .expect("the store agrees with itself");
 }
