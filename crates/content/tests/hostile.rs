@@ -314,3 +314,38 @@ fn the_last_generation_is_not_overflown() {
     drop(store);
     assert!(boot(&device).open(&hash(1)).is_ok(), "acknowledged and gone: the generation went around");
 }
+
+/// A map that names another torrent's block, under checksums that fit: the block stays with one of them.
+#[cfg(feature = "mutants")]
+#[test]
+fn a_block_that_two_torrents_claim_is_one_of_theirs() {
+    use swarmkeep_content::block::{Damage, Mutant, forge, sectors};
+
+    let device = small();
+    let store = boot(&device);
+    let places = [1, 2].map(|n| {
+        let content = store.create(&NewTorrent::new(hash(n), 16 << 10, 16 << 10).unwrap()).unwrap();
+        content.write(0, &[n as u8; 16 << 10]).unwrap();
+        content.mark_complete(0).unwrap();
+        content.place(0).unwrap() >> 14
+    });
+    store.flush().unwrap();
+    drop(store);
+    let mut image = sectors(device.sectors() as usize);
+    device.read(0, &mut image).unwrap();
+    // The i-nodes of both lie in the first block behind the roots; the map of the second is the fourth logical sector there.
+    let map = &mut image[8].0[3 * 512..3 * 512 + 4];
+    assert_eq!(map, u32::try_from(places[1]).unwrap().to_le_bytes());
+    map.copy_from_slice(&u32::try_from(places[0]).unwrap().to_le_bytes());
+    forge(&mut image);
+    let forged = || SparseDevice::from_sectors(device.sectors(), image.clone());
+    let store = BlockStore::boot(forged(), Allocation::Sequential).unwrap();
+    store.audit().unwrap();
+    assert_eq!(store.report().damage, [Damage::Blocks { info_hash: hash(2), blocks: 1 }]);
+    assert_eq!(store.open(&hash(1)).unwrap().read_piece(0).unwrap(), vec![1; 16 << 10]);
+    assert_eq!(store.open(&hash(2)).unwrap().pieces().unwrap().count(), 0);
+    // Without that look at boot, both would have it.
+    let shared =
+        BlockStore::boot_mutant(forged(), Allocation::Sequential, Some(Mutant::SharedBlocks)).unwrap();
+    assert!(shared.audit().is_err());
+}

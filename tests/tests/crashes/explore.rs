@@ -85,6 +85,62 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     }
 }
 
+/// Formats a device that holds a store, crashes it wherever it can crash, and looks at what is left: that store, an empty one, or none. How
+/// many states there were.
+pub(crate) fn explore_format(seed: u64) -> u64 {
+    let device = Arc::new(Recorder::<Arc<Promises>>::new(SECTORS, Image::new(), None));
+    let old_size = [16 << 10, 32 << 10, 64 << 10][seed as usize % 3];
+    BlockStore::format(&*device, FormatOptions::new().block_size(old_size)).expect("it is large enough");
+    let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).expect("it was formatted");
+    let note = |_: &Promises| {};
+    let mut work =
+        Work { store: &store, note: &note, promises: Promises::default(), rng: SplitMix64::new(seed) };
+    work.run(20).expect("the store agrees with itself");
+    store.flush().expect("the device takes everything");
+    let before = store.list().expect("it answers from memory");
+    drop(store);
+    let mut base = device.image();
+    device.take_log();
+    BlockStore::format(&*device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
+    let (mut states, mut pending, mut rng) = (0, Pending::default(), SplitMix64::new(seed));
+    let mut judge = |image: Image| {
+        states += 1;
+        let device = Recorder::<()>::new(SECTORS, image, None);
+        match BlockStore::boot(device, Allocation::Sequential) {
+            Ok(store) => {
+                store.audit().expect("the store agrees with itself");
+                let listed = store.list().expect("it answers from memory");
+                // Formatting costs whatever was there. But nothing is there that never was.
+                let was = |info_hash, geometry| {
+                    before
+                        .iter()
+                        .any(|summary| (summary.info_hash, summary.geometry) == (info_hash, geometry))
+                };
+                assert!(listed.iter().all(|summary| was(summary.info_hash, summary.geometry)), "{listed:?}");
+            }
+            Err(Error::NotAStore { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    for entry in device.take_log() {
+        match entry {
+            Entry::Write(first, sectors) => pending.writes.push((first, sectors)),
+            Entry::Flush => {
+                for kept in 0_u32..1 << pending.writes.len().min(12) {
+                    judge(pending.some_writes(&base, |write| kept & (1 << (write % 12)) != 0));
+                }
+                (0..50).for_each(|_| judge(pending.some_sectors(&base, || rng.next_u64() & 1 == 0)));
+                base = pending.some_writes(&base, |_| true);
+                pending = Pending::default();
+            }
+            Entry::Note(_) => {}
+        }
+    }
+    let store = BlockStore::boot(Recorder::<()>::new(SECTORS, base, None), Allocation::Sequential);
+    assert_eq!(store.expect("format returned").list().expect("it answers from memory"), []);
+    states
+}
+
 struct Explorer<'a> {
     plan: Plan,
     rng: SplitMix64,

@@ -12,7 +12,7 @@ mod workload;
 
 use swarmkeep_content::block::{Allocation, Barrier, Mutant};
 
-use explore::{Explored, Plan, explore};
+use explore::{Explored, Plan, explore, explore_format};
 
 /// Distinct states to go through, `SWARMKEEP_CRASH_STATES` of them if that is set: a million take some ten minutes.
 fn wanted() -> u64 {
@@ -40,6 +40,12 @@ fn whatever_a_crash_leaves_keeps_every_promise() {
         explored.distinct.len(),
         explored.flushes,
     );
+}
+
+#[test]
+fn format_leaves_the_store_that_was_there_or_an_empty_one_or_none() {
+    let states: u64 = (0..9).map(explore_format).sum();
+    println!("{states} crash states of format");
 }
 
 /// Looks for a workload in which a plan goes wrong.
