@@ -315,6 +315,30 @@ fn the_last_generation_is_not_overflown() {
     assert!(boot(&device).open(&hash(1)).is_ok(), "acknowledged and gone: the generation went around");
 }
 
+/// A sector that the device does not give costs what it holds; the store works on.
+#[test]
+fn a_sector_that_cannot_be_read_costs_its_torrent() {
+    let inner = small();
+    let store = boot(&inner);
+    // I-nodes of 1 KiB: four of them share a sector.
+    for n in 0..9 {
+        store.create(&NewTorrent::new(hash(n), 100, 100).unwrap()).unwrap();
+    }
+    store.flush().unwrap();
+    drop(store);
+    let (device, _seen) = failing(inner);
+    device.bad.store(8, SeqCst);
+    let store = BlockStore::boot(Arc::clone(&device), Allocation::Sequential).unwrap();
+    assert_eq!(store.report().read_only, None);
+    assert_eq!(store.report().lost, [0, 1, 2, 3].map(hash));
+    assert_eq!(store.list().unwrap().len(), 5);
+    let content = store.create(&NewTorrent::new(hash(20), 100, 100).unwrap()).unwrap();
+    content.write(0, &[1; 100]).unwrap();
+    content.mark_complete(0).unwrap();
+    store.flush().unwrap();
+    store.audit().unwrap();
+}
+
 /// A map that names another torrent's block, under checksums that fit: the block stays with one of them.
 #[cfg(feature = "mutants")]
 #[test]

@@ -28,6 +28,10 @@ use crate::{Counters, Error, InfoHash, PieceBits, Pieces, Result};
 /// The smallest block and the largest: 16 KiB and 64 MiB.
 pub(super) const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 14..=26;
 
+/// So many sectors that cannot be read are bad sectors, which cost what they hold. More are a device or a cable that fails, and might read
+/// again tomorrow: then nothing is given up.
+const MOST_UNREADABLE: u32 = 16;
+
 /// What boot found wrong. Each thing costs what it says, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -127,7 +131,7 @@ pub(super) fn boot(
         mends: Vec::new(),
         lost: Vec::new(),
         forgotten: HashMap::new(),
-        unreadable: false,
+        unreadable: 0,
         alike,
         mutation,
         report,
@@ -270,7 +274,8 @@ struct Boot<'a> {
     lost: Vec<(u32, Option<Slot>)>,
     /// Torrents of which nothing is known but the name, and where they stand in the root.
     forgotten: HashMap<InfoHash, u32>,
-    unreadable: bool,
+    /// Sectors that the device did not give.
+    unreadable: u32,
     /// Whether both copies of the root say the same.
     alike: bool,
     mutation: Mutation,
@@ -356,7 +361,7 @@ impl Boot<'_> {
             for (at, sector) in (first..).zip(&mut read) {
                 if self.device.read(at, std::slice::from_mut(sector)).is_err() {
                     *sector = Sector::ZERO;
-                    self.unreadable = true;
+                    self.unreadable += 1;
                 }
             }
         }
@@ -505,8 +510,8 @@ impl Boot<'_> {
         self.allocator.resume(next);
         self.report.read_only = match access {
             Access::Read => Some("it was opened to be read"),
-            Access::Write if self.unreadable => {
-                Some("the device cannot be read everywhere, so what is free is not known")
+            Access::Write if self.unreadable > MOST_UNREADABLE => {
+                Some("the device cannot be read in many places, so what is free is not known")
             }
             Access::Write => None,
         };
@@ -526,31 +531,19 @@ impl Boot<'_> {
             read_only: Mutex::new(self.report.read_only),
             mutation: self.mutation,
         };
-        if self.report.read_only.is_none() {
-            let mut meta = store.meta.lock();
-            let merged = self.report.damage.iter().any(|damage| matches!(damage, Damage::Root { .. }));
-            if !self.mutation.is(Mutant::NothingMended) {
-                store.mend(&meta, &self.mends)?;
-            }
-            if !self.alike && !self.mutation.is(Mutant::OlderRootLeft) {
+        let merged = self.report.damage.iter().any(|damage| matches!(damage, Damage::Root { .. }));
+        let roots =
+            match (merged, self.alike || self.mutation.is(Mutant::OlderRootLeft), self.lost.is_empty()) {
+                // Neither copy is whole, or neither has the losses.
+                (true, ..) | (_, _, false) => 2,
                 // What the older copy names and this one does not was deleted, and is free from now on.
-                store.write_root(&mut meta, Barrier::Mended)?;
-            }
-            if merged {
-                // Neither copy is whole.
-                meta.root.forget_what_is_written();
-                store.write_root(&mut meta, Barrier::Mended)?;
-            }
-            if !self.lost.is_empty() {
-                // Twice, so that neither copy has it otherwise.
-                store.write_root(&mut meta, Barrier::Mended)?;
-                store.write_root(&mut meta, Barrier::Mended)?;
-                for slot in self.lost.iter().filter_map(|&(_, slot)| slot) {
-                    let block = meta.slabs.release(slot);
-                    block.into_iter().for_each(|block| store.allocator.lock().release(block));
-                }
-            }
-            drop(meta);
+                (_, false, _) => 1,
+                _ => 0,
+            };
+        if self.report.read_only.is_none()
+            && mend(&store, &self.mends, roots, &self.lost, self.mutation).is_err()
+        {
+            self.report.read_only = *store.read_only.lock();
         }
         Ok((store, self.report))
     }
@@ -563,6 +556,31 @@ impl Boot<'_> {
         let payload = logical(&read)[0].payload(self.root.header().owner(), index::CURSOR);
         payload.map_or(0, |payload| u32::from_le_bytes(payload[..4].try_into().expect("four bytes")))
     }
+}
+
+/// Writes down what boot does not believe, before anything else is written.
+fn mend(
+    store: &Store,
+    mends: &[(Arc<Inode>, BTreeSet<u64>)],
+    roots: u32,
+    lost: &[(u32, Option<Slot>)],
+    mutation: Mutation,
+) -> Result<()> {
+    let mut meta = store.meta.lock();
+    if !mutation.is(Mutant::NothingMended) {
+        store.mend(&meta, mends)?;
+    }
+    if roots == 2 {
+        meta.root.forget_what_is_written();
+    }
+    for _ in 0..roots {
+        store.write_root(&mut meta, Barrier::Mended)?;
+    }
+    for slot in lost.iter().filter_map(|&(_, slot)| slot) {
+        let block = meta.slabs.release(slot);
+        block.into_iter().for_each(|block| store.allocator.lock().release(block));
+    }
+    Ok(())
 }
 
 /// The body of an i-node as it is read.
