@@ -8,9 +8,9 @@ use std::{
 
 use swarmkeep_bittorrent::{
     bencode::Writer,
-    metainfo::{Error, FileList, Info, MOST_MEMORY, Metainfo, PathFault, Segment},
+    metainfo::{Creation, Error, FileList, Format, Info, MOST_MEMORY, Metainfo, PathFault, Segment},
 };
-use swarmkeep_tests::torrents::{fixture, piece, torrent};
+use swarmkeep_tests::torrents::{fixture, part_of_file, piece, torrent};
 
 /// Whether these pieces are what the torrent says, whole and in parts, and nothing else is.
 fn assert_verifies(info: &Info, pieces: impl IntoIterator<Item = u32>) {
@@ -99,6 +99,41 @@ fn torrents_of_real_programs_have_the_hashes_that_those_tell() {
         assert_eq!((info.files().count(), info.length()), (entries, length), "{name}");
         assert_eq!(info.is_private(), name == "many-v1");
         assert!(info.knows_hashes());
+    }
+}
+
+#[test]
+fn torrents_of_real_programs_are_made_again_byte_for_byte() {
+    // All but the one that is large.
+    for (name, v1, v2, piece_length, ..) in &TORRENTS[..6] {
+        let metainfo = torrent(name);
+        let info = metainfo.info();
+        let format = match (v1, v2) {
+            (Some(_), Some(_)) => Format::Hybrid,
+            (None, _) => Format::V2,
+            (_, None) => Format::V1,
+        };
+        let mut builder = Creation::builder(info.name(), format);
+        builder.piece_length(*piece_length).private(info.is_private());
+        for file in info.files().iter().filter(|file| !file.is_padding()) {
+            builder.file(&file.path()[1..], file.length(), file.is_executable());
+        }
+        let mut creation = builder.build().unwrap();
+        assert_eq!(creation.files(), info.files(), "{name}");
+        for nth in 0..creation.piece_count() {
+            let mut hasher = creation.hasher(nth).unwrap();
+            for segment in creation.segments(nth) {
+                let file = info.files().get(segment.file).unwrap();
+                hasher.update(&part_of_file(info, file, segment.offset, segment.length as usize));
+            }
+            let hash = hasher.finish().unwrap();
+            creation.set(hash);
+        }
+        let made = creation.finish().unwrap();
+        let made = Metainfo::parse(&made).unwrap();
+        let same = made.info().encoded() == info.encoded();
+        assert!(same, "{name}: {}", made.info().encoded().escape_ascii());
+        assert_eq!(made.info(), info, "{name}, with its layers");
     }
 }
 

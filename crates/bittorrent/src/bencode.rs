@@ -309,15 +309,39 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Appends bencoded values to a buffer.
+/// Where encoded bytes go, one behind the other.
+pub trait Sink {
+    /// Appends `bytes`.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Counts what is put into it: a length is known before anything is written, from the code that writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Length(pub usize);
+
+impl Sink for Length {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
+/// Appends bencoded values to a [`Sink`].
 ///
 /// Keys of a dictionary must come sorted; nothing checks it.
 #[derive(Debug)]
-pub struct Writer<'a>(&'a mut Vec<u8>);
+pub struct Writer<'a, S = Vec<u8>>(&'a mut S);
 
-impl<'a> Writer<'a> {
+impl<'a, S: Sink> Writer<'a, S> {
     /// Appends to `out`.
-    pub const fn new(out: &'a mut Vec<u8>) -> Self {
+    pub const fn new(out: &'a mut S) -> Self {
         Self(out)
     }
 
@@ -353,7 +377,7 @@ impl<'a> Writer<'a> {
 
     /// Writes bytes as they are: what is bencoded already, or a part of a byte string.
     pub fn put(&mut self, bytes: &[u8]) -> &mut Self {
-        self.0.extend_from_slice(bytes);
+        self.0.put(bytes);
         self
     }
 

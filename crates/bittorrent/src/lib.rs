@@ -1,5 +1,5 @@
-//! The vocabulary of BitTorrent: info hashes, peer ids, endpoints and their compact forms, and [`bencode`]; with the feature
-//! `metainfo`, torrent files.
+//! The vocabulary of BitTorrent: info hashes, peer ids, endpoints and their compact forms, [`bencode`] and [`query`]; with the
+//! feature `metainfo`, torrent files and magnet links.
 //!
 //! Nothing here does I/O or reads a clock; but for metainfo and what is written into a vector of the caller's, nothing allocates. A value that
 //! exists is valid: an [`Endpoint`] never has port 0 and never hides an IPv4 address in an IPv6 one, so two endpoints are the same peer
@@ -13,6 +13,7 @@ mod id;
 #[cfg(feature = "metainfo")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metainfo")))]
 pub mod metainfo;
+pub mod query;
 
 pub use endpoint::{CompactV4, CompactV6, Endpoint, Family};
 pub use event::AnnounceEvent;

@@ -1,5 +1,5 @@
 //! Any torrent file from anyone, as one and as an info dictionary alone. Nothing panics; what is read is safe to write to a disk, and its
-//! bytes lie where they should.
+//! bytes lie where they should. And any magnet link.
 #![no_main]
 
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use libfuzzer_sys::fuzz_target;
 use swarmkeep_bittorrent::{
     bencode::Value,
-    metainfo::{FileList, Info, LONGEST_PIECE, Metainfo},
+    metainfo::{FileList, Info, LONGEST_PIECE, Magnet, Metainfo},
 };
 
 fuzz_target!(|message: &[u8]| {
@@ -22,6 +22,9 @@ fuzz_target!(|message: &[u8]| {
     if let Ok(info) = Info::parse(message) {
         assert_eq!(info.encoded(), message);
         assert_holds(&info);
+    }
+    if let Ok(magnet) = String::from_utf8_lossy(message).parse::<Magnet>() {
+        assert_eq!(magnet.to_string().parse(), Ok(magnet));
     }
     // Whatever the fuzzer finds for the keys: most of what it changes in a whole torrent no longer has the right hashes.
     if let Ok(value) = Value::parse(message)

@@ -15,7 +15,7 @@ pub(super) struct FileTree {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileRoot {
     pub(super) first_piece: u32,
-    /// Where its piece layer begins among all that are known, in hashes.
+    /// Where its piece layer begins among all nodes that are known; of a file of several pieces only.
     pub(super) layer: Option<u32>,
     pub(super) length: u64,
     pub(super) hash: Hash,

@@ -56,7 +56,15 @@ pub(super) const fn levels(leaves: u64) -> u32 {
     leaves.next_power_of_two().trailing_zeros()
 }
 
-fn pair(left: &Hash, right: &Hash) -> Hash {
+/// The root of a tree of 2^`levels` leaves, of which these are the first and `missing` stands for the others.
+pub(super) fn root_of(leaves: &[Hash], levels: u32, missing: Hash) -> Hash {
+    let mut tree = HashTree::new(missing);
+    leaves.iter().for_each(|leaf| tree.push(*leaf));
+    tree.root(levels)
+}
+
+/// The hash above two.
+pub(super) fn pair(left: &Hash, right: &Hash) -> Hash {
     Sha256::new().chain_update(left).chain_update(right).finalize().into()
 }
 

@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 use super::{
     BLOCK, Error, FileList, FileListBuilder, LONGEST_PIECE, PathFault, PieceCheck, dict, fields,
     file_tree::{FileRoot, FileTree},
-    hash_tree::{self, Hash, HashTree},
+    hash_tree::{self, Hash},
     names,
-    verify::BlockTree,
+    verify::Blocks,
 };
 use crate::{
     InfoHash,
@@ -36,11 +36,13 @@ pub struct Info {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct V2 {
+pub(super) struct V2 {
     info_hash: Hash,
-    roots: Vec<FileRoot>,
-    /// The piece layers of the files that have one, one after another.
-    layers: Vec<Hash>,
+    pub(super) roots: Vec<FileRoot>,
+    /// All of `roots`, in the order of their hashes.
+    pub(super) by_hash: Vec<u32>,
+    /// The piece layers of the files that have one and are known, each with some layers above it: those of `merkle`'s `kept_layers`.
+    pub(super) nodes: Vec<Hash>,
 }
 
 impl Info {
@@ -59,7 +61,7 @@ impl Info {
     pub(super) fn read(info: Value<'_>, layers: Option<Option<Value<'_>>>) -> Result<Self, Error> {
         let wrong = |key, what| Error::Field { key, what };
         let dict = info.dict().ok_or(wrong("info", "is not a dictionary"))?;
-        let [name, name_utf8, piece_length, private, version, pieces, length, files, tree] = fields(
+        let [name, name_utf8, piece_length, private, version, pieces, length, attr, files, tree] = fields(
             dict,
             [
                 b"name",
@@ -69,6 +71,7 @@ impl Info {
                 b"meta version",
                 b"pieces",
                 b"length",
+                b"attr",
                 b"files",
                 b"file tree",
             ],
@@ -84,19 +87,14 @@ impl Info {
         let piece_length = piece_length.and_then(Value::integer);
         let piece_length = piece_length.ok_or(wrong("piece length", "is missing or no integer"))?;
         let piece_length = u32::try_from(piece_length).unwrap_or(0);
-        if !(1..=LONGEST_PIECE).contains(&piece_length) {
-            return Err(wrong("piece length", "is not within 1 and 2^30"));
-        }
-        if tree.is_some() && (piece_length < BLOCK || !piece_length.is_power_of_two()) {
-            return Err(wrong("piece length", "is no power of two from 16 KiB on, as v2 needs it"));
-        }
+        check_piece_length(piece_length, tree.is_some())?;
 
         let v1 = match (tree, pieces, length, files) {
             (Some(_), None, None, None) => None,
             (_, None, ..) => return Err(wrong("pieces", "is missing")),
             (_, Some(_), None, None) => return Err(wrong("files", "is missing, and so is `length`")),
             (_, Some(_), Some(_), Some(_)) => return Err(wrong("files", "is there, and so is `length`")),
-            (_, Some(pieces), Some(length), None) => Some((pieces, single_file(name, length)?)),
+            (_, Some(pieces), Some(length), None) => Some((pieces, single_file(name, length, attr)?)),
             (_, Some(pieces), None, Some(files)) => Some((pieces, many_files(name, files)?)),
         };
         let v1 = match v1 {
@@ -113,13 +111,15 @@ impl Info {
             None => None,
             Some(tree) => {
                 let alone = length.is_some() || v1.is_none();
-                let FileTree { files, mut roots } = FileTree::read(tree, name, alone, piece_length)?;
+                let FileTree { files, roots } = FileTree::read(tree, name, alone, piece_length)?;
                 let files = files.build()?;
-                let layers = match layers {
-                    None => Vec::new(),
-                    Some(layers) => piece_layers(layers, &files, &mut roots, piece_length)?,
-                };
-                Some((files, V2 { info_hash: Sha256::digest(info.encoded()).into(), roots, layers }))
+                let by_hash = by_hash(&roots, &files)?;
+                let info_hash = Sha256::digest(info.encoded()).into();
+                let mut v2 = V2 { info_hash, roots, by_hash, nodes: Vec::new() };
+                if let Some(layers) = layers {
+                    piece_layers(layers, &files, &mut v2, piece_length)?;
+                }
+                Some((files, v2))
             }
         };
         let (files, v1, v2) = match (v1, v2) {
@@ -246,17 +246,44 @@ impl Info {
         Some((v2, &v2.roots[after.checked_sub(1)?]))
     }
 
-    fn blocks(&self, piece: u32) -> Option<BlockTree<'_>> {
+    pub(super) const fn v2(&self) -> Option<&V2> {
+        self.v2.as_ref()
+    }
+
+    /// The length of pieces, and what is to be changed.
+    pub(super) const fn v2_mut(&mut self) -> (u32, Option<&mut V2>) {
+        (self.piece_length, self.v2.as_mut())
+    }
+
+    /// Which entry of the files has a root.
+    pub(super) fn file_of_root(&self, nth: u32) -> usize {
+        file_of_root(&self.files, nth)
+    }
+
+    /// What hashes a piece of v2, and the hash that it should have.
+    fn blocks(&self, piece: u32) -> Option<(Blocks, &Hash)> {
         let (v2, root) = self.root(piece)?;
         let nth = piece - root.first_piece;
         let left = root.length.checked_sub(u64::from(nth) * u64::from(self.piece_length))?;
         let length = left.min(self.piece_length.into()) as u32;
         if root.pieces(self.piece_length) == 1 {
-            return Some(BlockTree::new(length, hash_tree::levels(root.blocks()), &root.hash));
+            return Some((Blocks::new(length, hash_tree::levels(root.blocks())), &root.hash));
         }
-        let hash = &v2.layers[(root.layer? + nth) as usize];
-        Some(BlockTree::new(length, hash_tree::levels((self.piece_length / BLOCK).into()), hash))
+        let hash = &v2.nodes[(root.layer? + nth) as usize];
+        Some((Blocks::new(length, hash_tree::levels((self.piece_length / BLOCK).into())), hash))
     }
+}
+
+/// Whether pieces may have this length.
+pub(super) fn check_piece_length(length: u32, v2: bool) -> Result<(), Error> {
+    let wrong = |what| Err(Error::Field { key: "piece length", what });
+    if !(1..=LONGEST_PIECE).contains(&length) {
+        return wrong("is not within 1 and 2^30");
+    }
+    if v2 && (length < BLOCK || !length.is_power_of_two()) {
+        return wrong("is no power of two from 16 KiB on, as v2 needs it");
+    }
+    Ok(())
 }
 
 /// What `attr` says of a file (BEP 47).
@@ -272,11 +299,12 @@ pub(super) fn attributes(attr: Option<&[u8]>) -> Attributes {
     Attributes { padding: has(b'p'), executable: has(b'x'), link: has(b'l') }
 }
 
-fn single_file(name: &str, length: Value<'_>) -> Result<FileList, Error> {
+fn single_file(name: &str, length: Value<'_>, attr: Option<Value<'_>>) -> Result<FileList, Error> {
     let length = length.integer().and_then(|length| u64::try_from(length).ok());
     let length = length.ok_or(Error::File { file: 0, key: "length", what: "is negative or no integer" })?;
     let mut files = FileList::builder();
-    files.file(&[name], length, false)?;
+    let executable = attributes(attr.and_then(Value::bytes)).executable;
+    files.file(&[name], length, executable)?;
     files.build()
 }
 
@@ -336,13 +364,37 @@ fn piece_hashes(pieces: Value<'_>) -> Result<Vec<[u8; 20]>, Error> {
     }
 }
 
+/// The roots in the order of their hashes, those that are equal as they come. Equal ones are those of the same content.
+fn by_hash(roots: &[FileRoot], files: &FileList) -> Result<Vec<u32>, Error> {
+    let root = |nth: u32| &roots[nth as usize];
+    // Fits: there are no more files.
+    let mut by_hash: Vec<u32> = (0..roots.len() as u32).collect();
+    by_hash.sort_by_key(|&nth| &root(nth).hash);
+    match by_hash
+        .windows(2)
+        .find(|two| root(two[0]).hash == root(two[1]).hash && root(two[0]).length != root(two[1]).length)
+    {
+        None => Ok(by_hash),
+        Some(two) => {
+            let what = "is that of another file, which is not as long";
+            Err(Error::File { file: file_of_root(files, two[1]), key: "pieces root", what })
+        }
+    }
+}
+
+/// Which entry of the files has a root: those that have bytes have one each.
+fn file_of_root(files: &FileList, nth: u32) -> usize {
+    let mut with_bytes = files.iter().filter(|file| !file.is_padding() && file.length() > 0);
+    with_bytes.nth(nth as usize).expect("there is a root for each file that has bytes").index()
+}
+
 /// Gives each file of several pieces the hashes of those, if they have the right root.
 fn piece_layers(
     layers: Option<Value<'_>>,
     files: &FileList,
-    roots: &mut [FileRoot],
+    v2: &mut V2,
     piece_length: u32,
-) -> Result<Vec<Hash>, Error> {
+) -> Result<(), Error> {
     let wrong = |what| Error::Field { key: "piece layers", what };
     let mut known = BTreeMap::new();
     match layers.map(Value::dict) {
@@ -351,51 +403,27 @@ fn piece_layers(
         Some(Some(layers)) => {
             for (root, layer) in layers.iter() {
                 let layer = layer.bytes().ok_or(wrong("has something else than text"))?;
-                // Files of the same content have the same layer, so it is looked at once.
                 let root = Hash::try_from(root).map_err(|_| wrong("has a key that is not of 32 bytes"))?;
-                known.entry(root).or_insert(Layer { bytes: layer, begins: None });
+                known.entry(root).or_insert(layer);
             }
         }
     }
-    let levels = hash_tree::levels((piece_length / BLOCK).into());
-    let missing = hash_tree::missing(levels);
-    let mut all = Vec::new();
-    let with_bytes = files.iter().filter(|file| !file.is_padding() && file.length() > 0);
-    for (root, file) in roots.iter_mut().zip(with_bytes) {
-        let pieces = root.pieces(piece_length);
-        if pieces == 1 {
+    for nth in 0..v2.roots.len() {
+        let root = &v2.roots[nth];
+        // Files of the same content have the same layer, which all of them have with the first.
+        if root.layer.is_some() || root.pieces(piece_length) == 1 {
             continue;
         }
-        let wrong = |what| Error::Layer { file: file.index(), what };
-        let layer = known.get_mut(&root.hash).ok_or(wrong("is missing"))?;
-        let (hashes, rest) = layer.bytes.as_chunks::<32>();
-        if !rest.is_empty() || hashes.len() as u64 != pieces {
+        let wrong = |what| Error::Layer { file: file_of_root(files, nth as u32), what };
+        let layer = known.get(&root.hash).ok_or_else(|| wrong("is missing"))?;
+        let (hashes, rest) = layer.as_chunks::<32>();
+        if !rest.is_empty() {
             return Err(wrong("has not a hash of 32 bytes for each piece"));
         }
-        let begins = match layer.begins {
-            Some(begins) => begins,
-            None => {
-                let mut tree = HashTree::new(missing);
-                hashes.iter().for_each(|hash| tree.push(*hash));
-                if tree.root(hash_tree::levels(pieces)) != root.hash {
-                    return Err(wrong("does not have its `pieces root`"));
-                }
-                let begins = u32::try_from(all.len()).map_err(|_| Error::TooMany("pieces"))?;
-                all.extend_from_slice(hashes);
-                begins
-            }
-        };
-        layer.begins = Some(begins);
-        root.layer = Some(begins);
+        v2.set_layer(nth as u32, hashes, piece_length).map_err(wrong)?;
     }
-    all.shrink_to_fit();
-    Ok(all)
-}
-
-/// A layer of the torrent file, and where it begins among those that are needed.
-struct Layer<'a> {
-    bytes: &'a [u8],
-    begins: Option<u32>,
+    v2.nodes.shrink_to_fit();
+    Ok(())
 }
 
 /// Whether the two parts of a hybrid have the same files at the same pieces.
@@ -439,9 +467,7 @@ mod tests {
     #[test]
     fn a_layer_that_many_files_share_is_hashed_once() {
         const PIECES: usize = 1 << 14;
-        let mut tree = HashTree::new(hash_tree::missing(0));
-        (0..PIECES).for_each(|_| tree.push([7; 32]));
-        let root = tree.root(PIECES.trailing_zeros());
+        let root = hash_tree::root_of(&[[7; 32]; PIECES], PIECES.trailing_zeros(), hash_tree::missing(0));
 
         let (mut torrent, mut files) = (Vec::new(), Vec::new());
         for nth in 0..8000 {
@@ -467,7 +493,8 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
         let info = metainfo.info();
         assert_eq!((info.piece_count() as usize, info.knows_hashes()), (8000 * PIECES, true));
-        assert_eq!(info.v2.as_ref().unwrap().layers.len(), PIECES);
+        let above = PIECES / 16 * 2 - 2;
+        assert_eq!(info.v2.as_ref().unwrap().nodes.len(), PIECES + above);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Torrent files (metainfo): v1 (BEP 3), v2 (BEP 52) and hybrids of both.
+//! Torrent files (metainfo): v1 (BEP 3), v2 (BEP 52) and hybrids of both, read ([`Metainfo`]) and made ([`Creation`]); and [magnet links](Magnet).
 //!
 //! What is read comes from strangers, and file names in it end up on a disk. So a [`FileList`] that exists is safe to write below any
 //! folder, on Linux, macOS and Windows; see there. Reading takes time with the length of the input (n log n for the names), and memory
@@ -17,16 +17,24 @@
 //! # Ok::<(), swarmkeep_bittorrent::metainfo::Error>(())
 //! ```
 
+mod create;
 mod file_tree;
 mod files;
 mod hash_tree;
 mod info;
+mod info_hashes;
+mod magnet;
+mod merkle;
 mod names;
 mod verify;
 
+pub use create::{Creation, CreationBuilder, Format, PieceHash, PieceHasher, piece_length_for};
 pub use files::{File, FileList, FileListBuilder, Segment};
 pub use info::Info;
-pub use names::PathFault;
+pub use info_hashes::InfoHashes;
+pub use magnet::Magnet;
+pub use merkle::{BlockHasher, BlockHashes, MerkleTree};
+pub use names::{PathFault, folded};
 pub use verify::PieceCheck;
 
 use crate::bencode::{self, Dict, Value};
@@ -152,6 +160,15 @@ pub enum Error {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// A text that is no magnet link.
+    #[error("not a magnet link: {0}")]
+    Magnet(&'static str),
+    /// A torrent that is to be made has a tracker that nobody would read.
+    #[error("the tracker \"{0}\" is not a URL of 1 to {LONGEST_TRACKER} bytes without control characters")]
+    Tracker(String),
+    /// A torrent that is to be made lacks the hash of this piece.
+    #[error("piece {0} has not been hashed")]
+    Unhashed(u32),
     /// There is no file but padding.
     #[error("no files")]
     NoFiles,
@@ -201,12 +218,13 @@ fn fields<'a, const N: usize>(dict: Dict<'a>, keys: [&[u8]; N]) -> [Option<Value
     values
 }
 
+/// Whether this is taken for the URL of a tracker.
+fn may_be_tracker(url: &str) -> bool {
+    !url.is_empty() && url.len() <= LONGEST_TRACKER && !url.contains(char::is_control)
+}
+
 fn tiers(announce: Option<Value<'_>>, announce_list: Option<Value<'_>>) -> Vec<Vec<String>> {
-    let url = |value: Value<'_>| {
-        let url = value.text()?;
-        (!url.is_empty() && url.len() <= LONGEST_TRACKER && !url.contains(char::is_control))
-            .then(|| url.to_owned())
-    };
+    let url = |value: Value<'_>| value.text().filter(|url| may_be_tracker(url)).map(str::to_owned);
     let mut room = MOST_TRACKERS;
     let mut tiers = Vec::new();
     for tier in announce_list.and_then(Value::list).into_iter().flat_map(bencode::List::iter) {

@@ -2,6 +2,13 @@
 
 use std::str::Chars;
 
+/// A name as it is where upper and lower case make no difference: two that are the same then may be one name for a file system.
+pub fn folded(name: &str) -> String {
+    let mut folded = String::new();
+    fold(name, &mut folded);
+    folded
+}
+
 /// Longest name of a file or folder, in bytes: `NAME_MAX` of Linux. macOS and Windows count other units, of which there are never more.
 const LONGEST_NAME: usize = 255;
 
@@ -24,7 +31,7 @@ pub enum PathFault {
     /// `/` or `\` within a name: a path in the place of a name, which could lie anywhere.
     #[error("has a / or \\ within a name, and would lie elsewhere")]
     Separator,
-    /// A control character, NUL among them.
+    /// A control character, NUL among them, or one that makes text run the other way, so that it reads as another name.
     #[error("has a control character in a name")]
     Control,
     /// One of `<>:"|?*`, which Windows has in no name.
@@ -70,6 +77,10 @@ pub(super) fn check(name: &[u8]) -> Result<&str, PathFault> {
         "." | ".." => Err(PathFault::Dots),
         _ if has(|letter| matches!(letter, '/' | '\\')) => Err(PathFault::Separator),
         _ if has(char::is_control) => Err(PathFault::Control),
+        // Embeddings, overrides and isolates (UAX #9); joiners and marks, which some scripts need, are let through.
+        _ if has(|letter| matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')) => {
+            Err(PathFault::Control)
+        }
         _ if has(|letter| matches!(letter, '<' | '>' | ':' | '"' | '|' | '?' | '*')) => {
             Err(PathFault::Reserved)
         }
@@ -122,6 +133,8 @@ mod tests {
             ("a\nb", PathFault::Control),
             ("a\u{7f}", PathFault::Control),
             ("a\u{85}", PathFault::Control),
+            ("photo\u{202e}gpj.exe", PathFault::Control),
+            ("photo\u{2067}gpj.exe", PathFault::Control),
             ("C:", PathFault::Reserved),
             ("a?", PathFault::Reserved),
             ("a<", PathFault::Reserved),

@@ -11,19 +11,47 @@ use super::{
 /// A piece that is being verified, as its bytes come. [`Info::check`] begins one.
 #[derive(Debug, Clone)]
 pub struct PieceCheck<'a> {
-    /// How many bytes are still to come; `None` when there were too many.
-    missing: Option<u32>,
-    v1: Option<(Sha1, &'a [u8; 20])>,
-    v2: Option<BlockTree<'a>>,
+    hashing: Hashing,
+    v1: Option<&'a [u8; 20]>,
+    v2: Option<&'a Hash>,
 }
 
 impl<'a> PieceCheck<'a> {
-    pub(super) fn new(length: u32, v1: Option<&'a [u8; 20]>, v2: Option<BlockTree<'a>>) -> Self {
-        Self { missing: Some(length), v1: v1.map(|expected| (Sha1::new(), expected)), v2 }
+    /// One of `length` bytes, with the hashes that it should have: one of them at least.
+    pub(super) fn new(length: u32, v1: Option<&'a [u8; 20]>, v2: Option<(Blocks, &'a Hash)>) -> Self {
+        let (blocks, v2) = v2.unzip();
+        Self { hashing: Hashing::new(length, v1.map(|_| 0), blocks), v1, v2 }
     }
 
     /// The next bytes, however many.
     pub fn update(&mut self, data: &[u8]) {
+        self.hashing.update(data);
+    }
+
+    /// Whether that was the whole piece, and all of its hashes are right.
+    pub fn holds(self) -> bool {
+        let hashes = self.hashing.finish();
+        hashes.is_some_and(|(v1, v2)| (v1.as_ref(), v2.as_ref()) == (self.v1, self.v2))
+    }
+}
+
+/// The bytes of a piece on their way into its hashes, of v1, v2, or both.
+#[derive(Debug, Clone)]
+pub(super) struct Hashing {
+    /// How many bytes are still to come; `None` when there were too many.
+    missing: Option<u32>,
+    /// And how many zeroes of padding follow, which only v1 has.
+    v1: Option<(Sha1, u32)>,
+    v2: Option<Blocks>,
+}
+
+impl Hashing {
+    /// A piece of `length` bytes; in v1 with so much `padding` behind them.
+    pub(super) fn new(length: u32, padding: Option<u32>, v2: Option<Blocks>) -> Self {
+        Self { missing: Some(length), v1: padding.map(|padding| (Sha1::new(), padding)), v2 }
+    }
+
+    pub(super) fn update(&mut self, data: &[u8]) {
         self.missing = self.missing.and_then(|missing| missing.checked_sub(u32::try_from(data.len()).ok()?));
         if self.missing.is_none() {
             return;
@@ -31,40 +59,44 @@ impl<'a> PieceCheck<'a> {
         if let Some((hash, _)) = &mut self.v1 {
             hash.update(data);
         }
-        if let Some(tree) = &mut self.v2 {
-            tree.update(data);
+        if let Some(blocks) = &mut self.v2 {
+            blocks.update(data);
         }
     }
 
-    /// Whether that was the whole piece, and all of its hashes are right.
-    pub fn holds(self) -> bool {
-        let v1 = self.v1.map(|(hash, expected)| <[u8; 20]>::from(hash.finalize()) == *expected);
-        let v2 = self.v2.map(BlockTree::holds);
-        let hashed = v1.is_some() || v2.is_some();
-        self.missing == Some(0) && hashed && v1.unwrap_or(true) && v2.unwrap_or(true)
+    /// The hashes; `None` if not all bytes came, or too many.
+    pub(super) fn finish(self) -> Option<(Option<[u8; 20]>, Option<Hash>)> {
+        let v1 = self.v1.map(|(mut hash, mut padding)| {
+            while padding > 0 {
+                let now = padding.min(BLOCK);
+                hash.update(&[0; BLOCK as usize][..now as usize]);
+                padding -= now;
+            }
+            hash.finalize().into()
+        });
+        (self.missing == Some(0)).then(|| (v1, self.v2.map(Blocks::root)))
     }
 }
 
-/// The blocks of one file in one piece, and the root that their tree is to have.
+/// The blocks of one file in one piece, as their bytes come.
 #[derive(Debug, Clone)]
-pub(super) struct BlockTree<'a> {
+pub(super) struct Blocks {
     tree: HashTree,
     levels: u32,
-    expected: &'a Hash,
     block: Sha256,
     in_block: u32,
     /// Bytes of the file that are still to come. What follows is padding, which is not in the tree.
     missing: u32,
 }
 
-impl<'a> BlockTree<'a> {
+impl Blocks {
     /// A tree of 2^`levels` blocks, of which the first hold `length` bytes and the others nothing.
-    pub(super) fn new(length: u32, levels: u32, expected: &'a Hash) -> Self {
+    pub(super) fn new(length: u32, levels: u32) -> Self {
         let (tree, block) = (HashTree::new([0; 32]), Sha256::new());
-        Self { tree, levels, expected, block, in_block: 0, missing: length }
+        Self { tree, levels, block, in_block: 0, missing: length }
     }
 
-    fn update(&mut self, data: &[u8]) {
+    pub(super) fn update(&mut self, data: &[u8]) {
         let mut data = &data[..data.len().min(self.missing as usize)];
         self.missing -= data.len() as u32;
         while !data.is_empty() {
@@ -83,11 +115,12 @@ impl<'a> BlockTree<'a> {
         self.in_block = 0;
     }
 
-    fn holds(mut self) -> bool {
+    /// The root of the tree.
+    pub(super) fn root(mut self) -> Hash {
         if self.in_block > 0 {
             self.end_block();
         }
-        self.tree.root(self.levels) == *self.expected
+        self.tree.root(self.levels)
     }
 }
 

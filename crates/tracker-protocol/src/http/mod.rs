@@ -19,13 +19,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod query;
 mod request;
 mod response;
 
-pub use query::Escaped;
 pub use request::{AnnounceRequest, ScrapeRequest};
 pub use response::{
     AnnounceHead, AnnounceResponse, AnnounceResponseWriter, FailureResponse, RetryIn, ScrapeResponse,
     ScrapeResponseWriter,
 };
+pub use swarmkeep_bittorrent::query::Escaped;

@@ -6,9 +6,11 @@ use std::{
     str::FromStr,
 };
 
-use swarmkeep_bittorrent::{AnnounceEvent, InfoHash, PeerId};
+use swarmkeep_bittorrent::{
+    AnnounceEvent, InfoHash, PeerId,
+    query::{Escaped, escape, parameters},
+};
 
-use super::query::{Escaped, escape, parameters};
 use crate::Error;
 
 /// Announces a peer.
@@ -91,13 +93,13 @@ impl<'a> AnnounceRequest<'a> {
                 b"info_hash" => info_hash = Some(InfoHash::new(twenty("info_hash", value)?)),
                 b"peer_id" => peer_id = Some(PeerId::new(twenty("peer_id", value)?)),
                 b"port" => {
-                    let number = value.number("port")?.and_then(|number| u16::try_from(number).ok());
+                    let number = number("port", value)?.and_then(|number| u16::try_from(number).ok());
                     port =
                         Some(number.ok_or(Error::Parameter { name: "port", what: "expected 0 to 65535" })?);
                 }
-                b"uploaded" => request.uploaded = value.number("uploaded")?.unwrap_or_default(),
-                b"downloaded" => request.downloaded = value.number("downloaded")?.unwrap_or_default(),
-                b"left" => request.left = value.number("left")?,
+                b"uploaded" => request.uploaded = number("uploaded", value)?.unwrap_or_default(),
+                b"downloaded" => request.downloaded = number("downloaded", value)?.unwrap_or_default(),
+                b"left" => request.left = number("left", value)?,
                 b"event" => {
                     request.paused = value.encoded() == b"paused";
                     let word = if request.paused { Escaped::default() } else { value };
@@ -109,7 +111,7 @@ impl<'a> AnnounceRequest<'a> {
                 }
                 b"numwant" => {
                     // -1 as 32 bits is what some clients write for a number they leave to the tracker.
-                    let want = value.number("numwant")?.filter(|&want| want != u32::MAX.into());
+                    let want = number("numwant", value)?.filter(|&want| want != u32::MAX.into());
                     request.want = want.map(|want| u32::try_from(want).unwrap_or(u32::MAX));
                 }
                 b"compact" => request.compact = Some(flag("compact", value)?),
@@ -216,6 +218,20 @@ impl<'a> ScrapeRequest<'a> {
 
 fn twenty(name: &'static str, value: Escaped<'_>) -> Result<[u8; 20], Error> {
     value.exactly().ok_or(Error::Parameter { name, what: "expected 20 percent-encoded bytes" })
+}
+
+/// A number. `None` for a negative one: clients that do not know send −1.
+fn number(name: &'static str, value: Escaped<'_>) -> Result<Option<u64>, Error> {
+    let (negative, digits) = match value.encoded() {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    let number = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'));
+    match number.map(str::parse::<u64>) {
+        Some(Ok(_)) if negative => Ok(None),
+        Some(Ok(number)) => Ok(Some(number)),
+        _ => Err(Error::Parameter { name, what: "expected a number" }),
+    }
 }
 
 fn flag(name: &'static str, value: Escaped<'_>) -> Result<bool, Error> {
@@ -348,5 +364,20 @@ mod tests {
         assert_eq!(ScrapeRequest::parse(&query).unwrap().info_hashes().collect::<Vec<_>>(), hashes);
         assert_eq!(ScrapeRequest::parse(b"").unwrap().info_hashes().count(), 0);
         assert!(ScrapeRequest::parse(b"info_hash=short").is_err());
+    }
+
+    #[test]
+    fn numbers_are_digits_and_negative_ones_unknown() {
+        let number = |text: &'static str| {
+            let query = format!("left={text}");
+            let (_, value) = parameters(query.as_bytes()).next().unwrap();
+            number("left", value)
+        };
+        assert_eq!(number("0"), Ok(Some(0)));
+        assert_eq!(number("18446744073709551615"), Ok(Some(u64::MAX)));
+        assert_eq!(number("-1"), Ok(None));
+        for wrong in ["", "-", "+1", "-+1", "1x", "18446744073709551616", "0x10", " 1"] {
+            assert!(number(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -1,6 +1,4 @@
-//! The query of a URL: names and values, percent-encoded.
-
-use crate::Error;
+//! The query of a URL: names and values, percent-encoded. Announces over HTTP have one (BEP 3), and magnet links are one (BEP 9).
 
 /// A percent-encoded value, borrowed from the query it stands in.
 ///
@@ -9,12 +7,20 @@ use crate::Error;
 pub struct Escaped<'a>(&'a [u8]);
 
 impl<'a> Escaped<'a> {
+    /// Percent-encodes `bytes` into `room`, whose contents it overwrites: what a client writes into a request.
+    pub fn encode(bytes: &[u8], room: &'a mut Vec<u8>) -> Self {
+        room.clear();
+        escape(bytes, room);
+        Self(room)
+    }
+
     /// The value as it stands in the query.
     pub const fn encoded(self) -> &'a [u8] {
         self.0
     }
 
     /// The bytes that it stands for; `None` in the place of a `%` that two hexadecimal digits do not follow, and nothing after it.
+    #[inline]
     pub fn bytes(self) -> impl Iterator<Item = Option<u8>> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -38,7 +44,7 @@ impl<'a> Escaped<'a> {
     }
 
     /// The bytes, if there are as many as that.
-    pub(super) fn exactly<const N: usize>(self) -> Option<[u8; N]> {
+    pub fn exactly<const N: usize>(self) -> Option<[u8; N]> {
         let (mut out, mut bytes) = ([0; N], self.bytes());
         for slot in &mut out {
             *slot = bytes.next()??;
@@ -47,7 +53,7 @@ impl<'a> Escaped<'a> {
     }
 
     /// What the text of at most `N` bytes is read as.
-    pub(super) fn parse<const N: usize, T>(self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    pub fn parse<const N: usize, T>(self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let (mut text, mut len) = ([0; N], 0);
         for byte in self.bytes() {
             *text.get_mut(len)? = byte?;
@@ -56,23 +62,22 @@ impl<'a> Escaped<'a> {
         parse(std::str::from_utf8(&text[..len]).ok()?)
     }
 
-    /// A number. `None` for a negative one: clients that do not know send −1.
-    pub(super) fn number(self, name: &'static str) -> Result<Option<u64>, Error> {
-        let (negative, digits) = match self.0 {
-            [b'-', digits @ ..] => (true, digits),
-            digits => (false, digits),
-        };
-        let number = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'));
-        match number.map(str::parse::<u64>) {
-            Some(Ok(_)) if negative => Ok(None),
-            Some(Ok(number)) => Ok(Some(number)),
-            _ => Err(Error::Parameter { name, what: "expected a number" }),
-        }
+    /// The text that it stands for, if it is one of UTF-8.
+    pub fn text(self) -> Option<String> {
+        String::from_utf8(self.bytes().collect::<Option<_>>()?).ok()
+    }
+
+    /// As [`text`](Self::text), with a `+` for each blank, as forms are encoded.
+    pub fn text_of_form(self) -> Option<String> {
+        let mut escaped = self.0.to_vec();
+        escaped.iter_mut().filter(|byte| **byte == b'+').for_each(|byte| *byte = b' ');
+        Escaped(&escaped).text()
     }
 }
 
 /// Names and values in their order. A name without `=` has an empty value.
-pub(super) fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], Escaped<'_>)> {
+#[inline]
+pub fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], Escaped<'_>)> {
     query.split(|&byte| byte == b'&').filter(|parameter| !parameter.is_empty()).map(|parameter| {
         let end = parameter.iter().position(|&byte| byte == b'=');
         match end {
@@ -83,7 +88,7 @@ pub(super) fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], Escaped<'
 }
 
 /// Writes bytes so that they may stand in a query.
-pub(super) fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for &byte in bytes {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -104,7 +109,9 @@ mod tests {
         let mut escaped = Vec::new();
         escape(&all, &mut escaped);
         assert!(escaped.iter().all(|byte| byte.is_ascii_graphic() && !b"&=+#".contains(byte)));
-        assert_eq!(Escaped(&escaped).bytes().collect::<Option<Vec<_>>>(), Some(all));
+        assert_eq!(Escaped(&escaped).bytes().collect::<Option<Vec<_>>>().as_deref(), Some(&all[..]));
+        let mut room = b"before".to_vec();
+        assert_eq!(Escaped::encode(&all, &mut room).encoded(), escaped);
     }
 
     #[test]
@@ -116,6 +123,9 @@ mod tests {
         assert_eq!(Escaped(b"a+b%2B").exactly(), Some(*b"a+b+"));
         assert_eq!(Escaped(b"abc").exactly::<2>(), None);
         assert_eq!(Escaped(b"abc").exactly::<4>(), None);
+        assert_eq!(Escaped(b"a+b%2B%c3%A9").text().as_deref(), Some("a+b+\u{e9}"));
+        assert_eq!(Escaped(b"a+b%2B").text_of_form().as_deref(), Some("a b+"));
+        assert_eq!((Escaped(b"%ff").text(), Escaped(b"%f").text()), (None, None));
     }
 
     #[test]
@@ -125,16 +135,5 @@ mod tests {
         let expected: [(&[u8], &[u8]); 5] =
             [(b"a", b"1"), (b"b", b""), (b"c", b""), (b"", b"d"), (b"e", b"f=g")];
         assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn numbers_are_digits_and_negative_ones_unknown() {
-        let number = |text: &'static str| Escaped(text.as_bytes()).number("left");
-        assert_eq!(number("0"), Ok(Some(0)));
-        assert_eq!(number("18446744073709551615"), Ok(Some(u64::MAX)));
-        assert_eq!(number("-1"), Ok(None));
-        for wrong in ["", "-", "+1", "-+1", "1x", "18446744073709551616", "0x10", " 1"] {
-            assert!(number(wrong).is_err(), "{wrong}");
-        }
     }
 }
