@@ -18,12 +18,23 @@ pub enum Error {
         /// What is wrong with them.
         what: &'static str,
     },
+    /// Bytes that are no torrent file.
+    #[error(transparent)]
+    Metainfo(swarmkeep_bittorrent::metainfo::Error),
     /// The store holds no such torrent.
     #[error("{0} is not in the store")]
     NotFound(InfoHash),
     /// The store holds a torrent of this info hash already.
     #[error("{0} is in the store already")]
     Exists(InfoHash),
+    /// The store holds a torrent of this info hash that cannot be used now. All that it has stays as it is, until the store is opened again.
+    #[error("{info_hash} cannot be used: {why}")]
+    Unavailable {
+        /// Which torrent.
+        info_hash: InfoHash,
+        /// What is in the way.
+        why: String,
+    },
     /// The torrent was deleted after it was opened.
     #[error("the torrent has been deleted from the store")]
     Deleted,
@@ -92,6 +103,15 @@ pub enum Error {
     /// The store cannot do this.
     #[error("this store cannot {0}")]
     Unsupported(&'static str),
+    /// The store below refused what was held back of a torrent: that counts as never written, and pieces that were marked complete with it are
+    /// incomplete again. [`pieces`](crate::Content::pieces) says which are left.
+    #[error("{info_hash} has lost what was held back of it: {source}")]
+    Refused {
+        /// Of which torrent.
+        info_hash: InfoHash,
+        /// What the store below said.
+        source: Box<Error>,
+    },
     /// The medium refused.
     #[error("{what}: {source}")]
     Io {

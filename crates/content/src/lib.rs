@@ -5,11 +5,12 @@
 //! is marked survives once it was [flushed](ContentRepository::flush). What was never written is an error to read: never zeroes, and
 //! never the bytes of another torrent.
 //!
-//! [`Memory`] is the plainest store and the measure of the others. [`catalog`] lists them all. Any of them goes behind a
+//! [`Memory`] is the plainest store and the measure of the others. [`catalog`] lists them all. A [`Library`] keeps torrent files in any of them. Any of them goes behind a
 //! [`StripeCache`](stripe_cache::StripeCache), and into a `pool` (feature `tokio`), which calls it from asynchronous programs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod block;
+mod buffers;
 pub mod catalog;
 mod config;
 #[cfg(feature = "conformance")]
@@ -17,6 +18,8 @@ mod config;
 pub mod conformance;
 mod error;
 pub mod files;
+mod library;
+mod lock;
 mod memory;
 mod pieces;
 #[cfg(feature = "tokio")]
@@ -30,6 +33,7 @@ mod torrent;
 
 pub use config::ContentConfig;
 pub use error::Error;
+pub use library::Library;
 pub use memory::Memory;
 pub use pieces::{PieceBits, Pieces};
 pub use repository::{Content, ContentExt, ContentRepository};

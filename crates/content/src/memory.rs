@@ -140,18 +140,23 @@ impl Torrent {
 }
 
 impl Held {
+    /// The chunks of a range that are not there yet, and how long each is.
+    fn missing(&self, range: &Range<u64>, length: u64) -> impl Iterator<Item = (usize, u64)> {
+        let chunks = (range.start / CHUNK as u64) as usize..range.end.div_ceil(CHUNK as u64) as usize;
+        let size = move |chunk: usize| (length - (chunk * CHUNK) as u64).min(CHUNK as u64);
+        chunks.filter(|&chunk| self.chunks[chunk].is_none()).map(move |chunk| (chunk, size(chunk)))
+    }
+
     /// Takes the chunks of a range that are not there yet: all, or none.
     fn take(&mut self, range: &Range<u64>, length: u64, shared: &Shared) -> Result<()> {
-        let chunks = (range.start / CHUNK as u64) as usize..range.end.div_ceil(CHUNK as u64) as usize;
-        let size = |chunk: usize| (length - (chunk * CHUNK) as u64).min(CHUNK as u64);
-        let missing = chunks.filter(|&chunk| self.chunks[chunk].is_none()).collect::<Vec<_>>();
-        let bytes = missing.iter().map(|&chunk| size(chunk)).sum::<u64>();
+        let missing = self.missing(range, length).collect::<Vec<_>>();
+        let bytes = missing.iter().map(|(_, size)| size).sum::<u64>();
         shared
             .used
             .try_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|&used| used <= shared.most))
             .map_err(|_| Error::Full { what: "memory for what is written" })?;
-        for chunk in missing {
-            self.chunks[chunk] = Some(vec![0; size(chunk) as usize].into());
+        for (chunk, size) in missing {
+            self.chunks[chunk] = Some(vec![0; size as usize].into());
         }
         Ok(())
     }
@@ -218,5 +223,11 @@ impl Content for Torrent {
 
     fn pieces(&self) -> Result<PieceBits> {
         self.with(|held| Ok(held.pieces.complete().clone()))
+    }
+
+    fn room_for(&self, range: Range<u64>) -> u64 {
+        let room =
+            self.with(|held| Ok(held.missing(&range, self.geometry.len()).map(|(_, size)| size).sum()));
+        room.unwrap_or(0)
     }
 }

@@ -186,6 +186,25 @@ impl Pieces {
                 || self.written.overlaps(&range))
     }
 
+    /// What was written of the incomplete pieces of a range.
+    pub(crate) fn written(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
+        self.written.within(range)
+    }
+
+    /// What of a range, which lies in the torrent, cannot be read. No two of these touch.
+    pub(crate) fn unknown(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut unknown: Vec<Range<u64>> = Vec::new();
+        let mut pieces = self.geometry.pieces_of(range);
+        // Neighbours that are incomplete are looked at together.
+        while let Some(first) = pieces.find(|&piece| !self.complete.contains(piece)) {
+            let behind = pieces.find(|&piece| self.complete.contains(piece));
+            let start_of = |piece| u64::from(piece) * u64::from(self.geometry.piece_length());
+            let end = behind.map_or(range.end, start_of);
+            unknown.append(&mut self.written.outside(&(start_of(first).max(range.start)..end)));
+        }
+        unknown
+    }
+
     /// How many bytes of a range, which lies in the torrent, can be read.
     pub(crate) fn known(&self, range: &Range<u64>) -> u64 {
         let length = |part: Range<u64>| part.end - part.start;
@@ -285,6 +304,10 @@ mod tests {
                 assert_eq!(pieces.first_missing(&range), missing);
                 let known = range.clone().filter(|&at| naive.readable(at)).count();
                 assert_eq!(pieces.known(&range), known as u64);
+                let missing: Vec<_> = range.clone().filter(|&at| !naive.readable(at)).collect();
+                let unknown = pieces.unknown(&range);
+                assert!(unknown.iter().zip(unknown.iter().skip(1)).all(|(a, b)| a.end < b.start));
+                assert!(unknown.into_iter().flatten().eq(missing));
                 let unwritten: Vec<_> = pieces.written.outside(&range).into_iter().flatten().collect();
                 assert!(range.clone().filter(|&at| !naive.written[at as usize]).eq(unwritten));
                 assert_eq!(pieces.knows_any_of(&range), range.clone().any(|at| naive.readable(at)));

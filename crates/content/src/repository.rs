@@ -3,6 +3,7 @@
 use std::{
     fmt,
     io::{IoSlice, IoSliceMut},
+    ops::Range,
     sync::Arc,
 };
 
@@ -58,8 +59,9 @@ pub trait ContentRepository: fmt::Debug + Send + Sync {
     /// complete had been marked so, and reads as it did when it was marked. A store that is not durable is empty when it is opened again.
     ///
     /// # Errors
-    /// [`Io`](crate::Error::Io): some of it may not be durable. What was held back and then refused is told once, whatever the error; everything
-    /// else is as durable as without it.
+    /// [`Io`](crate::Error::Io): some of it may not be durable. [`Refused`](crate::Error::Refused): what was held back of a torrent was refused;
+    /// everything else is as durable as without it. A flush tells of one torrent, and leaves others to the next; a flush that had begun when another one
+    /// told of what it covers tells as well.
     fn flush(&self) -> Result<()>;
 
     /// Counts, and what the store holds. Takes no time that grows with the content.
@@ -82,7 +84,7 @@ pub trait Content: fmt::Debug + Send + Sync {
     /// **Back-pressure.** A store may hold bytes in memory, up to a [limit](Statistics::most_unwritten): a write that would
     /// exceed it waits until there is room, and one that is larger goes through all the same. If the medium later refuses bytes that were
     /// held back, they count as never written, and pieces that were marked complete with them are incomplete again. The next write to
-    /// the torrent says why and writes nothing; so does the next [flush](ContentRepository::flush).
+    /// the torrent says why and writes nothing; so does the next [flush](ContentRepository::flush). A torrent that is deleted has nothing to say.
     ///
     /// # Errors
     /// [`OutOfRange`](crate::Error::OutOfRange); [`Complete`](crate::Error::Complete) with the first complete piece that a byte belongs to; both before
@@ -126,6 +128,15 @@ pub trait Content: fmt::Debug + Send + Sync {
     fn place(&self, offset: u64) -> Option<u64> {
         let _ = offset;
         None
+    }
+
+    /// What a write of a range, which lies in the torrent, would take of what is [free](Statistics::free) now: an upper bound. For a part of a
+    /// range it is no more than for all of it, and for several writes no more than the sum.
+    ///
+    /// Who holds writes back asks for it, to know what they will need; a store that takes more than the bytes it is given, or knows that it has
+    /// taken them already, says so.
+    fn room_for(&self, range: Range<u64>) -> u64 {
+        range.end - range.start
     }
 }
 

@@ -58,7 +58,7 @@ pub struct Statistics {
     pub used: u64,
     /// Bytes of the medium that can still be taken, if the store knows: if it was given a capacity, it does.
     pub free: Option<u64>,
-    /// Bytes that were written to the store and that it holds in memory alone; never more than `most_unwritten`.
+    /// Bytes of memory for what was written to the store and is nowhere else; never more than `most_unwritten`.
     pub unwritten: u64,
     /// At how many unwritten bytes a write waits; 0 if the store holds none back.
     pub most_unwritten: u64,

@@ -26,16 +26,18 @@ impl Stretches {
         end - start - old
     }
 
-    /// Takes a range away.
-    pub(crate) fn remove(&mut self, range: &Range<u64>) {
+    /// Takes a range away; how many of it were there.
+    pub(crate) fn remove(&mut self, range: &Range<u64>) -> u64 {
+        let mut old = 0;
         if range.is_empty() {
-            return;
+            return old;
         }
         while let Some((&from, &to)) = self.0.range(..range.end).next_back() {
             if to <= range.start {
                 break;
             }
             self.0.remove(&from);
+            old += to.min(range.end) - from.max(range.start);
             if range.end < to {
                 self.0.insert(range.end, to);
             }
@@ -43,6 +45,7 @@ impl Stretches {
                 self.0.insert(from, range.start);
             }
         }
+        old
     }
 
     /// The end of the stretch that `at` lies in.

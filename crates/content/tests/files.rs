@@ -181,7 +181,7 @@ fn torrents_of_real_programs_lie_on_the_disk_as_they_would_without_a_store() {
             let paths = store.paths(&info.info_hash()).unwrap();
             let root = folder.path().canonicalize().unwrap();
             assert!(
-                paths.iter().map(|path| path.strip_prefix(&root).unwrap()).eq(info
+                paths.iter().map(|(_, path)| path.strip_prefix(&root).unwrap()).eq(info
                     .files()
                     .iter()
                     .filter(|file| !file.is_padding())
@@ -227,7 +227,7 @@ fn a_torrent_whose_name_is_taken_goes_into_a_folder_named_by_its_info_hash() {
     for (n, files, top) in &files {
         fill(&store, &torrent(*n, files));
         assert!(folder.path().join(top).exists(), "{files:?}");
-        for (path, (_, length)) in store.paths(&hash(*n)).unwrap().iter().zip(files) {
+        for ((_, path), (_, length)) in store.paths(&hash(*n)).unwrap().iter().zip(files) {
             assert!(path.starts_with(folder.path().canonicalize().unwrap().join(top)), "{path:?}");
             assert_eq!(fs::metadata(path).unwrap().len(), *length);
         }
@@ -351,6 +351,158 @@ fn a_file_that_is_gone_or_of_another_length_costs_its_pieces_and_no_others() {
 }
 
 #[test]
+fn a_torrent_all_of_whose_files_are_gone_is_held_until_they_are_back() {
+    let folder = temporary();
+    let files = [("t/a", 100), ("t/b/c", u64::from(PIECE)), ("t/empty", 0)];
+    fill(&open(folder.path()), &torrent(1, &files));
+    let kept = fs::read(state(folder.path(), hash(1))).unwrap();
+    for _ in 0..2 {
+        fs::rename(folder.path().join("t"), folder.path().join("elsewhere")).unwrap();
+        let store = open(folder.path());
+        assert!(matches!(store.report().damage[..], [Damage::Unavailable { .. }]), "{:?}", store.report());
+        assert!(store.list().unwrap().is_empty());
+        for refused in [store.open(&hash(1)), store.create(&torrent(1, &files))] {
+            assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+        }
+        // Nor does another get its place.
+        fill(&store, &torrent(2, &[("t/a", 5)]));
+        assert!(folder.path().join(hash(2).to_string()).exists() && store.delete(&hash(2)).unwrap());
+        assert_eq!(names(folder.path()), ["elsewhere"]);
+        drop(store);
+        assert_eq!(fs::read(state(folder.path(), hash(1))).unwrap(), kept);
+        fs::rename(folder.path().join("elsewhere"), folder.path().join("t")).unwrap();
+        let store = open(folder.path());
+        assert_eq!(store.report().damage, []);
+        assert_eq!(complete(&*store.open(&hash(1)).unwrap()), [0, 1]);
+    }
+    // Nobody has to bring them back.
+    fs::remove_dir_all(folder.path().join("t")).unwrap();
+    let store = open(folder.path());
+    assert!(store.delete(&hash(1)).unwrap() && !store.delete(&hash(1)).unwrap());
+    fill(&store, &torrent(1, &files));
+    assert!(folder.path().join("t/b/c").exists());
+}
+
+#[test]
+fn a_state_that_cannot_be_read_or_understood_now_stays_and_keeps_its_name() {
+    let folder = temporary();
+    fill(&open(folder.path()), &torrent(1, &[("t/a", 100)]));
+    let path = state(folder.path(), hash(1));
+    let kept = fs::read(&path).unwrap();
+    let mut later = kept.clone();
+    later[8] = 2;
+    later[60..].fill(0xee);
+    let unreadable: [&dyn Fn(); 2] = [&|| fs::write(&path, &later).unwrap(), &|| {
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+    }];
+    for make_so in unreadable {
+        make_so();
+        let store = open(folder.path());
+        assert!(matches!(store.report().damage[..], [Damage::Unavailable { .. }]), "{:?}", store.report());
+        assert!(matches!(store.open(&hash(1)), Err(Error::Unavailable { .. })));
+        assert!(matches!(store.create(&torrent(1, &[("t/a", 100)])), Err(Error::Unavailable { .. })));
+        assert!(
+            matches!(store.delete(&hash(1)), Err(Error::Unavailable { .. })),
+            "of what files it has nobody knows"
+        );
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, kept).unwrap();
+    assert_eq!(complete(&*open(folder.path()).open(&hash(1)).unwrap()), [0]);
+}
+
+const FEW_DESCRIPTORS: &str = "SWARMKEEP_TEST_FEW_DESCRIPTORS_IN";
+
+#[test]
+fn what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone() {
+    let deep = (0..40).map(|n| n.to_string()).collect::<Vec<_>>().join("/");
+    let name = format!("t/{deep}/a");
+    let files = [(&*name, u64::from(PIECE)), ("t/b", 10)];
+    if let Some(folder) = env::var_os(FEW_DESCRIPTORS) {
+        let store = open(Path::new(&folder));
+        if let Ok(content) = store.open(&hash(1)) {
+            panic!("{content:?}, {:?}", store.report());
+        }
+        assert!(matches!(store.open(&hash(1)), Err(Error::Unavailable { .. })));
+        let removed = store.delete(&hash(1));
+        assert!(matches!(removed, Err(Error::Io { .. })), "{removed:?}");
+        return;
+    }
+    let folder = temporary();
+    fill(&open(folder.path()), &torrent(1, &files));
+    let path = state(folder.path(), hash(1));
+    let kept = fs::read(&path).unwrap();
+    let test = "what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone";
+    let child = Command::new("sh")
+        .args(["-c", "ulimit -n 24; exec \"$0\" \"$1\" --exact --nocapture"])
+        .args([env::current_exe().unwrap().as_os_str(), test.as_ref()])
+        .env(FEW_DESCRIPTORS, folder.path())
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+    // It was deleted in the end, of which nothing could be removed.
+    assert_eq!(fs::read(path.with_extension("gone")).unwrap(), kept, "its bits stay");
+    assert!(folder.path().join(&name).exists());
+    let store = open(folder.path());
+    assert_eq!((store.report().damage.len(), names(folder.path())), (0, Vec::new()));
+}
+
+#[test]
+fn a_file_in_the_place_of_the_torrents_own_is_kept_by_another_name() {
+    let folder = temporary();
+    let long = "n".repeat(255);
+    let files = [("t/a", 100), ("t/b", 100), (&*format!("t/{long}"), 100), ("t/blank", 100)];
+    fill(&open(folder.path()), &torrent(1, &files));
+    for round in 1..=2 {
+        fs::write(folder.path().join("t/a"), "mine").unwrap();
+        fs::remove_file(folder.path().join("t/b")).unwrap();
+        fs::hard_link(folder.path().join("t/a"), folder.path().join("t/b")).unwrap();
+        fs::write(folder.path().join("t").join(&long), "mine").unwrap();
+        // As a crash may leave it.
+        fs::write(folder.path().join("t/blank"), "").unwrap();
+        let store = open(folder.path());
+        let content = store.open(&hash(1)).unwrap();
+        content.write(0, &[7; 400]).unwrap();
+        assert!(content.mark_complete(0).unwrap());
+        store.flush().unwrap();
+        let suffix = if round == 1 { ".found" } else { ".found-2" };
+        for name in ["a", "b", &long[..240]] {
+            let kept = folder.path().join("t").join(format!("{name}{suffix}"));
+            assert_eq!(fs::read(&kept).unwrap(), b"mine", "{kept:?}");
+        }
+        assert_eq!(names(&folder.path().join("t")).len(), 4 + 3 * round);
+    }
+}
+
+#[test]
+fn a_torrent_of_more_pieces_than_anybody_makes_is_refused() {
+    let folder = temporary();
+    let store = open(folder.path());
+    let refused = store.create(&NewTorrent::new(hash(1), 1 << 41, 16 << 10).unwrap());
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    assert_eq!((store.statistics().used, names(folder.path()).len()), (0, 0));
+}
+
+#[test]
+fn two_states_that_claim_the_same_files_are_not_both_used() {
+    let (folder, other) = (temporary(), temporary());
+    let (_, bytes) = fill(&open(folder.path()), &torrent(1, &[("t/a", 100)]));
+    fill(&open(other.path()), &torrent(2, &[("T/a", 100), ("T/b", 10)]));
+    fs::copy(state(other.path(), hash(2)), state(folder.path(), hash(2))).unwrap();
+    let store = open(folder.path());
+    assert!(
+        matches!(store.report().damage[..], [Damage::Unavailable { info_hash, .. }] if info_hash == hash(2)),
+        "{:?}",
+        store.report()
+    );
+    assert!(matches!(store.delete(&hash(2)), Err(Error::Unavailable { .. })));
+    assert!(store.open(&hash(1)).unwrap().read_piece(0).unwrap() == bytes);
+    assert_eq!(names(folder.path()), ["t"]);
+}
+
+#[test]
 fn what_a_file_loses_while_the_store_is_open_is_never_read_as_zeroes() {
     let folder = temporary();
     let store = open(folder.path());
@@ -386,10 +538,12 @@ fn delete_leaves_what_others_put_there() {
     fs::remove_file(folder.path().join("t/four")).unwrap();
     fs::create_dir(folder.path().join("t/four")).unwrap();
     fs::write(folder.path().join("t/four/mine"), "mine").unwrap();
+    // In the place of a file, and not of its length.
+    fs::write(folder.path().join("t/d/three"), "mine").unwrap();
     assert!(store.delete(&hash(1)).unwrap());
-    let stays = ["t/a/mine", "t/four/mine"].map(PathBuf::from);
+    let stays = ["t/a/mine", "t/d/three", "t/four/mine"].map(PathBuf::from);
     assert_eq!(files_below(folder.path()), BTreeSet::from(stays));
-    assert_eq!(names(&folder.path().join("t")), ["a", "c", "four"]);
+    assert_eq!(names(&folder.path().join("t")), ["a", "c", "d", "four"]);
     assert_eq!(names(&folder.path().join("t/a")), ["mine"]);
     assert!(!state(folder.path(), hash(1)).exists());
 }
@@ -413,6 +567,10 @@ fn what_a_crash_left_of_a_create_or_a_delete_is_cleared_away() {
     // Deleted, some of the files.
     fs::rename(state(folder.path(), hash(3)), state(folder.path(), hash(3)).with_extension("gone")).unwrap();
     fs::remove_file(folder.path().join("t3/a/b")).unwrap();
+    // And since then somebody else has come.
+    fs::write(folder.path().join("t3/mine"), "mine").unwrap();
+    thread::sleep(Duration::from_millis(20));
+    fs::write(folder.path().join("t3/a/b"), "0123456789").unwrap();
     // No state yet.
     fs::create_dir_all(making(5).join("t5/a")).unwrap();
     fs::write(state(folder.path(), hash(5)).with_extension("new"), "half").unwrap();
@@ -420,7 +578,8 @@ fn what_a_crash_left_of_a_create_or_a_delete_is_cleared_away() {
     assert_eq!(store.report().damage, []);
     let there: Vec<_> = store.list().unwrap().iter().map(|torrent| torrent.info_hash).collect();
     assert_eq!(there, [hash(2), hash(4)]);
-    assert_eq!(names(folder.path()), ["t1", "t2", "t4"]);
+    assert_eq!(names(folder.path()), ["t1", "t2", "t3", "t4"]);
+    assert_eq!(files_below(&folder.path().join("t3")), BTreeSet::from(["mine", "a/b"].map(PathBuf::from)));
     assert_eq!(fs::read(folder.path().join("t1/a/b")).unwrap(), b"mine");
     assert_eq!(fs::read_dir(folder.path().join(HIDDEN).join("making")).unwrap().count(), 0);
     assert_eq!(fs::read_dir(folder.path().join(HIDDEN).join("torrents")).unwrap().count(), 2);
@@ -457,7 +616,20 @@ fn a_damaged_state_costs_its_torrent_and_never_the_store() {
             [Damage::HaveBits { pieces, .. }] => {
                 assert_eq!((pieces.clone(), at >= 512), (0..2, true));
                 assert_eq!(complete(&*store.open(&hash(1)).unwrap()), []);
+                drop(store);
+                // However it reads the next time, it is not believed.
+                let now = fs::read(&path).unwrap();
+                assert!(now[..512] == good[..512] && now[512..1020].iter().all(|byte| *byte == 0));
+                let store = open(folder.path());
+                assert_eq!(store.report().damage, []);
+                assert_eq!(complete(&*store.open(&hash(1)).unwrap()), []);
                 costs[1] += 1;
+            }
+            // A later version, for all that can be told.
+            [Damage::Unavailable { .. }] => {
+                assert!((8..12).contains(&at), "byte {at}");
+                assert!(matches!(store.open(&hash(1)), Err(Error::Unavailable { .. })));
+                assert_eq!(fs::read(&path).unwrap(), bad);
             }
             [Damage::State { path: aside, .. }] => {
                 assert!(matches!(store.open(&hash(1)), Err(Error::NotFound(_))));
@@ -475,6 +647,14 @@ fn a_damaged_state_costs_its_torrent_and_never_the_store() {
     let store = open(folder.path());
     assert!(matches!(store.report().damage[..], [Damage::State { .. }]), "{:?}", store.report());
     assert_eq!(store.list().unwrap().len(), 1);
+    // One that was set aside before stays as well.
+    drop(store);
+    fs::write(&path, "no state").unwrap();
+    let store = open(folder.path());
+    let [Damage::State { path: aside, .. }] = &store.report().damage[..] else {
+        panic!("{:?}", store.report())
+    };
+    assert!(aside.to_str().unwrap().ends_with(".damaged-2"), "{aside:?}");
     // And the torrent can come again, away from the files that are there.
     fill(&store, &torrent(1, &[("t1/a", 100)]));
     assert!(folder.path().join(hash(1).to_string()).join("t1/a").exists());
@@ -545,9 +725,63 @@ fn a_capacity_counts_what_was_written_before() {
     let store = FileStore::open(&config, Allocation::Sparse).unwrap();
     assert_eq!(store.statistics().used, used);
     let content = store.open(&hash(1)).unwrap();
+    // What has its room on the disk takes none when it is written again, however full the store is.
+    for at in (1..full / u64::from(PIECE)).map(|piece| piece * u64::from(PIECE)) {
+        content.write(at, &piece).unwrap();
+    }
+    assert!(matches!(content.write(full, &piece), Err(Error::Full { .. })));
+    assert_eq!(store.statistics().used, used);
     assert!(content.mark_incomplete(0).unwrap());
+    assert_eq!(store.statistics().used, used - u64::from(PIECE));
+    content.write(full, &piece).unwrap();
     assert!(store.delete(&hash(1)).unwrap());
     assert_eq!(store.statistics().used, 0);
+}
+
+#[test]
+fn what_was_preallocated_takes_no_more_room_however_the_store_is_opened() {
+    let folder = temporary();
+    let config = ContentConfig::new(folder.path()).capacity(1 << 20);
+    let new = torrent(1, &[("t/a", 500_000), ("t/b", 500_000)]);
+    let store = FileStore::open(&config, Allocation::Preallocated).unwrap();
+    let (content, bytes) = fill(&store, &new);
+    let used = store.statistics().used;
+    assert_eq!(used, 1_000_000 + 1024);
+    assert!(content.mark_incomplete(3).unwrap() && content.mark_incomplete(30).unwrap());
+    drop((content, store));
+    for allocation in BOTH {
+        let store = FileStore::open(&config, allocation).unwrap();
+        assert_eq!(store.statistics().used, used, "{allocation:?}");
+        let content = store.open(&hash(1)).unwrap();
+        for piece in [3, 30] {
+            let at = piece * PIECE as usize;
+            content.write(at as u64, &bytes[at..at + PIECE as usize]).unwrap();
+        }
+        assert_eq!(store.statistics().used, used, "{allocation:?}");
+    }
+}
+
+#[test]
+fn padding_takes_no_room() {
+    let folder = temporary();
+    let mut files = FileList::builder();
+    for name in 0..100 {
+        files.file(&["t", &name.to_string()], 100, false).unwrap().padding(u64::from(PIECE) - 100).unwrap();
+    }
+    let new = NewTorrent::with_files(hash(1), PIECE, files.build().unwrap()).unwrap();
+    for allocation in BOTH {
+        let config = ContentConfig::new(folder.path()).capacity(16 << 10);
+        let store = FileStore::open(&config, allocation).unwrap();
+        let (content, _) = fill(&store, &new);
+        let used = store.statistics().used;
+        let list = 3000_u64.next_multiple_of(512);
+        assert!((100 * 100..100 * 100 + list + 1024).contains(&used), "{used}");
+        drop((content, store));
+        let store = FileStore::open(&config, allocation).unwrap();
+        assert_eq!(store.statistics().used, used);
+        assert!(store.delete(&hash(1)).unwrap());
+        assert_eq!(store.statistics().used, 0);
+    }
 }
 
 fn descriptors() -> usize {
@@ -668,13 +902,22 @@ fn store_on_a_disk_that_is_full(kind: &str) {
     for at in [last - 40_000, last - 400_000] {
         torrent.write(at as u64, &bytes[at..at + 1000]).unwrap();
     }
-    let error = loop {
-        match torrent.write(written as u64, &bytes[written..written + (64 << 10)]) {
-            Ok(()) => written += 64 << 10,
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(error, Error::Full { .. }), "{error:?}");
+    // What fails gives back what it took: smaller writes may still find room.
+    for step in [64 << 10, 4 << 10] {
+        let error = loop {
+            match torrent.write(written as u64, &bytes[written..written + step]) {
+                Ok(()) => written += step,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::Full { .. }), "{error:?}");
+        let content = (written + 2000) as u64;
+        assert!(
+            (content..content + (200 << 10)).contains(&store.statistics().used),
+            "{:?}",
+            store.statistics()
+        );
+    }
     assert!(written > 2 << 20, "{written} bytes");
     for at in [last - 40_000, last - 400_000] {
         let from = at - 10_000;
@@ -751,6 +994,7 @@ fn work_until_killed(folder: &Path, seed: u64) {
             }
             3 => {
                 let n = draw(3) as u8;
+                say(format!("makes {n}\n"));
                 match store.create(&torrent(n, &[("extra/a", 1000), ("extra/b/c", 50_000)])) {
                     Ok(content) => {
                         say(format!("made {n}\n"));
@@ -768,6 +1012,7 @@ fn work_until_killed(folder: &Path, seed: u64) {
             _ => {
                 let range = main.geometry().piece(piece).unwrap();
                 main.write(range.start, &bytes[range.start as usize..range.end as usize]).unwrap();
+                say(format!("marks {piece}\n"));
                 assert!(main.mark_complete(piece).unwrap());
                 has.insert(piece);
             }
@@ -810,7 +1055,7 @@ fn what_was_reported_durable_outlives_a_process_that_is_killed() {
         thread::sleep(Duration::from_micros(30_000 + random.next_u64() % 150_000));
         child.kill().unwrap();
         child.wait().unwrap();
-        let (mut has, mut open_end) = (BTreeSet::new(), BTreeSet::new());
+        let (mut has, mut lost) = (BTreeSet::new(), BTreeSet::new());
         for line in reader.join().unwrap() {
             let mut words = line.split(' ');
             let kind = words.next().unwrap();
@@ -819,11 +1064,10 @@ fn what_was_reported_durable_outlives_a_process_that_is_killed() {
             match kind {
                 "has" => has = numbers.collect(),
                 "loses" => numbers.for_each(|piece| _ = has.remove(&piece)),
-                "lost" => open_end.extend(numbers),
-                "made" => numbers.for_each(|n| {
-                    made.insert(n);
-                    deleted.remove(&n);
-                }),
+                "lost" => lost.extend(numbers),
+                "marks" => numbers.for_each(|piece| _ = lost.remove(&piece)),
+                "makes" => numbers.for_each(|n| _ = deleted.remove(&n)),
+                "made" => made.extend(numbers),
                 "deletes" => numbers.for_each(|n| _ = made.remove(&n)),
                 "deleted" => deleted.extend(numbers),
                 _ => events -= 1,
@@ -834,6 +1078,7 @@ fn what_was_reported_durable_outlives_a_process_that_is_killed() {
         let content = store.open(&info.info_hash()).unwrap();
         let there: BTreeSet<_> = complete(&*content).into_iter().collect();
         assert!(has.is_subset(&there), "round {round}: {has:?} was reported, {there:?} is there");
+        assert!(lost.is_disjoint(&there), "round {round}: {lost:?} were taken back, {there:?} is there");
         for &piece in &there {
             assert!(info.verify(piece, &content.read_piece(piece).unwrap()), "round {round}: piece {piece}");
         }
@@ -841,9 +1086,9 @@ fn what_was_reported_durable_outlives_a_process_that_is_killed() {
         for n in 0..3 {
             let there = store.open(&hash(n)).is_ok();
             assert!(there || !made.contains(&n.into()), "round {round}: torrent {n} was made");
+            assert!(!there || !deleted.contains(&n.into()), "round {round}: torrent {n} was deleted");
             if there {
                 made.insert(n.into());
-                deleted.remove(&n.into());
             } else {
                 assert!(store.paths(&hash(n)).is_err());
                 made.remove(&n.into());
@@ -853,7 +1098,8 @@ fn what_was_reported_durable_outlives_a_process_that_is_killed() {
         let known =
             store.list().unwrap().into_iter().flat_map(|torrent| store.paths(&torrent.info_hash).unwrap());
         let root = folder.path().canonicalize().unwrap();
-        let known: BTreeSet<_> = known.map(|path| path.strip_prefix(&root).unwrap().to_owned()).collect();
+        let known: BTreeSet<_> =
+            known.map(|(_, path)| path.strip_prefix(&root).unwrap().to_owned()).collect();
         assert_eq!(files_below(folder.path()), known, "round {round}");
         if round % 5 == 4 {
             (0..info.piece_count()).for_each(|piece| _ = content.mark_incomplete(piece).unwrap());

@@ -7,7 +7,10 @@ use std::{
     ops::Range,
     sync::{
         Arc, Barrier,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
         mpsc,
     },
     thread,
@@ -19,6 +22,7 @@ use swarmkeep_content::{
     Capabilities, Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, Memory,
     NewTorrent, PieceBits, Result, Statistics, Summary,
     block::{Allocation, BlockStore, FormatOptions, SECTOR, Sector, SparseDevice},
+    files::{self, FileStore},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use zerocopy::FromBytes;
@@ -26,6 +30,8 @@ use zerocopy::FromBytes;
 const KIB: u64 = 1 << 10;
 const STRIPE: u64 = 256 * KIB;
 const PIECE: u64 = 32 * KIB;
+/// What the cache takes memory in.
+const CHUNK: u64 = 256 * KIB;
 
 fn hash(n: u64) -> InfoHash {
     let mut bytes = [0x5a; 20];
@@ -81,6 +87,30 @@ enum Call {
     Flush,
 }
 
+/// A kind of call that can go otherwise than usual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Create,
+    Open,
+    Read,
+    Write,
+    /// Of this torrent.
+    WriteOf(InfoHash),
+    Mark,
+    Flush,
+    /// Before it is done.
+    Delete,
+    /// After it is done.
+    Deleted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Waits,
+    Fails,
+    Panics,
+}
+
 /// The place of a byte of a torrent.
 type Places = fn(InfoHash, u64) -> u64;
 
@@ -94,15 +124,14 @@ struct Recorder {
 #[derive(Debug, Default)]
 struct Shared {
     calls: Mutex<Vec<Call>>,
-    /// Whether writes and reads wait.
-    closed: Mutex<bool>,
-    opened: Condvar,
-    /// How many are waiting at the gate, or writing.
+    how: Mutex<BTreeMap<Kind, How>>,
+    changed: Condvar,
+    /// How many wait.
     inside: AtomicU64,
-    fail_writes: AtomicBool,
-    fail_marks: AtomicBool,
-    /// Reads that have this byte fail.
+    /// Reads and writes that have this byte fail.
     bad_byte: Mutex<Option<u64>>,
+    /// How often a place was asked for.
+    asked: AtomicU64,
     /// One of so many writes fails, if not 0.
     fail_one_of: AtomicU64,
     places: Mutex<Option<Places>>,
@@ -116,19 +145,42 @@ struct Recorded {
 }
 
 impl Shared {
+    fn set(&self, kind: Kind, how: How) {
+        self.how.lock().insert(kind, how);
+        self.changed.notify_all();
+    }
+
+    fn clear(&self, kind: Kind) {
+        self.how.lock().remove(&kind);
+        self.changed.notify_all();
+    }
+
+    /// Lets reads and writes wait.
     fn close(&self) {
-        *self.closed.lock() = true;
+        [Kind::Read, Kind::Write].into_iter().for_each(|kind| self.set(kind, How::Waits));
     }
 
+    /// Lets nothing wait any more.
     fn open(&self) {
-        *self.closed.lock() = false;
-        self.opened.notify_all();
+        self.how.lock().retain(|_, how| *how != How::Waits);
+        self.changed.notify_all();
     }
 
-    fn pass(&self) {
-        self.inside.fetch_add(1, Relaxed);
-        self.opened.wait_while(&mut self.closed.lock(), |closed| *closed);
-        self.inside.fetch_sub(1, Relaxed);
+    fn pass(&self, kind: Kind) -> Result<()> {
+        let mut how = self.how.lock();
+        if how.get(&kind) == Some(&How::Waits) {
+            self.inside.fetch_add(1, Relaxed);
+            self.changed.wait_while(&mut how, |how| how.get(&kind) == Some(&How::Waits));
+            self.inside.fetch_sub(1, Relaxed);
+        }
+        match how.get(&kind) {
+            Some(How::Fails) => Err(broken()),
+            Some(How::Panics) => {
+                drop(how);
+                panic!("as it was told")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Waits until so many calls stand before the closed gate.
@@ -172,10 +224,12 @@ impl Content for Recorded {
             && buffers.iter().all(|buffer| <[Sector]>::ref_from_bytes(buffer).is_ok());
         let call = Call::Write { torrent: self.info_hash, range: offset..offset + len, aligned };
         self.shared.calls.lock().push(call);
-        self.shared.pass();
+        self.shared.pass(Kind::Write)?;
+        self.shared.pass(Kind::WriteOf(self.info_hash))?;
         let one_of = self.shared.fail_one_of.load(Relaxed);
         let unlucky = one_of > 0 && (self.shared.calls.lock().len() as u64).is_multiple_of(one_of);
-        if unlucky || self.shared.fail_writes.load(Relaxed) {
+        let bad = self.shared.bad_byte.lock().is_some_and(|bad| (offset..offset + len).contains(&bad));
+        if unlucky || bad {
             return Err(broken());
         }
         self.inner.write_at(offset, buffers)
@@ -184,7 +238,7 @@ impl Content for Recorded {
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         self.shared.calls.lock().push(Call::Read { range: offset..offset + len });
-        self.shared.pass();
+        self.shared.pass(Kind::Read)?;
         if self.shared.bad_byte.lock().is_some_and(|bad| (offset..offset + len).contains(&bad)) {
             return Err(broken());
         }
@@ -193,9 +247,7 @@ impl Content for Recorded {
 
     fn mark_complete(&self, piece: u32) -> Result<bool> {
         self.shared.calls.lock().push(Call::Mark(piece));
-        if self.shared.fail_marks.load(Relaxed) {
-            return Err(broken());
-        }
+        self.shared.pass(Kind::Mark)?;
         self.inner.mark_complete(piece)
     }
 
@@ -209,8 +261,13 @@ impl Content for Recorded {
     }
 
     fn place(&self, offset: u64) -> Option<u64> {
+        self.shared.asked.fetch_add(1, Relaxed);
         let places = *self.shared.places.lock();
         places.map(|place| place(self.info_hash, offset)).or_else(|| self.inner.place(offset))
+    }
+
+    fn room_for(&self, range: Range<u64>) -> u64 {
+        self.inner.room_for(range)
     }
 }
 
@@ -222,10 +279,12 @@ impl Recorder {
 
 impl ContentRepository for Recorder {
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
+        self.shared.pass(Kind::Create)?;
         Ok(self.content(torrent.info_hash, self.inner.create(torrent)?))
     }
 
     fn open(&self, info_hash: &InfoHash) -> Result<Arc<dyn Content>> {
+        self.shared.pass(Kind::Open)?;
         Ok(self.content(*info_hash, self.inner.open(info_hash)?))
     }
 
@@ -234,11 +293,15 @@ impl ContentRepository for Recorder {
     }
 
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-        self.inner.delete(info_hash)
+        self.shared.pass(Kind::Delete)?;
+        let deleted = self.inner.delete(info_hash)?;
+        self.shared.pass(Kind::Deleted)?;
+        Ok(deleted)
     }
 
     fn flush(&self) -> Result<()> {
         self.shared.calls.lock().push(Call::Flush);
+        self.shared.pass(Kind::Flush)?;
         self.inner.flush()
     }
 
@@ -439,22 +502,23 @@ fn at_the_limit_a_write_waits_and_memory_stays_below_it() {
 #[test]
 fn without_whole_stripes_those_that_miss_least_make_room() {
     bounded(|| {
-        // Eight chunks of 64 KiB.
-        let (cache, shared) = cached(StripeCacheOptions::new().write_memory(8 * 64 * KIB));
+        const STRIPE: u64 = 4 * CHUNK;
+        let options = StripeCacheOptions::new().stripe(STRIPE as u32).write_memory(8 * CHUNK);
+        let (cache, shared) = cached(options);
         let content = create(&*cache, 1, 8 * STRIPE);
-        put(&*content, 1, 0..64 * KIB);
-        put(&*content, 1, STRIPE..STRIPE + 192 * KIB);
-        put(&*content, 1, 2 * STRIPE..2 * STRIPE + 128 * KIB);
-        put(&*content, 1, 3 * STRIPE..3 * STRIPE + 128 * KIB);
+        put(&*content, 1, 0..CHUNK);
+        put(&*content, 1, STRIPE..STRIPE + 3 * CHUNK);
+        put(&*content, 1, 2 * STRIPE..2 * STRIPE + 2 * CHUNK);
+        put(&*content, 1, 3 * STRIPE..3 * STRIPE + 2 * CHUNK);
         assert_eq!(shared.writes(), []);
         put(&*content, 1, 4 * STRIPE..4 * STRIPE + 1);
-        assert_eq!(shared.writes(), [(hash(1), STRIPE..STRIPE + 192 * KIB)]);
+        assert_eq!(shared.writes(), [(hash(1), STRIPE..STRIPE + 3 * CHUNK)]);
         // It now misses but one chunk, and goes as soon as that has come.
-        put(&*content, 1, STRIPE + 192 * KIB..2 * STRIPE);
+        put(&*content, 1, STRIPE + 3 * CHUNK..2 * STRIPE);
         while shared.writes().len() < 2 {
             thread::yield_now();
         }
-        assert_eq!(shared.writes()[1..], [(hash(1), STRIPE + 192 * KIB..2 * STRIPE)]);
+        assert_eq!(shared.writes()[1..], [(hash(1), STRIPE + 3 * CHUNK..2 * STRIPE)]);
     });
 }
 
@@ -542,10 +606,10 @@ fn what_the_store_below_refuses_was_never_written_and_is_told() {
     for piece in 0..8 {
         assert!(content.mark_complete(piece).unwrap());
     }
-    shared.fail_writes.store(true, Relaxed);
+    shared.set(Kind::Write, How::Fails);
     shared.open();
     settle(&cache);
-    shared.fail_writes.store(false, Relaxed);
+    shared.clear(Kind::Write);
     while content.pieces().unwrap().count() > 0 {
         thread::yield_now();
     }
@@ -560,7 +624,7 @@ fn what_the_store_below_refuses_was_never_written_and_is_told() {
     assert!(content.mark_complete(0).unwrap());
     // So does the next flush, which does all the rest.
     let told = cache.flush().unwrap_err();
-    assert!(matches!(&told, Error::Io { source, .. } if source.raw_os_error() == Some(5)), "{told}");
+    assert!(matches!(&told, Error::Refused { info_hash, .. } if *info_hash == hash(1)), "{told}");
     cache.flush().unwrap();
     assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 1);
     holds(&*content, 1, 0..PIECE);
@@ -578,9 +642,9 @@ fn what_was_refused_may_be_written_again_and_nothing_older_is_vouched_for() {
         put(&*content, 1, 0..PIECE);
         put(&*content, 1, 2 * PIECE..3 * PIECE);
         assert!(content.mark_complete(0).unwrap());
-        shared.fail_writes.store(true, Relaxed);
-        assert!(matches!(cache.flush(), Err(Error::Io { .. })));
-        shared.fail_writes.store(false, Relaxed);
+        shared.set(Kind::Write, How::Fails);
+        assert!(matches!(cache.flush(), Err(Error::Refused { .. })));
+        shared.clear(Kind::Write);
         assert_eq!(content.pieces().unwrap().count(), 0);
         assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 0);
         assert_eq!(first_missing(&*content, 0..PIECE), Some(0));
@@ -589,7 +653,7 @@ fn what_was_refused_may_be_written_again_and_nothing_older_is_vouched_for() {
         // All of it is missing, so that it is whole when all has come again, and not before.
         let before = shared.writes().len();
         put(&*content, 1, 0..PIECE);
-        assert_eq!(cache.affinity(&hash(1), 1).unwrap()[0].missing, STRIPE - PIECE);
+        assert_eq!(cache.affinity(&hash(1), 1)[0].missing, STRIPE - PIECE);
         put(&*content, 1, PIECE..STRIPE);
         settle(&cache);
         assert_eq!(shared.writes()[before..], [(hash(1), 0..STRIPE)]);
@@ -610,8 +674,10 @@ fn what_is_written_again_meanwhile_is_read_at_once_and_written_last() {
         holds(&*content, 1, 2 * PIECE..STRIPE);
         // It is due, but does not overtake.
         assert!(content.mark_complete(1).unwrap());
+        let asked = shared.asked.load(Relaxed);
         thread::sleep(Duration::from_millis(50));
         assert_eq!(shared.writes(), [(hash(1), 0..STRIPE)]);
+        assert!(shared.asked.load(Relaxed) - asked < 10, "nobody asks again and again");
         shared.open();
         cache.flush().unwrap();
         assert_eq!(shared.writes(), [(hash(1), 0..STRIPE), (hash(1), PIECE..2 * PIECE)]);
@@ -625,14 +691,14 @@ fn a_mark_that_the_store_below_refuses_is_taken_back_and_told() {
     let content = create(&*cache, 1, 4 * STRIPE);
     put(&*content, 1, 0..PIECE);
     assert!(content.mark_complete(0).unwrap());
-    shared.fail_marks.store(true, Relaxed);
-    assert!(matches!(cache.flush(), Err(Error::Io { .. })));
+    shared.set(Kind::Mark, How::Fails);
+    assert!(matches!(cache.flush(), Err(Error::Refused { .. })));
     assert_eq!(content.pieces().unwrap().count(), 0);
     holds(&*content, 1, 0..PIECE);
     // With its bytes below, it is told at once.
     assert!(matches!(content.mark_complete(0), Err(Error::Io { .. })));
     assert_eq!(content.pieces().unwrap().count(), 0);
-    shared.fail_marks.store(false, Relaxed);
+    shared.clear(Kind::Mark);
     assert!(content.mark_complete(0).unwrap());
     cache.flush().unwrap();
     assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 1);
@@ -898,8 +964,8 @@ fn affinity_names_the_pieces_that_complete_what_is_begun() {
         for range in written {
             put(&*content, 1, range.clone());
         }
-        let all = cache.affinity(&hash(1), usize::MAX).unwrap();
-        assert_eq!(cache.affinity(&hash(1), 2).unwrap(), all[..all.len().min(2)]);
+        let all = cache.affinity(&hash(1), usize::MAX);
+        assert_eq!(cache.affinity(&hash(1), 2), all[..all.len().min(2)]);
         all.iter().map(|best| (best.piece, best.missing / KIB)).collect::<Vec<_>>()
     };
     let (k, s) = (KIB, STRIPE);
@@ -912,10 +978,7 @@ fn affinity_names_the_pieces_that_complete_what_is_begun() {
     // Four stripes a piece.
     assert_eq!(begun(1024 * k, 16 * s, &[s..s + 16 * k, 9 * s..9 * s + 32 * k]), [(2, 224), (0, 240)]);
     // Pieces of 96 KiB: the third lies in stripes 0 and 1, and counts for the one that misses less.
-    assert_eq!(
-        begun(96 * k, 4 * s, &[0..96 * k, s + 32 * k..2 * s]),
-        [(2, 32), (0, 160), (1, 160)][..1].iter().copied().chain([(1, 160)]).collect::<Vec<_>>()
-    );
+    assert_eq!(begun(96 * k, 4 * s, &[0..96 * k, s + 32 * k..2 * s]), [(2, 32), (1, 160)]);
     // The last stripe is shorter.
     assert_eq!(begun(64 * k, s + 100 * k, &[s..s + 64 * k]), [(5, 36)]);
     // What is whole is not begun.
@@ -939,7 +1002,7 @@ fn fetch(affinity: bool) -> (u64, u64) {
             continue;
         }
         let (n, content) = &torrents[torrent];
-        let best = if affinity { cache.affinity(&hash(*n), 1).unwrap() } else { Vec::new() };
+        let best = if affinity { cache.affinity(&hash(*n), 1) } else { Vec::new() };
         let now = best.first().map_or(piece, |best| best.piece);
         if now != piece {
             left.push((torrent, piece));
@@ -1002,5 +1065,744 @@ fn what_was_flushed_is_on_the_device() {
     assert!(content.pieces().unwrap().iter().eq(pieces.iter().copied()));
     for piece in pieces {
         holds(&*content, 1, content.geometry().piece(piece).unwrap());
+    }
+}
+
+/// Does something in a thread; it is told when that is done.
+fn aside(work: impl FnOnce() + Send + 'static) -> mpsc::Receiver<()> {
+    let (done, told) = mpsc::channel();
+    thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    told
+}
+
+fn waits(told: &mpsc::Receiver<()>) {
+    assert!(told.recv_timeout(Duration::from_millis(100)).is_err(), "it should wait");
+}
+
+fn ends(told: &mpsc::Receiver<()>) {
+    told.recv_timeout(Duration::from_secs(10)).expect("it hangs, or has failed");
+}
+
+#[test]
+fn a_long_delete_keeps_no_other_torrent_waiting() {
+    let (cache, shared) = cached(StripeCacheOptions::new().write_memory(2 * STRIPE));
+    let (other, gone) = (create(&*cache, 1, 8 * STRIPE), create(&*cache, 2, 8 * STRIPE));
+    shared.close();
+    put(&*other, 1, 0..STRIPE);
+    shared.wait_inside(1);
+    // It is whole, and nobody has time for it before it is deleted.
+    put(&*gone, 2, 0..STRIPE);
+    shared.set(Kind::Delete, How::Waits);
+    let deleting = {
+        let cache = Arc::clone(&cache);
+        aside(move || assert!(cache.delete(&hash(2)).unwrap()))
+    };
+    shared.wait_inside(2);
+    shared.clear(Kind::Write);
+    shared.clear(Kind::Read);
+    while cache.statistics().unwritten > STRIPE {
+        thread::yield_now();
+    }
+    for stripe in 1..5 {
+        put(&*other, 1, stripe * STRIPE..stripe * STRIPE + 64 * KIB);
+    }
+    let asked = shared.asked.load(Relaxed);
+    // There is memory for no more, unless some of that is written.
+    let writer = {
+        let other = Arc::clone(&other);
+        aside(move || put(&*other, 1, 5 * STRIPE..5 * STRIPE + 64 * KIB))
+    };
+    ends(&writer);
+    assert!(shared.asked.load(Relaxed) - asked < 100, "nobody asks again and again");
+    // Others come and go meanwhile.
+    let naming = {
+        let cache = Arc::clone(&cache);
+        aside(move || {
+            create(&*cache, 3, STRIPE);
+            assert!(matches!(cache.open(&hash(4)), Err(Error::NotFound(_))));
+        })
+    };
+    ends(&naming);
+    shared.open();
+    ends(&deleting);
+    assert!(matches!(gone.pieces(), Err(Error::Deleted)));
+    cache.flush().unwrap();
+    assert!(shared.writes().iter().all(|(torrent, _)| *torrent == hash(1)));
+}
+
+#[test]
+fn a_delete_that_fails_leaves_everything() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = create(&*cache, 1, 4 * STRIPE);
+        let other = create(&*cache, 2, 4 * STRIPE);
+        shared.close();
+        put(&*other, 2, 0..STRIPE);
+        shared.wait_inside(1);
+        // Whole, and still to be written.
+        put(&*content, 1, 0..STRIPE);
+        put(&*content, 1, STRIPE..STRIPE + PIECE);
+        assert!(content.mark_complete(8).unwrap());
+        shared.set(Kind::Delete, How::Fails);
+        assert!(matches!(cache.delete(&hash(1)), Err(Error::Io { .. })));
+        shared.open();
+        while cache.statistics().unwritten > CHUNK {
+            thread::yield_now();
+        }
+        holds(&*content, 1, 0..STRIPE + PIECE);
+        cache.flush().unwrap();
+        assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 1);
+        shared.clear(Kind::Delete);
+        assert!(cache.delete(&hash(1)).unwrap());
+    });
+}
+
+#[test]
+fn a_delete_that_fails_when_the_torrent_is_gone_has_deleted_it() {
+    bounded(|| {
+        for anew in [false, true] {
+            let (cache, shared) = cached(StripeCacheOptions::new().write_memory(STRIPE));
+            let content = create(&*cache, 1, 4 * STRIPE);
+            put(&*content, 1, 0..STRIPE - 1);
+            shared.set(Kind::Deleted, How::Fails);
+            if anew {
+                // Not even whether it is there can be said.
+                shared.set(Kind::Open, How::Fails);
+            }
+            assert!(matches!(cache.delete(&hash(1)), Err(Error::Io { .. })));
+            shared.how.lock().clear();
+            if !anew {
+                assert!(matches!(content.write(0, &[1]), Err(Error::Deleted)));
+                assert!(matches!(content.read(0, &mut [1]), Err(Error::Deleted)));
+                assert!(matches!(cache.open(&hash(1)), Err(Error::NotFound(_))));
+                cache.flush().unwrap();
+                assert!(!cache.delete(&hash(1)).unwrap());
+            }
+            // One that is created anew has all the memory.
+            let fresh = create(&*cache, 1, 4 * STRIPE);
+            assert!(matches!(content.pieces(), Err(Error::Deleted)));
+            assert_eq!(cache.statistics().unwritten, 0);
+            assert_eq!(first_missing(&*fresh, 0..STRIPE), Some(0));
+            put(&*fresh, 1, 0..3 * STRIPE);
+            cache.flush().unwrap();
+            holds(&*fresh, 1, 0..3 * STRIPE);
+        }
+    });
+}
+
+#[test]
+fn a_panic_of_the_store_below_is_an_error_and_nothing_hangs() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new().write_memory(STRIPE));
+        let content = create(&*cache, 1, 8 * STRIPE);
+        shared.set(Kind::Write, How::Panics);
+        put(&*content, 1, 0..STRIPE);
+        let told = cache.flush().unwrap_err();
+        assert!(format!("{told:?}").contains("as it was told"), "{told:?}");
+        shared.clear(Kind::Write);
+        assert!(content.write(0, &[1]).is_err());
+        put(&*content, 1, 0..2 * STRIPE);
+        shared.set(Kind::Mark, How::Panics);
+        assert!(content.mark_complete(0).is_err() || cache.flush().is_err());
+        let _ = (cache.flush(), content.write(0, &[1]));
+        assert_eq!(content.pieces().unwrap().count(), 0);
+        shared.clear(Kind::Mark);
+        put(&*content, 1, 0..8 * STRIPE);
+        assert!(content.mark_complete(0).unwrap());
+        cache.flush().unwrap();
+        // What a read panics with is its caller's.
+        shared.set(Kind::Read, How::Panics);
+        let reader = Arc::clone(&content);
+        assert!(thread::spawn(move || reader.read(0, &mut [0])).join().is_err());
+        shared.clear(Kind::Read);
+        holds(&*content, 1, 0..PIECE);
+        assert!(content.mark_incomplete(0).unwrap());
+        shared.set(Kind::Delete, How::Panics);
+        let deleted = {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || cache.delete(&hash(1)))
+        };
+        assert!(!matches!(deleted.join(), Ok(Ok(_))));
+        shared.clear(Kind::Delete);
+        holds(&*content, 1, PIECE..STRIPE);
+        put(&*content, 1, 0..STRIPE);
+        assert!(cache.delete(&hash(1)).unwrap());
+    });
+}
+
+/// A cache over files, with what reaches them.
+fn over_files(
+    folder: &tempfile::TempDir,
+    allocation: files::Allocation,
+    capacity: u64,
+) -> (Arc<StripeCache>, Arc<Shared>) {
+    let config = ContentConfig::new(folder.path()).capacity(capacity);
+    over(Box::new(FileStore::open(&config, allocation).unwrap()), StripeCacheOptions::new())
+}
+
+#[test]
+fn files_with_just_enough_room_are_written_in_whole_stripes() {
+    let large = 4 << 20;
+    for (allocation, length, calls) in
+        [(files::Allocation::Sparse, 16 * large, 160), (files::Allocation::Preallocated, 4 * large, 4)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        // The state takes less than a sector a piece. Where files are sparse, the last pieces find that most of the room is kept for the others, and
+        // those are written out once or twice before they are whole.
+        let (cache, shared) = over_files(&folder, allocation, length + 4096);
+        let torrent = NewTorrent::new(hash(1), length, 256 << 10).unwrap();
+        let content = cache.create(&torrent).unwrap();
+        let mut pieces: Vec<_> = (0..content.geometry().pieces()).collect();
+        Draw(5).shuffle(&mut pieces);
+        for piece in pieces {
+            let piece = content.geometry().piece(piece).unwrap();
+            for start in piece.step_by(16 << 10) {
+                put(&*content, 1, start..start + 16 * KIB);
+            }
+        }
+        for piece in 0..content.geometry().pieces() {
+            assert!(content.mark_complete(piece).unwrap());
+        }
+        cache.flush().unwrap();
+        let statistics = cache.cache_statistics();
+        println!("{allocation:?}: {statistics:?}");
+        assert!(shared.writes().len() <= calls, "{statistics:?}");
+        holds(&*content, 1, 0..length);
+    }
+}
+
+#[test]
+fn no_room_of_the_store_below_is_promised_twice() {
+    bounded(|| {
+        // A write that begins in a stripe that has its block and ends in one that has none.
+        let device = Arc::new(SparseDevice::new(64 * 64));
+        BlockStore::format(&*device, FormatOptions::new().block_size(STRIPE as u32)).unwrap();
+        let store = BlockStore::boot(device, Allocation::Sequential).unwrap();
+        let (cache, _) = over(Box::new(store), StripeCacheOptions::new().threads(1));
+        let content = create(&*cache, 1, 200 * STRIPE);
+        let free = cache.statistics().free.unwrap() / STRIPE;
+        let placed = free / 2 + 1;
+        for stripe in 0..placed {
+            put(&*content, 1, 2 * stripe * STRIPE..(2 * stripe + 1) * STRIPE);
+        }
+        cache.flush().unwrap();
+        for stripe in 0..placed {
+            let end = (2 * stripe + 1) * STRIPE;
+            match content.write(end - PIECE, &bytes(1, end - PIECE..end + 100)) {
+                Ok(()) => {}
+                Err(Error::Full { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+            // What is in the first goes, and what room was kept for it.
+            assert!(content.mark_complete(((end - 1) / PIECE) as u32).unwrap());
+            while cache.statistics().unwritten > (stripe + 1) * CHUNK {
+                thread::yield_now();
+            }
+        }
+        // Whatever was taken finds its place.
+        cache.flush().unwrap();
+    });
+}
+
+#[test]
+fn a_flush_tells_what_was_refused_torrent_by_torrent() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let torrents = [1, 2].map(|n| create(&*cache, n, 4 * STRIPE));
+        for (n, content) in (1..).zip(&torrents) {
+            put(&**content, n, 0..PIECE);
+            assert!(content.mark_complete(0).unwrap());
+        }
+        shared.set(Kind::Write, How::Fails);
+        // What the store below says of itself is worse, and comes first.
+        shared.set(Kind::Flush, How::Fails);
+        assert!(matches!(cache.flush(), Err(Error::Io { .. })));
+        shared.how.lock().clear();
+        let mut told: Vec<_> = (0..2)
+            .map(|_| match cache.flush() {
+                Err(Error::Refused { info_hash, source }) => {
+                    assert!(matches!(*source, Error::Io { .. }), "{source}");
+                    info_hash
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        told.sort_unstable();
+        assert_eq!(told, [hash(1), hash(2)]);
+        cache.flush().unwrap();
+    });
+}
+
+#[test]
+fn of_two_flushes_at_once_both_tell_what_was_refused() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = create(&*cache, 1, 4 * STRIPE);
+        put(&*content, 1, 0..PIECE);
+        assert!(content.mark_complete(0).unwrap());
+        shared.close();
+        let flushes = [0, 1].map(|_| {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || cache.flush())
+        });
+        shared.wait_inside(1);
+        thread::sleep(Duration::from_millis(50));
+        shared.set(Kind::Write, How::Fails);
+        for flush in flushes {
+            assert!(flush.join().unwrap().is_err(), "the mark was lost");
+        }
+        shared.how.lock().clear();
+        cache.flush().unwrap();
+    });
+}
+
+#[test]
+fn what_the_store_below_loses_in_a_flush_is_not_complete() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = seeding(&cache, 1, 2);
+        holds(&*content, 1, 0..STRIPE);
+        put(&*create(&*cache, 2, STRIPE), 2, 0..1);
+        // As a store does whose system does not say which bytes have reached the disk.
+        assert!(cache.inner().open(&hash(1)).unwrap().mark_incomplete(3).unwrap());
+        shared.set(Kind::Flush, How::Fails);
+        assert!(matches!(cache.flush(), Err(Error::Io { .. })));
+        shared.how.lock().clear();
+        assert!(!content.pieces().unwrap().contains(3));
+        assert_eq!(first_missing(&*content, 0..STRIPE), Some(3 * PIECE));
+        put(&*content, 9, 3 * PIECE..4 * PIECE);
+        assert!(content.mark_complete(3).unwrap());
+        cache.flush().unwrap();
+        holds(&*content, 9, 3 * PIECE..4 * PIECE);
+        holds(&*content, 1, 4 * PIECE..STRIPE);
+    });
+}
+
+#[test]
+fn a_stripe_that_cannot_be_read_ahead_is_not_tried_again_and_again() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = seeding(&cache, 1, 1);
+        *shared.bad_byte.lock() = Some(5 * PIECE + 7);
+        for block in 0..10 {
+            holds(&*content, 1, block * 16 * KIB..(block + 1) * 16 * KIB);
+        }
+        let ahead = shared.reads().iter().filter(|range| **range == (0..STRIPE)).count();
+        assert_eq!((ahead, shared.reads().len()), (1, 11));
+        // Nor by those who waited for it.
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = seeding(&cache, 1, 1);
+        *shared.bad_byte.lock() = Some(5 * PIECE + 7);
+        shared.close();
+        let readers: Vec<_> = [0, 1, 2, 3]
+            .map(|reader| {
+                let content = Arc::clone(&content);
+                aside(move || holds(&*content, 1, reader * PIECE..reader * PIECE + 10))
+            })
+            .into();
+        shared.wait_inside(1);
+        thread::sleep(Duration::from_millis(50));
+        shared.open();
+        readers.iter().for_each(ends);
+        let ahead = shared.reads().iter().filter(|range| **range == (0..STRIPE)).count();
+        assert_eq!(ahead, 1);
+        // A piece that comes anew makes it worth another attempt.
+        *shared.bad_byte.lock() = None;
+        assert!(content.mark_incomplete(5).unwrap());
+        put(&*content, 1, 5 * PIECE..6 * PIECE);
+        assert!(content.mark_complete(5).unwrap());
+        cache.flush().unwrap();
+        holds(&*content, 1, 0..10);
+        assert_eq!(shared.reads().last(), Some(&(0..STRIPE)));
+    });
+}
+
+#[test]
+fn either_side_of_an_incomplete_piece_is_read_ahead_once() {
+    let (cache, shared) = cached(StripeCacheOptions::new());
+    let content = seeding(&cache, 1, 1);
+    assert!(content.mark_incomplete(4).unwrap());
+    for block in 0..8 {
+        holds(&*content, 1, block * 16 * KIB..(block + 1) * 16 * KIB);
+        if block < 6 {
+            holds(&*content, 1, 5 * PIECE + block * 16 * KIB..5 * PIECE + (block + 1) * 16 * KIB);
+        }
+    }
+    assert_eq!(shared.reads(), [0..4 * PIECE, 5 * PIECE..STRIPE]);
+    // When it has come, all is one again.
+    put(&*content, 1, 4 * PIECE..5 * PIECE);
+    assert!(content.mark_complete(4).unwrap());
+    cache.flush().unwrap();
+    holds(&*content, 1, 0..STRIPE);
+    holds(&*content, 1, 4 * PIECE..5 * PIECE);
+    assert_eq!(shared.reads()[2..], [0..STRIPE]);
+}
+
+#[test]
+fn more_readers_than_there_is_memory_for_read_little_ahead() {
+    // 4 MiB, as large stripes are, and memory for four of them; 16 peers fetch a torrent each, block by block.
+    let large = 4 << 20;
+    let options = StripeCacheOptions::new().stripe(large as u32).read_memory(4 * large);
+    let (cache, shared) = over(memory(None), options);
+    let peers: Vec<_> = (0..16)
+        .map(|n| {
+            let content = create(&*cache, n, 2 * large);
+            put(&*content, n, 0..2 * large);
+            (0..content.geometry().pieces()).for_each(|piece| assert!(content.mark_complete(piece).unwrap()));
+            content
+        })
+        .collect();
+    cache.flush().unwrap();
+    for block in 0..2 * large / (16 * KIB) {
+        for (n, content) in (0..).zip(&peers) {
+            holds(&**content, n, block * 16 * KIB..(block + 1) * 16 * KIB);
+        }
+    }
+    let read: u64 = shared.reads().iter().map(|range| range.end - range.start).sum();
+    println!("{:.1} bytes read for each that was asked for", read as f64 / (16 * 2 * large) as f64);
+    assert!(read < 3 * 16 * 2 * large);
+    // Fewer peers have whole stripes again, sooner or later.
+    let before = shared.reads().len();
+    for _ in 0..2 {
+        for (n, content) in (0..).zip(&peers) {
+            for block in 0..2 * large / (16 * KIB) {
+                holds(&**content, n, block * 16 * KIB..(block + 1) * 16 * KIB);
+            }
+        }
+    }
+    assert!(shared.reads()[before..].contains(&(0..large)), "it never tries again");
+    assert_eq!(*shared.reads().last().unwrap(), large..2 * large);
+}
+
+#[test]
+fn who_asks_for_one_torrent_waits_for_no_other() {
+    let (cache, shared) = cached(StripeCacheOptions::new());
+    drop(cache.inner().create(&NewTorrent::new(hash(7), STRIPE, PIECE as u32).unwrap()).unwrap());
+    shared.set(Kind::Create, How::Waits);
+    let creating = {
+        let cache = Arc::clone(&cache);
+        aside(move || drop(create(&*cache, 1, STRIPE)))
+    };
+    shared.wait_inside(1);
+    let others = {
+        let cache = Arc::clone(&cache);
+        aside(move || {
+            drop(cache.open(&hash(7)).unwrap());
+            assert!(matches!(cache.open(&hash(8)), Err(Error::NotFound(_))));
+            assert!(!cache.delete(&hash(9)).unwrap());
+        })
+    };
+    ends(&others);
+    // A picker may ask from wherever it is.
+    shared.set(Kind::Open, How::Waits);
+    let picking = {
+        let cache = Arc::clone(&cache);
+        aside(move || assert!(affinity(&cache, 1).is_empty() && affinity(&cache, 8).is_empty()))
+    };
+    ends(&picking);
+    shared.open();
+    ends(&creating);
+}
+
+fn affinity(cache: &StripeCache, n: u64) -> Vec<(u32, u64)> {
+    cache.affinity(&hash(n), usize::MAX).iter().map(|best| (best.piece, best.missing)).collect()
+}
+
+#[test]
+fn after_a_refusal_the_rest_of_a_stripe_is_tried_all_the_same() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        // Pieces that lie in two stripes.
+        let torrent = NewTorrent::new(hash(1), 4 * STRIPE, 96 << 10).unwrap();
+        let content = cache.create(&torrent).unwrap();
+        let piece = |n: u32| content.geometry().piece(n).unwrap();
+        for n in [0, 2, 4] {
+            put(&*content, 1, piece(n));
+            assert!(content.mark_complete(n).unwrap());
+        }
+        *shared.bad_byte.lock() = Some(5);
+        let told = cache.flush().unwrap_err();
+        assert!(matches!(told, Error::Refused { info_hash, .. } if info_hash == hash(1)), "{told}");
+        *shared.bad_byte.lock() = None;
+        assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), [2, 4]);
+        assert_eq!(first_missing(&*content, piece(0)), Some(0));
+        holds(&*content, 1, piece(2));
+        assert!(content.write(0, &[1]).is_err());
+        // Of a piece that is refused in one stripe, what lies in the other is not lost.
+        assert!(content.mark_incomplete(2).unwrap());
+        put(&*content, 1, piece(2));
+        assert!(content.mark_complete(2).unwrap());
+        *shared.bad_byte.lock() = Some(STRIPE + 1);
+        cache.flush().unwrap_err();
+        *shared.bad_byte.lock() = None;
+        assert!(!content.pieces().unwrap().contains(2));
+        holds(&*content, 1, piece(2).start..STRIPE);
+        assert_eq!(first_missing(&*content, piece(2)), Some(STRIPE));
+        assert!(content.write(STRIPE, &[1]).is_err());
+        put(&*content, 1, STRIPE..piece(2).end);
+        assert!(content.mark_complete(2).unwrap());
+        cache.flush().unwrap();
+        assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 2);
+        holds(&*content, 1, piece(2));
+        let statistics = cache.cache_statistics();
+        assert_eq!((statistics.whole, statistics.partial), (0, 3), "what failed counts as neither");
+    });
+}
+
+#[test]
+fn one_write_that_stalls_keeps_no_thread_from_making_room() {
+    let (cache, shared) = over(memory(None), StripeCacheOptions::new().write_memory(2 * STRIPE).threads(2));
+    let (stalled, other) = (create(&*cache, 1, 8 * STRIPE), create(&*cache, 2, 8 * STRIPE));
+    shared.set(Kind::WriteOf(hash(1)), How::Waits);
+    put(&*stalled, 1, 0..STRIPE);
+    shared.wait_inside(1);
+    for stripe in 0..4 {
+        put(&*other, 2, stripe * STRIPE..stripe * STRIPE + 64 * KIB);
+    }
+    let writer = {
+        let other = Arc::clone(&other);
+        aside(move || put(&*other, 2, 4 * STRIPE..4 * STRIPE + 64 * KIB))
+    };
+    ends(&writer);
+    shared.open();
+    cache.flush().unwrap();
+    holds(&*other, 2, 4 * STRIPE..4 * STRIPE + 64 * KIB);
+}
+
+#[test]
+fn what_was_whole_and_begins_anew_waits_until_it_is_whole_again() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let (content, other) = (create(&*cache, 1, 4 * STRIPE), create(&*cache, 2, 4 * STRIPE));
+        shared.close();
+        put(&*other, 2, 0..STRIPE);
+        shared.wait_inside(1);
+        put(&*content, 1, 0..STRIPE);
+        for piece in 0..8 {
+            assert!(content.mark_complete(piece).unwrap());
+        }
+        for piece in 0..8 {
+            assert!(content.mark_incomplete(piece).unwrap());
+        }
+        put(&*content, 1, 0..16 * KIB);
+        shared.open();
+        // What comes after it has been written, so that would be.
+        put(&*other, 2, 2 * STRIPE..3 * STRIPE);
+        while cache.statistics().unwritten > CHUNK {
+            thread::yield_now();
+        }
+        assert_eq!(shared.writes(), [(hash(2), 0..STRIPE), (hash(2), 2 * STRIPE..3 * STRIPE)]);
+    });
+}
+
+#[test]
+fn taking_back_waits_for_a_mark_that_is_being_told() {
+    let (cache, shared) = cached(StripeCacheOptions::new());
+    let content = create(&*cache, 1, 4 * STRIPE);
+    put(&*content, 1, 0..4 * PIECE);
+    // Its bytes are in memory: it is told by a thread, after they were written.
+    assert!(content.mark_complete(2).unwrap());
+    shared.set(Kind::Mark, How::Waits);
+    let flushing = {
+        let cache = Arc::clone(&cache);
+        aside(move || cache.flush().unwrap())
+    };
+    shared.wait_inside(1);
+    waits(&flushing);
+    let taking = {
+        let content = Arc::clone(&content);
+        aside(move || assert!(content.mark_incomplete(2).unwrap()))
+    };
+    waits(&taking);
+    shared.open();
+    [flushing, taking].iter().for_each(ends);
+    let below = cache.inner().open(&hash(1)).unwrap();
+    assert_eq!((content.pieces().unwrap().count(), below.pieces().unwrap().count()), (0, 0));
+    assert_eq!(first_missing(&*content, 0..4 * PIECE), Some(2 * PIECE));
+}
+
+#[test]
+fn who_waited_first_for_memory_gets_it_first() {
+    const STRIPE: u64 = 2 * CHUNK;
+    let options = StripeCacheOptions::new().stripe(STRIPE as u32).write_memory(2 * STRIPE);
+    let (cache, shared) = cached(options);
+    let torrents = [1, 2, 3].map(|n| create(&*cache, n, 8 * STRIPE));
+    // Half of the memory is stuck, and half can be taken back chunk by chunk.
+    shared.close();
+    put(&*torrents[2], 3, 0..STRIPE);
+    shared.wait_inside(1);
+    for stripe in [0, 1] {
+        put(&*torrents[0], 1, stripe * STRIPE..stripe * STRIPE + CHUNK);
+    }
+    for piece in (0..8).chain(16..24) {
+        assert!(torrents[0].mark_complete(piece).unwrap());
+    }
+    // The first wants most: nobody overtakes it.
+    let writers = [STRIPE, 1, 1].map(|len| {
+        let content = Arc::clone(&torrents[1]);
+        let start = if len == 1 { 5 * STRIPE } else { 2 * STRIPE };
+        let told = aside(move || put(&*content, 2, start..start + len));
+        waits(&told);
+        told
+    });
+    let take_back = |pieces: Range<u32>| {
+        pieces.for_each(|piece| assert!(torrents[0].mark_incomplete(piece).unwrap()));
+    };
+    take_back(0..8);
+    take_back(16..22);
+    writers.iter().for_each(waits);
+    take_back(22..24);
+    ends(&writers[0]);
+    writers[1..].iter().for_each(waits);
+    shared.open();
+    writers[1..].iter().for_each(ends);
+}
+
+#[test]
+fn writes_that_go_through_at_once_all_end() {
+    for seed in 0..3 {
+        bounded(move || {
+            // Room for 10 stripes, of which eight threads want 40.
+            let options = StripeCacheOptions::new().write_memory(2 * STRIPE).threads(2);
+            let (cache, _) = over(memory(Some(10 * STRIPE)), options);
+            let threads: Vec<_> = (0..8)
+                .map(|thread| {
+                    let cache = Arc::clone(&cache);
+                    let content = create(&*cache, thread, 5 * STRIPE);
+                    thread::spawn(move || {
+                        let mut draw = Draw(seed * 8 + thread);
+                        let mut kept = Vec::new();
+                        for _ in 0..40 {
+                            let start = draw.below(5 * STRIPE / PIECE) * PIECE;
+                            match content.write(start, &bytes(thread, start..start + PIECE)) {
+                                Ok(()) => kept.push(start),
+                                Err(Error::Full { .. }) => {}
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                        kept.into_iter().for_each(|start| holds(&*content, thread, start..start + PIECE));
+                    })
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            // Nothing of what was taken was refused later.
+            cache.flush().unwrap();
+            assert!(cache.statistics().used <= 10 * STRIPE);
+        });
+    }
+}
+
+/// What generation `n` of a piece holds: its number and the generation, again and again.
+fn generation(piece: u64, n: u64, len: u64) -> Vec<u8> {
+    (piece << 32 | n).to_le_bytes().into_iter().cycle().take(len as usize).collect()
+}
+
+#[test]
+fn whoever_reads_meanwhile_sees_the_last_version_or_one_that_is_being_written() {
+    for fail_one_of in [0, 23] {
+        bounded(move || {
+            let options = StripeCacheOptions::new().write_memory(STRIPE).read_memory(3 * STRIPE).threads(2);
+            let (cache, shared) = over(memory(None), options);
+            shared.fail_one_of.store(fail_one_of, Relaxed);
+            let pieces = 6 * STRIPE / PIECE;
+            let content = create(&*cache, 1, 6 * STRIPE);
+            // Of each piece: the last that was written, and the last that was begun.
+            let versions: Arc<Vec<_>> =
+                Arc::new((0..pieces).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect());
+            let stop = Arc::new(AtomicBool::new(false));
+            let writers = (0..3).map(|writer| {
+                let (cache, content, versions) =
+                    (Arc::clone(&cache), Arc::clone(&content), Arc::clone(&versions));
+                thread::spawn(move || {
+                    let mut draw = Draw(writer);
+                    for n in 1..1200 {
+                        // Its own: every third.
+                        let piece = draw.below(pieces / 3) * 3 + writer;
+                        let (written, begun) = &versions[piece as usize];
+                        let _ = content.mark_incomplete(piece as u32);
+                        begun.store(n, SeqCst);
+                        let all = generation(piece, n, PIECE);
+                        let whole = all
+                            .chunks(8 << 10)
+                            .zip(0..)
+                            .all(|(part, at)| content.write(piece * PIECE + at * (8 << 10), part).is_ok());
+                        if !whole {
+                            // Of what was refused, nobody knows what it holds: until it is written again, anything before.
+                            continue;
+                        }
+                        written.store(n, SeqCst);
+                        let marked = draw.below(3) > 0 && content.mark_complete(piece as u32).is_ok();
+                        if draw.below(60) == 0 {
+                            let _ = cache.flush();
+                        }
+                        if marked {
+                            match content.read_piece(piece as u32) {
+                                Ok(read) => assert!(read == all, "piece {piece}, generation {n}"),
+                                Err(Error::NotWritten { .. }) if fail_one_of > 0 => {}
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                    }
+                })
+            });
+            let writers: Vec<_> = writers.collect();
+            let readers = (0..2).map(|reader| {
+                let (content, versions, stop) =
+                    (Arc::clone(&content), Arc::clone(&versions), Arc::clone(&stop));
+                thread::spawn(move || {
+                    let mut draw = Draw(reader + 100);
+                    let mut seen = 0_u64;
+                    while !stop.load(Relaxed) {
+                        let start = draw.below(6 * STRIPE / 64) * 64;
+                        let range = start..(start + 64 * (1 + draw.below(1024))).min(6 * STRIPE);
+                        let of = range.start / PIECE..range.end.div_ceil(PIECE);
+                        let before: Vec<_> =
+                            of.clone().map(|piece| versions[piece as usize].0.load(SeqCst)).collect();
+                        let mut read = vec![0; (range.end - range.start) as usize];
+                        match content.read(range.start, &mut read) {
+                            Ok(()) => {}
+                            Err(Error::NotWritten { .. }) => continue,
+                            Err(error) => panic!("{error}"),
+                        }
+                        for (at, word) in (range.start..).step_by(8).zip(read.chunks(8)) {
+                            let word = u64::from_le_bytes(word.try_into().unwrap());
+                            let piece = at / PIECE;
+                            let last = versions[piece as usize].1.load(SeqCst);
+                            assert_eq!(word >> 32, piece, "another's bytes at {at}");
+                            let version = word & 0xffff_ffff;
+                            assert!(
+                                (before[(piece - of.start) as usize]..=last).contains(&version),
+                                "version {version} of piece {piece}, after {} to {last}",
+                                before[(piece - of.start) as usize]
+                            );
+                        }
+                        seen += 1;
+                    }
+                    seen
+                })
+            });
+            let readers: Vec<_> = readers.collect();
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            stop.store(true, Relaxed);
+            let seen: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+            let statistics = cache.cache_statistics();
+            println!("{seen} reads, {statistics:?}");
+            assert!(seen > 100 && statistics.hits > 10, "{seen} reads, {statistics:?}");
+            shared.fail_one_of.store(0, Relaxed);
+            while cache.flush().is_err() {}
+            // What is below is the last of each.
+            let below = cache.inner().open(&hash(1)).unwrap();
+            for piece in below.pieces().unwrap().iter() {
+                let n = versions[piece as usize].0.load(SeqCst);
+                assert!(
+                    below.read_piece(piece).unwrap() == generation(piece.into(), n, PIECE),
+                    "piece {piece}"
+                );
+            }
+            assert_eq!(below.pieces().unwrap(), content.pieces().unwrap());
+        });
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use swarmkeep_content::{
     ContentConfig, Memory, Result,
     block::{Allocation, BlockStore},
+    files::{self, FileStore},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 
@@ -20,6 +21,14 @@ fn over_block(config: &ContentConfig) -> Result<StripeCache> {
     StripeCache::new(Arc::new(BlockStore::open_or_create(config, Allocation::Ordered)?), tiny())
 }
 
+fn over_files(config: &ContentConfig) -> Result<StripeCache> {
+    StripeCache::new(Arc::new(FileStore::open(config, files::Allocation::Sparse)?), tiny().stripe(64 << 10))
+}
+
+fn over_preallocated_files(config: &ContentConfig) -> Result<StripeCache> {
+    StripeCache::new(Arc::new(FileStore::open(config, files::Allocation::Preallocated)?), tiny())
+}
+
 /// As it is by default: nothing is whole, and nothing is written before a flush.
 fn ample(config: &ContentConfig) -> Result<StripeCache> {
     let store = BlockStore::open_or_create(config, Allocation::Sequential)?;
@@ -28,4 +37,6 @@ fn ample(config: &ContentConfig) -> Result<StripeCache> {
 
 swarmkeep_content::suite!(stripe_cache_over_memory, over_memory);
 swarmkeep_content::suite!(stripe_cache_over_block, over_block);
+swarmkeep_content::suite!(stripe_cache_over_files, over_files);
+swarmkeep_content::suite!(stripe_cache_over_preallocated_files, over_preallocated_files);
 swarmkeep_content::suite!(stripe_cache_by_default, ample);

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use zerocopy::FromBytes;
 
 use super::{
-    Allocation, Barrier, BlockDevice, SECTOR, Sector,
+    Allocation, Barrier, BlockDevice, MOST_TORRENTS, SECTOR, Sector,
     allocator::Allocator,
     format::{
         BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry,
@@ -19,7 +19,7 @@ use super::{
     inode::{Inode, State},
     mutant::{Mutant, Mutation},
     root::{Found, Root, first_sector},
-    sectors,
+    root_blocks, sectors,
     slabs::Slabs,
     store::{CURSOR, Meta, Store},
 };
@@ -180,7 +180,7 @@ fn find_root(
                 report.damage.push(Damage::OlderRoot { generation: chosen.header.generation.get() });
             }
             let alike = !alone && copies.iter().all(|copy| copy.whole && copy.entries().eq(chosen.entries()));
-            Ok((chosen.header, chosen.sectors.iter().flatten().flatten().copied().collect(), alike))
+            Ok((chosen.header, chosen.sectors.iter().flatten().flat_map(|sector| **sector).collect(), alike))
         }
         None => {
             // A copy that is not whole though all of it can be read was being written, and never reported: it but fills the gaps of
@@ -192,9 +192,9 @@ fn find_root(
             let mut lost = 0;
             let entries = (0..most)
                 .flat_map(|at| {
-                    let found = copies.iter().find_map(|copy| *copy.sectors.get(at)?);
+                    let found = copies.iter().find_map(|copy| copy.sectors.get(at)?.as_deref());
                     lost += u64::from(found.is_none()) * ENTRIES as u64;
-                    found.unwrap_or([RootEntry::NONE; ENTRIES])
+                    *found.unwrap_or(&[RootEntry::NONE; ENTRIES])
                 })
                 .collect();
             report.damage.push(Damage::Root { entries: lost });
@@ -219,7 +219,8 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
             Ok(header) => header.filter(|header| {
                 BLOCK_SHIFTS.contains(&header.block_shift)
                     && first_sector(header) == first
-                    && header.root_blocks.get() >= 1
+                    && (1..=root_blocks(MOST_TORRENTS, header.block_shift))
+                        .contains(&header.root_blocks.get())
                     && header.generation.get() < u64::MAX / 2
                     && header.root_blocks.get().checked_mul(2).is_some_and(|root| root < header.blocks.get())
             }),

@@ -10,10 +10,10 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::fs::{FallocateFlags, OFlags};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::{Error, Result};
+use crate::{Error, Result, lock::Locked};
 
 /// Bytes of a [`Sector`].
 pub const SECTOR: usize = 4096;
@@ -145,7 +145,7 @@ impl<D: BlockDevice + ?Sized> BlockDevice for std::sync::Arc<D> {
 /// It is locked (`flock`) for as long as it is open: one writer, or any number of readers.
 #[derive(Debug)]
 pub struct FileDevice {
-    file: File,
+    file: Locked,
     sectors: u64,
     direct: bool,
     raw: bool,
@@ -165,7 +165,7 @@ impl FileDevice {
             OpenOptions::new().read(true).write(writable).custom_flags(flags.bits() as i32).open(path)
         };
         // File systems without it (tmpfs, some network ones) say so when they are asked.
-        let (mut file, direct) = match open(OFlags::DIRECT) {
+        let (file, direct) = match open(OFlags::DIRECT) {
             Ok(file) => (file, true),
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
                 (open(OFlags::empty()).map_err(Error::io("opening the device"))?, false)
@@ -180,15 +180,7 @@ impl FileDevice {
             let what = "neither a block device nor a file".to_owned();
             return Err(Error::NotAStore { path: path.to_owned(), what });
         }
-        let lock = if writable {
-            FlockOperation::NonBlockingLockExclusive
-        } else {
-            FlockOperation::NonBlockingLockShared
-        };
-        rustix::fs::flock(&file, lock).map_err(|errno| match errno {
-            rustix::io::Errno::WOULDBLOCK => Error::InUse { path: path.to_owned() },
-            errno => Error::io("locking the device")(errno.into()),
-        })?;
+        let mut file = Locked::lock(file, path, !writable)?;
         let bytes = file.seek(SeekFrom::End(0)).map_err(Error::io("measuring the device"))?;
         Ok(Self { file, sectors: bytes / SECTOR as u64, direct, raw: kind.is_block_device() })
     }
@@ -234,7 +226,7 @@ impl BlockDevice for FileDevice {
     fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
         let (mut at, mut rest) = (first * SECTOR as u64, into.as_mut_bytes());
         while !rest.is_empty() {
-            let read = match rustix::io::pread(&self.file, &mut *rest, at) {
+            let read = match rustix::io::pread(&*self.file, &mut *rest, at) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 // Nothing but whole sectors is of use: an odd end would unalign what follows.
                 Ok(read) => read / SECTOR * SECTOR,
@@ -255,7 +247,7 @@ impl BlockDevice for FileDevice {
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let most = rest.len().min(1024);
-            let written = match rustix::io::pwritev(&self.file, &rest[..most], at) {
+            let written = match rustix::io::pwritev(&*self.file, &rest[..most], at) {
                 Ok(written) => written / SECTOR * SECTOR,
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
@@ -271,7 +263,7 @@ impl BlockDevice for FileDevice {
 
     fn flush(&self, _: Barrier) -> io::Result<()> {
         // Bypassing the page cache says nothing about the cache of the drive.
-        Ok(rustix::fs::fdatasync(&self.file)?)
+        Ok(rustix::fs::fdatasync(&*self.file)?)
     }
 
     fn discard(&self, first: u64, count: u64) -> io::Result<()> {
@@ -280,7 +272,7 @@ impl BlockDevice for FileDevice {
             return Ok(());
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.file, flags, first * SECTOR as u64, count * SECTOR as u64)?)
+        Ok(rustix::fs::fallocate(&*self.file, flags, first * SECTOR as u64, count * SECTOR as u64)?)
     }
 }
 
@@ -293,7 +285,6 @@ pub(super) fn flush_folder_of(path: &Path) -> Result<()> {
 }
 
 /// Sectors in memory, of which those that were never written take nothing: for tests, and for devices larger than any disk.
-#[derive(Debug)]
 pub struct SparseDevice {
     sectors: u64,
     written: RwLock<HashMap<u64, Box<Sector>>>,
@@ -311,16 +302,17 @@ impl SparseDevice {
         Self { sectors, written: RwLock::new(written) }
     }
 
-    /// How many sectors were written.
-    pub fn written(&self) -> usize {
-        self.written.read().len()
-    }
-
     fn check(&self, first: u64, count: usize) -> io::Result<()> {
         match first.checked_add(count as u64) {
             Some(end) if end <= self.sectors => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
+    }
+}
+
+impl fmt::Debug for SparseDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SparseDevice").field("sectors", &self.sectors).finish_non_exhaustive()
     }
 }
 

@@ -11,7 +11,10 @@ mod device;
 mod forge;
 mod format;
 mod inode;
-#[cfg_attr(not(feature = "mutants"), allow(dead_code, reason = "without tests that ask for them"))]
+#[cfg_attr(
+    not(feature = "mutants"),
+    allow(dead_code, unreachable_pub, reason = "without tests that ask for them")
+)]
 mod mutant;
 mod root;
 mod slabs;
@@ -60,7 +63,7 @@ impl FormatOptions {
         self
     }
 
-    /// Room for at least so many torrents. A copy of one block of 4 MiB names 114,464 of them.
+    /// Room for at least so many torrents, 16,777,216 at most. A copy of one block of 4 MiB names 114,464 of them.
     #[must_use]
     pub fn torrents(mut self, count: u32) -> Self {
         self.torrents = Some(count);
@@ -92,7 +95,11 @@ impl BlockStore {
                 "have blocks of this size: a power of two from 16 KiB to 64 MiB is",
             ));
         }
-        let root_blocks = root_blocks(options.torrents.unwrap_or(0), shift);
+        let torrents = options.torrents.unwrap_or(0);
+        if torrents > MOST_TORRENTS {
+            return Err(Error::Unsupported("name so many torrents: 16,777,216 is the most"));
+        }
+        let root_blocks = root_blocks(torrents, shift);
         // Block numbers have 32 bits.
         let blocks = u32::try_from(bytes >> shift).unwrap_or(u32::MAX);
         if blocks <= root_blocks.saturating_mul(2) {
@@ -225,6 +232,11 @@ impl BlockStore {
         1 << self.store.block_shift()
     }
 
+    /// Blocks of the device, those of the root included.
+    pub fn blocks(&self) -> u32 {
+        self.store.shape.blocks.get()
+    }
+
     /// Who has which blocks, in runs, in the order of the device. Takes time and memory with the blocks that are taken.
     pub fn owners(&self) -> Vec<(Range<u32>, Owner)> {
         let meta = self.store.meta.lock();
@@ -341,6 +353,9 @@ impl fmt::Debug for BlockStore {
             .finish_non_exhaustive()
     }
 }
+
+/// No root names more: a stranger's image must not say how much memory it takes to find out that it is damaged. So many are 600 MB.
+const MOST_TORRENTS: u32 = 1 << 24;
 
 /// 4 MiB as in the paper, less where a device would have few of them.
 fn default_block_size(bytes: u64) -> u32 {

@@ -191,7 +191,7 @@ impl Root {
 pub(super) struct Found {
     pub(super) header: RootHeader,
     /// The logical sectors of entries; `None` where one is damaged.
-    pub(super) sectors: Vec<Option<[RootEntry; ENTRIES]>>,
+    pub(super) sectors: Vec<Option<Box<[RootEntry; ENTRIES]>>>,
     /// Whether all of it is what was written at once.
     pub(super) whole: bool,
 }
@@ -199,7 +199,8 @@ pub(super) struct Found {
 impl Found {
     /// The torrents that are named, each with where.
     pub(super) fn entries(&self) -> impl Iterator<Item = (usize, &RootEntry)> {
-        let entries = self.sectors.iter().map(|sector| sector.as_ref().map_or(&[][..], |entries| entries));
+        let entries =
+            self.sectors.iter().map(|sector| sector.as_ref().map_or(&[][..], |entries| &entries[..]));
         let places = (0..).step_by(ENTRIES).zip(entries);
         places.flat_map(|(first, entries)| (first..).zip(entries)).filter(|(_, entry)| !entry.is_none())
     }
@@ -226,7 +227,7 @@ impl Found {
                 let entries = logical.payload(header.owner(), sectors.len() as u64).map(|payload| {
                     let (entries, _) =
                         <[RootEntry; ENTRIES]>::read_from_prefix(payload).expect("as many as fit");
-                    entries
+                    Box::new(entries)
                 });
                 sectors.push(entries);
                 checksums.push(U32::new(logical.checksum()));

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     Content, Counters, Error, Geometry, InfoHash, NewTorrent, PieceBits, Result, Statistics, Summary,
+    buffers::Parts,
 };
 
 /// The sector that says where the sequential allocator goes on.
@@ -409,12 +410,9 @@ impl Handle {
         }
     }
 
-    /// Gives every block of a range a place; all, or none.
-    fn place_blocks(&self, range: &Range<u64>) -> Result<()> {
+    /// Blocks of a range that have no place, and map blocks for it that have none.
+    fn unplaced(&self, state: &State, range: &Range<u64>) -> (Vec<u32>, Vec<u32>) {
         let (inode, store) = (&*self.inode, &*self.store);
-        let mut guard = inode.state.lock();
-        let state = &mut *guard;
-        state.pieces.check_write(range)?;
         let blocks: Vec<_> =
             Inode::blocks_of(range, store.block_shift()).filter(|&block| state.map.get(block) == 0).collect();
         let mut map_blocks = Vec::new();
@@ -426,6 +424,16 @@ impl Handle {
             map_blocks.dedup();
             map_blocks.retain(|&number| state.map_blocks.get(number) == 0);
         }
+        (blocks, map_blocks)
+    }
+
+    /// Gives every block of a range a place; all, or none.
+    fn place_blocks(&self, range: &Range<u64>) -> Result<()> {
+        let store = &*self.store;
+        let mut guard = self.inode.state.lock();
+        let state = &mut *guard;
+        state.pieces.check_write(range)?;
+        let (blocks, map_blocks) = self.unplaced(state, range);
         if blocks.is_empty() && map_blocks.is_empty() {
             return Ok(());
         }
@@ -494,7 +502,7 @@ impl Handle {
         let mut bounce = sectors((covering.end - covering.start) as usize);
         let start = covering.start * SECTOR as u64;
         // What else the first sector and the last hold stays, if it was ever written.
-        for edge in [covering.start, covering.end - 1] {
+        for edge in BTreeSet::from([covering.start, covering.end - 1]) {
             let sector = edge * SECTOR as u64..(edge + 1) * SECTOR as u64;
             let others = [sector.start..part.start.max(sector.start), part.end.min(sector.end)..sector.end];
             let known = {
@@ -560,11 +568,10 @@ impl Content for Handle {
             _alone = self.inode.edges.write();
         }
         self.place_blocks(&range)?;
-        let mut rest = buffers.iter().map(|buffer| &**buffer).collect::<Vec<_>>();
-        rest.reverse();
+        let mut rest = Parts::new(buffers.iter().map(|buffer| &**buffer));
         let mut done = Ok(());
         for (part, first) in self.parts(&range) {
-            done = self.write_part(&part, first, &take_front(&mut rest, (part.end - part.start) as usize));
+            done = self.write_part(&part, first, &rest.take(part.end - part.start));
             if done.is_err() {
                 break;
             }
@@ -589,9 +596,9 @@ impl Content for Handle {
         if range.is_empty() {
             return Ok(());
         }
-        let mut rest: Vec<&mut [u8]> = buffers.iter_mut().rev().map(|buffer| &mut **buffer).collect();
+        let mut rest = Parts::new(buffers.iter_mut().map(|buffer| &mut **buffer));
         for (part, first) in self.parts(&range) {
-            let mut now = take_front_mut(&mut rest, (part.end - part.start) as usize);
+            let mut now = rest.take(part.end - part.start);
             self.read_part(&part, first, &mut now).map_err(Error::io("reading content"))?;
         }
         self.store.counters.read(len);
@@ -653,41 +660,11 @@ impl Content for Handle {
         let place = self.inode.state.lock().map.get(block);
         (place != 0).then(|| (u64::from(place) << shift) + (offset & ((1 << shift) - 1)))
     }
-}
 
-/// The first `len` bytes of what is left, which stands last buffer first.
-fn take_front<'a>(rest: &mut Vec<&'a [u8]>, mut len: usize) -> Vec<&'a [u8]> {
-    let mut taken = Vec::new();
-    while len > 0 {
-        let buffer = rest.pop().expect("the parts are as long as the buffers");
-        let (now, later) = buffer.split_at(len.min(buffer.len()));
-        if !now.is_empty() {
-            taken.push(now);
-        }
-        if !later.is_empty() {
-            rest.push(later);
-        }
-        len -= now.len();
+    fn room_for(&self, range: Range<u64>) -> u64 {
+        let (blocks, map_blocks) = self.unplaced(&self.inode.state.lock(), &range);
+        ((blocks.len() + map_blocks.len()) as u64) << self.store.block_shift()
     }
-    taken
-}
-
-/// As [`take_front`], of buffers that are filled.
-fn take_front_mut<'a>(rest: &mut Vec<&'a mut [u8]>, mut len: usize) -> Vec<&'a mut [u8]> {
-    let mut taken = Vec::new();
-    while len > 0 {
-        let buffer = rest.pop().expect("the parts are as long as the buffers");
-        let middle = len.min(buffer.len());
-        let (now, later) = buffer.split_at_mut(middle);
-        if !now.is_empty() {
-            taken.push(now);
-        }
-        if !later.is_empty() {
-            rest.push(later);
-        }
-        len -= middle;
-    }
-    taken
 }
 
 /// What tells an i-node from all others, ever.

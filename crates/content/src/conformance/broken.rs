@@ -216,6 +216,10 @@ faults! {
     deleted_torrents_counted DeletedTorrentsCounted => statistics_tell_how_many_torrents_there_are;
     /// Says that nothing is used.
     used_not_told UsedNotTold => used_rises_with_what_is_written_and_falls_with_what_is_deleted;
+    /// Says that no write takes room.
+    room_not_told RoomNotTold => room_is_told_that_is_enough_for_a_write;
+    /// Says that the shorter a write is, the more room it takes.
+    room_told_of_the_rest RoomToldOfRest => room_is_told_that_is_enough_for_a_write;
     /// Does not count flushes.
     flushes_not_counted FlushesNotCounted => statistics_count_flushes;
     /// Tells places of bytes that the torrent does not have.
@@ -956,5 +960,13 @@ impl Content for BrokenContent {
 
     fn place(&self, offset: u64) -> Option<u64> {
         (self.fault == Fault::PlacesBeyondEnd).then_some(offset)
+    }
+
+    fn room_for(&self, range: Range<u64>) -> u64 {
+        match self.fault {
+            Fault::RoomNotTold => 0,
+            Fault::RoomToldOfRest => (1 << 40) - (range.end - range.start),
+            _ => self.handle.room_for(range),
+        }
     }
 }

@@ -124,6 +124,7 @@ list! {
         statistics_count_calls_and_bytes
         statistics_tell_how_many_torrents_there_are
         used_rises_with_what_is_written_and_falls_with_what_is_deleted
+        room_is_told_that_is_enough_for_a_write
         statistics_count_flushes
         places_are_told_of_bytes_of_the_torrent_alone
     }

@@ -1,62 +1,184 @@
 //! The files that are open: few, whatever there are.
 
-use std::{collections::HashMap, fs::File, io, mem, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io, mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::*, fence},
+    },
+    thread,
+};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::disk::{Disk, Step};
 
 /// Files that are kept open at most. Half of the 1,024 that a process may have open where nobody said otherwise (`RLIMIT_NOFILE`) are more than what
 /// reads and writes at the same time; the rest is left to sockets.
 pub(super) const MOST: usize = 256;
 
-/// Open files by torrent and number; those that were not used for longest make place.
+/// So many are closed together. Those that were written to are flushed first, which many at once do in little more time than one.
+const AT_ONCE: usize = 32;
+
+/// Open files by torrent and number; those that were not used for longest make place. One that was written to is not closed before it is flushed: only who
+/// has it open is certain to be told that its bytes did not arrive.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles(Mutex<Held>);
 
+type Key = (u64, u32);
+
 #[derive(Debug, Default)]
 struct Held {
-    files: HashMap<(u64, u32), Slot>,
+    files: HashMap<Key, Slot>,
+    /// Files that could not be flushed and are closed.
+    failed: HashSet<Key>,
     uses: u64,
 }
 
 #[derive(Debug)]
 struct Slot {
-    file: Arc<File>,
-    writable: bool,
+    open: Arc<Open>,
     used: u64,
+}
+
+/// A file that is open.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) file: File,
+    writable: bool,
+    /// Whether it was written to since it was flushed.
+    written: AtomicBool,
+    /// Whether it could not be flushed: the system tells that only once.
+    failed: Mutex<bool>,
+}
+
+impl Open {
+    /// Notes that it was written to. Comes after the write.
+    pub(super) fn wrote(&self) {
+        self.written.store(true, Relaxed);
+    }
+
+    fn flush(&self, disk: &Disk, index: u32) -> io::Result<()> {
+        let mut failed = self.failed.lock();
+        if *failed {
+            return Err(io::Error::other("it could not be flushed before"));
+        }
+        if self.written.swap(false, Relaxed) {
+            disk.flush(Step::Flush(index as usize), &self.file).inspect_err(|_| *failed = true)?;
+        }
+        Ok(())
+    }
 }
 
 impl OpenFiles {
     /// A file, which `open` opens if it is not open, or not for writing where that is wanted.
     pub(super) fn get(
         &self,
-        torrent: u64,
-        index: u32,
+        disk: &Disk,
+        key: Key,
         writable: bool,
-        open: impl FnOnce() -> io::Result<File>,
-    ) -> io::Result<Arc<File>> {
-        let key = (torrent, index);
-        {
-            let mut held = self.0.lock();
+        open: impl Fn() -> io::Result<File>,
+    ) -> io::Result<Arc<Open>> {
+        let find = |held: &mut Held| {
             held.uses += 1;
             let now = held.uses;
-            if let Some(slot) = held.files.get_mut(&key).filter(|slot| slot.writable || !writable) {
-                slot.used = now;
-                return Ok(Arc::clone(&slot.file));
+            let slot = held.files.get_mut(&key).filter(|slot| slot.open.writable || !writable)?;
+            slot.used = now;
+            Some(Arc::clone(&slot.open))
+        };
+        let full = {
+            let mut held = self.0.lock();
+            if let Some(open) = find(&mut held) {
+                return Ok(open);
             }
+            held.files.len() >= MOST
+        };
+        if full {
+            self.close_some(disk);
         }
-        let file = Arc::new(open()?);
+        let file = match open() {
+            Err(error) if is_out_of_descriptors(&error) => {
+                self.close_some(disk);
+                open()?
+            }
+            opened => opened?,
+        };
+        let open =
+            Arc::new(Open { file, writable, written: AtomicBool::new(false), failed: Mutex::new(false) });
         let mut held = self.0.lock();
+        // Another may have been faster, and written to it.
+        let other = find(&mut held);
         let used = held.uses;
+        let before = match other {
+            Some(other) => return Ok(other),
+            None => held.files.insert(key, Slot { open: Arc::clone(&open), used }),
+        };
+        drop(held);
         // Closed when nothing is locked any more: a file system may take its time.
+        drop(before);
+        Ok(open)
+    }
+
+    /// Makes durable what was written to a file. An error is told once.
+    pub(super) fn flush(&self, disk: &Disk, key: Key) -> io::Result<()> {
+        let (open, failed) = {
+            let mut held = self.0.lock();
+            (held.files.get(&key).map(|slot| Arc::clone(&slot.open)), held.failed.remove(&key))
+        };
+        match open {
+            _ if failed => Err(io::Error::other("it could not be flushed when it was closed")),
+            Some(open) => open.flush(disk, key.1),
+            // It was flushed when it was closed.
+            None => Ok(()),
+        }
+    }
+
+    /// Closes what was not used for longest, and nobody uses now.
+    fn close_some(&self, disk: &Disk) {
         let mut closed = Vec::new();
-        closed.extend(held.files.insert(key, Slot { file: Arc::clone(&file), writable, used }));
-        if held.files.len() > MOST {
-            let oldest = held.files.iter().min_by_key(|(_, slot)| slot.used).map(|(&key, _)| key);
-            closed.extend(oldest.and_then(|key| held.files.remove(&key)));
+        let victims: Vec<_> = {
+            let mut held = self.0.lock();
+            let idle = held.files.iter().filter(|(_, slot)| users(&slot.open) == 1);
+            let mut idle: Vec<_> =
+                idle.map(|(&key, slot)| (slot.open.written.load(Relaxed), slot.used, key)).collect();
+            // Those first that need no flush.
+            idle.sort_unstable();
+            idle.truncate(AT_ONCE);
+            let clean = idle.iter().filter(|(written, ..)| !written).map(|&(_, _, key)| key);
+            closed.extend(clean.filter_map(|key| held.files.remove(&key)));
+            // As long as there are some of those, the others stay.
+            let written = idle.iter().filter(|_| closed.is_empty()).map(|&(_, _, key)| key);
+            written.map(|key| (key, Arc::clone(&held.files[&key].open))).collect()
+        };
+        let results: Vec<_> = victims.iter().map(|_| AtomicBool::new(false)).collect();
+        let numbered: Vec<_> = victims.iter().zip(&results).collect();
+        for_each_at_once(&numbered, |((key, open), failed)| {
+            failed.store(open.flush(disk, key.1).is_err(), Relaxed);
+        });
+        let mut held = self.0.lock();
+        for ((key, open), failed) in numbered {
+            if failed.load(Relaxed) {
+                held.failed.insert(*key);
+            } else if users(open) > 2 || open.written.load(Relaxed) {
+                // Somebody uses it again.
+                continue;
+            }
+            closed.extend(held.files.remove(key));
         }
         drop(held);
-        drop(closed);
-        Ok(file)
+        drop((closed, victims));
+    }
+
+    /// Closes a file, of which nothing is believed.
+    pub(super) fn forget(&self, key: Key) {
+        let mut held = self.0.lock();
+        held.failed.remove(&key);
+        let gone = held.files.remove(&key);
+        drop(held);
+        drop(gone);
     }
 
     /// Closes the files of a torrent.
@@ -64,7 +186,41 @@ impl OpenFiles {
         let mut held = self.0.lock();
         let (gone, stay) = mem::take(&mut held.files).into_iter().partition(|((of, _), _)| *of == torrent);
         held.files = stay;
+        held.failed.retain(|(of, _)| *of != torrent);
         drop(held);
         drop::<HashMap<_, _>>(gone);
     }
+}
+
+/// Who has a file, this list among them. What those who no longer have it did to it is seen.
+fn users(open: &Arc<Open>) -> usize {
+    let users = Arc::strong_count(open);
+    fence(Acquire);
+    users
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Threads that a flush has. Of files that are flushed at the same time a journal is written once: 500 files of 10 kB on ext4 took 3.8 s one after another,
+/// and 0.1 s in 16 threads.
+const FLUSHERS: usize = 16;
+
+/// Does something for each of many.
+pub(super) fn for_each_at_once<T: Sync>(all: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        while let Some(one) = all.get(next.fetch_add(1, Relaxed)) {
+            work(one);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..all.len().min(FLUSHERS) {
+            // Where there are no more threads, there are fewer.
+            let _ = thread::Builder::new().spawn_scoped(scope, worker);
+        }
+        worker();
+    });
 }

@@ -16,6 +16,10 @@ const VERSION: u32 = 1;
 const SECTOR: usize = 512;
 /// Pieces that a sector has bits of.
 const PIECES: u32 = 8 * (SECTOR as u32 - 4);
+/// Have-bits of as many pieces take 8 MiB. That is a tebibyte in the smallest pieces that anybody uses, and torrents of so many are made to do harm.
+pub(super) const MOST_PIECES: u32 = 1 << 26;
+/// Sectors that are read or written together.
+const AT_ONCE: u32 = 128;
 /// No longer list is read or written: metainfo is no longer than 256 MiB, and each of its entries takes more bytes there than here, but for
 /// names that are shared, which v2 writes once.
 const LONGEST_LIST: u32 = 1 << 30;
@@ -62,8 +66,18 @@ pub(super) enum Fault {
     Files(#[from] swarmkeep_bittorrent::metainfo::Error),
     #[error(transparent)]
     Content(#[from] Error),
+    /// Nothing is wrong with it that this version of the program could tell.
+    #[error("it is of version {0} of the format: use a later version of the program")]
+    Later(u32),
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl Fault {
+    /// Whether something is wrong with the bytes, and not with reading or understanding them.
+    pub(super) const fn is_damage(&self) -> bool {
+        !matches!(self, Self::Later(_) | Self::Io(_))
+    }
 }
 
 /// What was read.
@@ -73,15 +87,13 @@ pub(super) struct Loaded {
     pub(super) complete: PieceBits,
     /// Where the have-bits begin.
     pub(super) bits: u64,
-    /// Bytes in all.
-    pub(super) len: u64,
     /// Pieces whose have-bits cannot be told.
     pub(super) unknown: Vec<Range<u32>>,
 }
 
 impl Record {
-    /// The bytes that stand for it, with no piece complete, and where in them the have-bits begin.
-    pub(super) fn encode(&self) -> Result<(Vec<u8>, u64)> {
+    /// What its state begins with: all but the have-bits.
+    pub(super) fn head(&self) -> Result<Vec<u8>> {
         let list = self.encode_list();
         let len = u32::try_from(list.len()).ok().filter(|&len| len <= LONGEST_LIST);
         let mut head = Head {
@@ -99,10 +111,21 @@ impl Record {
         let mut bytes = head.as_bytes().to_vec();
         bytes.extend_from_slice(&list);
         bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
-        let bits = bytes.len() as u64;
-        let none = PieceBits::none(self.geometry.pieces());
-        (0..sectors(self.geometry)).for_each(|index| bytes.extend(self.sector(index, &none, |_| true)));
-        Ok((bytes, bits))
+        Ok(bytes)
+    }
+
+    /// The have-bits of a torrent of which no piece is complete, in parts.
+    pub(super) fn blank_bits(&self) -> impl Iterator<Item = Vec<u8>> {
+        let sectors = sectors(self.geometry);
+        (0..sectors).step_by(AT_ONCE as usize).map(move |first| {
+            let sector = |index| seal(&self.info_hash, index, [0; SECTOR]);
+            (first..sectors.min(first + AT_ONCE)).flat_map(sector).collect()
+        })
+    }
+
+    /// Bytes that the have-bits take.
+    pub(super) fn bits_len(&self) -> u64 {
+        Self::place(sectors(self.geometry))
     }
 
     fn encode_list(&self) -> Vec<u8> {
@@ -139,7 +162,7 @@ impl Record {
         counts: impl Fn(u32) -> bool,
     ) -> [u8; SECTOR] {
         let mut sector = [0; SECTOR];
-        let (bits, checksum) = sector.split_at_mut(SECTOR - 4);
+        let bits = &mut sector[..SECTOR - 4];
         let first = index as usize * bits.len();
         let from = &complete.as_bytes()[first..complete.as_bytes().len().min(first + bits.len())];
         bits[..from.len()].copy_from_slice(from);
@@ -147,8 +170,7 @@ impl Record {
             let piece = 8 * (first + nth) as u32;
             (0..8).filter(|bit| !counts(piece + bit)).for_each(|bit| *byte &= !(0x80 >> bit));
         }
-        checksum.copy_from_slice(&checksum_of(&self.info_hash, index, bits).to_le_bytes());
-        sector
+        seal(&self.info_hash, index, sector)
     }
 
     /// The sectors that have the bits of these pieces.
@@ -161,23 +183,24 @@ impl Record {
         index as u64 * SECTOR as u64
     }
 
-    /// Reads what [`encode`](Self::encode) wrote, from a file of `len` bytes. Takes memory of no more than some multiple of `len`, and none before
+    /// Reads a state of `len` bytes; `read` fills a buffer from some byte on. Takes memory of no more than some multiple of `len`, and none before
     /// the head has been found to be one.
-    pub(super) fn read(len: u64, mut read: impl FnMut(&mut [u8]) -> io::Result<()>) -> Result<Loaded, Fault> {
+    pub(super) fn read(len: u64, read: impl Fn(&mut [u8], u64) -> io::Result<()>) -> Result<Loaded, Fault> {
         let wrong = |what| Err(Fault::Wrong(what));
         if len < size_of::<Head>() as u64 {
             return wrong("shorter than any");
         }
         let mut head = Head::new_zeroed_head();
-        read(head.as_mut_bytes())?;
+        read(head.as_mut_bytes(), 0)?;
         if head.magic != MAGIC {
             return wrong("not the state of a torrent");
         }
-        if head.checksum.get() != head.own_checksum() {
-            return wrong("its head is damaged");
+        // Of what a later version looks like, nothing is known but this.
+        if head.version.get() > VERSION {
+            return Err(Fault::Later(head.version.get()));
         }
-        if head.version.get() != VERSION {
-            return wrong("of a later version of the format: use a later version of the program");
+        if head.version.get() < VERSION || head.checksum.get() != head.own_checksum() {
+            return wrong("its head is damaged");
         }
         let geometry = Geometry::new(head.length.get(), head.piece_length.get())?;
         let list_len = head.list.get();
@@ -186,7 +209,7 @@ impl Record {
             return wrong("not as long as it says");
         }
         let mut list = vec![0; (bits - size_of::<Head>() as u64) as usize];
-        read(&mut list)?;
+        read(&mut list, size_of::<Head>() as u64)?;
         let list = &list[..list_len as usize];
         if crc32c::crc32c(list) != head.list_checksum.get() {
             return wrong("its list of files is damaged");
@@ -198,23 +221,35 @@ impl Record {
         let info_hash = InfoHash::new(head.info_hash);
         let mut complete = PieceBits::none(geometry.pieces());
         let mut unknown = Vec::new();
-        for index in 0..sectors(geometry) {
-            let mut sector = [0; SECTOR];
-            read(&mut sector)?;
-            let (bits, checksum) = sector.split_at(SECTOR - 4);
-            let first = index * PIECES;
-            if *checksum != checksum_of(&info_hash, index, bits).to_le_bytes() {
-                unknown.push(first..first.saturating_add(PIECES).min(geometry.pieces()));
-                continue;
-            }
-            for (nth, byte) in (0..).zip(bits).filter(|(_, byte)| **byte != 0) {
-                let set = (0..8).filter(|bit| byte & (0x80 >> bit) != 0).map(|bit| first + 8 * nth + bit);
-                set.filter(|&piece| piece < geometry.pieces()).for_each(|piece| _ = complete.insert(piece));
+        let mut part = vec![0; AT_ONCE as usize * SECTOR];
+        for from in (0..sectors(geometry)).step_by(AT_ONCE as usize) {
+            let count = AT_ONCE.min(sectors(geometry) - from);
+            let part = &mut part[..count as usize * SECTOR];
+            // If a disk does not give a sector, it may give the others.
+            let all = read(part, bits + Self::place(from)).is_ok();
+            for (index, sector) in (from..).zip(part.chunks_exact_mut(SECTOR)) {
+                let given = all || read(sector, bits + Self::place(index)).is_ok();
+                let (bits, checksum) = sector.split_at(SECTOR - 4);
+                let first = index * PIECES;
+                if !given || *checksum != checksum_of(&info_hash, index, bits).to_le_bytes() {
+                    unknown.push(first..first.saturating_add(PIECES).min(geometry.pieces()));
+                    continue;
+                }
+                for (nth, byte) in (0..).zip(bits).filter(|(_, byte)| **byte != 0) {
+                    let set = (0..8).filter(|bit| byte & (0x80 >> bit) != 0).map(|bit| first + 8 * nth + bit);
+                    set.filter(|&piece| piece < geometry.pieces())
+                        .for_each(|piece| _ = complete.insert(piece));
+                }
             }
         }
         let apart = head.flags.get() & APART != 0;
+        let mut tops = files.iter().filter(|file| !file.is_padding()).map(|file| file.path()[0]);
+        if !apart && tops.next().is_none_or(|top| !tops.all(|other| other == top)) {
+            return wrong("its files have no folder in common");
+        }
+        drop(tops);
         let record = Self { info_hash, geometry, files: Arc::new(files), apart };
-        Ok(Loaded { record, complete, bits, len, unknown })
+        Ok(Loaded { record, complete, bits, unknown })
     }
 }
 
@@ -231,6 +266,13 @@ impl Head {
 
 fn sectors(geometry: Geometry) -> u32 {
     geometry.pieces().div_ceil(PIECES)
+}
+
+/// A sector of bits with its checksum.
+fn seal(info_hash: &InfoHash, index: u32, mut sector: [u8; SECTOR]) -> [u8; SECTOR] {
+    let (bits, checksum) = sector.split_at_mut(SECTOR - 4);
+    checksum.copy_from_slice(&checksum_of(info_hash, index, bits).to_le_bytes());
+    sector
 }
 
 /// Covers what the sector belongs to and where in it the sector stands: none passes for another.

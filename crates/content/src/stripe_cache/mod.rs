@@ -7,6 +7,7 @@ mod read_ahead;
 mod torrent;
 
 use std::{
+    collections::HashSet,
     fmt,
     sync::{Arc, atomic::Ordering::Relaxed},
     thread::{Builder, JoinHandle},
@@ -14,7 +15,7 @@ use std::{
 
 use desk::Core;
 use gathered::CHUNK;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use torrent::{Handle, Torrent};
 
 use crate::{
@@ -56,7 +57,7 @@ impl StripeCacheOptions {
         self
     }
 
-    /// Holds at most so much memory for what was read ahead, besides what somebody is just copying from; with less than a stripe, nothing is.
+    /// Holds at most so much memory for what was read ahead, besides what somebody is just copying from; with less than a stripe, parts of stripes.
     #[must_use]
     pub fn read_memory(mut self, bytes: u64) -> Self {
         self.read_memory = bytes;
@@ -80,15 +81,20 @@ impl StripeCacheOptions {
 /// stretch with one call.
 ///
 /// A read of a complete piece brings as much of its stripe as can be read, and what follows is read from memory. Who reads the same
-/// stripe meanwhile waits for that read.
+/// stripe meanwhile waits for that read. What could not be read ahead is not tried again for a while. If stripes go from memory before half of them was
+/// wanted, because more peers read at once than there is memory for, 256 KiB are read ahead instead.
 ///
 /// **Errors.** Where the store below refuses bytes that were held back, they count as never written, and pieces that were marked complete
-/// with them are incomplete again. The next write to the torrent says why and writes nothing, and so does the next flush. If the
-/// store below knows how much room it has, a write that it may have no room for is not held back, so that it says
-/// [`Full`](Error::Full) itself; what others put into the store below meanwhile can still make it full.
+/// with them are incomplete again. The next write to the torrent says why and writes nothing, and so does the next flush, which names the torrent
+/// ([`Refused`](Error::Refused)). What the store below panics with while it is called by the cache is an error like any other. If the
+/// store below knows how much room it has, a write that it may have [no room for](Content::room_for) is not held back, so that it says
+/// [`Full`](Error::Full) itself; torrents that are created meanwhile, and others on the same disk, can still make it full.
 ///
-/// What was not flushed when the last handle is dropped is lost. A sixteenth of the memory for writes is kept when nothing waits. Takes a few hundred bytes for each torrent that was ever opened and is not deleted,
-/// and a bit for each of its pieces.
+/// What was not flushed when the last handle is dropped is lost. Dropping it waits for what is being written: drop it on a thread that may block, as a `pool` does.
+///
+/// A sixteenth of the memory for writes is kept when nothing waits. Besides, it takes a few hundred bytes for each torrent that was ever opened and is not deleted,
+/// a bit for each of its pieces and 50 bytes for each stretch that was written of incomplete ones, 1 KiB for each stripe of 4 MiB that is begun, and 50 bytes for each stretch in it:
+/// who writes single bytes far apart makes that more than what is written.
 pub struct StripeCache {
     running: Arc<Running>,
 }
@@ -97,10 +103,15 @@ pub struct StripeCache {
 #[derive(Debug)]
 struct Running {
     core: Arc<Core>,
-    /// Held by who creates, deletes, or opens for the first time, also while the store below does so.
-    names: Mutex<()>,
+    /// Torrents that somebody creates, deletes, or opens for the first time: another one who wants that waits.
+    claimed: Mutex<HashSet<InfoHash>>,
+    /// Told when one of them no longer is.
+    free: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
+
+/// Keeps others from creating, deleting or first opening a torrent, until it is dropped.
+struct Claim<'a>(&'a Running, InfoHash);
 
 /// A piece that would make a stripe whole, or more so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,15 +152,19 @@ impl StripeCache {
         let stripe = options.stripe.unwrap_or(inner.capabilities().stripe);
         if !stripe.is_power_of_two() || stripe < 16 << 10 {
             return Err(Error::Unsupported(
-                "have stripes of this size: a power of two of at least 16 KiB is",
+                "have stripes of this size: it takes a power of two, at least 16 KiB",
             ));
         }
         let chunk = u64::from(CHUNK.min(stripe));
         let most = options.write_memory.max(stripe.into()) / chunk * chunk;
         let core = Core::new(inner, stripe.into(), chunk, most, options.read_memory);
         // Dropped on an error, which stops those that were started.
-        let running =
-            Arc::new(Running { core: Arc::new(core), names: Mutex::default(), threads: Mutex::default() });
+        let running = Arc::new(Running {
+            core: Arc::new(core),
+            claimed: Mutex::default(),
+            free: Condvar::new(),
+            threads: Mutex::default(),
+        });
         for _ in 0..options.threads.max(1) {
             let core = Arc::clone(&running.core);
             let thread = Builder::new()
@@ -185,14 +200,10 @@ impl StripeCache {
     ///
     /// Fetching them first is what makes stripes whole before memory is needed. A piece larger than a stripe is named while one of
     /// its stripes is begun, one that lies across two while either is. Takes time with the pieces of the stripes it goes through
-    /// until it has found `most`: those of one stripe, mostly.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::Io`].
-    pub fn affinity(&self, info_hash: &InfoHash, most: usize) -> Result<Vec<Affinity>> {
-        let torrent = self.running.torrent(info_hash)?;
-        let state = torrent.state.lock();
-        Ok(state.affinity(most))
+    /// until it has found `most`: those of one stripe, mostly. Waits for no store; of a torrent that was not opened, nothing is in memory.
+    pub fn affinity(&self, info_hash: &InfoHash, most: usize) -> Vec<Affinity> {
+        let torrent = self.running.core.torrents.read().get(info_hash).cloned();
+        torrent.map_or(Vec::new(), |torrent| torrent.state.lock().affinity(most))
     }
 
     fn handle(&self, torrent: Arc<Torrent>) -> Arc<dyn Content> {
@@ -205,17 +216,37 @@ impl Running {
         if let Some(torrent) = self.core.torrents.read().get(info_hash) {
             return Ok(Arc::clone(torrent));
         }
-        let _names = self.names.lock();
+        let _claim = self.claim(*info_hash);
         if let Some(torrent) = self.core.torrents.read().get(info_hash) {
             return Ok(Arc::clone(torrent));
         }
         self.keep(*info_hash, self.core.inner.open(info_hash)?)
     }
 
+    fn claim(&self, info_hash: InfoHash) -> Claim<'_> {
+        let mut claimed = self.claimed.lock();
+        while !claimed.insert(info_hash) {
+            self.free.wait(&mut claimed);
+        }
+        Claim(self, info_hash)
+    }
+
+    /// Takes in a torrent of the store below. One that is there already is another, and gone.
     fn keep(&self, info_hash: InfoHash, content: Arc<dyn Content>) -> Result<Arc<Torrent>> {
+        let old = self.core.torrents.write().remove(&info_hash);
+        if let Some(old) = old {
+            old.replace(&self.core);
+        }
         let torrent = Arc::new(Torrent::new(&self.core, info_hash, content)?);
         self.core.torrents.write().insert(info_hash, Arc::clone(&torrent));
         Ok(torrent)
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.claimed.lock().remove(&self.1);
+        self.0.free.notify_all();
     }
 }
 
@@ -231,7 +262,7 @@ impl Drop for Running {
 
 impl ContentRepository for StripeCache {
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
-        let _names = self.running.names.lock();
+        let _claim = self.running.claim(torrent.info_hash);
         let content = self.running.core.inner.create(torrent)?;
         self.running.keep(torrent.info_hash, content).map(|torrent| self.handle(torrent))
     }
@@ -252,24 +283,28 @@ impl ContentRepository for StripeCache {
     }
 
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
-        let _names = self.running.names.lock();
+        let _claim = self.running.claim(*info_hash);
         let core = &self.running.core;
         let torrent = core.torrents.read().get(info_hash).cloned();
         let Some(torrent) = torrent else {
             return core.inner.delete(info_hash);
         };
-        let deleted = torrent.delete(core)?;
-        core.torrents.write().remove(info_hash);
-        Ok(deleted)
+        let deleted = torrent.delete(core);
+        if !torrent.is_there() {
+            core.torrents.write().remove(info_hash);
+        }
+        deleted
     }
 
     fn flush(&self) -> Result<()> {
         let core = &self.running.core;
+        let began = core.serial();
         core.write_out();
-        let flushed = core.inner.flush();
-        let failed: Vec<_> =
-            core.torrents().iter().filter_map(|torrent| torrent.state.lock().failed_flush.take()).collect();
-        failed.into_iter().next().map_or(flushed, Err)
+        if let Err(error) = core.inner.flush() {
+            core.torrents().iter().for_each(|torrent| torrent.follow(core));
+            return Err(error);
+        }
+        core.torrents().iter().find_map(|torrent| torrent.take_failure(began)).map_or(Ok(()), Err)
     }
 
     fn statistics(&self) -> Statistics {

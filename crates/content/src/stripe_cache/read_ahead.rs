@@ -17,34 +17,69 @@ use crate::{
     block::{SECTOR, Sector, sectors},
 };
 
-/// A torrent by its serial number, and a stripe of it.
-pub(super) type Key = (u64, u64);
+/// A torrent by its serial number, and a byte of it.
+type Key = (u64, u64);
 
-/// Parts of stripes, at most one of each, in a bounded amount of memory. Those that nobody has read for the longest time go first.
+/// Parts of stripes, in a bounded amount of memory. Those that nobody has read for the longest time go first.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     most: u64,
+    stripe: u64,
     table: Mutex<Table>,
     pub(super) hits: AtomicU64,
     pub(super) misses: AtomicU64,
     pub(super) bytes: AtomicU64,
 }
 
+/// What there is of a range.
+pub(super) enum Found {
+    There(Arc<Block>),
+    /// Somebody reads it just now.
+    Coming(Arc<Reading>),
+    /// Whoever found this is to read it.
+    Begun(Arc<Reading>),
+    /// Only what is needed should be read.
+    Nothing,
+}
+
 #[derive(Debug, Default)]
 struct Table {
+    /// By torrent and first byte. No two share a byte, and none lies in two stripes.
     entries: BTreeMap<Key, Entry>,
     /// Those that are there, the oldest first.
     ages: BTreeMap<u64, Key>,
     clock: u64,
     /// Memory of those that are there and those that are being read, even if they were forgotten meanwhile.
     taken: u64,
+    benefit: Benefit,
 }
 
 #[derive(Debug)]
 enum Entry {
     Reading(Arc<Reading>),
-    There { block: Arc<Block>, age: u64 },
+    There {
+        range: Range<u64>,
+        /// `None` if it could not be read.
+        block: Option<Arc<Block>>,
+        age: u64,
+        /// Bytes of it that somebody wanted.
+        wanted: u64,
+    },
 }
+
+/// Whether whole stripes are worth their memory: not if they go before much of them was wanted, because more is read at once than there is
+/// memory for.
+#[derive(Debug, Default)]
+struct Benefit {
+    /// Bytes that went, and what was wanted of them.
+    gone: u64,
+    wanted: u64,
+    narrow: bool,
+}
+
+/// What is read ahead where whole stripes are not worth it. 128 MiB are then enough for 512 readers, and a disk that moves its head in 12 ms and reads 150 MB/s spends an eighth of
+/// its time on reading.
+const NARROW: u64 = 256 << 10;
 
 /// Bytes of a torrent, all of them of complete pieces.
 pub(super) struct Block {
@@ -53,8 +88,9 @@ pub(super) struct Block {
 }
 
 #[derive(Debug)]
-struct Reading {
+pub(super) struct Reading {
     range: Range<u64>,
+    wanted: AtomicU64,
     /// `Some(None)` if it failed.
     done: Mutex<Option<Option<Arc<Block>>>>,
     told: Condvar,
@@ -65,10 +101,6 @@ impl Block {
     pub(super) fn bytes(&self, part: &Range<u64>) -> &[u8] {
         let from = (part.start - self.range.start) as usize;
         &self.sectors.as_bytes()[from..from + (part.end - part.start) as usize]
-    }
-
-    fn memory(&self) -> u64 {
-        memory_for(&self.range)
     }
 }
 
@@ -87,9 +119,10 @@ const fn covers(range: &Range<u64>, part: &Range<u64>) -> bool {
 }
 
 impl ReadAhead {
-    pub(super) fn new(most: u64) -> Self {
+    pub(super) fn new(most: u64, stripe: u64) -> Self {
         Self {
             most,
+            stripe,
             table: Mutex::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -102,88 +135,135 @@ impl ReadAhead {
         self.table.lock().taken
     }
 
-    /// A block that has all of `part`: one that is there, or one that somebody is reading just now, or `around`, which is then read
-    /// by `read`. `None` if there is no memory for it: then only what is needed should be read.
-    pub(super) fn get(
+    /// What there is of `part`, which lies in a stripe; if nothing, what is to be read, of what lies `around` it.
+    pub(super) fn find(
         &self,
-        key: Key,
+        torrent: u64,
         part: &Range<u64>,
-        around: &Range<u64>,
-        read: impl FnOnce(&mut [u8]) -> Result<()>,
-    ) -> Result<Option<Arc<Block>>> {
-        let reading = loop {
-            let mut table = self.table.lock();
-            match table.entries.get(&key) {
-                Some(Entry::There { block, .. }) if covers(&block.range, part) => {
-                    let block = Arc::clone(block);
-                    table.touch(key);
-                    self.hits.fetch_add(1, Relaxed);
-                    return Ok(Some(block));
-                }
-                Some(Entry::Reading(reading)) if covers(&reading.range, part) => {
-                    let reading = Arc::clone(reading);
-                    drop(table);
-                    let mut done = reading.done.lock();
-                    reading.told.wait_while(&mut done, |done| done.is_none());
-                    if let Some(Some(block)) = &*done {
-                        self.hits.fetch_add(1, Relaxed);
-                        return Ok(Some(Arc::clone(block)));
-                    }
-                    // Its error is its reader's: whoever comes next tries anew.
-                }
-                Some(Entry::Reading(_)) => return Ok(None),
-                Some(Entry::There { .. }) | None => {
-                    table.forget(key);
-                    let memory = memory_for(around);
-                    if !table.make_room(memory, self.most) {
-                        return Ok(None);
-                    }
-                    table.taken += memory;
-                    let reading = Arc::new(Reading {
-                        range: around.clone(),
-                        done: Mutex::default(),
-                        told: Condvar::new(),
-                    });
-                    table.entries.insert(key, Entry::Reading(Arc::clone(&reading)));
-                    break reading;
-                }
-            }
-        };
-        self.misses.fetch_add(1, Relaxed);
-        let len = (around.end - around.start) as usize;
-        let mut sectors = sectors(len.div_ceil(SECTOR));
-        let read = read(&mut sectors.as_mut_bytes()[..len]);
-        let block = read.map(|()| Arc::new(Block { range: around.clone(), sectors }));
+        around: impl FnOnce() -> Option<Range<u64>>,
+    ) -> Found {
         let mut table = self.table.lock();
-        // Unless it was forgotten meanwhile.
-        let wanted =
-            matches!(table.entries.get(&key), Some(Entry::Reading(own)) if Arc::ptr_eq(own, &reading));
-        if wanted {
-            table.entries.remove(&key);
+        if let Some((&key, entry)) = table.entries.range_mut((torrent, 0)..=(torrent, part.start)).next_back()
+            && covers(entry.range(), part)
+        {
+            return match entry {
+                Entry::Reading(reading) => {
+                    reading.wanted.fetch_add(part.end - part.start, Relaxed);
+                    Found::Coming(Arc::clone(reading))
+                }
+                Entry::There { block: Some(block), wanted, .. } => {
+                    let block = Arc::clone(block);
+                    *wanted += part.end - part.start;
+                    table.touch(key);
+                    drop(table);
+                    self.hits.fetch_add(1, Relaxed);
+                    Found::There(block)
+                }
+                // One that goes when its time has come, so that it is tried again one day.
+                Entry::There { block: None, .. } => Found::Nothing,
+            };
         }
-        match &block {
-            Ok(block) if wanted => {
-                let age = table.tick();
-                table.ages.insert(age, key);
-                table.entries.insert(key, Entry::There { block: Arc::clone(block), age });
-            }
-            _ => table.taken -= memory_for(around),
+        let Some(mut range) = around() else {
+            return Found::Nothing;
+        };
+        let limit = if table.benefit.narrow { NARROW.min(self.most) } else { self.most };
+        if range.end - range.start > limit {
+            range.start = range.start.max(part.start / SECTOR as u64 * SECTOR as u64);
+            range.end = range.end.min(part.end.max(range.start + limit));
         }
-        drop(table);
-        if block.is_ok() {
-            self.bytes.fetch_add(len as u64, Relaxed);
+        let others = table.overlapping(torrent, &range, self.stripe);
+        let reading = |key: &Key| matches!(table.entries.get(key), Some(Entry::Reading(_)));
+        if others.iter().any(reading) {
+            return Found::Nothing;
         }
-        *reading.done.lock() = Some(block.as_ref().ok().cloned());
-        reading.told.notify_all();
-        block.map(Some)
+        others.into_iter().for_each(|key| table.forget(key));
+        let memory = memory_for(&range);
+        if !table.make_room(memory, self.most) {
+            return Found::Nothing;
+        }
+        table.taken += memory;
+        let key = (torrent, range.start);
+        let wanted = AtomicU64::new(part.end - part.start);
+        let reading = Arc::new(Reading { range, wanted, done: Mutex::default(), told: Condvar::new() });
+        table.entries.insert(key, Entry::Reading(Arc::clone(&reading)));
+        Found::Begun(reading)
     }
 
-    /// Forgets stripes of a torrent. Who reads one of them just now still gets what he reads.
-    pub(super) fn forget(&self, torrent: u64, stripes: Range<u64>) {
+    /// The block that was found, read by `read`, which is given where it begins, if it is to be. `None` if only what is needed should be read.
+    pub(super) fn block(
+        &self,
+        torrent: u64,
+        found: Found,
+        read: impl FnOnce(u64, &mut [u8]) -> Result<()>,
+    ) -> Option<Arc<Block>> {
+        match found {
+            Found::There(block) => Some(block),
+            Found::Coming(reading) => {
+                let mut done = reading.done.lock();
+                reading.told.wait_while(&mut done, |done| done.is_none());
+                let block = done.clone().flatten()?;
+                self.hits.fetch_add(1, Relaxed);
+                Some(block)
+            }
+            Found::Begun(reading) => self.read(torrent, &reading, read),
+            Found::Nothing => None,
+        }
+    }
+
+    fn read(
+        &self,
+        torrent: u64,
+        reading: &Arc<Reading>,
+        read: impl FnOnce(u64, &mut [u8]) -> Result<()>,
+    ) -> Option<Arc<Block>> {
+        let range = reading.range.clone();
+        let len = (range.end - range.start) as usize;
+        let mut sectors = sectors(len.div_ceil(SECTOR));
+        let read = read(range.start, &mut sectors.as_mut_bytes()[..len]);
+        let block = read.ok().map(|()| Arc::new(Block { range: range.clone(), sectors }));
+        self.misses.fetch_add(1, Relaxed);
+        if block.is_some() {
+            self.bytes.fetch_add(len as u64, Relaxed);
+        }
+        let key = (torrent, range.start);
         let mut table = self.table.lock();
-        let keys = table.entries.range((torrent, stripes.start)..(torrent, stripes.end));
-        let keys: Vec<_> = keys.map(|(&key, _)| key).collect();
-        keys.into_iter().for_each(|key| table.forget(key));
+        table.taken -= memory_for(&range);
+        // Unless it was forgotten meanwhile.
+        if matches!(table.entries.get(&key), Some(Entry::Reading(own)) if Arc::ptr_eq(own, reading)) {
+            let age = table.tick();
+            let wanted = reading.wanted.load(Relaxed);
+            let entry = Entry::There { range, block: block.clone(), age, wanted };
+            table.taken += entry.memory();
+            table.ages.insert(age, key);
+            table.entries.insert(key, entry);
+        }
+        drop(table);
+        *reading.done.lock() = Some(block.clone());
+        reading.told.notify_all();
+        block
+    }
+
+    /// Forgets what there is of a range of a torrent. Who reads some of it just now still gets what he reads.
+    pub(super) fn forget(&self, torrent: u64, range: &Range<u64>) {
+        let mut table = self.table.lock();
+        table.overlapping(torrent, range, self.stripe).into_iter().for_each(|key| table.forget(key));
+    }
+}
+
+impl Entry {
+    fn range(&self) -> &Range<u64> {
+        match self {
+            Self::Reading(reading) => &reading.range,
+            Self::There { range, .. } => range,
+        }
+    }
+
+    /// What it takes; what could not be read takes something too, so that there is an end to how many of these there are.
+    fn memory(&self) -> u64 {
+        match self {
+            Self::There { block: None, .. } => SECTOR as u64,
+            other => memory_for(other.range()),
+        }
     }
 }
 
@@ -201,10 +281,18 @@ impl Table {
         }
     }
 
+    fn overlapping(&self, torrent: u64, range: &Range<u64>, stripe: u64) -> Vec<Key> {
+        let from = range.start / stripe * stripe;
+        let entries = self.entries.range((torrent, from)..(torrent, range.end));
+        entries.filter(|(_, entry)| entry.range().end > range.start).map(|(&key, _)| key).collect()
+    }
+
     fn forget(&mut self, key: Key) {
-        if let Some(Entry::There { block, age }) = self.entries.remove(&key) {
+        if let Some(entry) = self.entries.remove(&key)
+            && let Entry::There { age, .. } = entry
+        {
             self.ages.remove(&age);
-            self.taken -= block.memory();
+            self.taken -= entry.memory();
         }
     }
 
@@ -217,8 +305,24 @@ impl Table {
             let Some((_, &oldest)) = self.ages.first_key_value() else {
                 return false;
             };
+            if let Some(Entry::There { range, block: Some(_), wanted, .. }) = self.entries.get(&oldest) {
+                self.benefit.gone(range.end - range.start, *wanted, most);
+            }
             self.forget(oldest);
         }
         true
+    }
+}
+
+impl Benefit {
+    /// Judges after a quarter of the memory has gone, and tries whole stripes again after eight times as much as there is: if that is in vain each time,
+    /// at most a ninth more is read than otherwise.
+    fn gone(&mut self, bytes: u64, wanted: u64, most: u64) {
+        self.gone += bytes;
+        self.wanted += wanted.min(bytes);
+        if self.gone >= if self.narrow { 8 * most } else { most / 4 } {
+            self.narrow = !self.narrow && self.wanted < self.gone / 2;
+            (self.gone, self.wanted) = (0, 0);
+        }
     }
 }

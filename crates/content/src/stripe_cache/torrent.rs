@@ -2,9 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut},
     mem,
     ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
@@ -14,6 +15,7 @@ use super::{
     Affinity, Running,
     desk::{Core, Job, Promise, stripes_of},
     gathered::{Chunk, Gathered, fill, slices_of_mut},
+    read_ahead::Found,
 };
 use crate::{Content, Error, Geometry, InfoHash, PieceBits, Pieces, Result, block::SECTOR};
 
@@ -27,7 +29,7 @@ pub(super) struct Torrent {
     serial: u64,
     stripe: u64,
     /// Whether it is there. Held by who reads or writes; alone by who takes back a mark or deletes it.
-    pub(super) gate: RwLock<bool>,
+    gate: RwLock<bool>,
     /// Held by who writes; alone by who marks, or writes past the cache.
     writing: RwLock<()>,
     pub(super) state: Mutex<State>,
@@ -47,11 +49,21 @@ pub(super) struct State {
     /// Pieces that are complete, and of which the store below has not been told.
     untold: BTreeMap<u32, Untold>,
     /// Whether its bytes must stay where they are.
-    held: bool,
+    pub(super) held: bool,
     /// What the next write says.
     failed_write: Option<Error>,
     /// What the next flush says.
-    pub(super) failed_flush: Option<Error>,
+    failed_flush: Option<Failure>,
+}
+
+/// Why the store below refused what was held back.
+#[derive(Debug)]
+struct Failure {
+    error: Error,
+    /// When it did so last.
+    at: u64,
+    /// Whether a flush has said so.
+    told: bool,
 }
 
 #[derive(Debug, Default)]
@@ -113,42 +125,41 @@ impl Torrent {
         if *there { Ok(there) } else { Err(Error::Deleted) }
     }
 
-    /// Writes what a stripe has gathered, in runs; what is then done with. `None` if there is nothing that may be written now.
+    pub(super) fn is_there(&self) -> bool {
+        *self.gate.read()
+    }
+
+    /// Where a stripe lies on the store below.
+    pub(super) fn place(&self, stripe: u64) -> Option<u64> {
+        guarded("", || Ok(self.inner.place(stripe * self.stripe))).ok().flatten()
+    }
+
+    /// Writes what a stripe has gathered, in runs; what is then done with. `None` if there is nothing that may be written now: if there is
+    /// later, whoever made it wait queues it anew.
     pub(super) fn write_stripe(self: &Arc<Self>, core: &Core, stripe: u64) -> Option<Gathered> {
         let writing = self.state.lock().take_off(stripe)?;
         let bytes = self.state_range(stripe);
         let mut lost = Vec::new();
         let mut failure = None;
         for run in writing.runs().iter() {
-            if failure.is_some() {
-                lost.push(run);
-                continue;
-            }
             let slices: Vec<_> = writing.slices(&run).map(IoSlice::new).collect();
             core.calls.fetch_add(1, Relaxed);
-            if let Err(error) = self.inner.write_at(run.start, &slices) {
-                failure = Some(error);
+            if let Err(error) = guarded("writing a stripe", || self.inner.write_at(run.start, &slices)) {
+                failure.get_or_insert(error);
                 lost.push(run);
             }
         }
-        let whole = writing.runs().iter().eq([bytes]);
-        (if whole { &core.whole } else { &core.partial }).fetch_add(1, Relaxed);
+        if failure.is_none() {
+            let whole = writing.runs().iter().eq([bytes]);
+            (if whole { &core.whole } else { &core.partial }).fetch_add(1, Relaxed);
+        }
         let mut state = self.state.lock();
         state.stripes.get_mut(&stripe).expect("what is written stays until it is").writing = None;
         if let Some(error) = failure {
-            state.fail(error);
-            let mut chunks = Vec::new();
-            let mut promised = 0;
-            for run in lost {
-                let (freed, room) = self.lose(core, &mut state, &run);
-                chunks.extend(freed);
-                promised += room;
-            }
-            drop(state);
-            core.give_back(chunks, promised);
-        } else {
-            drop(state);
+            state.fail(error, core.serial());
+            lost.iter().for_each(|run| self.lose(core, &mut state, run));
         }
+        drop(state);
         Some(Arc::into_inner(writing).expect("the state has let it go"))
     }
 
@@ -157,15 +168,10 @@ impl Torrent {
     }
 
     /// Takes note that bytes did not reach the store below: neither do the pieces they belong to count as complete.
-    fn lose(&self, core: &Core, state: &mut State, run: &Range<u64>) -> (Vec<Chunk>, u64) {
-        let (mut chunks, mut promised) = (Vec::new(), 0);
+    fn lose(&self, core: &Core, state: &mut State, run: &Range<u64>) {
         for piece in self.geometry.pieces_of(run) {
             if state.untold.remove(&piece).is_some() {
-                let range = self.geometry.piece(piece).expect("it holds a byte of the run");
-                core.read_ahead.forget(self.serial, stripes_of(&range, self.stripe));
-                let freed = state.forget(piece, &range);
-                chunks.extend(freed.0);
-                promised += freed.1;
+                self.take_back(core, state, piece);
             }
         }
         // What was written anew meanwhile is not lost.
@@ -176,7 +182,22 @@ impl Torrent {
         };
         lost.into_iter().for_each(|lost| state.pieces.lost(lost));
         state.count_missing(stripe);
-        (chunks, promised)
+    }
+
+    /// Makes a piece incomplete, whose bytes stay where they are.
+    fn take_back(&self, core: &Core, state: &mut State, piece: u32) {
+        let range = self.geometry.piece(piece).expect("it was marked");
+        core.read_ahead.forget(self.serial, &range);
+        state.pieces.mark_incomplete(piece).expect("there is such a piece");
+        state.pieces.wrote(range);
+    }
+
+    /// Makes a piece incomplete, and forgets its bytes.
+    fn forget(&self, core: &Core, state: &mut State, piece: u32) {
+        let range = self.geometry.piece(piece).expect("it was marked");
+        core.read_ahead.forget(self.serial, &range);
+        let (chunks, promised) = state.forget(piece, &range);
+        core.give_back(chunks, promised);
     }
 
     /// What follows when a stripe was written: others may wait for it, it may have gathered more, and pieces may have come to the store
@@ -198,23 +219,19 @@ impl Torrent {
 
     /// Tells the store below that a piece is complete, all of which it has.
     fn tell(&self, core: &Core, piece: u32, keep_error: bool) -> Result<()> {
-        let told = self.inner.mark_complete(piece);
+        let told = guarded("marking a piece complete", || self.inner.mark_complete(piece));
         let mut state = self.state.lock();
         state.untold.remove(&piece);
         let told = match told {
             Ok(_) => Ok(()),
             Err(error) => {
-                let range = self.geometry.piece(piece).expect("it was marked");
-                core.read_ahead.forget(self.serial, stripes_of(&range, self.stripe));
-                let (chunks, promised) = state.forget(piece, &range);
-                core.give_back(chunks, promised);
-                if !matches!(error, Error::NotWritten { .. }) {
-                    // It is still there to be read.
-                    state.pieces.wrote(range.clone());
-                    stripes_of(&range, self.stripe).for_each(|stripe| state.count_missing(stripe));
+                if matches!(error, Error::NotWritten { .. }) {
+                    self.forget(core, &mut state, piece);
+                } else {
+                    self.take_back(core, &mut state, piece);
                 }
                 if keep_error {
-                    state.fail(error);
+                    state.fail(error, core.serial());
                     Ok(())
                 } else {
                     Err(error)
@@ -243,49 +260,67 @@ impl Torrent {
         Awaited { stripes, marks }
     }
 
-    pub(super) fn end_flush(&self, awaited: &Awaited) {
+    pub(super) fn end_flush(&self, mut awaited: Awaited) {
         let mut state = self.state.lock();
+        // The last is done last, most likely: whatever is done is looked at once.
         self.settled.wait_while(&mut state, |state| {
-            let stripes = awaited.stripes.iter().any(|&(stripe, serial)| {
-                state.stripes.get(&stripe).is_some_and(|stripe| {
+            while let Some(&(stripe, serial)) = awaited.stripes.last() {
+                if state.stripes.get(&stripe).is_some_and(|stripe| {
                     let writing = stripe.writing.as_ref().map(|gathered| gathered.serial);
                     let gathering = stripe.gathering.as_ref().map(|gathered| gathered.serial);
                     [writing, gathering].contains(&Some(serial))
-                })
-            });
-            let mut marks = awaited.marks.iter();
-            stripes
-                || marks.any(|(piece, serial)| {
-                    state.untold.get(piece).is_some_and(|untold| untold.serial == *serial)
-                })
+                }) {
+                    return true;
+                }
+                awaited.stripes.pop();
+            }
+            while let Some((piece, serial)) = awaited.marks.last() {
+                if state.untold.get(piece).is_some_and(|untold| untold.serial == *serial) {
+                    return true;
+                }
+                awaited.marks.pop();
+            }
+            false
         });
+    }
+
+    /// What a flush that began then has to say of it.
+    pub(super) fn take_failure(&self, began: u64) -> Option<Error> {
+        let mut state = self.state.lock();
+        let failure = state.failed_flush.as_mut()?;
+        if failure.told && failure.at < began {
+            return None;
+        }
+        failure.told = true;
+        let source = Box::new(again(&failure.error));
+        Some(Error::Refused { info_hash: self.info_hash, source })
+    }
+
+    /// Takes note of what the store below has lost.
+    pub(super) fn follow(&self, core: &Core) {
+        let Ok(_alone) = self.enter_alone() else { return };
+        // Nobody marks meanwhile, but what was marked may just be told.
+        let untold: BTreeSet<_> = self.state.lock().untold.keys().copied().collect();
+        let Ok(below) = guarded("reading which pieces are complete", || self.inner.pieces()) else { return };
+        let mut state = self.state.lock();
+        let complete = state.pieces.complete().iter();
+        let lost: Vec<_> =
+            complete.filter(|&piece| !below.contains(piece) && !untold.contains(&piece)).collect();
+        lost.into_iter().for_each(|piece| self.forget(core, &mut state, piece));
     }
 
     /// Deletes it below, and forgets it. The caller keeps others from opening it.
     pub(super) fn delete(self: &Arc<Self>, core: &Core) -> Result<bool> {
-        let mut there = self.gate.write();
-        let mut state = self.state.lock();
-        state.held = true;
-        self.settled.wait_while(&mut state, |state| {
-            state.stripes.values().any(|stripe| stripe.writing.is_some())
-                || state.untold.values().any(|untold| untold.telling)
-        });
-        drop(state);
-        let deleted = core.inner.delete(&self.info_hash);
-        let mut state = self.state.lock();
-        state.held = false;
-        if deleted.is_ok() {
-            *there = false;
-            let stripes = mem::take(&mut state.stripes);
-            state.begun.clear();
-            state.untold.clear();
-            state.failed_flush = None;
-            drop(state);
-            for gathered in stripes.into_values().filter_map(|stripe| stripe.gathering) {
-                core.give_back_all(gathered);
-            }
-            core.read_ahead.forget(self.serial, 0..u64::MAX);
+        let there = self.hold();
+        let deleted = guarded("deleting a torrent", || core.inner.delete(&self.info_hash));
+        // A store may fail when it is gone already.
+        let open = || core.inner.open(&self.info_hash);
+        let gone = deleted.is_ok() || matches!(guarded("", open), Err(Error::NotFound(_)));
+        if gone {
+            self.retire(core, there);
         } else {
+            let mut state = self.state.lock();
+            state.held = false;
             let due = state.stripes.iter().filter(|(_, stripe)| stripe.due());
             let due: Vec<_> = due.map(|(&stripe, _)| Job { torrent: Arc::clone(self), stripe }).collect();
             drop(state);
@@ -294,6 +329,52 @@ impl Torrent {
         self.settled.notify_all();
         deleted
     }
+
+    /// Keeps everybody out, and its bytes where they are.
+    fn hold(&self) -> RwLockWriteGuard<'_, bool> {
+        let there = self.gate.write();
+        let mut state = self.state.lock();
+        state.held = true;
+        self.settled.wait_while(&mut state, |state| {
+            state.stripes.values().any(|stripe| stripe.writing.is_some())
+                || state.untold.values().any(|untold| untold.telling)
+        });
+        there
+    }
+
+    /// Gives up what is known of it, as it is gone.
+    fn retire(&self, core: &Core, mut there: RwLockWriteGuard<'_, bool>) {
+        *there = false;
+        let mut state = self.state.lock();
+        let stripes = mem::take(&mut state.stripes);
+        state.begun.clear();
+        state.untold.clear();
+        state.failed_flush = None;
+        drop(state);
+        for gathered in stripes.into_values().filter_map(|stripe| stripe.gathering) {
+            core.give_back_all(gathered);
+        }
+        core.read_ahead.forget(self.serial, &(0..u64::MAX));
+    }
+
+    /// As [`delete`](Self::delete), of one that the store below no longer has.
+    pub(super) fn replace(&self, core: &Core) {
+        let there = self.hold();
+        if *there {
+            self.retire(core, there);
+        }
+        self.settled.notify_all();
+    }
+}
+
+/// Does what the store below may panic in: that is an error like any other, so that nobody waits for ever for what was to come of it.
+pub(super) fn guarded<T>(what: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
+        let source = io::Error::other(format!("the store below panicked: {said}"));
+        Err(Error::Io { what, source })
+    })
 }
 
 fn stripe_range(geometry: Geometry, stripe: u64, number: u64) -> Range<u64> {
@@ -316,8 +397,11 @@ impl State {
         self.stripes.range(stripes_of(range, self.stripe)).any(|(_, stripe)| stripe.holds(range))
     }
 
-    fn fail(&mut self, error: Error) {
-        self.failed_flush.get_or_insert(again(&error));
+    fn fail(&mut self, error: Error, at: u64) {
+        match &mut self.failed_flush {
+            Some(older) if !older.told => older.at = at,
+            failed => *failed = Some(Failure { error: again(&error), at, told: false }),
+        }
         self.failed_write.get_or_insert(error);
     }
 
@@ -393,16 +477,16 @@ impl State {
         if self.held || stripe.writing.is_some() {
             return None;
         }
-        let writing = Arc::new(stripe.gathering.take()?);
+        let writing = Arc::new(stripe.gathering.take_if(|gathering| gathering.due)?);
         stripe.writing = Some(Arc::clone(&writing));
         self.begun.remove(&(stripe.missing, number));
         Some(writing)
     }
 
-    /// Whether a stripe that was written has gathered what is due meanwhile.
+    /// Whether a stripe that was written has gathered what is due meanwhile, and may be written.
     fn after_landing(&mut self, number: u64) -> bool {
         self.drop_if_empty(number);
-        self.stripes.get(&number).is_some_and(Stripe::due)
+        !self.held && self.stripes.get(&number).is_some_and(|stripe| stripe.writing.is_none() && stripe.due())
     }
 
     /// Pieces of a range that wait for the store below to be told of them, and of which it has all by now.
@@ -449,8 +533,8 @@ fn again(error: &Error) -> Error {
     match error {
         Error::Io { what, source } => {
             let source = match source.raw_os_error() {
-                Some(code) => std::io::Error::from_raw_os_error(code),
-                None => std::io::Error::new(source.kind(), source.to_string()),
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => io::Error::new(source.kind(), source.to_string()),
             };
             Error::Io { what, source }
         }
@@ -458,7 +542,7 @@ fn again(error: &Error) -> Error {
         Error::ReadOnly { why } => Error::ReadOnly { why },
         Error::Deleted => Error::Deleted,
         other => {
-            Error::Io { what: "writing what was held back", source: std::io::Error::other(other.to_string()) }
+            Error::Io { what: "writing what was held back", source: io::Error::other(other.to_string()) }
         }
     }
 }
@@ -470,36 +554,81 @@ pub(super) struct Handle {
     pub(super) running: Arc<Running>,
 }
 
+/// Room of the store below for a part of a stripe.
+struct Room<'a> {
+    promise: Promise<'a>,
+    /// What all of the stripe takes.
+    whole: u64,
+}
+
 impl Handle {
     fn core(&self) -> &Core {
         &self.running.core
     }
 
-    /// Keeps room of the store below for the stripes of a range that have none; `None` if it has too little.
-    fn promise(&self, range: &Range<u64>) -> Option<Promise<'_>> {
-        let core = self.core();
-        let begins: Vec<_> = if core.knows_room {
-            let state = self.torrent.state.lock();
-            let gathers =
-                |stripe: &u64| state.stripes.get(stripe).is_some_and(|stripe| stripe.gathering.is_some());
-            stripes_of(range, core.stripe).filter(|stripe| !gathers(stripe)).collect()
-        } else {
-            Vec::new()
-        };
-        let placed = |stripe: &&u64| self.torrent.inner.place(**stripe * core.stripe).is_some();
-        let unplaced = begins.iter().filter(|stripe| !placed(stripe)).count();
-        core.promise(unplaced)
+    /// Keeps room of the store below for a part of a stripe; `None` if it has too little.
+    ///
+    /// It is kept for all that the chunks of the part can hold, so that the store below is asked once for each.
+    fn keep_room(&self, part: &Range<u64>) -> Option<Room<'_>> {
+        let (core, torrent) = (self.core(), &*self.torrent);
+        let stripe = torrent.state_range(part.start / core.stripe);
+        let chunks =
+            part.start / core.chunk * core.chunk..stripe.end.min(part.end.next_multiple_of(core.chunk));
+        let whole = torrent.inner.room_for(stripe);
+        let room = if whole == 0 { 0 } else { torrent.inner.room_for(chunks).min(whole) };
+        core.promise(room).map(|promise| Room { promise, whole })
     }
 
-    /// Takes a part of a stripe into memory, as soon as there is some.
-    fn gather(&self, part: Range<u64>, buffers: &[IoSlice<'_>], from: u64, promise: &mut Promise<'_>) {
+    /// Takes a range into memory; `false` if the store below may have too little room for it, and then nothing was taken.
+    fn gather_all(&self, range: &Range<u64>, buffers: &[IoSlice<'_>]) -> bool {
+        let core = self.core();
+        let stripes = stripes_of(range, core.stripe);
+        // A single one is told that it needs room when it is looked at anyway.
+        let ahead = core.knows_room && stripes.end - stripes.start > 1;
+        let parts = stripes.map(|number| {
+            let stripe = self.torrent.state_range(number);
+            range.start.max(stripe.start)..range.end.min(stripe.end)
+        });
+        let rooms =
+            ahead.then(|| parts.clone().map(|part| self.keep_room(&part)).collect::<Option<Vec<_>>>());
+        let mut rooms = match rooms {
+            Some(None) => return false,
+            Some(Some(rooms)) => rooms,
+            None => Vec::new(),
+        }
+        .into_iter();
+        for part in parts {
+            let from = part.start - range.start;
+            let mut room = rooms.next();
+            while !self.gather(part.clone(), buffers, from, room.as_mut()) {
+                match self.keep_room(&part) {
+                    None => return false,
+                    kept => room = kept,
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes a part of a stripe into memory, as soon as there is some; `false` if it needs room, and was given none.
+    fn gather(
+        &self,
+        part: Range<u64>,
+        buffers: &[IoSlice<'_>],
+        from: u64,
+        room: Option<&mut Room<'_>>,
+    ) -> bool {
         let (core, torrent) = (self.core(), &*self.torrent);
         let number = part.start / core.stripe;
-        let range = stripe_range(torrent.geometry, core.stripe, number);
+        let range = torrent.state_range(number);
+        let sure = room.is_some() || !core.knows_room;
         let mut line = core.line();
         let (mut state, memory) = loop {
             let state = torrent.state.lock();
             let gathering = state.stripes.get(&number).and_then(|stripe| stripe.gathering.as_ref());
+            if !sure && !gathering.is_some_and(|gathering| gathering.has_room(&part)) {
+                return false;
+            }
             let lacks = match gathering {
                 Some(gathering) => gathering.lacks(&part),
                 None => {
@@ -518,9 +647,11 @@ impl Handle {
         };
         let new = !state.stripes.contains_key(&number);
         let stripe = state.stripes.entry(number).or_default();
-        let gathering = stripe
-            .gathering
-            .get_or_insert_with(|| Gathered::new(core.serial(), range, core.chunk, promise.take()));
+        let gathering =
+            stripe.gathering.get_or_insert_with(|| Gathered::new(core.serial(), range, core.chunk));
+        if let Some(Room { promise, whole }) = room {
+            gathering.keep_room(promise, *whole);
+        }
         gathering.put(part.clone(), buffers, from, memory);
         let missing = stripe.missing;
         let newly = state.pieces.wrote_anew(part);
@@ -539,6 +670,7 @@ impl Handle {
         if due {
             core.queue([Job { torrent: Arc::clone(&self.torrent), stripe: number }]);
         }
+        true
     }
 
     /// Writes to the store below, when it may not have room for what would otherwise be held back: it says so at once.
@@ -546,15 +678,19 @@ impl Handle {
         let (core, torrent) = (self.core(), &*self.torrent);
         let _alone = torrent.writing.write();
         torrent.state.lock().pieces.check_write(&range)?;
-        let stripes = stripes_of(&range, core.stripe);
         // It also has written what is held back of these stripes, which must not come later.
-        let _way = core.make_way(stripes.end - stripes.start);
+        let _way = core.make_way(torrent.inner.room_for(range.clone()));
         core.calls.fetch_add(1, Relaxed);
-        core.partial.fetch_add(1, Relaxed);
-        let written = torrent.inner.write_at(range.start, buffers);
+        let written = guarded("writing past the cache", || torrent.inner.write_at(range.start, buffers));
         let mut state = torrent.state.lock();
         match &written {
-            Ok(()) => state.pieces.wrote(range),
+            Ok(()) => {
+                for stripe in stripes_of(&range, core.stripe).map(|number| torrent.state_range(number)) {
+                    let whole = range.start <= stripe.start && stripe.end <= range.end;
+                    (if whole { &core.whole } else { &core.partial }).fetch_add(1, Relaxed);
+                }
+                state.pieces.wrote(range);
+            }
             Err(Error::Full { .. }) => {}
             Err(_) => state.pieces.lost(range),
         }
@@ -562,30 +698,38 @@ impl Handle {
     }
 
     /// Reads a range, all of it in one stripe and on the store below.
-    fn read_below(&self, range: &Range<u64>, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
+    fn read_below(
+        &self,
+        range: &Range<u64>,
+        found: Found,
+        offset: u64,
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> Result<()> {
         let torrent = &*self.torrent;
         let within = range.start - offset..range.end - offset;
-        if let Some(around) = self.around(range) {
-            let key = (torrent.serial, range.start / torrent.stripe);
-            let block = self.core().read_ahead.get(key, range, &around, |bytes| {
-                torrent.inner.read_at(around.start, &mut [IoSliceMut::new(bytes)])
-            });
-            // What was not asked for may be what cannot be read.
-            if let Ok(Some(block)) = block {
-                fill(buffers, within, [block.bytes(range)]);
-                return Ok(());
-            }
+        let block = self.core().read_ahead.block(torrent.serial, found, |start, bytes| {
+            guarded("reading ahead", || torrent.inner.read_at(start, &mut [IoSliceMut::new(bytes)]))
+        });
+        if let Some(block) = block {
+            fill(buffers, within, [block.bytes(range)]);
+            return Ok(());
         }
+        // What was not asked for may be what cannot be read.
         let mut into: Vec<_> = slices_of_mut(buffers, within).map(IoSliceMut::new).collect();
         torrent.inner.read_at(range.start, &mut into)
     }
 
+    /// What was read ahead of a range, or is to be. With the state held, of whose complete pieces alone that is: whoever takes back one of them
+    /// finds it there to be forgotten.
+    fn find(&self, state: &State, range: &Range<u64>) -> Found {
+        self.core().read_ahead.find(self.torrent.serial, range, || self.around(state, range))
+    }
+
     /// The most around a range that can be read ahead: in its stripe, of complete pieces, and on the store below.
-    fn around(&self, range: &Range<u64>) -> Option<Range<u64>> {
+    fn around(&self, state: &State, range: &Range<u64>) -> Option<Range<u64>> {
         let torrent = &*self.torrent;
         let number = range.start / torrent.stripe;
         let stripe = torrent.state_range(number);
-        let state = torrent.state.lock();
         let complete = |piece: u32| state.pieces.complete().contains(piece);
         let pieces = torrent.geometry.pieces_of(range);
         if !pieces.clone().all(complete) {
@@ -640,19 +784,9 @@ impl Content for Handle {
                 return Err(error);
             }
         }
-        match self.promise(&range) {
-            Some(mut promise) => {
-                for number in stripes_of(&range, core.stripe) {
-                    let stripe = torrent.state_range(number);
-                    let part = range.start.max(stripe.start)..range.end.min(stripe.end);
-                    let from = part.start - range.start;
-                    self.gather(part, buffers, from, &mut promise);
-                }
-            }
-            None => {
-                drop(shared);
-                self.write_through(range, buffers)?;
-            }
+        if !self.gather_all(&range, buffers) {
+            drop(shared);
+            self.write_through(range, buffers)?;
         }
         core.counters.wrote(len);
         Ok(())
@@ -663,25 +797,32 @@ impl Content for Handle {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let range = torrent.geometry.range(offset, len)?;
         let _inside = torrent.enter()?;
-        torrent.state.lock().pieces.check_read(&range)?;
         for number in stripes_of(&range, core.stripe) {
             let stripe = torrent.state_range(number);
             let part = range.start.max(stripe.start)..range.end.min(stripe.end);
+            // What is in memory is copied before anything can become of it.
+            let state = torrent.state.lock();
+            state.pieces.check_read(&part)?;
+            let Some(stripe) = state.stripes.get(&number) else {
+                let found = self.find(&state, &part);
+                drop(state);
+                self.read_below(&part, found, offset, buffers)?;
+                continue;
+            };
             let mut below = vec![part];
-            if let Some(stripe) = torrent.state.lock().stripes.get(&number) {
-                // What is gathering is newer than what is being written.
-                for held in stripe.gathering.iter().chain(stripe.writing.as_deref()) {
-                    let parts = mem::take(&mut below);
-                    for part in parts {
-                        for run in held.runs().within(&part) {
-                            fill(buffers, run.start - offset..run.end - offset, held.slices(&run));
-                        }
-                        below.extend(held.runs().outside(&part));
+            // What is gathering is newer than what is being written.
+            for held in stripe.gathering.iter().chain(stripe.writing.as_deref()) {
+                for part in mem::take(&mut below) {
+                    for run in held.runs().within(&part) {
+                        fill(buffers, run.start - offset..run.end - offset, held.slices(&run));
                     }
+                    below.extend(held.runs().outside(&part));
                 }
             }
-            for part in below {
-                self.read_below(&part, offset, buffers)?;
+            let found: Vec<_> = below.iter().map(|part| self.find(&state, part)).collect();
+            drop(state);
+            for (part, found) in below.iter().zip(found) {
+                self.read_below(part, found, offset, buffers)?;
             }
         }
         core.counters.read(len);
@@ -721,7 +862,7 @@ impl Content for Handle {
 
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
         let (core, torrent) = (self.core(), &*self.torrent);
-        let range = torrent.geometry.piece(piece)?;
+        torrent.geometry.piece(piece)?;
         let _alone = torrent.enter_alone()?;
         let mut state = torrent.state.lock();
         let telling = |state: &mut State| state.untold.get(&piece).is_some_and(|untold| untold.telling);
@@ -734,10 +875,8 @@ impl Content for Handle {
             torrent.inner.mark_incomplete(piece)?;
             state = torrent.state.lock();
         }
-        let (chunks, promised) = state.forget(piece, &range);
+        torrent.forget(core, &mut state, piece);
         drop(state);
-        core.give_back(chunks, promised);
-        core.read_ahead.forget(torrent.serial, stripes_of(&range, core.stripe));
         torrent.settled.notify_all();
         Ok(true)
     }
@@ -749,5 +888,9 @@ impl Content for Handle {
 
     fn place(&self, offset: u64) -> Option<u64> {
         self.torrent.inner.place(offset)
+    }
+
+    fn room_for(&self, range: Range<u64>) -> u64 {
+        self.torrent.inner.room_for(range)
     }
 }

@@ -79,6 +79,38 @@ pub(crate) fn used_rises_with_what_is_written_and_falls_with_what_is_deleted(sub
     assert!(before <= empty + length / 4, "{before} when all is gone, {empty} at first");
 }
 
+pub(crate) fn room_is_told_that_is_enough_for_a_write(subject: &dyn Subject) {
+    let folder = Folder::new(subject);
+    let store = folder.open();
+    let stripe = store.stripe();
+    let length = 7 * stripe + 777;
+    let content = store.new_torrent(1, length, BLOCK as u32);
+    complete(&*content, (5 * stripe / BLOCK) as u32, Pattern(1));
+    for range in [
+        0..1,
+        1..BLOCK,
+        stripe - 1..stripe + 1,
+        stripe + 5..stripe + 5 + 3 * BLOCK,
+        stripe + BLOCK..stripe + 2 * BLOCK,
+        2 * stripe..3 * stripe,
+        length - 100..length,
+    ] {
+        store.flush().unwrap();
+        let (before, room) = (store.statistics().used, content.room_for(range.clone()));
+        let middle = range.start + (range.end - range.start) / 2;
+        let halves = [range.start..middle, middle..range.end].map(|half| content.room_for(half));
+        assert!(
+            halves.iter().all(|half| *half <= room),
+            "{halves:?} for halves of {range:?}, {room} for all"
+        );
+        assert!(halves[0] + halves[1] >= room, "{halves:?} for halves of {range:?}, {room} for all");
+        put(&*content, range.clone(), Pattern(2));
+        store.flush().unwrap();
+        let now = store.statistics().used;
+        assert!(now <= before + room, "{range:?} took {}, and should have taken {room}", now - before);
+    }
+}
+
 pub(crate) fn statistics_count_flushes(subject: &dyn Subject) {
     let folder = Folder::new(subject);
     let store = folder.open();

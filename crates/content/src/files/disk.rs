@@ -1,0 +1,274 @@
+//! Every change that the store makes to the disk, and every flush: one place, where tests record them, fail them and leave them out.
+
+use std::{fs::File, io, io::IoSlice, os::fd::OwnedFd};
+
+use rustix::{
+    fd::AsFd,
+    fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags},
+    io::{Errno, retry_on_intr},
+};
+
+use super::folder;
+
+/// What is done to the disk, by what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    /// Writes to a file of a torrent.
+    Write(usize),
+    /// Flushes it.
+    Flush(usize),
+    /// Removes it.
+    Remove(usize),
+    /// Writes have-bits.
+    WriteBits,
+    /// Flushes them.
+    FlushBits,
+    /// Writes a new state.
+    WriteState,
+    /// Flushes it, before it has its name.
+    FlushState,
+    /// Flushes the name.
+    SyncState,
+    /// Flushes a file that was made, which is as long then as it is to be.
+    FlushMade,
+    /// Flushes the names of files that are being made, where nobody looks.
+    SyncMade,
+    /// Flushes where they are being made.
+    SyncMaking,
+    /// Flushes that they are in their place.
+    SyncPlaced,
+    /// Flushes that a torrent is deleted.
+    SyncDeleted,
+    /// Flushes which names are left in a folder that is not removed with the torrent's files.
+    SyncStaying,
+    /// Flushes that files are removed.
+    SyncRemoved,
+    /// Flushes that nothing is left of a deleted torrent.
+    SyncForgotten,
+    /// Flushes that there are folders for states and for what is being made.
+    SyncHidden,
+    /// Flushes that there is the folder that these are in.
+    SyncStore,
+    /// Flushes that a torrent that was not finished is none.
+    SyncUnmade,
+    /// Flushes the names of files that were made anew.
+    SyncMended,
+}
+
+/// The disk.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    #[cfg(test)]
+    pub(super) tap: parking_lot::Mutex<Option<super::tests::Tap>>,
+}
+
+/// A change, by the i-nodes that it is of.
+#[cfg(test)]
+#[derive(Debug, Clone)]
+pub(super) enum Op {
+    Link { folder: u64, name: String, node: u64, is_folder: bool },
+    Unlink { folder: u64, name: String },
+    Rename { from: u64, name: String, to: u64, new: String },
+    Write { node: u64, at: u64, bytes: Vec<u8> },
+    Length { node: u64, len: u64 },
+    Punch { node: u64, at: u64, len: u64 },
+    Flush { node: u64 },
+    FlushAll,
+}
+
+#[cfg(test)]
+impl Op {
+    /// What is changed, without what is made by it.
+    pub(super) fn nodes(&self) -> Vec<u64> {
+        match self {
+            Self::Link { folder: node, .. }
+            | Self::Unlink { folder: node, .. }
+            | Self::Write { node, .. }
+            | Self::Length { node, .. }
+            | Self::Punch { node, .. }
+            | Self::Flush { node } => vec![*node],
+            Self::Rename { from, to, .. } => vec![*from, *to],
+            Self::FlushAll => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+fn node(of: impl AsFd) -> u64 {
+    rustix::fs::fstat(of).expect("it is open").st_ino
+}
+
+/// Tells who records what was done.
+macro_rules! done {
+    ($disk:expr, $op:expr) => {
+        #[cfg(test)]
+        $disk.done(|| {
+            use Op::*;
+            $op
+        });
+    };
+}
+
+impl Disk {
+    /// Whether a step is to be done; one that is left out counts as done.
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "tests fail it")]
+    pub(super) fn step(&self, _: Step) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    #[cfg(test)]
+    pub(super) fn step(&self, step: Step) -> io::Result<bool> {
+        let tap = self.tap.lock().clone();
+        tap.map_or(Ok(true), |tap| tap.0.before(step))
+    }
+
+    #[cfg(test)]
+    fn done(&self, op: impl FnOnce() -> Op) {
+        let tap = self.tap.lock().clone();
+        if let Some(tap) = tap {
+            tap.0.done(op());
+        }
+    }
+
+    pub(super) fn mkdir(&self, at: impl AsFd, name: &str) -> io::Result<()> {
+        rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o777))?;
+        done!(self, {
+            let node = folder::stat(&at, name).unwrap().st_ino;
+            Link { folder: self::node(&at), name: name.to_owned(), node, is_folder: true }
+        });
+        Ok(())
+    }
+
+    /// Makes a file, where there is nothing by that name, and opens it.
+    pub(super) fn create(&self, at: impl AsFd, name: &str, mode: u32) -> io::Result<File> {
+        let file = folder::open(&at, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)?;
+        done!(self, {
+            Link { folder: node(&at), name: name.to_owned(), node: node(&file), is_folder: false }
+        });
+        Ok(file)
+    }
+
+    /// Writes the buffers, one after another.
+    pub(super) fn write(
+        &self,
+        step: Step,
+        file: &File,
+        mut at: u64,
+        mut buffers: &mut [IoSlice<'_>],
+    ) -> io::Result<()> {
+        if !self.step(step)? {
+            return Ok(());
+        }
+        while !buffers.is_empty() {
+            let most = buffers.len().min(folder::MOST_BUFFERS);
+            let written = retry_on_intr(|| rustix::io::pwritev(file, &buffers[..most], at))?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            done!(self, {
+                let bytes: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+                Write { node: node(file), at, bytes: bytes[..written].to_vec() }
+            });
+            at += written as u64;
+            IoSlice::advance_slices(&mut buffers, written);
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_len(&self, file: &File, len: u64) -> io::Result<()> {
+        file.set_len(len)?;
+        done!(self, Length { node: node(file), len });
+        Ok(())
+    }
+
+    /// Takes the room of a part of a file, which becomes no longer by that.
+    pub(super) fn allocate(&self, file: &File, at: u64, len: u64) -> Result<(), Errno> {
+        retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, len))
+    }
+
+    /// Gives the room of a part of a file back; it reads as zeroes from then on.
+    pub(super) fn punch(&self, file: &File, at: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        retry_on_intr(|| rustix::fs::fallocate(file, flags, at, len))?;
+        done!(self, Punch { node: node(file), at, len });
+        Ok(())
+    }
+
+    /// Makes durable what a file holds.
+    pub(super) fn flush(&self, step: Step, file: &File) -> io::Result<()> {
+        if self.step(step)? {
+            retry_on_intr(|| rustix::fs::fdatasync(file))?;
+            done!(self, Flush { node: node(file) });
+        }
+        Ok(())
+    }
+
+    /// Makes durable which names there are in a folder.
+    pub(super) fn sync(&self, step: Step, folder: impl AsFd) -> io::Result<()> {
+        if self.step(step)? {
+            retry_on_intr(|| rustix::fs::fsync(&folder))?;
+            done!(self, Flush { node: node(&folder) });
+        }
+        Ok(())
+    }
+
+    /// Makes durable everything on the file system that a folder is on.
+    pub(super) fn sync_all(&self, step: Step, folder: &OwnedFd) -> io::Result<()> {
+        if self.step(step)? {
+            retry_on_intr(|| rustix::fs::syncfs(folder))?;
+            done!(self, FlushAll);
+        }
+        Ok(())
+    }
+
+    /// Gives something another name in maybe another folder, in the place of what may be there.
+    pub(super) fn rename(&self, from: impl AsFd, name: &str, to: impl AsFd, new: &str) -> io::Result<()> {
+        rustix::fs::renameat(&from, name, &to, new)?;
+        done!(self, {
+            Rename { from: node(&from), name: name.to_owned(), to: node(&to), new: new.to_owned() }
+        });
+        Ok(())
+    }
+
+    /// As [`rename`](Self::rename), but [`AlreadyExists`](io::ErrorKind::AlreadyExists) if there is something by that name.
+    pub(super) fn rename_to_free(
+        &self,
+        from: impl AsFd,
+        name: &str,
+        to: impl AsFd,
+        new: &str,
+    ) -> io::Result<()> {
+        match rustix::fs::renameat_with(&from, name, &to, new, RenameFlags::NOREPLACE) {
+            // Some file systems cannot tell in the same step.
+            Err(Errno::INVAL | Errno::NOSYS) if folder::is_free(&to, new)? => {
+                self.rename(from, name, to, new)
+            }
+            Err(Errno::INVAL | Errno::NOSYS) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                done!(self, {
+                    Rename { from: node(&from), name: name.to_owned(), to: node(&to), new: new.to_owned() }
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes a file, if it is there.
+    pub(super) fn unlink(&self, at: impl AsFd, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(&at, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            done => done?,
+        }
+        done!(self, Unlink { folder: node(&at), name: name.to_owned() });
+        Ok(())
+    }
+
+    /// Removes a folder in which nothing lies.
+    pub(super) fn rmdir(&self, at: impl AsFd, name: &str) -> io::Result<()> {
+        rustix::fs::unlinkat(&at, name, AtFlags::REMOVEDIR)?;
+        done!(self, Unlink { folder: node(&at), name: name.to_owned() });
+        Ok(())
+    }
+}
