@@ -86,34 +86,32 @@ fn against(
     });
 }
 
-pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
-    const SWARMS: usize = 4000;
-    let store = build(subject);
+/// Runs `work` in two threads, with their number and each of the rounds: both come to a round at about the same time.
+fn in_step(rounds: usize, work: impl Fn(u32, usize) + Sync) {
     let progress = [const { AtomicUsize::new(0) }; 2];
     thread::scope(|scope| {
-        for me in 0..2 {
-            let (store, progress) = (&store, &progress);
+        let (progress, work) = (&progress, &work);
+        let workers = [0, 1].map(|me| {
             scope.spawn(move || {
-                let _released = SetTo(&progress[me], SWARMS);
-                for n in 0..SWARMS {
-                    keep_step(progress, me, n);
-                    store.tell(leecher(hash(n as u64), v4(me as u32 + 1)).want(2));
+                let _released = SetTo(&progress[me], rounds);
+                for round in 0..rounds {
+                    progress[me].store(round, SeqCst);
+                    wait_for(&progress[1 - me], round);
+                    work(me as u32, round);
                 }
-            });
+            })
+        });
+        for worker in workers {
+            if let Err(panicked) = worker.join() {
+                panic::resume_unwind(panicked);
+            }
         }
     });
-    for n in 0..SWARMS as u64 {
-        let members: Vec<_> = store.members(&hash(n)).into_keys().collect();
-        assert_eq!(members, [v4(1), v4(2)], "both first announces of swarm {n} were acknowledged");
-    }
-    assert_eq!((store.totals().swarms, store.totals().peers()), (SWARMS as u64, 2 * SWARMS as u64));
 }
 
-/// Waits for the other one of two, so that both come to each new swarm at about the same time.
-fn keep_step(progress: &[AtomicUsize; 2], me: usize, n: usize) {
-    progress[me].store(n, SeqCst);
+fn wait_for(progress: &AtomicUsize, round: usize) {
     let mut spins = 0;
-    while progress[1 - me].load(SeqCst) < n {
+    while progress.load(SeqCst) < round {
         spins += 1;
         if spins > 200 {
             thread::yield_now();
@@ -127,6 +125,19 @@ impl Drop for SetTo<'_> {
     fn drop(&mut self) {
         self.0.store(self.1, SeqCst);
     }
+}
+
+pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
+    const SWARMS: usize = 4000;
+    let store = build(subject);
+    in_step(SWARMS, |me, n| {
+        store.tell(leecher(hash(n as u64), v4(me + 1)).want(2));
+    });
+    for n in 0..SWARMS as u64 {
+        let members: Vec<_> = store.members(&hash(n)).into_keys().collect();
+        assert_eq!(members, [v4(1), v4(2)], "both first announces of swarm {n} were acknowledged");
+    }
+    assert_eq!((store.totals().swarms, store.totals().peers()), (SWARMS as u64, 2 * SWARMS as u64));
 }
 
 /// Peers join and leave swarms that are empty in between. Whoever has joined is there when it leaves: nobody but itself
@@ -269,9 +280,21 @@ pub(crate) fn announces_survive_evictions_of_others(subject: &dyn Subject) {
 pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Subject) {
     const MOST: usize = 3;
     const TORRENTS: u32 = 4;
+    const NEW: usize = 500;
     let config = config().max_endpoints_an_address(MOST);
     let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_AN_ADDRESS, &config) else { return };
     let (joined, told) = (AtomicU64::new(0), AtomicU64::new(0));
+    let count = |answer: Answer| {
+        joined.fetch_add(answer.changes.contains(Changes::JOINED).into(), SeqCst);
+        told.fetch_add(answer.evicted.peers, SeqCst);
+    };
+    // The last that there is room for is what two can get at once, so they come to many swarms that have room.
+    in_step(NEW, |me, n| {
+        for endpoint in 0..MOST as u32 {
+            let endpoint = of_address(Family::V4, 7, me << 14 | endpoint);
+            count(store.tell(leecher(hash(u64::from(TORRENTS) + n as u64), endpoint).want(0)));
+        }
+    });
     let others = Mutex::new(Vec::new());
     let join = |thread: u32, rounds: Rounds<'_>| {
         for n in rounds.iter() {
@@ -280,9 +303,7 @@ pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Su
             let other = v4(thread << 22 | n);
             let both: &[_] = if n % 16 == 0 { &[crowded, other] } else { &[crowded] };
             for &endpoint in both {
-                let answer = store.tell(leecher(torrent, endpoint).left((n / TORRENTS % 2).into()).want(1));
-                joined.fetch_add(answer.changes.contains(Changes::JOINED).into(), SeqCst);
-                told.fetch_add(answer.evicted.peers, SeqCst);
+                count(store.tell(leecher(torrent, endpoint).left((n / TORRENTS % 2).into()).want(1)));
             }
             if n % 16 == 0 {
                 others.lock().expect("nobody panics with it").push((torrent, other));
@@ -295,7 +316,7 @@ pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Su
     let (there, joined, told) = (store.totals().peers(), joined.into_inner(), told.into_inner());
     assert_eq!(there + told, joined, "{there} are there, {told} were told to be evicted");
     assert_eq!(store.totals().evicted.peers, told);
-    for torrent in (0..TORRENTS).map(|n| hash(n.into())) {
+    for torrent in (0..u64::from(TORRENTS) + NEW as u64).map(hash) {
         let own = count_of_address(store.members(&torrent).keys(), Family::V4, 7);
         assert_eq!(own, MOST, "endpoints of one address");
     }
@@ -343,7 +364,7 @@ pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
     let store = build(subject);
     let new = |round: usize| (0..NEW).map(move |n| hash(1000 + round as u64 * NEW + n));
     let passing = |me: u32| (0..20).map(move |n| (hash(n % 4), v4(100 * (me + 1) + n as u32)));
-    let (progress, done) = ([const { AtomicUsize::new(0) }; 2], AtomicBool::new(false));
+    let done = AtomicBool::new(false);
     let tell = |announces: Vec<Announce>, round: usize| {
         let empty = || PeerBuffer::new(&mut [], &mut []);
         let mut batch: Vec<_> =
@@ -353,7 +374,7 @@ pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
         answers.collect::<Vec<_>>()
     };
     thread::scope(|scope| {
-        let (store, progress, done) = (&store, &progress, &done);
+        let (store, done) = (&store, &done);
         let _set = SetOnDrop(done);
         scope.spawn(move || {
             while !done.load(SeqCst) {
@@ -361,39 +382,22 @@ pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
                 thread::yield_now();
             }
         });
-        let workers: Vec<_> = (0..2)
-            .map(|me| {
-                scope.spawn(move || {
-                    let _released = SetTo(&progress[me], ROUNDS);
-                    for round in 0..ROUNDS {
-                        keep_step(progress, me, round);
-                        let mine = v4(me as u32 + 1);
-                        let mut joins: Vec<_> = new(round).map(|torrent| leecher(torrent, mine)).collect();
-                        // One of the two in the other order.
-                        if me == 1 {
-                            joins.reverse();
-                        }
-                        joins.extend(passing(me as u32).map(|(torrent, endpoint)| seeder(torrent, endpoint)));
-                        for answer in tell(joins, round) {
-                            assert!(answer.changes.contains(Changes::JOINED), "{answer:?} in round {round}");
-                        }
-                        let leave = passing(me as u32).map(|(torrent, endpoint)| stopped(torrent, endpoint));
-                        for answer in tell(leave.collect(), round) {
-                            assert_eq!(
-                                answer.changes,
-                                Changes::LEFT,
-                                "who had joined was lost in round {round}"
-                            );
-                        }
-                    }
-                })
-            })
-            .collect();
-        for worker in workers {
-            if let Err(panicked) = worker.join() {
-                panic::resume_unwind(panicked);
+        in_step(ROUNDS, |me, round| {
+            let mine = v4(me + 1);
+            let mut joins: Vec<_> = new(round).map(|torrent| leecher(torrent, mine)).collect();
+            // One of the two in the other order.
+            if me == 1 {
+                joins.reverse();
             }
-        }
+            joins.extend(passing(me).map(|(torrent, endpoint)| seeder(torrent, endpoint)));
+            for answer in tell(joins, round) {
+                assert!(answer.changes.contains(Changes::JOINED), "{answer:?} in round {round}");
+            }
+            let leave = passing(me).map(|(torrent, endpoint)| stopped(torrent, endpoint));
+            for answer in tell(leave.collect(), round) {
+                assert_eq!(answer.changes, Changes::LEFT, "who had joined was lost in round {round}");
+            }
+        });
     });
     for round in 0..ROUNDS {
         for torrent in new(round) {
