@@ -1,0 +1,280 @@
+//! Blocks over loopback TCP: Gbit that a core of the sender's moves a second, by each way of sending them, and by [`SendQueue`].
+//!
+//! Sender and receiver are pinned to a core each; what counts is the sender's CPU time, which neighbours on the machine change least. The ways
+//! take turns, since nothing else makes them comparable on a busy machine; Criterion does not take turns, so this prints its own table:
+//! medians, with the quartiles. The receiver reads every message and looks at every block: none is lost, and none is of another place.
+//!
+//! `cargo bench -p swarmkeep-benches --bench upload`, with `-- --turns 31` for more of them.
+
+use std::{
+    env,
+    error::Error,
+    fs::{self, File},
+    io::{IoSlice, Read, Write},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::FileExt,
+    thread,
+};
+
+use memmap2::Mmap;
+use rustix::{
+    fs::sendfile,
+    net::{SendFlags, send},
+    thread::{CpuSet, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+};
+use swarmkeep_peer_wire::{Limits, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
+
+const BLOCK: usize = 16 << 10;
+const MESSAGE: usize = 13 + BLOCK;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = env::args().collect();
+    // As Criterion has it: a test of the bench, not a measurement.
+    let test = !arguments.iter().any(|argument| argument == "--bench")
+        || arguments.iter().any(|argument| argument == "--test");
+    let turns = arguments.iter().position(|argument| argument == "--turns");
+    let turns = turns.and_then(|at| arguments.get(at + 1)?.parse().ok()).unwrap_or(if test { 1 } else { 15 });
+    let (blocks, sent) = if test { (256, 256) } else { (16 << 10, 8 << 10) };
+
+    let content = content(blocks);
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("content");
+    fs::write(&path, &content)?;
+    let file = File::open(&path)?;
+    // SAFETY: the file is in a folder of ours that nobody else knows, and nobody changes it.
+    #[expect(unsafe_code, reason = "mapping a file can be done in no other way")]
+    let map = unsafe { Mmap::map(&file) }?;
+    let source = Source { memory: &content, map: &map, file: &file };
+    let order: Vec<usize> = (0..blocks).map(|nth| nth * 7919 % blocks).cycle().take(sent).collect();
+
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let at = listener.local_addr()?;
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(&listener, blocks, &content));
+        pin(0);
+        let mut stream = TcpStream::connect(at)?;
+        stream.set_nodelay(true)?;
+        println!("{:<28}{:>24}{:>24}{:>24}", "Gbit a sender-core-second", "1 block a call", "8", "32");
+        let mut rows: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); 3]; WAYS.len()];
+        for (nth, batch) in [1, 8, 32].into_iter().enumerate() {
+            let mut sender = Sender::new(batch);
+            for _ in 0..turns {
+                for ((_, way), row) in WAYS.iter().zip(&mut rows) {
+                    let begun = cpu_seconds();
+                    for blocks in order.chunks(batch) {
+                        way(&mut sender, &mut stream, &source, blocks)?;
+                    }
+                    row[nth].push((sent * MESSAGE * 8) as f64 / 1e9 / (cpu_seconds() - begun));
+                }
+            }
+        }
+        for ((name, _), row) in WAYS.iter().zip(rows) {
+            let cells = row.into_iter().map(|mut of| {
+                of.sort_by(f64::total_cmp);
+                let [low, median, high] = [1, 2, 3].map(|quarter| of[(of.len() - 1) * quarter / 4]);
+                format!("{median:>10.1} ({low:>4.1}–{high:>4.1})")
+            });
+            println!("{name:<28}{}", cells.map(|cell| format!("{cell:>24}")).collect::<String>());
+        }
+        drop(stream);
+        let received = receiver.join().expect("the receiver has not panicked");
+        assert_eq!(received, sent * turns * 3 * WAYS.len(), "every block arrives");
+        Ok(())
+    })
+}
+
+/// Where the blocks are.
+struct Source<'a> {
+    memory: &'a [u8],
+    map: &'a [u8],
+    file: &'a File,
+}
+
+type Way = fn(&mut Sender, &mut TcpStream, &Source<'_>, &[usize]) -> Result<(), Box<dyn Error>>;
+
+const WAYS: [(&str, Way); 9] = [
+    ("copy, write", |sender, stream, source, blocks| sender.copy(stream, source.memory, blocks)),
+    ("copy of mapped, write", |sender, stream, source, blocks| sender.copy(stream, source.map, blocks)),
+    ("vectored, memory", |sender, stream, source, blocks| sender.vectored(stream, source.memory, blocks)),
+    ("vectored, mapped", |sender, stream, source, blocks| sender.vectored(stream, source.map, blocks)),
+    ("vectored, pread", Sender::pread),
+    ("send(MORE), sendfile", |_, stream, source, blocks| send_file(stream, source.file, blocks)),
+    ("SendQueue, memory", |_, stream, source, blocks| queued(stream, source.memory, blocks)),
+    ("SendQueue, mapped", |_, stream, source, blocks| queued(stream, source.map, blocks)),
+    ("SendQueue, pread", Sender::queued_pread),
+];
+
+/// Buffers that are there before the clock starts.
+struct Sender {
+    out: Vec<u8>,
+    heads: Vec<[u8; 13]>,
+    blocks: Vec<Vec<u8>>,
+}
+
+impl Sender {
+    fn new(batch: usize) -> Self {
+        Self {
+            out: Vec::with_capacity(batch * MESSAGE),
+            heads: Vec::new(),
+            blocks: vec![vec![0; BLOCK]; batch],
+        }
+    }
+
+    fn copy(
+        &mut self,
+        stream: &mut TcpStream,
+        source: &[u8],
+        blocks: &[usize],
+    ) -> Result<(), Box<dyn Error>> {
+        self.out.clear();
+        for &block in blocks {
+            let piece = piece(block, at(source, block));
+            self.out.extend_from_slice(&piece.head());
+            self.out.extend_from_slice(piece.data);
+        }
+        Ok(stream.write_all(&self.out)?)
+    }
+
+    fn vectored(
+        &mut self,
+        stream: &mut TcpStream,
+        source: &[u8],
+        blocks: &[usize],
+    ) -> Result<(), Box<dyn Error>> {
+        self.heads.clear();
+        self.heads.extend(blocks.iter().map(|&block| piece(block, at(source, block)).head()));
+        let payloads = blocks.iter().map(|&block| at(source, block));
+        write_all(stream, &self.heads, payloads)
+    }
+
+    fn pread(
+        &mut self,
+        stream: &mut TcpStream,
+        source: &Source<'_>,
+        blocks: &[usize],
+    ) -> Result<(), Box<dyn Error>> {
+        self.heads.clear();
+        for (&block, data) in blocks.iter().zip(&mut self.blocks) {
+            source.file.read_exact_at(data, (block * BLOCK) as u64)?;
+            self.heads.push(piece(block, data).head());
+        }
+        write_all(stream, &self.heads, self.blocks.iter().map(Vec::as_slice))
+    }
+
+    fn queued_pread(
+        &mut self,
+        stream: &mut TcpStream,
+        source: &Source<'_>,
+        blocks: &[usize],
+    ) -> Result<(), Box<dyn Error>> {
+        for (&block, data) in blocks.iter().zip(&mut self.blocks) {
+            source.file.read_exact_at(data, (block * BLOCK) as u64)?;
+        }
+        send_queued(stream, blocks.iter().zip(&self.blocks).map(|(&block, data)| (block, &data[..])))
+    }
+}
+
+fn write_all<'a>(
+    stream: &mut TcpStream,
+    heads: &'a [[u8; 13]],
+    payloads: impl Iterator<Item = &'a [u8]>,
+) -> Result<(), Box<dyn Error>> {
+    let mut slices = [IoSlice::new(&[]); 64];
+    let pairs = heads.iter().zip(payloads).flat_map(|(head, data)| [&head[..], data]);
+    let used = slices.iter_mut().zip(pairs).map(|(place, part)| *place = IoSlice::new(part)).count();
+    let mut left = &mut slices[..used];
+    while !left.is_empty() {
+        let count = stream.write_vectored(left)?;
+        IoSlice::advance_slices(&mut left, count);
+    }
+    Ok(())
+}
+
+fn send_file(stream: &TcpStream, file: &File, blocks: &[usize]) -> Result<(), Box<dyn Error>> {
+    for &block in blocks {
+        let head = piece(block, &[0; BLOCK]).head();
+        let mut left = &head[..];
+        while !left.is_empty() {
+            left = &left[send(stream, left, SendFlags::MORE)?..];
+        }
+        let (mut offset, end) = ((block * BLOCK) as u64, ((block + 1) * BLOCK) as u64);
+        while offset < end {
+            let left = (end - offset) as usize;
+            sendfile(stream, file, Some(&mut offset), left)?;
+        }
+    }
+    Ok(())
+}
+
+fn queued(stream: &mut TcpStream, source: &[u8], blocks: &[usize]) -> Result<(), Box<dyn Error>> {
+    send_queued(stream, blocks.iter().map(|&block| (block, at(source, block))))
+}
+
+fn send_queued<'a>(
+    stream: &mut TcpStream,
+    blocks: impl Iterator<Item = (usize, &'a [u8])>,
+) -> Result<(), Box<dyn Error>> {
+    // One for each call, since what it borrows is of this call: two allocations that a connection's own does not have.
+    let mut queue: SendQueue<&[u8]> = SendQueue::new(16 * BLOCK, 64 * BLOCK);
+    for (block, data) in blocks {
+        let Piece { piece, begin, .. } = piece(block, data);
+        queue.push_piece(piece, begin, data).expect("32 blocks are below its mark");
+    }
+    while !queue.is_empty() {
+        queue.write_to(stream)?;
+    }
+    Ok(())
+}
+
+fn receive(listener: &TcpListener, blocks: usize, content: &[u8]) -> usize {
+    pin(1);
+    let (mut stream, _) = listener.accept().expect("the sender connects");
+    let limits = Limits::for_torrent((blocks * BLOCK) as u64, 1 << 20).expect("a torrent");
+    let mut received = ReceiveBuffer::new(limits);
+    let mut count = 0;
+    loop {
+        match stream.read(received.space()).expect("loopback") {
+            0 => return count,
+            read => received.filled(read),
+        }
+        while let Some(message) = received.next_message().expect("it is one of ours") {
+            let Message::Piece(piece) = message else { panic!("{message:?}") };
+            let begin = ((piece.piece.0 as usize) << 20) + piece.begin as usize;
+            // Each block begins and ends with what no other has.
+            let expected = &content[begin..begin + BLOCK];
+            assert!(
+                piece.data.len() == BLOCK
+                    && piece.data[..8] == expected[..8]
+                    && piece.data[BLOCK - 8..] == expected[BLOCK - 8..]
+            );
+            count += 1;
+        }
+    }
+}
+
+fn piece(block: usize, data: &[u8]) -> Piece<'_> {
+    let begin = block * BLOCK;
+    Piece { piece: PieceIndex((begin >> 20) as u32), begin: (begin % (1 << 20)) as u32, data }
+}
+
+fn at(source: &[u8], block: usize) -> &[u8] {
+    &source[block * BLOCK..][..BLOCK]
+}
+
+fn content(blocks: usize) -> Vec<u8> {
+    let numbers = (0..(blocks * BLOCK / 8) as u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    numbers.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Where there is one core only, or it may not be, nothing is pinned.
+fn pin(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core);
+    let _ = sched_setaffinity(None, &set);
+}
+
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

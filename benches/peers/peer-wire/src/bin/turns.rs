@@ -1,0 +1,245 @@
+//! swarmkeep's codec, librqbit's, and an encoder with a buffer of its own for each message, in turns: CPU nanoseconds, allocations and bytes
+//! allocated an operation. CPU time and turns are what neighbours on the machine change least; the Criterion bench beside this has wall time.
+//!
+//! `cargo run --release -p swarmkeep-peers-wire --bin turns [NAME]`, with a name only those messages.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    env,
+    hint::black_box,
+    io::IoSlice,
+};
+
+use librqbit_peer_protocol as rqbit;
+use rustix::time::{ClockId, clock_gettime};
+use swarmkeep_peer_wire::{Bitfield, Block, Encode, Limits, Message, Piece, PieceIndex, SendQueue};
+use swarmkeep_peers_wire::{limits, serialize, theirs};
+
+const TURNS: usize = 15;
+
+/// The system's allocator, with a count of calls and bytes.
+struct Counting;
+
+thread_local! {
+    static ALLOCATED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+fn count(bytes: usize) {
+    // A thread that is ending has no counter any more, and nobody who would read it.
+    let _ = ALLOCATED.try_with(|of| of.set((of.get().0 + 1, of.get().1 + bytes as u64)));
+}
+
+#[expect(unsafe_code, reason = "an allocator can be written in no other way")]
+// SAFETY: every method hands its arguments on to the system's allocator, whose contract is the same.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size);
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn main() {
+    let only = env::args().nth(1);
+    let bits = vec![0xa5; 512];
+    let data: Vec<u8> =
+        (0..8_u64 << 20).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
+    let block = Block { piece: PieceIndex(4000), begin: 1 << 20, length: 1 << 14 };
+    let piece = |len: usize| Message::Piece(Piece { piece: PieceIndex(7), begin: 0, data: &data[..len] });
+    println!("{:<14} median CPU ns an operation (allocations, bytes allocated)", "");
+    for (name, message) in [
+        ("keep-alive", Message::KeepAlive),
+        ("choke", Message::Choke),
+        ("interested", Message::Interested),
+        ("have", Message::Have(PieceIndex(4000))),
+        ("request", Message::Request(block)),
+        ("cancel", Message::Cancel(block)),
+        ("bitfield-4096", Message::Bitfield(Bitfield::new(&bits))),
+        ("piece-16KiB", piece(16 << 10)),
+        ("piece-1MiB", piece(1 << 20)),
+        ("piece-4MiB", piece(4 << 20)),
+        ("piece-8MiB", piece(8 << 20)),
+    ] {
+        if only.as_ref().is_none_or(|only| name.starts_with(only)) {
+            one(name, &message);
+        }
+    }
+    if only.is_none_or(|only| only == "stream") {
+        stream();
+    }
+}
+
+fn one(name: &str, message: &Message<'_>) {
+    let (limits, other) = (limits(), theirs(message).expect("both know it"));
+    let len = message.encoded_len();
+    let (mut bytes, mut out, mut their) = (Vec::new(), Vec::with_capacity(len), vec![0; len]);
+    message.encode(&mut bytes);
+    let mut source = vec![0; len];
+    source.copy_from_slice(&bytes);
+    let times = (200_000_000 / (len + 400)).clamp(30, 300_000);
+    let mut queue: SendQueue<&[u8]> = SendQueue::new(0, usize::MAX);
+
+    let decode = compare(
+        times,
+        &mut [
+            ("swarmkeep", &mut |times| {
+                for _ in 0..times {
+                    let mut rest = black_box(&bytes[..]);
+                    let message = black_box(&limits).decode(&mut rest);
+                    black_box((&message, rest.len()));
+                }
+            }),
+            ("librqbit", &mut |times| {
+                for _ in 0..times {
+                    let message = rqbit::Message::deserialize(black_box(&bytes), black_box(&[]));
+                    black_box(&message);
+                }
+            }),
+        ],
+    );
+    println!("{name:<14} decode  {decode}");
+    let mut copy = vec![0; len];
+    let mut own_out = Vec::with_capacity(len);
+    let encode = compare(
+        times,
+        &mut [
+            ("swarmkeep", &mut |times| {
+                for _ in 0..times {
+                    let out = black_box(&mut out);
+                    out.clear();
+                    black_box(message).encode(out);
+                }
+            }),
+            ("librqbit", &mut |times| {
+                for _ in 0..times {
+                    black_box(serialize(black_box(&other), black_box(&mut their)));
+                }
+            }),
+            ("intermediate", &mut |times| {
+                for _ in 0..times {
+                    let mut own = Vec::new();
+                    black_box(message).encode(&mut own);
+                    let out = black_box(&mut own_out);
+                    out.clear();
+                    out.extend_from_slice(black_box(&own));
+                }
+            }),
+            ("memcpy", &mut |times| {
+                for _ in 0..times {
+                    black_box(&mut copy[..]).copy_from_slice(black_box(&source));
+                }
+            }),
+        ],
+    );
+    println!("{name:<14} encode  {encode}");
+    assert!(out == bytes && their == bytes && own_out == bytes);
+    let Message::Piece(piece) = *message else { return };
+    let vectored = compare(
+        300_000,
+        &mut [
+            ("head and slice", &mut |times| {
+                for _ in 0..times {
+                    let piece = black_box(&piece);
+                    let head = black_box(piece.head());
+                    black_box([IoSlice::new(&head), IoSlice::new(piece.data)]);
+                }
+            }),
+            ("SendQueue: push, slices, advance", &mut |times| {
+                for _ in 0..times {
+                    let piece = black_box(&piece);
+                    queue.push_piece(piece.piece, piece.begin, piece.data).expect("it is never full");
+                    let mut slices = [IoSlice::new(&[]); 2];
+                    black_box(queue.slices(&mut slices));
+                    queue.advance(black_box(13 + piece.data.len()));
+                }
+            }),
+        ],
+    );
+    println!("{name:<14} vectored {vectored}");
+}
+
+/// A thousand small messages one behind the other: nobody can foresee which is next.
+fn stream() {
+    let mut bytes = Vec::new();
+    let mut state = 1_u64;
+    for _ in 0..1000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let piece = PieceIndex((state >> 40) as u32 % 4096);
+        let block = Block { piece, begin: 0, length: 1 << 14 };
+        let message = match state >> 62 {
+            0 => Message::Have(piece),
+            1 => Message::Request(block),
+            2 => Message::Cancel(block),
+            _ => Message::Unchoke,
+        };
+        message.encode(&mut bytes);
+    }
+    let limits: Limits = limits();
+    let streams = compare(
+        1000,
+        &mut [
+            ("swarmkeep", &mut |times| {
+                for _ in 0..times {
+                    let mut rest = black_box(&bytes[..]);
+                    while let Ok(Some(message)) = limits.decode(&mut rest) {
+                        black_box(&message);
+                    }
+                    assert!(rest.is_empty());
+                }
+            }),
+            ("librqbit", &mut |times| {
+                for _ in 0..times {
+                    let mut rest = black_box(&bytes[..]);
+                    while let Ok((message, used)) = rqbit::Message::deserialize(rest, &[]) {
+                        black_box(&message);
+                        rest = &rest[used..];
+                    }
+                    assert!(rest.is_empty());
+                }
+            }),
+        ],
+    );
+    println!("{:<14} decode  {streams}", "stream of 1000");
+}
+
+/// Runs each `times` times, and all of them again, in turns.
+fn compare(times: usize, ways: &mut [(&str, &mut dyn FnMut(usize))]) -> String {
+    let mut results = vec![(Vec::new(), (0, 0)); ways.len()];
+    for turn in 0..=TURNS {
+        for ((_, way), (turns, allocated)) in ways.iter_mut().zip(&mut results) {
+            let (before, begun) = (ALLOCATED.get(), cpu_nanos());
+            way(times);
+            let (nanos, after) = (cpu_nanos() - begun, ALLOCATED.get());
+            // The first warms up.
+            if turn > 0 {
+                turns.push(nanos / times as f64);
+                *allocated = ((after.0 - before.0) / times as u64, (after.1 - before.1) / times as u64);
+            }
+        }
+    }
+    let cells = ways.iter().zip(results).map(|((name, _), (mut turns, (calls, bytes)))| {
+        turns.sort_by(f64::total_cmp);
+        format!("{name} {:.2} ({calls}, {bytes})", turns[TURNS / 2])
+    });
+    cells.collect::<Vec<_>>().join("   ")
+}
+
+fn cpu_nanos() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}

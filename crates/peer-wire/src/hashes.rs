@@ -1,0 +1,162 @@
+//! The hashes of a v2 torrent's trees, asked for and sent (BEP 52).
+
+use crate::Error;
+
+/// Hashes of one layer of a file's tree, and the layers above that prove them.
+///
+/// A range that exists is one that BEP 52 allows. What the file has of it is not known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HashRange<'a> {
+    root: &'a [u8; 32],
+    index: u32,
+    length: u16,
+    base_layer: u8,
+    proof_layers: u8,
+}
+
+/// Bytes of the fields of a range on the wire.
+pub(crate) const LEN: usize = 48;
+
+impl<'a> HashRange<'a> {
+    /// The most hashes of the base layer that one should ask for (BEP 52). Longer answers are not read.
+    pub const MOST: u32 = 512;
+    /// The most that anybody asks for: libtorrent, for the blocks of a whole piece that turned out wrong.
+    pub const LONGEST: u32 = 8192;
+    /// No tree is as high: 2^63 bytes are 2^49 blocks of 16 KiB.
+    pub const MOST_LAYERS: u32 = 49;
+
+    /// `length` hashes from `index` on of the layer `base_layer` (0: the hashes of blocks) of the file whose tree has `root`, with the
+    /// hashes that prove them in `proof_layers` layers above.
+    ///
+    /// `length` should be a power of two from 2 to [`MOST`](Self::MOST), but BEP 52 lets the end of a layer cut it off, and libtorrent
+    /// (2.0.8) does so to 1 for a file of 512 n + 1 pieces.
+    ///
+    /// # Errors
+    /// [`Error::HashRange`] unless `length` is from 1 to [`LONGEST`](Self::LONGEST), `index` a multiple of the power of two that it is
+    /// cut off from, and the layers at most [`MOST_LAYERS`](Self::MOST_LAYERS).
+    pub fn new(
+        root: &'a [u8; 32],
+        base_layer: u32,
+        index: u32,
+        length: u32,
+        proof_layers: u32,
+    ) -> Result<Self, Error> {
+        let wrong = |what, value| Err(Error::HashRange { what, value });
+        if !(1..=Self::LONGEST).contains(&length) {
+            return wrong("length is from 1 to 8192", length);
+        }
+        if !index.is_multiple_of(length.next_power_of_two()) {
+            return wrong("index is a multiple of length, or of the power of two above", index);
+        }
+        if base_layer > Self::MOST_LAYERS {
+            return wrong("base layer is at most 49", base_layer);
+        }
+        if proof_layers > Self::MOST_LAYERS {
+            return wrong("proof layers are at most 49", proof_layers);
+        }
+        let [base_layer, proof_layers] = [base_layer, proof_layers].map(|layers| layers as u8);
+        Ok(Self { root, index, length: length as u16, base_layer, proof_layers })
+    }
+
+    /// The root of the file's tree, `pieces root` in its torrent.
+    pub const fn root(&self) -> &'a [u8; 32] {
+        self.root
+    }
+
+    /// The layer that is asked for, counted from the hashes of 16 KiB blocks.
+    pub const fn base_layer(&self) -> u32 {
+        self.base_layer as u32
+    }
+
+    /// The first hash of that layer.
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// How many hashes of that layer.
+    pub const fn length(&self) -> u32 {
+        self.length as u32
+    }
+
+    /// How many layers above it the proof goes up.
+    pub const fn proof_layers(&self) -> u32 {
+        self.proof_layers as u32
+    }
+
+    pub(crate) fn parse(fields: &'a [u8; LEN]) -> Result<Self, Error> {
+        let (root, numbers) = fields.split_first_chunk::<32>().expect("48 bytes begin with 32");
+        let (numbers, _) = numbers.as_chunks::<4>();
+        let number = |nth: usize| u32::from_be_bytes(numbers[nth]);
+        Self::new(root, number(0), number(1), number(2), number(3))
+    }
+
+    pub(crate) fn bytes(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[..32].copy_from_slice(self.root);
+        let numbers = [self.base_layer(), self.index, self.length(), self.proof_layers()];
+        let (places, _) = bytes[32..].as_chunks_mut::<4>();
+        for (place, number) in places.iter_mut().zip(numbers) {
+            *place = number.to_be_bytes();
+        }
+        bytes
+    }
+
+    /// How many hashes prove the range: one from each proof layer in which the range is not the whole that one hash covers. The first
+    /// log2(length) - 1 of them are counted and left out (BEP 52); for a single hash, its own neighbour comes before them.
+    pub const fn uncles(&self) -> u32 {
+        let levels = self.length().next_power_of_two().trailing_zeros();
+        (self.proof_layers() + 1).saturating_sub(levels)
+    }
+
+    /// The most hashes that an answer may have: the range, and one to prove it from each layer above.
+    pub(crate) const fn most_hashes(&self) -> u32 {
+        let (layers, uncles) = (self.proof_layers(), self.uncles());
+        self.length() + if uncles > layers { uncles } else { layers }
+    }
+}
+
+/// The answer to a request for hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hashes<'a> {
+    range: HashRange<'a>,
+    hashes: &'a [[u8; 32]],
+}
+
+impl<'a> Hashes<'a> {
+    /// The hashes of `range` and behind them those that prove it, from the lowest layer up.
+    ///
+    /// # Errors
+    /// [`Error::HashRange`] if there are fewer than the range has, or more than one a proof layer behind them. Whether they are as many as
+    /// [prove](HashRange::uncles) it is for the receiver to check.
+    pub fn new(range: HashRange<'a>, hashes: &'a [[u8; 32]]) -> Result<Self, Error> {
+        let wrong =
+            |what| Err(Error::HashRange { what, value: u32::try_from(hashes.len()).unwrap_or(u32::MAX) });
+        if hashes.len() < range.length() as usize {
+            return wrong("there are as many hashes as length says");
+        }
+        if hashes.len() > range.most_hashes() as usize {
+            return wrong("there is at most one hash a proof layer behind the range");
+        }
+        Ok(Self { range, hashes })
+    }
+
+    /// What they are the hashes of.
+    pub const fn range(&self) -> HashRange<'a> {
+        self.range
+    }
+
+    /// The hashes of the base layer.
+    pub fn base(&self) -> &'a [[u8; 32]] {
+        &self.hashes[..self.range.length() as usize]
+    }
+
+    /// The hashes that prove them, from the lowest layer up.
+    pub fn proof(&self) -> &'a [[u8; 32]] {
+        &self.hashes[self.range.length() as usize..]
+    }
+
+    /// All of them.
+    pub const fn all(&self) -> &'a [[u8; 32]] {
+        self.hashes
+    }
+}

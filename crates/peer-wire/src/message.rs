@@ -1,0 +1,341 @@
+//! Every message of the peer protocol.
+
+use std::fmt;
+
+use swarmkeep_bittorrent::bencode::Sink;
+
+use crate::{Bitfield, Encode, Extended, HashRange, Hashes, encode::prefix, hashes};
+
+/// A message, borrowed from the frame it came in, or from what it is made of.
+///
+/// 40 bytes; large payloads are slices. [`Limits::decode`](crate::Limits::decode) reads it, [`Encode`] writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// Nothing; sent every two minutes so that the connection is not given up (BEP 3).
+    KeepAlive,
+    /// The sender will not answer requests (but for allowed-fast pieces).
+    Choke,
+    /// The sender will answer requests.
+    Unchoke,
+    /// The sender would ask for something.
+    Interested,
+    /// The sender would ask for nothing.
+    NotInterested,
+    /// The sender now has a piece.
+    Have(PieceIndex),
+    /// The pieces that the sender has; only as the first message.
+    Bitfield(Bitfield<'a>),
+    /// Asks for a block.
+    Request(Block),
+    /// A block, as asked for.
+    Piece(Piece<'a>),
+    /// Asks for a block no more.
+    Cancel(Block),
+    /// The port of the sender's DHT node (BEP 5).
+    Port(u16),
+    /// The sender would like to be asked for a piece (BEP 6).
+    Suggest(PieceIndex),
+    /// The sender has every piece (BEP 6).
+    HaveAll,
+    /// The sender has no piece (BEP 6).
+    HaveNone,
+    /// A request will not be answered (BEP 6).
+    Reject(Block),
+    /// A piece that may be asked for even while choked (BEP 6).
+    AllowedFast(PieceIndex),
+    /// What both have agreed on (BEP 10); [`Extended::read`] says what it is.
+    Extended(Extended<'a>),
+    /// Asks for hashes of a v2 torrent (BEP 52).
+    HashRequest(HashRange<'a>),
+    /// The hashes, as asked for (BEP 52).
+    Hashes(Hashes<'a>),
+    /// Hashes that were asked for will not come (BEP 52).
+    HashReject(HashRange<'a>),
+    /// A message of an id that is not known here. To be ignored, or read by whoever knows it.
+    Unknown {
+        /// Its id: none of those above.
+        id: u8,
+        /// All that follows the id.
+        payload: &'a [u8],
+    },
+}
+
+/// The number of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PieceIndex(pub u32);
+
+/// Bytes of a piece, as they are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Block {
+    /// The piece.
+    pub piece: PieceIndex,
+    /// The first byte of it. Usually a multiple of 16 KiB, but nothing says so.
+    pub begin: u32,
+    /// How many bytes; usually 16 KiB, fewer at the end of a torrent.
+    pub length: u32,
+}
+
+/// A block and its bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// The piece.
+    pub piece: PieceIndex,
+    /// The first byte of it.
+    pub begin: u32,
+    /// The bytes.
+    pub data: &'a [u8],
+}
+
+/// The number by which a message is known on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(pub u8);
+
+impl<'a> Message<'a> {
+    /// Its number; a keep-alive has none.
+    pub const fn id(&self) -> Option<MessageId> {
+        Some(match self {
+            Self::KeepAlive => return None,
+            Self::Choke => MessageId::CHOKE,
+            Self::Unchoke => MessageId::UNCHOKE,
+            Self::Interested => MessageId::INTERESTED,
+            Self::NotInterested => MessageId::NOT_INTERESTED,
+            Self::Have(_) => MessageId::HAVE,
+            Self::Bitfield(_) => MessageId::BITFIELD,
+            Self::Request(_) => MessageId::REQUEST,
+            Self::Piece(_) => MessageId::PIECE,
+            Self::Cancel(_) => MessageId::CANCEL,
+            Self::Port(_) => MessageId::PORT,
+            Self::Suggest(_) => MessageId::SUGGEST,
+            Self::HaveAll => MessageId::HAVE_ALL,
+            Self::HaveNone => MessageId::HAVE_NONE,
+            Self::Reject(_) => MessageId::REJECT,
+            Self::AllowedFast(_) => MessageId::ALLOWED_FAST,
+            Self::Extended(_) => MessageId::EXTENDED,
+            Self::HashRequest(_) => MessageId::HASH_REQUEST,
+            Self::Hashes(_) => MessageId::HASHES,
+            Self::HashReject(_) => MessageId::HASH_REJECT,
+            Self::Unknown { id, .. } => MessageId(*id),
+        })
+    }
+
+    /// What is borrowed and ends the message: a block, a bitfield, hashes, a payload. Everything before it is what
+    /// [`encode_head`](Self::encode_head) writes, so that both go out in one vectored write and the payload is not copied.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        match *self {
+            Self::Bitfield(bitfield) => bitfield.as_bytes(),
+            Self::Piece(piece) => piece.data,
+            Self::Extended(extended) => extended.payload,
+            Self::Hashes(hashes) => hashes.all().as_flattened(),
+            Self::Unknown { payload, .. } => payload,
+            _ => &[],
+        }
+    }
+
+    /// Writes all but the [`payload`](Self::payload): at most 53 bytes.
+    ///
+    /// # Panics
+    /// If 32 bits do not hold the length of the payload.
+    #[inline]
+    pub fn encode_head<S: Sink>(&self, out: &mut S) {
+        match *self {
+            Self::KeepAlive => out.put(&[0; 4]),
+            Self::Choke => out.put(&bare(MessageId::CHOKE)),
+            Self::Unchoke => out.put(&bare(MessageId::UNCHOKE)),
+            Self::Interested => out.put(&bare(MessageId::INTERESTED)),
+            Self::NotInterested => out.put(&bare(MessageId::NOT_INTERESTED)),
+            Self::HaveAll => out.put(&bare(MessageId::HAVE_ALL)),
+            Self::HaveNone => out.put(&bare(MessageId::HAVE_NONE)),
+            Self::Have(piece) => out.put(&of_piece(MessageId::HAVE, piece)),
+            Self::Suggest(piece) => out.put(&of_piece(MessageId::SUGGEST, piece)),
+            Self::AllowedFast(piece) => out.put(&of_piece(MessageId::ALLOWED_FAST, piece)),
+            Self::Request(block) => out.put(&of_block(MessageId::REQUEST, block)),
+            Self::Cancel(block) => out.put(&of_block(MessageId::CANCEL, block)),
+            Self::Reject(block) => out.put(&of_block(MessageId::REJECT, block)),
+            Self::Piece(piece) => out.put(&piece.head()),
+            Self::Port(port) => {
+                let [high, low] = port.to_be_bytes();
+                out.put(&[0, 0, 0, 3, MessageId::PORT.0, high, low]);
+            }
+            Self::Bitfield(bitfield) => out.put(&before(MessageId::BITFIELD, bitfield.as_bytes().len())),
+            Self::Extended(Extended { id, payload }) => {
+                let [a, b, c, d, e] = before(MessageId::EXTENDED, 1 + payload.len());
+                out.put(&[a, b, c, d, e, id]);
+            }
+            Self::HashRequest(range) => out.put(&of_range(MessageId::HASH_REQUEST, range, 0)),
+            Self::HashReject(range) => out.put(&of_range(MessageId::HASH_REJECT, range, 0)),
+            Self::Hashes(hashes) => {
+                out.put(&of_range(MessageId::HASHES, hashes.range(), hashes.all().as_flattened().len()));
+            }
+            Self::Unknown { id, payload } => out.put(&before(MessageId(id), payload.len())),
+        }
+    }
+}
+
+impl Encode for Message<'_> {
+    #[inline]
+    fn encode<S: Sink>(&self, out: &mut S) {
+        self.encode_head(out);
+        match self.payload() {
+            [] => {}
+            payload => out.put(payload),
+        }
+    }
+}
+
+impl Piece<'_> {
+    /// All that stands before the data on the wire.
+    ///
+    /// # Panics
+    /// If 32 bits do not hold the length of the data.
+    #[inline]
+    pub fn head(&self) -> [u8; PIECE_HEAD] {
+        head_of_piece(self.piece, self.begin, self.data.len())
+    }
+
+    /// The block that it is.
+    pub const fn block(&self) -> Block {
+        Block { piece: self.piece, begin: self.begin, length: self.data.len() as u32 }
+    }
+}
+
+/// Bytes before the data of a piece.
+const PIECE_HEAD: usize = 13;
+
+#[inline]
+pub(crate) fn head_of_piece(piece: PieceIndex, begin: u32, len: usize) -> [u8; PIECE_HEAD] {
+    let ([a, b, c, d], [i, j, k, l], [m, n, o, p]) =
+        (prefix(8 + len), piece.0.to_be_bytes(), begin.to_be_bytes());
+    [a, b, c, d, MessageId::PIECE.0, i, j, k, l, m, n, o, p]
+}
+
+#[inline]
+fn bare(id: MessageId) -> [u8; 5] {
+    before(id, 0)
+}
+
+#[inline]
+fn before(id: MessageId, payload: usize) -> [u8; 5] {
+    let [a, b, c, d] = prefix(payload);
+    [a, b, c, d, id.0]
+}
+
+#[inline]
+fn of_piece(id: MessageId, piece: PieceIndex) -> [u8; 9] {
+    let [a, b, c, d] = piece.0.to_be_bytes();
+    [0, 0, 0, 5, id.0, a, b, c, d]
+}
+
+#[inline]
+fn of_block(id: MessageId, block: Block) -> [u8; 17] {
+    let mut message = [0, 0, 0, 13, id.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    message[5..9].copy_from_slice(&block.piece.0.to_be_bytes());
+    message[9..13].copy_from_slice(&block.begin.to_be_bytes());
+    message[13..].copy_from_slice(&block.length.to_be_bytes());
+    message
+}
+
+fn of_range(id: MessageId, range: HashRange<'_>, hashes: usize) -> [u8; 5 + hashes::LEN] {
+    let mut message = [0; 5 + hashes::LEN];
+    message[..5].copy_from_slice(&before(id, hashes::LEN + hashes));
+    message[5..].copy_from_slice(&range.bytes());
+    message
+}
+
+impl MessageId {
+    /// [`Message::Choke`].
+    pub const CHOKE: Self = Self(0);
+    /// [`Message::Unchoke`].
+    pub const UNCHOKE: Self = Self(1);
+    /// [`Message::Interested`].
+    pub const INTERESTED: Self = Self(2);
+    /// [`Message::NotInterested`].
+    pub const NOT_INTERESTED: Self = Self(3);
+    /// [`Message::Have`].
+    pub const HAVE: Self = Self(4);
+    /// [`Message::Bitfield`].
+    pub const BITFIELD: Self = Self(5);
+    /// [`Message::Request`].
+    pub const REQUEST: Self = Self(6);
+    /// [`Message::Piece`].
+    pub const PIECE: Self = Self(7);
+    /// [`Message::Cancel`].
+    pub const CANCEL: Self = Self(8);
+    /// [`Message::Port`].
+    pub const PORT: Self = Self(9);
+    /// [`Message::Suggest`].
+    pub const SUGGEST: Self = Self(13);
+    /// [`Message::HaveAll`].
+    pub const HAVE_ALL: Self = Self(14);
+    /// [`Message::HaveNone`].
+    pub const HAVE_NONE: Self = Self(15);
+    /// [`Message::Reject`].
+    pub const REJECT: Self = Self(16);
+    /// [`Message::AllowedFast`].
+    pub const ALLOWED_FAST: Self = Self(17);
+    /// [`Message::Extended`].
+    pub const EXTENDED: Self = Self(20);
+    /// [`Message::HashRequest`].
+    pub const HASH_REQUEST: Self = Self(21);
+    /// [`Message::Hashes`].
+    pub const HASHES: Self = Self(22);
+    /// [`Message::HashReject`].
+    pub const HASH_REJECT: Self = Self(23);
+
+    /// The name of the message, if it is known here.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::CHOKE => "choke",
+            Self::UNCHOKE => "unchoke",
+            Self::INTERESTED => "interested",
+            Self::NOT_INTERESTED => "not interested",
+            Self::HAVE => "have",
+            Self::BITFIELD => "bitfield",
+            Self::REQUEST => "request",
+            Self::PIECE => "piece",
+            Self::CANCEL => "cancel",
+            Self::PORT => "port",
+            Self::SUGGEST => "suggest piece",
+            Self::HAVE_ALL => "have all",
+            Self::HAVE_NONE => "have none",
+            Self::REJECT => "reject request",
+            Self::ALLOWED_FAST => "allowed fast",
+            Self::EXTENDED => "extended",
+            Self::HASH_REQUEST => "hash request",
+            Self::HASHES => "hashes",
+            Self::HASH_REJECT => "hash reject",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "message {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MessageId({}: {self})", self.0)
+    }
+}
+
+impl fmt::Display for PieceIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "piece {}", self.0)
+    }
+}
+
+impl fmt::Debug for Piece<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Piece")
+            .field("piece", &self.piece)
+            .field("begin", &self.begin)
+            .field("data", &format_args!("{} bytes", self.data.len()))
+            .finish()
+    }
+}

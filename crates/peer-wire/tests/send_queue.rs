@@ -1,0 +1,177 @@
+//! The send queue: its marks, its bounds, and real sockets.
+
+use std::{
+    io::{self, IoSlice, Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::Arc,
+    thread,
+};
+
+use swarmkeep_peer_wire::{Encode, Full, Limits, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
+
+const BLOCK: usize = 16 << 10;
+
+fn block(nth: u32) -> Arc<[u8]> {
+    (0..BLOCK).map(|at| (at as u32 ^ (nth * 31)) as u8).collect()
+}
+
+#[test]
+fn it_is_full_from_the_high_mark_until_the_low_one() {
+    let mut queue = SendQueue::new(2 * BLOCK, 4 * BLOCK);
+    let mut taken = 0;
+    while queue.push_piece(PieceIndex(taken), 0, block(taken)).is_ok() {
+        taken += 1;
+    }
+    assert_eq!(taken, 4, "the block that reaches the mark is taken");
+    assert!(queue.is_full());
+    let Err(Full(back)) = queue.push_piece(PieceIndex(9), 0, block(9)) else { panic!("it is full") };
+    assert_eq!(back, block(9), "what was not taken is given back");
+    queue.advance(queue.len() - 2 * BLOCK - 1);
+    assert!(queue.is_full() && queue.push_piece(PieceIndex(9), 0, block(9)).is_err());
+    queue.advance(1);
+    assert!(!queue.is_full() && queue.push_piece(PieceIndex(9), 0, block(9)).is_ok());
+}
+
+#[test]
+fn messages_are_taken_while_blocks_wait_but_not_without_end() {
+    let mut queue = SendQueue::new(BLOCK, 2 * BLOCK);
+    while queue.push_piece(PieceIndex(0), 0, block(0)).is_ok() {}
+    let mut taken = 0;
+    while queue.push(&Message::Choke).is_ok() {
+        taken += 1;
+    }
+    assert!(taken * 5 >= 2 * BLOCK - 100 && taken * 5 <= 2 * BLOCK, "{taken} messages of 5 bytes");
+    assert!(queue.capacity() <= 4 * BLOCK + 1000, "{} bytes are allocated", queue.capacity());
+}
+
+#[test]
+fn a_block_is_let_go_of_with_its_last_byte_and_never_copied() {
+    let block = block(1);
+    let mut queue = SendQueue::new(0, 1 << 20);
+    queue.push_piece(PieceIndex(1), 0, Arc::clone(&block)).unwrap();
+    queue.push(&Message::Unchoke).unwrap();
+    {
+        let mut slices = [IoSlice::new(&[]); 8];
+        assert_eq!(queue.slices(&mut slices), 3);
+        assert_eq!(slices[1].as_ptr(), block.as_ptr());
+    }
+    queue.advance(13 + BLOCK - 1);
+    assert_eq!(Arc::strong_count(&block), 2);
+    queue.advance(1);
+    assert_eq!(Arc::strong_count(&block), 1);
+    assert_eq!(queue.len(), 5);
+}
+
+#[test]
+fn many_messages_between_blocks_are_one_slice() {
+    let mut queue = SendQueue::new(0, 1 << 20);
+    for nth in 0..3 {
+        queue.push(&Message::Have(PieceIndex(nth))).unwrap();
+        queue.push(&Message::KeepAlive).unwrap();
+        queue.push_piece(PieceIndex(nth), 0, block(nth)).unwrap();
+    }
+    let mut slices = [IoSlice::new(&[]); 64];
+    let used = queue.slices(&mut slices);
+    let lens: Vec<usize> = slices[..used].iter().map(|slice| slice.len()).collect();
+    assert_eq!(lens, [26, BLOCK, 26, BLOCK, 26, BLOCK]);
+}
+
+#[test]
+fn what_is_copied_does_not_pile_up_while_the_queue_is_never_empty() {
+    let mut queue = SendQueue::new(0, 1 << 20);
+    for nth in 0..10_000 {
+        queue.push_piece(PieceIndex(nth), 0, block(nth % 7)).unwrap();
+        if nth >= 2 {
+            queue.advance(13 + BLOCK);
+        }
+    }
+    assert!(queue.capacity() < 32 << 10, "{} bytes are allocated", queue.capacity());
+}
+
+#[test]
+fn an_empty_block_is_sent_and_not_kept() {
+    let mut queue = SendQueue::new(0, 100);
+    let empty: Arc<[u8]> = Arc::new([]);
+    queue.push_piece(PieceIndex(0), 0, Arc::clone(&empty)).unwrap();
+    assert_eq!((queue.len(), Arc::strong_count(&empty)), (13, 1));
+}
+
+#[test]
+fn a_writer_that_fails_or_takes_nothing_loses_nothing() {
+    struct Broken(io::Result<usize>);
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            match &self.0 {
+                Ok(count) => Ok(*count),
+                Err(error) => Err(error.kind().into()),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut queue: SendQueue<Vec<u8>> = SendQueue::new(0, 100);
+    assert_eq!(queue.write_to(&mut Broken(Ok(0))).unwrap(), 0, "there is nothing to write");
+    queue.push(&Message::Unchoke).unwrap();
+    for broken in [Ok(0), Err(io::ErrorKind::WouldBlock.into())] {
+        assert!(queue.write_to(&mut Broken(broken)).is_err());
+        assert_eq!(queue.len(), 5);
+    }
+}
+
+#[test]
+fn a_thousand_blocks_and_messages_arrive_over_a_socket_that_takes_what_it_likes() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let receiver = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut received =
+            ReceiveBuffer::new(Limits::for_torrent(1000 * BLOCK as u64, BLOCK as u32).unwrap());
+        let mut next = 0;
+        loop {
+            let count = stream.read(received.space()).unwrap();
+            if count == 0 {
+                break;
+            }
+            received.filled(count);
+            while let Some(message) = received.next_message().unwrap() {
+                let nth = PieceIndex(next / 2);
+                if next % 2 == 0 {
+                    assert_eq!(message, Message::Have(nth));
+                } else {
+                    let block = block(nth.0);
+                    assert_eq!(message, Message::Piece(Piece { piece: nth, begin: 0, data: &block }));
+                }
+                next += 1;
+            }
+        }
+        (next, received.capacity())
+    });
+    let mut stream = TcpStream::connect(at).unwrap();
+    let mut queue = SendQueue::new(8 * BLOCK, 64 * BLOCK);
+    for nth in 0..1000 {
+        queue.push(&Message::Have(PieceIndex(nth))).unwrap();
+        let mut waiting = block(nth);
+        while let Err(Full(back)) = queue.push_piece(PieceIndex(nth), 0, waiting) {
+            waiting = back;
+            queue.write_to(&mut stream).unwrap();
+        }
+    }
+    while !queue.is_empty() {
+        queue.write_to(&mut stream).unwrap();
+    }
+    drop(stream);
+    let (messages, capacity) = receiver.join().unwrap();
+    assert_eq!(messages, 2000);
+    assert!(capacity <= 64 << 10, "{capacity} bytes for blocks of 16 KiB");
+}
+
+#[test]
+fn the_contiguous_form_is_the_vectored_one() {
+    let data = block(3);
+    let piece = Piece { piece: PieceIndex(3), begin: 7, data: &data };
+    let mut contiguous = Vec::new();
+    Message::Piece(piece).encode(&mut contiguous);
+    assert_eq!(contiguous, [&piece.head()[..], &data].concat());
+}
