@@ -1,0 +1,108 @@
+//! Blocks on their way from a store to a peer.
+
+use std::{io::IoSliceMut, ops::Range, sync::Arc};
+
+use swarmkeep_bittorrent::metainfo::Info;
+use swarmkeep_content::{Content, Error};
+use swarmkeep_peer_wire::Block;
+
+/// A block in memory that several share.
+#[derive(Debug, Clone)]
+pub(crate) struct Slice {
+    memory: Arc<Vec<u8>>,
+    range: Range<usize>,
+}
+
+impl AsRef<[u8]> for Slice {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[self.range.clone()]
+    }
+}
+
+/// Memory that blocks are read into, over and over: nothing is allocated while as much is sent as before.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    spare: Vec<Arc<Vec<u8>>>,
+}
+
+impl Memory {
+    /// What one connection takes at most, of [`Batch::MOST`] each: what is being read, what is being sent, and what is about to be.
+    const MOST: usize = 3;
+
+    fn take(&mut self) -> Arc<Vec<u8>> {
+        let free = self.spare.iter().position(|memory| Arc::strong_count(memory) == 1);
+        free.map_or_else(Arc::default, |free| self.spare.swap_remove(free))
+    }
+
+    fn keep(&mut self, memory: Arc<Vec<u8>>) {
+        if self.spare.len() < Self::MOST {
+            self.spare.push(memory);
+        }
+    }
+}
+
+/// Blocks that are read with one call, each as long as it was asked for.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    blocks: Vec<Block>,
+    memory: Arc<Vec<u8>>,
+}
+
+impl Batch {
+    /// Bytes that are read at once: 16 blocks, as much as a socket takes.
+    pub(crate) const MOST: usize = 256 << 10;
+
+    /// Takes blocks from the front of what a peer asks for, at least one.
+    pub(crate) fn take(asked: &mut std::collections::VecDeque<Block>, memory: &mut Memory) -> Option<Self> {
+        let mut bytes = 0;
+        let fits = |block: &&Block| {
+            bytes += block.length as usize;
+            bytes == block.length as usize || bytes <= Self::MOST
+        };
+        let count = asked.iter().take_while(fits).count();
+        let blocks: Vec<_> = asked.drain(..count).collect();
+        (!blocks.is_empty()).then(|| Self { blocks, memory: memory.take() })
+    }
+
+    /// Reads them. Blocks that follow each other in the torrent are one read.
+    pub(crate) fn read(&mut self, info: &Info, content: &dyn Content) -> Result<(), Error> {
+        let bytes = self.blocks.iter().map(|block| block.length as usize).sum();
+        // Nobody else has it: it was taken as nobody's.
+        let memory = Arc::get_mut(&mut self.memory).expect("nobody else has it");
+        memory.resize(bytes, 0);
+        let place = |block: &Block| {
+            u64::from(block.piece.0) * u64::from(info.piece_length()) + u64::from(block.begin)
+        };
+        let (mut rest, mut blocks) = (&mut memory[..], &self.blocks[..]);
+        while let Some(first) = blocks.first() {
+            let from = place(first);
+            let mut end = from;
+            let run = blocks.iter().take_while(|block| {
+                let follows = place(block) == end;
+                end += if follows { u64::from(block.length) } else { 0 };
+                follows
+            });
+            let count = run.count();
+            let (now, later) = rest.split_at_mut((end - from) as usize);
+            content.read_at(from, &mut [IoSliceMut::new(now)])?;
+            (rest, blocks) = (later, &blocks[count..]);
+        }
+        Ok(())
+    }
+
+    /// The blocks and their bytes; the memory is used again when they are gone.
+    pub(crate) fn into_slices(self, memory: &mut Memory) -> impl Iterator<Item = (Block, Slice)> {
+        memory.keep(Arc::clone(&self.memory));
+        let mut at = 0;
+        self.blocks.into_iter().map(move |block| {
+            let range = at..at + block.length as usize;
+            at = range.end;
+            (block, Slice { memory: Arc::clone(&self.memory), range })
+        })
+    }
+
+    /// What was not read.
+    pub(crate) fn into_blocks(self) -> Vec<Block> {
+        self.blocks
+    }
+}

@@ -1,0 +1,685 @@
+//! A connection to a peer, from the handshake on.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use swarmkeep_bittorrent::{Endpoint, PeerId};
+use swarmkeep_content::Error as StoreError;
+use swarmkeep_peer_wire::{
+    Bitfield, Block, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Limits, Message,
+    MetadataMessage, PieceIndex, ReceiveBuffer, Reserved, SendQueue,
+};
+use tokio::{
+    io::Interest,
+    net::TcpStream,
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{
+    blocks::{Batch, Memory, Slice},
+    session::{CLIENT, Shared},
+    torrent::{Peer, Torrent},
+};
+
+/// Why a connection has ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Ended {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Wire(#[from] swarmkeep_peer_wire::Error),
+    #[error("the peer has closed it")]
+    Closed,
+    #[error("{0}")]
+    Refused(&'static str),
+    #[error("nothing has come for {0:?}")]
+    Silent(Duration),
+    #[error("the peer {0}")]
+    Misbehaves(&'static str),
+    #[error("it is not needed any more")]
+    Stopped,
+}
+
+/// How long a handshake may take.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(15);
+/// Keep-alives are sent every two minutes (BEP 3); who sends nothing for three is gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(110);
+const SILENCE: Duration = Duration::from_secs(180);
+/// Who brings nothing of what it was asked for in that time is asked for one block only, until it does.
+const SNUB: Duration = Duration::from_secs(60);
+/// Requests of a peer that wait; further ones are rejected. What is said in the extended handshake as `reqq`.
+const REQUESTS: usize = 512;
+/// Requests that are outstanding at first, and at least.
+const FEWEST: usize = 16;
+/// As many as libtorrent allows by default, for peers that do not say what they allow.
+const MOST_UNSAID: usize = 250;
+/// Pieces that a peer may allow while it chokes (BEP 6 gives ten).
+const ALLOWED: usize = 64;
+
+/// Shakes hands as the one who calls.
+pub(crate) async fn call(stream: TcpStream, torrent: Arc<Torrent>) -> Result<(), Ended> {
+    let mut received = ReceiveBuffer::new(Limits::new());
+    let shaken = async {
+        send_handshake(&stream, &torrent).await?;
+        receive_handshake(&stream, &mut received).await
+    };
+    let theirs = tokio::time::timeout(HANDSHAKE, shaken).await.map_err(|_| Ended::Silent(HANDSHAKE))??;
+    if theirs.info_hash != torrent.info_hash {
+        return Err(Ended::Misbehaves("answers for another torrent"));
+    }
+    talk(stream, received, torrent, theirs).await
+}
+
+/// Shakes hands as the one who is called.
+pub(crate) async fn answer(stream: TcpStream, session: Arc<Shared>) -> Result<(), Ended> {
+    let mut received = ReceiveBuffer::new(Limits::new());
+    let shaken = async {
+        let theirs = receive_handshake(&stream, &mut received).await?;
+        let torrent = session
+            .torrent(&theirs.info_hash)
+            .ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
+        send_handshake(&stream, &torrent).await?;
+        Ok::<_, Ended>((theirs, torrent))
+    };
+    let (theirs, torrent) =
+        tokio::time::timeout(HANDSHAKE, shaken).await.map_err(|_| Ended::Silent(HANDSHAKE))??;
+    talk(stream, received, torrent, theirs).await
+}
+
+async fn send_handshake(stream: &TcpStream, torrent: &Torrent) -> Result<(), Ended> {
+    let handshake = Handshake {
+        reserved: Reserved::EXTENSIONS | Reserved::FAST,
+        info_hash: torrent.info_hash,
+        peer_id: torrent.session.config.peer_id,
+    };
+    let mut queue = SendQueue::<Slice>::new(0, Handshake::LEN);
+    queue.push(&handshake).map_err(|_| Ended::Stopped)?;
+    while !queue.is_empty() {
+        stream.writable().await?;
+        match queue.write_to(&mut Socket(stream)) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+async fn receive_handshake(stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<Handshake, Ended> {
+    loop {
+        if let Some(handshake) = received.next_handshake()? {
+            return Ok(handshake);
+        }
+        stream.readable().await?;
+        match stream.try_read(received.space()) {
+            Ok(0) => return Err(Ended::Closed),
+            Ok(count) => received.filled(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Writes what the socket takes now.
+struct Socket<'a>(&'a TcpStream);
+
+impl io::Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// All that is said after the handshakes.
+async fn talk(
+    stream: TcpStream,
+    mut received: ReceiveBuffer,
+    torrent: Arc<Torrent>,
+    theirs: Handshake,
+) -> Result<(), Ended> {
+    let address = stream.peer_addr()?;
+    stream.set_nodelay(true)?;
+    let peer = torrent.join(address, theirs.peer_id).map_err(Ended::Refused)?;
+    let mut connection = Connection::new(Arc::clone(&torrent), Arc::clone(&peer), &theirs);
+    tracing::debug!(%address, id = %DisplayId(theirs.peer_id), "connected");
+    let ended = connection.run(&stream, &mut received).await;
+    torrent.leave(&peer);
+    ended
+}
+
+struct DisplayId(PeerId);
+
+impl std::fmt::Display for DisplayId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0.as_bytes()[..8].escape_ascii())
+    }
+}
+
+type Reading = JoinHandle<(Batch, Result<(), StoreError>)>;
+
+struct Connection {
+    torrent: Arc<Torrent>,
+    peer: Arc<Peer>,
+    queue: SendQueue<Slice>,
+    /// What both can do.
+    fast: bool,
+    extended: bool,
+    theirs: ExtensionIds,
+    /// Requests that it lets wait.
+    most_requests: usize,
+    /// Whether we were told that our requests are answered, and of which pieces they are anyway.
+    choked: bool,
+    allowed: Vec<u32>,
+    /// What it was told last.
+    interested: bool,
+    unchoked: bool,
+    /// What it said before the torrent was known, or nothing after it was.
+    early: Option<Early>,
+    /// Whether something other than extended messages has come: what it has comes first.
+    begun: bool,
+    /// How many of the pieces that have come it was told of; `None` before it was told what is here.
+    told: Option<usize>,
+    /// What it was asked for, in that order.
+    asked: VecDeque<Block>,
+    /// When a block came last, or when it was asked after nothing was outstanding.
+    brought: Instant,
+    /// What it asks for.
+    asks: VecDeque<Block>,
+    reading: Option<Reading>,
+    memory: Memory,
+    heard: Instant,
+    said: Instant,
+    /// Not before then, so that not more comes or goes than may.
+    read_from: Option<Instant>,
+    write_from: Option<Instant>,
+    scratch: Vec<Block>,
+}
+
+/// What a peer has said of its pieces before they could be counted.
+#[derive(Default)]
+struct Early {
+    all: bool,
+    bitfield: Vec<u8>,
+    pieces: Vec<u32>,
+}
+
+impl Connection {
+    fn new(torrent: Arc<Torrent>, peer: Arc<Peer>, theirs: &Handshake) -> Self {
+        let now = Instant::now();
+        Self {
+            torrent,
+            peer,
+            queue: SendQueue::new(Batch::MOST, 2 * Batch::MOST),
+            fast: theirs.reserved.contains(Reserved::FAST),
+            extended: theirs.reserved.contains(Reserved::EXTENSIONS),
+            theirs: ExtensionIds::NONE,
+            most_requests: MOST_UNSAID,
+            choked: true,
+            allowed: Vec::new(),
+            interested: false,
+            unchoked: false,
+            early: Some(Early::default()),
+            begun: false,
+            told: None,
+            asked: VecDeque::new(),
+            brought: now,
+            asks: VecDeque::new(),
+            reading: None,
+            memory: Memory::default(),
+            heard: now,
+            said: now,
+            read_from: None,
+            write_from: None,
+            scratch: Vec::new(),
+        }
+    }
+
+    async fn run(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<(), Ended> {
+        let (torrent, peer) = (Arc::clone(&self.torrent), Arc::clone(&self.peer));
+        let mut second = interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        if self.extended {
+            self.say_hello()?;
+        }
+        self.follow(received)?;
+        // What came with the handshake.
+        self.hear_all(received)?;
+        loop {
+            self.follow(received)?;
+            self.write(stream)?;
+            let now = Instant::now();
+            let may_read = self.read_from.is_none_or(|from| from <= now);
+            let may_write = self.write_from.is_none_or(|from| from <= now);
+            let wait =
+                [self.read_from, self.write_from].into_iter().flatten().filter(|from| *from > now).min();
+            let interest = match (may_read, may_write && !self.queue.is_empty()) {
+                (true, true) => Some(Interest::READABLE | Interest::WRITABLE),
+                (true, false) => Some(Interest::READABLE),
+                (false, true) => Some(Interest::WRITABLE),
+                (false, false) => None,
+            };
+            tokio::select! {
+                ready = async { stream.ready(interest.expect("checked")).await }, if interest.is_some() => {
+                    if ready?.is_readable() && may_read {
+                        self.read(stream, received)?;
+                    }
+                }
+                () = peer.wake.notified() => {}
+                read = async { self.reading.as_mut().expect("checked").await }, if self.reading.is_some() => {
+                    self.reading = None;
+                    let (batch, done) = read.map_err(|_| Ended::Stopped)?;
+                    self.answer(batch, done)?;
+                }
+                () = tokio::time::sleep_until(wait.unwrap_or(now).into()), if wait.is_some() => {}
+                _ = second.tick() => self.tick()?,
+                () = peer.stop.cancelled() => return Err(Ended::Stopped),
+                () = torrent.stop.cancelled() => return Err(Ended::Stopped),
+            }
+        }
+    }
+
+    /// Reads what is there, and says what it was.
+    fn read(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<(), Ended> {
+        // So that other connections have their turn.
+        for _ in 0..8 {
+            match stream.try_read(received.space()) {
+                Ok(0) => return Err(Ended::Closed),
+                Ok(count) => {
+                    received.filled(count);
+                    let now = Instant::now();
+                    self.heard = now;
+                    self.hear_all(received)?;
+                    if let Some(wait) = self.torrent.session.down.pass(count as u64, now) {
+                        self.read_from = Some(now + wait);
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, stream: &TcpStream) -> Result<(), Ended> {
+        let mut now = None;
+        while !self.queue.is_empty() && self.write_from.is_none_or(|from| from <= Instant::now()) {
+            match self.queue.write_to(&mut Socket(stream)) {
+                Ok(count) => {
+                    let now = *now.get_or_insert_with(Instant::now);
+                    self.said = now;
+                    self.write_from = self.torrent.session.up.pass(count as u64, now).map(|wait| now + wait);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+            self.read_asked();
+        }
+        Ok(())
+    }
+
+    /// Says what has to be said after what has changed, here or among the others.
+    fn follow(&mut self, received: &mut ReceiveBuffer) -> Result<(), Ended> {
+        if self.early.is_some()
+            && let Some(ready) = self.torrent.ready()
+        {
+            received.set_limits(ready.limits);
+            let early = self.early.take().expect("checked");
+            self.catch_up(early)?;
+        }
+        if self.early.is_none() {
+            self.tell_pieces()?;
+            let interested = self.torrent.is_interested_in(&self.peer);
+            if interested != self.interested {
+                self.interested = interested;
+                self.say(&if interested { Message::Interested } else { Message::NotInterested })?;
+            }
+        }
+        let unchoked = self.peer.unchoked.load(Relaxed);
+        if unchoked != self.unchoked {
+            self.unchoked = unchoked;
+            self.say(&if unchoked { Message::Unchoke } else { Message::Choke })?;
+            if !unchoked {
+                for block in std::mem::take(&mut self.asks) {
+                    self.reject(block)?;
+                }
+            }
+        }
+        let cancels = std::mem::take(&mut *self.peer.cancels.lock());
+        for block in cancels {
+            if let Some(at) = self.asked.iter().position(|asked| *asked == block) {
+                self.say(&Message::Cancel(block))?;
+                // One that can say so rejects it, or brings it all the same; another one may say nothing.
+                if !self.fast {
+                    self.asked.remove(at);
+                }
+            }
+        }
+        self.ask()?;
+        self.read_asked();
+        Ok(())
+    }
+
+    /// Tells of what is here: all of it at first, then what has come.
+    fn tell_pieces(&mut self) -> Result<(), Ended> {
+        if let Some(told) = self.told {
+            let mut came = Vec::new();
+            self.torrent.came_since(told, &mut came);
+            self.told = Some(told + came.len());
+            return came.into_iter().try_for_each(|piece| self.say(&Message::Have(PieceIndex(piece))));
+        }
+        let (have, came) = self.torrent.have();
+        self.told = Some(came);
+        match have.count() {
+            0 if self.fast => self.say(&Message::HaveNone),
+            0 => Ok(()),
+            all if all == have.pieces() && self.fast => self.say(&Message::HaveAll),
+            _ => self.say(&Message::Bitfield(Bitfield::new(have.as_bytes()))),
+        }
+    }
+
+    /// What it said of its pieces while the torrent was not known.
+    fn catch_up(&mut self, early: Early) -> Result<(), Ended> {
+        let pieces = self.torrent.ready().expect("it is ready").info.piece_count();
+        if early.all {
+            self.torrent.peer_has(&self.peer, 0..pieces);
+        } else if !early.bitfield.is_empty() {
+            let bitfield = Bitfield::new(&early.bitfield);
+            bitfield.check(pieces)?;
+            self.torrent.peer_has(&self.peer, bitfield.iter().map(|piece| piece.0));
+        }
+        early.pieces.into_iter().for_each(|piece| self.torrent.peer_gained(&self.peer, piece));
+        Ok(())
+    }
+
+    fn hear_all(&mut self, received: &mut ReceiveBuffer) -> Result<(), Ended> {
+        while let Some(message) = received.next_message()? {
+            self.hear(message)?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: Message<'_>) -> Result<(), Ended> {
+        let first = !self.begun;
+        self.begun |= !matches!(message, Message::Extended(_) | Message::KeepAlive | Message::Port(_));
+        match message {
+            Message::Bitfield(_) | Message::HaveAll | Message::HaveNone if !first => {
+                return Err(Ended::Misbehaves("says what it has after other messages"));
+            }
+            Message::HaveAll
+            | Message::HaveNone
+            | Message::Suggest(_)
+            | Message::AllowedFast(_)
+            | Message::Reject(_)
+                if !self.fast =>
+            {
+                return Err(Ended::Misbehaves("uses the fast extension and has not said so"));
+            }
+            Message::Bitfield(bitfield) => match &mut self.early {
+                Some(early) => early.bitfield = bitfield.as_bytes().to_vec(),
+                None => self.torrent.peer_has(&self.peer, bitfield.iter().map(|piece| piece.0)),
+            },
+            Message::HaveAll => match (&mut self.early, self.torrent.ready()) {
+                (None, Some(ready)) => self.torrent.peer_has(&self.peer, 0..ready.info.piece_count()),
+                (early, _) => early.get_or_insert_default().all = true,
+            },
+            Message::Have(piece) => match &mut self.early {
+                Some(early) if early.pieces.len() < 1 << 16 => early.pieces.push(piece.0),
+                Some(_) => return Err(Ended::Misbehaves("tells of more pieces than can be remembered")),
+                None => self.torrent.peer_gained(&self.peer, piece.0),
+            },
+            Message::Choke => {
+                self.choked = true;
+                // Of the fast ones, each request is rejected or answered.
+                if !self.fast {
+                    self.give_all_back();
+                }
+            }
+            Message::Unchoke => self.choked = false,
+            Message::Interested => self.torrent.peer_wants(&self.peer, true),
+            Message::NotInterested => self.torrent.peer_wants(&self.peer, false),
+            Message::Request(block) => self.asked_for(block)?,
+            Message::Cancel(block) => {
+                if let Some(at) = self.asks.iter().position(|asks| *asks == block) {
+                    self.asks.remove(at);
+                    self.reject(block)?;
+                }
+            }
+            Message::Piece(piece) => self.brought(piece),
+            Message::Reject(block) => {
+                if let Some(at) = self.asked.iter().position(|asked| *asked == block) {
+                    self.asked.remove(at);
+                    self.allowed.retain(|allowed| *allowed != block.piece.0);
+                    self.torrent.give_back(&self.peer, Some(block));
+                }
+            }
+            Message::AllowedFast(piece) if self.allowed.len() < ALLOWED => self.allowed.push(piece.0),
+            Message::Extended(extended) => {
+                // Its frame was in order: what cannot be read costs this message only.
+                match extended.read(&ExtensionIds::ALL) {
+                    Ok(message) => self.hear_extended(message)?,
+                    Err(error) => {
+                        tracing::debug!(address = %self.peer.address, %error, "an extended message")
+                    }
+                }
+            }
+            Message::HashRequest(range) => self.say(&Message::HashReject(range))?,
+            Message::KeepAlive
+            | Message::HaveNone
+            | Message::Port(_)
+            | Message::Suggest(_)
+            | Message::AllowedFast(_)
+            | Message::Hashes(_)
+            | Message::HashReject(_)
+            | Message::Unknown { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn hear_extended(&mut self, message: ExtendedMessage<'_>) -> Result<(), Ended> {
+        match message {
+            ExtendedMessage::Handshake(handshake) => {
+                self.theirs = handshake.ids;
+                if let Some(most) = handshake.request_queue {
+                    self.most_requests = (most as usize).clamp(1, 4 * REQUESTS);
+                }
+                if let Some(port) = handshake.port.filter(|port| *port != 0) {
+                    self.torrent.found([SocketAddr::new(self.peer.address.ip(), port)]);
+                }
+            }
+            ExtendedMessage::DontHave(piece) => self.torrent.peer_lost(&self.peer, piece.0),
+            ExtendedMessage::Metadata(MetadataMessage::Request { piece }) => self.send_metadata(piece)?,
+            ExtendedMessage::Pex(pex) => {
+                let private = self.torrent.ready().is_none_or(|ready| ready.info.is_private());
+                if !private {
+                    let added = pex.added().take(200).map(|added| added.endpoint);
+                    self.torrent.found(
+                        added.map(|endpoint: Endpoint| SocketAddr::new(endpoint.ip(), endpoint.port())),
+                    );
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn send_metadata(&mut self, piece: u32) -> Result<(), Ended> {
+        let message = match self.torrent.ready() {
+            Some(ready) => {
+                let encoded = ready.info.encoded();
+                let total_size = encoded.len() as u32;
+                let from = piece as usize * swarmkeep_peer_wire::METADATA_PIECE as usize;
+                match encoded.get(from..) {
+                    Some(rest) if !rest.is_empty() => {
+                        let data = &rest[..rest.len().min(swarmkeep_peer_wire::METADATA_PIECE as usize)];
+                        MetadataMessage::Data { piece, total_size, data }
+                    }
+                    _ => MetadataMessage::Reject { piece },
+                }
+            }
+            None => MetadataMessage::Reject { piece },
+        };
+        match ExtendedMessage::Metadata(message).to_peer(&self.theirs) {
+            // Who asks faster than it reads gets no answer.
+            Some(message) => _ = self.queue.push(&message),
+            None => return Err(Ended::Misbehaves("asks for metadata and does not say under which id")),
+        }
+        Ok(())
+    }
+
+    fn say_hello(&mut self) -> Result<(), Ended> {
+        let mut hello = ExtendedHandshake::new(ExtensionIds::ALL);
+        hello.client = Some(CLIENT.as_bytes());
+        hello.port = self.torrent.session.port();
+        hello.your_ip = Some(self.peer.address.ip().to_canonical());
+        hello.request_queue = Some(REQUESTS as u32);
+        hello.metadata_size = self.torrent.ready().map(|ready| ready.info.encoded().len() as u32);
+        hello.upload_only = self.torrent.is_complete().then_some(true);
+        let message = ExtendedMessage::Handshake(hello).to_peer(&ExtensionIds::NONE);
+        let message = message.expect("the handshake has always an id");
+        self.queue.push(&message).map_err(|_| Ended::Misbehaves("does not read"))
+    }
+
+    fn say(&mut self, message: &Message<'_>) -> Result<(), Ended> {
+        self.queue.push(message).map_err(|_| Ended::Misbehaves("does not read what it is told"))
+    }
+
+    fn reject(&mut self, block: Block) -> Result<(), Ended> {
+        if self.fast { self.say(&Message::Reject(block)) } else { Ok(()) }
+    }
+
+    /// A request of the peer's.
+    fn asked_for(&mut self, block: Block) -> Result<(), Ended> {
+        let here = self.early.is_none() && self.torrent.has(block.piece.0);
+        if !self.unchoked || !here || self.asks.len() >= REQUESTS {
+            return self.reject(block);
+        }
+        self.asks.push_back(block);
+        Ok(())
+    }
+
+    /// Reads what it asks for, while there is room to send it.
+    fn read_asked(&mut self) {
+        if self.reading.is_some() || self.queue.len() > Batch::MOST / 2 {
+            return;
+        }
+        let Some(mut batch) = Batch::take(&mut self.asks, &mut self.memory) else { return };
+        let torrent = Arc::clone(&self.torrent);
+        self.reading = Some(self.torrent.session.spawn_blocking(move || {
+            let ready = torrent.ready().expect("who asks was told what is here");
+            let done = batch.read(&ready.info, &*ready.content);
+            (batch, done)
+        }));
+    }
+
+    /// Sends what was read.
+    fn answer(&mut self, batch: Batch, done: Result<(), StoreError>) -> Result<(), Ended> {
+        if let Err(error) = done {
+            for block in batch.into_blocks() {
+                self.torrent.unreadable(block.piece.0, &error);
+                self.reject(block)?;
+            }
+            // Who cannot be told waits for it for ever.
+            return if self.fast { Ok(()) } else { Err(Ended::Stopped) };
+        }
+        let mut bytes = 0;
+        for (block, slice) in batch.into_slices(&mut self.memory) {
+            bytes += u64::from(block.length);
+            // There was room when this was read, for all but one who is told a lot and reads nothing.
+            let pushed = self.queue.push_piece(block.piece, block.begin, slice);
+            pushed.map_err(|_| Ended::Misbehaves("does not read"))?;
+        }
+        self.torrent.up.add(bytes);
+        self.peer.up.add(bytes);
+        Ok(())
+    }
+
+    /// A block came.
+    fn brought(&mut self, piece: swarmkeep_peer_wire::Piece<'_>) {
+        let block = piece.block();
+        if let Some(at) = self.asked.iter().position(|asked| *asked == block) {
+            self.asked.remove(at);
+            self.brought = Instant::now();
+            self.peer.snubs.store(false, Relaxed);
+        }
+        if let Some(whole) = self.torrent.received(&self.peer, piece.piece.0, piece.begin, piece.data) {
+            let torrent = Arc::clone(&self.torrent);
+            self.torrent.session.spawn_blocking(move || torrent.store(whole));
+        }
+    }
+
+    /// Asks for as much as comes in a second, so that there is always something on its way.
+    fn ask(&mut self) -> Result<(), Ended> {
+        let allows = self.choked.then_some(&self.allowed[..]);
+        if !self.interested || allows.is_some_and(<[u32]>::is_empty) {
+            return Ok(());
+        }
+        let in_a_second = (self.peer.down.rate() / 16_384) as usize;
+        let most = if self.peer.snubs.load(Relaxed) {
+            1
+        } else {
+            (FEWEST + in_a_second.max(2 * FEWEST)).min(self.most_requests)
+        };
+        // In batches, so that each costs one lock.
+        if self.asked.len() > most - most / 4 || self.asked.len() >= most {
+            return Ok(());
+        }
+        let mut blocks = std::mem::take(&mut self.scratch);
+        self.torrent.pick(&self.peer, most - self.asked.len(), allows, &mut blocks);
+        if self.asked.is_empty() && !blocks.is_empty() {
+            self.brought = Instant::now();
+        }
+        for block in blocks.drain(..) {
+            self.asked.push_back(block);
+            self.say(&Message::Request(block))?;
+        }
+        self.scratch = blocks;
+        Ok(())
+    }
+
+    fn give_all_back(&mut self) {
+        if !self.asked.is_empty() {
+            self.asked.clear();
+            self.torrent.give_back(&self.peer, None);
+        }
+    }
+
+    /// Every second.
+    fn tick(&mut self) -> Result<(), Ended> {
+        let now = Instant::now();
+        if now - self.heard > SILENCE {
+            return Err(Ended::Silent(SILENCE));
+        }
+        if now - self.said > KEEP_ALIVE {
+            self.say(&Message::KeepAlive)?;
+        }
+        if !self.asked.is_empty() && now - self.brought > SNUB {
+            self.peer.snubs.store(true, Relaxed);
+            self.give_all_back();
+        }
+        if self.torrent.both_have_all(&self.peer) {
+            return Err(Ended::Stopped);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(reading) = &self.reading {
+            reading.abort();
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Pieces in the order of how many peers have them.
+
+use rand::{Rng, RngExt};
+
+/// Pieces, those that the fewest peers have first. A step takes constant time, whatever the number of pieces; those that equally many have
+/// come in random order, so that not everybody fetches the same.
+#[derive(Debug, Default)]
+pub(crate) struct Rarest {
+    /// How many peers have each piece; those that have all of them are not counted.
+    counts: Vec<u32>,
+    order: Vec<u32>,
+    /// Where each piece stands in `order`, or [`OUT`].
+    places: Vec<u32>,
+    /// Where those begin that so many peers have, or more.
+    begins: Vec<u32>,
+}
+
+const OUT: u32 = u32::MAX;
+
+impl Rarest {
+    /// All pieces of so many; nobody has any.
+    pub(crate) fn new(pieces: u32, rng: &mut impl Rng) -> Self {
+        let mut all = Self {
+            counts: vec![0; pieces as usize],
+            order: Vec::with_capacity(pieces as usize),
+            places: vec![OUT; pieces as usize],
+            begins: vec![0],
+        };
+        (0..pieces).for_each(|piece| all.insert(piece, rng));
+        all
+    }
+
+    /// Those that are in, the rarest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.order.iter().copied()
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(crate) fn contains(&self, piece: u32) -> bool {
+        self.places[piece as usize] != OUT
+    }
+
+    /// Takes in a piece that is out.
+    pub(crate) fn insert(&mut self, piece: u32, rng: &mut impl Rng) {
+        let count = self.count(piece);
+        self.reach(count);
+        self.places[piece as usize] = self.order.len() as u32;
+        self.order.push(piece);
+        // From the end to its place: of each of the more frequent, the first becomes the last.
+        for more in (count + 1..self.begins.len()).rev() {
+            self.swap(self.places[piece as usize] as usize, self.begins[more] as usize);
+            self.begins[more] += 1;
+        }
+        self.shuffle(piece, rng);
+    }
+
+    /// Takes out a piece that is in.
+    pub(crate) fn remove(&mut self, piece: u32) {
+        for more in self.count(piece) + 1..self.begins.len() {
+            self.begins[more] -= 1;
+            self.swap(self.places[piece as usize] as usize, self.begins[more] as usize);
+        }
+        let last = self.order.len() - 1;
+        self.swap(self.places[piece as usize] as usize, last);
+        self.order.pop();
+        self.places[piece as usize] = OUT;
+    }
+
+    /// One more peer has a piece.
+    pub(crate) fn gained(&mut self, piece: u32, rng: &mut impl Rng) {
+        let count = self.count(piece);
+        self.reach(count + 1);
+        self.counts[piece as usize] += 1;
+        if self.contains(piece) {
+            self.begins[count + 1] -= 1;
+            self.swap(self.places[piece as usize] as usize, self.begins[count + 1] as usize);
+            self.shuffle(piece, rng);
+        }
+    }
+
+    /// One peer less has a piece.
+    pub(crate) fn lost(&mut self, piece: u32, rng: &mut impl Rng) {
+        let count = self.count(piece);
+        self.counts[piece as usize] -= 1;
+        if self.contains(piece) {
+            self.swap(self.places[piece as usize] as usize, self.begins[count] as usize);
+            self.begins[count] += 1;
+            self.shuffle(piece, rng);
+        }
+    }
+
+    fn count(&self, piece: u32) -> usize {
+        self.counts[piece as usize] as usize
+    }
+
+    fn reach(&mut self, count: usize) {
+        if self.begins.len() <= count {
+            self.begins.resize(count + 1, self.order.len() as u32);
+        }
+    }
+
+    /// Gives a piece any place among those that as many peers have.
+    fn shuffle(&mut self, piece: u32, rng: &mut impl Rng) {
+        let count = self.count(piece);
+        let end = self.begins.get(count + 1).map_or(self.order.len() as u32, |&end| end);
+        let place = rng.random_range(self.begins[count]..end);
+        self.swap(self.places[piece as usize] as usize, place as usize);
+    }
+
+    fn swap(&mut self, one: usize, other: usize) {
+        self.order.swap(one, other);
+        for place in [one, other] {
+            self.places[self.order[place] as usize] = place as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rand::{SeedableRng, rngs::SmallRng};
+
+    use super::*;
+
+    #[test]
+    fn the_order_is_that_of_the_counts_whatever_happens() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut rarest = Rarest::new(20, &mut rng);
+        let mut counts = [0_u32; 20];
+        let mut out = BTreeSet::new();
+        for _ in 0..20_000 {
+            let piece = rng.random_range(0..20_u32);
+            match rng.random_range(0..4) {
+                0 if counts[piece as usize] < 9 => {
+                    counts[piece as usize] += 1;
+                    rarest.gained(piece, &mut rng);
+                }
+                1 if counts[piece as usize] > 0 => {
+                    counts[piece as usize] -= 1;
+                    rarest.lost(piece, &mut rng);
+                }
+                2 if out.insert(piece) => rarest.remove(piece),
+                3 if out.remove(&piece) => rarest.insert(piece, &mut rng),
+                _ => {}
+            }
+            let order: Vec<_> = rarest.iter().collect();
+            assert!(order.is_sorted_by_key(|&piece| counts[piece as usize]), "{order:?} {counts:?}");
+            let there: BTreeSet<_> = order.iter().copied().collect();
+            assert_eq!((there.len(), order.len()), (20 - out.len(), 20 - out.len()));
+            assert!(there.is_disjoint(&out));
+        }
+    }
+
+    #[test]
+    fn those_that_equally_many_have_come_in_any_order() {
+        let firsts: BTreeSet<_> = (0..200)
+            .map(|seed| Rarest::new(8, &mut SmallRng::seed_from_u64(seed)).iter().next().unwrap())
+            .collect();
+        assert_eq!(firsts.len(), 8);
+    }
+}

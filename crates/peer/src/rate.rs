@@ -1,0 +1,100 @@
+//! How fast bytes go, and how fast they may.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+/// Counts bytes; each second it is asked how many a second those were, smoothed over some seconds.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    total: AtomicU64,
+    counted: AtomicU64,
+    rate: AtomicU64,
+}
+
+impl Meter {
+    pub(crate) fn add(&self, bytes: u64) {
+        self.total.fetch_add(bytes, Relaxed);
+    }
+
+    /// Bytes since it was made.
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Relaxed)
+    }
+
+    /// Bytes a second.
+    pub(crate) fn rate(&self) -> u64 {
+        self.rate.load(Relaxed)
+    }
+
+    /// Takes note of what was counted in the time since the last call. A quarter of the rate is that of this time: what was four
+    /// seconds ago counts a third of it.
+    pub(crate) fn tick(&self, since: Duration) {
+        let total = self.total();
+        let bytes = total - self.counted.swap(total, Relaxed);
+        let now = bytes as f64 / since.as_secs_f64().max(0.001);
+        let before = self.rate() as f64;
+        // One that has just begun is not slow because it was not there.
+        let rate = if before == 0.0 { now } else { 0.75 * before + 0.25 * now };
+        self.rate.store(rate as u64, Relaxed);
+    }
+}
+
+/// Lets so many bytes a second pass, those of a quarter of a second at once.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    rate: Option<u64>,
+    /// Up to when what has passed is paid for.
+    paid: Mutex<Instant>,
+}
+
+impl Limiter {
+    const AT_ONCE: Duration = Duration::from_millis(250);
+
+    /// `None`: as many as come.
+    pub(crate) fn new(rate: Option<u64>) -> Self {
+        Self { rate, paid: Mutex::new(Instant::now()) }
+    }
+
+    /// Lets bytes pass, and says how long to wait before the next.
+    pub(crate) fn pass(&self, bytes: u64, now: Instant) -> Option<Duration> {
+        let rate = self.rate?;
+        let mut paid = self.paid.lock();
+        let least = now.checked_sub(Self::AT_ONCE).unwrap_or(now);
+        *paid = (*paid).max(least) + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+        paid.checked_duration_since(now).filter(|wait| !wait.is_zero())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limiter_lets_pass_what_it_should_and_no_more() {
+        let limiter = Limiter::new(Some(1_000_000));
+        let begin = Instant::now();
+        let mut now = begin;
+        let mut passed = 0_u64;
+        while now < begin + Duration::from_secs(10) {
+            passed += 16_384;
+            now += limiter.pass(16_384, now).unwrap_or_default();
+        }
+        assert!((9_990_000..=10_300_000).contains(&passed), "{passed} bytes in 10 seconds");
+    }
+
+    #[test]
+    fn a_meter_says_what_a_steady_stream_has() {
+        let meter = Meter::default();
+        for _ in 0..3 {
+            meter.add(500);
+            meter.tick(Duration::from_millis(500));
+        }
+        assert_eq!((meter.total(), meter.rate()), (1500, 1000));
+        (0..40).for_each(|_| meter.tick(Duration::from_secs(1)));
+        assert!(meter.rate() < 2, "{}", meter.rate());
+    }
+}

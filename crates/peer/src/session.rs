@@ -1,0 +1,507 @@
+//! All torrents of a program: one place where peers call, one store, and what they share of both.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Mutex, RwLock};
+use swarmkeep_bittorrent::{Endpoint, InfoHash, PeerId, metainfo::Info};
+use swarmkeep_content::{
+    ContentRepository, Error as StoreError, NewTorrent,
+    stripe_cache::{StripeCache, StripeCacheOptions},
+};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, mpsc, watch},
+    task::{JoinHandle, JoinSet, spawn_blocking},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Error, Progress, Status,
+    connection::{self, Ended},
+    picker::PeerKey,
+    rate::Limiter,
+    source::Source,
+    torrent::Torrent,
+    trackers::{
+        ClientOptions, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle, TrackersOptions,
+    },
+};
+
+/// What this program calls itself (BEP 10).
+pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"));
+
+/// How a [`Session`] is made. Memory is bounded by what stands here: two batches of 256 KiB for each connection that is answered, 32 KiB and more for each other, and the three
+/// memories.
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    pub(crate) peer_id: PeerId,
+    listen: Vec<SocketAddr>,
+    connections: usize,
+    pub(crate) connections_a_torrent: usize,
+    pub(crate) upload_slots: usize,
+    pub(crate) piece_memory: u64,
+    write_memory: u64,
+    read_memory: u64,
+    up: Option<u64>,
+    down: Option<u64>,
+    trackers: TrackersOptions,
+    tracker_client: ClientOptions,
+}
+
+impl SessionConfig {
+    /// A peer of that name, whom others call at any free port.
+    pub fn new(peer_id: PeerId) -> Self {
+        Self {
+            peer_id,
+            listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))],
+            connections: 200,
+            connections_a_torrent: 60,
+            upload_slots: 8,
+            piece_memory: 64 << 20,
+            write_memory: 64 << 20,
+            read_memory: 64 << 20,
+            up: None,
+            down: None,
+            trackers: TrackersOptions::new(),
+            tracker_client: ClientOptions::new().user_agent(CLIENT),
+        }
+    }
+
+    /// Where others may call; of several ports, the first is what trackers are told. Peers and trackers are called from the same addresses, and those of a family
+    /// that is not among them are not called.
+    #[must_use]
+    pub fn listen(mut self, addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
+        self.listen = addresses.into_iter().collect();
+        self
+    }
+
+    /// Connections in all, those that shake hands included. 200 unless something else is said.
+    #[must_use]
+    pub fn connections(mut self, most: usize) -> Self {
+        self.connections = most;
+        self
+    }
+
+    /// Connections of one torrent. 60 unless something else is said.
+    #[must_use]
+    pub fn connections_a_torrent(mut self, most: usize) -> Self {
+        self.connections_a_torrent = most;
+        self
+    }
+
+    /// Peers of one torrent whose requests are answered at a time, at least 2. 8 unless something else is said.
+    #[must_use]
+    pub fn upload_slots(mut self, slots: usize) -> Self {
+        self.upload_slots = slots;
+        self
+    }
+
+    /// Bytes of the pieces of one torrent that are begun, or being verified; a piece more, if it has begun. 64 MiB unless something else is said.
+    #[must_use]
+    pub fn piece_memory(mut self, bytes: u64) -> Self {
+        self.piece_memory = bytes;
+        self
+    }
+
+    /// Bytes of the [stripe cache](StripeCache) in front of the store, for what is to be written and for what was read ahead. 64 MiB each unless
+    /// something else is said.
+    #[must_use]
+    pub fn cache(mut self, write: u64, read: u64) -> Self {
+        (self.write_memory, self.read_memory) = (write, read);
+        self
+    }
+
+    /// Bytes a second that may go and come, over all torrents. Any number unless something is said.
+    #[must_use]
+    pub fn limits(mut self, up: Option<u64>, down: Option<u64>) -> Self {
+        (self.up, self.down) = (up, down);
+        self
+    }
+
+    /// How torrents announce, and by what.
+    #[must_use]
+    pub fn trackers(mut self, options: TrackersOptions, client: ClientOptions) -> Self {
+        (self.trackers, self.tracker_client) = (options, client);
+        self
+    }
+}
+
+/// Seeds and fetches torrents, until it is [stopped](Self::stop).
+#[derive(Debug)]
+pub struct Session {
+    shared: Arc<Shared>,
+    addresses: Vec<SocketAddr>,
+}
+
+/// What all tasks share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: SessionConfig,
+    pub(crate) store: Arc<StripeCache>,
+    torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
+    /// One permit for each connection.
+    connections: Arc<Semaphore>,
+    announcing: TrackerClient,
+    source: Source,
+    /// By which trackers know this program again.
+    tracker_key: u32,
+    pub(crate) up: Limiter,
+    pub(crate) down: Limiter,
+    port: AtomicU16,
+    keys: AtomicU64,
+    /// Whether something was written since the last flush.
+    pub(crate) unflushed: AtomicBool,
+    flushing: Mutex<()>,
+    pub(crate) stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// A torrent of a session.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    torrent: Arc<Torrent>,
+}
+
+/// How often it is looked whether something has to be flushed: so much is fetched anew after a crash.
+const FLUSH: Duration = Duration::from_secs(5);
+/// How long a call may take until somebody answers.
+const CALL: Duration = Duration::from_secs(10);
+/// A connection that brought something, or lasted so long, was of use.
+const OF_USE: Duration = Duration::from_secs(60);
+
+impl Session {
+    /// Listens, over a store that nobody else uses meanwhile. Runs on the runtime that this is called on.
+    ///
+    /// # Errors
+    /// [`Error::Listen`], [`Error::Store`].
+    pub async fn start(config: SessionConfig, store: Arc<dyn ContentRepository>) -> Result<Self, Error> {
+        let options =
+            StripeCacheOptions::new().write_memory(config.write_memory).read_memory(config.read_memory);
+        let store = Arc::new(StripeCache::new(store, options).map_err(Error::Store)?);
+        let mut listeners = Vec::new();
+        for address in &config.listen {
+            let listen = |source| Error::Listen { address: *address, source };
+            listeners.push(listen_at(*address).map_err(listen)?);
+        }
+        let addresses: Vec<_> =
+            listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>().map_err(Error::Io)?;
+        let source = Source::of(addresses.iter().map(SocketAddr::ip));
+        let mut client = config.tracker_client.clone();
+        client.source = source;
+        let shared = Arc::new(Shared {
+            source,
+            connections: Arc::new(Semaphore::new(config.connections)),
+            announcing: TrackerClient::new(client).map_err(Error::Io)?,
+            tracker_key: rand::random(),
+            up: Limiter::new(config.up),
+            down: Limiter::new(config.down),
+            store,
+            torrents: RwLock::default(),
+            port: AtomicU16::new(addresses.first().map_or(0, SocketAddr::port)),
+            keys: AtomicU64::new(0),
+            unflushed: AtomicBool::new(false),
+            flushing: Mutex::new(()),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            config,
+        });
+        for listener in listeners {
+            shared.spawn(Arc::clone(&shared).accept(listener));
+        }
+        shared.spawn(Arc::clone(&shared).flush_often());
+        Ok(Self { shared, addresses })
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Shares a torrent: what the store has of it is seeded, and what it lacks is fetched. It is announced to the trackers of `tiers`, which may
+    /// be none.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared, [`Error::Store`].
+    pub async fn add(&self, info: Arc<Info>, tiers: &[Vec<String>]) -> Result<Handle, Error> {
+        let info_hash = info.info_hash();
+        let torrent = Arc::new(Torrent::new(info_hash, Arc::clone(&self.shared)));
+        {
+            let mut torrents = self.shared.torrents.write();
+            if torrents.contains_key(&info_hash) {
+                return Err(Error::Exists(info_hash));
+            }
+            torrents.insert(info_hash, Arc::clone(&torrent));
+        }
+        let making = {
+            let torrent = Arc::clone(&torrent);
+            spawn_blocking(move || {
+                let store = &torrent.session.store;
+                let content = match store.open(&info_hash) {
+                    Err(StoreError::NotFound(_)) => NewTorrent::of(&info).and_then(|new| store.create(&new)),
+                    found => found,
+                };
+                torrent.make_ready(info, content.map_err(Error::Store)?)
+            })
+        };
+        let made = making.await.map_err(|error| Error::Io(error.into()));
+        if let Err(error) = made.and_then(|made| made) {
+            self.shared.torrents.write().remove(&info_hash);
+            return Err(error);
+        }
+        self.shared.spawn(call_others(Arc::clone(&torrent)));
+        self.shared.spawn(keep_time(Arc::clone(&torrent)));
+        self.announce(&torrent, tiers);
+        Ok(Handle { torrent })
+    }
+
+    fn announce(&self, torrent: &Arc<Torrent>, tiers: &[Vec<String>]) {
+        let shared = &self.shared;
+        let identity = Identity {
+            info_hash: torrent.info_hash,
+            peer_id: shared.config.peer_id,
+            port: shared.port().unwrap_or(0),
+            key: shared.tracker_key,
+        };
+        let trackers = Trackers::new(tiers, identity, shared.announcing.clone(), &shared.config.trackers);
+        for (url, error) in trackers.refused() {
+            tracing::warn!(url, %error, "a tracker is left out");
+        }
+        let (found, mut peers) = mpsc::channel::<Vec<Endpoint>>(4);
+        let progress = {
+            let torrent = Arc::downgrade(torrent);
+            move || torrent.upgrade().map(|torrent| torrent.announced()).unwrap_or_default()
+        };
+        *torrent.trackers.lock() = Some(trackers.spawn(progress, found));
+        let torrent = Arc::clone(torrent);
+        shared.spawn(async move {
+            let mut progress = torrent.progress();
+            let mut complete = progress.borrow_and_update().is_complete();
+            loop {
+                tokio::select! {
+                    Some(found) = peers.recv() => {
+                        torrent.found(found.into_iter().map(|peer| SocketAddr::new(peer.ip(), peer.port())));
+                    }
+                    Ok(()) = progress.changed(), if !complete => {
+                        complete = progress.borrow_and_update().is_complete();
+                        if complete && let Some(trackers) = &*torrent.trackers.lock() {
+                            trackers.completed();
+                        }
+                    }
+                    else => return,
+                }
+            }
+        });
+    }
+
+    /// Ends every connection, tells the trackers, and makes durable what was fetched.
+    ///
+    /// # Errors
+    /// [`Error::Store`]: some of what was fetched may not be durable.
+    pub async fn stop(self) -> Result<(), Error> {
+        self.shared.stop.cancel();
+        self.shared.tasks.close();
+        let torrents = std::mem::take(&mut *self.shared.torrents.write());
+        let mut told: JoinSet<_> = torrents
+            .values()
+            .filter_map(|torrent| torrent.trackers.lock().take())
+            .map(TrackersHandle::stop)
+            .collect();
+        while told.join_next().await.is_some() {}
+        self.shared.tasks.wait().await;
+        let shared = Arc::clone(&self.shared);
+        spawn_blocking(move || shared.store.flush())
+            .await
+            .map_err(|error| Error::Io(error.into()))?
+            .map_err(Error::Store)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
+
+impl Handle {
+    /// What names it.
+    pub fn info_hash(&self) -> InfoHash {
+        self.torrent.info_hash
+    }
+
+    /// How it is now. Takes time with its pieces and peers.
+    pub fn status(&self) -> Status {
+        self.torrent.status()
+    }
+
+    /// How far it is, whenever that changes.
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.torrent.progress()
+    }
+
+    /// What its trackers say.
+    pub fn trackers(&self) -> Vec<TrackerStatus> {
+        self.torrent.trackers.lock().as_ref().map(TrackersHandle::status).unwrap_or_default()
+    }
+
+    /// Tells of peers that could be called.
+    pub fn found(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
+        self.torrent.found(addresses);
+    }
+
+    /// Waits until every piece is in the store.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the store takes no more.
+    pub async fn complete(&self) -> Result<(), Error> {
+        let mut progress = self.progress();
+        let reached = progress.wait_for(|progress| progress.is_complete() || progress.failed.is_some()).await;
+        match reached.map_err(|_| Error::Stopped)?.failed.clone() {
+            Some(failed) => Err(Error::Failed(failed)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn torrent(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
+        self.torrents.read().get(info_hash).cloned()
+    }
+
+    pub(crate) fn next_key(&self) -> PeerKey {
+        PeerKey(self.keys.fetch_add(1, Relaxed))
+    }
+
+    /// Where others are to call, if anywhere.
+    pub(crate) fn port(&self) -> Option<u16> {
+        Some(self.port.load(Relaxed)).filter(|port| *port != 0)
+    }
+
+    /// Runs a task until the session is stopped.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { stop.run_until_cancelled(task).await });
+    }
+
+    /// Runs what may block, on a thread of its own; a session that is stopped waits for it.
+    pub(crate) fn spawn_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.tasks.spawn_blocking(work)
+    }
+
+    async fn accept(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            // Who calls when there is no room waits in the system's queue, and then gets nothing: sooner than a
+            // connection that is of use.
+            let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, address)) => {
+                    let shared = Arc::clone(&self);
+                    self.spawn(async move {
+                        let ended = connection::answer(stream, shared).await;
+                        tell(address, ended);
+                        drop(permit);
+                    });
+                }
+                // No descriptor is free, say: another one may be soon.
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn flush_often(self: Arc<Self>) {
+        let mut often = tokio::time::interval(FLUSH);
+        loop {
+            often.tick().await;
+            if self.unflushed.swap(false, Relaxed) {
+                let shared = Arc::clone(&self);
+                let flushed = spawn_blocking(move || {
+                    let _one_at_a_time = shared.flushing.lock();
+                    shared.store.flush()
+                });
+                if let Ok(Err(error)) = flushed.await {
+                    tracing::error!(%error, "flushing the store");
+                }
+            }
+        }
+    }
+}
+
+/// Calls whoever is to be called, as long as there is room for connections.
+async fn call_others(torrent: Arc<Torrent>) {
+    let shared = Arc::clone(&torrent.session);
+    loop {
+        let Some(address) = torrent.to_call() else {
+            tokio::select! {
+                () = torrent.calling.notified() => {}
+                () = tokio::time::sleep(Duration::from_secs(5)) => {}
+            }
+            continue;
+        };
+        // Not before there is somebody: a torrent that has nobody takes no connection from the others.
+        let Ok(permit) = Arc::clone(&shared.connections).acquire_owned().await else { return };
+        let torrent = Arc::clone(&torrent);
+        shared.spawn(async move {
+            let begin = Instant::now();
+            let calling = async {
+                let stream = tokio::time::timeout(CALL, torrent.session.source.connect(address)).await;
+                let stream = stream.map_err(|_| Ended::Silent(CALL))??;
+                connection::call(stream, Arc::clone(&torrent)).await
+            };
+            tell(address, calling.await);
+            torrent.called(address, begin.elapsed() > OF_USE);
+            drop(permit);
+        });
+    }
+}
+
+fn tell(address: SocketAddr, ended: Result<(), Ended>) {
+    if let Err(ended) = ended {
+        tracing::debug!(%address, %ended, "a connection has ended");
+    }
+}
+
+/// Measures rates, and decides whose requests are answered.
+async fn keep_time(torrent: Arc<Torrent>) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    let mut before = Instant::now();
+    for n in 0_u64.. {
+        second.tick().await;
+        let now = Instant::now();
+        torrent.tick(now - before);
+        before = now;
+        if n.is_multiple_of(10) {
+            torrent.choke();
+        }
+    }
+}
+
+/// Both families at once where the address is that of all of IPv6, as one socket each.
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::STREAM,
+        Some(socket2::Protocol::TCP),
+    )?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(128)?;
+    TcpListener::from_std(socket.into())
+}

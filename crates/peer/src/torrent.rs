@@ -1,0 +1,644 @@
+//! A torrent that is shared: what its connections have in common.
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use swarmkeep_bittorrent::{InfoHash, PeerId, metainfo::Info};
+use swarmkeep_content::{Content, ContentExt, Error as StoreError, PieceBits};
+use swarmkeep_peer_wire::{Block, Limits};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Error,
+    blame::Blame,
+    candidates::Candidates,
+    choker::{Asking, Choker},
+    picker::{PeerKey, Picker, Received, Whole},
+    rate::Meter,
+    session::Shared,
+    trackers::{self, TrackersHandle},
+};
+
+/// What all tasks of a torrent share.
+#[derive(Debug)]
+pub(crate) struct Torrent {
+    pub(crate) info_hash: InfoHash,
+    pub(crate) session: Arc<Shared>,
+    /// Once the info dictionary is known.
+    ready: OnceLock<Ready>,
+    state: Mutex<State>,
+    pub(crate) up: Meter,
+    pub(crate) down: Meter,
+    /// Bytes that came and were of no use.
+    wasted: AtomicU64,
+    /// Told when there is somebody to call, or room for another connection.
+    pub(crate) calling: Notify,
+    /// While it is announced.
+    pub(crate) trackers: Mutex<Option<TrackersHandle>>,
+    /// How far it is; also what made it fail.
+    progress: watch::Sender<Progress>,
+    pub(crate) stop: CancellationToken,
+}
+
+/// What is known with the info dictionary.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) info: Arc<Info>,
+    pub(crate) content: Arc<dyn Content>,
+    pub(crate) limits: Limits,
+}
+
+/// How far a torrent is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Pieces of the torrent; 0 while they are not known.
+    pub pieces: u32,
+    /// Pieces that are in the store.
+    pub complete: u32,
+    /// What the store said when it took no more: the torrent only seeds from then on.
+    pub failed: Option<String>,
+}
+
+impl Progress {
+    /// Whether every piece is in the store.
+    pub const fn is_complete(&self) -> bool {
+        self.pieces > 0 && self.complete == self.pieces
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    peers: BTreeMap<PeerKey, Entry>,
+    picker: Option<Picker>,
+    /// Pieces that are in the store, and can be asked for.
+    have: PieceBits,
+    /// Those that came since the torrent was added, in that order: each connection tells of those that it has not told of.
+    came: Vec<u32>,
+    choker: Choker,
+    blame: Blame,
+    banned: HashSet<IpAddr>,
+    /// Who has left: blocks of theirs may be in pieces that turn out wrong.
+    gone: VecDeque<(PeerKey, IpAddr)>,
+    candidates: Candidates,
+}
+
+const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// Of who left before so many others, nobody knows the address any more.
+const GONE: usize = 256;
+
+/// A peer, as its torrent sees it.
+#[derive(Debug)]
+struct Entry {
+    peer: Arc<Peer>,
+    id: PeerId,
+    has: Has,
+    /// Pieces that it has and that are not in the store.
+    wanted: u32,
+    interested: bool,
+}
+
+/// What a peer has.
+#[derive(Debug)]
+enum Has {
+    All,
+    Some(PieceBits),
+}
+
+/// A peer, as its connection sees it.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) key: PeerKey,
+    pub(crate) address: SocketAddr,
+    pub(crate) up: Meter,
+    pub(crate) down: Meter,
+    /// Something of what follows has changed, or there are pieces to tell of.
+    pub(crate) wake: Notify,
+    /// Whether its requests are answered.
+    pub(crate) unchoked: AtomicBool,
+    /// Whether it does not bring what it was asked for.
+    pub(crate) snubs: AtomicBool,
+    /// Blocks that it need not bring any more: no more than it was asked for.
+    pub(crate) cancels: Mutex<Vec<Block>>,
+    pub(crate) stop: CancellationToken,
+}
+
+/// A peer of a torrent, for whoever looks at it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PeerStatus {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// What it calls itself.
+    pub id: PeerId,
+    /// Pieces that it has.
+    pub pieces: u32,
+    /// Bytes of blocks that came from it, and how many a second now.
+    pub down: (u64, u64),
+    /// Bytes of blocks that went to it, and how many a second now.
+    pub up: (u64, u64),
+    /// Whether its requests are answered.
+    pub unchoked: bool,
+}
+
+/// A torrent, for whoever looks at it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Status {
+    /// How far it is.
+    pub progress: Progress,
+    /// Bytes of blocks that came, and how many a second now.
+    pub down: (u64, u64),
+    /// Bytes of blocks that went, and how many a second now.
+    pub up: (u64, u64),
+    /// Bytes of blocks that came and were of no use: wrong, too late, or not asked for.
+    pub wasted: u64,
+    /// Bytes of pieces that are not in the store.
+    pub left: u64,
+    /// Who is connected.
+    pub peers: Vec<PeerStatus>,
+    /// Addresses that brought wrong bytes, and are not spoken with.
+    pub banned: Vec<IpAddr>,
+}
+
+impl Torrent {
+    pub(crate) fn new(info_hash: InfoHash, session: Arc<Shared>) -> Self {
+        let slots = session.config.upload_slots;
+        let stop = session.stop.child_token();
+        Self {
+            info_hash,
+            session,
+            ready: OnceLock::new(),
+            state: Mutex::new(State {
+                peers: BTreeMap::new(),
+                picker: None,
+                have: PieceBits::none(0),
+                came: Vec::new(),
+                choker: Choker::new(slots),
+                blame: Blame::default(),
+                banned: HashSet::new(),
+                gone: VecDeque::new(),
+                candidates: Candidates::default(),
+            }),
+            up: Meter::default(),
+            down: Meter::default(),
+            wasted: AtomicU64::new(0),
+            calling: Notify::new(),
+            trackers: Mutex::new(None),
+            progress: watch::Sender::new(Progress::default()),
+            stop,
+        }
+    }
+
+    /// The info dictionary has come, and the store has the torrent.
+    pub(crate) fn make_ready(&self, info: Arc<Info>, content: Arc<dyn Content>) -> Result<(), Error> {
+        let limits = if info.has_v1() {
+            Limits::for_torrent(info.length(), info.piece_length())
+        } else {
+            Limits::for_v2_torrent(info.piece_count(), info.piece_length())
+        };
+        let limits = limits.map_err(|error| Error::Torrent(error.to_string()))?;
+        let have = content.pieces().map_err(Error::Store)?;
+        let memory = self.session.config.piece_memory;
+        let picker = Picker::new(Arc::clone(&info), have.clone(), memory, &mut rand::rng());
+        let progress = Progress { pieces: info.piece_count(), complete: have.count(), failed: None };
+        {
+            let mut state = self.state.lock();
+            (state.picker, state.have) = (Some(picker), have);
+            let _ = self.ready.set(Ready { info, content, limits });
+        }
+        self.progress.send_replace(progress);
+        self.wake_all();
+        Ok(())
+    }
+
+    pub(crate) fn ready(&self) -> Option<&Ready> {
+        self.ready.get()
+    }
+
+    pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.progress.borrow().is_complete()
+    }
+
+    /// Bytes that are not in the store.
+    pub(crate) fn left(&self) -> u64 {
+        let Some(ready) = self.ready() else { return 1 };
+        let state = self.state.lock();
+        let missing = (0..ready.info.piece_count()).filter(|&piece| !state.have.contains(piece));
+        missing.map(|piece| u64::from(ready.info.piece_len(piece))).sum()
+    }
+
+    /// What trackers are told.
+    pub(crate) fn announced(&self) -> trackers::Progress {
+        trackers::Progress { uploaded: self.up.total(), downloaded: self.down.total(), left: self.left() }
+    }
+
+    /// Takes in a connection, if it is one that is wanted.
+    pub(crate) fn join(&self, address: SocketAddr, id: PeerId) -> Result<Arc<Peer>, &'static str> {
+        let ip = address.ip().to_canonical();
+        let mut state = self.state.lock();
+        if id == self.session.config.peer_id {
+            state.candidates.forget(address);
+            return Err("it is this very session");
+        }
+        if state.banned.contains(&ip) {
+            return Err("it brought wrong bytes");
+        }
+        if state.peers.len() >= self.session.config.connections_a_torrent {
+            return Err("there are as many connections as may be");
+        }
+        if state.peers.values().any(|entry| entry.id == id) {
+            return Err("it is connected already");
+        }
+        let peer = Arc::new(Peer {
+            key: self.session.next_key(),
+            address,
+            up: Meter::default(),
+            down: Meter::default(),
+            wake: Notify::new(),
+            unchoked: AtomicBool::new(false),
+            snubs: AtomicBool::new(false),
+            cancels: Mutex::default(),
+            stop: self.stop.child_token(),
+        });
+        let pieces = state.have.pieces();
+        let entry = Entry {
+            peer: Arc::clone(&peer),
+            id,
+            has: Has::Some(PieceBits::none(pieces)),
+            wanted: 0,
+            interested: false,
+        };
+        state.peers.insert(peer.key, entry);
+        Ok(peer)
+    }
+
+    /// A connection has ended.
+    pub(crate) fn leave(&self, peer: &Peer) {
+        let mut state = self.state.lock();
+        let State { peers, picker, gone, .. } = &mut *state;
+        let Some(entry) = peers.remove(&peer.key) else { return };
+        gone.push_back((peer.key, peer.address.ip().to_canonical()));
+        if gone.len() > GONE {
+            gone.pop_front();
+        }
+        if let Some(picker) = picker {
+            let rng = &mut rand::rng();
+            picker.give_all_back(peer.key, rng);
+            if let Has::Some(bits) = &entry.has {
+                bits.iter().for_each(|piece| picker.lost(piece, rng));
+            }
+        }
+        drop(state);
+        self.calling.notify_one();
+        // What it was asked for is to be asked of others.
+        self.wake_all();
+    }
+
+    /// How many pieces are in the store, and their bits as they are sent; and how many have come so far.
+    pub(crate) fn have(&self) -> (PieceBits, usize) {
+        let state = self.state.lock();
+        (state.have.clone(), state.came.len())
+    }
+
+    pub(crate) fn has(&self, piece: u32) -> bool {
+        self.state.lock().have.contains(piece)
+    }
+
+    /// Pieces that have come since so many had.
+    pub(crate) fn came_since(&self, told: usize, pieces: &mut Vec<u32>) {
+        pieces.extend_from_slice(&self.state.lock().came[told..]);
+    }
+
+    /// A peer says which pieces it has, as the first thing.
+    pub(crate) fn peer_has(&self, peer: &Peer, pieces: impl Iterator<Item = u32>) {
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
+        let Some(entry) = peers.get_mut(&peer.key) else { return };
+        let mut bits = PieceBits::none(have.pieces());
+        pieces.filter(|piece| *piece < have.pieces()).for_each(|piece| _ = bits.insert(piece));
+        if bits.count() == have.pieces() {
+            entry.has = Has::All;
+            entry.wanted = have.pieces() - have.count();
+            return;
+        }
+        let rng = &mut rand::rng();
+        for piece in bits.iter() {
+            picker.gained(piece, rng);
+            entry.wanted += u32::from(!have.contains(piece));
+        }
+        entry.has = Has::Some(bits);
+    }
+
+    /// A peer has another piece.
+    pub(crate) fn peer_gained(&self, peer: &Peer, piece: u32) {
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
+        let Some(Entry { has: Has::Some(bits), wanted, .. }) = peers.get_mut(&peer.key) else { return };
+        if piece < bits.pieces() && bits.insert(piece) {
+            picker.gained(piece, &mut rand::rng());
+            *wanted += u32::from(!have.contains(piece));
+        }
+    }
+
+    /// A peer has a piece no more (BEP 54).
+    pub(crate) fn peer_lost(&self, peer: &Peer, piece: u32) {
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
+        let Some(entry) = peers.get_mut(&peer.key) else { return };
+        let rng = &mut rand::rng();
+        if piece >= have.pieces() {
+            return;
+        }
+        if matches!(entry.has, Has::All) {
+            let mut bits = PieceBits::none(have.pieces());
+            for piece in 0..have.pieces() {
+                bits.insert(piece);
+                picker.gained(piece, rng);
+            }
+            entry.has = Has::Some(bits);
+        }
+        if let Has::Some(bits) = &mut entry.has
+            && bits.remove(piece)
+        {
+            picker.lost(piece, rng);
+            entry.wanted -= u32::from(!have.contains(piece));
+        }
+    }
+
+    /// Whether a peer has something that is wanted.
+    pub(crate) fn is_interested_in(&self, peer: &Peer) -> bool {
+        self.state.lock().peers.get(&peer.key).is_some_and(|entry| entry.wanted > 0)
+    }
+
+    /// Whether both have everything, and nothing to say.
+    pub(crate) fn both_have_all(&self, peer: &Peer) -> bool {
+        let state = self.state.lock();
+        let all = |entry: &Entry| match &entry.has {
+            Has::All => true,
+            Has::Some(bits) => bits.count() == bits.pieces(),
+        };
+        state.have.pieces() > 0
+            && state.have.count() == state.have.pieces()
+            && state.peers.get(&peer.key).is_some_and(all)
+    }
+
+    /// A peer says whether it wants something. One that does is answered at once while there are slots.
+    pub(crate) fn peer_wants(&self, peer: &Peer, interested: bool) {
+        let mut state = self.state.lock();
+        let slots = self.session.config.upload_slots;
+        let unchoked = state.peers.values().filter(|entry| entry.peer.unchoked.load(Relaxed)).count();
+        let Some(entry) = state.peers.get_mut(&peer.key) else { return };
+        entry.interested = interested;
+        if interested && unchoked < slots {
+            peer.unchoked.store(true, Relaxed);
+        }
+    }
+
+    /// Up to `count` blocks to ask a peer for; while it chokes, only of the pieces that it `allows`.
+    pub(crate) fn pick(&self, peer: &Peer, count: usize, allows: Option<&[u32]>, asked: &mut Vec<Block>) {
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), .. } = &mut *state else { return };
+        let Some(entry) = peers.get(&peer.key) else { return };
+        let has = |piece| match &entry.has {
+            Has::All => true,
+            Has::Some(bits) => bits.contains(piece),
+        };
+        let can = |piece| has(piece) && allows.is_none_or(|allows| allows.contains(&piece));
+        let preferred = || {
+            let near = self.session.store.affinity(&self.info_hash, 16);
+            near.into_iter().map(|affinity| affinity.piece).collect()
+        };
+        picker.pick(peer.key, can, count, preferred, asked);
+    }
+
+    /// A peer will not bring a block that it was asked for; `None`: nothing of what it was asked for.
+    pub(crate) fn give_back(&self, peer: &Peer, block: Option<Block>) {
+        let mut state = self.state.lock();
+        let Some(picker) = &mut state.picker else { return };
+        match block {
+            Some(block) => picker.give_back(peer.key, block, &mut rand::rng()),
+            None => picker.give_all_back(peer.key, &mut rand::rng()),
+        }
+        drop(state);
+        self.wake_all();
+    }
+
+    /// A block has come. A piece that is whole with it is to be [stored](Self::store), on a thread that may block.
+    pub(crate) fn received(&self, peer: &Peer, piece: u32, begin: u32, data: &[u8]) -> Option<Whole> {
+        let bytes = data.len() as u64;
+        self.down.add(bytes);
+        peer.down.add(bytes);
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), .. } = &mut *state else { return None };
+        let (cancel, whole) = match picker.received(peer.key, piece, begin, data) {
+            Received::Unwanted => {
+                self.wasted.fetch_add(bytes, Relaxed);
+                return None;
+            }
+            Received::Block { cancel } => (cancel, None),
+            Received::Whole { cancel, piece } => (cancel, Some(piece)),
+        };
+        if let Some(other) = cancel.and_then(|other| peers.get(&other)) {
+            let block =
+                Block { piece: swarmkeep_peer_wire::PieceIndex(piece), begin, length: data.len() as u32 };
+            other.peer.cancels.lock().push(block);
+            other.peer.wake.notify_one();
+        }
+        whole
+    }
+
+    /// Verifies a piece and puts it into the store.
+    pub(crate) fn store(&self, whole: Whole) {
+        let Some(Ready { info, content, .. }) = self.ready() else { return };
+        let Whole { piece, mut data, from } = whole;
+        let right = info.verify(piece, &data);
+        let stored = if right {
+            (|| {
+                let range = content.geometry().piece(piece)?;
+                // The padding behind a file of v2 is in no message, and in the store.
+                data.resize((range.end - range.start) as usize, 0);
+                content.write(range.start, &data)?;
+                content.mark_complete(piece)
+            })()
+        } else {
+            Ok(false)
+        };
+        data.truncate(info.piece_len(piece) as usize);
+        match stored {
+            Ok(_) if right => self.stored(piece, &data),
+            Ok(_) => self.wrong(piece, &data, &from),
+            Err(error) => self.fail(piece, &error),
+        }
+    }
+
+    fn stored(&self, piece: u32, data: &[u8]) {
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), have, came, blame, .. } = &mut *state else { return };
+        picker.verified(piece, true, false, &mut rand::rng());
+        have.insert(piece);
+        came.push(piece);
+        for entry in peers.values_mut() {
+            entry.wanted -= u32::from(match &entry.has {
+                Has::All => true,
+                Has::Some(bits) => bits.contains(piece),
+            });
+        }
+        let to_blame = blame.right(piece, data);
+        let complete = have.count();
+        to_blame.into_iter().for_each(|ip| state.ban(ip));
+        drop(state);
+        self.progress.send_modify(|progress| progress.complete = complete);
+        self.session.unflushed.store(true, Relaxed);
+        self.wake_all();
+    }
+
+    fn wrong(&self, piece: u32, data: &[u8], from: &[PeerKey]) {
+        self.wasted.fetch_add(data.len() as u64, Relaxed);
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), blame, gone, .. } = &mut *state else { return };
+        let address = |key| match peers.get(key) {
+            Some(entry) => entry.peer.address.ip().to_canonical(),
+            None => gone.iter().find(|(gone, _)| gone == key).map_or(UNKNOWN, |(_, ip)| *ip),
+        };
+        let ips: Vec<_> = from.iter().map(address).collect();
+        let to_blame = blame.wrong(piece, data, &ips);
+        picker.verified(piece, false, to_blame.is_none(), &mut rand::rng());
+        if let Some(ip) = to_blame {
+            state.ban(ip);
+        }
+        drop(state);
+        self.wake_all();
+    }
+
+    /// The store takes no more.
+    fn fail(&self, piece: u32, error: &StoreError) {
+        tracing::error!(info_hash = %self.info_hash, piece, %error, "the store does not take a piece");
+        self.state.lock().picker = None;
+        self.progress.send_modify(|progress| progress.failed = Some(error.to_string()));
+        self.wake_all();
+    }
+
+    /// A complete piece cannot be read any more.
+    pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
+        tracing::error!(info_hash = %self.info_hash, piece, %error, "a complete piece cannot be read");
+    }
+
+    /// Others have told of peers.
+    pub(crate) fn found(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        addresses.into_iter().for_each(|address| state.candidates.add(address, now));
+        drop(state);
+        self.calling.notify_one();
+    }
+
+    /// Who is to be called now.
+    pub(crate) fn to_call(&self) -> Option<SocketAddr> {
+        let mut state = self.state.lock();
+        if state.peers.len() >= self.session.config.connections_a_torrent {
+            return None;
+        }
+        let address = state.candidates.take(Instant::now())?;
+        if state.banned.contains(&address.ip()) {
+            state.candidates.forget(address);
+            return None;
+        }
+        Some(address)
+    }
+
+    pub(crate) fn called(&self, address: SocketAddr, of_use: bool) {
+        self.state.lock().candidates.ended(address, of_use, Instant::now());
+    }
+
+    /// Once a second: rates.
+    pub(crate) fn tick(&self, since: Duration) {
+        self.up.tick(since);
+        self.down.tick(since);
+        for entry in self.state.lock().peers.values() {
+            entry.peer.up.tick(since);
+            entry.peer.down.tick(since);
+        }
+    }
+
+    /// Every ten seconds: whose requests are answered.
+    pub(crate) fn choke(&self) {
+        let mut state = self.state.lock();
+        let seeding = state.picker.as_ref().is_none_or(Picker::nothing_is_wanted);
+        let asking: Vec<_> = state
+            .peers
+            .values()
+            .map(|Entry { peer, interested, .. }| Asking {
+                peer: peer.key,
+                interested: *interested,
+                snubs: peer.snubs.load(Relaxed),
+                brings: peer.down.rate(),
+                takes: peer.up.rate(),
+            })
+            .collect();
+        let unchoked = state.choker.decide(&asking, seeding, &mut rand::rng());
+        for entry in state.peers.values() {
+            let now = unchoked.contains(&entry.peer.key);
+            if entry.peer.unchoked.swap(now, Relaxed) != now {
+                entry.peer.wake.notify_one();
+            }
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let left = self.left();
+        let state = self.state.lock();
+        let peers = state.peers.values().map(|entry| PeerStatus {
+            address: entry.peer.address,
+            id: entry.id,
+            pieces: match &entry.has {
+                Has::All => state.have.pieces(),
+                Has::Some(bits) => bits.count(),
+            },
+            down: (entry.peer.down.total(), entry.peer.down.rate()),
+            up: (entry.peer.up.total(), entry.peer.up.rate()),
+            unchoked: entry.peer.unchoked.load(Relaxed),
+        });
+        Status {
+            progress: self.progress.borrow().clone(),
+            down: (self.down.total(), self.down.rate()),
+            up: (self.up.total(), self.up.rate()),
+            wasted: self.wasted.load(Relaxed),
+            left,
+            peers: peers.collect(),
+            banned: state.banned.iter().copied().collect(),
+        }
+    }
+
+    fn wake_all(&self) {
+        for entry in self.state.lock().peers.values() {
+            entry.peer.wake.notify_one();
+        }
+    }
+}
+
+impl State {
+    /// No more is said to or taken from an address.
+    fn ban(&mut self, ip: IpAddr) {
+        if ip == UNKNOWN || !self.banned.insert(ip) {
+            return;
+        }
+        tracing::warn!(%ip, "brought wrong bytes, and is not spoken with any more");
+        for entry in self.peers.values().filter(|entry| entry.peer.address.ip().to_canonical() == ip) {
+            entry.peer.stop.cancel();
+        }
+    }
+}

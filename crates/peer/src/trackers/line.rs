@@ -1,0 +1,104 @@
+//! Many torrents with one tracker: who asks it stands in line, and a failure is for all who did.
+
+use std::{collections::HashMap, hash::Hash, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::Instant,
+};
+
+use super::TrackerError;
+
+/// Lets so many ask one tracker at a time. The others wait, and when it turns out to be silent they are told, not made to find out
+/// one by one: a thousand torrents would be at that for hours.
+#[derive(Debug)]
+pub(super) struct Line {
+    turns: Semaphore,
+    silent: Mutex<Option<(Instant, TrackerError)>>,
+}
+
+impl Line {
+    pub(super) fn new(at_once: usize) -> Self {
+        Self { turns: Semaphore::new(at_once), silent: Mutex::default() }
+    }
+
+    /// Waits for a turn. The error is that of another who has found out since `asked` that the tracker is silent.
+    pub(super) async fn turn(&self, asked: Instant) -> Result<SemaphorePermit<'_>, TrackerError> {
+        let permit = self.turns.acquire().await.expect("it is never closed");
+        self.check(asked)?;
+        Ok(permit)
+    }
+
+    /// Whether somebody has found out since `asked` that the tracker is silent.
+    pub(super) fn check(&self, asked: Instant) -> Result<(), TrackerError> {
+        match &*self.silent.lock() {
+            Some((found_out, error)) if *found_out >= asked => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells all who are waiting.
+    pub(super) fn is_silent(&self, error: &TrackerError) {
+        *self.silent.lock() = Some((Instant::now(), error.clone()));
+    }
+}
+
+/// What is remembered of trackers, or of hosts, while it is in use, and of so many that are not.
+#[derive(Debug)]
+pub(super) struct Known<K, V>(Mutex<HashMap<K, Arc<V>>>);
+
+/// Beyond this, what nobody uses is forgotten. Connections that idle are among that.
+const MOST_UNUSED: usize = 1024;
+
+impl<K: Eq + Hash, V> Known<K, V> {
+    /// What is remembered of `key`.
+    pub(super) fn get(&self, key: K, new: impl FnOnce() -> V) -> Arc<V> {
+        let mut known = self.0.lock();
+        if known.len() >= MOST_UNUSED && !known.contains_key(&key) {
+            known.retain(|_, value| Arc::strong_count(value) > 1);
+        }
+        Arc::clone(known.entry(key).or_insert_with(|| Arc::new(new())))
+    }
+
+    /// Everything that is remembered.
+    pub(super) fn all(&self) -> Vec<Arc<V>> {
+        self.0.lock().values().map(Arc::clone).collect()
+    }
+}
+
+impl<K, V> Default for Known<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_use_is_remembered_and_of_the_rest_so_much() {
+        let known = Known::default();
+        let used = known.get(usize::MAX, || 0);
+        for key in 0..10 * MOST_UNUSED {
+            assert_eq!(*known.get(key, || key), key);
+            assert!(known.all().len() <= MOST_UNUSED);
+        }
+        assert!(Arc::ptr_eq(&used, &known.get(usize::MAX, || 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_told_that_the_tracker_is_silent_and_who_comes_later_is_not() {
+        let line = Line::new(1);
+        let first = line.turn(Instant::now()).await.unwrap();
+        let asked = Instant::now();
+        let waiting = line.turn(asked);
+        let error = TrackerError::Silent;
+        line.is_silent(&error);
+        drop(first);
+        assert_eq!(waiting.await.map(drop), Err(error));
+        tokio::time::advance(std::time::Duration::from_millis(1)).await;
+        assert_eq!(line.turn(Instant::now()).await.map(drop), Ok(()));
+    }
+}

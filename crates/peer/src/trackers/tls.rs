@@ -1,0 +1,91 @@
+//! TLS to trackers over HTTPS, in builds with the feature `tls`.
+
+use std::{io, path::Path};
+
+use tokio::net::TcpStream;
+
+/// Connects by TLS; certificates must be of an authority that the system believes, or of those in a file.
+#[cfg(feature = "tls")]
+pub(super) struct Tls(tokio_rustls::TlsConnector);
+
+#[cfg(feature = "tls")]
+impl Tls {
+    /// Reads the authorities.
+    ///
+    /// # Errors
+    /// If the file of authorities cannot be read, or has none. A system without any is no error: no certificate is believed then.
+    pub(super) fn new(roots: Option<&Path>) -> io::Result<Self> {
+        use std::sync::Arc;
+
+        use tokio_rustls::{
+            TlsConnector,
+            rustls::{
+                ClientConfig, RootCertStore,
+                crypto::ring,
+                pki_types::{CertificateDer, pem::PemObject},
+            },
+        };
+        let mut store = RootCertStore::empty();
+        match roots {
+            Some(path) => {
+                let wrong = |problem: String| {
+                    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {problem}", path.display()))
+                };
+                let certificates =
+                    CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string()))?;
+                for certificate in certificates {
+                    let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
+                    store.add(certificate).map_err(|error| wrong(error.to_string()))?;
+                }
+                if store.is_empty() {
+                    return Err(wrong("it has no certificate in PEM".into()));
+                }
+            }
+            None => {
+                let found = rustls_native_certs::load_native_certs();
+                // Systems have old ones among them that cannot be used, and nobody minds.
+                store.add_parsable_certificates(found.certs);
+                if store.is_empty() {
+                    tracing::warn!(errors = ?found.errors, "no authority is believed: trackers over https will fail");
+                }
+            }
+        }
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("that provider has ciphers for both versions")
+            .with_root_certificates(store)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".into()];
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    pub(super) async fn connect(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let name = host.to_owned().try_into().map_err(io::Error::other)?;
+        self.0.connect(name, stream).await
+    }
+}
+
+/// There is none, and no URL that asks for it is understood.
+#[cfg(not(feature = "tls"))]
+pub(super) struct Tls;
+
+#[cfg(not(feature = "tls"))]
+impl Tls {
+    pub(super) fn new(_: Option<&Path>) -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    pub(super) async fn connect(&self, _: &str, _: TcpStream) -> io::Result<TcpStream> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}

@@ -1,0 +1,339 @@
+//! Announces over UDP (BEP 15, BEP 41): one socket a family, one connection id a tracker, for all torrents.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rand::RngExt;
+use socket2::{Domain, Protocol, Socket, Type};
+use swarmkeep_bittorrent::Family;
+use swarmkeep_tracker_protocol::udp::{
+    AnnounceRequest, ConnectRequest, ConnectionId, Response, TransactionId,
+};
+use tokio::{
+    net::UdpSocket,
+    sync::{Mutex as AsyncMutex, oneshot},
+    task::AbortHandle,
+    time::{Instant, sleep, timeout},
+};
+use tracing::debug;
+
+use super::{
+    TrackerError,
+    client::{Announce, Answer, readable, useful},
+    line::{Known, Line},
+};
+use crate::source::Source;
+
+/// Asks trackers over UDP.
+#[derive(Debug)]
+pub(super) struct UdpClient {
+    v4: Option<Half>,
+    v6: Option<Half>,
+    first_wait: Duration,
+    tries: u32,
+}
+
+/// One family.
+#[derive(Debug)]
+struct Half {
+    socket: Arc<Shared>,
+    trackers: Known<SocketAddr, Tracker>,
+    receiving: AbortHandle,
+}
+
+/// What the task that receives has in common with those who wait.
+#[derive(Debug)]
+struct Shared {
+    family: Family,
+    socket: UdpSocket,
+    waiting: Mutex<HashMap<u32, Waiting>>,
+}
+
+/// Who waits for an answer, and from where it must come.
+#[derive(Debug)]
+struct Waiting {
+    from: SocketAddr,
+    answer: oneshot::Sender<Vec<u8>>,
+}
+
+/// What is remembered of a tracker at one address.
+#[derive(Debug)]
+struct Tracker {
+    line: Line,
+    connection: AsyncMutex<Option<(ConnectionId, Instant)>>,
+}
+
+/// For how long a connection id is used after it has come (BEP 15). What is begun with it then goes on for less than a minute, and trackers
+/// take it for two.
+const CONNECTION: Duration = Duration::from_secs(60);
+
+/// How many announces one tracker is asked for at a time: their answers, of a kilobyte or so each, fit into the buffer that a socket has by default.
+const AT_ONCE: usize = 32;
+
+/// The longest datagram there is.
+const LONGEST: usize = 65_535;
+
+impl UdpClient {
+    pub(super) fn new(first_wait: Duration, tries: u32, source: Source) -> io::Result<Self> {
+        let (v4, v6) = (Half::new(Family::V4, source), Half::new(Family::V6, source));
+        if let (Err(_), Err(_)) = (&v4, &v6) {
+            return Err(v4.expect_err("it was one just now"));
+        }
+        let or_none = |half: io::Result<Half>| half.inspect_err(|error| debug!(%error, "no UDP socket")).ok();
+        Ok(Self { v4: or_none(v4), v6: or_none(v6), first_wait, tries })
+    }
+
+    /// Announces to the tracker at `to` with the options of BEP 41 in `options`; `asked` is when this was wanted.
+    pub(super) async fn announce(
+        &self,
+        to: SocketAddr,
+        options: &[u8],
+        announce: &Announce<'_>,
+        asked: Instant,
+    ) -> Result<Answer, TrackerError> {
+        let (family, half) = if to.is_ipv4() { (Family::V4, &self.v4) } else { (Family::V6, &self.v6) };
+        let half = half.as_ref().ok_or(TrackerError::NoFamily(family))?;
+        let new = || Tracker { line: Line::new(AT_ONCE), connection: AsyncMutex::default() };
+        let tracker = half.trackers.get(to, new);
+        let _turn = tracker.line.turn(asked).await?;
+        let request = Request { socket: &half.socket, to, first_wait: self.first_wait };
+        let answer = self.ask(&tracker, &request, options, announce, asked).await;
+        if let Err(error @ TrackerError::Silent) = &answer {
+            tracker.line.is_silent(error);
+        }
+        answer
+    }
+
+    async fn ask(
+        &self,
+        tracker: &Tracker,
+        request: &Request<'_>,
+        options: &[u8],
+        announce: &Announce<'_>,
+        asked: Instant,
+    ) -> Result<Answer, TrackerError> {
+        // With an id that another has got: perhaps it is no longer good, because the tracker has been started again or this machine
+        // is elsewhere now. Then it takes one more.
+        let known = *tracker.connection.lock().await;
+        if let Some((id, got)) = known
+            && got.elapsed() < CONNECTION
+        {
+            match request.announce(id, options, announce, 1).await {
+                Err(error) if is_about_the_connection(&error) => {
+                    let mut connection = tracker.connection.lock().await;
+                    if *connection == known {
+                        *connection = None;
+                    }
+                }
+                done => return done,
+            }
+        }
+        let id = {
+            // Whoever else needs one waits for the same.
+            let mut connection = tracker.connection.lock().await;
+            tracker.line.check(asked)?;
+            match *connection {
+                Some((id, got)) if got.elapsed() < CONNECTION => id,
+                _ => {
+                    let id = request.connect(self.tries).await.inspect_err(|error| {
+                        if *error == TrackerError::Silent {
+                            tracker.line.is_silent(error);
+                        }
+                    })?;
+                    *connection = Some((id, Instant::now()));
+                    id
+                }
+            }
+        };
+        request.announce(id, options, announce, self.tries).await
+    }
+}
+
+impl Half {
+    fn new(family: Family, source: Source) -> io::Result<Self> {
+        let from = source.of_family(family)?;
+        let socket = Socket::new(Domain::for_address(from), Type::DGRAM, Some(Protocol::UDP))?;
+        if family == Family::V6 {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&from.into())?;
+        let socket = UdpSocket::from_std(socket.into())?;
+        let socket = Arc::new(Shared { family, socket, waiting: Mutex::default() });
+        let receiving = tokio::spawn(Arc::clone(&socket).receive()).abort_handle();
+        Ok(Self { socket, trackers: Known::default(), receiving })
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        self.receiving.abort();
+    }
+}
+
+impl Shared {
+    /// Hands each answer to who waits for it. What comes from elsewhere than was asked, or for nobody, is dropped.
+    async fn receive(self: Arc<Self>) {
+        let mut packet = vec![0; LONGEST];
+        loop {
+            let (len, from) = match self.socket.recv_from(&mut packet).await {
+                Ok(received) => received,
+                Err(error) => {
+                    // Some other datagram's error, or no memory: neither is a reason to stop, nor to spin.
+                    debug!(%error, "receiving");
+                    sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let packet = &packet[..len];
+            let Some(&[a, b, c, d]) = packet.get(4..8).and_then(<[u8]>::as_array) else { continue };
+            let id = u32::from_be_bytes([a, b, c, d]);
+            let mut waiting = self.waiting.lock();
+            if waiting.get(&id).is_some_and(|waiting| is_same(waiting.from, from))
+                && let Some(waiting) = waiting.remove(&id)
+            {
+                // Whoever has given up in this moment needs it no more.
+                drop(waiting.answer.send(packet.to_vec()));
+            }
+        }
+    }
+
+    /// A transaction id that nobody can guess, and what comes with it from that address.
+    fn expect(&self, from: SocketAddr) -> Expected<'_> {
+        let (sender, answer) = oneshot::channel();
+        let mut waiting = self.waiting.lock();
+        let mut rng = rand::rng();
+        let mut id: u32 = rng.random();
+        while waiting.contains_key(&id) {
+            id = rng.random();
+        }
+        waiting.insert(id, Waiting { from, answer: sender });
+        Expected { socket: self, id: TransactionId(id), answer }
+    }
+}
+
+/// Whether another connection id could help. BEP 15 has no number for that error, and trackers have the word in common.
+fn is_about_the_connection(error: &TrackerError) -> bool {
+    match error {
+        TrackerError::Silent => true,
+        TrackerError::Refused { reason, .. } => reason.to_ascii_lowercase().contains("connection"),
+        _ => false,
+    }
+}
+
+/// Scope and flow of IPv6 are this machine's own notes.
+fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    (one.ip(), one.port()) == (other.ip(), other.port())
+}
+
+/// An answer that is waited for, until this is dropped.
+struct Expected<'a> {
+    socket: &'a Shared,
+    id: TransactionId,
+    answer: oneshot::Receiver<Vec<u8>>,
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        self.socket.waiting.lock().remove(&self.id.0);
+    }
+}
+
+/// Asks one tracker.
+struct Request<'a> {
+    socket: &'a Shared,
+    to: SocketAddr,
+    first_wait: Duration,
+}
+
+impl Request<'_> {
+    async fn connect(&self, tries: u32) -> Result<ConnectionId, TrackerError> {
+        let write = |transaction_id| {
+            let mut packet = [0; ConnectRequest::LEN];
+            ConnectRequest { transaction_id }.write(&mut packet);
+            packet.to_vec()
+        };
+        let answer = self.exchange(write, tries).await?;
+        match Response::parse(&answer, self.socket.family)? {
+            Response::Connect(response) => Ok(response.connection_id),
+            Response::Error(error) => {
+                Err(TrackerError::Refused { reason: readable(error.message), retry: None })
+            }
+            _ => Err(TrackerError::Other),
+        }
+    }
+
+    async fn announce(
+        &self,
+        connection_id: ConnectionId,
+        options: &[u8],
+        announce: &Announce<'_>,
+        tries: u32,
+    ) -> Result<Answer, TrackerError> {
+        let Announce { identity, progress, event, want, .. } = *announce;
+        let write = |transaction_id| {
+            let mut packet = vec![0; AnnounceRequest::LEN + options.len()];
+            let request = AnnounceRequest {
+                connection_id,
+                transaction_id,
+                info_hash: identity.info_hash,
+                peer_id: identity.peer_id,
+                downloaded: progress.downloaded,
+                left: progress.left,
+                uploaded: progress.uploaded,
+                event,
+                // The tracker sees it, and who asks does not know it.
+                ip: Ipv4Addr::UNSPECIFIED,
+                key: identity.key,
+                want,
+                port: identity.port,
+                trailing: options,
+            };
+            request.write(&mut packet);
+            packet
+        };
+        let answer = self.exchange(write, tries).await?;
+        match Response::parse(&answer, self.socket.family)? {
+            Response::Announce(response) => Ok(Answer {
+                interval: Duration::from_secs(response.header.interval.into()),
+                seeders: response.header.seeders,
+                leechers: response.header.leechers,
+                peers: useful(response.peers().filter_map(Result::ok)),
+                ..Answer::default()
+            }),
+            Response::Error(error) => {
+                Err(TrackerError::Refused { reason: readable(error.message), retry: None })
+            }
+            _ => Err(TrackerError::Other),
+        }
+    }
+
+    /// Sends a packet until it is answered. It keeps its transaction id, so an answer counts whichever of them it is to.
+    async fn exchange(
+        &self,
+        write: impl FnOnce(TransactionId) -> Vec<u8>,
+        tries: u32,
+    ) -> Result<Vec<u8>, TrackerError> {
+        let mut expected = self.socket.expect(self.to);
+        let packet = write(expected.id);
+        let mut wait = self.first_wait;
+        for _ in 0..tries {
+            self.socket
+                .socket
+                .send_to(&packet, self.to)
+                .await
+                .map_err(|error| TrackerError::Connection { to: self.to, problem: error.to_string() })?;
+            if let Ok(Ok(answer)) = timeout(wait, &mut expected.answer).await {
+                return Ok(answer);
+            }
+            wait = wait.saturating_mul(2);
+        }
+        Err(TrackerError::Silent)
+    }
+}

@@ -1,0 +1,575 @@
+//! Which tracker is announced to when, and with what event, over one address family. No I/O and no clock: time is handed in.
+
+use std::time::Duration;
+
+use rand::{Rng, RngExt, seq::SliceRandom};
+use swarmkeep_bittorrent::AnnounceEvent;
+use tokio::time::Instant;
+
+/// Which of the tiers of BEP 12 are announced to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AnnounceTo {
+    /// One tracker of each tier. Torrents as they are made today have their trackers in a tier each, and peers that look in one
+    /// place only do not find those that look in another; µTorrent, Transmission and qBittorrent announce so too.
+    #[default]
+    EveryTier,
+    /// One tracker in all: those of a tier while none of the tiers before it has one that answers, as BEP 12 has it.
+    FirstThatAnswers,
+}
+
+/// The bounds of all waiting.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    pub(super) announce_to: AnnounceTo,
+    pub(super) shortest_interval: Duration,
+    pub(super) longest_interval: Duration,
+    pub(super) first_back_off: Duration,
+}
+
+/// After so many failures in a row, one more makes the next wait no longer; the bound on the interval is reached long before.
+const MOST_DOUBLINGS: u32 = 16;
+
+/// For how long a tracker without an address in this family is not looked up again. Names change seldom, and a machine gets IPv6 seldom.
+const ABSENT: Duration = Duration::from_secs(60 * 60);
+
+/// The longest wait between two tries of a tracker that does not answer, as in libtorrent.
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(60 * 60);
+
+/// The longest wait of all: that of a client that was refused (BEP 31).
+const LONGEST_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The tiers of one torrent, as they are asked over one family.
+#[derive(Debug)]
+pub(super) struct Walk {
+    pace: Pace,
+    tiers: Vec<Tier>,
+    /// Whether the download has become complete while trackers were told of it.
+    completed: bool,
+}
+
+#[derive(Debug)]
+struct Tier {
+    /// In the order in which they are asked.
+    legs: Vec<Leg>,
+    /// When the next announce is due.
+    due: Instant,
+    /// The tracker that is being asked.
+    asking: Option<usize>,
+}
+
+/// What is known of one tracker over one family.
+#[derive(Debug)]
+pub(super) struct Leg {
+    /// Which one, in the list of the torrent.
+    pub(super) tracker: usize,
+    /// Whether a `started` was taken.
+    pub(super) started: bool,
+    /// Whether that one said that something is left to download.
+    was_leecher: bool,
+    completed: bool,
+    /// What it is being asked, and whether something is left to download.
+    pub(super) asked: Option<(AnnounceEvent, bool)>,
+    /// Failures since the latest answer.
+    pub(super) failures: u32,
+    rest: Rest,
+    /// Before which it does not want to be asked, said in its latest answer.
+    not_before: Option<Instant>,
+}
+
+/// For how long a tracker is passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    No,
+    Until(Instant),
+    ForGood,
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Announce to this tracker and tell how it went.
+    Ask(usize, AnnounceEvent),
+    /// Ask again at that time, or when something has happened.
+    Wait(Option<Instant>),
+}
+
+/// Why there was no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// It may answer another time; not before so long if it said so.
+    Again(Option<Duration>),
+    /// It said that it never will (BEP 31).
+    Never,
+    /// It has no address in this family.
+    Absent,
+}
+
+impl Walk {
+    /// Walks over `tiers`, of numbers of trackers in the order in which they are to be asked.
+    pub(super) fn new(tiers: &[Vec<usize>], mut pace: Pace, now: Instant) -> Self {
+        // Times stay within what a clock can add up, whatever the options.
+        pace.longest_interval = pace.longest_interval.min(LONGEST_RETRY);
+        pace.shortest_interval = pace.shortest_interval.min(pace.longest_interval);
+        let leg = |&tracker: &usize| Leg {
+            tracker,
+            started: false,
+            was_leecher: false,
+            completed: false,
+            asked: None,
+            failures: 0,
+            rest: Rest::No,
+            not_before: None,
+        };
+        let tier = |tier: &Vec<usize>| Tier { legs: tier.iter().map(&leg).collect(), due: now, asking: None };
+        Self { pace, tiers: tiers.iter().map(tier).collect(), completed: false }
+    }
+
+    /// What to do at `now`, with something left to download or not. Each announce that this asks for must be followed by
+    /// [`answered`](Self::answered) or [`failed`](Self::failed); until then its tier waits.
+    pub(super) fn step(&mut self, now: Instant, is_leecher: bool) -> Step {
+        let mut next = None;
+        for tier in &mut self.tiers {
+            if tier.asking.is_none()
+                && let Some((nth, at)) = tier.next(now, self.completed)
+            {
+                let leg = &mut tier.legs[nth];
+                if at <= now {
+                    let event = leg.event(self.completed);
+                    leg.asked = Some((event, is_leecher));
+                    tier.asking = Some(leg.tracker);
+                    return Step::Ask(leg.tracker, event);
+                }
+                next = Some(next.map_or(at, |next: Instant| next.min(at)));
+            }
+            if self.pace.announce_to == AnnounceTo::FirstThatAnswers && !tier.has_failed() {
+                break;
+            }
+        }
+        Step::Wait(next)
+    }
+
+    /// A tracker has answered, with its interval and its shortest one if it gave that. Of its tier, it is the first to be asked from now on.
+    pub(super) fn answered(
+        &mut self,
+        tracker: usize,
+        interval: Duration,
+        min_interval: Option<Duration>,
+        now: Instant,
+    ) {
+        let Pace { shortest_interval, longest_interval, .. } = self.pace;
+        let Some((tier, nth)) = self.find(tracker) else { return };
+        let interval = interval.clamp(shortest_interval, longest_interval);
+        let min_interval = min_interval.unwrap_or(shortest_interval).clamp(shortest_interval, interval);
+        tier.asking = None;
+        tier.due = now + interval;
+        let leg = &mut tier.legs[nth];
+        match leg.asked.take() {
+            Some((AnnounceEvent::Started, is_leecher)) => (leg.started, leg.was_leecher) = (true, is_leecher),
+            Some((AnnounceEvent::Completed, _)) => leg.completed = true,
+            _ => {}
+        }
+        leg.failures = 0;
+        leg.rest = Rest::No;
+        leg.not_before = Some(now + min_interval);
+        tier.legs[..=nth].rotate_right(1);
+    }
+
+    /// A tracker has not answered, or not as it should.
+    pub(super) fn failed(&mut self, tracker: usize, why: Failure, now: Instant, rng: &mut impl Rng) {
+        let Pace { first_back_off, longest_interval, .. } = self.pace;
+        let Some((tier, nth)) = self.find(tracker) else { return };
+        tier.asking = None;
+        let leg = &mut tier.legs[nth];
+        leg.asked = None;
+        leg.rest = match why {
+            Failure::Absent => Rest::Until(now + ABSENT),
+            Failure::Never => Rest::ForGood,
+            Failure::Again(told) => {
+                let doubled = first_back_off.saturating_mul(1 << leg.failures.min(MOST_DOUBLINGS));
+                // Half of it at random: those whose tracker fell over do not all come back at once.
+                let wait =
+                    doubled.min(longest_interval).min(LONGEST_BACK_OFF).mul_f64(rng.random_range(0.5..1.0));
+                Rest::Until(now + wait.max(told.unwrap_or_default().min(LONGEST_RETRY)))
+            }
+        };
+        if why != Failure::Absent {
+            leg.failures = leg.failures.saturating_add(1);
+        }
+    }
+
+    /// The download is complete: whoever has seen it begin is told, without waiting for an interval to end.
+    pub(super) fn complete(&mut self) {
+        self.completed = true;
+    }
+
+    /// Announces are due at once, as far as trackers allow it.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        self.tiers.iter_mut().for_each(|tier| tier.due = tier.due.min(now));
+    }
+
+    /// All trackers, tier by tier.
+    pub(super) fn legs(&self) -> impl Iterator<Item = &Leg> {
+        self.tiers.iter().flat_map(|tier| &tier.legs)
+    }
+
+    /// What is known of a tracker, and when it will be asked next if it is the next of its tier to be asked.
+    pub(super) fn leg(&self, tracker: usize, now: Instant) -> Option<(&Leg, Option<Instant>)> {
+        let mut before_it_failed = true;
+        for tier in &self.tiers {
+            if let Some(leg) = tier.legs.iter().find(|leg| leg.tracker == tracker) {
+                let asked =
+                    tier.next(now, self.completed).filter(|&(nth, _)| tier.legs[nth].tracker == tracker);
+                let next = asked.filter(|_| before_it_failed && tier.asking.is_none()).map(|(_, at)| at);
+                return Some((leg, next));
+            }
+            before_it_failed &= self.pace.announce_to == AnnounceTo::EveryTier || tier.has_failed();
+        }
+        None
+    }
+
+    fn find(&mut self, tracker: usize) -> Option<(&mut Tier, usize)> {
+        self.tiers.iter_mut().find_map(|tier| {
+            let nth = tier.legs.iter().position(|leg| leg.tracker == tracker)?;
+            Some((tier, nth))
+        })
+    }
+}
+
+impl Tier {
+    /// Which one to ask next, and when: the first that has not just failed or, if all have, the first to be tried again. Whoever
+    /// is still to be told of the end of the download comes in between.
+    fn next(&self, now: Instant, completed: bool) -> Option<(usize, Instant)> {
+        let rested = |leg: &Leg| match leg.rest {
+            Rest::ForGood => None,
+            Rest::Until(until) => Some(until.max(now)),
+            Rest::No => Some(now),
+        };
+        let legs = || self.legs.iter().enumerate().filter_map(|(nth, leg)| Some((nth, rested(leg)?)));
+        let regular = legs().min_by_key(|&(_, at)| at).map(|(nth, at)| {
+            let due = self.legs[nth].not_before.map_or(self.due, |not_before| not_before.max(self.due));
+            (nth, at.max(due))
+        });
+        let owed = legs().filter(|&(nth, _)| self.legs[nth].owes_completed(completed));
+        owed.chain(regular).min_by_key(|&(_, at)| at)
+    }
+
+    /// Whether no tracker of it is of use at the moment.
+    fn has_failed(&self) -> bool {
+        self.legs.iter().all(|leg| leg.rest != Rest::No)
+    }
+}
+
+impl Leg {
+    fn owes_completed(&self, completed: bool) -> bool {
+        completed && self.was_leecher && !self.completed
+    }
+
+    fn event(&self, completed: bool) -> AnnounceEvent {
+        match self {
+            _ if !self.started => AnnounceEvent::Started,
+            _ if self.owes_completed(completed) => AnnounceEvent::Completed,
+            _ => AnnounceEvent::None,
+        }
+    }
+}
+
+/// Trackers within a tier in random order (BEP 12), so that each of them gets its share of all clients.
+pub(super) fn shuffled(mut tiers: Vec<Vec<usize>>, rng: &mut impl Rng) -> Vec<Vec<usize>> {
+    tiers.iter_mut().for_each(|tier| tier.shuffle(rng));
+    tiers
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{SeedableRng, rngs::SmallRng};
+
+    use super::*;
+    use AnnounceEvent::{Completed, None as Regular, Started};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const HOUR: Duration = Duration::from_secs(3600);
+    const HALF_AN_HOUR: Duration = Duration::from_secs(1800);
+
+    struct Test {
+        walk: Walk,
+        now: Instant,
+        rng: SmallRng,
+        is_leecher: bool,
+    }
+
+    impl Test {
+        fn of(tiers: &[&[usize]], announce_to: AnnounceTo) -> Self {
+            let pace = Pace {
+                announce_to,
+                shortest_interval: MINUTE,
+                longest_interval: HOUR,
+                first_back_off: MINUTE / 2,
+            };
+            let tiers: Vec<_> = tiers.iter().map(|tier| tier.to_vec()).collect();
+            let now = Instant::now();
+            Self {
+                walk: Walk::new(&tiers, pace, now),
+                now,
+                rng: SmallRng::seed_from_u64(7),
+                is_leecher: true,
+            }
+        }
+
+        fn step(&mut self) -> Step {
+            self.walk.step(self.now, self.is_leecher)
+        }
+
+        /// Everything that is to be asked now.
+        fn asked(&mut self) -> Vec<(usize, AnnounceEvent)> {
+            std::iter::from_fn(|| match self.step() {
+                Step::Ask(tracker, event) => Some((tracker, event)),
+                Step::Wait(_) => None,
+            })
+            .collect()
+        }
+
+        /// For how long there is nothing to do.
+        fn waits(&mut self) -> Duration {
+            match self.step() {
+                Step::Wait(Some(until)) => until - self.now,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn pass(&mut self, time: Duration) {
+            self.now += time;
+        }
+
+        fn answers(&mut self, tracker: usize) {
+            self.walk.answered(tracker, HALF_AN_HOUR, None, self.now);
+        }
+
+        fn fails(&mut self, tracker: usize) {
+            self.walk.failed(tracker, Failure::Again(None), self.now, &mut self.rng);
+        }
+    }
+
+    #[test]
+    fn one_tracker_of_every_tier_is_asked_and_the_next_of_it_when_that_fails() {
+        let mut test = Test::of(&[&[0, 1], &[2]], AnnounceTo::EveryTier);
+        assert_eq!(test.asked(), [(0, Started), (2, Started)]);
+        test.answers(2);
+        assert_eq!(test.asked(), []);
+        test.fails(0);
+        assert_eq!(test.asked(), [(1, Started)]);
+        test.answers(1);
+        assert_eq!(test.waits(), HALF_AN_HOUR);
+    }
+
+    #[test]
+    fn who_answered_is_the_first_of_its_tier_from_then_on() {
+        let mut test = Test::of(&[&[0, 1, 2]], AnnounceTo::EveryTier);
+        for tracker in [0, 1] {
+            assert_eq!(test.asked(), [(tracker, Started)]);
+            test.fails(tracker);
+        }
+        assert_eq!(test.asked(), [(2, Started)]);
+        test.answers(2);
+        assert_eq!(test.walk.legs().map(|leg| leg.tracker).collect::<Vec<_>>(), [2, 0, 1]);
+        for _ in 0..3 {
+            test.pass(HALF_AN_HOUR);
+            assert_eq!(test.asked(), [(2, Regular)]);
+            test.answers(2);
+        }
+        test.pass(HALF_AN_HOUR);
+        assert_eq!(test.asked(), [(2, Regular)]);
+        test.fails(2);
+        assert_eq!(test.asked(), [(0, Started)], "in the order of the tier");
+    }
+
+    #[test]
+    fn by_the_letter_of_bep_12_a_tier_is_asked_only_while_all_of_those_before_fail() {
+        let mut test = Test::of(&[&[0, 1], &[2], &[3]], AnnounceTo::FirstThatAnswers);
+        assert_eq!(test.asked(), [(0, Started)]);
+        test.fails(0);
+        assert_eq!(test.asked(), [(1, Started)]);
+        test.fails(1);
+        assert_eq!(test.asked(), [(2, Started)]);
+        test.answers(2);
+        let until_tried_again = test.waits();
+        assert!(until_tried_again <= MINUTE / 2, "{until_tried_again:?}");
+        test.pass(MINUTE);
+        assert_eq!(test.asked(), [(0, Started)]);
+        test.answers(0);
+        // The second tier is done with, and the third was never needed.
+        test.pass(HALF_AN_HOUR);
+        assert_eq!(test.asked(), [(0, Regular)]);
+    }
+
+    #[test]
+    fn started_is_told_until_it_is_taken() {
+        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        for _ in 0..5 {
+            assert_eq!(test.asked(), [(0, Started)]);
+            test.fails(0);
+            assert_eq!(test.asked(), []);
+            test.pass(HOUR);
+        }
+        assert_eq!(test.asked(), [(0, Started)]);
+        test.answers(0);
+        test.pass(HOUR);
+        assert_eq!(test.asked(), [(0, Regular)]);
+    }
+
+    #[test]
+    fn completed_is_told_at_once_until_it_is_taken_and_never_again() {
+        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        test.asked();
+        test.answers(0);
+        test.is_leecher = false;
+        test.walk.complete();
+        assert_eq!(test.asked(), [(0, Completed)], "without waiting for the interval");
+        test.fails(0);
+        test.pass(HOUR);
+        assert_eq!(test.asked(), [(0, Completed)]);
+        test.answers(0);
+        test.walk.complete();
+        assert_eq!(test.waits(), HALF_AN_HOUR);
+        test.pass(HOUR);
+        assert_eq!(test.asked(), [(0, Regular)]);
+    }
+
+    #[test]
+    fn completed_comes_after_started() {
+        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        assert_eq!(test.asked(), [(0, Started)]);
+        test.walk.complete();
+        test.is_leecher = false;
+        test.answers(0);
+        assert_eq!(test.asked(), [(0, Completed)]);
+    }
+
+    #[test]
+    fn who_began_complete_never_tells_completed() {
+        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        test.is_leecher = false;
+        test.walk.complete();
+        assert_eq!(test.asked(), [(0, Started)]);
+        test.answers(0);
+        test.walk.complete();
+        test.pass(HOUR);
+        assert_eq!(test.asked(), [(0, Regular)]);
+        // Nor does a tracker hear of it that hears of the torrent only now.
+        let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
+        test.asked();
+        test.answers(0);
+        test.walk.complete();
+        test.is_leecher = false;
+        assert_eq!(test.asked(), [(0, Completed)]);
+        test.fails(0);
+        assert_eq!(test.asked(), []);
+        test.pass(HALF_AN_HOUR);
+        assert_eq!(test.asked(), [(0, Completed)]);
+        test.fails(0);
+        assert_eq!(test.asked(), [(1, Started)]);
+        test.answers(1);
+        test.walk.failed(0, Failure::Never, test.now, &mut test.rng);
+        test.pass(HALF_AN_HOUR);
+        assert_eq!(test.asked(), [(1, Regular)]);
+    }
+
+    #[test]
+    fn intervals_stay_within_bounds_whatever_a_tracker_says() {
+        let most = Duration::from_secs(u32::MAX.into());
+        for (interval, min_interval, waits, hurried) in [
+            (Duration::ZERO, None, MINUTE, MINUTE),
+            (most, None, HOUR, MINUTE),
+            (most, Some(most), HOUR, HOUR),
+            (HALF_AN_HOUR, Some(most), HALF_AN_HOUR, HALF_AN_HOUR),
+            (HALF_AN_HOUR, Some(Duration::ZERO), HALF_AN_HOUR, MINUTE),
+            (HALF_AN_HOUR, Some(2 * MINUTE), HALF_AN_HOUR, 2 * MINUTE),
+        ] {
+            let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+            test.asked();
+            test.walk.answered(0, interval, min_interval, test.now);
+            assert_eq!(test.waits(), waits, "{interval:?} {min_interval:?}");
+            test.walk.hurry(test.now);
+            assert_eq!(test.waits(), hurried, "{interval:?} {min_interval:?}");
+        }
+    }
+
+    #[test]
+    fn who_fails_is_asked_at_ever_longer_intervals_up_to_the_longest_and_not_by_all_at_once() {
+        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        let mut longest = MINUTE / 2;
+        let mut waits = Vec::new();
+        for _ in 0..100 {
+            test.asked();
+            test.fails(0);
+            test.walk.hurry(test.now);
+            let wait = test.waits();
+            assert!(longest / 2 <= wait && wait <= longest, "{wait:?} of {longest:?}");
+            longest = (longest * 2).min(HOUR);
+            waits.push(wait);
+            test.pass(wait);
+        }
+        let of_an_hour = &waits[20..];
+        assert!(of_an_hour.iter().any(|wait| *wait < HOUR * 6 / 10));
+        assert!(of_an_hour.iter().any(|wait| *wait > HOUR * 9 / 10));
+        // One answer, and it begins anew.
+        test.asked();
+        test.answers(0);
+        test.pass(HALF_AN_HOUR);
+        test.asked();
+        test.fails(0);
+        assert!(test.waits() <= MINUTE / 2);
+    }
+
+    #[test]
+    fn who_says_when_to_come_back_is_left_alone_until_then() {
+        let mut test = Test::of(&[&[0, 1]], AnnounceTo::EveryTier);
+        test.asked();
+        test.walk.failed(0, Failure::Again(Some(2 * HOUR)), test.now, &mut test.rng);
+        assert_eq!(test.asked(), [(1, Started)]);
+        test.walk.failed(1, Failure::Again(Some(Duration::MAX)), test.now, &mut test.rng);
+        assert_eq!(test.waits(), 2 * HOUR);
+        test.pass(2 * HOUR);
+        assert_eq!(test.asked(), [(0, Started)]);
+        test.walk.failed(0, Failure::Never, test.now, &mut test.rng);
+        assert_eq!(test.waits(), 22 * HOUR, "a day at most");
+        test.pass(22 * HOUR);
+        test.asked();
+        test.walk.failed(1, Failure::Never, test.now, &mut test.rng);
+        assert_eq!(test.step(), Step::Wait(None));
+    }
+
+    #[test]
+    fn who_has_no_address_in_the_family_is_no_failure_and_looked_up_seldom() {
+        let mut test = Test::of(&[&[0], &[1]], AnnounceTo::FirstThatAnswers);
+        assert_eq!(test.asked(), [(0, Started)]);
+        test.walk.failed(0, Failure::Absent, test.now, &mut test.rng);
+        assert_eq!(test.walk.legs().next().unwrap().failures, 0);
+        assert_eq!(test.asked(), [(1, Started)]);
+        test.answers(1);
+        test.pass(HALF_AN_HOUR);
+        assert_eq!(test.asked(), [(1, Regular)]);
+        test.answers(1);
+        test.pass(HALF_AN_HOUR);
+        assert_eq!(test.asked(), [(0, Started), (1, Regular)]);
+    }
+
+    #[test]
+    fn a_torrent_without_trackers_waits_for_nothing() {
+        for tiers in [&[][..], &[&[][..]]] {
+            let mut test = Test::of(tiers, AnnounceTo::EveryTier);
+            assert_eq!(test.step(), Step::Wait(None));
+        }
+    }
+
+    #[test]
+    fn tiers_are_shuffled_and_stay_in_their_order() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut firsts = [0; 3];
+        for _ in 0..300 {
+            let tiers = shuffled(vec![vec![0, 1, 2], vec![3]], &mut rng);
+            assert_eq!((tiers[0].len(), &tiers[1]), (3, &vec![3]));
+            firsts[tiers[0][0]] += 1;
+        }
+        assert!(firsts.iter().all(|&count| (60..140).contains(&count)), "{firsts:?}");
+    }
+}

@@ -1,0 +1,7 @@
+//! Announces to trackers over real sockets: to this project's own tracker, and to such as misbehave.
+
+mod http;
+mod own;
+mod servers;
+mod torrent;
+mod udp;

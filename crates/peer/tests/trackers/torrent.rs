@@ -1,0 +1,132 @@
+//! A torrent that announces, and what is known of it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use swarmkeep_peer::trackers::{
+    ClientOptions, FamilyStatus, Identity, Progress, TrackerClient, TrackerStatus, Trackers, TrackersHandle,
+    TrackersOptions,
+};
+use swarmkeep_tracker_protocol::bittorrent::{Endpoint, InfoHash, PeerId};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+/// Nothing here takes that long unless it hangs.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// A client that gives up soon.
+pub(crate) fn client() -> TrackerClient {
+    of(quick())
+}
+
+pub(crate) fn quick() -> ClientOptions {
+    ClientOptions::new().udp(Duration::from_millis(150), 3).http_patience(Duration::from_millis(800))
+}
+
+pub(crate) fn of(options: ClientOptions) -> TrackerClient {
+    TrackerClient::new(options).expect("there are sockets")
+}
+
+/// Announces often and tries again soon.
+pub(crate) fn often() -> TrackersOptions {
+    TrackersOptions::new()
+        .shortest_interval(Duration::from_millis(200))
+        .first_back_off(Duration::from_millis(100))
+        .stop_patience(Duration::from_millis(1500))
+}
+
+/// Announces once.
+pub(crate) fn seldom() -> TrackersOptions {
+    TrackersOptions::new().first_back_off(Duration::from_secs(600)).stop_patience(Duration::from_millis(1500))
+}
+
+pub(crate) fn identity(torrent: u32, port: u16) -> Identity {
+    let (mut info_hash, mut peer_id) = ([0xaa; 20], *b"-SK0001-000000000000");
+    info_hash[..4].copy_from_slice(&torrent.to_be_bytes());
+    peer_id[18..].copy_from_slice(&port.to_be_bytes());
+    Identity { info_hash: InfoHash::new(info_hash), peer_id: PeerId::new(peer_id), port, key: 0xdead_beef }
+}
+
+/// One that runs.
+pub(crate) struct Torrent {
+    pub(crate) handle: TrackersHandle,
+    pub(crate) found: mpsc::Receiver<Vec<Endpoint>>,
+    pub(crate) left: Arc<AtomicU64>,
+}
+
+impl Torrent {
+    pub(crate) fn start(
+        tiers: &[&[&str]],
+        identity: Identity,
+        client: &TrackerClient,
+        options: &TrackersOptions,
+    ) -> Self {
+        let tiers = tiers.iter().map(|tier| tier.iter());
+        let trackers = Trackers::new(tiers, identity, client.clone(), options);
+        assert_eq!(trackers.refused(), []);
+        let left = Arc::new(AtomicU64::new(1000));
+        let counted = Arc::clone(&left);
+        let progress = move || {
+            let left = counted.load(Relaxed);
+            Progress { uploaded: 7, downloaded: 1000 - left, left }
+        };
+        let (sender, found) = mpsc::channel(1);
+        Self { handle: trackers.spawn(progress, sender), found, left }
+    }
+
+    /// Of one tracker, with what is usual in these tests.
+    pub(crate) fn one(url: &str, client: &TrackerClient, options: &TrackersOptions) -> Self {
+        Self::start(&[&[url]], identity(1, 1001), client, options)
+    }
+
+    /// The next peers.
+    pub(crate) async fn peers(&mut self) -> Vec<Endpoint> {
+        timeout(LONG, self.found.recv()).await.expect("peers in time").expect("it runs")
+    }
+
+    /// Waits until this holds of what is known.
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        holds: impl Fn(&[TrackerStatus]) -> bool,
+    ) -> Vec<TrackerStatus> {
+        let began = Instant::now();
+        loop {
+            let status = self.handle.status();
+            if holds(&status) {
+                return status;
+            }
+            assert!(began.elapsed() < LONG, "{what}: {status:#?}");
+            sleep(Duration::from_millis(3)).await;
+        }
+    }
+
+    /// Waits until the only tracker has answered or failed over IPv4.
+    pub(crate) async fn settled(&self) -> FamilyStatus {
+        let settled = |tracker: &TrackerStatus| tracker.v4.latest.is_some() || tracker.v4.failures > 0;
+        self.until("an answer", |status| settled(&status[0])).await.remove(0).v4
+    }
+
+    /// Waits until the only tracker has failed over IPv4; why.
+    pub(crate) async fn failure(&self) -> String {
+        let status = self.until("a failure", |status| status[0].v4.failures > 0).await;
+        status[0].v4.error.as_ref().expect("it has failed").to_string()
+    }
+
+    pub(crate) async fn stop(self) -> Duration {
+        let began = Instant::now();
+        timeout(LONG, self.handle.stop()).await.expect("it stops in time");
+        began.elapsed()
+    }
+}
+
+pub(crate) fn endpoints<const N: usize>(texts: [&str; N]) -> Vec<Endpoint> {
+    texts.iter().map(|text| text.parse().expect("an endpoint")).collect()
+}
