@@ -6,15 +6,19 @@ use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 mod check;
 mod counting;
+mod create;
 mod load;
+mod peer;
 mod serve;
 mod settings;
 mod shootout;
+mod store;
+mod units;
 
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting::new();
 
-/// A BitTorrent tracker's swarm store, at work and measured.
+/// BitTorrent stores at work and measured: a tracker on a swarm store, content on a store that survives anything.
 #[derive(Parser)]
 #[command(name = "swarmkeep", version, max_term_width = 110)]
 struct Cli {
@@ -32,6 +36,14 @@ enum Command {
     Check(check::Args),
     /// Put a tracker under load, check its answers and report.
     Load(Box<load::Args>),
+    /// Make a torrent file of a file or a folder.
+    Create(Box<create::Args>),
+    /// Fetch torrents from other peers.
+    Fetch(Box<peer::FetchArgs>),
+    /// Seed torrents to other peers.
+    Seed(Box<peer::SeedArgs>),
+    /// Keep torrents' content on a block device, in an image, or in plain files.
+    Store(Box<store::Args>),
     /// Compare the swarm stores: time, tail latency and memory.
     Shootout(shootout::Args),
     /// Measure one row of a shootout in this process.
@@ -46,6 +58,10 @@ fn main() -> ExitCode {
         Command::Config(args) => serve::print_config(*args),
         Command::Check(args) => check::run(args).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(*args),
+        Command::Create(args) => create::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Fetch(args) => peer::fetch(&args),
+        Command::Seed(args) => peer::seed(&args),
+        Command::Store(args) => store::run(*args),
         Command::Shootout(args) => shootout::run(args).map(|()| ExitCode::SUCCESS),
         Command::ShootoutRow(args) => shootout::run_row(args).map(|()| ExitCode::SUCCESS),
     };

@@ -29,6 +29,7 @@ use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::user::User;
+use crate::units::{bytes, counted};
 
 /// All settings.
 #[derive(Debug, clap::Args)]
@@ -111,7 +112,7 @@ pub(crate) struct Fixed {
     pub(crate) endpoints_an_address: Option<usize>,
 
     /// How much memory the store takes at most, as 512MiB or 4GiB. No bound without this.
-    #[arg(long, value_name = "BYTES", value_parser = bytes, help_heading = STORE)]
+    #[arg(long, value_name = "BYTES", value_parser = memory, help_heading = STORE)]
     pub(crate) max_bytes: Option<NonZero<usize>>,
 
     /// Whom to run as, once sockets are open and files are read: start as root, for ports below 1024 and keys that only root reads. The
@@ -529,19 +530,9 @@ fn seconds(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "expected a time above 0, such as 2700, 2700s, 45m or 1h".into())
 }
 
-/// A number of bytes.
-fn bytes(text: &str) -> Result<NonZero<usize>, String> {
-    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-    counted(text, &units)
-        .and_then(|bytes| NonZero::new(usize::try_from(bytes).ok()?))
-        .ok_or_else(|| "expected bytes above 0, such as 536870912, 512MiB or 4GiB".into())
-}
-
-/// A whole number of one of the units, or of ones.
-fn counted(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let in_unit = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)));
-    let (number, unit) = in_unit.unwrap_or((text, 1));
-    number.parse::<u64>().ok()?.checked_mul(unit)
+/// A number of bytes of memory.
+fn memory(text: &str) -> Result<NonZero<usize>, String> {
+    bytes(text)?.try_into().map_err(|_| "expected no more bytes than can be addressed".into())
 }
 
 #[cfg(test)]
@@ -556,16 +547,6 @@ mod tests {
         assert_eq!(seconds("1h"), Ok(3600));
         for wrong in ["", "0", "0m", "-1", "m", "1d", "1.5h", "4294967295h", "45 m", "1hm"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn bytes_are_ones_or_powers_of_1024() {
-        assert_eq!(bytes("1000").map(NonZero::get), Ok(1000));
-        assert_eq!(bytes("512MiB").map(NonZero::get), Ok(512 << 20));
-        assert_eq!(bytes("4GiB").map(NonZero::get), Ok(4 << 30));
-        for wrong in ["", "0", "0GiB", "GiB", "1GB", "-1", "99999999999TiB"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -1,0 +1,389 @@
+//! `swarmkeep seed` and `swarmkeep fetch`: torrents to and from other peers, over any store.
+
+use std::{
+    error::Error,
+    io::IsTerminal,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    num::NonZero,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
+use serde::Serialize;
+use swarmkeep_bittorrent::{PeerId, metainfo::Metainfo};
+use swarmkeep_content::{ContentConfig, ContentRepository, Error as StoreError, Library, Memory};
+use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{SignalKind, signal},
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{
+    store::{
+        counted,
+        opened::{For, Opened},
+        read_torrent, say,
+    },
+    units,
+};
+
+/// What the program ends with when it was stopped before everything was there.
+const INCOMPLETE: u8 = 3;
+
+const FETCH_DETAILS: &str = "\
+  swarmkeep fetch some.torrent                     into this folder, as ordinary files
+  swarmkeep fetch some.torrent --store disk.image  into a store that survives anything (see `swarmkeep store`)
+
+What is there already is not fetched again; what was fetched is made durable every few seconds, so that an interruption costs little. Each
+piece is verified. A peer that sends wrong bytes is not spoken with any more.
+
+Exit codes:
+  0  everything is there
+  1  it could not be done
+  2  the command line is wrong
+  3  it was stopped before everything was there; called again, it goes on";
+
+const SEED_DETAILS: &str = "\
+  swarmkeep seed --store disk.image                every torrent that is complete there, or in part
+  swarmkeep seed some.torrent --store ~/dir        one of a folder of ordinary files (`swarmkeep store add` puts it there)
+
+Runs until it is interrupted (SIGINT, SIGTERM), then says goodbye to trackers and peers.
+
+Exit codes:
+  0  it was stopped
+  1  it could not be done
+  2  the command line is wrong";
+
+/// Fetch torrents from other peers.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = FETCH_DETAILS, after_help = "See --help for examples and the exit codes.")]
+pub(crate) struct FetchArgs {
+    /// The torrent files.
+    #[arg(value_name = "FILE.torrent", required = true)]
+    torrents: Vec<PathBuf>,
+
+    /// Go on seeding when everything is there, until interrupted.
+    #[arg(long)]
+    seed: bool,
+
+    #[command(flatten)]
+    sharing: Sharing,
+}
+
+/// Seed torrents to other peers.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = SEED_DETAILS, after_help = "See --help for examples and the exit codes.")]
+pub(crate) struct SeedArgs {
+    /// The torrent files; without any, all torrents of the store.
+    #[arg(value_name = "FILE.torrent")]
+    torrents: Vec<PathBuf>,
+
+    #[command(flatten)]
+    sharing: Sharing,
+}
+
+#[derive(Debug, clap::Args)]
+struct Sharing {
+    /// Where the content lies: a block device, an image, a folder, or `memory:` for as long as the program runs.
+    #[arg(long, value_name = "STORE", default_value = ".")]
+    store: PathBuf,
+
+    /// Where other peers call, of one or both families. [default: port 6881 of every address, or any if that is taken]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Vec<SocketAddr>,
+
+    /// A peer to call, besides those that trackers and peers tell of.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    peer: Vec<SocketAddr>,
+
+    /// Bytes a second that go out at most, over all torrents, as 2MiB.
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    up: Option<NonZero<u64>>,
+
+    /// Bytes a second that come in at most, over all torrents.
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    down: Option<NonZero<u64>>,
+
+    /// Connections in all.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    connections: usize,
+
+    /// Peers of one torrent whose requests are answered at a time.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    slots: usize,
+
+    /// Print events as JSON, one a line, in place of bars.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let torrents = args.torrents.iter().map(|path| read_torrent(path)).collect::<Result<Vec<_>, _>>()?;
+    let store = open(&args.sharing.store)?;
+    let until = if args.seed { Until::Stopped } else { Until::Complete };
+    share(&args.sharing, &store, torrents, until)
+}
+
+pub(crate) fn seed(args: &SeedArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let store = open(&args.sharing.store)?;
+    let mut torrents = args.torrents.iter().map(|path| read_torrent(path)).collect::<Result<Vec<_>, _>>()?;
+    if torrents.is_empty() {
+        for summary in store.list()? {
+            if let Some(torrent) = store.torrent_file(&summary.info_hash)? {
+                torrents.push((Metainfo::parse(&torrent)?, torrent));
+            }
+        }
+    }
+    if torrents.is_empty() {
+        let store = args.sharing.store.display();
+        return Err(format!("{store} has no torrents; `swarmkeep store add` puts them there").into());
+    }
+    share(&args.sharing, &store, torrents, Until::Stopped)
+}
+
+/// When to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    Complete,
+    Stopped,
+}
+
+fn open(path: &Path) -> Result<Arc<Library>, Box<dyn Error>> {
+    if path.as_os_str() == "memory:" {
+        return Ok(Arc::new(Library::open(Arc::new(Memory::new(&ContentConfig::new(""))))?));
+    }
+    Ok(Opened::open(path, For::Adding)?.repository)
+}
+
+fn share(
+    sharing: &Sharing,
+    store: &Arc<Library>,
+    torrents: Vec<(Metainfo, Vec<u8>)>,
+    until: Until,
+) -> Result<ExitCode, Box<dyn Error>> {
+    for (_, torrent) in &torrents {
+        match store.add(torrent) {
+            Ok(_) | Err(StoreError::Exists(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let runtime = Runtime::new()?;
+    let done = runtime.block_on(async {
+        let session = sharing.start(Arc::clone(store) as _).await?;
+        let mut shared = Vec::new();
+        for (metainfo, _) in torrents {
+            let tiers = metainfo.tiers().to_vec();
+            let info = Arc::new(metainfo.into_info());
+            let name = info.name().to_owned();
+            let bytes = info.length();
+            let handle = session.add(info, &tiers).await?;
+            handle.found(sharing.peer.iter().copied());
+            shared.push(Shared { name, bytes, handle });
+        }
+        let mut shown = Shown::new(sharing.json, &session, &shared)?;
+        let ended = watch(&shared, until, &mut shown).await;
+        // Whatever has happened, what was fetched is made durable, and nobody is left waiting.
+        let stopped = session.stop().await;
+        shown.end(&shared)?;
+        let complete = ended?;
+        stopped?;
+        Ok::<_, Box<dyn Error>>(complete || until == Until::Stopped)
+    });
+    Ok(if done? { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+}
+
+impl Sharing {
+    async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
+        let config = |listen: Vec<SocketAddr>| {
+            SessionConfig::new(peer_id())
+                .listen(listen)
+                .connections(self.connections)
+                .upload_slots(self.slots)
+                .limits(self.up.map(NonZero::get), self.down.map(NonZero::get))
+        };
+        if !self.listen.is_empty() {
+            return Session::start(config(self.listen.clone()), store).await;
+        }
+        let usual = vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
+        match Session::start(config(usual), Arc::clone(&store)).await {
+            // Taken, or there is no IPv6.
+            Err(swarmkeep_peer::Error::Listen { .. }) => {
+                Session::start(config(vec![(Ipv4Addr::UNSPECIFIED, 0).into()]), store).await
+            }
+            started => started,
+        }
+    }
+}
+
+/// As in Azureus' style: which program, which version, and twelve random letters.
+fn peer_id() -> PeerId {
+    let mut id = *b"-SK0100-............";
+    let random = rand::random::<[u8; 12]>();
+    for (letter, random) in id[8..].iter_mut().zip(random) {
+        *letter = b"abcdefghijklmnopqrstuvwxyz012345"[usize::from(random % 32)];
+    }
+    PeerId::new(id)
+}
+
+struct Shared {
+    name: String,
+    bytes: u64,
+    handle: Handle,
+}
+
+/// Shows how it goes until everything is there, or somebody interrupts; whether everything is there.
+async fn watch(shared: &[Shared], until: Until, shown: &mut Shown) -> Result<bool, Box<dyn Error>> {
+    let [mut interrupt, mut terminate] = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+    let (interrupt, terminate) = (
+        interrupt.as_mut().map_err(|error| error.to_string())?,
+        terminate.as_mut().map_err(|error| error.to_string())?,
+    );
+    let mut second = interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let all = async {
+        for torrent in shared {
+            torrent.handle.complete().await?;
+        }
+        Ok::<_, swarmkeep_peer::Error>(())
+    };
+    tokio::pin!(all);
+    let mut complete = false;
+    loop {
+        tokio::select! {
+            done = &mut all, if !complete => {
+                done?;
+                complete = true;
+                shown.tell(shared)?;
+                if until == Until::Complete {
+                    return Ok(true);
+                }
+            }
+            _ = second.tick() => shown.tell(shared)?,
+            _ = interrupt.recv() => return Ok(complete),
+            _ = terminate.recv() => return Ok(complete),
+        }
+    }
+}
+
+/// How it is shown: bars to people, lines of JSON to programs.
+struct Shown {
+    json: bool,
+    bars: Vec<ProgressBar>,
+}
+
+/// An event, as `--json` prints it.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    Listening { addresses: &'a [SocketAddr] },
+    Progress { torrents: Vec<Told<'a>> },
+    Stopped { torrents: Vec<Told<'a>> },
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    info_hash: String,
+    name: &'a str,
+    bytes: u64,
+    left: u64,
+    pieces: u32,
+    complete: u32,
+    downloaded: u64,
+    uploaded: u64,
+    wasted: u64,
+    down_rate: u64,
+    up_rate: u64,
+    peers: usize,
+    banned: usize,
+}
+
+impl<'a> Told<'a> {
+    fn of(shared: &'a Shared, status: &Status) -> Self {
+        Self {
+            info_hash: shared.handle.info_hash().to_string(),
+            name: &shared.name,
+            bytes: shared.bytes,
+            left: status.left,
+            pieces: status.progress.pieces,
+            complete: status.progress.complete,
+            downloaded: status.down.0,
+            uploaded: status.up.0,
+            wasted: status.wasted,
+            down_rate: status.down.1,
+            up_rate: status.up.1,
+            peers: status.peers.len(),
+            banned: status.banned.len(),
+        }
+    }
+
+    fn all(shared: &'a [Shared]) -> Vec<Self> {
+        shared.iter().map(|shared| Self::of(shared, &shared.handle.status())).collect()
+    }
+}
+
+impl Shown {
+    fn new(json: bool, session: &Session, shared: &[Shared]) -> Result<Self, Box<dyn Error>> {
+        let addresses = session.addresses();
+        if json {
+            line(&Event::Listening { addresses })?;
+        } else {
+            let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            eprintln!("Peers can call at {}", addresses.join(" and "));
+        }
+        let seen = !json && std::io::stderr().is_terminal();
+        let all = MultiProgress::new();
+        let style = "{bar:25} {binary_bytes}/{binary_total_bytes}  {wide_msg}";
+        let style = ProgressStyle::with_template(style).expect("a valid template");
+        let bars = if seen { shared } else { &[] };
+        let bars =
+            bars.iter().map(|shared| all.add(ProgressBar::new(shared.bytes).with_style(style.clone())));
+        Ok(Self { json, bars: bars.collect() })
+    }
+
+    fn tell(&mut self, shared: &[Shared]) -> Result<(), Box<dyn Error>> {
+        if self.json {
+            return line(&Event::Progress { torrents: Told::all(shared) });
+        }
+        for (bar, shared) in self.bars.iter().zip(shared) {
+            let status = shared.handle.status();
+            bar.set_position(shared.bytes - status.left.min(shared.bytes));
+            bar.set_message(format!(
+                "↓ {}/s ↑ {}/s  {}  {}",
+                BinaryBytes(status.down.1),
+                BinaryBytes(status.up.1),
+                counted(status.peers.len(), "peer"),
+                shared.name
+            ));
+        }
+        Ok(())
+    }
+
+    /// What came of it.
+    fn end(&mut self, shared: &[Shared]) -> Result<(), Box<dyn Error>> {
+        self.bars.iter().for_each(ProgressBar::finish_and_clear);
+        if self.json {
+            return line(&Event::Stopped { torrents: Told::all(shared) });
+        }
+        for shared in shared {
+            let status = shared.handle.status();
+            say!(
+                "{}: {} of {} pieces, {} came and {} went",
+                shared.name,
+                status.progress.complete,
+                status.progress.pieces,
+                BinaryBytes(status.down.0),
+                BinaryBytes(status.up.0)
+            );
+        }
+        Ok(())
+    }
+}
+
+fn line(event: &Event<'_>) -> Result<(), Box<dyn Error>> {
+    say!("{}", serde_json::to_string(event)?);
+    Ok(())
+}

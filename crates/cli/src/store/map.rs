@@ -1,0 +1,252 @@
+//! `swarmkeep store map`: who has which block of a device, as text and as a picture.
+
+use std::{
+    collections::HashMap,
+    error::Error,
+    ops::Range,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use indicatif::BinaryBytes;
+use plotters::{
+    prelude::{IntoDrawingArea, Rectangle, SVGBackend, Text},
+    style::{Color, RGBColor, WHITE, text_anchor::HPos},
+};
+use serde::Serialize;
+use swarmkeep_content::{
+    InfoHash,
+    block::{BlockStore, Owner},
+};
+use swarmkeep_load::charts::{colour, font};
+
+use super::{
+    StoreArg, counted,
+    opened::{For, Kind, Opened},
+    print_json, say,
+};
+
+/// Cells of a row of the map.
+const COLUMNS: usize = 64;
+/// Rows of the map, at most: where there are more blocks than cells, a cell is several.
+const ROWS: usize = 32;
+/// What stands for torrents. More than so many share letters.
+const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// Show who has which block of a device.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// Draw it too.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Print JSON: each run of blocks with its owner.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Map<'a> {
+    block_size: u32,
+    blocks: u32,
+    /// What is in none of them is free.
+    runs: Vec<Run<'a>>,
+}
+
+#[derive(Serialize)]
+struct Run<'a> {
+    first: u32,
+    blocks: u32,
+    /// `root`, `inodes`, `map` or `content`.
+    owner: &'static str,
+    info_hash: Option<String>,
+    name: Option<&'a str>,
+}
+
+/// The blocks of a device, and what its torrents are called.
+struct Layout {
+    runs: Vec<(Range<u32>, Owner)>,
+    blocks: u32,
+    block_size: u32,
+    /// In the order in which they lie on the device.
+    torrents: Vec<(InfoHash, String)>,
+    places: HashMap<InfoHash, usize>,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let store = Opened::open(&args.store.path, For::Reading)?;
+    let Kind::Block(block) = &store.kind else {
+        return Err(format!(
+            "{} is a folder of files: the file system says where they are",
+            args.store.path.display()
+        )
+        .into());
+    };
+    let layout = Layout::of(block, &store)?;
+    if let Some(path) = &args.svg {
+        layout.draw(path)?;
+    }
+    if args.json {
+        print_json(&layout.json())?;
+    } else {
+        layout.print()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Layout {
+    fn of(block: &BlockStore, store: &Opened) -> Result<Self, Box<dyn Error>> {
+        let named: HashMap<_, _> =
+            store.torrents()?.into_iter().map(|torrent| (torrent.info_hash(), torrent.title())).collect();
+        let runs = block.owners();
+        let (mut torrents, mut places) = (Vec::new(), HashMap::new());
+        for (_, owner) in &runs {
+            if let Owner::Content(torrent) | Owner::Map(torrent) = owner
+                && !places.contains_key(torrent)
+            {
+                places.insert(*torrent, torrents.len());
+                let title = named.get(torrent).cloned();
+                torrents.push((*torrent, title.unwrap_or_else(|| "torrent files".to_owned())));
+            }
+        }
+        Ok(Self { runs, blocks: block.blocks(), block_size: block.block_size(), torrents, places })
+    }
+
+    fn json(&self) -> Map<'_> {
+        let run = |(run, owner): &(Range<u32>, Owner)| {
+            let (owner, torrent) = match owner {
+                Owner::Root => ("root", None),
+                Owner::Map(torrent) => ("map", Some(torrent)),
+                Owner::Content(torrent) => ("content", Some(torrent)),
+                _ => ("inodes", None),
+            };
+            Run {
+                first: run.start,
+                blocks: run.end - run.start,
+                owner,
+                info_hash: torrent.map(ToString::to_string),
+                name: torrent.map(|torrent| self.torrents[self.place(torrent)].1.as_str()),
+            }
+        };
+        let runs = self.runs.iter().map(run).collect();
+        Map { block_size: self.block_size, blocks: self.blocks, runs }
+    }
+
+    fn place(&self, torrent: &InfoHash) -> usize {
+        self.places[torrent]
+    }
+
+    fn letter(&self, owner: &Owner) -> char {
+        match owner {
+            Owner::Root => '#',
+            Owner::Content(torrent) | Owner::Map(torrent) => {
+                LETTERS[self.place(torrent) % LETTERS.len()].into()
+            }
+            _ => '%',
+        }
+    }
+
+    /// What a cell is.
+    fn cell(&self, blocks: u32) -> String {
+        format!("{} of {}", counted(blocks as usize, "block"), BinaryBytes(self.block_size.into()))
+    }
+
+    /// The owners of cells of so many blocks each: who has most of a cell, unless more of it is free.
+    fn cells(&self, blocks_a_cell: u32) -> Vec<Option<Owner>> {
+        let mut cells: Vec<Vec<(Owner, u32)>> =
+            vec![Vec::new(); self.blocks.div_ceil(blocks_a_cell) as usize];
+        for (run, owner) in &self.runs {
+            for cell in run.start / blocks_a_cell..=(run.end - 1) / blocks_a_cell {
+                let (start, end) = (cell * blocks_a_cell, (cell + 1).saturating_mul(blocks_a_cell));
+                let blocks = run.end.min(end) - run.start.max(start);
+                let owners = &mut cells[cell as usize];
+                match owners.iter_mut().find(|(other, _)| other == owner) {
+                    Some((_, sum)) => *sum += blocks,
+                    None => owners.push((*owner, blocks)),
+                }
+            }
+        }
+        let most = |owners: Vec<(Owner, u32)>| {
+            let free = blocks_a_cell - owners.iter().map(|(_, blocks)| blocks).sum::<u32>();
+            let most = owners.into_iter().max_by_key(|(_, blocks)| *blocks);
+            most.filter(|(_, blocks)| *blocks >= free).map(|(owner, _)| owner)
+        };
+        cells.into_iter().map(most).collect()
+    }
+
+    fn print(&self) -> Result<(), Box<dyn Error>> {
+        let blocks_a_cell = self.blocks.div_ceil((COLUMNS * ROWS) as u32).max(1);
+        let cells = self.cells(blocks_a_cell);
+        for (row, cells) in cells.chunks(COLUMNS).enumerate() {
+            let first = row as u64 * COLUMNS as u64 * u64::from(blocks_a_cell);
+            let cells: String =
+                cells.iter().map(|owner| owner.as_ref().map_or('.', |owner| self.letter(owner))).collect();
+            say!("{first:>10}  {cells}");
+        }
+        say!("\n  A letter is {}.\n  #  the root\n  %  i-nodes\n  .  free", self.cell(blocks_a_cell));
+        for (torrent, title) in &self.torrents {
+            let owner = Owner::Content(*torrent);
+            let runs = self.runs.iter().filter(|(_, other)| *other == owner);
+            let (count, blocks) =
+                runs.fold((0, 0), |(count, blocks), (run, _)| (count + 1, blocks + run.len()));
+            say!(
+                "  {}  {title}: {} in {}",
+                self.letter(&owner),
+                counted(blocks, "block"),
+                counted(count, "run")
+            );
+        }
+        Ok(())
+    }
+
+    fn draw(&self, path: &Path) -> Result<(), Box<dyn Error>> {
+        const CELL: i32 = 12;
+        const SIDE: i32 = 20;
+        let blocks_a_cell = self.blocks.div_ceil((COLUMNS * ROWS) as u32).max(1);
+        let cells = self.cells(blocks_a_cell);
+        let rows = cells.len().div_ceil(COLUMNS) as i32;
+        let legend = self.torrents.len().min(LETTERS.len()) as i32 + 3;
+        let (width, height) = (2 * SIDE + COLUMNS as i32 * CELL, 3 * SIDE + rows * CELL + legend * 18);
+        let area = SVGBackend::new(path, (width as u32, height as u32)).into_drawing_area();
+        area.fill(&WHITE)?;
+        let shade = |owner: Option<&Owner>| match owner {
+            None => RGBColor(235, 235, 235),
+            Some(Owner::Root) => RGBColor(30, 30, 30),
+            Some(Owner::Content(torrent) | Owner::Map(torrent)) => colour(self.place(torrent)),
+            Some(_) => RGBColor(130, 130, 130),
+        };
+        for (at, owner) in cells.iter().enumerate() {
+            let (x, y) = (SIDE + (at % COLUMNS) as i32 * CELL, SIDE + (at / COLUMNS) as i32 * CELL);
+            area.draw(&Rectangle::new(
+                [(x, y), (x + CELL - 1, y + CELL - 1)],
+                shade(owner.as_ref()).filled(),
+            ))?;
+        }
+        let mut lines: Vec<(RGBColor, String)> = vec![
+            (
+                shade(None),
+                format!(
+                    "free; a square is {blocks_a_cell} blocks of {}",
+                    BinaryBytes(self.block_size.into())
+                ),
+            ),
+            (shade(Some(&Owner::Root)), "the root".to_owned()),
+            (shade(Some(&Owner::Inodes)), "i-nodes".to_owned()),
+        ];
+        lines.extend(
+            self.torrents
+                .iter()
+                .take(LETTERS.len())
+                .map(|(torrent, title)| (shade(Some(&Owner::Content(*torrent))), title.clone())),
+        );
+        for (at, (colour, title)) in (0..).zip(lines) {
+            let y = 2 * SIDE + rows * CELL + at * 18;
+            area.draw(&Rectangle::new([(SIDE, y), (SIDE + CELL - 1, y + CELL - 1)], colour.filled()))?;
+            area.draw(&Text::new(title, (SIDE + 20, y - 1), font(13, HPos::Left)))?;
+        }
+        Ok(area.present()?)
+    }
+}

@@ -1,0 +1,116 @@
+//! What is on a device already, before it is written over.
+
+use std::{io, sync::Arc};
+
+use swarmkeep_content::{
+    ContentRepository,
+    block::{BlockDevice, BlockStore, FileDevice, SECTOR, sectors},
+};
+
+/// Sectors at the beginning and at the end, 1 MiB, in which most of what uses a device leaves a trace.
+const EDGE: u64 = 256;
+
+/// Where known owners of devices sign them: offset, signature, who. Checked in this order. From the documentation of each.
+const SIGNATURES: &[(usize, &[u8], &str)] = &[
+    (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
+    (0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+    (0, b"XFSB", "an XFS file system"),
+    (0x1_0040, b"_BHRfS_M", "a btrfs file system"),
+    (0x400, b"\x10\x20\xf5\xf2", "an F2FS file system"),
+    (0, b"hsqs", "a squashfs file system"),
+    (0x8001, b"CD001", "an ISO 9660 file system"),
+    (3, b"NTFS    ", "an NTFS file system"),
+    (3, b"EXFAT   ", "an exFAT file system"),
+    (0x52, b"FAT32   ", "a FAT file system"),
+    (0x36, b"FAT1", "a FAT file system"),
+    (0xff6, b"SWAPSPACE2", "swap space"),
+    (0x218, b"LVM2 001", "a physical volume of LVM"),
+    (0x1000, b"\xfc\x4e\x2b\xa9", "a member of a Linux RAID"),
+    (0x200, b"EFI PART", "a partition table (GPT)"),
+    (0x1fe, b"\x55\xaa", "a partition table or a boot sector (MBR)"),
+];
+
+/// How many places between the edges are looked at.
+const SAMPLES: u64 = 64;
+
+/// What lies on a device; `None` if it is nothing but zeroes wherever it was looked at.
+pub(super) fn what_is_on(device: &Arc<FileDevice>) -> io::Result<Option<String>> {
+    if let Ok(store) = BlockStore::boot_read_only(Arc::clone(device)) {
+        let torrents = store.list().map_or(0, |torrents| torrents.len());
+        return Ok(Some(format!("a content store with {torrents} torrents")));
+    }
+    let edge = EDGE.min(device.sectors());
+    let read = |first: u64, count: u64| {
+        let mut read = sectors(count as usize);
+        device.read(first, &mut read)?;
+        io::Result::Ok(read.iter().flat_map(|sector| sector.0).collect::<Vec<_>>())
+    };
+    let start = read(0, edge)?;
+    let signed = |&&(at, signature, _): &&(usize, &[u8], _)| {
+        start.get(at..at + signature.len()).is_some_and(|found| found == signature)
+    };
+    if let Some((_, _, who)) = SIGNATURES.iter().find(signed) {
+        return Ok(Some((*who).to_owned()));
+    }
+    let something = |first: u64, bytes: &[u8]| {
+        bytes.iter().position(|&byte| byte != 0).map(|byte| first * SECTOR as u64 + byte as u64)
+    };
+    let mut first = something(0, &start);
+    // A file system may begin behind a partition table that was wiped.
+    let places = (1..SAMPLES).map(|sample| (device.sectors() / SAMPLES * sample, 1));
+    for (at, count) in places.chain([(device.sectors() - edge, edge)]) {
+        if first.is_none() && count <= device.sectors() {
+            first = something(at, &read(at, count)?);
+        }
+    }
+    Ok(first.map(|byte| format!("something this program does not know, at byte {byte}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, File},
+        process::Command,
+    };
+
+    use super::*;
+
+    #[test]
+    fn what_is_on_a_device_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("device");
+        let on = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            what_is_on(&Arc::new(FileDevice::open(&path, true).unwrap())).unwrap()
+        };
+        assert_eq!(on(&[0; 3 << 20]), None);
+        assert_eq!(on(&[]), None);
+        let mut bytes = vec![0; 3 << 20];
+        bytes[(3 << 20) - 5] = 1;
+        assert_eq!(on(&bytes).unwrap(), "something this program does not know, at byte 3145723");
+        // As it is where a partition table was wiped, and what it led to was not.
+        let mut bytes = vec![0; 64 << 20];
+        bytes[5 << 20] = 1;
+        assert_eq!(on(&bytes).unwrap(), "something this program does not know, at byte 5242880");
+        for &(at, signature, who) in SIGNATURES {
+            let mut bytes = vec![0; 3 << 20];
+            bytes[at..at + signature.len()].copy_from_slice(signature);
+            assert_eq!(on(&bytes).unwrap(), who);
+        }
+    }
+
+    /// Needs mkfs.ext4 of e2fsprogs, and mkswap of util-linux.
+    #[test]
+    fn what_real_programs_make_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for (program, who) in [("mkfs.ext4", "an ext2, ext3 or ext4 file system"), ("mkswap", "swap space")] {
+            let path = folder.path().join(program);
+            File::create(&path).unwrap().set_len(16 << 20).unwrap();
+            let made = Command::new(program).arg("-q").arg(&path).output();
+            let made = made.or_else(|_| Command::new(format!("/usr/sbin/{program}")).arg(&path).output());
+            assert!(made.unwrap_or_else(|_| panic!("{program} is not installed")).status.success());
+            let device = Arc::new(FileDevice::open(&path, true).unwrap());
+            assert_eq!(what_is_on(&device).unwrap().as_deref(), Some(who));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `swarmkeep seed` and `swarmkeep fetch`, each a process, on loopback.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+fn swarmkeep(folder: &Path, line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
+    command.current_dir(folder).args(line.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+fn done(folder: &Path, line: &str) -> Output {
+    let output = swarmkeep(folder, line).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// A folder with a torrent of 8 MiB in 512 pieces, and a store of each kind, of which `full` has all of it.
+fn prepared() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut state = 7_u64;
+    let bytes: Vec<u8> = (0..1 << 20)
+        .flat_map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state ^ state >> 29).to_le_bytes()
+        })
+        .collect();
+    fs::write(folder.path().join("data"), bytes).unwrap();
+    for store in ["full", "files"] {
+        fs::create_dir(folder.path().join(store)).unwrap();
+    }
+    done(folder.path(), "create data -o data.torrent --piece-length 16KiB");
+    done(folder.path(), "store add full data.torrent data");
+    done(folder.path(), "store format image --size 64MiB --block-size 256KiB");
+    folder
+}
+
+/// A seeder, until it is dropped.
+struct Seeder(Child, String);
+
+impl Seeder {
+    fn start(folder: &Path) -> Self {
+        let mut command = swarmkeep(folder, "seed --store full --listen 127.0.0.1:0 --json");
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(first["event"], "listening");
+        let at = first["addresses"][0].as_str().unwrap().to_owned();
+        thread::spawn(move || lines.for_each(drop));
+        Self(child, at)
+    }
+}
+
+impl Drop for Seeder {
+    fn drop(&mut self) {
+        kill(Pid::from_raw(self.0.id() as i32), Signal::SIGINT).unwrap();
+        assert!(self.0.wait().unwrap().success() || thread::panicking());
+    }
+}
+
+/// The last thing that was told of the torrent.
+fn last(output: &Output) -> Value {
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let event: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    assert_eq!(event["event"], "stopped");
+    event["torrents"][0].clone()
+}
+
+#[test]
+fn what_is_seeded_is_fetched_into_a_store_of_each_kind() {
+    let folder = prepared();
+    let seeder = Seeder::start(folder.path());
+    for store in ["files", "image", "memory:"] {
+        let at = &seeder.1;
+        let fetched = done(
+            folder.path(),
+            &format!("fetch data.torrent --store {store} --listen 127.0.0.1:0 --peer {at} --json"),
+        );
+        let told = last(&fetched);
+        assert_eq!((&told["left"], &told["complete"], &told["wasted"]), (&0.into(), &512.into(), &0.into()));
+        assert_eq!(told["downloaded"], 8 << 20);
+    }
+    done(folder.path(), "store export image data --to out");
+    let expected = fs::read(folder.path().join("data")).unwrap();
+    for path in ["files/data", "out/data"] {
+        assert!(fs::read(folder.path().join(path)).unwrap() == expected, "{path}");
+    }
+}
+
+#[test]
+fn a_fetch_that_is_interrupted_says_so_and_goes_on_where_it_was() {
+    let folder = prepared();
+    let seeder = Seeder::start(folder.path());
+    let line = |more: &str| {
+        let at = &seeder.1;
+        format!("fetch data.torrent --store image --listen 127.0.0.1:0 --peer {at} --json {more}")
+    };
+    let slow = swarmkeep(folder.path(), &line("--down 2MiB")).stdout(Stdio::piped()).spawn().unwrap();
+    thread::sleep(Duration::from_secs(2));
+    kill(Pid::from_raw(slow.id() as i32), Signal::SIGINT).unwrap();
+    let began = Instant::now();
+    let output = slow.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let before = last(&output);
+    let (complete, left) = (before["complete"].as_u64().unwrap(), before["left"].as_u64().unwrap());
+    assert!((64..448).contains(&complete), "{complete} pieces after two seconds of 2 MiB each");
+    let after = last(&done(folder.path(), &line("")));
+    assert_eq!((&after["left"], after["downloaded"].as_u64()), (&0.into(), Some(left)));
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let folder = prepared();
+    for (line, said) in [
+        ("fetch data --store files", "data: "),
+        ("fetch data.torrent --store nowhere", "swarmkeep store format"),
+        ("seed --store files", "`swarmkeep store add` puts them there"),
+        ("fetch data.torrent --store files --listen 192.0.2.1:1", "cannot listen at 192.0.2.1:1"),
+    ] {
+        let output = swarmkeep(folder.path(), line).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{line}: {error}");
+        assert!(error.contains(said), "{line}: {error}");
+    }
+}
