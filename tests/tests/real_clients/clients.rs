@@ -94,11 +94,9 @@ pub(crate) static TRANSMISSION: Client = Client {
             place.port()
         );
         fs::write(place.home.join("settings.json"), settings).expect("a folder of ours");
+        // Without `--verify`: it looks at what there is by itself, and with both, it may stop the torrent and never start it again.
         let mut command = Command::new("transmission-cli");
-        command
-            .args(["--no-portmap", "--no-blocklist", "--verify"])
-            .arg("--port")
-            .arg(place.port().to_string());
+        command.args(["--no-portmap", "--no-blocklist"]).arg("--port").arg(place.port().to_string());
         command
             .arg("--config-dir")
             .arg(&place.home)
@@ -199,6 +197,18 @@ pub(crate) static RTORRENT: Client = Client {
     },
 };
 
+/// No more than one of them.
+pub(crate) static OURS: Client = Client {
+    name: "swarmkeep",
+    n: 6,
+    package: "coreutils",
+    version: &["echo", concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))],
+    binds_v6: true,
+    peer_id: "-SK",
+    leaves_in_silence: None,
+    command: crate::ours::command,
+};
+
 impl Client {
     pub(crate) fn is_installed(&self) -> bool {
         let installed = self.version_printed().is_some();
@@ -240,6 +250,10 @@ impl Place {
         fs::create_dir_all(&place.home).expect("a folder of ours");
         fs::write(&place.torrent, torrent).expect("a folder of ours");
         place
+    }
+
+    pub(crate) fn torrent(&self) -> &PathBuf {
+        &self.torrent
     }
 
     fn ip(&self) -> IpAddr {

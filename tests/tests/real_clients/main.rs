@@ -8,6 +8,7 @@
 
 mod clients;
 mod network;
+mod ours;
 mod tap;
 
 use std::{
@@ -20,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clients::{ARIA2, Client, LIBTORRENT, Place, QBITTORRENT, RTORRENT, Running, TRANSMISSION};
+use clients::{ARIA2, Client, LIBTORRENT, OURS, Place, QBITTORRENT, RTORRENT, Running, TRANSMISSION};
 use network::{TRACKER_V6, address, in_a_network_of_its_own};
 use swarmkeep::{
     Family::{self, V4, V6},
@@ -65,6 +66,16 @@ real_clients! {
     // The two that name the path of an announce (BEP 41).
     needs_two_clients_to_download_by_udp_from_a_private_tracker:
         by Udp V4, with PASSKEY, over "packed", from LIBTORRENT to QBITTORRENT;
+    // Our own peer, which seeds to all of them, and fetches from each.
+    needs_five_clients_to_download_from_our_peer:
+        by Udp V4, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_from_our_peer_by_http_and_ipv6:
+        by Http V6, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
+    needs_aria2_to_seed_to_our_peer: by Udp V4, over "packed", from ARIA2 to OURS;
+    needs_transmission_to_seed_to_our_peer: by Http V4, over "packed", from TRANSMISSION to OURS;
+    needs_libtorrent_to_seed_to_our_peer: by Udp V6, over "packed", from LIBTORRENT to OURS;
+    needs_qbittorrent_to_seed_to_our_peer: by Http V6, over "packed", from QBITTORRENT to OURS;
+    needs_rtorrent_to_seed_to_our_peer: by Udp V4, over "packed", from RTORRENT to OURS;
 }
 
 /// The `info` dictionary of the torrent that is shared, as `fixtures/README.md` makes it.

@@ -11,7 +11,7 @@ use std::{
 use swarmkeep::Family;
 
 /// How many addresses of each family there are: the tracker's and a client's each.
-const ADDRESSES: u8 = 6;
+const ADDRESSES: u8 = 7;
 
 /// A name of the first IPv6 address.
 pub(crate) const TRACKER_V6: &str = "tracker.test";
