@@ -375,6 +375,24 @@ fn a_file_tree_is_refused_where_its_order_or_its_layers_could_mean_two_things() 
 }
 
 #[test]
+fn what_a_magnet_link_names_makes_a_torrent_file() {
+    let tiers = vec![vec!["udp://a.example:1".to_owned(), "udp://b.example:2".to_owned()]];
+    for name in swarmkeep_tests::torrents::ALL {
+        let metainfo = torrent(name);
+        // With its layers, as a peer has sent them.
+        let made = Metainfo::new(metainfo.info().clone(), &tiers);
+        assert_eq!(Metainfo::parse(&made.encode().unwrap()).unwrap(), made, "{name}");
+        // Without.
+        let alone = Info::parse(metainfo.info().encoded()).unwrap();
+        let known = alone.knows_hashes();
+        assert_eq!(known, !name.ends_with("-v2"), "{name}");
+        let made = Metainfo::new(alone, &tiers);
+        let read = made.encode().map(|torrent| Metainfo::parse(&torrent).unwrap());
+        assert_eq!(read, known.then_some(made), "{name}");
+    }
+}
+
+#[test]
 fn piece_layers_and_both_parts_of_a_hybrid_must_agree() {
     let replaced = |name: &str, old: &[u8], new: &[u8]| {
         let mut bytes = fixture(name);

@@ -11,14 +11,18 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt, stream::FuturesOrdered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
-use swarmkeep_bittorrent::{PeerId, metainfo::Metainfo};
+use swarmkeep_bittorrent::{
+    PeerId,
+    metainfo::{Magnet, Metainfo},
+};
 use swarmkeep_content::{ContentConfig, ContentRepository, Error as StoreError, Library, Memory};
 use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
 use tokio::{
     runtime::Runtime,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     time::{MissedTickBehavior, interval},
 };
 
@@ -37,6 +41,7 @@ const INCOMPLETE: u8 = 3;
 const FETCH_DETAILS: &str = "\
   swarmkeep fetch some.torrent                     into this folder, as ordinary files
   swarmkeep fetch some.torrent --store disk.image  into a store that survives anything (see `swarmkeep store`)
+  swarmkeep fetch 'magnet:?xt=urn:btih:...'        what the link names: from its trackers, its peers, or --peer
 
 What is there already is not fetched again; what was fetched is made durable every few seconds, so that an interruption costs little. Each
 piece is verified. A peer that sends wrong bytes is not spoken with any more.
@@ -62,8 +67,8 @@ Exit codes:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FETCH_DETAILS, after_help = "See --help for examples and the exit codes.")]
 pub(crate) struct FetchArgs {
-    /// The torrent files.
-    #[arg(value_name = "FILE.torrent", required = true)]
+    /// Torrent files, and magnet links.
+    #[arg(value_name = "FILE.torrent|MAGNET", required = true)]
     torrents: Vec<PathBuf>,
 
     /// Go on seeding when everything is there, until interrupted.
@@ -122,10 +127,28 @@ struct Sharing {
 }
 
 pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let torrents = args.torrents.iter().map(|path| read_torrent(path)).collect::<Result<Vec<_>, _>>()?;
+    let (mut torrents, mut links) = (Vec::new(), Vec::new());
+    for torrent in &args.torrents {
+        match torrent.to_str().filter(|text| is_link(text)) {
+            Some(link) => links.push(link.parse::<Magnet>()?),
+            None => torrents.push(read_torrent(torrent)?),
+        }
+    }
     let store = open(&args.sharing.store)?;
+    // Nobody has to be asked about what is in the store.
+    for link in std::mem::take(&mut links) {
+        match store.torrent_file(&link.info_hash()) {
+            Ok(Some(torrent)) => torrents.push((Metainfo::parse(&torrent)?, torrent)),
+            Ok(None) | Err(StoreError::NotFound(_)) => links.push(link),
+            Err(error) => return Err(error.into()),
+        }
+    }
     let until = if args.seed { Until::Stopped } else { Until::Complete };
-    share(&args.sharing, &store, torrents, until)
+    share(&args.sharing, &store, torrents, &links, until)
+}
+
+fn is_link(text: &str) -> bool {
+    text.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("magnet:"))
 }
 
 pub(crate) fn seed(args: &SeedArgs) -> Result<ExitCode, Box<dyn Error>> {
@@ -142,7 +165,7 @@ pub(crate) fn seed(args: &SeedArgs) -> Result<ExitCode, Box<dyn Error>> {
         let store = args.sharing.store.display();
         return Err(format!("{store} has no torrents; `swarmkeep store add` puts them there").into());
     }
-    share(&args.sharing, &store, torrents, Until::Stopped)
+    share(&args.sharing, &store, torrents, &[], Until::Stopped)
 }
 
 /// When to end.
@@ -162,20 +185,30 @@ fn open(path: &Path) -> Result<Arc<Library>, Box<dyn Error>> {
 fn share(
     sharing: &Sharing,
     store: &Arc<Library>,
-    torrents: Vec<(Metainfo, Vec<u8>)>,
+    mut torrents: Vec<(Metainfo, Vec<u8>)>,
+    links: &[Magnet],
     until: Until,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    for (_, torrent) in &torrents {
-        match store.add(torrent) {
-            Ok(_) | Err(StoreError::Exists(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
     let runtime = Runtime::new()?;
     let done = runtime.block_on(async {
+        let mut signals = Signals::new()?;
         let session = sharing.start(Arc::clone(store) as _).await?;
+        let mut shown = Shown::new(sharing.json, &session)?;
+        let learnt = tokio::select! {
+            learnt = learn(&session, links, &sharing.peer, &mut shown) => Some(learnt?),
+            () = signals.either() => None,
+        };
+        let Some(learnt) = learnt else {
+            session.stop().await?;
+            return Ok(false);
+        };
+        torrents.extend(learnt);
         let mut shared = Vec::new();
-        for (metainfo, _) in torrents {
+        for (metainfo, torrent) in torrents {
+            match store.add(&torrent) {
+                Ok(_) | Err(StoreError::Exists(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
             let tiers = metainfo.tiers().to_vec();
             let info = Arc::new(metainfo.into_info());
             let name = info.name().to_owned();
@@ -184,8 +217,8 @@ fn share(
             handle.found(sharing.peer.iter().copied());
             shared.push(Shared { name, bytes, handle });
         }
-        let mut shown = Shown::new(sharing.json, &session, &shared)?;
-        let ended = watch(&shared, until, &mut shown).await;
+        shown.begin(&shared);
+        let ended = watch(&shared, until, &mut signals, &mut shown).await;
         // Whatever has happened, what was fetched is made durable, and nobody is left waiting.
         let stopped = session.stop().await;
         shown.end(&shared)?;
@@ -194,6 +227,52 @@ fn share(
         Ok::<_, Box<dyn Error>>(complete || until == Until::Stopped)
     });
     Ok(if done? { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+}
+
+/// Finds out what magnet links name: what is to be shared, and its torrent files.
+async fn learn(
+    session: &Session,
+    links: &[Magnet],
+    peers: &[SocketAddr],
+    shown: &mut Shown,
+) -> Result<Vec<(Metainfo, Vec<u8>)>, Box<dyn Error>> {
+    let links = links.iter().map(|link| peers.iter().fold(link.clone(), |link, peer| link.with_peer(*peer)));
+    let links: Vec<_> = links.collect();
+    let mut all: FuturesOrdered<_> = links.iter().map(|link| session.learn(link)).collect();
+    let mut second = interval(Duration::from_secs(1));
+    let mut learnt = Vec::new();
+    loop {
+        tokio::select! {
+            next = all.next() => match next {
+                Some(metainfo) => {
+                    let metainfo = metainfo?;
+                    let torrent = metainfo.encode().expect("its hashes were learnt too");
+                    learnt.push((metainfo, torrent));
+                }
+                None => return Ok(learnt),
+            },
+            _ = second.tick() => shown.learning(session, &links[learnt.len()..])?,
+        }
+    }
+}
+
+/// What asks the program to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn either(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }
 
 impl Sharing {
@@ -236,12 +315,12 @@ struct Shared {
 }
 
 /// Shows how it goes until everything is there, or somebody interrupts; whether everything is there.
-async fn watch(shared: &[Shared], until: Until, shown: &mut Shown) -> Result<bool, Box<dyn Error>> {
-    let [mut interrupt, mut terminate] = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
-    let (interrupt, terminate) = (
-        interrupt.as_mut().map_err(|error| error.to_string())?,
-        terminate.as_mut().map_err(|error| error.to_string())?,
-    );
+async fn watch(
+    shared: &[Shared],
+    until: Until,
+    signals: &mut Signals,
+    shown: &mut Shown,
+) -> Result<bool, Box<dyn Error>> {
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let all = async {
@@ -263,8 +342,7 @@ async fn watch(shared: &[Shared], until: Until, shown: &mut Shown) -> Result<boo
                 }
             }
             _ = second.tick() => shown.tell(shared)?,
-            _ = interrupt.recv() => return Ok(complete),
-            _ = terminate.recv() => return Ok(complete),
+            () = signals.either() => return Ok(complete),
         }
     }
 }
@@ -272,6 +350,8 @@ async fn watch(shared: &[Shared], until: Until, shown: &mut Shown) -> Result<boo
 /// How it is shown: bars to people, lines of JSON to programs.
 struct Shown {
     json: bool,
+    /// Whether there is somebody to see bars.
+    seen: bool,
     bars: Vec<ProgressBar>,
 }
 
@@ -280,8 +360,17 @@ struct Shown {
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
     Listening { addresses: &'a [SocketAddr] },
+    Learning { torrents: Vec<Learnt<'a>> },
     Progress { torrents: Vec<Told<'a>> },
     Stopped { torrents: Vec<Told<'a>> },
+}
+
+/// A magnet link of which it is not known yet what it names.
+#[derive(Serialize)]
+struct Learnt<'a> {
+    info_hash: String,
+    name: Option<&'a str>,
+    peers: usize,
 }
 
 #[derive(Serialize)]
@@ -326,7 +415,7 @@ impl<'a> Told<'a> {
 }
 
 impl Shown {
-    fn new(json: bool, session: &Session, shared: &[Shared]) -> Result<Self, Box<dyn Error>> {
+    fn new(json: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
         let addresses = session.addresses();
         if json {
             line(&Event::Listening { addresses })?;
@@ -334,14 +423,44 @@ impl Shown {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             eprintln!("Peers can call at {}", addresses.join(" and "));
         }
-        let seen = !json && std::io::stderr().is_terminal();
+        Ok(Self { json, seen: !json && std::io::stderr().is_terminal(), bars: Vec::new() })
+    }
+
+    /// What is not known yet of magnet links.
+    fn learning(&mut self, session: &Session, links: &[Magnet]) -> Result<(), Box<dyn Error>> {
+        let torrents = links.iter().map(|link| {
+            let info_hash = link.info_hash();
+            let peers = session.torrent(&info_hash).map_or(0, |torrent| torrent.status().peers.len());
+            Learnt { info_hash: info_hash.to_string(), name: link.name(), peers }
+        });
+        if self.json {
+            return line(&Event::Learning { torrents: torrents.collect() });
+        }
+        if !self.seen {
+            return Ok(());
+        }
+        self.bars.iter().for_each(ProgressBar::finish_and_clear);
+        let style = ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template");
+        let spinners = torrents.map(|Learnt { info_hash, name, peers }| {
+            let name = name.map_or(info_hash, |name| name.escape_debug().to_string());
+            let bar = ProgressBar::new_spinner().with_style(style.clone());
+            bar.set_message(format!("finding out what it is, from {}: {name}", counted(peers, "peer")));
+            bar
+        });
+        self.bars = spinners.collect();
+        self.bars.iter().for_each(ProgressBar::tick);
+        Ok(())
+    }
+
+    fn begin(&mut self, shared: &[Shared]) {
+        self.bars.iter().for_each(ProgressBar::finish_and_clear);
         let all = MultiProgress::new();
         let style = "{bar:25} {binary_bytes}/{binary_total_bytes}  {wide_msg}";
         let style = ProgressStyle::with_template(style).expect("a valid template");
-        let bars = if seen { shared } else { &[] };
+        let bars = if self.seen { shared } else { &[] };
         let bars =
             bars.iter().map(|shared| all.add(ProgressBar::new(shared.bytes).with_style(style.clone())));
-        Ok(Self { json, bars: bars.collect() })
+        self.bars = bars.collect();
     }
 
     fn tell(&mut self, shared: &[Shared]) -> Result<(), Box<dyn Error>> {

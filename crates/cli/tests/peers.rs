@@ -14,6 +14,7 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::Value;
+use swarmkeep_bittorrent::metainfo::{Magnet, Metainfo};
 
 fn swarmkeep(folder: &Path, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
@@ -122,12 +123,59 @@ fn a_fetch_that_is_interrupted_says_so_and_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_magnet_link_is_enough_and_its_torrent_file_is_kept() {
+    let folder = prepared();
+    done(folder.path(), "create data -o v2.torrent --v2 --piece-length 16KiB");
+    done(folder.path(), "store add full v2.torrent data");
+    let seeder = Seeder::start(folder.path());
+    for torrent in ["data.torrent", "v2.torrent"] {
+        let metainfo = Metainfo::parse(&fs::read(folder.path().join(torrent)).unwrap()).unwrap();
+        let link = Magnet::from(&metainfo).with_peer(seeder.1.parse().unwrap());
+        let fetch = format!("fetch {link} --store image --listen 127.0.0.1:0 --json");
+        let told = last(&done(folder.path(), &fetch));
+        assert_eq!((&told["left"], &told["downloaded"]), (&0.into(), &(8 << 20).into()), "{torrent}");
+        done(
+            folder.path(),
+            &format!("store export image {} --to {torrent}.out", metainfo.info().info_hash()),
+        );
+        let same = fs::read(folder.path().join(torrent).with_extension("torrent.out/data")).unwrap()
+            == fs::read(folder.path().join("data")).unwrap();
+        assert!(same, "{torrent}");
+        // It is there: nobody is asked.
+        let nobody = Magnet::from(&metainfo);
+        let fetch = format!("fetch {nobody} --store image --listen 127.0.0.1:0 --json");
+        assert_eq!(last(&done(folder.path(), &fetch))["downloaded"], 0, "{torrent}");
+    }
+}
+
+#[test]
+fn a_link_that_nobody_knows_is_waited_for_until_somebody_interrupts() {
+    let folder = prepared();
+    let line = "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a&dn=it --store files \
+                --listen 127.0.0.1:0 --json";
+    let waits = swarmkeep(folder.path(), line).stdout(Stdio::piped()).spawn().unwrap();
+    thread::sleep(Duration::from_secs(2));
+    kill(Pid::from_raw(waits.id() as i32), Signal::SIGINT).unwrap();
+    let output = waits.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let told: Vec<Value> =
+        output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let learning = &told.last().unwrap();
+    assert_eq!(learning["event"], "learning");
+    assert_eq!(
+        (&learning["torrents"][0]["name"], &learning["torrents"][0]["peers"]),
+        (&"it".into(), &0.into())
+    );
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let folder = prepared();
     for (line, said) in [
         ("fetch data --store files", "data: "),
         ("fetch data.torrent --store nowhere", "swarmkeep store format"),
         ("seed --store files", "`swarmkeep store add` puts them there"),
+        ("fetch magnet:?xt=urn:btih:12 --store files", "40 digits of hex"),
         ("fetch data.torrent --store files --listen 192.0.2.1:1", "cannot listen at 192.0.2.1:1"),
     ] {
         let output = swarmkeep(folder.path(), line).output().unwrap();

@@ -4,15 +4,16 @@ use std::{
     collections::VecDeque,
     io,
     net::SocketAddr,
+    ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-use swarmkeep_bittorrent::{Endpoint, PeerId};
-use swarmkeep_content::Error as StoreError;
+use swarmkeep_bittorrent::{Endpoint, InfoHash, PeerId};
+use swarmkeep_content::{ContentExt, Error as StoreError};
 use swarmkeep_peer_wire::{
-    Bitfield, Block, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Limits, Message,
-    MetadataMessage, PieceIndex, ReceiveBuffer, Reserved, SendQueue,
+    Bitfield, Block, ExtendedHandshake, ExtendedMessage, Extension, ExtensionIds, Handshake, HashRange,
+    Hashes, Limits, Message, MetadataMessage, PieceIndex, ReceiveBuffer, Reserved, SendQueue,
 };
 use tokio::{
     io::Interest,
@@ -23,6 +24,10 @@ use tokio::{
 
 use crate::{
     blocks::{Batch, Memory, Slice},
+    exchange::PeerExchange,
+    hashes::{self, HashFault, Reading as HashReading},
+    learning::Question,
+    metadata::{MetadataFault, MetadataUploads},
     session::{CLIENT, Shared},
     torrent::{Peer, Torrent},
 };
@@ -42,6 +47,10 @@ pub(crate) enum Ended {
     Silent(Duration),
     #[error("the peer {0}")]
     Misbehaves(&'static str),
+    #[error("the peer has sent {0}")]
+    Metadata(#[from] MetadataFault),
+    #[error("the peer has sent {0}")]
+    Hashes(#[from] HashFault),
     #[error("it is not needed any more")]
     Stopped,
 }
@@ -66,14 +75,14 @@ const ALLOWED: usize = 64;
 pub(crate) async fn call(stream: TcpStream, torrent: Arc<Torrent>) -> Result<(), Ended> {
     let mut received = ReceiveBuffer::new(Limits::new());
     let shaken = async {
-        send_handshake(&stream, &torrent).await?;
+        send_handshake(&stream, &torrent, torrent.info_hash).await?;
         receive_handshake(&stream, &mut received).await
     };
     let theirs = tokio::time::timeout(HANDSHAKE, shaken).await.map_err(|_| Ended::Silent(HANDSHAKE))??;
     if theirs.info_hash != torrent.info_hash {
         return Err(Ended::Misbehaves("answers for another torrent"));
     }
-    talk(stream, received, torrent, theirs).await
+    talk(stream, received, torrent, theirs, true).await
 }
 
 /// Shakes hands as the one who is called.
@@ -84,18 +93,19 @@ pub(crate) async fn answer(stream: TcpStream, session: Arc<Shared>) -> Result<()
         let torrent = session
             .torrent(&theirs.info_hash)
             .ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
-        send_handshake(&stream, &torrent).await?;
+        send_handshake(&stream, &torrent, theirs.info_hash).await?;
         Ok::<_, Ended>((theirs, torrent))
     };
     let (theirs, torrent) =
         tokio::time::timeout(HANDSHAKE, shaken).await.map_err(|_| Ended::Silent(HANDSHAKE))??;
-    talk(stream, received, torrent, theirs).await
+    talk(stream, received, torrent, theirs, false).await
 }
 
-async fn send_handshake(stream: &TcpStream, torrent: &Torrent) -> Result<(), Ended> {
+/// `info_hash` is one of the torrent's.
+async fn send_handshake(stream: &TcpStream, torrent: &Torrent, info_hash: InfoHash) -> Result<(), Ended> {
     let handshake = Handshake {
         reserved: Reserved::EXTENSIONS | Reserved::FAST,
-        info_hash: torrent.info_hash,
+        info_hash,
         peer_id: torrent.session.config.peer_id,
     };
     let mut queue = SendQueue::<Slice>::new(0, Handshake::LEN);
@@ -148,10 +158,11 @@ async fn talk(
     mut received: ReceiveBuffer,
     torrent: Arc<Torrent>,
     theirs: Handshake,
+    called: bool,
 ) -> Result<(), Ended> {
     let address = stream.peer_addr()?;
     stream.set_nodelay(true)?;
-    let peer = torrent.join(address, theirs.peer_id).map_err(Ended::Refused)?;
+    let peer = torrent.join(address, theirs.peer_id, called).map_err(Ended::Refused)?;
     let mut connection = Connection::new(Arc::clone(&torrent), Arc::clone(&peer), &theirs);
     tracing::debug!(%address, id = %DisplayId(theirs.peer_id), "connected");
     let ended = connection.run(&stream, &mut received).await;
@@ -168,6 +179,14 @@ impl std::fmt::Display for DisplayId {
 }
 
 type Reading = JoinHandle<(Batch, Result<(), StoreError>)>;
+
+/// Hashes that it asks for and that are computed from content.
+struct Hashing {
+    root: [u8; 32],
+    /// Base layer, index, length and proof layers.
+    numbers: [u32; 4],
+    hashes: JoinHandle<Option<Vec<[u8; 32]>>>,
+}
 
 struct Connection {
     torrent: Arc<Torrent>,
@@ -187,6 +206,8 @@ struct Connection {
     unchoked: bool,
     /// What it said before the torrent was known, or nothing after it was.
     early: Option<Early>,
+    /// Whether it came while the torrent was being learnt.
+    learns: bool,
     /// Whether something other than extended messages has come: what it has comes first.
     begun: bool,
     /// How many of the pieces that have come it was told of; `None` before it was told what is here.
@@ -198,6 +219,9 @@ struct Connection {
     /// What it asks for.
     asks: VecDeque<Block>,
     reading: Option<Reading>,
+    hashing: Option<Hashing>,
+    uploads: MetadataUploads,
+    exchange: PeerExchange,
     memory: Memory,
     heard: Instant,
     said: Instant,
@@ -213,6 +237,15 @@ struct Early {
     all: bool,
     bitfield: Vec<u8>,
     pieces: Vec<u32>,
+}
+
+impl Early {
+    fn has_one_of(&self, mut pieces: Range<u32>) -> bool {
+        let bitfield = Bitfield::new(&self.bitfield);
+        self.all
+            || self.pieces.iter().any(|piece| pieces.contains(piece))
+            || pieces.any(|piece| bitfield.contains(PieceIndex(piece)))
+    }
 }
 
 impl Connection {
@@ -231,12 +264,16 @@ impl Connection {
             interested: false,
             unchoked: false,
             early: Some(Early::default()),
+            learns: false,
             begun: false,
             told: None,
             asked: VecDeque::new(),
             brought: now,
             asks: VecDeque::new(),
             reading: None,
+            hashing: None,
+            uploads: MetadataUploads::default(),
+            exchange: PeerExchange::default(),
             memory: Memory::default(),
             heard: now,
             said: now,
@@ -281,6 +318,9 @@ impl Connection {
                     self.reading = None;
                     let (batch, done) = read.map_err(|_| Ended::Stopped)?;
                     self.answer(batch, done)?;
+                }
+                hashed = async { (&mut self.hashing.as_mut().expect("checked").hashes).await }, if self.hashing.is_some() => {
+                    self.answer_hashes(hashed.ok().flatten())?;
                 }
                 () = tokio::time::sleep_until(wait.unwrap_or(now).into()), if wait.is_some() => {}
                 _ = second.tick() => self.tick()?,
@@ -338,6 +378,13 @@ impl Connection {
             received.set_limits(ready.limits);
             let early = self.early.take().expect("checked");
             self.catch_up(early)?;
+            if self.extended && self.learns {
+                // It was not told yet that the info dictionary is here.
+                self.say_hello()?;
+            }
+        }
+        if self.early.is_some() {
+            self.learn()?;
         }
         if self.early.is_none() {
             self.tell_pieces()?;
@@ -390,12 +437,32 @@ impl Connection {
         }
     }
 
+    /// Asks for what the torrent lacks that came as a magnet link.
+    fn learn(&mut self) -> Result<(), Ended> {
+        let (torrent, now) = (Arc::clone(&self.torrent), Instant::now());
+        let mut learning = torrent.learning.lock();
+        let Some(learning) = &mut *learning else { return Ok(()) };
+        self.learns = true;
+        loop {
+            let has = |pieces| self.early.as_ref().is_some_and(|early| early.has_one_of(pieces));
+            match learning.ask(self.peer.key, now, has) {
+                Some(Question::Metadata { piece }) => {
+                    self.say_metadata(MetadataMessage::Request { piece })?
+                }
+                Some(Question::Hashes(range)) => self.say(&Message::HashRequest(range))?,
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// What it said of its pieces while the torrent was not known.
     fn catch_up(&mut self, early: Early) -> Result<(), Ended> {
         let pieces = self.torrent.ready().expect("it is ready").info.piece_count();
         if early.all {
             self.torrent.peer_has(&self.peer, 0..pieces);
-        } else if !early.bitfield.is_empty() {
+        } else if early.bitfield.is_empty() {
+            self.torrent.peer_has(&self.peer, []);
+        } else {
             let bitfield = Bitfield::new(&early.bitfield);
             bitfield.check(pieces)?;
             self.torrent.peer_has(&self.peer, bitfield.iter().map(|piece| piece.0));
@@ -475,14 +542,18 @@ impl Connection {
                     }
                 }
             }
-            Message::HashRequest(range) => self.say(&Message::HashReject(range))?,
+            Message::HashRequest(range) => self.asked_for_hashes(range)?,
+            Message::Hashes(hashes) => self.torrent.hashes(&self.peer, &hashes)?,
+            Message::HashReject(range) => {
+                if let Some(learning) = &mut *self.torrent.learning.lock() {
+                    learning.hashes_rejected(self.peer.key, &range)?;
+                }
+            }
             Message::KeepAlive
             | Message::HaveNone
             | Message::Port(_)
             | Message::Suggest(_)
             | Message::AllowedFast(_)
-            | Message::Hashes(_)
-            | Message::HashReject(_)
             | Message::Unknown { .. } => {}
         }
         Ok(())
@@ -496,11 +567,27 @@ impl Connection {
                     self.most_requests = (most as usize).clamp(1, 4 * REQUESTS);
                 }
                 if let Some(port) = handshake.port.filter(|port| *port != 0) {
-                    self.torrent.found([SocketAddr::new(self.peer.address.ip(), port)]);
+                    self.torrent.listens(&self.peer, SocketAddr::new(self.peer.address.ip(), port));
+                }
+                let serves = self.theirs.id(Extension::Metadata).is_some();
+                if let Some(size) = handshake.metadata_size.filter(|_| serves)
+                    && let Some(learning) = &mut *self.torrent.learning.lock()
+                    && let Err(fault) = learning.offered(self.peer.key, size)
+                {
+                    // It may be good for something else.
+                    tracing::debug!(address = %self.peer.address, %fault, "no info dictionary");
                 }
             }
             ExtendedMessage::DontHave(piece) => self.torrent.peer_lost(&self.peer, piece.0),
             ExtendedMessage::Metadata(MetadataMessage::Request { piece }) => self.send_metadata(piece)?,
+            ExtendedMessage::Metadata(MetadataMessage::Data { piece, total_size, data }) => {
+                self.torrent.metadata(&self.peer, piece, total_size, data)?;
+            }
+            ExtendedMessage::Metadata(MetadataMessage::Reject { piece }) => {
+                if let Some(learning) = &mut *self.torrent.learning.lock() {
+                    learning.metadata_rejected(self.peer.key, piece)?;
+                }
+            }
             ExtendedMessage::Pex(pex) => {
                 let private = self.torrent.ready().is_none_or(|ready| ready.info.is_private());
                 if !private {
@@ -516,21 +603,15 @@ impl Connection {
     }
 
     fn send_metadata(&mut self, piece: u32) -> Result<(), Ended> {
-        let message = match self.torrent.ready() {
-            Some(ready) => {
-                let encoded = ready.info.encoded();
-                let total_size = encoded.len() as u32;
-                let from = piece as usize * swarmkeep_peer_wire::METADATA_PIECE as usize;
-                match encoded.get(from..) {
-                    Some(rest) if !rest.is_empty() => {
-                        let data = &rest[..rest.len().min(swarmkeep_peer_wire::METADATA_PIECE as usize)];
-                        MetadataMessage::Data { piece, total_size, data }
-                    }
-                    _ => MetadataMessage::Reject { piece },
-                }
-            }
+        let torrent = Arc::clone(&self.torrent);
+        let answer = match torrent.ready() {
+            Some(ready) => self.uploads.answer(ready.info.encoded(), piece),
             None => MetadataMessage::Reject { piece },
         };
+        self.say_metadata(answer)
+    }
+
+    fn say_metadata(&mut self, message: MetadataMessage<'_>) -> Result<(), Ended> {
         match ExtendedMessage::Metadata(message).to_peer(&self.theirs) {
             // Who asks faster than it reads gets no answer.
             Some(message) => _ = self.queue.push(&message),
@@ -539,8 +620,88 @@ impl Connection {
         Ok(())
     }
 
+    /// A request for hashes, which is answered from what is known, or from content that has to be read.
+    fn asked_for_hashes(&mut self, range: HashRange<'_>) -> Result<(), Ended> {
+        let torrent = Arc::clone(&self.torrent);
+        let answer = torrent.ready().ok_or(hashes::Refusal::Unknown);
+        match answer.and_then(|ready| hashes::answer(&ready.info, &range)) {
+            Ok(hashes::Answer::Hashes(hashes)) => self.send_hashes(range, Some(&hashes)),
+            Ok(hashes::Answer::Read(reading)) => match self.hash(reading) {
+                Some(hashes) => {
+                    let numbers = [range.base_layer(), range.index(), range.length(), range.proof_layers()];
+                    self.hashing = Some(Hashing { root: *range.root(), numbers, hashes });
+                    Ok(())
+                }
+                None => self.send_hashes(range, None),
+            },
+            Err(refusal) => {
+                tracing::debug!(address = %self.peer.address, %refusal, "a request for hashes");
+                self.send_hashes(range, None)
+            }
+        }
+    }
+
+    /// Hashes content, on a thread that may block. `None` if it is not there, or others are served: it may ask again, or somebody else.
+    fn hash(&self, mut reading: Box<HashReading>) -> Option<JoinHandle<Option<Vec<[u8; 32]>>>> {
+        if self.hashing.is_some() || !reading.pieces().clone().all(|piece| self.torrent.has(piece)) {
+            return None;
+        }
+        let permit = Arc::clone(&self.torrent.session.hashing).try_acquire_owned().ok()?;
+        let torrent = Arc::clone(&self.torrent);
+        Some(self.torrent.session.spawn_blocking(move || {
+            let _permit = permit;
+            let content = &torrent.ready()?.content;
+            let Range { mut start, end } = reading.bytes().clone();
+            let mut bytes = vec![0; (end - start).min(Batch::MOST as u64) as usize];
+            while start < end {
+                let bytes = &mut bytes[..(end - start).min(Batch::MOST as u64) as usize];
+                content.read(start, bytes).ok()?;
+                reading.update(bytes);
+                start += bytes.len() as u64;
+            }
+            reading.finish().ok()
+        }))
+    }
+
+    /// Sends what was computed.
+    fn answer_hashes(&mut self, hashes: Option<Vec<[u8; 32]>>) -> Result<(), Ended> {
+        let Some(Hashing { root, numbers: [base, index, length, proof], .. }) = self.hashing.take() else {
+            return Ok(());
+        };
+        let range = HashRange::new(&root, base, index, length, proof)?;
+        self.send_hashes(range, hashes.as_deref())
+    }
+
+    /// Or says that there are none.
+    fn send_hashes(&mut self, range: HashRange<'_>, hashes: Option<&[[u8; 32]]>) -> Result<(), Ended> {
+        if let Some(hashes) = hashes
+            && let Ok(hashes) = Hashes::new(range, hashes)
+            && self.queue.push(&Message::Hashes(hashes)).is_ok()
+        {
+            return Ok(());
+        }
+        self.say(&Message::HashReject(range))
+    }
+
+    /// Tells who else is there.
+    fn tell_peers(&mut self, now: Instant) -> Result<(), Ended> {
+        let public = self.torrent.ready().is_some_and(|ready| !ready.info.is_private());
+        if !public || self.theirs.id(Extension::Pex).is_none() || !self.exchange.is_due(now) {
+            return Ok(());
+        }
+        if let Some(news) = self.exchange.news(&self.torrent.others(&self.peer), now) {
+            let message = ExtendedMessage::Pex(news.message()).to_peer(&self.theirs);
+            let message = message.expect("it has an id, which was checked");
+            self.queue.push(&message).map_err(|_| Ended::Misbehaves("does not read"))?;
+        }
+        Ok(())
+    }
+
     fn say_hello(&mut self) -> Result<(), Ended> {
-        let mut hello = ExtendedHandshake::new(ExtensionIds::ALL);
+        let private = self.torrent.ready().is_some_and(|ready| ready.info.is_private());
+        let ids = ExtensionIds::ALL;
+        let ids = if private { ids.with(Extension::Pex, 0) } else { ids };
+        let mut hello = ExtendedHandshake::new(ids);
         hello.client = Some(CLIENT.as_bytes());
         hello.port = self.torrent.session.port();
         hello.your_ip = Some(self.peer.address.ip().to_canonical());
@@ -669,6 +830,7 @@ impl Connection {
             self.peer.snubs.store(true, Relaxed);
             self.give_all_back();
         }
+        self.tell_peers(now)?;
         if self.torrent.both_have_all(&self.peer) {
             return Err(Ended::Stopped);
         }

@@ -12,7 +12,10 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use swarmkeep_bittorrent::{Endpoint, InfoHash, PeerId, metainfo::Info};
+use swarmkeep_bittorrent::{
+    Endpoint, InfoHash, PeerId,
+    metainfo::{Info, Magnet, Metainfo},
+};
 use swarmkeep_content::{
     ContentRepository, Error as StoreError, NewTorrent,
     stripe_cache::{StripeCache, StripeCacheOptions},
@@ -27,6 +30,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Error, Progress, Status,
     connection::{self, Ended},
+    learning::Learning,
     picker::PeerKey,
     rate::Limiter,
     source::Source,
@@ -163,6 +167,8 @@ pub(crate) struct Shared {
     flushing: Mutex<()>,
     pub(crate) stop: CancellationToken,
     tasks: TaskTracker,
+    /// Whether content is being read for its hashes: one at a time, whoever asks.
+    pub(crate) hashing: Arc<Semaphore>,
 }
 
 /// A torrent of a session.
@@ -212,6 +218,7 @@ impl Session {
             flushing: Mutex::new(()),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            hashing: Arc::new(Semaphore::new(1)),
             config,
         });
         for listener in listeners {
@@ -227,19 +234,26 @@ impl Session {
     }
 
     /// Shares a torrent: what the store has of it is seeded, and what it lacks is fetched. It is announced to the trackers of `tiers`, which may
-    /// be none.
+    /// be none; one that was [learnt](Self::learn) goes on with the peers and trackers that it was learnt from.
     ///
     /// # Errors
     /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared, [`Error::Store`].
     pub async fn add(&self, info: Arc<Info>, tiers: &[Vec<String>]) -> Result<Handle, Error> {
         let info_hash = info.info_hash();
-        let torrent = Arc::new(Torrent::new(info_hash, Arc::clone(&self.shared)));
+        // Peers that speak v2 know a hybrid by another name.
+        let v2 = info.info_hash_v2().and_then(|hash| hash.first_chunk().copied()).map(InfoHash::new);
+        let learnt = [Some(info_hash), v2].into_iter().flatten().find_map(|name| self.take_learnt(&name));
+        let begins = learnt.is_none();
+        let torrent =
+            learnt.unwrap_or_else(|| Torrent::new(info_hash, Arc::clone(&self.shared), None).into());
         {
             let mut torrents = self.shared.torrents.write();
-            if torrents.contains_key(&info_hash) {
-                return Err(Error::Exists(info_hash));
+            for name in [Some(info_hash), v2].into_iter().flatten() {
+                let there = torrents.entry(name).or_insert_with(|| Arc::clone(&torrent));
+                if name == info_hash && !Arc::ptr_eq(there, &torrent) {
+                    return Err(Error::Exists(info_hash));
+                }
             }
-            torrents.insert(info_hash, Arc::clone(&torrent));
         }
         let making = {
             let torrent = Arc::clone(&torrent);
@@ -254,13 +268,70 @@ impl Session {
         };
         let made = making.await.map_err(|error| Error::Io(error.into()));
         if let Err(error) = made.and_then(|made| made) {
-            self.shared.torrents.write().remove(&info_hash);
+            self.shared.forget(&torrent);
             return Err(error);
         }
-        self.shared.spawn(call_others(Arc::clone(&torrent)));
-        self.shared.spawn(keep_time(Arc::clone(&torrent)));
-        self.announce(&torrent, tiers);
+        if begins {
+            self.begin(&torrent, tiers);
+        }
         Ok(Handle { torrent })
+    }
+
+    /// Finds out what a magnet link names: the info dictionary (BEP 9), and of v2 the hashes of the pieces (BEP 52), from the peers that the
+    /// link and its trackers tell of. Takes as long as it takes until there are such; dropped, or
+    /// with an error, nothing is left of it. Afterwards the torrent waits to be [added](Self::add), with its peers.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it is none that can be shared, [`Error::Stopped`].
+    pub async fn learn(&self, magnet: &Magnet) -> Result<Metainfo, Error> {
+        let (learning, learnt) = Learning::new(magnet);
+        let info_hash = magnet.info_hash();
+        let torrent = Arc::new(Torrent::new(info_hash, Arc::clone(&self.shared), Some(learning)));
+        {
+            let mut torrents = self.shared.torrents.write();
+            if torrents.contains_key(&info_hash) {
+                return Err(Error::Exists(info_hash));
+            }
+            torrents.insert(info_hash, Arc::clone(&torrent));
+        }
+        let unlearnt = Unlearnt(&torrent);
+        // A link has no tiers: all of its trackers are asked.
+        let tiers: Vec<_> = magnet.trackers().iter().map(|url| vec![url.clone()]).collect();
+        self.begin(&torrent, &tiers);
+        let (peers, finds) = (magnet.peers().to_vec(), Arc::clone(&torrent));
+        torrent.spawn(async move {
+            for peer in peers {
+                match tokio::net::lookup_host(&peer).await {
+                    Ok(found) => finds.found(found),
+                    Err(error) => tracing::warn!(peer, %error, "a peer of a magnet link"),
+                }
+            }
+        });
+        let info = tokio::select! {
+            learnt = learnt => learnt.map_err(|_| Error::Stopped)??,
+            () = torrent.stop.cancelled() => return Err(Error::Stopped),
+        };
+        std::mem::forget(unlearnt);
+        Ok(Metainfo::new(info, &tiers))
+    }
+
+    /// A torrent of this session, also one that is being [learnt](Self::learn).
+    pub fn torrent(&self, info_hash: &InfoHash) -> Option<Handle> {
+        self.shared.torrent(info_hash).map(|torrent| Handle { torrent })
+    }
+
+    /// One that was learnt, and that nobody else adds.
+    fn take_learnt(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
+        let torrent = self.shared.torrent(info_hash)?;
+        let taken = torrent.learning.lock().take_if(|learning| learning.is_done()).is_some();
+        taken.then_some(torrent)
+    }
+
+    /// Calls peers and trackers.
+    fn begin(&self, torrent: &Arc<Torrent>, tiers: &[Vec<String>]) {
+        torrent.spawn(call_others(Arc::clone(torrent)));
+        torrent.spawn(keep_time(Arc::clone(torrent)));
+        self.announce(torrent, tiers);
     }
 
     fn announce(&self, torrent: &Arc<Torrent>, tiers: &[Vec<String>]) {
@@ -281,8 +352,9 @@ impl Session {
             move || torrent.upgrade().map(|torrent| torrent.announced()).unwrap_or_default()
         };
         *torrent.trackers.lock() = Some(trackers.spawn(progress, found));
-        let torrent = Arc::clone(torrent);
-        shared.spawn(async move {
+        let followed = Arc::clone(torrent);
+        torrent.spawn(async move {
+            let torrent = followed;
             let mut progress = torrent.progress();
             let mut complete = progress.borrow_and_update().is_complete();
             loop {
@@ -371,7 +443,31 @@ impl Handle {
     }
 }
 
+/// A torrent of which nobody has learnt yet what it is.
+struct Unlearnt<'a>(&'a Arc<Torrent>);
+
+impl Drop for Unlearnt<'_> {
+    fn drop(&mut self) {
+        self.0.session.forget(self.0);
+    }
+}
+
+impl Torrent {
+    /// Runs a task until the torrent is forgotten, or the session is stopped.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.session.tasks.spawn(async move { stop.run_until_cancelled(task).await });
+    }
+}
+
 impl Shared {
+    /// Ends all that a torrent does.
+    fn forget(&self, torrent: &Arc<Torrent>) {
+        self.torrents.write().retain(|_, other| !Arc::ptr_eq(other, torrent));
+        torrent.stop.cancel();
+        torrent.trackers.lock().take();
+    }
+
     pub(crate) fn torrent(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
         self.torrents.read().get(info_hash).cloned()
     }

@@ -11,9 +11,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use swarmkeep_bittorrent::{InfoHash, PeerId, metainfo::Info};
+use swarmkeep_bittorrent::{Endpoint, InfoHash, PeerId, metainfo::Info};
 use swarmkeep_content::{Content, ContentExt, Error as StoreError, PieceBits};
-use swarmkeep_peer_wire::{Block, Limits};
+use swarmkeep_peer_wire::{Block, Hashes, Limits, PexFlags};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,9 @@ use crate::{
     blame::Blame,
     candidates::Candidates,
     choker::{Asking, Choker},
+    hashes::HashFault,
+    learning::{Heard, Learning},
+    metadata::MetadataFault,
     picker::{PeerKey, Picker, Received, Whole},
     rate::Meter,
     session::Shared,
@@ -31,8 +34,11 @@ use crate::{
 /// What all tasks of a torrent share.
 #[derive(Debug)]
 pub(crate) struct Torrent {
+    /// By which its peers and trackers know it. A hybrid that was named by v2 only is in the store under that of v1.
     pub(crate) info_hash: InfoHash,
     pub(crate) session: Arc<Shared>,
+    /// Until it was added to the session, of one that came as a magnet link.
+    pub(crate) learning: Mutex<Option<Learning>>,
     /// Once the info dictionary is known.
     ready: OnceLock<Ready>,
     state: Mutex<State>,
@@ -102,6 +108,8 @@ const GONE: usize = 256;
 struct Entry {
     peer: Arc<Peer>,
     id: PeerId,
+    /// Where it listens, if that is known, and whether it was reached there.
+    listens: Option<(SocketAddr, PexFlags)>,
     has: Has,
     /// Pieces that it has and that are not in the store.
     wanted: u32,
@@ -172,12 +180,13 @@ pub struct Status {
 }
 
 impl Torrent {
-    pub(crate) fn new(info_hash: InfoHash, session: Arc<Shared>) -> Self {
+    pub(crate) fn new(info_hash: InfoHash, session: Arc<Shared>, learning: Option<Learning>) -> Self {
         let slots = session.config.upload_slots;
         let stop = session.stop.child_token();
         Self {
             info_hash,
             session,
+            learning: Mutex::new(learning),
             ready: OnceLock::new(),
             state: Mutex::new(State {
                 peers: BTreeMap::new(),
@@ -248,7 +257,12 @@ impl Torrent {
     }
 
     /// Takes in a connection, if it is one that is wanted.
-    pub(crate) fn join(&self, address: SocketAddr, id: PeerId) -> Result<Arc<Peer>, &'static str> {
+    pub(crate) fn join(
+        &self,
+        address: SocketAddr,
+        id: PeerId,
+        called: bool,
+    ) -> Result<Arc<Peer>, &'static str> {
         let ip = address.ip().to_canonical();
         let mut state = self.state.lock();
         if id == self.session.config.peer_id {
@@ -279,6 +293,7 @@ impl Torrent {
         let entry = Entry {
             peer: Arc::clone(&peer),
             id,
+            listens: called.then_some((address, PexFlags::REACHABLE)),
             has: Has::Some(PieceBits::none(pieces)),
             wanted: 0,
             interested: false,
@@ -304,9 +319,99 @@ impl Torrent {
             }
         }
         drop(state);
+        if let Some(learning) = &mut *self.learning.lock() {
+            learning.gone(peer.key);
+        }
         self.calling.notify_one();
         // What it was asked for is to be asked of others.
         self.wake_all();
+    }
+
+    /// A peer said where it listens.
+    pub(crate) fn listens(&self, peer: &Peer, address: SocketAddr) {
+        let mut state = self.state.lock();
+        if let Some(entry) = state.peers.get_mut(&peer.key) {
+            entry.listens.get_or_insert((address, PexFlags::empty()));
+        }
+        state.candidates.add(address, Instant::now());
+    }
+
+    /// The others, where they can be called; those of this network are nobody's business outside.
+    pub(crate) fn others(&self, peer: &Peer) -> BTreeMap<Endpoint, PexFlags> {
+        let state = self.state.lock();
+        let others = state.peers.values().filter(|entry| entry.peer.key != peer.key);
+        let listening = others.filter_map(|entry| {
+            let (address, flags) = entry.listens?;
+            if is_near(address) && !is_near(peer.address) {
+                return None;
+            }
+            let seeds = match &entry.has {
+                Has::All => true,
+                Has::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
+            };
+            let seeds = if seeds { PexFlags::SEEDER } else { PexFlags::empty() };
+            Some((Endpoint::try_from(address).ok()?, flags | seeds))
+        });
+        listening.collect()
+    }
+
+    /// A peer has sent a part of the info dictionary.
+    pub(crate) fn metadata(
+        self: &Arc<Self>,
+        peer: &Peer,
+        piece: u32,
+        total_size: u32,
+        data: &[u8],
+    ) -> Result<(), MetadataFault> {
+        let mut learning = self.learning.lock();
+        let Some(heard) =
+            learning.as_mut().map(|learning| learning.metadata(peer.key, piece, total_size, data))
+        else {
+            return Ok(());
+        };
+        drop(learning);
+        match heard {
+            Ok(Heard::Part) => {}
+            Ok(Heard::Again) => self.wake_all(),
+            Ok(Heard::Whole { info, liars }) => {
+                self.ban(&liars);
+                let torrent = Arc::clone(self);
+                self.session.spawn_blocking(move || {
+                    let info = Info::parse(&info).map_err(|error| Error::Torrent(error.to_string()));
+                    if let Some(learning) = &mut *torrent.learning.lock() {
+                        learning.read(info);
+                    }
+                    torrent.wake_all();
+                });
+            }
+            Err(fault) => {
+                if fault == MetadataFault::Wrong {
+                    self.ban(&[peer.key]);
+                }
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    /// A peer has sent hashes of pieces.
+    pub(crate) fn hashes(&self, peer: &Peer, hashes: &Hashes<'_>) -> Result<(), HashFault> {
+        let taken = match &mut *self.learning.lock() {
+            Some(learning) => learning.hashes(peer.key, hashes),
+            None => Ok(()),
+        };
+        if taken == Err(HashFault::Wrong) {
+            self.ban(&[peer.key]);
+        }
+        taken
+    }
+
+    fn ban(&self, peers: &[PeerKey]) {
+        let mut state = self.state.lock();
+        for peer in peers {
+            let ip = ip_of(&state.peers, &state.gone, *peer);
+            state.ban(ip);
+        }
     }
 
     /// How many pieces are in the store, and their bits as they are sent; and how many have come so far.
@@ -325,12 +430,12 @@ impl Torrent {
     }
 
     /// A peer says which pieces it has, as the first thing.
-    pub(crate) fn peer_has(&self, peer: &Peer, pieces: impl Iterator<Item = u32>) {
+    pub(crate) fn peer_has(&self, peer: &Peer, pieces: impl IntoIterator<Item = u32>) {
         let mut state = self.state.lock();
         let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
         let Some(entry) = peers.get_mut(&peer.key) else { return };
         let mut bits = PieceBits::none(have.pieces());
-        pieces.filter(|piece| *piece < have.pieces()).for_each(|piece| _ = bits.insert(piece));
+        pieces.into_iter().filter(|piece| *piece < have.pieces()).for_each(|piece| _ = bits.insert(piece));
         if bits.count() == have.pieces() {
             entry.has = Has::All;
             entry.wanted = have.pieces() - have.count();
@@ -411,6 +516,7 @@ impl Torrent {
 
     /// Up to `count` blocks to ask a peer for; while it chokes, only of the pieces that it `allows`.
     pub(crate) fn pick(&self, peer: &Peer, count: usize, allows: Option<&[u32]>, asked: &mut Vec<Block>) {
+        let Some(in_store) = self.ready().map(|ready| ready.info.info_hash()) else { return };
         let mut state = self.state.lock();
         let State { peers, picker: Some(picker), .. } = &mut *state else { return };
         let Some(entry) = peers.get(&peer.key) else { return };
@@ -420,7 +526,7 @@ impl Torrent {
         };
         let can = |piece| has(piece) && allows.is_none_or(|allows| allows.contains(&piece));
         let preferred = || {
-            let near = self.session.store.affinity(&self.info_hash, 16);
+            let near = self.session.store.affinity(&in_store, 16);
             near.into_iter().map(|affinity| affinity.piece).collect()
         };
         picker.pick(peer.key, can, count, preferred, asked);
@@ -511,11 +617,7 @@ impl Torrent {
         self.wasted.fetch_add(data.len() as u64, Relaxed);
         let mut state = self.state.lock();
         let State { peers, picker: Some(picker), blame, gone, .. } = &mut *state else { return };
-        let address = |key| match peers.get(key) {
-            Some(entry) => entry.peer.address.ip().to_canonical(),
-            None => gone.iter().find(|(gone, _)| gone == key).map_or(UNKNOWN, |(_, ip)| *ip),
-        };
-        let ips: Vec<_> = from.iter().map(address).collect();
+        let ips: Vec<_> = from.iter().map(|key| ip_of(peers, gone, *key)).collect();
         let to_blame = blame.wrong(piece, data, &ips);
         picker.verified(piece, false, to_blame.is_none(), &mut rand::rng());
         if let Some(ip) = to_blame {
@@ -627,6 +729,22 @@ impl Torrent {
         for entry in self.state.lock().peers.values() {
             entry.peer.wake.notify_one();
         }
+    }
+}
+
+/// Whether an address means something in a local network only.
+fn is_near(address: SocketAddr) -> bool {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
+/// Where a peer is, or was.
+fn ip_of(peers: &BTreeMap<PeerKey, Entry>, gone: &VecDeque<(PeerKey, IpAddr)>, key: PeerKey) -> IpAddr {
+    match peers.get(&key) {
+        Some(entry) => entry.peer.address.ip().to_canonical(),
+        None => gone.iter().find(|(gone, _)| *gone == key).map_or(UNKNOWN, |(_, ip)| *ip),
     }
 }
 

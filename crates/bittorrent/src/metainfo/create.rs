@@ -217,19 +217,7 @@ impl Creation {
         let roots = if format.has_v2() { self.roots() } else { Vec::new() };
         let mut writer = Writer::new(out);
         writer.dict();
-        if let Some(first) = tiers.first() {
-            writer.bytes(b"announce").bytes(first[0].as_bytes());
-        }
-        // One alone is told by `announce`.
-        if tiers.iter().flatten().count() > 1 {
-            writer.bytes(b"announce-list").list();
-            for tier in tiers {
-                writer.list();
-                tier.iter().for_each(|url| _ = writer.bytes(url.as_bytes()));
-                writer.end();
-            }
-            writer.end();
-        }
+        write_trackers(&mut writer, tiers);
         text(&mut writer, b"comment", comment.as_deref());
         text(&mut writer, b"created by", created_by.as_deref());
         if let Some(date) = creation_date {
@@ -262,11 +250,7 @@ impl Creation {
         text(&mut writer, b"source", source.as_deref());
         writer.end();
         if format.has_v2() {
-            writer.bytes(b"piece layers").dict();
-            for (root, layer) in self.layers(&roots) {
-                writer.bytes(root).bytes(layer.as_flattened());
-            }
-            writer.end();
+            write_layers(&mut writer, self.layers(&roots));
         }
         writer.end();
     }
@@ -347,6 +331,35 @@ impl Creation {
         let several = roots.iter().filter(|(file, _)| self.pieces_of(*file) > 1);
         several.map(|(file, root)| (root, self.pieces(*file))).collect()
     }
+}
+
+/// The first fields of a torrent file.
+pub(super) fn write_trackers<S: Sink>(writer: &mut Writer<'_, S>, tiers: &[Vec<String>]) {
+    if let Some(first) = tiers.first() {
+        writer.bytes(b"announce").bytes(first[0].as_bytes());
+    }
+    // One alone is told by `announce`.
+    if tiers.iter().flatten().count() > 1 {
+        writer.bytes(b"announce-list").list();
+        for tier in tiers {
+            writer.list();
+            tier.iter().for_each(|url| _ = writer.bytes(url.as_bytes()));
+            writer.end();
+        }
+        writer.end();
+    }
+}
+
+/// The last field of a torrent file of v2; the roots are in order, each once.
+pub(super) fn write_layers<'a, S: Sink>(
+    writer: &mut Writer<'_, S>,
+    layers: impl IntoIterator<Item = (&'a Hash, &'a [Hash])>,
+) {
+    writer.bytes(b"piece layers").dict();
+    for (root, layer) in layers {
+        writer.bytes(root).bytes(layer.as_flattened());
+    }
+    writer.end();
 }
 
 fn text<S: Sink>(writer: &mut Writer<'_, S>, key: &[u8], text: Option<&str>) {

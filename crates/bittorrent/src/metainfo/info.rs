@@ -116,7 +116,8 @@ impl Info {
                 let by_hash = by_hash(&roots, &files)?;
                 let info_hash = Sha256::digest(info.encoded()).into();
                 let mut v2 = V2 { info_hash, roots, by_hash, nodes: Vec::new() };
-                if let Some(layers) = layers {
+                // A hybrid that came by a magnet link is kept without them: its pieces have hashes of v1.
+                if let Some(layers) = layers.filter(|layers| layers.is_some() || v1.is_none()) {
                     piece_layers(layers, &files, &mut v2, piece_length)?;
                 }
                 Some((files, v2))

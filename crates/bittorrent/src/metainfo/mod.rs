@@ -37,7 +37,7 @@ pub use merkle::{BlockHasher, BlockHashes, MerkleTree};
 pub use names::{PathFault, folded};
 pub use verify::PieceCheck;
 
-use crate::bencode::{self, Dict, Value};
+use crate::bencode::{self, Dict, Value, Writer};
 
 /// The longest metainfo and the longest info dictionary that are read, in bytes: hashes (v1) of 13 million pieces.
 pub const LONGEST: usize = 256 << 20;
@@ -79,6 +79,33 @@ impl Metainfo {
         let info = info.ok_or(Error::Field { key: "info", what: "is missing" })?;
         let info = Info::read(info, Some(layers))?;
         Ok(Self { tiers: tiers(announce, announce_list), info })
+    }
+
+    /// What a torrent file would say that shares `info` and names these trackers. Of them, those count that would be [read](Self::parse).
+    pub fn new(info: Info, tiers: &[Vec<String>]) -> Self {
+        let tiers = tiers_of(tiers.iter().map(|tier| tier.iter().map(String::as_str)));
+        Self { tiers, info }
+    }
+
+    /// The torrent file: canonical bencoding of what is known here. `None` if the hashes of some pieces are not [known](Info::knows_hashes): nobody
+    /// would read it.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        if !self.info.knows_hashes() {
+            return None;
+        }
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out);
+        writer.dict();
+        create::write_trackers(&mut writer, &self.tiers);
+        writer.bytes(b"info").put(self.info.encoded());
+        let several = |tree: &MerkleTree<'_>| tree.pieces().len() > 1;
+        let layers: Option<Vec<_>> =
+            self.info.trees().filter(several).map(|tree| Some((tree.root(), tree.piece_hashes()?))).collect();
+        if let Some(layers) = layers.filter(|_| self.info.info_hash_v2().is_some()) {
+            create::write_layers(&mut writer, layers);
+        }
+        writer.end();
+        Some(out)
     }
 
     /// The trackers, tier by tier in the order in which they are to be asked (BEP 12); of a torrent that has one only, a tier of
@@ -224,22 +251,27 @@ fn may_be_tracker(url: &str) -> bool {
 }
 
 fn tiers(announce: Option<Value<'_>>, announce_list: Option<Value<'_>>) -> Vec<Vec<String>> {
-    let url = |value: Value<'_>| value.text().filter(|url| may_be_tracker(url)).map(str::to_owned);
+    let list = announce_list.and_then(Value::list).into_iter().flat_map(bencode::List::iter);
+    let tiers = tiers_of(
+        list.map(|tier| tier.list().into_iter().flat_map(bencode::List::iter).filter_map(Value::text)),
+    );
+    if tiers.is_empty() { tiers_of([announce.and_then(Value::text)]) } else { tiers }
+}
+
+/// Those that may be trackers, up to [`MOST_TRACKERS`].
+fn tiers_of<'a>(tiers: impl IntoIterator<Item = impl IntoIterator<Item = &'a str>>) -> Vec<Vec<String>> {
     let mut room = MOST_TRACKERS;
-    let mut tiers = Vec::new();
-    for tier in announce_list.and_then(Value::list).into_iter().flat_map(bencode::List::iter) {
-        let urls = tier.list().into_iter().flat_map(bencode::List::iter).filter_map(url);
-        let tier: Vec<_> = urls.take(room).collect();
+    let mut some = Vec::new();
+    for tier in tiers {
+        let urls = tier.into_iter().filter(|url| may_be_tracker(url));
+        let tier: Vec<_> = urls.take(room).map(str::to_owned).collect();
         room -= tier.len();
         if !tier.is_empty() {
-            tiers.push(tier);
+            some.push(tier);
         }
         if room == 0 {
             break;
         }
     }
-    match announce.and_then(url) {
-        Some(url) if tiers.is_empty() => vec![vec![url]],
-        _ => tiers,
-    }
+    some
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use swarmkeep_bittorrent::PeerId;
+use swarmkeep_bittorrent::{InfoHash, PeerId};
 use swarmkeep_peer_wire::{
     Block, Encode, Handshake, Limits, Message, Piece, PieceIndex, ReceiveBuffer, Reserved,
 };
@@ -18,9 +18,9 @@ use tokio::{
 use crate::{assert_has_all, info, session, store, whole};
 
 /// A connection that this test makes up byte by byte.
-struct Stranger {
+pub(crate) struct Stranger {
     stream: TcpStream,
-    received: ReceiveBuffer,
+    pub(crate) received: ReceiveBuffer,
 }
 
 impl Stranger {
@@ -28,20 +28,20 @@ impl Stranger {
     async fn call(to: SocketAddr, n: u8) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from(([127, 0, 1, n], 0))).unwrap();
-        Self::shaken(socket.connect(to).await.unwrap(), n).await
+        Self::shaken(socket.connect(to).await.unwrap(), n, info().info_hash(), Reserved::FAST).await
     }
 
-    async fn shaken(mut stream: TcpStream, n: u8) -> Self {
-        let handshake = Handshake {
-            reserved: Reserved::FAST,
-            info_hash: info().info_hash(),
-            peer_id: PeerId::new([n; 20]),
-        };
+    pub(crate) async fn shaken(
+        mut stream: TcpStream,
+        n: u8,
+        info_hash: InfoHash,
+        reserved: Reserved,
+    ) -> Self {
+        let handshake = Handshake { reserved, info_hash, peer_id: PeerId::new([n; 20]) };
         let mut bytes = Vec::new();
         handshake.encode(&mut bytes);
         stream.write_all(&bytes).await.unwrap();
-        let limits = Limits::for_torrent(info().length(), info().piece_length()).unwrap();
-        let mut stranger = Self { stream, received: ReceiveBuffer::new(limits) };
+        let mut stranger = Self { stream, received: ReceiveBuffer::new(Limits::new()) };
         while stranger.received.next_handshake().unwrap().is_none() {
             assert!(stranger.fill().await, "no handshake");
         }
@@ -49,7 +49,7 @@ impl Stranger {
     }
 
     /// Whether there was something more to read.
-    async fn fill(&mut self) -> bool {
+    pub(crate) async fn fill(&mut self) -> bool {
         let read = self.stream.read(self.received.space()).await.unwrap_or(0);
         self.received.filled(read);
         read > 0
@@ -62,22 +62,33 @@ impl Stranger {
         let _ = self.stream.write_all(&bytes).await;
     }
 
+    pub(crate) async fn say_encoded(&mut self, message: &impl Encode) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let _ = self.stream.write_all(&bytes).await;
+    }
+
     /// Reads until a message comes that is looked for.
-    async fn until(&mut self, looked_for: impl Fn(&Message<'_>) -> bool) {
+    pub(crate) async fn until(&mut self, looked_for: impl Fn(&Message<'_>) -> bool) {
+        self.wait_for(|message| looked_for(message).then_some(())).await;
+    }
+
+    /// Reads until a message comes of which there is something to say.
+    pub(crate) async fn wait_for<T>(&mut self, says: impl Fn(&Message<'_>) -> Option<T>) -> T {
         let found = async {
             loop {
                 while let Some(message) = self.received.next_message().unwrap() {
-                    if looked_for(&message) {
-                        return;
+                    if let Some(said) = says(&message) {
+                        return said;
                     }
                 }
                 assert!(self.fill().await, "the connection has ended");
             }
         };
-        timeout(Duration::from_secs(10), found).await.expect("in time");
+        timeout(Duration::from_secs(10), found).await.expect("in time")
     }
 
-    async fn ends(mut self) {
+    pub(crate) async fn ends(mut self) {
         let ended = async { while self.stream.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {} };
         timeout(Duration::from_secs(10), ended).await.expect("it is cut off in time");
     }
@@ -98,7 +109,7 @@ async fn who_speaks_another_protocol_is_cut_off_and_others_are_served() {
     let mut bytes = Vec::new();
     let handshake = Handshake {
         reserved: Reserved::FAST,
-        info_hash: swarmkeep_bittorrent::InfoHash::new([7; 20]),
+        info_hash: InfoHash::new([7; 20]),
         peer_id: PeerId::new([7; 20]),
     };
     handshake.encode(&mut bytes);
@@ -160,7 +171,7 @@ async fn bring(listener: TcpListener, n: u8, wrong: impl Fn(Block) -> bool) {
     let content = crate::content();
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
-        let mut stranger = Stranger::shaken(stream, n).await;
+        let mut stranger = Stranger::shaken(stream, n, info().info_hash(), Reserved::FAST).await;
         stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
         loop {
             let mut asked = Vec::new();
@@ -206,5 +217,40 @@ async fn who_brings_wrong_bytes_is_found_among_others_and_banned() {
     assert!(status.wasted > 0);
     fetcher.stop().await.unwrap();
     brings.iter().for_each(tokio::task::JoinHandle::abort);
+    assert_has_all(&empty);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_shakes_hands_a_byte_at_a_time_is_cut_off_and_others_are_served_meanwhile() {
+    let (full, empty) = (store(0..32), store([]));
+    let (seeder, _seeds) = session(45, &full).await;
+    let mut slow = Vec::new();
+    for n in 0..50 {
+        let mut stream = TcpStream::connect(seeder.addresses()[0]).await.unwrap();
+        slow.push(tokio::spawn(async move {
+            let begin = std::time::Instant::now();
+            for byte in b"\x13BitTorrent protocol".iter().chain(&[n; 48]) {
+                let wait = sleep(Duration::from_secs(1));
+                if stream.write_all(&[*byte]).await.is_err() {
+                    break;
+                }
+                // It has nothing to say to somebody who has not said which torrent.
+                tokio::select! {
+                    () = wait => {}
+                    _ = stream.readable() => break,
+                }
+            }
+            begin.elapsed()
+        }));
+    }
+    let (fetcher, fetches) = session(46, &empty).await;
+    fetches.found(seeder.addresses().to_vec());
+    timeout(Duration::from_secs(5), whole(&fetches)).await.expect("before anybody gives up");
+    for slow in slow {
+        let lasted = slow.await.unwrap();
+        assert!((10..25).contains(&lasted.as_secs()), "{lasted:?}");
+    }
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
     assert_has_all(&empty);
 }

@@ -1,6 +1,7 @@
 //! Sessions of our own on loopback, with each other and with peers that mean them harm.
 
 mod hostile;
+mod magnets;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

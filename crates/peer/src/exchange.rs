@@ -1,0 +1,127 @@
+//! Who else is there, as it is told to a peer (BEP 11).
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use swarmkeep_bittorrent::Endpoint;
+use swarmkeep_peer_wire::{Pex, PexFlags};
+
+/// What a peer was told of the others, so that it is told what has changed.
+#[derive(Debug, Default)]
+pub(crate) struct PeerExchange {
+    told: BTreeMap<Endpoint, PexFlags>,
+    next: Option<Instant>,
+}
+
+/// A message to be, which owns its lists.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct News {
+    added: Vec<[u8; 6]>,
+    added_flags: Vec<u8>,
+    added6: Vec<[u8; 18]>,
+    added6_flags: Vec<u8>,
+    dropped: Vec<[u8; 6]>,
+    dropped6: Vec<[u8; 18]>,
+}
+
+impl PeerExchange {
+    /// Between two messages, and the most that are added or dropped in one (BEP 11, "Rate Limiting").
+    const OFTEN: Duration = Duration::from_secs(60);
+    const MOST: usize = 50;
+
+    /// Whether it is time to tell again.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| next <= now)
+    }
+
+    /// What has changed since the last time, if anything.
+    pub(crate) fn news(&mut self, there: &BTreeMap<Endpoint, PexFlags>, now: Instant) -> Option<News> {
+        let dropped: Vec<_> =
+            self.told.keys().filter(|peer| !there.contains_key(peer)).take(Self::MOST).copied().collect();
+        let added: Vec<_> = there
+            .iter()
+            .filter(|(peer, _)| !self.told.contains_key(peer))
+            .take(Self::MOST)
+            .map(|(peer, flags)| (*peer, *flags))
+            .collect();
+        if dropped.is_empty() && added.is_empty() {
+            return None;
+        }
+        self.next = Some(now + Self::OFTEN);
+        let mut news = News::default();
+        for peer in dropped {
+            self.told.remove(&peer);
+            match peer.as_bytes().try_into() {
+                Ok(v4) => news.dropped.push(v4),
+                Err(_) => news.dropped6.extend(<[u8; 18]>::try_from(peer.as_bytes())),
+            }
+        }
+        for (peer, flags) in added {
+            self.told.insert(peer, flags);
+            if let Ok(v4) = peer.as_bytes().try_into() {
+                news.added.push(v4);
+                news.added_flags.push(flags.bits());
+            } else {
+                news.added6.extend(<[u8; 18]>::try_from(peer.as_bytes()));
+                news.added6_flags.push(flags.bits());
+            }
+        }
+        Some(news)
+    }
+}
+
+impl News {
+    pub(crate) fn message(&self) -> Pex<'_> {
+        let mut pex = Pex::default();
+        (pex.added, pex.added_flags) = (&self.added, &self.added_flags);
+        (pex.added6, pex.added6_flags) = (&self.added6, &self.added6_flags);
+        (pex.dropped, pex.dropped6) = (&self.dropped, &self.dropped6);
+        pex
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peers(range: std::ops::Range<u8>) -> BTreeMap<Endpoint, PexFlags> {
+        let v4 = |n| format!("10.0.0.{n}:6881");
+        let v6 = |n| format!("[2001:db8::{n}]:6881");
+        let both = range.map(|n| if n % 2 == 0 { v4(n) } else { v6(n) });
+        both.map(|peer| (peer.parse().unwrap(), PexFlags::SEEDER)).collect()
+    }
+
+    #[test]
+    fn a_peer_is_told_what_has_changed_and_no_more_of_it_than_may_be() {
+        let (mut exchange, now) = (PeerExchange::default(), Instant::now());
+        assert!(exchange.is_due(now));
+        assert_eq!(exchange.news(&BTreeMap::new(), now), None);
+        assert!(exchange.is_due(now), "nothing was said");
+
+        let news = exchange.news(&peers(0..120), now).unwrap();
+        let told: Vec<_> = news.message().added().collect();
+        assert_eq!((told.len(), news.message().dropped().count()), (50, 0));
+        assert!(told.iter().all(|peer| peer.flags == PexFlags::SEEDER));
+        assert!(
+            !exchange.is_due(now + Duration::from_secs(59)) && exchange.is_due(now + Duration::from_secs(60))
+        );
+
+        let mut all: Vec<_> = told.iter().map(|peer| peer.endpoint).collect();
+        for _ in 0..2 {
+            all.extend(
+                exchange.news(&peers(0..120), now).unwrap().message().added().map(|peer| peer.endpoint),
+            );
+        }
+        all.sort();
+        assert!(all.iter().eq(peers(0..120).keys()), "each once");
+        assert_eq!(exchange.news(&peers(0..120), now), None);
+
+        let news = exchange.news(&peers(2..122), now).unwrap();
+        let dropped: Vec<_> = news.message().dropped().collect();
+        assert!(dropped.iter().all(|peer| peers(0..2).contains_key(peer)) && dropped.len() == 2);
+        let added: Vec<_> = news.message().added().map(|peer| peer.endpoint).collect();
+        assert!(added.iter().all(|peer| peers(120..122).contains_key(peer)) && added.len() == 2);
+    }
+}
