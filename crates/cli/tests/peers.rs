@@ -138,7 +138,7 @@ fn a_magnet_link_is_enough_and_its_torrent_file_is_kept() {
             folder.path(),
             &format!("store export image {} --to {torrent}.out", metainfo.info().info_hash()),
         );
-        let same = fs::read(folder.path().join(torrent).with_extension("torrent.out/data")).unwrap()
+        let same = fs::read(folder.path().join(format!("{torrent}.out/data"))).unwrap()
             == fs::read(folder.path().join("data")).unwrap();
         assert!(same, "{torrent}");
         // It is there: nobody is asked.

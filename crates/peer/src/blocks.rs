@@ -52,21 +52,31 @@ impl Batch {
     /// Bytes that are read at once: 16 blocks, as much as a socket takes.
     pub(crate) const MOST: usize = 256 << 10;
 
-    /// Takes blocks from the front of what a peer asks for, at least one.
-    pub(crate) fn take(asked: &mut std::collections::VecDeque<Block>, memory: &mut Memory) -> Option<Self> {
+    /// Takes blocks from the front of what a peer asks for, at least one, and no more than `most` bytes if they are several.
+    pub(crate) fn take(
+        asked: &mut std::collections::VecDeque<Block>,
+        memory: &mut Memory,
+        most: usize,
+    ) -> Option<Self> {
         let mut bytes = 0;
         let fits = |block: &&Block| {
             bytes += block.length as usize;
-            bytes == block.length as usize || bytes <= Self::MOST
+            bytes == block.length as usize || bytes <= most.min(Self::MOST)
         };
         let count = asked.iter().take_while(fits).count();
         let blocks: Vec<_> = asked.drain(..count).collect();
         (!blocks.is_empty()).then(|| Self { blocks, memory: memory.take() })
     }
 
-    /// Reads them. Blocks that follow each other in the torrent are one read.
+    /// Bytes of its blocks.
+    pub(crate) fn bytes(&self) -> usize {
+        self.blocks.iter().map(|block| block.length as usize).sum()
+    }
+
+    /// Reads them; behind the end of the torrent there are zeroes, which libtorrent asks for where the last file of v2 ends. Blocks that follow each other in the torrent are one read.
     pub(crate) fn read(&mut self, info: &Info, content: &dyn Content) -> Result<(), Error> {
-        let bytes = self.blocks.iter().map(|block| block.length as usize).sum();
+        let bytes = self.bytes();
+        let len = content.geometry().len();
         // Nobody else has it: it was taken as nobody's.
         let memory = Arc::get_mut(&mut self.memory).expect("nobody else has it");
         memory.resize(bytes, 0);
@@ -84,7 +94,11 @@ impl Batch {
             });
             let count = run.count();
             let (now, later) = rest.split_at_mut((end - from) as usize);
-            content.read_at(from, &mut [IoSliceMut::new(now)])?;
+            let (there, behind) = now.split_at_mut((end.min(len).saturating_sub(from)) as usize);
+            behind.fill(0);
+            if !there.is_empty() {
+                content.read_at(from, &mut [IoSliceMut::new(there)])?;
+            }
             (rest, blocks) = (later, &blocks[count..]);
         }
         Ok(())

@@ -18,7 +18,7 @@ use swarmkeep_peer_wire::{
 use tokio::{
     io::Interest,
     net::TcpStream,
-    task::JoinHandle,
+    task::{JoinHandle, yield_now},
     time::{MissedTickBehavior, interval},
 };
 
@@ -60,6 +60,8 @@ pub(crate) const HANDSHAKE: Duration = Duration::from_secs(15);
 /// Keep-alives are sent every two minutes (BEP 3); who sends nothing for three is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(110);
 const SILENCE: Duration = Duration::from_secs(180);
+/// Who takes nothing for so long is gone, or means to be waited for.
+const STUCK: Duration = Duration::from_secs(120);
 /// Who brings nothing of what it was asked for in that time is asked for one block only, until it does.
 const SNUB: Duration = Duration::from_secs(60);
 /// Requests of a peer that wait; further ones are rejected. What is said in the extended handshake as `reqq`.
@@ -68,6 +70,9 @@ const REQUESTS: usize = 512;
 const FEWEST: usize = 16;
 /// As many as libtorrent allows by default, for peers that do not say what they allow.
 const MOST_UNSAID: usize = 250;
+/// Peers that a peer may tell of, and how often: BEP 11 has 50 of each family a minute, and clients' clocks differ.
+const MOST_PEX: usize = 100;
+const PEX: Duration = Duration::from_secs(45);
 /// Pieces that a peer may allow while it chokes (BEP 6 gives ten).
 const ALLOWED: usize = 64;
 
@@ -165,9 +170,20 @@ async fn talk(
     let peer = torrent.join(address, theirs.peer_id, called).map_err(Ended::Refused)?;
     let mut connection = Connection::new(Arc::clone(&torrent), Arc::clone(&peer), &theirs);
     tracing::debug!(%address, id = %DisplayId(theirs.peer_id), "connected");
-    let ended = connection.run(&stream, &mut received).await;
-    torrent.leave(&peer);
-    ended
+    let _joined = Joined { torrent: &torrent, peer: &peer };
+    connection.run(&stream, &mut received).await
+}
+
+/// A peer that is one of its torrent's, until this is dropped, however the connection ends.
+struct Joined<'a> {
+    torrent: &'a Torrent,
+    peer: &'a Peer,
+}
+
+impl Drop for Joined<'_> {
+    fn drop(&mut self) {
+        self.torrent.leave(self.peer);
+    }
 }
 
 struct DisplayId(PeerId);
@@ -222,12 +238,18 @@ struct Connection {
     hashing: Option<Hashing>,
     uploads: MetadataUploads,
     exchange: PeerExchange,
+    /// Whether its extended handshake has come.
+    introduced: bool,
+    /// When it told of others.
+    told_of: Option<Instant>,
     memory: Memory,
     heard: Instant,
     said: Instant,
-    /// Not before then, so that not more comes or goes than may.
+    /// Not before then, so that not more comes or goes than may. What is no block goes at once.
     read_from: Option<Instant>,
-    write_from: Option<Instant>,
+    answer_from: Option<Instant>,
+    /// Since when it takes nothing of what there is to say.
+    stuck: Option<Instant>,
     scratch: Vec<Block>,
 }
 
@@ -251,10 +273,12 @@ impl Early {
 impl Connection {
     fn new(torrent: Arc<Torrent>, peer: Arc<Peer>, theirs: &Handshake) -> Self {
         let now = Instant::now();
+        // A bitfield, which may be long, is not all that has to be said.
+        let bitfield = torrent.ready().map_or(0, |ready| Bitfield::bytes_for(ready.info.piece_count()));
         Self {
+            queue: SendQueue::new(Batch::MOST, 2 * Batch::MOST + bitfield),
             torrent,
             peer,
-            queue: SendQueue::new(Batch::MOST, 2 * Batch::MOST),
             fast: theirs.reserved.contains(Reserved::FAST),
             extended: theirs.reserved.contains(Reserved::EXTENSIONS),
             theirs: ExtensionIds::NONE,
@@ -274,11 +298,14 @@ impl Connection {
             hashing: None,
             uploads: MetadataUploads::default(),
             exchange: PeerExchange::default(),
+            introduced: false,
+            told_of: None,
             memory: Memory::default(),
             heard: now,
             said: now,
             read_from: None,
-            write_from: None,
+            answer_from: None,
+            stuck: None,
             scratch: Vec::new(),
         }
     }
@@ -298,10 +325,9 @@ impl Connection {
             self.write(stream)?;
             let now = Instant::now();
             let may_read = self.read_from.is_none_or(|from| from <= now);
-            let may_write = self.write_from.is_none_or(|from| from <= now);
             let wait =
-                [self.read_from, self.write_from].into_iter().flatten().filter(|from| *from > now).min();
-            let interest = match (may_read, may_write && !self.queue.is_empty()) {
+                [self.read_from, self.answer_from].into_iter().flatten().filter(|from| *from > now).min();
+            let interest = match (may_read, !self.queue.is_empty()) {
                 (true, true) => Some(Interest::READABLE | Interest::WRITABLE),
                 (true, false) => Some(Interest::READABLE),
                 (false, true) => Some(Interest::WRITABLE),
@@ -309,8 +335,9 @@ impl Connection {
             };
             tokio::select! {
                 ready = async { stream.ready(interest.expect("checked")).await }, if interest.is_some() => {
-                    if ready?.is_readable() && may_read {
-                        self.read(stream, received)?;
+                    if ready?.is_readable() && may_read && self.read(stream, received)? {
+                        // There is more; other connections have their turn.
+                        yield_now().await;
                     }
                 }
                 () = peer.wake.notified() => {}
@@ -323,16 +350,20 @@ impl Connection {
                     self.answer_hashes(hashed.ok().flatten())?;
                 }
                 () = tokio::time::sleep_until(wait.unwrap_or(now).into()), if wait.is_some() => {}
-                _ = second.tick() => self.tick()?,
+                _ = second.tick() => {
+                    self.tick()?;
+                    if self.asked.is_empty() {
+                        received.shrink();
+                    }
+                }
                 () = peer.stop.cancelled() => return Err(Ended::Stopped),
                 () = torrent.stop.cancelled() => return Err(Ended::Stopped),
             }
         }
     }
 
-    /// Reads what is there, and says what it was.
-    fn read(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<(), Ended> {
-        // So that other connections have their turn.
+    /// Reads what is there, or the first of it: whether there may be more.
+    fn read(&mut self, stream: &TcpStream, received: &mut ReceiveBuffer) -> Result<bool, Ended> {
         for _ in 0..8 {
             match stream.try_read(received.space()) {
                 Ok(0) => return Err(Ended::Closed),
@@ -343,26 +374,27 @@ impl Connection {
                     self.hear_all(received)?;
                     if let Some(wait) = self.torrent.session.down.pass(count as u64, now) {
                         self.read_from = Some(now + wait);
-                        break;
+                        return Ok(false);
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn write(&mut self, stream: &TcpStream) -> Result<(), Ended> {
-        let mut now = None;
-        while !self.queue.is_empty() && self.write_from.is_none_or(|from| from <= Instant::now()) {
+        while !self.queue.is_empty() {
             match self.queue.write_to(&mut Socket(stream)) {
-                Ok(count) => {
-                    let now = *now.get_or_insert_with(Instant::now);
-                    self.said = now;
-                    self.write_from = self.torrent.session.up.pass(count as u64, now).map(|wait| now + wait);
+                Ok(_) => {
+                    self.said = Instant::now();
+                    self.stuck = None;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.stuck.get_or_insert_with(Instant::now);
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             }
             self.read_asked();
@@ -395,7 +427,8 @@ impl Connection {
             }
         }
         let unchoked = self.peer.unchoked.load(Relaxed);
-        if unchoked != self.unchoked {
+        // Not before it was told what is here, which comes first.
+        if unchoked != self.unchoked && self.told.is_some() {
             self.unchoked = unchoked;
             self.say(&if unchoked { Message::Unchoke } else { Message::Choke })?;
             if !unchoked {
@@ -447,7 +480,7 @@ impl Connection {
             let has = |pieces| self.early.as_ref().is_some_and(|early| early.has_one_of(pieces));
             match learning.ask(self.peer.key, now, has) {
                 Some(Question::Metadata { piece }) => {
-                    self.say_metadata(MetadataMessage::Request { piece })?
+                    self.say_metadata(MetadataMessage::Request { piece });
                 }
                 Some(Question::Hashes(range)) => self.say(&Message::HashRequest(range))?,
                 None => return Ok(()),
@@ -566,9 +599,10 @@ impl Connection {
                 if let Some(most) = handshake.request_queue {
                     self.most_requests = (most as usize).clamp(1, 4 * REQUESTS);
                 }
-                if let Some(port) = handshake.port.filter(|port| *port != 0) {
+                if let Some(port) = handshake.port.filter(|port| *port != 0 && !self.introduced) {
                     self.torrent.listens(&self.peer, SocketAddr::new(self.peer.address.ip(), port));
                 }
+                self.introduced = true;
                 let serves = self.theirs.id(Extension::Metadata).is_some();
                 if let Some(size) = handshake.metadata_size.filter(|_| serves)
                     && let Some(learning) = &mut *self.torrent.learning.lock()
@@ -579,7 +613,7 @@ impl Connection {
                 }
             }
             ExtendedMessage::DontHave(piece) => self.torrent.peer_lost(&self.peer, piece.0),
-            ExtendedMessage::Metadata(MetadataMessage::Request { piece }) => self.send_metadata(piece)?,
+            ExtendedMessage::Metadata(MetadataMessage::Request { piece }) => self.send_metadata(piece),
             ExtendedMessage::Metadata(MetadataMessage::Data { piece, total_size, data }) => {
                 self.torrent.metadata(&self.peer, piece, total_size, data)?;
             }
@@ -590,8 +624,11 @@ impl Connection {
             }
             ExtendedMessage::Pex(pex) => {
                 let private = self.torrent.ready().is_none_or(|ready| ready.info.is_private());
-                if !private {
-                    let added = pex.added().take(200).map(|added| added.endpoint);
+                let now = Instant::now();
+                let often = self.told_of.is_some_and(|before| now - before < PEX);
+                if !private && !often {
+                    self.told_of = Some(now);
+                    let added = pex.added().take(MOST_PEX).map(|added| added.endpoint);
                     self.torrent.found(
                         added.map(|endpoint: Endpoint| SocketAddr::new(endpoint.ip(), endpoint.port())),
                     );
@@ -602,22 +639,20 @@ impl Connection {
         Ok(())
     }
 
-    fn send_metadata(&mut self, piece: u32) -> Result<(), Ended> {
+    fn send_metadata(&mut self, piece: u32) {
         let torrent = Arc::clone(&self.torrent);
         let answer = match torrent.ready() {
             Some(ready) => self.uploads.answer(ready.info.encoded(), piece),
             None => MetadataMessage::Reject { piece },
         };
-        self.say_metadata(answer)
+        self.say_metadata(answer);
     }
 
-    fn say_metadata(&mut self, message: MetadataMessage<'_>) -> Result<(), Ended> {
-        match ExtendedMessage::Metadata(message).to_peer(&self.theirs) {
-            // Who asks faster than it reads gets no answer.
-            Some(message) => _ = self.queue.push(&message),
-            None => return Err(Ended::Misbehaves("asks for metadata and does not say under which id")),
+    fn say_metadata(&mut self, message: MetadataMessage<'_>) {
+        // Who does not say under which id gets no answer, nor does who asks faster than it reads.
+        if let Some(message) = ExtendedMessage::Metadata(message).to_peer(&self.theirs) {
+            let _ = self.queue.push(&message);
         }
-        Ok(())
     }
 
     /// A request for hashes, which is answered from what is known, or from content that has to be read.
@@ -699,7 +734,8 @@ impl Connection {
 
     fn say_hello(&mut self) -> Result<(), Ended> {
         let private = self.torrent.ready().is_some_and(|ready| ready.info.is_private());
-        let ids = ExtensionIds::ALL;
+        // Holes are punched for uTP only.
+        let ids = ExtensionIds::ALL.with(Extension::Holepunch, 0);
         let ids = if private { ids.with(Extension::Pex, 0) } else { ids };
         let mut hello = ExtendedHandshake::new(ids);
         hello.client = Some(CLIENT.as_bytes());
@@ -731,12 +767,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what it asks for, while there is room to send it.
+    /// Reads what it asks for, while there is room to send it and as much may go.
     fn read_asked(&mut self) {
-        if self.reading.is_some() || self.queue.len() > Batch::MOST / 2 {
+        if self.asks.is_empty() || self.reading.is_some() || self.queue.len() > Batch::MOST / 2 {
             return;
         }
-        let Some(mut batch) = Batch::take(&mut self.asks, &mut self.memory) else { return };
+        let (up, now) = (&self.torrent.session.up, Instant::now());
+        self.answer_from = up.wait(now).map(|wait| now + wait);
+        if self.answer_from.is_some() {
+            return;
+        }
+        let most = up.at_once().map_or(Batch::MOST, |most| most as usize);
+        let Some(mut batch) = Batch::take(&mut self.asks, &mut self.memory, most) else { return };
+        up.pass(batch.bytes() as u64, now);
         let torrent = Arc::clone(&self.torrent);
         self.reading = Some(self.torrent.session.spawn_blocking(move || {
             let ready = torrent.ready().expect("who asks was told what is here");
@@ -820,8 +863,15 @@ impl Connection {
     /// Every second.
     fn tick(&mut self) -> Result<(), Ended> {
         let now = Instant::now();
+        if self.read_from.is_some_and(|from| from > now) {
+            // It is not the one who is silent.
+            (self.heard, self.brought) = (now, now);
+        }
         if now - self.heard > SILENCE {
             return Err(Ended::Silent(SILENCE));
+        }
+        if self.stuck.is_some_and(|since| now - since > STUCK) {
+            return Err(Ended::Misbehaves("takes nothing of what it is told"));
         }
         if now - self.said > KEEP_ALIVE {
             self.say(&Message::KeepAlive)?;

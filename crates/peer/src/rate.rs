@@ -59,6 +59,17 @@ impl Limiter {
         Self { rate, paid: Mutex::new(Instant::now()) }
     }
 
+    /// How long to wait before more may pass.
+    pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
+        self.rate?;
+        self.paid.lock().checked_duration_since(now).filter(|wait| !wait.is_zero())
+    }
+
+    /// Bytes that pass in [`AT_ONCE`](Self::AT_ONCE).
+    pub(crate) fn at_once(&self) -> Option<u64> {
+        self.rate.map(|rate| rate / 4)
+    }
+
     /// Lets bytes pass, and says how long to wait before the next.
     pub(crate) fn pass(&self, bytes: u64, now: Instant) -> Option<Duration> {
         let rate = self.rate?;

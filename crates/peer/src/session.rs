@@ -51,6 +51,7 @@ pub struct SessionConfig {
     listen: Vec<SocketAddr>,
     connections: usize,
     pub(crate) connections_a_torrent: usize,
+    pub(crate) connections_an_address: usize,
     pub(crate) upload_slots: usize,
     pub(crate) piece_memory: u64,
     write_memory: u64,
@@ -69,6 +70,7 @@ impl SessionConfig {
             listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))],
             connections: 200,
             connections_a_torrent: 60,
+            connections_an_address: 8,
             upload_slots: 8,
             piece_memory: 64 << 20,
             write_memory: 64 << 20,
@@ -99,6 +101,13 @@ impl SessionConfig {
     #[must_use]
     pub fn connections_a_torrent(mut self, most: usize) -> Self {
         self.connections_a_torrent = most;
+        self
+    }
+
+    /// Connections of one torrent to one address; of IPv6, to one network of 64 bits. 8 unless something else is said.
+    #[must_use]
+    pub fn connections_an_address(mut self, most: usize) -> Self {
+        self.connections_an_address = most;
         self
     }
 
@@ -154,6 +163,8 @@ pub(crate) struct Shared {
     torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
     /// One permit for each connection.
     connections: Arc<Semaphore>,
+    /// And one for each call that nobody has answered: those whom others tell of are not called all at once.
+    calling: Arc<Semaphore>,
     announcing: TrackerClient,
     source: Source,
     /// By which trackers know this program again.
@@ -179,6 +190,8 @@ pub struct Handle {
 
 /// How often it is looked whether something has to be flushed: so much is fetched anew after a crash.
 const FLUSH: Duration = Duration::from_secs(5);
+/// Calls at a time that nobody has answered.
+const CALLS: usize = 30;
 /// How long a call may take until somebody answers.
 const CALL: Duration = Duration::from_secs(10);
 /// A connection that brought something, or lasted so long, was of use.
@@ -206,6 +219,7 @@ impl Session {
         let shared = Arc::new(Shared {
             source,
             connections: Arc::new(Semaphore::new(config.connections)),
+            calling: Arc::new(Semaphore::new(CALLS)),
             announcing: TrackerClient::new(client).map_err(Error::Io)?,
             tracker_key: rand::random(),
             up: Limiter::new(config.up),
@@ -351,19 +365,19 @@ impl Session {
             let torrent = Arc::downgrade(torrent);
             move || torrent.upgrade().map(|torrent| torrent.announced()).unwrap_or_default()
         };
+        let mut changes = torrent.progress();
+        let mut complete = changes.borrow_and_update().is_complete();
         *torrent.trackers.lock() = Some(trackers.spawn(progress, found));
         let followed = Arc::clone(torrent);
         torrent.spawn(async move {
             let torrent = followed;
-            let mut progress = torrent.progress();
-            let mut complete = progress.borrow_and_update().is_complete();
             loop {
                 tokio::select! {
                     Some(found) = peers.recv() => {
                         torrent.found(found.into_iter().map(|peer| SocketAddr::new(peer.ip(), peer.port())));
                     }
-                    Ok(()) = progress.changed(), if !complete => {
-                        complete = progress.borrow_and_update().is_complete();
+                    Ok(()) = changes.changed(), if !complete => {
+                        complete = changes.borrow_and_update().is_complete();
                         if complete && let Some(trackers) = &*torrent.trackers.lock() {
                             trackers.completed();
                         }
@@ -400,6 +414,10 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.shared.stop.cancel();
+        // Torrents know the session, and their trackers know them.
+        for torrent in std::mem::take(&mut *self.shared.torrents.write()).into_values() {
+            torrent.trackers.lock().take();
+        }
     }
 }
 
@@ -432,10 +450,13 @@ impl Handle {
     /// Waits until every piece is in the store.
     ///
     /// # Errors
-    /// [`Error::Failed`] if the store takes no more.
+    /// [`Error::Failed`] if the store takes no more, [`Error::Stopped`].
     pub async fn complete(&self) -> Result<(), Error> {
         let mut progress = self.progress();
-        let reached = progress.wait_for(|progress| progress.is_complete() || progress.failed.is_some()).await;
+        let reached = tokio::select! {
+            reached = progress.wait_for(|progress| progress.is_complete() || progress.failed.is_some()) => reached,
+            () = self.torrent.stop.cancelled() => return Err(Error::Stopped),
+        };
         match reached.map_err(|_| Error::Stopped)?.failed.clone() {
             Some(failed) => Err(Error::Failed(failed)),
             None => Ok(()),
@@ -497,11 +518,10 @@ impl Shared {
 
     async fn accept(self: Arc<Self>, listener: TcpListener) {
         loop {
-            // Who calls when there is no room waits in the system's queue, and then gets nothing: sooner than a
-            // connection that is of use.
-            let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((stream, address)) => {
+                    // Who calls when there is no room waits, and others behind it in the system's queue.
+                    let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
                     let shared = Arc::clone(&self);
                     self.spawn(async move {
                         let ended = connection::answer(stream, shared).await;
@@ -530,6 +550,14 @@ impl Shared {
                 });
                 if let Ok(Err(error)) = flushed.await {
                     tracing::error!(%error, "flushing the store");
+                    self.unflushed.store(true, Relaxed);
+                    // The store tells of it once, and has taken back what it said to be complete.
+                    let (shared, error) = (Arc::clone(&self), error.to_string());
+                    let recounted = spawn_blocking(move || {
+                        let torrents: Vec<_> = shared.torrents.read().values().cloned().collect();
+                        torrents.iter().for_each(|torrent| torrent.recount(&error));
+                    });
+                    let _ = recounted.await;
                 }
             }
         }
@@ -548,6 +576,7 @@ async fn call_others(torrent: Arc<Torrent>) {
             continue;
         };
         // Not before there is somebody: a torrent that has nobody takes no connection from the others.
+        let Ok(calling) = Arc::clone(&shared.calling).acquire_owned().await else { return };
         let Ok(permit) = Arc::clone(&shared.connections).acquire_owned().await else { return };
         let torrent = Arc::clone(&torrent);
         shared.spawn(async move {
@@ -555,6 +584,7 @@ async fn call_others(torrent: Arc<Torrent>) {
             let calling = async {
                 let stream = tokio::time::timeout(CALL, torrent.session.source.connect(address)).await;
                 let stream = stream.map_err(|_| Ended::Silent(CALL))??;
+                drop(calling);
                 connection::call(stream, Arc::clone(&torrent)).await
             };
             tell(address, calling.await);

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -100,6 +100,12 @@ struct State {
 
 const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
+/// What a peer may make a connection keep: messages of peers and metadata are shorter.
+const LONGEST_FRAME: u32 = 128 << 10;
+
+/// How long somebody may be of no use when others want in.
+const USELESS: Duration = Duration::from_secs(60);
+
 /// Of who left before so many others, nobody knows the address any more.
 const GONE: usize = 256;
 
@@ -108,6 +114,9 @@ const GONE: usize = 256;
 struct Entry {
     peer: Arc<Peer>,
     id: PeerId,
+    /// Whether it was called, or has called.
+    called: bool,
+    since: Instant,
     /// Where it listens, if that is known, and whether it was reached there.
     listens: Option<(SocketAddr, PexFlags)>,
     has: Has,
@@ -175,7 +184,7 @@ pub struct Status {
     pub left: u64,
     /// Who is connected.
     pub peers: Vec<PeerStatus>,
-    /// Addresses that brought wrong bytes, and are not spoken with.
+    /// Addresses that brought wrong bytes, and are not spoken with; of IPv6, networks of 64 bits.
     pub banned: Vec<IpAddr>,
 }
 
@@ -216,7 +225,7 @@ impl Torrent {
         } else {
             Limits::for_v2_torrent(info.piece_count(), info.piece_length())
         };
-        let limits = limits.map_err(|error| Error::Torrent(error.to_string()))?;
+        let limits = limits.map_err(|error| Error::Torrent(error.to_string()))?.longest_frame(LONGEST_FRAME);
         let have = content.pieces().map_err(Error::Store)?;
         let memory = self.session.config.piece_memory;
         let picker = Picker::new(Arc::clone(&info), have.clone(), memory, &mut rand::rng());
@@ -269,14 +278,28 @@ impl Torrent {
             state.candidates.forget(address);
             return Err("it is this very session");
         }
-        if state.banned.contains(&ip) {
+        if state.banned.contains(&network(ip)) {
             return Err("it brought wrong bytes");
         }
-        if state.peers.len() >= self.session.config.connections_a_torrent {
-            return Err("there are as many connections as may be");
+        let config = &self.session.config;
+        if let Some(other) = state.peers.values().find(|entry| entry.id == id) {
+            // Both called at the same time: both keep the call of the one with the greater id.
+            let ours = config.peer_id.as_bytes() > id.as_bytes();
+            if other.called == called || called != ours {
+                return Err("it is connected already");
+            }
+            other.peer.stop.cancel();
         }
-        if state.peers.values().any(|entry| entry.id == id) {
-            return Err("it is connected already");
+        let alike = |entry: &&Entry| network(entry.peer.address.ip().to_canonical()) == network(ip);
+        if state.peers.values().filter(alike).count() >= config.connections_an_address {
+            return Err("there are as many connections to its address as may be");
+        }
+        if state.peers.len() >= config.connections_a_torrent {
+            // Who wants nothing and has nothing that is wanted makes room.
+            let useless =
+                |entry: &&Entry| !entry.interested && entry.wanted == 0 && entry.since.elapsed() > USELESS;
+            let useless = state.peers.values().find(useless);
+            useless.ok_or("there are as many connections as may be")?.peer.stop.cancel();
         }
         let peer = Arc::new(Peer {
             key: self.session.next_key(),
@@ -293,6 +316,8 @@ impl Torrent {
         let entry = Entry {
             peer: Arc::clone(&peer),
             id,
+            called,
+            since: Instant::now(),
             listens: called.then_some((address, PexFlags::REACHABLE)),
             has: Has::Some(PieceBits::none(pieces)),
             wanted: 0,
@@ -588,7 +613,7 @@ impl Torrent {
         match stored {
             Ok(_) if right => self.stored(piece, &data),
             Ok(_) => self.wrong(piece, &data, &from),
-            Err(error) => self.fail(piece, &error),
+            Err(error) => self.fail(piece, &error.to_string()),
         }
     }
 
@@ -627,17 +652,44 @@ impl Torrent {
         self.wake_all();
     }
 
+    /// Something that was written is not in the store, or may not be: what is complete is what it says now.
+    pub(crate) fn recount(&self, error: &str) {
+        let Some(ready) = self.ready() else { return };
+        let there = ready.content.pieces();
+        let mut state = self.state.lock();
+        let lost: Vec<_> = match &there {
+            Ok(there) => state.have.iter().filter(|piece| !there.contains(*piece)).collect(),
+            // Nothing is promised then.
+            Err(_) => state.have.iter().collect(),
+        };
+        lost.iter().for_each(|piece| state.lose(*piece));
+        let complete = state.have.count();
+        drop(state);
+        self.progress.send_modify(|progress| progress.complete = complete);
+        if let Some(piece) = lost.first() {
+            self.fail(*piece, error);
+        }
+    }
+
     /// The store takes no more.
-    fn fail(&self, piece: u32, error: &StoreError) {
-        tracing::error!(info_hash = %self.info_hash, piece, %error, "the store does not take a piece");
+    fn fail(&self, piece: u32, error: &str) {
+        tracing::error!(info_hash = %self.info_hash, piece, error, "the store does not take a piece");
         self.state.lock().picker = None;
-        self.progress.send_modify(|progress| progress.failed = Some(error.to_string()));
+        self.progress.send_modify(|progress| progress.failed = Some(error.to_owned()));
         self.wake_all();
     }
 
-    /// A complete piece cannot be read any more.
+    /// A complete piece cannot be read any more: it is offered to nobody until it was repaired, or fetched again.
     pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
+        let mut state = self.state.lock();
+        if !state.have.contains(piece) {
+            return;
+        }
+        state.lose(piece);
+        let complete = state.have.count();
+        drop(state);
         tracing::error!(info_hash = %self.info_hash, piece, %error, "a complete piece cannot be read");
+        self.progress.send_modify(|progress| progress.complete = complete);
     }
 
     /// Others have told of peers.
@@ -654,12 +706,21 @@ impl Torrent {
         if state.peers.len() >= self.session.config.connections_a_torrent {
             return None;
         }
-        let address = state.candidates.take(Instant::now())?;
-        if state.banned.contains(&address.ip()) {
-            state.candidates.forget(address);
-            return None;
+        let State { candidates, peers, banned, .. } = &mut *state;
+        let now = Instant::now();
+        loop {
+            let address = candidates.take(now)?;
+            let connected = |entry: &Entry| {
+                entry.peer.address == address || entry.listens.is_some_and(|(listens, _)| listens == address)
+            };
+            if banned.contains(&network(address.ip().to_canonical())) {
+                candidates.forget(address);
+            } else if peers.values().any(connected) {
+                candidates.ended(address, true, now);
+            } else {
+                return Some(address);
+            }
         }
-        Some(address)
     }
 
     pub(crate) fn called(&self, address: SocketAddr, of_use: bool) {
@@ -732,6 +793,14 @@ impl Torrent {
     }
 }
 
+/// What one subscriber has: an address, or a network of IPv6.
+fn network(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}
+
 /// Whether an address means something in a local network only.
 fn is_near(address: SocketAddr) -> bool {
     match address.ip().to_canonical() {
@@ -749,14 +818,28 @@ fn ip_of(peers: &BTreeMap<PeerKey, Entry>, gone: &VecDeque<(PeerKey, IpAddr)>, k
 }
 
 impl State {
+    /// A piece is not in the store after all.
+    fn lose(&mut self, piece: u32) {
+        self.have.remove(piece);
+        for entry in self.peers.values_mut() {
+            entry.wanted += u32::from(match &entry.has {
+                Has::All => true,
+                Has::Some(bits) => bits.contains(piece),
+            });
+        }
+    }
+
     /// No more is said to or taken from an address.
     fn ban(&mut self, ip: IpAddr) {
-        if ip == UNKNOWN || !self.banned.insert(ip) {
+        let banned = network(ip);
+        if ip == UNKNOWN || !self.banned.insert(banned) {
             return;
         }
         tracing::warn!(%ip, "brought wrong bytes, and is not spoken with any more");
-        for entry in self.peers.values().filter(|entry| entry.peer.address.ip().to_canonical() == ip) {
-            entry.peer.stop.cancel();
+        for entry in self.peers.values() {
+            if network(entry.peer.address.ip().to_canonical()) == banned {
+                entry.peer.stop.cancel();
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Stranger {
 
 impl Stranger {
     /// Calls a session.
-    async fn call(to: SocketAddr, n: u8) -> Self {
+    pub(crate) async fn call(to: SocketAddr, n: u8) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from(([127, 0, 1, n], 0))).unwrap();
         Self::shaken(socket.connect(to).await.unwrap(), n, info().info_hash(), Reserved::FAST).await

@@ -13,7 +13,7 @@ use swarmkeep_bittorrent::{
 use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
 use swarmkeep_peer::{Handle, Session, SessionConfig};
 use swarmkeep_peer_wire::{
-    ExtendedHandshake, ExtendedMessage, Extension, ExtensionIds, Message, MetadataMessage, Reserved,
+    ExtendedHandshake, ExtendedMessage, ExtensionIds, Message, MetadataMessage, Reserved,
 };
 use tokio::{
     net::TcpListener,

@@ -1,5 +1,6 @@
 //! Sessions of our own on loopback, with each other and with peers that mean them harm.
 
+mod connecting;
 mod hostile;
 mod magnets;
 
