@@ -1,6 +1,7 @@
 //! Somebody else's clients: how each is run so that it has nobody but the tracker to ask.
 
 use std::{
+    ffi::OsStr,
     fs,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
@@ -40,6 +41,8 @@ pub(crate) struct Place {
     /// How its peer ids begin.
     pub(crate) peer_id: &'static str,
     torrent: PathBuf,
+    /// All that it knows, in place of the torrent file.
+    link: Option<String>,
     /// Where the file is or goes.
     pub(crate) download: PathBuf,
     /// Its configuration and whatever else it writes.
@@ -71,7 +74,7 @@ pub(crate) static ARIA2: Client = Client {
             .arg(format!("--listen-port={}", place.port()))
             .arg(format!("--dht-listen-port={}", place.port()));
         command.arg(format!("--interface={}", place.ip())).arg(format!("--dir={}", place.download.display()));
-        command.arg(&place.torrent);
+        command.arg(place.torrent());
         command
     },
 };
@@ -102,7 +105,7 @@ pub(crate) static TRANSMISSION: Client = Client {
             .arg(&place.home)
             .arg("--download-dir")
             .arg(&place.download)
-            .arg(&place.torrent);
+            .arg(place.torrent());
         command
     },
 };
@@ -117,7 +120,7 @@ pub(crate) static LIBTORRENT: Client = Client {
     leaves_in_silence: None,
     command: |place| {
         let mut command = Command::new("/usr/bin/python3");
-        command.args(["-c", LIBTORRENT_SCRIPT]).arg(&place.torrent).arg(&place.download);
+        command.args(["-c", LIBTORRENT_SCRIPT]).arg(place.torrent()).arg(&place.download);
         command.args([place.ip().to_string(), place.port().to_string()]);
         command
     },
@@ -131,7 +134,13 @@ session = libtorrent.session({
     "listen_interfaces": f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}", "outgoing_interfaces": ip, "enable_dht": False,
     "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False,
 })
-handle = session.add_torrent({"ti": libtorrent.torrent_info(torrent), "save_path": folder})
+if torrent.startswith("magnet:"):
+    what = libtorrent.parse_magnet_uri(torrent)
+else:
+    what = libtorrent.add_torrent_params()
+    what.ti = libtorrent.torrent_info(torrent)
+what.save_path = folder
+handle = session.add_torrent(what)
 going = True
 def stop(*_):
     global going
@@ -168,7 +177,7 @@ pub(crate) static QBITTORRENT: Client = Client {
         fs::write(folder.join("qBittorrent.conf"), config).expect("a folder of ours");
         let mut command = Command::new("qbittorrent-nox");
         command.arg(format!("--profile={}", place.home.display())).arg("--skip-dialog=true");
-        command.arg(format!("--save-path={}", place.download.display())).arg(&place.torrent);
+        command.arg(format!("--save-path={}", place.download.display())).arg(place.torrent());
         command.env("HOME", &place.home).env("XDG_CONFIG_HOME", &place.home);
         command
     },
@@ -192,7 +201,7 @@ pub(crate) static RTORRENT: Client = Client {
         if place.ip().is_ipv4() {
             command.args(["-b", &place.ip().to_string()]);
         }
-        command.arg("-d").arg(&place.download).arg("-s").arg(&place.home).arg(&place.torrent);
+        command.arg("-d").arg(&place.download).arg("-s").arg(&place.home).arg(place.torrent());
         command
     },
 };
@@ -235,13 +244,20 @@ impl Client {
 }
 
 impl Place {
-    pub(crate) fn new(work: &Path, client: &Client, family: Family, torrent: &[u8]) -> Self {
+    pub(crate) fn new(
+        work: &Path,
+        client: &Client,
+        family: Family,
+        torrent: &[u8],
+        link: Option<String>,
+    ) -> Self {
         let folder = work.join(client.name);
         let n = if family == Family::V6 && !client.binds_v6 { 1 } else { 1 + client.n };
         let place = Self {
             at: SocketAddr::new(address(family, n), 6880 + u16::from(client.n)),
             peer_id: client.peer_id,
             torrent: folder.join("shared.torrent"),
+            link,
             download: folder.join("download"),
             home: folder.join("home"),
             label: format!("{}-{}", client.name, client.version()),
@@ -252,8 +268,9 @@ impl Place {
         place
     }
 
-    pub(crate) fn torrent(&self) -> &PathBuf {
-        &self.torrent
+    /// A magnet link, or the path of a torrent file.
+    pub(crate) fn torrent(&self) -> &OsStr {
+        self.link.as_ref().map_or(self.torrent.as_os_str(), OsStr::new)
     }
 
     fn ip(&self) -> IpAddr {

@@ -28,17 +28,24 @@ use swarmkeep::{
     HashKey, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
     catalog::{self, Repository},
 };
+use swarmkeep_bittorrent::{
+    InfoHash,
+    metainfo::{Creation, Format, Magnet, Metainfo},
+};
 use swarmkeep_tracker::{Config, PasskeyList, Rules, Server};
 use tap::Tap;
 
 macro_rules! real_clients {
-    ($($test:ident: by $protocol:ident $family:ident$(, with $passkey:ident)?, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {$(
+    ($($test:ident: $([$kind:ident $($by_link:ident)?])? by $protocol:ident $family:ident$(, with $passkey:ident)?, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {$(
         #[test]
         fn $test() {
             let (protocol, family) = (Protocol::$protocol, $family);
             let passkey = None$(.or(Some($passkey)))?;
-            Row { test: stringify!($test), protocol, family, passkey, repository: $repository, seeder: &$seeder, others: vec![$(&$other),*] }
-                .download();
+            let (test, repository) = (stringify!($test), $repository);
+            let kind = [$(Kind::$kind,)? Kind::V1][0];
+            let by_link = [$($(stringify!($by_link),)?)? ""][0] == "magnet";
+            let others = vec![$(&$other),*];
+            Row { test, kind, by_link, protocol, family, passkey, repository, seeder: &$seeder, others }.download();
         }
     )*};
 }
@@ -76,12 +83,34 @@ real_clients! {
     needs_libtorrent_to_seed_to_our_peer: by Udp V6, over "packed", from LIBTORRENT to OURS;
     needs_qbittorrent_to_seed_to_our_peer: by Http V6, over "packed", from QBITTORRENT to OURS;
     needs_rtorrent_to_seed_to_our_peer: by Udp V4, over "packed", from RTORRENT to OURS;
+    // Those that know v2 at all.
+    needs_two_clients_to_download_v2_from_our_peer:
+        [V2] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
+    needs_libtorrent_to_seed_v2_to_our_peer: [V2] by Udp V4, over "packed", from LIBTORRENT to OURS;
+    needs_qbittorrent_to_seed_v2_to_our_peer: [V2] by Http V4, over "packed", from QBITTORRENT to OURS;
+    // Without aria2 1.36.0, which finds another info hash in it, and transmission 3.00: "Failed opening torrent file".
+    needs_three_clients_to_download_a_hybrid_from_our_peer:
+        [Hybrid] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT RTORRENT;
+    needs_libtorrent_to_seed_a_hybrid_to_our_peer: [Hybrid] by Http V4, over "packed", from LIBTORRENT to OURS;
+    // By a link only.
+    needs_five_clients_to_download_by_a_link_from_our_peer:
+        [Public magnet] by Http V4, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
+    needs_two_clients_to_download_v2_by_a_link_from_our_peer:
+        [V2 magnet] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
+    needs_aria2_to_seed_by_a_link_to_our_peer: [Public magnet] by Udp V4, over "packed", from ARIA2 to OURS;
+    needs_transmission_to_seed_by_a_link_to_our_peer:
+        [Public magnet] by Http V4, over "packed", from TRANSMISSION to OURS;
+    needs_libtorrent_to_seed_v2_by_a_link_to_our_peer:
+        [V2 magnet] by Udp V4, over "packed", from LIBTORRENT to OURS;
+    needs_qbittorrent_to_seed_a_hybrid_by_a_link_to_our_peer:
+        [Hybrid magnet] by Udp V4, over "packed", from QBITTORRENT to OURS;
+    needs_rtorrent_to_seed_by_a_link_to_our_peer:
+        [Public magnet] by Http V4, over "packed", from RTORRENT to OURS;
 }
 
 /// The `info` dictionary of the torrent that is shared, as `fixtures/README.md` makes it.
 const INFO: &[u8] = include_bytes!("../../../fixtures/torrents/splitmix64-2MiB.info");
 const PASSKEY: &str = "s3cret-Passkey_0";
-const INFO_HASH: &str = "f20521877e62b8a298f3cf15576fd3c7b975a027";
 const FILE: &str = "splitmix64-2MiB.bin";
 const FILE_LEN: usize = 2 << 20;
 
@@ -95,9 +124,23 @@ enum Protocol {
     Http,
 }
 
+/// What is shared.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// A private one, whose info dictionary is a fixture.
+    V1,
+    /// Those that are not private, so that peers teach each other what they are.
+    Public,
+    V2,
+    Hybrid,
+}
+
 /// One test.
 struct Row {
     test: &'static str,
+    kind: Kind,
+    /// Whether all but the seeder know no more than a magnet link.
+    by_link: bool,
     protocol: Protocol,
     family: Family,
     /// That of all clients, if the tracker is private.
@@ -120,15 +163,23 @@ impl Row {
         let content = content();
         let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-clients").join(self.test);
         let _ = fs::remove_dir_all(&work);
-        let torrent = torrent(&self.url());
-        let place = |client: &Client| Place::new(&work, client, self.family, &torrent);
+        let torrent = self.torrent(&content);
+        let metainfo = Metainfo::parse(&torrent).expect("it was made just now");
+        let info_hash = metainfo.info().info_hash();
+        let v2 = metainfo.info().info_hash_v2().and_then(|hash| hash.first_chunk().copied());
+        let link = self.by_link.then(|| Magnet::from(&metainfo).to_string());
+        let place = |client: &Client| {
+            let link = link.clone().filter(|_| client.name != seeder.name);
+            Place::new(&work, client, self.family, &torrent, link)
+        };
         let places: BTreeMap<_, _> = present.iter().map(|client| (client.name, place(client))).collect();
         fs::write(places[seeder.name].download.join(FILE), &content).expect("room for 2 MiB");
 
         let store = build(self.repository);
         let tracker = self.start_tracker(Repository::Sync(Arc::clone(&store)));
-        let tap = Tap::between(self.tracker(), tracker, self.protocol);
-        let stats = || store.scrape(&INFO_HASH.parse().expect("a constant"));
+        let info_hashes = [info_hash].into_iter().chain(v2.map(InfoHash::new)).collect();
+        let tap = Tap::between(self.tracker(), tracker, self.protocol, info_hashes, self.by_link);
+        let stats = || store.scrape(&info_hash);
 
         let mut running = vec![Running::start(seeder, &places[seeder.name])];
         wait_until("the seeder announces", || stats().complete == 1, || tap.transcript(&places));
@@ -162,6 +213,28 @@ impl Row {
         if let Some(dir) = env::var_os("SWARMKEEP_CAPTURE") {
             tap.keep(&places, &Path::new(&dir).join(self.fixtures()));
         }
+    }
+
+    /// The torrent file, which names our tracker.
+    fn torrent(&self, content: &[u8]) -> Vec<u8> {
+        let url = self.url();
+        let format = match self.kind {
+            Kind::V1 => {
+                return [format!("d8:announce{}:{url}4:info", url.len()).as_bytes(), INFO, b"e"].concat();
+            }
+            Kind::Public => Format::V1,
+            Kind::V2 => Format::V2,
+            Kind::Hybrid => Format::Hybrid,
+        };
+        let mut builder = Creation::builder(FILE, format);
+        builder.tier([url]).piece_length(64 << 10).file([""; 0], FILE_LEN as u64, false);
+        let mut creation = builder.build().expect("a torrent of one file");
+        for (piece, bytes) in content.chunks(64 << 10).enumerate() {
+            let mut hasher = creation.hasher(piece as u32).expect("it has as many");
+            hasher.update(bytes);
+            creation.set(hasher.finish().expect("a piece"));
+        }
+        creation.finish().expect("every piece is hashed")
     }
 
     /// Where clients find the tracker; they are at the addresses after it.
@@ -234,11 +307,6 @@ fn wait_until(what: &str, done: impl Fn() -> bool, transcript: impl Fn() -> Stri
 fn content() -> Vec<u8> {
     let mut rng = SplitMix64::new(1);
     (0..FILE_LEN / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
-}
-
-/// The metainfo file (BEP 3) that names our tracker.
-fn torrent(url: &str) -> Vec<u8> {
-    [format!("d8:announce{}:{url}4:info", url.len()).as_bytes(), INFO, b"e"].concat()
 }
 
 fn build(repository: &str) -> Arc<dyn TorrentRepository> {

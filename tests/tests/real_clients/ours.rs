@@ -2,7 +2,7 @@
 
 use std::{env, fs, net::SocketAddr, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
-use swarmkeep_bittorrent::{PeerId, metainfo::Metainfo};
+use swarmkeep_bittorrent::PeerId;
 use swarmkeep_content::{
     ContentConfig, ContentExt, ContentRepository, Library,
     files::{Allocation, FileStore},
@@ -21,7 +21,7 @@ const ASKED: [&str; 3] = ["SWARMKEEP_PEER_AT", "SWARMKEEP_PEER_TORRENT", "SWARMK
 pub(crate) fn command(place: &Place) -> Command {
     let mut command = Command::new(env::current_exe().expect("a test is a program"));
     command.args(["ours::runs_when_it_is_asked_to", "--exact", "--nocapture"]);
-    let told = [place.at.to_string().into(), place.torrent().to_owned(), place.download.clone()];
+    let told = [place.at.to_string().into(), place.torrent().to_owned(), place.download.clone().into()];
     command.envs(ASKED.into_iter().zip(told));
     command
 }
@@ -30,19 +30,18 @@ pub(crate) fn command(place: &Place) -> Command {
 fn runs_when_it_is_asked_to() {
     let [Some(at), Some(torrent), Some(folder)] = ASKED.map(env::var_os) else { return };
     let at: SocketAddr = at.to_str().and_then(|at| at.parse().ok()).expect("an address");
-    let (torrent, folder) =
-        (fs::read(PathBuf::from(torrent)).expect("a torrent file"), PathBuf::from(folder));
-    let metainfo = Metainfo::parse(&torrent).expect("a torrent file");
+    let (torrent, folder) = (torrent.into_string().expect("a path or a link"), PathBuf::from(folder));
     // A store takes nobody's files for its own.
     let seeded = fs::read(folder.join(FILE)).ok();
     if seeded.is_some() {
         fs::remove_file(folder.join(FILE)).expect("a file of ours");
     }
     let files = FileStore::open(&ContentConfig::new(&folder), Allocation::Sparse).expect("a folder of ours");
-    let store = Library::open(Arc::new(files)).expect("a new store");
-    store.add(&torrent).expect("room for 2 MiB");
-    let info = Arc::new(metainfo.info().clone());
-    if let Some(seeded) = seeded {
+    let store = Arc::new(Library::open(Arc::new(files)).expect("a new store"));
+    let keep = |torrent: &[u8]| store.add(torrent).expect("room for 2 MiB");
+    let known = fs::read(&torrent).ok().map(|torrent| keep(&torrent));
+    if let (Some(seeded), Some(metainfo)) = (seeded, &known) {
+        let info = metainfo.info();
         let content = store.open(&info.info_hash()).expect("it was added");
         content.write(0, &seeded).expect("room for 2 MiB");
         (0..info.piece_count()).for_each(|piece| _ = content.mark_complete(piece).expect("it was written"));
@@ -54,8 +53,17 @@ fn runs_when_it_is_asked_to() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let mut interrupt = signal(SignalKind::interrupt()).expect("a handler");
-        let session = Session::start(config, Arc::new(store)).await.expect("the address is ours");
-        let _shared = session.add(info, metainfo.tiers()).await.expect("the store has it");
+        let session = Session::start(config, Arc::clone(&store) as _).await.expect("the address is ours");
+        let metainfo = match known {
+            Some(metainfo) => metainfo,
+            None => {
+                let link = torrent.parse().expect("a magnet link");
+                let learnt = session.learn(&link).await.expect("a torrent");
+                keep(&learnt.encode().expect("its hashes were learnt"))
+            }
+        };
+        let tiers = metainfo.tiers().to_vec();
+        let _shared = session.add(Arc::new(metainfo.into_info()), &tiers).await.expect("the store has it");
         interrupt.recv().await;
         session.stop().await.expect("a store that works");
     });

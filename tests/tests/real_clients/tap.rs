@@ -18,7 +18,7 @@ use swarmkeep_tracker_protocol::{
     udp::{self, AnnounceOption},
 };
 
-use crate::{FILE_LEN, INFO_HASH, PASSKEY, Protocol, clients::Place};
+use crate::{FILE_LEN, PASSKEY, Protocol, clients::Place};
 
 /// How a private tracker begins to refuse.
 const PRIVATE: &str = "this tracker is private";
@@ -26,6 +26,10 @@ const PRIVATE: &str = "this tracker is private";
 /// Stands where the tracker is to be found, writes down every message and passes it on from the address it came from.
 pub(crate) struct Tap {
     protocol: Protocol,
+    /// That of the torrent, and behind it those by which it is also known.
+    info_hashes: Vec<InfoHash>,
+    /// Whether clients do not know at first how much they lack.
+    unknown: bool,
     recorder: Recorder,
 }
 
@@ -45,9 +49,15 @@ struct Message {
 
 impl Tap {
     /// Listens at `outside`, where the clients look for the tracker that is at `tracker`.
-    pub(crate) fn between(outside: SocketAddr, tracker: SocketAddr, protocol: Protocol) -> Self {
+    pub(crate) fn between(
+        outside: SocketAddr,
+        tracker: SocketAddr,
+        protocol: Protocol,
+        info_hashes: Vec<InfoHash>,
+        unknown: bool,
+    ) -> Self {
         let recorder = Recorder { messages: Arc::default(), start: Instant::now() };
-        let tap = Self { protocol, recorder: recorder.clone() };
+        let tap = Self { protocol, info_hashes, unknown, recorder: recorder.clone() };
         match protocol {
             Protocol::Udp => {
                 let outside = UdpSocket::bind(outside).expect("the address is ours");
@@ -86,6 +96,9 @@ impl Tap {
         for message in messages.iter().filter(|message| message.to_tracker) {
             let Ok(Request::Announce(announce)) = self.request(message) else { continue };
             let name = names[&message.client];
+            if announce.info_hash != self.info_hashes[0] {
+                continue;
+            }
             if announce.event == AnnounceEvent::Completed {
                 completed.insert(name);
                 downloads += u32::from(!seeding.contains(name));
@@ -113,11 +126,11 @@ impl Tap {
                     Request::Connect => {}
                     Request::Announce(announce) => {
                         let place = &places[names[&message.client]];
-                        assert_eq!(announce.info_hash, INFO_HASH.parse::<InfoHash>().expect("a constant"));
+                        assert!(self.info_hashes.contains(&announce.info_hash));
                         assert_eq!(announce.port, place.at.port());
                         let left = announce.left.expect("every one of them tells");
                         assert!(left == 0 || announce.event != AnnounceEvent::Completed);
-                        assert!(left <= FILE_LEN as u64);
+                        assert!(left <= FILE_LEN as u64 || self.unknown);
                     }
                     Request::Scrape(about) => assert_eq!(about, 1),
                 }
