@@ -1,7 +1,7 @@
 //! A connection to a peer, from the handshake on.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io,
     net::SocketAddr,
     ops::Range,
@@ -29,7 +29,7 @@ use crate::{
     learning::Question,
     metadata::{MetadataFault, MetadataUploads},
     session::{CLIENT, Shared},
-    torrent::{Peer, Torrent},
+    torrent::{Ask, Peer, Torrent},
 };
 
 /// Why a connection has ended.
@@ -62,17 +62,27 @@ const KEEP_ALIVE: Duration = Duration::from_secs(110);
 const SILENCE: Duration = Duration::from_secs(180);
 /// Who takes nothing for so long is gone, or means to be waited for.
 const STUCK: Duration = Duration::from_secs(120);
-/// Who brings nothing of what it was asked for in that time is asked for one block only, until it does.
-const SNUB: Duration = Duration::from_secs(60);
 /// Requests of a peer that wait; further ones are rejected. What is said in the extended handshake as `reqq`.
 const REQUESTS: usize = 512;
-/// Requests that are outstanding at first, and at least.
+/// Requests that are outstanding before anything has come.
+const FIRST: usize = 4;
+/// Requests that are outstanding at least, after that.
 const FEWEST: usize = 16;
 /// As many as libtorrent allows by default, for peers that do not say what they allow.
 const MOST_UNSAID: usize = 250;
 /// Peers that a peer may tell of, and how often: BEP 11 has 50 of each family a minute, and clients' clocks differ.
 const MOST_PEX: usize = 100;
 const PEX: Duration = Duration::from_secs(45);
+/// Blocks that were given back, and are still taken if they come.
+const LATE: usize = 4 * REQUESTS;
+/// Who has chosen not to bring what it was asked for is not asked for that long.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How many times a piece may be rejected by somebody who does not choke: then it is none that it has.
+const REFUSALS: u32 = 3;
+/// Pieces of which that is counted at a time.
+const REFUSED: usize = 1024;
+/// Bytes that nobody asked for may be so many more than those that somebody did.
+const UNASKED: u64 = 4 << 20;
 /// Pieces that a peer may allow while it chokes (BEP 6 gives ten).
 const ALLOWED: usize = 64;
 
@@ -228,10 +238,27 @@ struct Connection {
     begun: bool,
     /// How many of the pieces that have come it was told of; `None` before it was told what is here.
     told: Option<usize>,
-    /// What it was asked for, in that order.
-    asked: VecDeque<Block>,
-    /// When a block came last, or when it was asked after nothing was outstanding.
+    /// What it was asked for, in that order, and when.
+    asked: VecDeque<(Block, Instant)>,
+    /// What it was asked for and need not bring any more, the last of it.
+    late: VecDeque<Block>,
+    /// When a block came last.
     brought: Instant,
+    /// For how long it was asked for something since then.
+    fruitless: Duration,
+    ticked: Instant,
+    /// Not before then is it asked for more.
+    ask_from: Option<Instant>,
+    /// Blocks that it has rejected since it brought one.
+    rejects: usize,
+    /// Pieces that it has rejected without choking.
+    refused: BTreeMap<u32, Refused>,
+    /// Whether it may have got too old what it has refused.
+    ask_again: bool,
+    /// Whether others are to ask for what it was asked for.
+    gave_back: bool,
+    /// Bytes that came and nobody asked for.
+    unasked: u64,
     /// What it asks for.
     asks: VecDeque<Block>,
     reading: Option<Reading>,
@@ -251,6 +278,12 @@ struct Connection {
     /// Since when it takes nothing of what there is to say.
     stuck: Option<Instant>,
     scratch: Vec<Block>,
+}
+
+/// Of a piece that is not brought: how many times it was asked for, and until when it is not again.
+struct Refused {
+    times: u32,
+    until: Instant,
 }
 
 /// What a peer has said of its pieces before they could be counted.
@@ -292,7 +325,16 @@ impl Connection {
             begun: false,
             told: None,
             asked: VecDeque::new(),
+            late: VecDeque::new(),
             brought: now,
+            fruitless: Duration::ZERO,
+            ticked: now,
+            ask_from: None,
+            rejects: 0,
+            refused: BTreeMap::new(),
+            ask_again: false,
+            gave_back: false,
+            unasked: 0,
             asks: VecDeque::new(),
             reading: None,
             hashing: None,
@@ -439,13 +481,14 @@ impl Connection {
         }
         let cancels = std::mem::take(&mut *self.peer.cancels.lock());
         for block in cancels {
-            if let Some(at) = self.asked.iter().position(|asked| *asked == block) {
+            if self.was_asked(block) {
                 self.say(&Message::Cancel(block))?;
-                // One that can say so rejects it, or brings it all the same; another one may say nothing.
-                if !self.fast {
-                    self.asked.remove(at);
-                }
+                // It may be on its way.
+                self.is_late(block);
             }
+        }
+        if std::mem::take(&mut self.gave_back) {
+            self.torrent.wake_all();
         }
         self.ask()?;
         self.read_asked();
@@ -543,8 +586,9 @@ impl Connection {
             Message::Choke => {
                 self.choked = true;
                 // Of the fast ones, each request is rejected or answered.
-                if !self.fast {
+                if !self.fast && !self.asked.is_empty() {
                     self.give_all_back();
+                    self.pause(PAUSE);
                 }
             }
             Message::Unchoke => self.choked = false,
@@ -557,14 +601,8 @@ impl Connection {
                     self.reject(block)?;
                 }
             }
-            Message::Piece(piece) => self.brought(piece),
-            Message::Reject(block) => {
-                if let Some(at) = self.asked.iter().position(|asked| *asked == block) {
-                    self.asked.remove(at);
-                    self.allowed.retain(|allowed| *allowed != block.piece.0);
-                    self.torrent.give_back(&self.peer, Some(block));
-                }
-            }
+            Message::Piece(piece) => self.brought(piece)?,
+            Message::Reject(block) => self.rejected(block),
             Message::AllowedFast(piece) if self.allowed.len() < ALLOWED => self.allowed.push(piece.0),
             Message::Extended(extended) => {
                 // Its frame was in order: what cannot be read costs this message only.
@@ -811,53 +849,160 @@ impl Connection {
     }
 
     /// A block came.
-    fn brought(&mut self, piece: swarmkeep_peer_wire::Piece<'_>) {
+    fn brought(&mut self, piece: swarmkeep_peer_wire::Piece<'_>) -> Result<(), Ended> {
         let block = piece.block();
-        if let Some(at) = self.asked.iter().position(|asked| *asked == block) {
-            self.asked.remove(at);
-            self.brought = Instant::now();
-            self.peer.snubs.store(false, Relaxed);
+        if !self.was_asked(block) && !self.was_late(block) {
+            let bytes = u64::from(block.length);
+            self.unasked += bytes;
+            self.torrent.unasked(bytes);
+            if self.unasked > self.peer.down.total() + UNASKED {
+                return Err(Ended::Misbehaves("brings what nobody asked it for"));
+            }
+            return Ok(());
         }
+        self.brought = Instant::now();
+        self.fruitless = Duration::ZERO;
+        self.rejects = 0;
+        self.peer.snubs.store(false, Relaxed);
         if let Some(whole) = self.torrent.received(&self.peer, piece.piece.0, piece.begin, piece.data) {
             let torrent = Arc::clone(&self.torrent);
             self.torrent.session.spawn_blocking(move || torrent.store(whole));
         }
+        Ok(())
     }
 
-    /// Asks for as much as comes in a second, so that there is always something on its way.
+    /// A block will not come.
+    fn rejected(&mut self, block: Block) {
+        // What was cancelled is rejected too.
+        if self.was_late(block) || !self.was_asked(block) {
+            return;
+        }
+        let (piece, now) = (block.piece.0, Instant::now());
+        self.torrent.give_back(&self.peer, [block]);
+        self.gave_back = true;
+        self.allowed.retain(|allowed| *allowed != piece);
+        self.rejects += 1;
+        if self.rejects.is_multiple_of(FEWEST) {
+            self.pause(PAUSE);
+        }
+        if self.choked {
+            return;
+        }
+        if self.refused.len() == REFUSED {
+            self.refused.clear();
+        }
+        let refused = self.refused.entry(piece).or_insert(Refused { times: 0, until: now });
+        // All that it was asked for at a time is one refusal.
+        if refused.until <= now {
+            refused.times += 1;
+            refused.until = now + self.torrent.session.config.late();
+        }
+        if refused.times == REFUSALS {
+            self.refused.remove(&piece);
+            self.torrent.peer_lost(&self.peer, piece);
+        }
+    }
+
+    /// Asks for as much as comes in a second, so that there is always something on its way; of a slow one, for what it brings in time.
     fn ask(&mut self) -> Result<(), Ended> {
+        let now = Instant::now();
         let allows = self.choked.then_some(&self.allowed[..]);
-        if !self.interested || allows.is_some_and(<[u32]>::is_empty) {
+        if !self.interested
+            || allows.is_some_and(<[u32]>::is_empty)
+            || self.ask_from.is_some_and(|from| now < from)
+        {
             return Ok(());
         }
-        let in_a_second = (self.peer.down.rate() / 16_384) as usize;
+        let rate = self.peer.down.rate();
         let most = if self.peer.snubs.load(Relaxed) {
             1
+        } else if self.peer.down.total() == 0 {
+            // Nothing is known of it yet: it may bring nothing at all.
+            FIRST.min(self.most_requests)
         } else {
-            (FEWEST + in_a_second.max(2 * FEWEST)).min(self.most_requests)
+            let in_a_second = (rate / 16_384) as usize;
+            let in_time = rate * self.torrent.session.config.request_timeout.as_secs() / 3 / 16_384;
+            let in_time = if rate == 0 { usize::MAX } else { in_time as usize };
+            (FEWEST + in_a_second.max(2 * FEWEST).min(in_time)).min(self.most_requests)
         };
         // In batches, so that each costs one lock.
         if self.asked.len() > most - most / 4 || self.asked.len() >= most {
             return Ok(());
         }
         let mut blocks = std::mem::take(&mut self.scratch);
-        self.torrent.pick(&self.peer, most - self.asked.len(), allows, &mut blocks);
-        if self.asked.is_empty() && !blocks.is_empty() {
-            self.brought = Instant::now();
-        }
+        let ask = Ask {
+            count: most - self.asked.len(),
+            allows,
+            may: &|piece| self.refused.get(&piece).is_none_or(|refused| refused.until <= now),
+            again: std::mem::take(&mut self.ask_again),
+            now,
+        };
+        self.torrent.pick(&self.peer, &ask, &mut blocks);
         for block in blocks.drain(..) {
-            self.asked.push_back(block);
+            self.asked.push_back((block, now));
             self.say(&Message::Request(block))?;
         }
         self.scratch = blocks;
         Ok(())
     }
 
-    fn give_all_back(&mut self) {
-        if !self.asked.is_empty() {
-            self.asked.clear();
-            self.torrent.give_back(&self.peer, None);
+    /// Asks for nothing in that time.
+    fn pause(&mut self, time: Duration) {
+        self.ask_from = self.ask_from.max(Some(Instant::now() + time));
+    }
+
+    /// Whether a block was one that it was asked for; now it is none.
+    fn was_asked(&mut self, block: Block) -> bool {
+        let at = self.asked.iter().position(|(asked, _)| *asked == block);
+        at.and_then(|at| self.asked.remove(at)).is_some()
+    }
+
+    /// Whether it was asked for a block once, and need not have brought it.
+    fn was_late(&mut self, block: Block) -> bool {
+        let at = self.late.iter().position(|late| *late == block);
+        at.and_then(|at| self.late.remove(at)).is_some()
+    }
+
+    fn is_late(&mut self, block: Block) {
+        if self.late.len() == LATE {
+            self.late.pop_front();
         }
+        self.late.push_back(block);
+    }
+
+    fn give_all_back(&mut self) {
+        self.gave_back = true;
+        self.torrent.give_back(&self.peer, self.asked.iter().map(|(block, _)| *block));
+        for (block, _) in std::mem::take(&mut self.asked) {
+            self.is_late(block);
+        }
+    }
+
+    /// Leaves to others what it does not bring in time, and itself if that is the second time in a row.
+    fn check_asked(&mut self, now: Instant) -> Result<(), Ended> {
+        let config = &self.torrent.session.config;
+        let (timeout, late) = (config.request_timeout, config.late());
+        let since = now.saturating_duration_since(std::mem::replace(&mut self.ticked, now));
+        let Some(&(_, oldest)) = self.asked.front() else { return Ok(()) };
+        // What we ourselves do not read, to stay within a limit, is not its fault.
+        let may_bring = self.read_from.is_none_or(|from| from + late <= now);
+        let oldest = if may_bring { oldest } else { oldest.max(self.brought) };
+        // Others may have brought what it was asked for, again and again.
+        self.fruitless += if may_bring { since } else { Duration::ZERO };
+        if now.saturating_duration_since(oldest).max(self.fruitless) <= timeout {
+            return Ok(());
+        }
+        self.fruitless = Duration::ZERO;
+        if self.peer.snubs.swap(true, Relaxed) {
+            return Err(Ended::Misbehaves("does not bring what it is asked for"));
+        }
+        for (block, _) in self.asked.clone() {
+            self.say(&Message::Cancel(block))?;
+        }
+        self.give_all_back();
+        // The others come first.
+        self.pause(late);
+        Ok(())
     }
 
     /// Every second.
@@ -876,10 +1021,8 @@ impl Connection {
         if now - self.said > KEEP_ALIVE {
             self.say(&Message::KeepAlive)?;
         }
-        if !self.asked.is_empty() && now - self.brought > SNUB {
-            self.peer.snubs.store(true, Relaxed);
-            self.give_all_back();
-        }
+        self.check_asked(now)?;
+        self.ask_again = !self.refused.is_empty();
         self.tell_peers(now)?;
         if self.torrent.both_have_all(&self.peer) {
             return Err(Ended::Stopped);

@@ -54,6 +54,7 @@ pub struct SessionConfig {
     pub(crate) connections_an_address: usize,
     pub(crate) upload_slots: usize,
     pub(crate) piece_memory: u64,
+    pub(crate) request_timeout: Duration,
     write_memory: u64,
     read_memory: u64,
     up: Option<u64>,
@@ -73,6 +74,7 @@ impl SessionConfig {
             connections_an_address: 8,
             upload_slots: 8,
             piece_memory: 64 << 20,
+            request_timeout: Duration::from_secs(60),
             write_memory: 64 << 20,
             read_memory: 64 << 20,
             up: None,
@@ -123,6 +125,19 @@ impl SessionConfig {
     pub fn piece_memory(mut self, bytes: u64) -> Self {
         self.piece_memory = bytes;
         self
+    }
+
+    /// How long a peer may take to bring a block that it was asked for. Then all that it was asked for is asked of others; a second time in a row, its
+    /// connection ends. A sixth of that time is what others wait who have nothing else to ask for. 60 seconds unless something else is said.
+    #[must_use]
+    pub fn request_timeout(mut self, time: Duration) -> Self {
+        self.request_timeout = time;
+        self
+    }
+
+    /// From when on a block is asked of whoever has nothing else to bring.
+    pub(crate) fn late(&self) -> Duration {
+        self.request_timeout / 6
     }
 
     /// Bytes of the [stripe cache](StripeCache) in front of the store, for what is to be written and for what was read ahead. 64 MiB each unless

@@ -25,7 +25,7 @@ use crate::{
     hashes::HashFault,
     learning::{Heard, Learning},
     metadata::MetadataFault,
-    picker::{PeerKey, Picker, Received, Whole},
+    picker::{PeerKey, Picker, Received, Searched, Whole, Wish},
     rate::Meter,
     session::Shared,
     trackers::{self, TrackersHandle},
@@ -123,6 +123,7 @@ struct Entry {
     /// Pieces that it has and that are not in the store.
     wanted: u32,
     interested: bool,
+    searched: Searched,
 }
 
 /// What a peer has.
@@ -150,6 +151,19 @@ pub(crate) struct Peer {
     pub(crate) stop: CancellationToken,
 }
 
+/// What a connection asks for.
+pub(crate) struct Ask<'a> {
+    /// Blocks, at most.
+    pub(crate) count: usize,
+    /// While the peer chokes: the pieces that it brings all the same.
+    pub(crate) allows: Option<&'a [u32]>,
+    /// Pieces that it may be asked for, if it has them.
+    pub(crate) may: &'a dyn Fn(u32) -> bool,
+    /// Whether that has changed, and what was looked for in vain is to be looked for again.
+    pub(crate) again: bool,
+    pub(crate) now: Instant,
+}
+
 /// A peer of a torrent, for whoever looks at it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -160,7 +174,7 @@ pub struct PeerStatus {
     pub id: PeerId,
     /// Pieces that it has.
     pub pieces: u32,
-    /// Bytes of blocks that came from it, and how many a second now.
+    /// Bytes of blocks that came from it and were wanted, and how many a second now.
     pub down: (u64, u64),
     /// Bytes of blocks that went to it, and how many a second now.
     pub up: (u64, u64),
@@ -174,7 +188,7 @@ pub struct PeerStatus {
 pub struct Status {
     /// How far it is.
     pub progress: Progress,
-    /// Bytes of blocks that came, and how many a second now.
+    /// Bytes of blocks that came and were wanted, and how many a second now.
     pub down: (u64, u64),
     /// Bytes of blocks that went, and how many a second now.
     pub up: (u64, u64),
@@ -227,8 +241,8 @@ impl Torrent {
         };
         let limits = limits.map_err(|error| Error::Torrent(error.to_string()))?.longest_frame(LONGEST_FRAME);
         let have = content.pieces().map_err(Error::Store)?;
-        let memory = self.session.config.piece_memory;
-        let picker = Picker::new(Arc::clone(&info), have.clone(), memory, &mut rand::rng());
+        let (memory, late) = (self.session.config.piece_memory, self.session.config.late());
+        let picker = Picker::new(Arc::clone(&info), have.clone(), memory, late, &mut rand::rng());
         let progress = Progress { pieces: info.piece_count(), complete: have.count(), failed: None };
         {
             let mut state = self.state.lock();
@@ -322,6 +336,7 @@ impl Torrent {
             has: Has::Some(PieceBits::none(pieces)),
             wanted: 0,
             interested: false,
+            searched: Searched::default(),
         };
         state.peers.insert(peer.key, entry);
         Ok(peer)
@@ -459,6 +474,7 @@ impl Torrent {
         let mut state = self.state.lock();
         let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
         let Some(entry) = peers.get_mut(&peer.key) else { return };
+        entry.searched = Searched::default();
         let mut bits = PieceBits::none(have.pieces());
         pieces.into_iter().filter(|piece| *piece < have.pieces()).for_each(|piece| _ = bits.insert(piece));
         if bits.count() == have.pieces() {
@@ -478,10 +494,15 @@ impl Torrent {
     pub(crate) fn peer_gained(&self, peer: &Peer, piece: u32) {
         let mut state = self.state.lock();
         let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
-        let Some(Entry { has: Has::Some(bits), wanted, .. }) = peers.get_mut(&peer.key) else { return };
+        let Some(Entry { has: Has::Some(bits), wanted, searched, .. }) = peers.get_mut(&peer.key) else {
+            return;
+        };
         if piece < bits.pieces() && bits.insert(piece) {
             picker.gained(piece, &mut rand::rng());
-            *wanted += u32::from(!have.contains(piece));
+            if !have.contains(piece) {
+                *wanted += 1;
+                *searched = Searched::default();
+            }
         }
     }
 
@@ -539,44 +560,64 @@ impl Torrent {
         }
     }
 
-    /// Up to `count` blocks to ask a peer for; while it chokes, only of the pieces that it `allows`.
-    pub(crate) fn pick(&self, peer: &Peer, count: usize, allows: Option<&[u32]>, asked: &mut Vec<Block>) {
+    /// Blocks to ask a peer for.
+    pub(crate) fn pick(&self, peer: &Peer, ask: &Ask<'_>, asked: &mut Vec<Block>) {
         let Some(in_store) = self.ready().map(|ready| ready.info.info_hash()) else { return };
         let mut state = self.state.lock();
         let State { peers, picker: Some(picker), .. } = &mut *state else { return };
-        let Some(entry) = peers.get(&peer.key) else { return };
-        let has = |piece| match &entry.has {
-            Has::All => true,
-            Has::Some(bits) => bits.contains(piece),
-        };
-        let can = |piece| has(piece) && allows.is_none_or(|allows| allows.contains(&piece));
-        let preferred = || {
-            let near = self.session.store.affinity(&in_store, 16);
-            near.into_iter().map(|affinity| affinity.piece).collect()
-        };
-        picker.pick(peer.key, can, count, preferred, asked);
-    }
-
-    /// A peer will not bring a block that it was asked for; `None`: nothing of what it was asked for.
-    pub(crate) fn give_back(&self, peer: &Peer, block: Option<Block>) {
-        let mut state = self.state.lock();
-        let Some(picker) = &mut state.picker else { return };
-        match block {
-            Some(block) => picker.give_back(peer.key, block, &mut rand::rng()),
-            None => picker.give_all_back(peer.key, &mut rand::rng()),
+        let Some(entry) = peers.get_mut(&peer.key) else { return };
+        if ask.again {
+            entry.searched = Searched::default();
         }
-        drop(state);
-        self.wake_all();
+        let may_begin = ask.allows.is_none() && picker.may_begin(peer.key, ask.count, &entry.searched);
+        let mut near = Vec::new();
+        if may_begin {
+            // It has locks of its own, and others wait for this one.
+            drop(state);
+            near = self.session.store.affinity(&in_store, 16);
+            state = self.state.lock();
+        }
+        let State { peers, picker: Some(picker), .. } = &mut *state else { return };
+        let Some(Entry { has: bits, searched, .. }) = peers.get_mut(&peer.key) else { return };
+        let bits = &*bits;
+        let has = |piece| {
+            (ask.may)(piece)
+                && match bits {
+                    Has::All => true,
+                    Has::Some(bits) => piece < bits.pieces() && bits.contains(piece),
+                }
+        };
+        let preferred: Vec<_> = near.into_iter().map(|affinity| affinity.piece).collect();
+        let wish = Wish {
+            peer: peer.key,
+            count: ask.count,
+            has: &has,
+            allows: ask.allows,
+            preferred: &preferred,
+            snubs: peer.snubs.load(Relaxed),
+            now: ask.now,
+        };
+        picker.pick(&wish, searched, &mut rand::rng(), asked);
     }
 
-    /// A block has come. A piece that is whole with it is to be [stored](Self::store), on a thread that may block.
+    /// A peer will not bring blocks that it was asked for. Others are to be [woken](Self::wake_all), if they are to ask for them.
+    pub(crate) fn give_back(&self, peer: &Peer, blocks: impl IntoIterator<Item = Block>) {
+        if let Some(picker) = &mut self.state.lock().picker {
+            picker.give_back(peer.key, blocks, &mut rand::rng());
+        }
+    }
+
+    /// Bytes have come that nobody asked for.
+    pub(crate) fn unasked(&self, bytes: u64) {
+        self.wasted.fetch_add(bytes, Relaxed);
+    }
+
+    /// A block has come of a peer that was asked for it. A piece that is whole with it is to be [stored](Self::store), on a thread that may block.
     pub(crate) fn received(&self, peer: &Peer, piece: u32, begin: u32, data: &[u8]) -> Option<Whole> {
         let bytes = data.len() as u64;
-        self.down.add(bytes);
-        peer.down.add(bytes);
         let mut state = self.state.lock();
         let State { peers, picker: Some(picker), .. } = &mut *state else { return None };
-        let (cancel, whole) = match picker.received(peer.key, piece, begin, data) {
+        let (cancel, whole) = match picker.received(peer.key, piece, begin, data, Instant::now()) {
             Received::Unwanted => {
                 self.wasted.fetch_add(bytes, Relaxed);
                 return None;
@@ -584,7 +625,9 @@ impl Torrent {
             Received::Block { cancel } => (cancel, None),
             Received::Whole { cancel, piece } => (cancel, Some(piece)),
         };
-        if let Some(other) = cancel.and_then(|other| peers.get(&other)) {
+        self.down.add(bytes);
+        peer.down.add(bytes);
+        for other in cancel.iter().filter_map(|other| peers.get(other)) {
             let block =
                 Block { piece: swarmkeep_peer_wire::PieceIndex(piece), begin, length: data.len() as u32 };
             other.peer.cancels.lock().push(block);
@@ -786,7 +829,7 @@ impl Torrent {
         }
     }
 
-    fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         for entry in self.state.lock().peers.values() {
             entry.peer.wake.notify_one();
         }

@@ -55,7 +55,7 @@ impl Stranger {
         read > 0
     }
 
-    async fn say(&mut self, messages: &[Message<'_>]) {
+    pub(crate) async fn say(&mut self, messages: &[Message<'_>]) {
         let mut bytes = Vec::new();
         messages.iter().for_each(|message| message.encode(&mut bytes));
         // Who is not spoken with any more is not told so first.
@@ -94,7 +94,7 @@ impl Stranger {
     }
 }
 
-fn block(n: u32) -> Block {
+pub(crate) fn block(n: u32) -> Block {
     Block { piece: PieceIndex(n / 4), begin: n % 4 * (16 << 10), length: 16 << 10 }
 }
 

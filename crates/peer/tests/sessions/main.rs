@@ -3,6 +3,7 @@
 mod connecting;
 mod hostile;
 mod magnets;
+mod picking;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
