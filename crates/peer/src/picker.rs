@@ -484,7 +484,7 @@ fn block(piece: u32, nth: usize, piece_length: usize) -> Block {
 mod tests {
     use std::cell::Cell;
 
-    use rand::{SeedableRng, rngs::SmallRng};
+    use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
     use super::*;
 
@@ -672,5 +672,64 @@ mod tests {
         assert_eq!(picking.wish(3, &[0, 7], Some(&[3, 7]), false, 4).len(), 4);
         picking.give_back(1, &begun);
         assert_eq!(picking.ask(2, &[0], 4), begun);
+    }
+
+    #[test]
+    fn whatever_happens_all_that_is_counted_is_right_and_who_brings_everything_is_enough_in_the_end() {
+        for seed in 0..200 {
+            let mut picking = Picking::new(8, 1 + seed % 4);
+            let mut rng = SmallRng::seed_from_u64(seed);
+            let mut asked = vec![Vec::new(); 5];
+            let mut whole = Vec::new();
+            for step in 0..2_000 {
+                picking.now += Duration::from_millis(rng.random_range(0..3_000));
+                // At last, only the one is left who has everything.
+                let peer = if step < 1_000 { rng.random_range(0..5) } else { 4 };
+                if step == 1_000 {
+                    (0..4).for_each(|gone| {
+                        picking.picker.give_all_back(PeerKey(gone), &mut picking.rng);
+                    });
+                }
+                let has = if peer == 4 { ALL } else { &ALL[peer..peer + 4] };
+                match rng.random_range(0..6) {
+                    0 | 1 => {
+                        let new = picking.wish(peer as u64, has, None, rng.random_bool(0.1), 3);
+                        asked[peer].extend(new);
+                    }
+                    2 | 3 if !asked[peer].is_empty() => {
+                        let at = rng.random_range(0..asked[peer].len());
+                        let block = asked[peer].swap_remove(at);
+                        if let Received::Whole { piece, .. } = picking.bring(peer as u64, block) {
+                            whole.push(piece.piece);
+                        }
+                    }
+                    // What it gives back may come all the same.
+                    4 if peer < 4 || rng.random_bool(0.1) => {
+                        let blocks = asked[peer].clone();
+                        picking.give_back(peer as u64, &blocks);
+                    }
+                    5 if !whole.is_empty() => {
+                        let piece = whole.pop().expect("there is one");
+                        let right = step >= 1_000 || rng.random_bool(0.3);
+                        picking.picker.verified(piece, right, rng.random_bool(0.5), &mut picking.rng);
+                    }
+                    _ => {}
+                }
+                let Picker { begun, memory, info, waiting, .. } = &picking.picker;
+                let lengths = begun.keys().chain(&whole).map(|piece| u64::from(info.piece_len(*piece)));
+                assert_eq!(*memory, lengths.sum::<u64>());
+                for (piece, begun) in begun {
+                    let count = |of: fn(&Asked) -> bool| begun.blocks.iter().filter(|slot| of(slot)).count();
+                    assert_eq!(begun.free as usize, count(|slot| *slot == Asked::Nobody));
+                    assert_eq!(begun.missing as usize, count(|slot| !matches!(slot, Asked::Here(_))));
+                    assert!(begun.missing > 0 && !waiting.contains(*piece));
+                }
+            }
+            assert!(
+                picking.picker.nothing_is_wanted() && whole.len() < 8,
+                "seed {seed}: {:?}",
+                picking.picker
+            );
+        }
     }
 }
