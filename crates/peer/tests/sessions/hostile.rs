@@ -7,7 +7,7 @@ use std::{
 
 use swarmkeep_bittorrent::{InfoHash, PeerId};
 use swarmkeep_peer_wire::{
-    Block, Encode, Handshake, Limits, Message, Piece, PieceIndex, ReceiveBuffer, Reserved,
+    Bitfield, Block, Encode, Handshake, Limits, Message, Piece, PieceIndex, ReceiveBuffer, Reserved,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -117,7 +117,8 @@ async fn who_speaks_another_protocol_is_cut_off_and_others_are_served() {
     let mut too_long = Stranger::call(at, 1).await;
     too_long.stream.write_all(&[0xff; 5]).await.unwrap();
     let mut late = Stranger::call(at, 2).await;
-    late.say(&[Message::HaveNone, Message::HaveAll]).await;
+    // Not all of it: then there would be nothing left to say.
+    late.say(&[Message::HaveNone, Message::Bitfield(Bitfield::new(&[0x80, 0, 0, 0]))]).await;
     let mut beyond = Stranger::call(at, 3).await;
     beyond.say(&[Message::Have(PieceIndex(32))]).await;
     for stranger in [too_long, late, beyond] {
