@@ -604,19 +604,21 @@ mod tests {
 
     #[test]
     fn what_nobody_can_bring_any_more_makes_room_for_what_somebody_can() {
-        let mut picking = Picking::new(8, 2);
-        for (peer, brings) in [(1, 3), (2, 1)] {
+        let mut picking = Picking::new(8, 4);
+        for (peer, brings) in [(1, 3), (2, 2), (3, 1), (4, 2)] {
             let asked = picking.ask(peer, &[peer as u32], 4);
             asked[..brings].iter().for_each(|block| _ = picking.bring(peer, *block));
             picking.picker.give_all_back(PeerKey(peer), &mut picking.rng);
         }
         // Who can bring one of them does that.
-        assert_eq!(picking.ask(3, &[1, 5], 4).len(), 1);
-        // The one of which the least is here, and nobody is asked for.
-        assert!(picking.ask(4, &[5], 4).iter().all(|block| block.piece.0 == 5));
-        assert_eq!(picking.picker.begun.keys().collect::<Vec<_>>(), [&1, &5]);
-        assert_eq!(picking.ask(5, &[6], 4), []);
-        assert_eq!(picking.picker.memory, 8 * u64::from(BLOCK));
+        assert_eq!(picking.ask(5, &[3, 5], 4).len(), 3);
+        assert_eq!(picking.ask(5, &[2, 5], 4).len(), 2);
+        // The one of which the least is here, of those that nobody is asked for.
+        assert!(picking.ask(6, &[5], 4).iter().all(|block| block.piece.0 == 5));
+        assert_eq!(picking.picker.begun.keys().collect::<Vec<_>>(), [&1, &2, &3, &5]);
+        assert_eq!(picking.ask(6, &[1, 6], 4).len(), 1);
+        assert_eq!(picking.ask(7, &[6], 4), []);
+        assert_eq!(picking.picker.memory, 16 * u64::from(BLOCK));
     }
 
     #[test]
