@@ -82,7 +82,7 @@ impl StripeCacheOptions {
 ///
 /// A read of a complete piece brings as much of its stripe as can be read, and what follows is read from memory. Who reads the same
 /// stripe meanwhile waits for that read. What could not be read ahead is not tried again for a while. If stripes go from memory before half of them was
-/// wanted, because more peers read at once than there is memory for, 256 KiB are read ahead instead.
+/// wanted, because more peers read at once than there is memory for, 256 KiB are read ahead instead, and of who asks for 128 KiB at once, nothing.
 ///
 /// **Errors.** Where the store below refuses bytes that were held back, they count as never written, and pieces that were marked complete
 /// with them are incomplete again. The next write to the torrent says why and writes nothing, and so does the next flush, which names the torrent
@@ -204,6 +204,16 @@ impl StripeCache {
     pub fn affinity(&self, info_hash: &InfoHash, most: usize) -> Vec<Affinity> {
         let torrent = self.running.core.torrents.read().get(info_hash).cloned();
         torrent.map_or(Vec::new(), |torrent| torrent.state.lock().affinity(most))
+    }
+
+    /// Reads what was read ahead, if it holds all of a range: for who must not wait, as a task that has a thread with others. `false` if it does
+    /// not, or somebody deletes the torrent, or was told to write there: `into` then holds anything, and [`read_at`](Content::read_at) is to
+    /// be called, on a thread that may wait. Waits for no store, and takes the time of the copy.
+    pub fn read_in_memory(&self, info_hash: &InfoHash, offset: u64, into: &mut [u8]) -> bool {
+        let core = &self.running.core;
+        let Some(torrent) = core.torrents.read().get(info_hash).cloned() else { return false };
+        let Ok(range) = torrent.geometry.range(offset, into.len() as u64) else { return false };
+        torrent.read_in_memory(core, range, into)
     }
 
     fn handle(&self, torrent: Arc<Torrent>) -> Arc<dyn Content> {

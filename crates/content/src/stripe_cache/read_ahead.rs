@@ -36,8 +36,8 @@ pub(super) enum Found {
     There(Arc<Block>),
     /// Somebody reads it just now.
     Coming(Arc<Reading>),
-    /// Whoever found this is to read it.
-    Begun(Arc<Reading>),
+    /// Whoever found this is to read it, into memory of another block that went for it, if there is some as large.
+    Begun(Arc<Reading>, Vec<Sector>),
     /// Only what is needed should be read.
     Nothing,
 }
@@ -78,7 +78,7 @@ struct Benefit {
 }
 
 /// What is read ahead where whole stripes are not worth it. 128 MiB are then enough for 512 readers, and a disk that moves its head in 12 ms and reads 150 MB/s spends an eighth of
-/// its time on reading.
+/// its time on reading. Who asks for half of that or more at once gets it without a detour through this memory: there is little to come behind it.
 const NARROW: u64 = 256 << 10;
 
 /// Bytes of a torrent, all of them of complete pieces.
@@ -135,6 +135,13 @@ impl ReadAhead {
         self.table.lock().taken
     }
 
+    /// What was read ahead of `part`, which lies in a stripe, if it is there.
+    pub(super) fn get(&self, torrent: u64, part: &Range<u64>) -> Option<Arc<Block>> {
+        let block = self.table.lock().get(torrent, part)?;
+        self.hits.fetch_add(1, Relaxed);
+        Some(block)
+    }
+
     /// What there is of `part`, which lies in a stripe; if nothing, what is to be read, of what lies `around` it.
     pub(super) fn find(
         &self,
@@ -143,25 +150,24 @@ impl ReadAhead {
         around: impl FnOnce() -> Option<Range<u64>>,
     ) -> Found {
         let mut table = self.table.lock();
-        if let Some((&key, entry)) = table.entries.range_mut((torrent, 0)..=(torrent, part.start)).next_back()
-            && covers(entry.range(), part)
-        {
-            return match entry {
-                Entry::Reading(reading) => {
-                    reading.wanted.fetch_add(part.end - part.start, Relaxed);
-                    Found::Coming(Arc::clone(reading))
-                }
-                Entry::There { block: Some(block), wanted, .. } => {
-                    let block = Arc::clone(block);
-                    *wanted += part.end - part.start;
-                    table.touch(key);
-                    drop(table);
-                    self.hits.fetch_add(1, Relaxed);
-                    Found::There(block)
-                }
-                // One that goes when its time has come, so that it is tried again one day.
-                Entry::There { block: None, .. } => Found::Nothing,
-            };
+        if let Some(block) = table.get(torrent, part) {
+            drop(table);
+            self.hits.fetch_add(1, Relaxed);
+            return Found::There(block);
+        }
+        match table.covering(torrent, part) {
+            Some((_, Entry::Reading(reading))) => {
+                reading.wanted.fetch_add(part.end - part.start, Relaxed);
+                return Found::Coming(Arc::clone(reading));
+            }
+            // One that goes when its time has come, so that it is tried again one day.
+            Some((_, Entry::There { .. })) => return Found::Nothing,
+            None => {}
+        }
+        let asked = part.end - part.start;
+        if table.benefit.narrow && 2 * asked >= NARROW {
+            table.benefit.gone(asked, 0, self.most);
+            return Found::Nothing;
         }
         let Some(mut range) = around() else {
             return Found::Nothing;
@@ -176,17 +182,17 @@ impl ReadAhead {
         if others.iter().any(reading) {
             return Found::Nothing;
         }
-        others.into_iter().for_each(|key| table.forget(key));
+        others.into_iter().for_each(|key| _ = table.forget(key));
         let memory = memory_for(&range);
-        if !table.make_room(memory, self.most) {
+        let Some(spare) = table.make_room(memory, self.most) else {
             return Found::Nothing;
-        }
+        };
         table.taken += memory;
         let key = (torrent, range.start);
         let wanted = AtomicU64::new(part.end - part.start);
         let reading = Arc::new(Reading { range, wanted, done: Mutex::default(), told: Condvar::new() });
         table.entries.insert(key, Entry::Reading(Arc::clone(&reading)));
-        Found::Begun(reading)
+        Found::Begun(reading, spare)
     }
 
     /// The block that was found, read by `read`, which is given where it begins, if it is to be. `None` if only what is needed should be read.
@@ -205,7 +211,7 @@ impl ReadAhead {
                 self.hits.fetch_add(1, Relaxed);
                 Some(block)
             }
-            Found::Begun(reading) => self.read(torrent, &reading, read),
+            Found::Begun(reading, spare) => self.read(torrent, &reading, spare, read),
             Found::Nothing => None,
         }
     }
@@ -214,11 +220,13 @@ impl ReadAhead {
         &self,
         torrent: u64,
         reading: &Arc<Reading>,
+        spare: Vec<Sector>,
         read: impl FnOnce(u64, &mut [u8]) -> Result<()>,
     ) -> Option<Arc<Block>> {
         let range = reading.range.clone();
         let len = (range.end - range.start) as usize;
-        let mut sectors = sectors(len.div_ceil(SECTOR));
+        let count = len.div_ceil(SECTOR);
+        let mut sectors = if spare.len() == count { spare } else { sectors(count) };
         let read = read(range.start, &mut sectors.as_mut_bytes()[..len]);
         let block = read.ok().map(|()| Arc::new(Block { range: range.clone(), sectors }));
         self.misses.fetch_add(1, Relaxed);
@@ -246,7 +254,7 @@ impl ReadAhead {
     /// Forgets what there is of a range of a torrent. Who reads some of it just now still gets what he reads.
     pub(super) fn forget(&self, torrent: u64, range: &Range<u64>) {
         let mut table = self.table.lock();
-        table.overlapping(torrent, range, self.stripe).into_iter().for_each(|key| table.forget(key));
+        table.overlapping(torrent, range, self.stripe).into_iter().for_each(|key| _ = table.forget(key));
     }
 }
 
@@ -273,6 +281,23 @@ impl Table {
         self.clock
     }
 
+    /// What holds all of a part, in whatever state it is.
+    fn covering(&mut self, torrent: u64, part: &Range<u64>) -> Option<(Key, &mut Entry)> {
+        let (&key, entry) = self.entries.range_mut((torrent, 0)..=(torrent, part.start)).next_back()?;
+        covers(entry.range(), part).then_some((key, entry))
+    }
+
+    /// What holds all of a part and is there; that it was wanted is taken note of.
+    fn get(&mut self, torrent: u64, part: &Range<u64>) -> Option<Arc<Block>> {
+        let (key, Entry::There { block: Some(block), wanted, .. }) = self.covering(torrent, part)? else {
+            return None;
+        };
+        let block = Arc::clone(block);
+        *wanted += part.end - part.start;
+        self.touch(key);
+        Some(block)
+    }
+
     fn touch(&mut self, key: Key) {
         let now = self.tick();
         if let Some(Entry::There { age, .. }) = self.entries.get_mut(&key) {
@@ -287,30 +312,34 @@ impl Table {
         entries.filter(|(_, entry)| entry.range().end > range.start).map(|(&key, _)| key).collect()
     }
 
-    fn forget(&mut self, key: Key) {
-        if let Some(entry) = self.entries.remove(&key)
-            && let Entry::There { age, .. } = entry
-        {
-            self.ages.remove(&age);
-            self.taken -= entry.memory();
-        }
+    /// What was there, if anything was.
+    fn forget(&mut self, key: Key) -> Option<Arc<Block>> {
+        let entry = self.entries.remove(&key)?;
+        let memory = entry.memory();
+        let Entry::There { age, block, .. } = entry else { return None };
+        self.ages.remove(&age);
+        self.taken -= memory;
+        block
     }
 
-    /// Forgets old ones until there is so much room; `false` if even that does not make it.
-    fn make_room(&mut self, memory: u64, most: u64) -> bool {
+    /// Forgets old ones until there is so much room; `None` if even that does not make it. Gives memory of one of them to be read into, as new memory
+    /// costs more than what it is filled with: the system has to clear it.
+    fn make_room(&mut self, memory: u64, most: u64) -> Option<Vec<Sector>> {
         if memory > most {
-            return false;
+            return None;
         }
+        let mut spare = Vec::new();
         while self.taken + memory > most {
-            let Some((_, &oldest)) = self.ages.first_key_value() else {
-                return false;
-            };
+            let (_, &oldest) = self.ages.first_key_value()?;
             if let Some(Entry::There { range, block: Some(_), wanted, .. }) = self.entries.get(&oldest) {
                 self.benefit.gone(range.end - range.start, *wanted, most);
             }
-            self.forget(oldest);
+            // Unless somebody still copies from it.
+            if let Some(block) = self.forget(oldest).and_then(Arc::into_inner) {
+                spare = block.sectors;
+            }
         }
-        true
+        Some(spare)
     }
 }
 

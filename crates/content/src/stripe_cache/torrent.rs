@@ -129,6 +129,25 @@ impl Torrent {
         *self.gate.read()
     }
 
+    /// Reads a range if all of it was read ahead; `false` if not, and where something would have to be waited for.
+    pub(super) fn read_in_memory(&self, core: &Core, range: Range<u64>, into: &mut [u8]) -> bool {
+        let Some(_inside) = self.gate.try_read().filter(|there| **there) else { return false };
+        for number in stripes_of(&range, core.stripe) {
+            let stripe = self.state_range(number);
+            let part = range.start.max(stripe.start)..range.end.min(stripe.end);
+            let state = self.state.lock();
+            if state.stripes.contains_key(&number) || state.pieces.check_read(&part).is_err() {
+                return false;
+            }
+            let Some(block) = core.read_ahead.get(self.serial, &part) else { return false };
+            drop(state);
+            let within = (part.start - range.start) as usize..(part.end - range.start) as usize;
+            into[within].copy_from_slice(block.bytes(&part));
+        }
+        core.counters.read(range.end - range.start);
+        true
+    }
+
     /// Where a stripe lies on the store below.
     pub(super) fn place(&self, stripe: u64) -> Option<u64> {
         guarded("", || Ok(self.inner.place(stripe * self.stripe))).ok().flatten()
