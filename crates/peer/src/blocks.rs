@@ -1,10 +1,10 @@
 //! Blocks on their way from a store to a peer.
 
-use std::{io::IoSliceMut, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
-use swarmkeep_bittorrent::metainfo::Info;
-use swarmkeep_content::{Content, Error};
 use swarmkeep_peer_wire::Block;
+
+use crate::torrent::Ready;
 
 /// A block in memory that several share.
 #[derive(Debug, Clone)]
@@ -73,17 +73,24 @@ impl Batch {
         self.blocks.iter().map(|block| block.length as usize).sum()
     }
 
-    /// Reads them; behind the end of the torrent there are zeroes, which libtorrent asks for where the last file of v2 ends. Blocks that follow each other in the torrent are one read.
-    pub(crate) fn read(&mut self, info: &Info, content: &dyn Content) -> Result<(), Error> {
+    /// Reads them, by what is given a place in the torrent and what to fill from there; behind the end of the torrent there are zeroes, which
+    /// libtorrent asks for where the last file of v2 ends. Blocks that follow each other in the torrent are one read.
+    pub(crate) fn read<E>(
+        &mut self,
+        Ready { info, content, .. }: &Ready,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let bytes = self.bytes();
         let len = content.geometry().len();
         // Nobody else has it: it was taken as nobody's.
         let memory = Arc::get_mut(&mut self.memory).expect("nobody else has it");
-        memory.resize(bytes, 0);
+        if memory.len() < bytes {
+            memory.resize(bytes, 0);
+        }
         let place = |block: &Block| {
             u64::from(block.piece.0) * u64::from(info.piece_length()) + u64::from(block.begin)
         };
-        let (mut rest, mut blocks) = (&mut memory[..], &self.blocks[..]);
+        let (mut rest, mut blocks) = (&mut memory[..bytes], &self.blocks[..]);
         while let Some(first) = blocks.first() {
             let from = place(first);
             let mut end = from;
@@ -97,7 +104,7 @@ impl Batch {
             let (there, behind) = now.split_at_mut((end.min(len).saturating_sub(from)) as usize);
             behind.fill(0);
             if !there.is_empty() {
-                content.read_at(from, &mut [IoSliceMut::new(there)])?;
+                read(from, there)?;
             }
             (rest, blocks) = (later, &blocks[count..]);
         }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    io,
+    io::{self, IoSliceMut},
     net::SocketAddr,
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -427,7 +427,11 @@ impl Connection {
     }
 
     fn write(&mut self, stream: &TcpStream) -> Result<(), Ended> {
-        while !self.queue.is_empty() {
+        // So that other connections have their turn.
+        for _ in 0..8 {
+            if self.queue.is_empty() {
+                break;
+            }
             match self.queue.write_to(&mut Socket(stream)) {
                 Ok(_) => {
                     self.said = Instant::now();
@@ -439,7 +443,7 @@ impl Connection {
                 }
                 Err(error) => return Err(error.into()),
             }
-            self.read_asked();
+            self.read_asked()?;
         }
         Ok(())
     }
@@ -491,8 +495,7 @@ impl Connection {
             self.torrent.wake_all();
         }
         self.ask()?;
-        self.read_asked();
-        Ok(())
+        self.read_asked()
     }
 
     /// Tells of what is here: all of it at first, then what has come.
@@ -806,24 +809,35 @@ impl Connection {
     }
 
     /// Reads what it asks for, while there is room to send it and as much may go.
-    fn read_asked(&mut self) {
-        if self.asks.is_empty() || self.reading.is_some() || self.queue.len() > Batch::MOST / 2 {
-            return;
-        }
-        let (up, now) = (&self.torrent.session.up, Instant::now());
-        self.answer_from = up.wait(now).map(|wait| now + wait);
-        if self.answer_from.is_some() {
-            return;
-        }
-        let most = up.at_once().map_or(Batch::MOST, |most| most as usize);
-        let Some(mut batch) = Batch::take(&mut self.asks, &mut self.memory, most) else { return };
-        up.pass(batch.bytes() as u64, now);
-        let torrent = Arc::clone(&self.torrent);
-        self.reading = Some(self.torrent.session.spawn_blocking(move || {
+    fn read_asked(&mut self) -> Result<(), Ended> {
+        while !self.asks.is_empty() && self.reading.is_none() && self.queue.len() <= Batch::MOST / 2 {
+            let torrent = Arc::clone(&self.torrent);
+            let (up, now) = (&torrent.session.up, Instant::now());
+            self.answer_from = up.wait(now).map(|wait| now + wait);
+            if self.answer_from.is_some() {
+                break;
+            }
+            let most = up.at_once().map_or(Batch::MOST, |most| most as usize);
+            let Some(mut batch) = Batch::take(&mut self.asks, &mut self.memory, most) else { break };
+            up.pass(batch.bytes() as u64, now);
             let ready = torrent.ready().expect("who asks was told what is here");
-            let done = batch.read(&ready.info, &*ready.content);
-            (batch, done)
-        }));
+            // Most of it, as a read brings what follows it: a copy takes less than to have another thread make it.
+            let in_memory = |from, into: &mut [u8]| {
+                torrent.session.store.read_in_memory(&torrent.info_hash, from, into).then_some(()).ok_or(())
+            };
+            if batch.read(ready, in_memory).is_ok() {
+                self.answer(batch, Ok(()))?;
+                continue;
+            }
+            let torrent = Arc::clone(&torrent);
+            self.reading = Some(self.torrent.session.spawn_blocking(move || {
+                let ready = torrent.ready().expect("who asks was told what is here");
+                let read = |from, into: &mut [u8]| ready.content.read_at(from, &mut [IoSliceMut::new(into)]);
+                let done = batch.read(ready, read);
+                (batch, done)
+            }));
+        }
+        Ok(())
     }
 
     /// Sends what was read.
