@@ -62,6 +62,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(110);
 const SILENCE: Duration = Duration::from_secs(180);
 /// Who takes nothing for so long is gone, or means to be waited for.
 const STUCK: Duration = Duration::from_secs(120);
+/// Who was told nothing for so long takes no memory for what it may be told.
+const STILL: Duration = Duration::from_millis(1500);
 /// Requests of a peer that wait; further ones are rejected. What is said in the extended handshake as `reqq`.
 const REQUESTS: usize = 512;
 /// Requests that are outstanding before anything has come.
@@ -1022,6 +1024,11 @@ impl Connection {
     /// Every second.
     fn tick(&mut self) -> Result<(), Ended> {
         let now = Instant::now();
+        // Most connections are still for most of the time.
+        if now - self.said > STILL && self.asks.is_empty() && self.queue.is_empty() {
+            self.memory = Memory::default();
+            self.queue.shrink();
+        }
         if self.read_from.is_some_and(|from| from > now) {
             // It is not the one who is silent.
             (self.heard, self.brought) = (now, now);
