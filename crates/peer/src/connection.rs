@@ -825,7 +825,12 @@ impl Connection {
             let ready = torrent.ready().expect("who asks was told what is here");
             // Most of it, as a read brings what follows it: a copy takes less than to have another thread make it.
             let in_memory = |from, into: &mut [u8]| {
-                torrent.session.store.read_in_memory(&torrent.info_hash, from, into).then_some(()).ok_or(())
+                torrent
+                    .session
+                    .store
+                    .read_in_memory(&ready.info.info_hash(), from, into)
+                    .then_some(())
+                    .ok_or(())
             };
             if batch.read(ready, in_memory).is_ok() {
                 self.answer(batch, Ok(()))?;
