@@ -67,15 +67,22 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
 }
 
 fn over_http(address: SocketAddr, host: &str, path: &str) -> Result<(), Box<dyn Error>> {
+    get(address, host, path).map(drop)
+}
+
+/// What a server answers with status 200.
+pub(crate) fn get(address: SocketAddr, host: &str, path: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer);
-    if answer.starts_with("HTTP/1.1 200 ") {
-        return Ok(());
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    let body = answer.split_off(end.map_or(answer.len(), |end| end + 4));
+    let head = String::from_utf8_lossy(&answer);
+    if head.starts_with("HTTP/1.1 200 ") {
+        return Ok(body);
     }
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let body = String::from_utf8_lossy(&body);
     Err(format!("{}: {}", head.lines().next().unwrap_or("there is no answer"), body.trim()).into())
 }

@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 mod check;
 mod counting;
 mod create;
+mod demo;
 mod load;
 mod peer;
 mod serve;
@@ -44,6 +45,11 @@ enum Command {
     Seed(Box<peer::SeedArgs>),
     /// Keep torrents' content on a block device, in an image, or in plain files.
     Store(Box<store::Args>),
+    /// See it all at work: a tracker, a seeder and two fetchers on this machine.
+    Demo(demo::Args),
+    /// Run a part of a demo in this process.
+    #[command(hide = true)]
+    DemoPart(demo::PartArgs),
     /// Compare the swarm stores: time, tail latency and memory.
     Shootout(shootout::Args),
     /// Measure one row of a shootout in this process.
@@ -62,6 +68,8 @@ fn main() -> ExitCode {
         Command::Fetch(args) => peer::fetch(&args),
         Command::Seed(args) => peer::seed(&args),
         Command::Store(args) => store::run(*args),
+        Command::Demo(args) => demo::run(&args),
+        Command::DemoPart(args) => demo::run_part(args).map(|never| match never {}),
         Command::Shootout(args) => shootout::run(args).map(|()| ExitCode::SUCCESS),
         Command::ShootoutRow(args) => shootout::run_row(args).map(|()| ExitCode::SUCCESS),
     };

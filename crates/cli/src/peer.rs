@@ -18,7 +18,7 @@ use swarmkeep_bittorrent::{
     PeerId,
     metainfo::{Magnet, Metainfo},
 };
-use swarmkeep_content::{ContentConfig, ContentRepository, Error as StoreError, Library, Memory};
+use swarmkeep_content::{ContentConfig, ContentRepository, Error as StoreError, Library, Memory, PieceBits};
 use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
 use tokio::{
     runtime::Runtime,
@@ -388,6 +388,7 @@ struct Told<'a> {
     up_rate: u64,
     peers: usize,
     banned: usize,
+    have: String,
 }
 
 impl<'a> Told<'a> {
@@ -406,12 +407,32 @@ impl<'a> Told<'a> {
             up_rate: status.up.1,
             peers: status.peers.len(),
             banned: status.banned.len(),
+            have: levels(&shared.handle.pieces()),
         }
     }
 
     fn all(shared: &'a [Shared]) -> Vec<Self> {
         shared.iter().map(|shared| Self::of(shared, &shared.handle.status())).collect()
     }
+}
+
+/// Which pieces are there: a digit for each of 64 stretches of the torrent, or for each piece if they are fewer. 0 is none of a stretch, 9 all, and what is
+/// between is in parts.
+fn levels(have: &PieceBits) -> String {
+    let pieces = u64::from(have.pieces());
+    let cells = pieces.min(64);
+    let mut counts = vec![0; cells as usize];
+    have.iter().for_each(|piece| counts[(u64::from(piece) * cells / pieces) as usize] += 1);
+    let level = |(cell, count): (u64, u64)| {
+        // Those pieces whose product above is in the cell.
+        let size = ((cell + 1) * pieces).div_ceil(cells) - (cell * pieces).div_ceil(cells);
+        match count {
+            0 => '0',
+            count if count == size => '9',
+            count => char::from(b'1' + (count * 8 / size) as u8),
+        }
+    };
+    (0..).zip(counts).map(level).collect()
 }
 
 impl Shown {
@@ -505,4 +526,28 @@ impl Shown {
 fn line(event: &Event<'_>) -> Result<(), Box<dyn Error>> {
     say!("{}", serde_json::to_string(event)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_tell_none_some_and_all_of_each_stretch() {
+        let of = |pieces, have: &[u32]| {
+            let mut bits = PieceBits::none(pieces);
+            have.iter().for_each(|&piece| _ = bits.insert(piece));
+            levels(&bits)
+        };
+        assert_eq!(of(0, &[]), "");
+        assert_eq!(of(3, &[1]), "090");
+        for pieces in [63, 64, 65, 100, 127, 128, 1000] {
+            let all: Vec<_> = (0..pieces).collect();
+            assert_eq!(of(pieces, &all), "9".repeat(pieces.min(64) as usize), "{pieces}");
+            assert_eq!(of(pieces, &[]), "0".repeat(pieces.min(64) as usize), "{pieces}");
+        }
+        // Ten pieces a stretch.
+        let some = of(640, &[0, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 25, 26, 27, 28]);
+        assert_eq!(&some[..5], "15800");
+    }
 }

@@ -141,7 +141,7 @@ fn total(torrents: &[opened::Torrent]) -> u64 {
 }
 
 /// Numbers in runs: `1, 4–7, 9`.
-fn in_runs(numbers: &[u32]) -> String {
+pub(crate) fn in_runs(numbers: &[u32]) -> String {
     let mut runs: Vec<[u32; 2]> = Vec::new();
     for &number in numbers {
         match runs.last_mut() {

@@ -17,13 +17,14 @@ use swarmkeep_bittorrent::{
     metainfo::{Info, Magnet, Metainfo},
 };
 use swarmkeep_content::{
-    ContentRepository, Error as StoreError, NewTorrent,
+    ContentRepository, Error as StoreError, NewTorrent, PieceBits,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, mpsc, watch},
     task::{JoinHandle, JoinSet, spawn_blocking},
+    time::MissedTickBehavior,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -211,6 +212,8 @@ pub struct Handle {
 const FLUSH: Duration = Duration::from_secs(5);
 /// Calls at a time that nobody has answered.
 const CALLS: usize = 30;
+/// How often rates are measured.
+const SECOND: Duration = Duration::from_secs(1);
 /// How long a call may take until somebody answers.
 const CALL: Duration = Duration::from_secs(10);
 /// A connection that brought something, or lasted so long, was of use.
@@ -451,6 +454,11 @@ impl Handle {
         self.torrent.status()
     }
 
+    /// Which pieces are in the store; none are known of while its info dictionary is not. Takes time with its pieces.
+    pub fn pieces(&self) -> PieceBits {
+        self.torrent.have().0
+    }
+
     /// How far it is, whenever that changes.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.torrent.progress()
@@ -621,8 +629,10 @@ fn tell(address: SocketAddr, ended: Result<(), Ended>) {
 
 /// Measures rates, and decides whose requests are answered.
 async fn keep_time(torrent: Arc<Torrent>) {
-    let mut second = tokio::time::interval(Duration::from_secs(1));
     let mut before = Instant::now();
+    // What came before this task had its turn came in no time, which would be a rate beyond all measure.
+    let mut second = tokio::time::interval_at((before + SECOND).into(), SECOND);
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for n in 0_u64.. {
         second.tick().await;
         let now = Instant::now();
