@@ -90,6 +90,8 @@ class Bench:
         self.bytes = options.mib << 20
         # Only so that aria2 is told of a peer, which it can be told of by a tracker alone.
         self.tracker = None
+        # Libtorrent, as long as the program runs: from whom all fetch.
+        self.shared = None
 
     def rows(self):
         ours = {"": self.options.swarmkeep}
@@ -117,7 +119,8 @@ class Bench:
         with open(plain / "content", "wb") as file:
             for _ in range(self.options.mib):
                 file.write(os.urandom(1 << 20))
-        quietly(ours, "create", plain / "content", "--v1", "--piece-length", "1MiB", "-o", self.torrent)
+        created = output(ours, "create", plain / "content", "--v1", "--piece-length", "1MiB", "--json", "-o", self.torrent)
+        (work / "info_hash").write_text(json.loads(created)["info_hash"])
         (work / "folder").mkdir()
         self.format(work / "blocks.image")
         for store in ["folder", "blocks.image"]:
@@ -223,8 +226,7 @@ class Bench:
                 f"--interface={HERE}", f"--listen-port={port}", f"--dir={folder}"]
 
     def shared_seeder(self):
-        """Libtorrent, as long as the program runs: what all fetch from."""
-        if not hasattr(self, "shared"):
+        if self.shared is None:
             process, self.shared = self.seed_libtorrent()
             process.idle()
         return self.shared
@@ -235,13 +237,8 @@ class Bench:
             self.start(self.options.swarmkeep, "serve", "--http", f"{HERE}:{port}")
             self.tracker = f"http://{HERE}:{port}/announce"
             wait_for(lambda: listens(port), "the tracker listens")
-        shown = subprocess.run([self.options.swarmkeep, "create", str(self.work / "folder/content"), "--piece-length", "1MiB", "--json", "--force",
-                                "-o", str(self.torrent)], check=True, capture_output=True).stdout if not hasattr(self, "info_hash") else None
-        if shown:
-            self.info_hash = bytes.fromhex(json.loads(shown)["info_hash"])
-        query = urllib.parse.urlencode({"info_hash": self.info_hash, "peer_id": b"-XX0000-a seeder it is", "port": seeder, "uploaded": 0,
-                                        "downloaded": 0, "left": 0, "compact": 1, "event": "started"})
-        query = query.replace("a+seeder+it+is", "aseederitis0")
+        query = urllib.parse.urlencode({"info_hash": bytes.fromhex((self.work / "info_hash").read_text()), "peer_id": b"-XX0000-of-a-seeder!",
+                                        "port": seeder, "uploaded": 0, "downloaded": 0, "left": 0, "compact": 1, "event": "started"})
         urllib.request.urlopen(f"{self.tracker}?{query}").read()
         return self.tracker
 
@@ -316,6 +313,10 @@ class Process:
                 self.child.wait()
 
 
+def output(*command):
+    return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+
+
 def quietly(*command):
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
 
@@ -341,7 +342,7 @@ def wait_for(happened, what):
 
 def versions(options):
     def said(*command):
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\n")[0].strip()
+        return output(*command).split("\n")[0].strip()
 
     return {
         "swarmkeep": said(options.swarmkeep, "--version"),
