@@ -48,17 +48,18 @@ What runs:
   two fetchers  swarmkeep fetch, one over a block store in an image, one into plain files; they also
                 fetch from each other, as fast as they can
 
-Each is a process of its own, on loopback addresses, at ports that are free, in a folder that is made
-for it where temporary files go (TMPDIR); it takes about four times --size. The torrent is random
-bytes in three files, hashed for BitTorrent v1 and v2. In the end everything is read back and its
-hashes are compared. Nothing is left, however the demo ends; if it is itself killed by SIGKILL the
-processes end and the folder stays.
+Each is a process of its own, on loopback addresses, at ports that are free, in a folder that is
+made for it where temporary files go (TMPDIR); it takes about four times --size. The torrent is
+random bytes in three files, hashed for BitTorrent v1 and v2. In the end everything is read back,
+and its hashes are compared. Nothing is left, however the demo ends; if it is itself killed by
+SIGKILL, its processes end and the folder stays.
 
 What --kill shows:
-  When the fetcher over the block store has half of it, it and the seeder get SIGKILL, and are started
-  again a second later. A fetcher makes durable what it has every five seconds, so it may have told of
-  pieces which it has not again after that, and fetches them anew: that is said. What was there when it
-  started again is not fetched again: it takes no more bytes than were missing, or the demo fails.
+  When the fetcher over the block store has half of it, it and the seeder get SIGKILL, and are
+  started again a second later. A fetcher makes durable what it has every five seconds, so it may
+  have told of pieces which it has not any more then, and fetches them anew: that is said. What was
+  there when it started again is not fetched again: it fetches no more bytes than were missing, or
+  the demo fails.
 
 Exit codes:
   0  everything is there, and right

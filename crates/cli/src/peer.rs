@@ -492,10 +492,12 @@ impl Shown {
             let status = shared.handle.status();
             bar.set_position(shared.bytes - status.left.min(shared.bytes));
             bar.set_message(format!(
-                "↓ {}/s ↑ {}/s  {}  {}",
+                "↓ {}/s ↑ {}/s  {}  {} of {} pieces  {}",
                 BinaryBytes(status.down.1),
                 BinaryBytes(status.up.1),
                 counted(status.peers.len(), "peer"),
+                status.progress.complete,
+                status.progress.pieces,
                 shared.name
             ));
         }

@@ -58,14 +58,18 @@ impl Stranger {
     pub(crate) async fn say(&mut self, messages: &[Message<'_>]) {
         let mut bytes = Vec::new();
         messages.iter().for_each(|message| message.encode(&mut bytes));
+        self.say_bytes(&bytes).await;
+    }
+
+    pub(crate) async fn say_bytes(&mut self, bytes: &[u8]) {
         // Who is not spoken with any more is not told so first.
-        let _ = self.stream.write_all(&bytes).await;
+        let _ = self.stream.write_all(bytes).await;
     }
 
     pub(crate) async fn say_encoded(&mut self, message: &impl Encode) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
-        let _ = self.stream.write_all(&bytes).await;
+        self.say_bytes(&bytes).await;
     }
 
     /// Reads until a message comes that is looked for.

@@ -13,7 +13,7 @@ use swarmkeep_bittorrent::{
 use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
 use swarmkeep_peer::{Handle, Session, SessionConfig};
 use swarmkeep_peer_wire::{
-    ExtendedHandshake, ExtendedMessage, ExtensionIds, Message, MetadataMessage, Reserved,
+    Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Hashes, Message, MetadataMessage, Reserved,
 };
 use tokio::{
     net::TcpListener,
@@ -165,7 +165,7 @@ async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
     timeout(Duration::from_secs(3), session.stop()).await.expect("in time").unwrap();
 }
 
-/// Offers an info dictionary of some size, and answers requests for it with whatever `answer` makes.
+/// Offers an info dictionary of some size, and answers requests for it with whatever `answer` makes, and those for hashes with wrong ones.
 async fn offers(
     listener: TcpListener,
     n: u8,
@@ -176,13 +176,18 @@ async fn offers(
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
         let mut stranger = Stranger::shaken(stream, n, name, Reserved::EXTENSIONS | Reserved::FAST).await;
+        stranger.say(&[Message::HaveAll]).await;
         let mut hello = ExtendedHandshake::new(ExtensionIds::ALL);
         hello.metadata_size = Some(size);
         let hello = ExtendedMessage::Handshake(hello).to_peer(&ExtensionIds::NONE).unwrap();
         stranger.say_encoded(&hello).await;
         loop {
-            let mut asked = Vec::new();
+            let (mut asked, mut hashes) = (Vec::new(), Vec::new());
             while let Ok(Some(message)) = stranger.received.next_message() {
+                if let Message::HashRequest(range) = message {
+                    let wrong = vec![[7; 32]; (range.length() + range.uncles()) as usize];
+                    Message::Hashes(Hashes::new(range, &wrong).unwrap()).encode(&mut hashes);
+                }
                 if let Message::Extended(extended) = message
                     && let Ok(ExtendedMessage::Metadata(MetadataMessage::Request { piece })) =
                         extended.read(&ExtensionIds::ALL)
@@ -190,6 +195,7 @@ async fn offers(
                     asked.push(piece);
                 }
             }
+            stranger.say_bytes(&hashes).await;
             for piece in asked {
                 if let Some((total_size, data)) = answer(piece) {
                     let data = MetadataMessage::Data { piece, total_size, data: &data };
@@ -253,11 +259,28 @@ async fn who_offers_an_info_dictionary_and_sends_another_is_found_and_the_right_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_sends_another_info_dictionary_alone_is_not_spoken_with_any_more() {
     let (metainfo, _) = torrent(Format::V1, false);
+    let size = metainfo.info().encoded().len() as u32;
+    is_banned(&metainfo, move |_| Some((size, vec![7; size as usize]))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_sends_wrong_hashes_of_pieces_is_not_spoken_with_any_more() {
+    let (metainfo, _) = torrent(Format::V2, false);
+    let info = metainfo.info().encoded().to_vec();
+    is_banned(&metainfo, move |_| Some((info.len() as u32, info.clone()))).await;
+}
+
+/// Learns a torrent from somebody alone who gives such answers.
+async fn is_banned(
+    metainfo: &Metainfo,
+    answer: impl Fn(u32) -> Option<(u32, Vec<u8>)> + Send + Sync + 'static,
+) {
     let (name, size) = (metainfo.info().info_hash(), metainfo.info().encoded().len() as u32);
     let listener = TcpListener::bind(SocketAddr::from(([127, 0, 4, 1], 0))).await.unwrap();
     let fetcher = start(68, empty()).await;
-    let link = link(&metainfo, true, false, listener.local_addr().unwrap());
-    let lies = tokio::spawn(offers(listener, 1, name, size, move |_| Some((size, vec![7; size as usize]))));
+    let v1 = metainfo.info().has_v1();
+    let link = link(metainfo, v1, !v1, listener.local_addr().unwrap());
+    let lies = tokio::spawn(offers(listener, 1, name, size, answer));
     let banned = async {
         loop {
             sleep(Duration::from_millis(50)).await;
