@@ -920,6 +920,38 @@ fn what_was_read_ahead_is_forgotten_with_its_mark() {
 }
 
 #[test]
+fn what_is_in_memory_is_read_without_the_store_below() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = seeding(&cache, 1, 2);
+        let in_memory = |range: Range<u64>| {
+            let mut into = vec![0; (range.end - range.start) as usize];
+            let there = cache.read_in_memory(&hash(1), range.start, &mut into);
+            assert!(!there || into == bytes(1, range), "other bytes");
+            there
+        };
+        assert!(!in_memory(0..16 * KIB), "nothing was read");
+        holds(&*content, 1, 0..16 * KIB);
+        // Whoever asks the store from here on waits.
+        shared.close();
+        assert!(in_memory(100..STRIPE));
+        assert!(!in_memory(STRIPE - 1..STRIPE + 1) && !in_memory(2 * STRIPE - 1..2 * STRIPE + 1));
+        assert!(!cache.read_in_memory(&hash(2), 0, &mut [0]));
+        shared.open();
+        assert!(content.mark_incomplete(3).unwrap());
+        assert!(!in_memory(3 * PIECE..4 * PIECE));
+        holds(&*content, 1, 4 * PIECE..STRIPE);
+        assert!(in_memory(4 * PIECE..STRIPE));
+        put(&*content, 9, 3 * PIECE..4 * PIECE);
+        assert!(!in_memory(4 * PIECE..STRIPE), "some of the stripe is being written");
+        cache.flush().unwrap();
+        assert!(!in_memory(3 * PIECE..4 * PIECE), "the piece is not complete");
+        assert!(cache.delete(&hash(1)).unwrap());
+        assert!(!in_memory(4 * PIECE..STRIPE));
+    });
+}
+
+#[test]
 fn readers_of_one_stripe_share_one_read() {
     bounded(|| {
         let (cache, shared) = cached(StripeCacheOptions::new());
