@@ -194,37 +194,38 @@ fn share(
         let mut signals = Signals::new()?;
         let session = sharing.start(Arc::clone(store) as _).await?;
         let mut shown = Shown::new(sharing.json, &session)?;
-        let learnt = tokio::select! {
-            learnt = learn(&session, links, &sharing.peer, &mut shown) => Some(learnt?),
-            () = signals.either() => None,
-        };
-        let Some(learnt) = learnt else {
-            session.stop().await?;
-            return Ok(false);
-        };
-        torrents.extend(learnt);
         let mut shared = Vec::new();
-        for (metainfo, torrent) in torrents {
-            match store.add(&torrent) {
-                Ok(_) | Err(StoreError::Exists(_)) => {}
-                Err(error) => return Err(error.into()),
+        let ended = async {
+            let learnt = tokio::select! {
+                learnt = learn(&session, links, &sharing.peer, &mut shown) => learnt?,
+                () = signals.either() => return Ok(false),
+            };
+            torrents.extend(learnt);
+            for (metainfo, torrent) in torrents {
+                match store.add(&torrent) {
+                    Ok(_) | Err(StoreError::Exists(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let tiers = metainfo.tiers().to_vec();
+                let info = Arc::new(metainfo.into_info());
+                let name = info.name().to_owned();
+                let bytes = info.length();
+                let handle = session.add(info, &tiers).await?;
+                handle.found(sharing.peer.iter().copied());
+                shared.push(Shared { name, bytes, handle });
             }
-            let tiers = metainfo.tiers().to_vec();
-            let info = Arc::new(metainfo.into_info());
-            let name = info.name().to_owned();
-            let bytes = info.length();
-            let handle = session.add(info, &tiers).await?;
-            handle.found(sharing.peer.iter().copied());
-            shared.push(Shared { name, bytes, handle });
-        }
-        shown.begin(&shared);
-        let ended = watch(&shared, until, &mut signals, &mut shown).await;
+            shown.begin(&shared);
+            watch(&shared, until, &mut signals, &mut shown).await
+        };
+        let ended: Result<bool, Box<dyn Error>> = ended.await;
         // Whatever has happened, what was fetched is made durable, and nobody is left waiting.
         let stopped = session.stop().await;
-        shown.end(&shared)?;
+        if !shared.is_empty() {
+            shown.end(&shared)?;
+        }
         let complete = ended?;
         stopped?;
-        Ok::<_, Box<dyn Error>>(complete || until == Until::Stopped)
+        Ok::<_, Box<dyn Error>>(complete || (until == Until::Stopped && !shared.is_empty()))
     });
     Ok(if done? { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }

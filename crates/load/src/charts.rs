@@ -133,8 +133,10 @@ struct Plot {
 }
 
 impl Plot {
-    /// The pixel at so much of the width and of the height, from the lower left corner.
+    /// The pixel at so much of the width and of the height, from the lower left corner. What has no place on an axis, as a time of 0 on a
+    /// logarithmic one, is at its end.
     fn at(&self, x: f64, y: f64) -> (i32, i32) {
+        let (x, y) = (x.clamp(0.0, 1.0), y.clamp(0.0, 1.0));
         let (width, height) = (f64::from(self.right - self.left), f64::from(self.bottom - self.top));
         (self.left + (x * width) as i32, self.bottom - (y * height) as i32)
     }
@@ -225,5 +227,7 @@ mod tests {
         let axis = Axis::over(&[0.0, 10.0], Scale::Linear);
         assert!((axis.share(2.5) - 0.25).abs() < 1e-9);
         assert_eq!(PLOT.at(0.0, 0.0), (PLOT.left, PLOT.bottom));
+        let axis = Axis::over(&[1.0, 10.0], Scale::Logarithmic);
+        assert_eq!(PLOT.at(1.0, axis.share(0.0)), (PLOT.right, PLOT.bottom));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
+use swarmkeep_content::{ContentExt, Error};
 use swarmkeep_peer_wire::Block;
 
 use crate::torrent::Ready;
@@ -109,6 +110,24 @@ impl Batch {
             (rest, blocks) = (later, &blocks[count..]);
         }
         Ok(())
+    }
+
+    /// The pieces of which blocks cannot be read, each for itself.
+    pub(crate) fn unreadable(&self, Ready { info, content, .. }: &Ready) -> Vec<(u32, Error)> {
+        let mut bytes = Vec::new();
+        let mut found: Vec<(u32, Error)> = Vec::new();
+        for block in &self.blocks {
+            let piece = block.piece.0;
+            let from = u64::from(piece) * u64::from(info.piece_length()) + u64::from(block.begin);
+            let there = content.geometry().len().saturating_sub(from).min(block.length.into());
+            bytes.resize(there as usize, 0);
+            if found.last().is_none_or(|(last, _)| *last != piece)
+                && let Err(error) = content.read(from, &mut bytes)
+            {
+                found.push((piece, error));
+            }
+        }
+        found
     }
 
     /// The blocks and their bytes; the memory is used again when they are gone.

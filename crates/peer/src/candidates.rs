@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -24,6 +24,8 @@ struct Candidate {
 impl Candidates {
     /// Of more than that, those that come later are forgotten. Trackers answer with some ten, peers with 50 a minute.
     const MOST: usize = 1000;
+    /// Of one address, and of one network of IPv6, those that come later are forgotten.
+    const OF_ONE: usize = 8;
     /// Who is not reached so often is forgotten.
     const FAILURES: u32 = 5;
     /// Before the second call; before each further one twice as long.
@@ -36,6 +38,8 @@ impl Candidates {
             && !address.ip().is_unspecified()
             && !address.ip().is_multicast()
             && self.known.len() < Self::MOST
+            && self.known.keys().filter(|other| network(other.ip()) == network(address.ip())).count()
+                < Self::OF_ONE
         {
             self.known.entry(address).or_insert(Candidate { taken: false, failures: 0, next: now });
         }
@@ -63,6 +67,14 @@ impl Candidates {
     /// It is one's own address, or that of somebody who is not wanted.
     pub(crate) fn forget(&mut self, address: SocketAddr) {
         self.known.remove(&address);
+    }
+}
+
+/// What one subscriber has: an address, or a network of IPv6.
+pub(crate) fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 => v4,
     }
 }
 
@@ -99,5 +111,15 @@ mod tests {
             candidates.add(SocketAddr::from((n.to_be_bytes(), 6881)), now);
         }
         assert_eq!(candidates.known.len(), Candidates::MOST);
+    }
+
+    #[test]
+    fn nobody_is_all_of_them() {
+        let (mut candidates, now) = (Candidates::default(), Instant::now());
+        for n in 1..1000 {
+            candidates.add(SocketAddr::from(([192, 0, 2, 1], n)), now);
+            candidates.add(SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], 6881)), now);
+        }
+        assert_eq!(candidates.known.len(), 2 * Candidates::OF_ONE);
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     learning::Question,
     metadata::{MetadataFault, MetadataUploads},
     session::{CLIENT, Shared},
-    torrent::{Ask, Peer, Torrent},
+    torrent::{Ask, Peer, Torrent, is_near},
 };
 
 /// Why a connection has ended.
@@ -72,6 +72,8 @@ const FIRST: usize = 4;
 const FEWEST: usize = 16;
 /// As many as libtorrent allows by default, for peers that do not say what they allow.
 const MOST_UNSAID: usize = 250;
+/// How often content is read for hashes that one peer asks for: libtorrent does after a piece turned out wrong.
+const HASHED: Duration = Duration::from_secs(2);
 /// Peers that a peer may tell of, and how often: BEP 11 has 50 of each family a minute, and clients' clocks differ.
 const MOST_PEX: usize = 100;
 const PEX: Duration = Duration::from_secs(45);
@@ -206,7 +208,8 @@ impl std::fmt::Display for DisplayId {
     }
 }
 
-type Reading = JoinHandle<(Batch, Result<(), StoreError>)>;
+/// What is being read for it; if that fails, which pieces cannot be read.
+type Reading = JoinHandle<(Batch, Result<(), Vec<(u32, StoreError)>>)>;
 
 /// Hashes that it asks for and that are computed from content.
 struct Hashing {
@@ -265,6 +268,8 @@ struct Connection {
     asks: VecDeque<Block>,
     reading: Option<Reading>,
     hashing: Option<Hashing>,
+    /// When it last was served hashes of what had to be read.
+    hashed: Option<Instant>,
     uploads: MetadataUploads,
     exchange: PeerExchange,
     /// Whether its extended handshake has come.
@@ -340,6 +345,7 @@ impl Connection {
             asks: VecDeque::new(),
             reading: None,
             hashing: None,
+            hashed: None,
             uploads: MetadataUploads::default(),
             exchange: PeerExchange::default(),
             introduced: false,
@@ -672,9 +678,10 @@ impl Connection {
                 if !private && !often {
                     self.told_of = Some(now);
                     let added = pex.added().take(MOST_PEX).map(|added| added.endpoint);
-                    self.torrent.found(
-                        added.map(|endpoint: Endpoint| SocketAddr::new(endpoint.ip(), endpoint.port())),
-                    );
+                    let added = added.map(|peer: Endpoint| SocketAddr::new(peer.ip(), peer.port()));
+                    // Somebody far away has nothing to say of this network.
+                    let near = is_near(self.peer.address);
+                    self.torrent.found(added.filter(|peer| near || !is_near(*peer)));
                 }
             }
             _ => {}
@@ -720,11 +727,19 @@ impl Connection {
     }
 
     /// Hashes content, on a thread that may block. `None` if it is not there, or others are served: it may ask again, or somebody else.
-    fn hash(&self, mut reading: Box<HashReading>) -> Option<JoinHandle<Option<Vec<[u8; 32]>>>> {
-        if self.hashing.is_some() || !reading.pieces().clone().all(|piece| self.torrent.has(piece)) {
+    fn hash(&mut self, mut reading: Box<HashReading>) -> Option<JoinHandle<Option<Vec<[u8; 32]>>>> {
+        let now = Instant::now();
+        if self.hashing.is_some()
+            || self.hashed.is_some_and(|before| now - before < HASHED)
+            || self.torrent.session.up.wait(now).is_some()
+            || !reading.pieces().clone().all(|piece| self.torrent.has(piece))
+        {
             return None;
         }
         let permit = Arc::clone(&self.torrent.session.hashing).try_acquire_owned().ok()?;
+        // BEP 52 has the same limits for these as for blocks.
+        self.torrent.session.up.pass(reading.bytes().end - reading.bytes().start, now);
+        self.hashed = Some(now);
         let torrent = Arc::clone(&self.torrent);
         Some(self.torrent.session.spawn_blocking(move || {
             let _permit = permit;
@@ -781,6 +796,7 @@ impl Connection {
         let ids = ExtensionIds::ALL.with(Extension::Holepunch, 0);
         let ids = if private { ids.with(Extension::Pex, 0) } else { ids };
         let mut hello = ExtendedHandshake::new(ids);
+        self.learns |= self.torrent.ready().is_none();
         hello.client = Some(CLIENT.as_bytes());
         hello.port = self.torrent.session.port();
         hello.your_ip = Some(self.peer.address.ip().to_canonical());
@@ -840,7 +856,7 @@ impl Connection {
             self.reading = Some(self.torrent.session.spawn_blocking(move || {
                 let ready = torrent.ready().expect("who asks was told what is here");
                 let read = |from, into: &mut [u8]| ready.content.read_at(from, &mut [IoSliceMut::new(into)]);
-                let done = batch.read(ready, read);
+                let done = batch.read(ready, read).map_err(|_| batch.unreadable(ready));
                 (batch, done)
             }));
         }
@@ -848,14 +864,21 @@ impl Connection {
     }
 
     /// Sends what was read.
-    fn answer(&mut self, batch: Batch, done: Result<(), StoreError>) -> Result<(), Ended> {
-        if let Err(error) = done {
-            for block in batch.into_blocks() {
-                self.torrent.unreadable(block.piece.0, &error);
+    fn answer(&mut self, batch: Batch, done: Result<(), Vec<(u32, StoreError)>>) -> Result<(), Ended> {
+        if let Err(unreadable) = done {
+            unreadable.iter().for_each(|(piece, error)| self.torrent.unreadable(*piece, error));
+            for block in batch.into_blocks().into_iter().rev() {
+                if self.torrent.has(block.piece.0) {
+                    self.asks.push_front(block);
+                    continue;
+                }
                 self.reject(block)?;
+                // Who cannot be told waits for it for ever.
+                if !self.fast {
+                    return Err(Ended::Stopped);
+                }
             }
-            // Who cannot be told waits for it for ever.
-            return if self.fast { Ok(()) } else { Err(Ended::Stopped) };
+            return Ok(());
         }
         let mut bytes = 0;
         for (block, slice) in batch.into_slices(&mut self.memory) {

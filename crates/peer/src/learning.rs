@@ -1,6 +1,9 @@
 //! What a torrent lacks that came as a magnet link: its info dictionary, then the hashes of its pieces.
 
-use std::{ops::Range, time::Instant};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use swarmkeep_bittorrent::metainfo::{Info, InfoHashes, Magnet};
 use swarmkeep_peer_wire::{HashRange, Hashes};
@@ -27,7 +30,8 @@ enum Stage {
     Metadata(Box<MetadataFetch<PeerKey>>),
     /// The dictionary is here, and is being read.
     Reading,
-    Hashes(Box<HashFetch<PeerKey>>),
+    /// Since when; hashes of a hybrid are not waited for long.
+    Hashes(Box<HashFetch<PeerKey>>, Instant),
     Done,
 }
 
@@ -47,6 +51,9 @@ pub(crate) enum Heard {
         liars: Vec<PeerKey>,
     },
 }
+
+/// A hybrid has hashes of v1 as well, and peers that learnt it by those know no others.
+const HYBRID: Duration = Duration::from_secs(10);
 
 impl Learning {
     pub(crate) fn new(magnet: &Magnet) -> (Self, oneshot::Receiver<Result<Info, Error>>) {
@@ -76,9 +83,14 @@ impl Learning {
         now: Instant,
         has: impl Fn(Range<u32>) -> bool,
     ) -> Option<Question<'_>> {
+        if let Stage::Hashes(_, since) = &self.stage
+            && now.saturating_duration_since(*since) > HYBRID
+        {
+            self.do_without();
+        }
         match &mut self.stage {
             Stage::Metadata(fetch) => fetch.request(peer, now).map(|piece| Question::Metadata { piece }),
-            Stage::Hashes(fetch) => fetch.request(peer, now, has).map(Question::Hashes),
+            Stage::Hashes(fetch, _) => fetch.request(peer, now, has).map(Question::Hashes),
             Stage::Reading | Stage::Done => None,
         }
     }
@@ -115,7 +127,7 @@ impl Learning {
             Ok(info) if info.knows_hashes() && !self.v2 => self.end(Ok(info)),
             Ok(info) => match HashFetch::new(info) {
                 Ok(fetch) if fetch.is_complete() => self.end(Ok(fetch.into_info())),
-                Ok(fetch) => self.stage = Stage::Hashes(Box::new(fetch)),
+                Ok(fetch) => self.stage = Stage::Hashes(Box::new(fetch), Instant::now()),
                 Err(error) => self.end(Err(Error::Torrent(error.to_string()))),
             },
             Err(error) => self.end(Err(error)),
@@ -123,9 +135,9 @@ impl Learning {
     }
 
     pub(crate) fn hashes(&mut self, peer: PeerKey, hashes: &Hashes<'_>) -> Result<(), HashFault> {
-        let Stage::Hashes(fetch) = &mut self.stage else { return Ok(()) };
+        let Stage::Hashes(fetch, _) = &mut self.stage else { return Ok(()) };
         if fetch.hashes(peer, hashes)? == Taken::All
-            && let Stage::Hashes(fetch) = std::mem::replace(&mut self.stage, Stage::Done)
+            && let Stage::Hashes(fetch, _) = std::mem::replace(&mut self.stage, Stage::Done)
         {
             self.end(Ok(fetch.into_info()));
         }
@@ -134,15 +146,29 @@ impl Learning {
 
     pub(crate) fn hashes_rejected(&mut self, peer: PeerKey, range: &HashRange<'_>) -> Result<(), HashFault> {
         match &mut self.stage {
-            Stage::Hashes(fetch) => fetch.rejected(peer, range, Instant::now()),
+            Stage::Hashes(fetch, _) => {
+                fetch.rejected(peer, range, Instant::now())?;
+                self.do_without();
+                Ok(())
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Takes a hybrid without the hashes that are missing.
+    fn do_without(&mut self) {
+        if let Stage::Hashes(fetch, _) = &self.stage
+            && fetch.info().knows_hashes()
+            && let Stage::Hashes(fetch, _) = std::mem::replace(&mut self.stage, Stage::Done)
+        {
+            self.end(Ok(fetch.into_info()));
         }
     }
 
     pub(crate) fn gone(&mut self, peer: PeerKey) {
         match &mut self.stage {
             Stage::Metadata(fetch) => fetch.gone(peer),
-            Stage::Hashes(fetch) => fetch.gone(peer),
+            Stage::Hashes(fetch, _) => fetch.gone(peer),
             Stage::Reading | Stage::Done => {}
         }
     }

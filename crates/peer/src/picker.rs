@@ -265,7 +265,7 @@ impl Picker {
 
     /// How long one peer may take for a piece, after so many that took longer: long enough for anybody in the end.
     fn patience(&self, length: u32, tries: u32) -> Duration {
-        (3 * self.late + Duration::from_secs(u64::from(length / SLOW))) * (1 << tries.min(8))
+        (3 * self.late + Duration::from_secs(u64::from(length / SLOW))) * (1 << tries.min(3))
     }
 
     /// Asks for what somebody else was asked for, that long ago.

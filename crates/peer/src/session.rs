@@ -1,9 +1,9 @@
 //! All torrents of a program: one place where peers call, one store, and what they share of both.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed},
@@ -30,6 +30,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Error, Progress, Status,
+    candidates::network,
     connection::{self, Ended},
     learning::Learning,
     picker::PeerKey,
@@ -111,7 +112,8 @@ impl SessionConfig {
         self
     }
 
-    /// Connections of one torrent to one address; of IPv6, to one network of 64 bits. 8 unless something else is said.
+    /// Connections of one torrent to one address; of IPv6, to one network of 64 bits. 8 unless something else is said. Of all
+    /// connections, one address makes no more than a quarter, or as many as this.
     #[must_use]
     pub fn connections_an_address(mut self, most: usize) -> Self {
         self.connections_an_address = most;
@@ -183,6 +185,8 @@ pub(crate) struct Shared {
     torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
     /// One permit for each connection.
     connections: Arc<Semaphore>,
+    /// How many have called from where.
+    callers: Mutex<HashMap<IpAddr, usize>>,
     /// And one for each call that nobody has answered: those whom others tell of are not called all at once.
     calling: Arc<Semaphore>,
     announcing: TrackerClient,
@@ -195,7 +199,8 @@ pub(crate) struct Shared {
     keys: AtomicU64,
     /// Whether something was written since the last flush.
     pub(crate) unflushed: AtomicBool,
-    flushing: Mutex<()>,
+    /// What a flush said that failed: something of what was fetched may be lost.
+    unflushable: Mutex<Option<StoreError>>,
     pub(crate) stop: CancellationToken,
     tasks: TaskTracker,
     /// Whether content is being read for its hashes: one at a time, whoever asks.
@@ -241,6 +246,7 @@ impl Session {
         let shared = Arc::new(Shared {
             source,
             connections: Arc::new(Semaphore::new(config.connections)),
+            callers: Mutex::default(),
             calling: Arc::new(Semaphore::new(CALLS)),
             announcing: TrackerClient::new(client).map_err(Error::Io)?,
             tracker_key: rand::random(),
@@ -251,7 +257,7 @@ impl Session {
             port: AtomicU16::new(addresses.first().map_or(0, SocketAddr::port)),
             keys: AtomicU64::new(0),
             unflushed: AtomicBool::new(false),
-            flushing: Mutex::new(()),
+            unflushable: Mutex::new(None),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             hashing: Arc::new(Semaphore::new(1)),
@@ -260,7 +266,7 @@ impl Session {
         for listener in listeners {
             shared.spawn(Arc::clone(&shared).accept(listener));
         }
-        shared.spawn(Arc::clone(&shared).flush_often());
+        shared.tasks.spawn(Arc::clone(&shared).flush_often());
         Ok(Self { shared, addresses })
     }
 
@@ -287,6 +293,9 @@ impl Session {
             for name in [Some(info_hash), v2].into_iter().flatten() {
                 let there = torrents.entry(name).or_insert_with(|| Arc::clone(&torrent));
                 if name == info_hash && !Arc::ptr_eq(there, &torrent) {
+                    drop(torrents);
+                    // One that was learnt by another name is of no use any more.
+                    self.shared.forget(&torrent);
                     return Err(Error::Exists(info_hash));
                 }
             }
@@ -429,7 +438,8 @@ impl Session {
         spawn_blocking(move || shared.store.flush())
             .await
             .map_err(|error| Error::Io(error.into()))?
-            .map_err(Error::Store)
+            .map_err(Error::Store)?;
+        self.shared.unflushable.lock().take().map_or(Ok(()), |error| Err(Error::Store(error)))
     }
 }
 
@@ -491,6 +501,35 @@ impl Handle {
     }
 }
 
+/// Somebody who has called: no address, and no network of IPv6, has more than a quarter of all connections in this way.
+struct Caller {
+    session: Arc<Shared>,
+    network: IpAddr,
+}
+
+impl Caller {
+    /// `None` if there are as many of it as may be.
+    fn of(session: &Arc<Shared>, network: IpAddr) -> Option<Self> {
+        let most = (session.config.connections / 4).max(session.config.connections_an_address);
+        let mut callers = session.callers.lock();
+        let count = callers.entry(network).or_insert(0);
+        (*count < most).then(|| *count += 1)?;
+        Some(Self { session: Arc::clone(session), network })
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let mut callers = self.session.callers.lock();
+        if let Entry::Occupied(mut count) = callers.entry(self.network) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
 /// A torrent of which nobody has learnt yet what it is.
 struct Unlearnt<'a>(&'a Arc<Torrent>);
 
@@ -513,7 +552,11 @@ impl Shared {
     fn forget(&self, torrent: &Arc<Torrent>) {
         self.torrents.write().retain(|_, other| !Arc::ptr_eq(other, torrent));
         torrent.stop.cancel();
-        torrent.trackers.lock().take();
+        let trackers = torrent.trackers.lock().take();
+        // Without a runtime, nobody can be told anything any more.
+        if let (Some(trackers), Ok(runtime)) = (trackers, tokio::runtime::Handle::try_current()) {
+            self.tasks.spawn_on(trackers.stop(), &runtime);
+        }
     }
 
     pub(crate) fn torrent(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
@@ -547,13 +590,14 @@ impl Shared {
         loop {
             match listener.accept().await {
                 Ok((stream, address)) => {
+                    let Some(caller) = Caller::of(&self, network(address.ip())) else { continue };
                     // Who calls when there is no room waits, and others behind it in the system's queue.
                     let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
                     let shared = Arc::clone(&self);
                     self.spawn(async move {
                         let ended = connection::answer(stream, shared).await;
                         tell(address, ended);
-                        drop(permit);
+                        drop((permit, caller));
                     });
                 }
                 // No descriptor is free, say: another one may be soon.
@@ -567,24 +611,22 @@ impl Shared {
 
     async fn flush_often(self: Arc<Self>) {
         let mut often = tokio::time::interval(FLUSH);
-        loop {
-            often.tick().await;
+        // A flush that has begun is not left alone: it may be the only one that hears of an error.
+        while self.stop.run_until_cancelled(often.tick()).await.is_some() {
             if self.unflushed.swap(false, Relaxed) {
                 let shared = Arc::clone(&self);
-                let flushed = spawn_blocking(move || {
-                    let _one_at_a_time = shared.flushing.lock();
-                    shared.store.flush()
-                });
+                let flushed = spawn_blocking(move || shared.store.flush());
                 if let Ok(Err(error)) = flushed.await {
                     tracing::error!(%error, "flushing the store");
                     self.unflushed.store(true, Relaxed);
                     // The store tells of it once, and has taken back what it said to be complete.
-                    let (shared, error) = (Arc::clone(&self), error.to_string());
+                    let (shared, told) = (Arc::clone(&self), error.to_string());
                     let recounted = spawn_blocking(move || {
                         let torrents: Vec<_> = shared.torrents.read().values().cloned().collect();
-                        torrents.iter().for_each(|torrent| torrent.recount(&error));
+                        torrents.iter().for_each(|torrent| torrent.recount(&told));
                     });
                     let _ = recounted.await;
+                    *self.unflushable.lock() = Some(error);
                 }
             }
         }

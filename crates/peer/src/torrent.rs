@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error,
     blame::Blame,
-    candidates::Candidates,
+    candidates::{Candidates, network},
     choker::{Asking, Choker},
     hashes::HashFault,
     learning::{Heard, Learning},
@@ -296,7 +296,9 @@ impl Torrent {
             return Err("it brought wrong bytes");
         }
         let config = &self.session.config;
-        if let Some(other) = state.peers.values().find(|entry| entry.id == id) {
+        // An id is what somebody says of himself.
+        let alike = |entry: &Entry| network(entry.peer.address.ip()) == network(ip);
+        if let Some(other) = state.peers.values().find(|entry| entry.id == id && alike(entry)) {
             // Both called at the same time: both keep the call of the one with the greater id.
             let ours = config.peer_id.as_bytes() > id.as_bytes();
             if other.called == called || called != ours {
@@ -304,15 +306,15 @@ impl Torrent {
             }
             other.peer.stop.cancel();
         }
-        let alike = |entry: &&Entry| network(entry.peer.address.ip().to_canonical()) == network(ip);
-        if state.peers.values().filter(alike).count() >= config.connections_an_address {
+        if state.peers.values().filter(|entry| alike(entry)).count() >= config.connections_an_address {
             return Err("there are as many connections to its address as may be");
         }
         if state.peers.len() >= config.connections_a_torrent {
             // Who wants nothing and has nothing that is wanted makes room.
             let useless =
                 |entry: &&Entry| !entry.interested && entry.wanted == 0 && entry.since.elapsed() > USELESS;
-            let useless = state.peers.values().find(useless);
+            let known = state.picker.is_some();
+            let useless = state.peers.values().filter(|_| known).find(useless);
             useless.ok_or("there are as many connections as may be")?.peer.stop.cancel();
         }
         let peer = Arc::new(Peer {
@@ -698,12 +700,14 @@ impl Torrent {
     /// Something that was written is not in the store, or may not be: what is complete is what it says now.
     pub(crate) fn recount(&self, error: &str) {
         let Some(ready) = self.ready() else { return };
+        // What comes meanwhile was not lost.
+        let before = self.have().0;
         let there = ready.content.pieces();
         let mut state = self.state.lock();
         let lost: Vec<_> = match &there {
-            Ok(there) => state.have.iter().filter(|piece| !there.contains(*piece)).collect(),
+            Ok(there) => before.iter().filter(|piece| !there.contains(*piece)).collect(),
             // Nothing is promised then.
-            Err(_) => state.have.iter().collect(),
+            Err(_) => before.iter().collect(),
         };
         lost.iter().for_each(|piece| state.lose(*piece));
         let complete = state.have.count();
@@ -722,17 +726,22 @@ impl Torrent {
         self.wake_all();
     }
 
-    /// A complete piece cannot be read any more: it is offered to nobody until it was repaired, or fetched again.
+    /// A complete piece cannot be read any more: it is offered to nobody until it was repaired, or fetched again. A torrent that is
+    /// being fetched would not be complete with it, and ends.
     pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
         let mut state = self.state.lock();
         if !state.have.contains(piece) {
             return;
         }
+        let was_complete = state.have.count() == state.have.pieces();
         state.lose(piece);
         let complete = state.have.count();
         drop(state);
         tracing::error!(info_hash = %self.info_hash, piece, %error, "a complete piece cannot be read");
         self.progress.send_modify(|progress| progress.complete = complete);
+        if !was_complete {
+            self.fail(piece, &error.to_string());
+        }
     }
 
     /// Others have told of peers.
@@ -756,9 +765,15 @@ impl Torrent {
             let connected = |entry: &Entry| {
                 entry.peer.address == address || entry.listens.is_some_and(|(listens, _)| listens == address)
             };
-            if banned.contains(&network(address.ip().to_canonical())) {
+            if banned.contains(&network(address.ip())) {
                 candidates.forget(address);
-            } else if peers.values().any(connected) {
+            } else if peers.values().any(connected)
+                || peers
+                    .values()
+                    .filter(|entry| network(entry.peer.address.ip()) == network(address.ip()))
+                    .count()
+                    >= self.session.config.connections_an_address
+            {
                 candidates.ended(address, true, now);
             } else {
                 return Some(address);
@@ -836,16 +851,8 @@ impl Torrent {
     }
 }
 
-/// What one subscriber has: an address, or a network of IPv6.
-fn network(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => ip,
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-    }
-}
-
 /// Whether an address means something in a local network only.
-fn is_near(address: SocketAddr) -> bool {
+pub(crate) fn is_near(address: SocketAddr) -> bool {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
@@ -863,7 +870,9 @@ fn ip_of(peers: &BTreeMap<PeerKey, Entry>, gone: &VecDeque<(PeerKey, IpAddr)>, k
 impl State {
     /// A piece is not in the store after all.
     fn lose(&mut self, piece: u32) {
-        self.have.remove(piece);
+        if !self.have.remove(piece) {
+            return;
+        }
         for entry in self.peers.values_mut() {
             entry.wanted += u32::from(match &entry.has {
                 Has::All => true,
@@ -880,7 +889,7 @@ impl State {
         }
         tracing::warn!(%ip, "brought wrong bytes, and is not spoken with any more");
         for entry in self.peers.values() {
-            if network(entry.peer.address.ip().to_canonical()) == banned {
+            if network(entry.peer.address.ip()) == banned {
                 entry.peer.stop.cancel();
             }
         }

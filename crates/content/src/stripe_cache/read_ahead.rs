@@ -226,7 +226,13 @@ impl ReadAhead {
         let range = reading.range.clone();
         let len = (range.end - range.start) as usize;
         let count = len.div_ceil(SECTOR);
-        let mut sectors = if spare.len() == count { spare } else { sectors(count) };
+        let mut sectors = if spare.len() == count {
+            spare
+        } else {
+            // Before there is other memory for it.
+            drop(spare);
+            sectors(count)
+        };
         let read = read(range.start, &mut sectors.as_mut_bytes()[..len]);
         let block = read.ok().map(|()| Arc::new(Block { range: range.clone(), sectors }));
         self.misses.fetch_add(1, Relaxed);

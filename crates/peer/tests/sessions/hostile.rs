@@ -230,7 +230,7 @@ async fn who_shakes_hands_a_byte_at_a_time_is_cut_off_and_others_are_served_mean
     let (full, empty) = (store(0..32), store([]));
     let (seeder, _seeds) = session(45, &full).await;
     let mut slow = Vec::new();
-    for n in 0..50 {
+    for n in 0..40 {
         let mut stream = TcpStream::connect(seeder.addresses()[0]).await.unwrap();
         slow.push(tokio::spawn(async move {
             let begin = std::time::Instant::now();

@@ -151,17 +151,28 @@ async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
     let (metainfo, _) = torrent(Format::V1, false);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let session = start(65, empty()).await;
+    let (tracker, swarms) = tracker();
     let link = link(&metainfo, true, false, listener.local_addr().unwrap());
+    let link: Magnet = format!("{link}&tr=udp://{tracker}/announce").parse().unwrap();
     let name = link.info_hash();
     let (dropped, called) = tokio::join!(timeout(Duration::from_secs(2), session.learn(&link)), async {
         let (stream, _) = listener.accept().await.unwrap();
         let called = Stranger::shaken(stream, 1, name, Reserved::EXTENSIONS).await;
         assert!(session.torrent(&name).is_some());
+        while swarms.scrape(&name).incomplete == 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
         called
     });
     assert!(dropped.is_err(), "nobody has it");
     called.ends().await;
     assert!(session.torrent(&name).is_none());
+    let gone = async {
+        while swarms.scrape(&name).incomplete > 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), gone).await.expect("the tracker is told");
     timeout(Duration::from_secs(3), session.stop()).await.expect("in time").unwrap();
 }
 

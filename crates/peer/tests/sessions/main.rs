@@ -12,7 +12,10 @@ use swarmkeep::{
     catalog::{self, Repository},
 };
 use swarmkeep_bittorrent::{PeerId, metainfo::Info};
-use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
+use swarmkeep_content::{
+    ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent,
+    files::{Allocation, FileStore},
+};
 use swarmkeep_peer::{
     Handle, Session, SessionConfig,
     trackers::{ClientOptions, TrackersOptions},
@@ -200,4 +203,32 @@ async fn nobody_is_waited_for_when_a_session_stops() {
     sleep(Duration::from_millis(200)).await;
     timeout(Duration::from_secs(3), seeder.stop()).await.expect("in time").unwrap();
     drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_is_not_offered_any_more_and_everything_else_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = FileStore::open(&ContentConfig::new(folder.path()), Allocation::Sparse).unwrap();
+    let store: Arc<dyn ContentRepository> = Arc::new(files);
+    let (info, bytes) = (info(), content());
+    let content = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
+    content.write(0, &bytes).unwrap();
+    (0..32).for_each(|piece| _ = content.mark_complete(piece).unwrap());
+    store.flush().unwrap();
+    let (seeder, seeds) = session(53, &store).await;
+    // Its end is lost: within the last piece.
+    let path = folder.path().join(info.name());
+    std::fs::File::options().write(true).open(path).unwrap().set_len(info.length() - 100).unwrap();
+    let empty = self::store([]);
+    let (fetcher, fetches) = session(54, &empty).await;
+    fetches.found(seeder.addresses().to_vec());
+    let all_but_one = async {
+        while (fetches.status().progress.complete, seeds.status().progress.complete) != (31, 31) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), all_but_one).await.expect("all that can be read");
+    assert!(fetches.status().banned.is_empty());
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
 }
