@@ -28,6 +28,7 @@ pub struct MetadataFetch<P> {
     key: RandomState,
     /// Whether one peer is to send all.
     alone: bool,
+    turns: u64,
     done: bool,
 }
 
@@ -41,7 +42,8 @@ struct Peer {
     not_before: Option<Instant>,
     /// When it could last be asked: whoever does not come for requests is not waited for.
     seen: Option<Instant>,
-    suspected: bool,
+    /// Whose turn it is when one is to send all: whoever waits longest. Who comes anew waits behind those that failed.
+    turn: u64,
     lied: bool,
 }
 
@@ -110,6 +112,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
             suspects: Vec::new(),
             key: RandomState::new(),
             alone: false,
+            turns: 0,
             done: false,
         }
     }
@@ -128,9 +131,10 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
             failures: 0,
             not_before: None,
             seen: None,
-            suspected: false,
+            turn: self.turns,
             lied: false,
         });
+        self.turns += 1;
         Ok(())
     }
 
@@ -151,7 +155,11 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
             let most = self.most_claimed(size);
             if self.attempt.as_ref().is_none_or(|attempt| attempt.size != most) {
                 self.abandon();
-                self.attempt = Some(Attempt::new(most, None, now + Self::time_for(most, 0)));
+                let time = Self::time_for(most, 0);
+                // Of those who say otherwise, some may be right.
+                let doubtful = self.peers.values().any(|peer| peer.size != most);
+                let time = if doubtful { time.min(4 * Self::PATIENCE) } else { time };
+                self.attempt = Some(Attempt::new(most, None, now + time));
             }
         }
         let attempt = self.attempt.as_mut()?;
@@ -256,9 +264,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
             self.suspects.push((peer, piece, self.key.hash_one((size, data))));
         }
         for peer in &suspects {
-            if let Some(peer) = self.peers.get_mut(peer) {
-                peer.suspected = true;
-            }
+            self.last_in_turn(*peer);
         }
         Ok(Fetched::Wrong { suspects })
     }
@@ -274,15 +280,21 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         most.map_or(size, |(size, _)| *size)
     }
 
-    /// Whether no other peer is to be tried before this one: those that are suspected come last, those that failed least come first.
+    fn last_in_turn(&mut self, peer: P) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.turn = self.turns;
+            self.turns += 1;
+        }
+    }
+
+    /// Whether no other peer waits longer than this one.
     fn is_next(&self, peer: P, now: Instant) -> bool {
-        let rank = |peer: &Peer| (peer.suspected, peer.failures);
         let there = |peer: &&Peer| {
             let here = peer.seen.is_some_and(|seen| now.saturating_duration_since(seen) < Self::PATIENCE);
             here && peer.may_be_asked(now) && peer.asked.len() < Self::MOST_ASKED
         };
-        let first = self.peers.values().filter(there).map(rank).min();
-        self.peers.get(&peer).map(rank).is_some_and(|rank| first.is_none_or(|first| rank <= first))
+        let first = self.peers.values().filter(there).map(|peer| peer.turn).min();
+        self.peers.get(&peer).is_some_and(|peer| first.is_none_or(|first| peer.turn <= first))
     }
 
     fn give_up_waiting(&mut self, now: Instant) {
@@ -321,6 +333,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
             peer.not_before = Some(now + Self::AFTER_FAILURE * (1 << peer.failures.min(5)));
             peer.failures += 1;
         }
+        self.last_in_turn(peer);
         if self.is_alone(peer) {
             self.abandon();
         }

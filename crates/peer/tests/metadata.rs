@@ -222,6 +222,37 @@ fn many_that_claim_a_size_and_send_nothing_do_not_keep_one_from_sending_the_righ
 }
 
 #[test]
+fn whoever_comes_again_and_again_and_sends_nothing_waits_behind_who_was_there() {
+    let info = dictionary(2 * METADATA_PIECE as usize);
+    let (mut fetch, began) = (fetch(&info), Instant::now());
+    let size = info.len() as u32;
+    fetch.offered(0, size).unwrap();
+    // The first attempt ends with a wrong piece of somebody else's: from here on one sends all.
+    fetch.offered(1, size).unwrap();
+    assert_eq!((fetch.request(0, began), fetch.request(1, began)), (Some(0), Some(1)));
+    assert_eq!(sends(&mut fetch, 0, 0, &info), Ok(Fetched::Part));
+    assert!(matches!(
+        sends(&mut fetch, 1, 1, &dictionary(size as usize + 7)[7..]),
+        Ok(Fetched::Wrong { .. })
+    ));
+    fetch.gone(1);
+    // It is there at every moment, and always the first to ask.
+    for second in 0..60 {
+        let now = began + Duration::from_secs(second.into());
+        fetch.gone(1 + second);
+        fetch.offered(2 + second, size).unwrap();
+        asked(&mut fetch, 2 + second, now);
+        for nth in asked(&mut fetch, 0, now) {
+            if let Fetched::Whole { info: whole, .. } = sends(&mut fetch, 0, nth, &info).unwrap() {
+                assert_eq!(whole, info);
+                return;
+            }
+        }
+    }
+    panic!("it was not fetched");
+}
+
+#[test]
 fn who_sends_all_has_so_much_time_and_more_when_it_was_too_slow_before() {
     let info = dictionary(40 * METADATA_PIECE as usize);
     let mut other = info.clone();
@@ -237,12 +268,12 @@ fn who_sends_all_has_so_much_time_and_more_when_it_was_too_slow_before() {
         for nth in pieces {
             wrong |= matches!(sends(&mut fetch, peer, nth, &other), Ok(Fetched::Wrong { .. }));
         }
-        let next = asked(&mut fetch, 3 - peer, began);
-        left.extend((!next.is_empty()).then_some((3 - peer, next)));
-        let next = asked(&mut fetch, peer, began);
-        left.extend((!wrong && !next.is_empty()).then_some((peer, next)));
         if wrong {
             break;
+        }
+        for peer in [3 - peer, peer] {
+            let next = asked(&mut fetch, peer, began);
+            left.extend((!next.is_empty()).then_some((peer, next)));
         }
     }
     assert!(wrong);

@@ -81,6 +81,8 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
     pub const PATIENCE: Duration = Duration::from_secs(20);
     /// A peer that rejects is asked again after so long, and after twice as long each time, up to 32 times.
     pub const AFTER_REJECT: Duration = Duration::from_secs(10);
+    /// Who has nothing else to bring is asked for what somebody else was asked for, that long ago.
+    pub const AGAIN: Duration = Duration::from_secs(2);
     /// Chunks that are looked at for one of which a peer has pieces.
     const LOOKED_AT: usize = 64;
 
@@ -144,22 +146,37 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
             if self.is_known(chunk) {
                 continue;
             }
-            let tree = self.tree(chunk.layer);
-            let (base, height) = (tree.piece_layer(), tree.height());
-            let (index, length) = asked_for(&tree, chunk.nth);
-            let has = has(pieces(&tree, chunk.nth));
-            let asked = &mut self.peers.entry(peer).or_default().asked;
-            if !has || asked.iter().any(|asked| asked.chunk == chunk) {
+            if !self.may_bring(peer, chunk, &has) {
                 self.wanted.push_back(chunk);
                 continue;
             }
-            asked.push(Asked { chunk, late: false });
             self.awaited.push_back((now, peer, chunk));
-            let root = &self.layers[chunk.layer as usize].root;
-            let range = HashRange::new(root, base, index, length, height - base - 1);
-            return Some(range.expect("a power of two, and no more layers than there can be"));
+            return Some(self.ask(peer, chunk, false));
         }
-        None
+        let slow = self.awaited.iter().take(Self::LOOKED_AT).find(|(since, _, chunk)| {
+            now.saturating_duration_since(*since) >= Self::AGAIN
+                && !self.is_known(*chunk)
+                && self.may_bring(peer, *chunk, &has)
+        });
+        let (_, _, chunk) = *slow?;
+        // If it is late or does not come, that is of no consequence: the other one is waited for.
+        Some(self.ask(peer, chunk, true))
+    }
+
+    fn may_bring(&self, peer: P, chunk: Chunk, has: impl Fn(Range<u32>) -> bool) -> bool {
+        let asked =
+            self.peers.get(&peer).is_some_and(|peer| peer.asked.iter().any(|asked| asked.chunk == chunk));
+        !asked && has(pieces(&self.tree(chunk.layer), chunk.nth))
+    }
+
+    fn ask(&mut self, peer: P, chunk: Chunk, late: bool) -> HashRange<'_> {
+        self.peers.entry(peer).or_default().asked.push(Asked { chunk, late });
+        let tree = self.tree(chunk.layer);
+        let (base, height) = (tree.piece_layer(), tree.height());
+        let (index, length) = asked_for(&tree, chunk.nth);
+        let root = &self.layers[chunk.layer as usize].root;
+        let range = HashRange::new(root, base, index, length, height - base - 1);
+        range.expect("a power of two, and no more layers than there can be")
     }
 
     /// Takes hashes that a peer sent. That is 0.1 ms of hashing; the last of a file hash its whole layer once more, 0.2 s for a million pieces.

@@ -442,10 +442,12 @@ fn who_does_not_answer_or_rejects_is_waited_for_and_others_are_asked() {
     let silent = ask(&mut fetch, 1, 0);
     assert_eq!(indexes(&silent), [1, 2, 3, 4], "four at once, and none of which it has nothing");
     assert_eq!(indexes(&ask(&mut fetch, 2, 0)), [5]);
-    assert_eq!(indexes(&ask(&mut fetch, 3, 19)), []);
-    let after = ask(&mut fetch, 3, 20);
-    assert_eq!(after.len(), 4, "what the others were asked for and did not answer");
-    assert_eq!(indexes(&ask(&mut fetch, 1, 20)), [], "who did not answer is not asked for more");
+    assert_eq!(indexes(&ask(&mut fetch, 3, 1)), []);
+    let after = ask(&mut fetch, 3, 2);
+    assert_eq!(after.len(), 4, "what the others were asked for and have not answered yet");
+    assert_eq!(indexes(&ask(&mut fetch, 1, 19)), [], "who did not answer is not asked for more");
+    assert_eq!(ask(&mut fetch, 5, 20).len(), 4, "and is not waited for any more");
+    fetch.gone(5);
     assert_eq!(fetch.hashes(1, &silent[3].message()), Ok(Taken::Part), "late, but right");
     let also = after.iter().find(|asked| asked.numbers == silent[3].numbers).unwrap();
     assert_eq!(fetch.hashes(3, &also.message()), Ok(Taken::Late));
