@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -39,17 +40,26 @@ pub(crate) struct Picker {
     /// Bytes that pieces which are begun, or being verified, have in memory, and how many there may be.
     memory: u64,
     most_memory: u64,
-    /// Pieces that were wrong with blocks of several peers: one peer is to bring all of the next try. How many have not done so in time.
-    alone: BTreeMap<u32, u32>,
+    /// Pieces that were wrong with blocks of several peers: one peer is to bring all of the next try.
+    alone: BTreeMap<u32, Tries>,
     /// How long a block may take before somebody else is asked for it as well, who has nothing else to bring.
     late: Duration,
     /// How many times a piece has come back to those that wait: what was looked for in vain is looked for again then.
     returned: u64,
 }
 
+/// Who was to bring a piece alone, and has not in time.
+#[derive(Debug, Default)]
+struct Tries {
+    count: u32,
+    from: BTreeSet<IpAddr>,
+}
+
 /// What a peer can be asked for.
 pub(crate) struct Wish<'a> {
     pub(crate) peer: PeerKey,
+    /// Its [network](crate::candidates::network), which it does not leave by calling again.
+    pub(crate) from: IpAddr,
     /// Blocks, at most.
     pub(crate) count: usize,
     /// Pieces that it has.
@@ -79,6 +89,8 @@ struct Begun {
     blocks: Vec<Asked>,
     /// Who was asked first, and for the rest if it can.
     by: PeerKey,
+    /// Where that is, if it was asked.
+    from: Option<IpAddr>,
     /// Whether nobody else may be asked, until when; then somebody else may begin it anew.
     alone: Option<Instant>,
     /// Blocks that are to be asked for.
@@ -202,7 +214,7 @@ impl Picker {
         }
         while asked.len() < end && self.has_memory() {
             let Some(piece) = self.next(wish, searched) else { break };
-            self.begin(piece, wish.peer, wish.now).ask_rest(piece, wish, end, asked);
+            self.begin(piece, wish.peer, Some(wish.from), wish.now).ask_rest(piece, wish, end, asked);
         }
         for (&piece, begun) in &mut self.begun {
             if begun.alone.is_none() {
@@ -223,7 +235,7 @@ impl Picker {
             && let Some(piece) = self.next(wish, searched)
             && self.make_room(wish, rng)
         {
-            self.begin(piece, wish.peer, wish.now).ask_rest(piece, wish, end, asked);
+            self.begin(piece, wish.peer, Some(wish.from), wish.now).ask_rest(piece, wish, end, asked);
         }
     }
 
@@ -247,7 +259,7 @@ impl Picker {
     }
 
     /// A piece that waits is asked for from now on, of this peer first.
-    fn begin(&mut self, piece: u32, by: PeerKey, now: Instant) -> &mut Begun {
+    fn begin(&mut self, piece: u32, by: PeerKey, from: Option<IpAddr>, now: Instant) -> &mut Begun {
         self.waiting.remove(piece);
         let length = self.info.piece_len(piece);
         self.memory += u64::from(length);
@@ -256,7 +268,8 @@ impl Picker {
             data: vec![0; length as usize],
             blocks: vec![Asked::Nobody; blocks as usize],
             by,
-            alone: self.alone.get(&piece).map(|tries| now + self.patience(length, *tries)),
+            from,
+            alone: self.alone.get(&piece).map(|tries| now + self.patience(length, tries.count)),
             free: blocks,
             missing: blocks,
         };
@@ -295,15 +308,23 @@ impl Picker {
 
     /// Begins a piece anew that one peer was to bring alone, and has not in time. What it brought is nobody else's.
     fn take_over(&mut self, wish: &Wish<'_>, end: usize, asked: &mut Vec<Block>) {
-        let slow = |begun: &Begun| begun.by != wish.peer && begun.alone.is_some_and(|until| until < wish.now);
-        let found = self.begun.iter().find(|(piece, begun)| slow(begun) && wish.can(**piece));
-        let Some((&piece, _)) = found else { return };
+        let slow = |piece: u32, begun: &Begun| {
+            let Some(until) = begun.alone.filter(|_| begun.by != wish.peer) else { return false };
+            // Whoever has not tried comes before those who have, who may call again to do it again.
+            let tried = begun.from == Some(wish.from)
+                || self.alone.get(&piece).is_some_and(|tries| tries.from.contains(&wish.from));
+            until + if tried { 3 * self.late } else { Duration::ZERO } < wish.now
+        };
+        let found = self.begun.iter().find(|(piece, begun)| slow(**piece, begun) && wish.can(**piece));
+        let Some((&piece, &Begun { from, .. })) = found else { return };
         let tries = self.alone.entry(piece).or_default();
-        *tries += 1;
-        let until = wish.now + self.patience(self.info.piece_len(piece), self.alone[&piece]);
+        tries.count += 1;
+        tries.from.extend(from);
+        let count = tries.count;
+        let until = wish.now + self.patience(self.info.piece_len(piece), count);
         let begun = self.begun.get_mut(&piece).expect("it was found");
         begun.blocks.fill(Asked::Nobody);
-        (begun.by, begun.alone) = (wish.peer, Some(until));
+        (begun.by, begun.from, begun.alone) = (wish.peer, Some(wish.from), Some(until));
         begun.missing = begun.blocks.len() as u32;
         begun.free = begun.missing;
         begun.ask_rest(piece, wish, end, asked);
@@ -331,7 +352,7 @@ impl Picker {
     ) -> Received {
         if piece < self.info.piece_count() && self.waiting.contains(piece) && self.has_memory() {
             // It was given back, and comes all the same.
-            self.begin(piece, peer, now);
+            self.begin(piece, peer, None, now);
         }
         let Some(begun) = self.begun.get_mut(&piece) else { return Received::Unwanted };
         let nth = (begin / BLOCK) as usize;
@@ -375,7 +396,7 @@ impl Picker {
             return;
         }
         if alone {
-            self.alone.insert(piece, 0);
+            self.alone.insert(piece, Tries::default());
         }
         self.done.remove(piece);
         self.wait(piece, rng);
@@ -533,7 +554,9 @@ mod tests {
                 has.contains(&piece)
             };
             let peer = PeerKey(peer);
-            let wish = Wish { peer, count, has: &has, allows, preferred: &[], snubs, now: self.now };
+            // From the hundredth on they are all of one network.
+            let from = IpAddr::from([10, 0, 0, peer.0.min(100) as u8]);
+            let wish = Wish { peer, from, count, has: &has, allows, preferred: &[], snubs, now: self.now };
             let searched = self.searched.entry(peer).or_default();
             self.picker.pick(&wish, searched, &mut self.rng, &mut asked);
             asked
@@ -640,6 +663,21 @@ mod tests {
         let Received::Whole { piece, .. } = picking.bring(4, slow[3]) else { panic!("it is whole") };
         assert_eq!(piece.from, [PeerKey(4); 4]);
         assert!(piece.data.iter().all(|byte| *byte == 4));
+    }
+
+    #[test]
+    fn who_calls_again_to_bring_a_piece_alone_comes_after_those_who_have_not_tried() {
+        let mut picking = Picking::new(2, 2);
+        picking.wrong();
+        let blocks = picking.ask(100, &[0], 4);
+        picking.now += 4 * LATE;
+        assert_eq!(picking.ask(101, &[0], 4), []);
+        assert_eq!(picking.ask(5, &[0], 4), blocks);
+        // Twice as long now; and if there is nobody else, it is their turn.
+        picking.now += 7 * LATE;
+        assert_eq!(picking.ask(102, &[0], 4), []);
+        picking.now += 4 * LATE;
+        assert_eq!(picking.ask(103, &[0], 4), blocks);
     }
 
     #[test]

@@ -592,6 +592,7 @@ impl Torrent {
         let preferred: Vec<_> = near.into_iter().map(|affinity| affinity.piece).collect();
         let wish = Wish {
             peer: peer.key,
+            from: network(peer.address.ip()),
             count: ask.count,
             has: &has,
             allows: ask.allows,
