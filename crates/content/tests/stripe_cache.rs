@@ -942,8 +942,10 @@ fn what_is_in_memory_is_read_without_the_store_below() {
         assert!(!in_memory(3 * PIECE..4 * PIECE));
         holds(&*content, 1, 4 * PIECE..STRIPE);
         assert!(in_memory(4 * PIECE..STRIPE));
+        shared.close();
         put(&*content, 9, 3 * PIECE..4 * PIECE);
         assert!(!in_memory(4 * PIECE..STRIPE), "some of the stripe is being written");
+        shared.open();
         cache.flush().unwrap();
         assert!(!in_memory(3 * PIECE..4 * PIECE), "the piece is not complete");
         assert!(cache.delete(&hash(1)).unwrap());
