@@ -9,7 +9,7 @@ use plotters::{
     style::{Color, RGBColor, WHITE, text_anchor::HPos},
 };
 use swarmkeep_load::{
-    charts::{colour, font},
+    charts::{Plot, colour, font},
     tables::{grouped, significant},
 };
 
@@ -124,21 +124,6 @@ const BLACK: RGBColor = RGBColor(0, 0, 0);
 const OLD: RGBColor = RGBColor(200, 200, 200);
 /// Nobody's.
 const FREE: RGBColor = RGBColor(245, 245, 245);
-
-struct Plot {
-    left: i32,
-    right: i32,
-    top: i32,
-    bottom: i32,
-}
-
-impl Plot {
-    /// The pixel at so much of the width and of the height, from the lower left corner.
-    fn at(&self, x: f64, y: f64) -> (i32, i32) {
-        let (width, height) = (f64::from(self.right - self.left), f64::from(self.bottom - self.top));
-        (self.left + (x * width).round() as i32, self.bottom - (y * height).round() as i32)
-    }
-}
 
 /// An axis with round numbers, evenly or by factors of two.
 struct Axis {

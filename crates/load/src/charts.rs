@@ -124,21 +124,26 @@ fn draw_line(
     Ok(())
 }
 
-/// The rectangle in which lines are drawn.
-struct Plot {
-    left: i32,
-    right: i32,
-    top: i32,
-    bottom: i32,
+/// The rectangle in which a chart is drawn, in pixels.
+#[derive(Debug, Clone, Copy)]
+pub struct Plot {
+    /// Its left side.
+    pub left: i32,
+    /// Its right side.
+    pub right: i32,
+    /// Its upper side.
+    pub top: i32,
+    /// Its lower side.
+    pub bottom: i32,
 }
 
 impl Plot {
     /// The pixel at so much of the width and of the height, from the lower left corner. What has no place on an axis, as a time of 0 on a
     /// logarithmic one, is at its end.
-    fn at(&self, x: f64, y: f64) -> (i32, i32) {
+    pub fn at(&self, x: f64, y: f64) -> (i32, i32) {
         let (x, y) = (x.clamp(0.0, 1.0), y.clamp(0.0, 1.0));
         let (width, height) = (f64::from(self.right - self.left), f64::from(self.bottom - self.top));
-        (self.left + (x * width) as i32, self.bottom - (y * height) as i32)
+        (self.left + (x * width).round() as i32, self.bottom - (y * height).round() as i32)
     }
 }
 
