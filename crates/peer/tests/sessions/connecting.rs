@@ -6,6 +6,7 @@ use swarmkeep_bittorrent::PeerId;
 use swarmkeep_peer::{Session, SessionConfig};
 use swarmkeep_peer_wire::{ExtendedHandshake, ExtendedMessage, ExtensionIds, Message, Reserved};
 use tokio::{
+    io::AsyncReadExt,
     net::{TcpListener, TcpSocket},
     time::{sleep, timeout},
 };
@@ -98,4 +99,36 @@ async fn what_may_not_go_out_yet_holds_up_no_requests() {
     for session in others.into_iter().chain([slow, seeder]) {
         session.stop().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_address_takes_more_than_a_quarter_of_all_that_may_call() {
+    let config = SessionConfig::new(PeerId::new([126; 20]))
+        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
+        .connections(40);
+    let seeder = Session::start(config, store(0..32)).await.unwrap();
+    seeder.add(info(), &[]).await.unwrap();
+    let call = |host: u8| {
+        let to = seeder.addresses()[0];
+        async move {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::from(([127, 0, 8, host], 0))).unwrap();
+            socket.connect(to).await.unwrap()
+        }
+    };
+    let mut silent = Vec::new();
+    for _ in 0..10 {
+        silent.push(call(1).await);
+    }
+    let mut refused = call(1).await;
+    let end =
+        timeout(Duration::from_secs(5), refused.read(&mut [0; 1])).await.expect("it is cut off at once");
+    assert!(end.map_or(true, |read| read == 0));
+    let mut other = Stranger::shaken(call(2).await, 1, info().info_hash(), Reserved::FAST).await;
+    other.until(|message| *message == Message::HaveAll).await;
+    // Who goes makes room.
+    drop(silent);
+    sleep(Duration::from_millis(300)).await;
+    Stranger::shaken(call(1).await, 2, info().info_hash(), Reserved::FAST).await;
+    seeder.stop().await.unwrap();
 }

@@ -147,6 +147,20 @@ async fn a_links_tracker_tells_of_a_peer_and_who_has_learnt_teaches_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hybrid_is_learnt_by_its_name_of_v2_from_those_who_know_no_hashes_of_v2() {
+    let (metainfo, bytes) = torrent(Format::Hybrid, false);
+    let alone = Arc::new(Info::parse(metainfo.info().encoded()).unwrap());
+    let seeder = start(73, full(&alone, &bytes)).await;
+    seeder.add(Arc::clone(&alone), &[]).await.unwrap();
+    let fetcher = start(74, empty()).await;
+    let learnt = learn(&fetcher, &link(&metainfo, false, true, seeder.addresses()[0])).await;
+    let fetches = fetcher.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
+    whole(&fetches).await;
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
     let (metainfo, _) = torrent(Format::V1, false);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
