@@ -243,13 +243,12 @@ impl Torrent {
         let have = content.pieces().map_err(Error::Store)?;
         let (memory, late) = (self.session.config.piece_memory, self.session.config.late());
         let picker = Picker::new(Arc::clone(&info), have.clone(), memory, late, &mut rand::rng());
-        let progress = Progress { pieces: info.piece_count(), complete: have.count(), failed: None };
         {
             let mut state = self.state.lock();
             (state.picker, state.have) = (Some(picker), have);
             let _ = self.ready.set(Ready { info, content, limits });
         }
-        self.progress.send_replace(progress);
+        self.tell_progress();
         self.wake_all();
         Ok(())
     }
@@ -260,6 +259,14 @@ impl Torrent {
 
     pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
+    }
+
+    /// Counts while nobody else tells: of two pieces that come at the same time, the one that is told of last has been told of both.
+    fn tell_progress(&self) {
+        self.progress.send_modify(|progress| {
+            let state = self.state.lock();
+            (progress.pieces, progress.complete) = (state.have.pieces(), state.have.count());
+        });
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -676,10 +683,9 @@ impl Torrent {
             });
         }
         let to_blame = blame.right(piece, data);
-        let complete = have.count();
         to_blame.into_iter().for_each(|ip| state.ban(ip));
         drop(state);
-        self.progress.send_modify(|progress| progress.complete = complete);
+        self.tell_progress();
         self.session.unflushed.store(true, Relaxed);
         self.wake_all();
     }
@@ -711,9 +717,8 @@ impl Torrent {
             Err(_) => before.iter().collect(),
         };
         lost.iter().for_each(|piece| state.lose(*piece));
-        let complete = state.have.count();
         drop(state);
-        self.progress.send_modify(|progress| progress.complete = complete);
+        self.tell_progress();
         if let Some(piece) = lost.first() {
             self.fail(*piece, error);
         }
@@ -736,10 +741,9 @@ impl Torrent {
         }
         let was_complete = state.have.count() == state.have.pieces();
         state.lose(piece);
-        let complete = state.have.count();
         drop(state);
         tracing::error!(info_hash = %self.info_hash, piece, %error, "a complete piece cannot be read");
-        self.progress.send_modify(|progress| progress.complete = complete);
+        self.tell_progress();
         if !was_complete {
             self.fail(piece, &error.to_string());
         }
@@ -821,7 +825,7 @@ impl Torrent {
     }
 
     pub(crate) fn status(&self) -> Status {
-        let left = self.left();
+        let (left, progress) = (self.left(), self.progress.borrow().clone());
         let state = self.state.lock();
         let peers = state.peers.values().map(|entry| PeerStatus {
             address: entry.peer.address,
@@ -835,7 +839,7 @@ impl Torrent {
             unchoked: entry.peer.unchoked.load(Relaxed),
         });
         Status {
-            progress: self.progress.borrow().clone(),
+            progress,
             down: (self.down.total(), self.down.rate()),
             up: (self.up.total(), self.up.rate()),
             wasted: self.wasted.load(Relaxed),

@@ -7,6 +7,7 @@ mod picking;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use sha1::{Digest as _, Sha1};
 use swarmkeep::{
     HashKey, RepositoryConfig, SwarmStats, TorrentRepository,
     catalog::{self, Repository},
@@ -203,6 +204,45 @@ async fn nobody_is_waited_for_when_a_session_stops() {
     sleep(Duration::from_millis(200)).await;
     timeout(Duration::from_secs(3), seeder.stop()).await.expect("in time").unwrap();
     drop(silent);
+}
+
+/// 64 MiB of zeroes in pieces of one block.
+fn small_pieces() -> Arc<Info> {
+    const PIECES: usize = 4096;
+    let hash = Sha1::digest([0; 16 << 10]);
+    let head = format!("d6:lengthi{}e4:name1:x12:piece lengthi16384e6:pieces{}:", PIECES << 14, 20 * PIECES);
+    Arc::new(Info::parse(&[head.as_bytes(), &hash.repeat(PIECES), b"e"].concat()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn progress_never_goes_back_while_pieces_come_at_the_same_time() {
+    let info = small_pieces();
+    let full = Memory::new(&ContentConfig::new(""));
+    let content = full.create(&NewTorrent::of(&info).unwrap()).unwrap();
+    for piece in 0..info.piece_count() {
+        content.write(u64::from(piece) << 14, &[0; 16 << 10]).unwrap();
+        content.mark_complete(piece).unwrap();
+    }
+    let (full, empty): (Arc<dyn ContentRepository>, _) = (Arc::new(full), store([]));
+    let config = |n| SessionConfig::new(PeerId::new([n; 20])).listen([SocketAddr::from(([127, 0, 0, 1], 0))]);
+    let seeder = Session::start(config(55), Arc::clone(&full)).await.unwrap();
+    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let fetcher = Session::start(config(56), Arc::clone(&empty)).await.unwrap();
+    let fetches = fetcher.add(info, &[]).await.unwrap();
+    let progress = fetches.progress();
+    let watched = std::thread::spawn(move || {
+        let mut before = 0;
+        while before < 4096 {
+            let now = progress.borrow().complete;
+            assert!(now >= before, "of {before} complete pieces {now} were left");
+            before = now;
+        }
+    });
+    fetches.found(seeder.addresses().to_vec());
+    whole(&fetches).await;
+    watched.join().unwrap();
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
