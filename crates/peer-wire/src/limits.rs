@@ -9,8 +9,8 @@ use crate::{
 /// The longest frame bounds what a connection buffers: see [`longest`](Self::longest).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// As many as there could be, while the torrent is not known.
-    pieces: u32,
+    /// The last there could be, while the torrent is not known.
+    last_piece: PieceIndex,
     piece_length: u32,
     last_piece_length: u32,
     /// Whether the torrent is known.
@@ -29,7 +29,7 @@ impl Limits {
     /// [unchecked](Bitfield::check).
     pub const fn new() -> Self {
         Self {
-            pieces: u32::MAX,
+            last_piece: PieceIndex(u32::MAX - 1),
             piece_length: u32::MAX,
             last_piece_length: u32::MAX,
             known: false,
@@ -48,9 +48,18 @@ impl Limits {
         else {
             return Err(wrong);
         };
-        let Ok(pieces) = u32::try_from(before_last + 1) else { return Err(wrong) };
+        // As many as 32 bits can count.
+        let Some(last_piece) = u32::try_from(before_last).ok().filter(|&last| last < u32::MAX) else {
+            return Err(wrong);
+        };
         let last_piece_length = (length - before_last * u64::from(piece_length)) as u32;
-        Ok(Self { pieces, piece_length, last_piece_length, known: true, ..Self::new() })
+        Ok(Self {
+            last_piece: PieceIndex(last_piece),
+            piece_length,
+            last_piece_length,
+            known: true,
+            ..Self::new()
+        })
     }
 
     /// For a torrent of v2 only, of so many pieces. Each is as long as any other: files begin with a piece each, where a file ends is not known
@@ -79,7 +88,11 @@ impl Limits {
 
     /// How many pieces there are, if that is known.
     pub const fn pieces(&self) -> Option<u32> {
-        if self.known { Some(self.pieces) } else { None }
+        if self.known { Some(self.most_pieces()) } else { None }
+    }
+
+    const fn most_pieces(&self) -> u32 {
+        self.last_piece.0 + 1
     }
 
     /// The most bytes that a message may have, with its length prefix: what has to be buffered at most.
@@ -111,6 +124,28 @@ impl Limits {
     // Always: a call writes and reads what the caller would keep in registers, and takes twice as long (docs/design.md).
     #[inline(always)]
     pub fn decode<'a>(&self, bytes: &mut &'a [u8]) -> Result<Option<Message<'a>>, Error> {
+        /// Says what was read. In each arm, so that a message is made where it is to be.
+        macro_rules! done {
+            ($message:expr, $rest:expr) => {{
+                *bytes = $rest;
+                Ok(Some($message))
+            }};
+        }
+        // What names a block is most of what a seeder reads. All of it is there or not: so one comparison is enough for that.
+        if let Some((frame, rest)) = bytes.split_first_chunk::<17>()
+            && number(frame, 0) == 13
+        {
+            let [piece, begin, length] = [number(frame, 5), number(frame, 9), number(frame, 13)];
+            if self.allows(piece, begin, length) {
+                let block = Block { piece: PieceIndex(piece), begin, length };
+                match MessageId(frame[4]) {
+                    MessageId::REQUEST => return done!(Message::Request(block), rest),
+                    MessageId::CANCEL => return done!(Message::Cancel(block), rest),
+                    MessageId::REJECT => return done!(Message::Reject(block), rest),
+                    _ => {}
+                }
+            }
+        }
         let Some((prefix, frame)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_be_bytes(*prefix);
         if length == 0 {
@@ -132,13 +167,6 @@ impl Limits {
                 (fields, rest)
             }};
         }
-        /// Says what was read. In each arm, so that a message is made where it is to be.
-        macro_rules! done {
-            ($message:expr, $rest:expr) => {{
-                *bytes = $rest;
-                Ok(Some($message))
-            }};
-        }
         macro_rules! bare {
             ($message:expr) => {{
                 let (_, rest) = fields!(0);
@@ -149,20 +177,10 @@ impl Limits {
             ($message:expr) => {{
                 let (fields, rest) = fields!(4);
                 let piece = PieceIndex(u32::from_be_bytes(*fields));
-                if piece.0 >= self.pieces {
-                    return Err(Error::Piece { id, piece, pieces: self.pieces });
+                if piece > self.last_piece {
+                    return Err(Error::Piece { id, piece, pieces: self.most_pieces() });
                 }
                 done!($message(piece), rest)
-            }};
-        }
-        macro_rules! of_block {
-            ($message:expr) => {{
-                let (fields, rest) = fields!(12);
-                let [piece, begin, length] = [number(fields, 0), number(fields, 4), number(fields, 8)];
-                if !self.allows(piece, begin, length) {
-                    return Err(self.block_error(id, piece, begin, length));
-                }
-                done!($message(Block { piece: PieceIndex(piece), begin, length }), rest)
             }};
         }
         match id {
@@ -175,9 +193,6 @@ impl Limits {
             MessageId::HAVE => of_piece!(Message::Have),
             MessageId::SUGGEST => of_piece!(Message::Suggest),
             MessageId::ALLOWED_FAST => of_piece!(Message::AllowedFast),
-            MessageId::REQUEST => of_block!(Message::Request),
-            MessageId::CANCEL => of_block!(Message::Cancel),
-            MessageId::REJECT => of_block!(Message::Reject),
             MessageId::PIECE => {
                 let (least, most) = (10, 9 + self.longest_block);
                 if length < least || length > most {
@@ -212,6 +227,7 @@ impl Limits {
         let (least, most) = match id {
             MessageId::BITFIELD => self.bitfield_length(),
             MessageId::PORT => (3, 3),
+            MessageId::REQUEST | MessageId::CANCEL | MessageId::REJECT => (13, 13),
             MessageId::EXTENDED => (2, self.longest_frame),
             MessageId::HASH_REQUEST | MessageId::HASH_REJECT => (49, 49),
             MessageId::HASHES => return self.decode_hashes(length, body),
@@ -226,9 +242,15 @@ impl Limits {
             MessageId::BITFIELD => {
                 let bitfield = Bitfield::new(payload);
                 if self.known {
-                    bitfield.check(self.pieces)?;
+                    bitfield.check(self.most_pieces())?;
                 }
                 Message::Bitfield(bitfield)
+            }
+            // One that is allowed was read at once.
+            MessageId::REQUEST | MessageId::CANCEL | MessageId::REJECT => {
+                let fields: &[u8; 12] = payload.first_chunk().expect(of_length);
+                let [piece, begin, length] = [number(fields, 0), number(fields, 4), number(fields, 8)];
+                return Err(self.block_error(id, piece, begin, length));
             }
             MessageId::PORT => Message::Port(u16::from_be_bytes(*payload.first_chunk().expect(of_length))),
             MessageId::EXTENDED => {
@@ -258,7 +280,7 @@ impl Limits {
     /// The lengths that a bitfield may have, with the id.
     const fn bitfield_length(&self) -> (u32, u32) {
         if self.known {
-            let length = 1 + self.pieces.div_ceil(8);
+            let length = 1 + self.most_pieces().div_ceil(8);
             (length, length)
         } else {
             (2, self.longest_frame)
@@ -269,12 +291,12 @@ impl Limits {
     #[inline]
     const fn allows(&self, piece: u32, begin: u32, length: u32) -> bool {
         let within = begin as u64 + length as u64 <= self.length_of(piece) as u64;
-        piece < self.pieces && length > 0 && length <= self.longest_block && within
+        piece <= self.last_piece.0 && length.wrapping_sub(1) < self.longest_block && within
     }
 
     #[inline]
     const fn length_of(&self, piece: u32) -> u32 {
-        if piece == self.pieces - 1 { self.last_piece_length } else { self.piece_length }
+        if piece == self.last_piece.0 { self.last_piece_length } else { self.piece_length }
     }
 
     /// Why a block is not one that is allowed.
@@ -283,8 +305,8 @@ impl Limits {
         let block = Block { piece: PieceIndex(piece), begin, length };
         if length == 0 || length > self.longest_block {
             Error::BlockLength { id, length, most: self.longest_block }
-        } else if piece >= self.pieces {
-            Error::Piece { id, piece: block.piece, pieces: self.pieces }
+        } else if piece > self.last_piece.0 {
+            Error::Piece { id, piece: block.piece, pieces: self.most_pieces() }
         } else {
             Error::Block { id, block, piece_length: self.length_of(piece) }
         }

@@ -138,6 +138,19 @@ impl<'a> Message<'a> {
     /// If 32 bits do not hold the length of the payload.
     #[inline]
     pub fn encode_head<S: Sink>(&self, out: &mut S) {
+        self.encode_parts(out, |_, _| {});
+    }
+
+    /// Writes the head, and does with the payload what is said, if there may be one.
+    #[inline]
+    fn encode_parts<S: Sink>(&self, out: &mut S, with: impl Fn(&mut S, &[u8])) {
+        /// The head first.
+        macro_rules! both {
+            ($head:expr, $payload:expr) => {{
+                out.put(&$head);
+                with(out, $payload)
+            }};
+        }
         match *self {
             Self::KeepAlive => out.put(&[0; 4]),
             Self::Choke => out.put(&bare(MessageId::CHOKE)),
@@ -152,22 +165,25 @@ impl<'a> Message<'a> {
             Self::Request(block) => out.put(&of_block(MessageId::REQUEST, block)),
             Self::Cancel(block) => out.put(&of_block(MessageId::CANCEL, block)),
             Self::Reject(block) => out.put(&of_block(MessageId::REJECT, block)),
-            Self::Piece(piece) => out.put(&piece.head()),
+            Self::Piece(piece) => both!(piece.head(), piece.data),
             Self::Port(port) => {
                 let [high, low] = port.to_be_bytes();
                 out.put(&[0, 0, 0, 3, MessageId::PORT.0, high, low]);
             }
-            Self::Bitfield(bitfield) => out.put(&before(MessageId::BITFIELD, bitfield.as_bytes().len())),
+            Self::Bitfield(bitfield) => {
+                both!(before(MessageId::BITFIELD, bitfield.as_bytes().len()), bitfield.as_bytes());
+            }
             Self::Extended(Extended { id, payload }) => {
                 let [a, b, c, d, e] = before(MessageId::EXTENDED, 1 + payload.len());
-                out.put(&[a, b, c, d, e, id]);
+                both!([a, b, c, d, e, id], payload);
             }
             Self::HashRequest(range) => out.put(&of_range(MessageId::HASH_REQUEST, range, 0)),
             Self::HashReject(range) => out.put(&of_range(MessageId::HASH_REJECT, range, 0)),
             Self::Hashes(hashes) => {
-                out.put(&of_range(MessageId::HASHES, hashes.range(), hashes.all().as_flattened().len()));
+                let all = hashes.all().as_flattened();
+                both!(of_range(MessageId::HASHES, hashes.range(), all.len()), all);
             }
-            Self::Unknown { id, payload } => out.put(&before(MessageId(id), payload.len())),
+            Self::Unknown { id, payload } => both!(before(MessageId(id), payload.len()), payload),
         }
     }
 }
@@ -175,11 +191,7 @@ impl<'a> Message<'a> {
 impl Encode for Message<'_> {
     #[inline]
     fn encode<S: Sink>(&self, out: &mut S) {
-        self.encode_head(out);
-        match self.payload() {
-            [] => {}
-            payload => out.put(payload),
-        }
+        self.encode_parts(out, |out, payload| out.put(payload));
     }
 }
 

@@ -89,6 +89,8 @@ fn trailing_bytes_are_an_error() {
     for (id, length) in [(4, 5), (13, 5), (17, 5), (6, 13), (8, 13), (16, 13), (9, 3), (21, 49), (23, 49)] {
         let mut bytes = frame(length + 1, &vec![0; length as usize + 1]);
         bytes[4] = id;
+        // One byte of the first piece, where a block is named: all is well but the length of the frame.
+        bytes[length as usize + 3] = 1;
         let expected = Error::Length { id: MessageId(id), length: length + 1, least: length, most: length };
         assert_eq!(error(&bytes), expected);
     }
@@ -262,6 +264,13 @@ fn a_block_lies_within_its_piece() {
     for length in [0, (128 << 10) + 1, u32::MAX] {
         let expected = Error::BlockLength { id: MessageId::REQUEST, length, most: 128 << 10 };
         assert_eq!(error(&block(6, 0, 0, length)), expected);
+    }
+    // Also where the piece is longer.
+    let limits = Limits::for_torrent(1 << 20, 1 << 20).unwrap();
+    for id in [6, 8, 16] {
+        let (most, beyond) = (block(id, 0, 0, 128 << 10), block(id, 0, 0, (128 << 10) + 1));
+        assert!(matches!(limits.decode(&mut &most[..]), Ok(Some(_))));
+        assert!(matches!(limits.decode(&mut &beyond[..]), Err(Error::BlockLength { most: 0x2_0000, .. })));
     }
 }
 
