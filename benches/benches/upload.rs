@@ -23,7 +23,7 @@ use rustix::{
     thread::{CpuSet, sched_setaffinity},
     time::{ClockId, clock_gettime},
 };
-use swarmkeep_peer_wire::{Limits, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
+use swarmkeep_peer_wire::{Limits, LoneBlock, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
 
 const BLOCK: usize = 16 << 10;
 const MESSAGE: usize = 13 + BLOCK;
@@ -93,7 +93,7 @@ struct Source<'a> {
 
 type Way = fn(&mut Sender, &mut TcpStream, &Source<'_>, &[usize]) -> Result<(), Box<dyn Error>>;
 
-const WAYS: [(&str, Way); 9] = [
+const WAYS: [(&str, Way); 10] = [
     ("copy, write", |sender, stream, source, blocks| sender.copy(stream, source.memory, blocks)),
     ("copy of mapped, write", |sender, stream, source, blocks| sender.copy(stream, source.map, blocks)),
     ("vectored, memory", |sender, stream, source, blocks| sender.vectored(stream, source.memory, blocks)),
@@ -103,6 +103,7 @@ const WAYS: [(&str, Way); 9] = [
     ("SendQueue, memory", |_, stream, source, blocks| queued(stream, source.memory, blocks)),
     ("SendQueue, mapped", |_, stream, source, blocks| queued(stream, source.map, blocks)),
     ("SendQueue, pread", Sender::queued_pread),
+    ("SendQueue, mapped or file", |_, stream, source, blocks| queued_in_file(stream, source, blocks)),
 ];
 
 /// Buffers that are there before the clock starts.
@@ -194,14 +195,62 @@ fn write_all<'a>(
 fn send_file(stream: &TcpStream, file: &File, blocks: &[usize]) -> Result<(), Box<dyn Error>> {
     for &block in blocks {
         let head = piece(block, &[0; BLOCK]).head();
-        let mut left = &head[..];
-        while !left.is_empty() {
-            left = &left[send(stream, left, SendFlags::MORE)?..];
-        }
-        let (mut offset, end) = ((block * BLOCK) as u64, ((block + 1) * BLOCK) as u64);
-        while offset < end {
-            let left = (end - offset) as usize;
-            sendfile(stream, file, Some(&mut offset), left)?;
+        send_range(stream, &head, file, (block * BLOCK) as u64, BLOCK)?;
+    }
+    Ok(())
+}
+
+fn send_range(
+    stream: &TcpStream,
+    mut before: &[u8],
+    file: &File,
+    mut offset: u64,
+    len: usize,
+) -> Result<(), Box<dyn Error>> {
+    while !before.is_empty() {
+        before = &before[send(stream, before, SendFlags::MORE)?..];
+    }
+    let end = offset + len as u64;
+    while offset < end {
+        let left = (end - offset) as usize;
+        sendfile(stream, file, Some(&mut offset), left)?;
+    }
+    Ok(())
+}
+
+/// A block of a mapped file.
+struct InFile<'a> {
+    data: &'a [u8],
+    offset: usize,
+}
+
+impl AsRef<[u8]> for InFile<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self.data
+    }
+}
+
+fn queued_in_file(
+    stream: &mut TcpStream,
+    source: &Source<'_>,
+    blocks: &[usize],
+) -> Result<(), Box<dyn Error>> {
+    let blocks = blocks.iter().map(|&block| {
+        let data = at(source.map, block);
+        (block, InFile { data, offset: block * BLOCK })
+    });
+    let mut queue = queue(blocks);
+    while !queue.is_empty() {
+        match queue.lone_block() {
+            Some(LoneBlock { before, block, sent }) => {
+                let left = BLOCK - sent;
+                send_range(stream, before, source.file, (block.offset + sent) as u64, left)?;
+                let count = before.len() + left;
+                queue.advance(count);
+            }
+            None => {
+                queue.write_to(stream)?;
+            }
         }
     }
     Ok(())
@@ -215,16 +264,21 @@ fn send_queued<'a>(
     stream: &mut TcpStream,
     blocks: impl Iterator<Item = (usize, &'a [u8])>,
 ) -> Result<(), Box<dyn Error>> {
-    // One for each call, since what it borrows is of this call: two allocations that a connection's own does not have.
-    let mut queue: SendQueue<&[u8]> = SendQueue::new(16 * BLOCK, 64 * BLOCK);
-    for (block, data) in blocks {
-        let Piece { piece, begin, .. } = piece(block, data);
-        queue.push_piece(piece, begin, data).expect("32 blocks are below its mark");
-    }
+    let mut queue = queue(blocks);
     while !queue.is_empty() {
         queue.write_to(stream)?;
     }
     Ok(())
+}
+
+/// One for each call, since what it borrows is of this call: two allocations that a connection's own does not have.
+fn queue<P: AsRef<[u8]>>(blocks: impl Iterator<Item = (usize, P)>) -> SendQueue<P> {
+    let mut queue = SendQueue::new(16 * BLOCK, 64 * BLOCK);
+    for (block, data) in blocks {
+        let Piece { piece, begin, .. } = piece(block, data.as_ref());
+        assert!(queue.push_piece(piece, begin, data).is_ok(), "32 blocks are below its mark");
+    }
+    queue
 }
 
 fn receive(listener: &TcpListener, blocks: usize, content: &[u8]) -> usize {

@@ -17,8 +17,9 @@ use crate::{Encode, PieceIndex, message::head_of_piece};
 /// It is full from the high-water mark on until no more than the low-water mark is left, so that work comes in batches. What it holds is
 /// bounded: blocks by the high-water mark and one more; what is copied, as well.
 ///
-/// Everything is sent from memory, which may be a mapped file: over loopback, `sendfile` was not better by more than the noise at one block a call,
-/// and worse from 8 on (`docs/design.md`, "The peer wire").
+/// Everything can be sent from memory, which may be a mapped file, and is so best where more than one block waits: over loopback, `sendfile` moves
+/// half as much from 8 blocks a call on, and a fifth more at one block (`docs/design.md`, "The peer wire"). Whoever has blocks in files asks for
+/// a [`lone_block`](Self::lone_block) first.
 ///
 /// ```
 /// use swarmkeep_peer_wire::{Message, PieceIndex, SendQueue};
@@ -54,6 +55,17 @@ enum Part<P> {
     Bytes(usize),
     /// A block, and how much of it is gone.
     Block { block: P, sent: usize },
+}
+
+/// A block with nothing behind it.
+#[derive(Debug, Clone, Copy)]
+pub struct LoneBlock<'a, P> {
+    /// What is to be sent before it: its head, and what was pushed earlier. Empty once that is sent.
+    pub before: &'a [u8],
+    /// The block.
+    pub block: &'a P,
+    /// How many of its bytes are sent already.
+    pub sent: usize,
 }
 
 /// Nothing was taken: as much as is allowed is waiting to be sent.
@@ -145,6 +157,21 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
             used += 1;
         }
         used
+    }
+
+    /// The block that waits, if it is the only one and the last of all. One that lies in a file goes out fastest by `send` with `MSG_MORE` of what is
+    /// before it, and `sendfile` of what is not sent of it; then [`advance`](Self::advance) by as much as both took.
+    #[inline]
+    pub fn lone_block(&self) -> Option<LoneBlock<'_, P>> {
+        let before = match self.parts.front()? {
+            Part::Bytes(len) if self.parts.len() == 2 => &self.bytes[self.sent..self.sent + len],
+            Part::Block { .. } if self.parts.len() == 1 => &[],
+            _ => return None,
+        };
+        match self.parts.back()? {
+            Part::Block { block, sent } => Some(LoneBlock { before, block, sent: *sent }),
+            Part::Bytes(_) => None,
+        }
     }
 
     /// Takes away the next `count` bytes, which were sent. Blocks that are sent are let go of.
