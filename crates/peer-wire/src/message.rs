@@ -177,11 +177,12 @@ impl<'a> Message<'a> {
                 let [a, b, c, d, e] = before(MessageId::EXTENDED, 1 + payload.len());
                 both!([a, b, c, d, e, id], payload);
             }
-            Self::HashRequest(range) => out.put(&of_range(MessageId::HASH_REQUEST, range, 0)),
-            Self::HashReject(range) => out.put(&of_range(MessageId::HASH_REJECT, range, 0)),
+            Self::HashRequest(range) => put_range(out, MessageId::HASH_REQUEST, range, 0),
+            Self::HashReject(range) => put_range(out, MessageId::HASH_REJECT, range, 0),
             Self::Hashes(hashes) => {
                 let all = hashes.all().as_flattened();
-                both!(of_range(MessageId::HASHES, hashes.range(), all.len()), all);
+                put_range(out, MessageId::HASHES, hashes.range(), all.len());
+                with(out, all);
             }
             Self::Unknown { id, payload } => both!(before(MessageId(id), payload.len()), payload),
         }
@@ -247,11 +248,9 @@ fn of_block(id: MessageId, block: Block) -> [u8; 17] {
     message
 }
 
-fn of_range(id: MessageId, range: HashRange<'_>, hashes: usize) -> [u8; 5 + hashes::LEN] {
-    let mut message = [0; 5 + hashes::LEN];
-    message[..5].copy_from_slice(&before(id, hashes::LEN + hashes));
-    message[5..].copy_from_slice(&range.bytes());
-    message
+fn put_range<S: Sink>(out: &mut S, id: MessageId, range: HashRange<'_>, hashes: usize) {
+    out.put(&before(id, hashes::LEN + hashes));
+    out.put(&range.bytes());
 }
 
 impl MessageId {
