@@ -210,7 +210,7 @@ fn stream(name: &str, message: impl Fn(u64, PieceIndex, Block) -> Message<'stati
     for _ in 0..1000 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let piece = PieceIndex((state >> 40) as u32 % 4096);
-        let block = Block { piece, begin: (state >> 20) as u32 % 1024 << 14, length: 1 << 14 };
+        let block = Block { piece, begin: ((state >> 20) as u32 % 1024) << 14, length: 1 << 14 };
         message(state >> 62, piece, block).encode(&mut bytes);
     }
     let limits: Limits = limits();
