@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream::FuturesOrdered};
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use swarmkeep_bittorrent::{
@@ -144,7 +144,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     let until = if args.seed { Until::Stopped } else { Until::Complete };
-    share(&args.sharing, &store, torrents, &links, until)
+    share(&args.sharing, &store, torrents, links, until)
 }
 
 fn is_link(text: &str) -> bool {
@@ -165,7 +165,7 @@ pub(crate) fn seed(args: &SeedArgs) -> Result<ExitCode, Box<dyn Error>> {
         let store = args.sharing.store.display();
         return Err(format!("{store} has no torrents; `swarmkeep store add` puts them there").into());
     }
-    share(&args.sharing, &store, torrents, &[], Until::Stopped)
+    share(&args.sharing, &store, torrents, Vec::new(), Until::Stopped)
 }
 
 /// When to end.
@@ -185,8 +185,8 @@ fn open(path: &Path) -> Result<Arc<Library>, Box<dyn Error>> {
 fn share(
     sharing: &Sharing,
     store: &Arc<Library>,
-    mut torrents: Vec<(Metainfo, Vec<u8>)>,
-    links: &[Magnet],
+    torrents: Vec<(Metainfo, Vec<u8>)>,
+    links: Vec<Magnet>,
     until: Until,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = Runtime::new()?;
@@ -194,30 +194,10 @@ fn share(
         let mut signals = Signals::new()?;
         let session = sharing.start(Arc::clone(store) as _).await?;
         let mut shown = Shown::new(sharing.json, &session)?;
-        let mut shared = Vec::new();
-        let ended = async {
-            let learnt = tokio::select! {
-                learnt = learn(&session, links, &sharing.peer, &mut shown) => learnt?,
-                () = signals.either() => return Ok(false),
-            };
-            torrents.extend(learnt);
-            for (metainfo, torrent) in torrents {
-                match store.add(&torrent) {
-                    Ok(_) | Err(StoreError::Exists(_)) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                let tiers = metainfo.tiers().to_vec();
-                let info = Arc::new(metainfo.into_info());
-                let name = info.name().to_owned();
-                let bytes = info.length();
-                let handle = session.add(info, &tiers).await?;
-                handle.found(sharing.peer.iter().copied());
-                shared.push(Shared { name, bytes, handle });
-            }
-            shown.begin(&shared);
-            watch(&shared, until, &mut signals, &mut shown).await
-        };
-        let ended: Result<bool, Box<dyn Error>> = ended.await;
+        let mut work =
+            Work { session: &session, store, peers: &sharing.peer, unlearnt: links, shared: Vec::new() };
+        let ended = work.run(torrents, until, &mut signals, &mut shown).await;
+        let shared = work.shared;
         // Whatever has happened, what was fetched is made durable, and nobody is left waiting.
         let stopped = session.stop().await;
         if !shared.is_empty() {
@@ -230,30 +210,80 @@ fn share(
     Ok(if done? { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }
 
-/// Finds out what magnet links name: what is to be shared, and its torrent files.
-async fn learn(
-    session: &Session,
-    links: &[Magnet],
-    peers: &[SocketAddr],
-    shown: &mut Shown,
-) -> Result<Vec<(Metainfo, Vec<u8>)>, Box<dyn Error>> {
-    let links = links.iter().map(|link| peers.iter().fold(link.clone(), |link, peer| link.with_peer(*peer)));
-    let links: Vec<_> = links.collect();
-    let mut all: FuturesOrdered<_> = links.iter().map(|link| session.learn(link)).collect();
-    let mut second = interval(Duration::from_secs(1));
-    let mut learnt = Vec::new();
-    loop {
-        tokio::select! {
-            next = all.next() => match next {
-                Some(metainfo) => {
-                    let metainfo = metainfo?;
-                    let torrent = metainfo.encode().expect("its hashes were learnt too");
-                    learnt.push((metainfo, torrent));
-                }
-                None => return Ok(learnt),
-            },
-            _ = second.tick() => shown.learning(session, &links[learnt.len()..])?,
+/// All that is shared, and is to be.
+struct Work<'a> {
+    session: &'a Session,
+    store: &'a Library,
+    /// Who is called besides those that trackers and peers tell of.
+    peers: &'a [SocketAddr],
+    /// Of which it is not known yet what they name.
+    unlearnt: Vec<Magnet>,
+    shared: Vec<Shared>,
+}
+
+impl Work<'_> {
+    /// Shares until everything is there, or somebody interrupts; whether everything is there. What a link names begins as soon as that is known,
+    /// whatever the others wait for.
+    async fn run(
+        &mut self,
+        torrents: Vec<(Metainfo, Vec<u8>)>,
+        until: Until,
+        signals: &mut Signals,
+        shown: &mut Shown,
+    ) -> Result<bool, Box<dyn Error>> {
+        for link in &mut self.unlearnt {
+            *link = self.peers.iter().fold(link.clone(), |link, peer| link.with_peer(*peer));
         }
+        let session = self.session;
+        let links = self.unlearnt.clone();
+        let mut learning: FuturesUnordered<_> =
+            links.iter().map(|link| async move { (link, session.learn(link).await) }).collect();
+        let mut completing = FuturesUnordered::new();
+        for (metainfo, torrent) in torrents {
+            completing.push(self.add(metainfo, &torrent).await?);
+        }
+        let mut second = interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut complete = false;
+        loop {
+            tokio::select! {
+                Some((link, learnt)) = learning.next() => {
+                    let metainfo = learnt?;
+                    let torrent = metainfo.encode().expect("its hashes were learnt too");
+                    self.unlearnt.retain(|unlearnt| unlearnt != link);
+                    completing.push(self.add(metainfo, &torrent).await?);
+                }
+                Some(done) = completing.next() => done?,
+                _ = second.tick() => shown.tell(self)?,
+                () = signals.either() => return Ok(complete),
+            }
+            if !complete && learning.is_empty() && completing.is_empty() {
+                complete = true;
+                shown.tell(self)?;
+                if until == Until::Complete {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Begins to share a torrent; what is answered ends when it is complete.
+    async fn add(
+        &mut self,
+        metainfo: Metainfo,
+        torrent: &[u8],
+    ) -> Result<impl Future<Output = Result<(), swarmkeep_peer::Error>> + use<>, Box<dyn Error>> {
+        match self.store.add(torrent) {
+            Ok(_) | Err(StoreError::Exists(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let tiers = metainfo.tiers().to_vec();
+        let info = Arc::new(metainfo.into_info());
+        let (name, bytes) = (info.name().to_owned(), info.length());
+        let handle = self.session.add(info, &tiers).await?;
+        handle.found(self.peers.iter().copied());
+        self.shared.push(Shared { name, bytes, handle: handle.clone() });
+        Ok(async move { handle.complete().await })
     }
 }
 
@@ -315,45 +345,15 @@ struct Shared {
     handle: Handle,
 }
 
-/// Shows how it goes until everything is there, or somebody interrupts; whether everything is there.
-async fn watch(
-    shared: &[Shared],
-    until: Until,
-    signals: &mut Signals,
-    shown: &mut Shown,
-) -> Result<bool, Box<dyn Error>> {
-    let mut second = interval(Duration::from_secs(1));
-    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let all = async {
-        for torrent in shared {
-            torrent.handle.complete().await?;
-        }
-        Ok::<_, swarmkeep_peer::Error>(())
-    };
-    tokio::pin!(all);
-    let mut complete = false;
-    loop {
-        tokio::select! {
-            done = &mut all, if !complete => {
-                done?;
-                complete = true;
-                shown.tell(shared)?;
-                if until == Until::Complete {
-                    return Ok(true);
-                }
-            }
-            _ = second.tick() => shown.tell(shared)?,
-            () = signals.either() => return Ok(complete),
-        }
-    }
-}
-
 /// How it is shown: bars to people, lines of JSON to programs.
 struct Shown {
     json: bool,
     /// Whether there is somebody to see bars.
     seen: bool,
+    /// Of what is shared.
     bars: Vec<ProgressBar>,
+    /// Of links.
+    links: Vec<ProgressBar>,
 }
 
 /// An event, as `--json` prints it.
@@ -445,55 +445,48 @@ impl Shown {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             eprintln!("Peers can call at {}", addresses.join(" and "));
         }
-        Ok(Self { json, seen: !json && std::io::stderr().is_terminal(), bars: Vec::new() })
+        Ok(Self { json, seen: !json && std::io::stderr().is_terminal(), bars: Vec::new(), links: Vec::new() })
     }
 
-    /// What is not known yet of magnet links.
-    fn learning(&mut self, session: &Session, links: &[Magnet]) -> Result<(), Box<dyn Error>> {
-        let torrents = links.iter().map(|link| {
+    /// How it goes.
+    fn tell(&mut self, work: &Work<'_>) -> Result<(), Box<dyn Error>> {
+        let learning = work.unlearnt.iter().map(|link| {
             let info_hash = link.info_hash();
-            let peers = session.torrent(&info_hash).map_or(0, |torrent| torrent.status().peers.len());
+            let peers = work.session.torrent(&info_hash).map_or(0, |torrent| torrent.status().peers.len());
             Learnt { info_hash: info_hash.to_string(), name: link.name(), peers }
         });
         if self.json {
-            return line(&Event::Learning { torrents: torrents.collect() });
+            if !work.unlearnt.is_empty() {
+                line(&Event::Learning { torrents: learning.collect() })?;
+            }
+            if !work.shared.is_empty() {
+                line(&Event::Progress { torrents: Told::all(&work.shared) })?;
+            }
+        } else if self.seen {
+            self.draw(learning, &work.shared);
         }
-        if !self.seen {
-            return Ok(());
-        }
-        self.bars.iter().for_each(ProgressBar::finish_and_clear);
-        let style = ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template");
-        let spinners = torrents.map(|Learnt { info_hash, name, peers }| {
-            let name = name.map_or(info_hash, |name| name.escape_debug().to_string());
-            let bar = ProgressBar::new_spinner().with_style(style.clone());
-            bar.set_message(format!("finding out what it is, from {}: {name}", counted(peers, "peer")));
-            bar
-        });
-        self.bars = spinners.collect();
-        self.bars.iter().for_each(ProgressBar::tick);
         Ok(())
     }
 
-    fn begin(&mut self, shared: &[Shared]) {
-        self.bars.iter().for_each(ProgressBar::finish_and_clear);
-        let all = MultiProgress::new();
-        let style = "{bar:25} {binary_bytes}/{binary_total_bytes}  {wide_msg}";
-        let style = ProgressStyle::with_template(style).expect("a valid template");
-        let bars = if self.seen { shared } else { &[] };
-        let bars =
-            bars.iter().map(|shared| all.add(ProgressBar::new(shared.bytes).with_style(style.clone())));
-        self.bars = bars.collect();
-    }
-
-    fn tell(&mut self, shared: &[Shared]) -> Result<(), Box<dyn Error>> {
-        if self.json {
-            return line(&Event::Progress { torrents: Told::all(shared) });
+    /// A bar for each torrent, and below them one for each link.
+    fn draw<'a>(&mut self, learning: impl ExactSizeIterator<Item = Learnt<'a>>, shared: &[Shared]) {
+        if (self.bars.len(), self.links.len()) != (shared.len(), learning.len()) {
+            self.clear();
+            let all = MultiProgress::new();
+            // So narrow that the name is to be seen on 80 columns.
+            let template = "{bar:15} {percent:>3}%  {wide_msg}";
+            let style = ProgressStyle::with_template(template).expect("a valid template");
+            let bar = |shared: &Shared| all.add(ProgressBar::new(shared.bytes).with_style(style.clone()));
+            self.bars = shared.iter().map(bar).collect();
+            let style = ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template");
+            let spinner = |_| all.add(ProgressBar::new_spinner().with_style(style.clone()));
+            self.links = (0..learning.len()).map(spinner).collect();
         }
         for (bar, shared) in self.bars.iter().zip(shared) {
             let status = shared.handle.status();
             bar.set_position(shared.bytes - status.left.min(shared.bytes));
             bar.set_message(format!(
-                "↓ {}/s ↑ {}/s  {}  {} of {} pieces  {}",
+                "↓ {}/s ↑ {}/s  {}  {}/{} pieces  {}",
                 BinaryBytes(status.down.1),
                 BinaryBytes(status.up.1),
                 counted(status.peers.len(), "peer"),
@@ -502,12 +495,20 @@ impl Shown {
                 shared.name
             ));
         }
-        Ok(())
+        for (bar, Learnt { info_hash, name, peers }) in self.links.iter().zip(learning) {
+            let name = name.map_or(info_hash, |name| name.escape_debug().to_string());
+            bar.set_message(format!("finding out what it is, from {}: {name}", counted(peers, "peer")));
+            bar.tick();
+        }
+    }
+
+    fn clear(&self) {
+        self.bars.iter().chain(&self.links).for_each(ProgressBar::finish_and_clear);
     }
 
     /// What came of it.
     fn end(&mut self, shared: &[Shared]) -> Result<(), Box<dyn Error>> {
-        self.bars.iter().for_each(ProgressBar::finish_and_clear);
+        self.clear();
         if self.json {
             return line(&Event::Stopped { torrents: Told::all(shared) });
         }

@@ -71,6 +71,25 @@ impl Drop for Seeder {
     }
 }
 
+/// All that is told by one that is interrupted once it has told of something, and its exit code.
+fn interrupted(folder: &Path, line: &str, when: impl Fn(&Value) -> bool) -> (Vec<Value>, Option<i32>) {
+    let mut child = swarmkeep(folder, line).stdout(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    let (mut told, mut asked) = (Vec::new(), None);
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        told.push(serde_json::from_str(&line.unwrap()).unwrap());
+        let late = began.elapsed() > Duration::from_secs(60);
+        if asked.is_none() && (late || when(told.last().unwrap())) {
+            kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+            asked = Some(Instant::now());
+        }
+        assert!(!late, "it has told of something else for a minute: {told:?}");
+    }
+    let code = child.wait().unwrap().code();
+    assert!(asked.is_some_and(|asked| asked.elapsed() < Duration::from_secs(5)), "{told:?}");
+    (told, code)
+}
+
 /// The last thing that was told of the torrent.
 fn last(output: &Output) -> Value {
     let printed = String::from_utf8_lossy(&output.stdout);
@@ -108,16 +127,14 @@ fn a_fetch_that_is_interrupted_says_so_and_goes_on_where_it_was() {
         let at = &seeder.1;
         format!("fetch data.torrent --store image --listen 127.0.0.1:0 --peer {at} --json {more}")
     };
-    let slow = swarmkeep(folder.path(), &line("--down 2MiB")).stdout(Stdio::piped()).spawn().unwrap();
-    thread::sleep(Duration::from_secs(2));
-    kill(Pid::from_raw(slow.id() as i32), Signal::SIGINT).unwrap();
-    let began = Instant::now();
-    let output = slow.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(3));
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    let before = last(&output);
+    let some = |told: &Value| told["torrents"][0]["complete"].as_u64() >= Some(64);
+    let (told, code) = interrupted(folder.path(), &line("--down 2MiB"), some);
+    assert_eq!(code, Some(3));
+    let stopped = told.last().unwrap();
+    assert_eq!(stopped["event"], "stopped");
+    let before = &stopped["torrents"][0];
     let (complete, left) = (before["complete"].as_u64().unwrap(), before["left"].as_u64().unwrap());
-    assert!((64..448).contains(&complete), "{complete} pieces after two seconds of 2 MiB each");
+    assert!((64..512).contains(&complete), "{complete} pieces, of which 128 are 2 MiB");
     let after = last(&done(folder.path(), &line("")));
     assert_eq!((&after["left"], after["downloaded"].as_u64()), (&0.into(), Some(left)));
 }
@@ -153,19 +170,37 @@ fn a_link_that_nobody_knows_is_waited_for_until_somebody_interrupts() {
     let folder = prepared();
     let line = "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a&dn=it --store files \
                 --listen 127.0.0.1:0 --json";
-    let waits = swarmkeep(folder.path(), line).stdout(Stdio::piped()).spawn().unwrap();
-    thread::sleep(Duration::from_secs(2));
-    kill(Pid::from_raw(waits.id() as i32), Signal::SIGINT).unwrap();
-    let output = waits.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(3));
-    let told: Vec<Value> =
-        output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let (told, code) = interrupted(folder.path(), line, |told| told["event"] == "learning");
+    assert_eq!(code, Some(3));
     let learning = &told.last().unwrap();
     assert_eq!(learning["event"], "learning");
     assert_eq!(
         (&learning["torrents"][0]["name"], &learning["torrents"][0]["peers"]),
         (&"it".into(), &0.into())
     );
+}
+
+#[test]
+fn nothing_waits_for_a_link_that_nobody_knows() {
+    let folder = prepared();
+    done(folder.path(), "create data -o v2.torrent --v2 --piece-length 16KiB");
+    done(folder.path(), "store add full v2.torrent data");
+    let seeder = Seeder::start(folder.path());
+    let metainfo = Metainfo::parse(&fs::read(folder.path().join("v2.torrent")).unwrap()).unwrap();
+    let (link, at) = (Magnet::from(&metainfo), &seeder.1);
+    let line = format!(
+        "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a data.torrent {link} --store image \
+         --listen 127.0.0.1:0 --peer {at} --json"
+    );
+    let lefts = |told: &Value| -> Vec<_> {
+        let torrents = told["torrents"].as_array().into_iter().flatten();
+        torrents.filter_map(|torrent| torrent["left"].as_u64()).collect()
+    };
+    let (told, code) = interrupted(folder.path(), &line, |told| lefts(told) == [0, 0]);
+    assert_eq!(code, Some(3), "there is one that is not complete");
+    assert_eq!(told.last().unwrap()["event"], "stopped");
+    let links = told.iter().rfind(|told| told["event"] == "learning").unwrap()["torrents"].clone();
+    assert_eq!(links.as_array().unwrap().len(), 1, "{links}");
 }
 
 #[test]
