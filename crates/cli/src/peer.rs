@@ -207,6 +207,8 @@ fn share(
         stopped?;
         Ok::<_, Box<dyn Error>>(complete || (until == Until::Stopped && !shared.is_empty()))
     });
+    // A name that is being looked up takes as long as the system's resolver wants.
+    runtime.shutdown_background();
     Ok(if done? { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }
 

@@ -300,22 +300,27 @@ impl Session {
                 }
             }
         }
+        // Also if nobody waits for this any more.
+        let unmade = Unmade(&torrent);
         let making = {
             let torrent = Arc::clone(&torrent);
-            spawn_blocking(move || {
+            self.shared.spawn_blocking(move || {
                 let store = &torrent.session.store;
                 let content = match store.open(&info_hash) {
-                    Err(StoreError::NotFound(_)) => NewTorrent::of(&info).and_then(|new| store.create(&new)),
+                    Err(StoreError::NotFound(_)) => {
+                        match NewTorrent::of(&info).and_then(|new| store.create(&new)) {
+                            // By one who was not waited for.
+                            Err(StoreError::Exists(_)) => store.open(&info_hash),
+                            created => created,
+                        }
+                    }
                     found => found,
                 };
                 torrent.make_ready(info, content.map_err(Error::Store)?)
             })
         };
-        let made = making.await.map_err(|error| Error::Io(error.into()));
-        if let Err(error) = made.and_then(|made| made) {
-            self.shared.forget(&torrent);
-            return Err(error);
-        }
+        making.await.map_err(|error| Error::Io(error.into()))??;
+        std::mem::forget(unmade);
         if begins {
             self.begin(&torrent, tiers);
         }
@@ -339,7 +344,7 @@ impl Session {
             }
             torrents.insert(info_hash, Arc::clone(&torrent));
         }
-        let unlearnt = Unlearnt(&torrent);
+        let unlearnt = Unmade(&torrent);
         // A link has no tiers: all of its trackers are asked.
         let tiers: Vec<_> = magnet.trackers().iter().map(|url| vec![url.clone()]).collect();
         self.begin(&torrent, &tiers);
@@ -397,7 +402,7 @@ impl Session {
             move || torrent.upgrade().map(|torrent| torrent.announced()).unwrap_or_default()
         };
         let mut changes = torrent.progress();
-        let mut complete = changes.borrow_and_update().is_complete();
+        let mut complete = changes.borrow_and_update().was_complete;
         *torrent.trackers.lock() = Some(trackers.spawn(progress, found));
         let followed = Arc::clone(torrent);
         torrent.spawn(async move {
@@ -408,7 +413,7 @@ impl Session {
                         torrent.found(found.into_iter().map(|peer| SocketAddr::new(peer.ip(), peer.port())));
                     }
                     Ok(()) = changes.changed(), if !complete => {
-                        complete = changes.borrow_and_update().is_complete();
+                        complete = changes.borrow_and_update().was_complete;
                         if complete && let Some(trackers) = &*torrent.trackers.lock() {
                             trackers.completed();
                         }
@@ -427,11 +432,7 @@ impl Session {
         self.shared.stop.cancel();
         self.shared.tasks.close();
         let torrents = std::mem::take(&mut *self.shared.torrents.write());
-        let mut told: JoinSet<_> = torrents
-            .values()
-            .filter_map(|torrent| torrent.trackers.lock().take())
-            .map(TrackersHandle::stop)
-            .collect();
+        let mut told: JoinSet<_> = torrents.values().filter_map(|torrent| torrent.leave_trackers()).collect();
         while told.join_next().await.is_some() {}
         self.shared.tasks.wait().await;
         let shared = Arc::clone(&self.shared);
@@ -484,14 +485,14 @@ impl Handle {
         self.torrent.found(addresses);
     }
 
-    /// Waits until every piece is in the store.
+    /// Waits until every piece is in the store, or was since it was added.
     ///
     /// # Errors
     /// [`Error::Failed`] if the store takes no more, [`Error::Stopped`].
     pub async fn complete(&self) -> Result<(), Error> {
         let mut progress = self.progress();
         let reached = tokio::select! {
-            reached = progress.wait_for(|progress| progress.is_complete() || progress.failed.is_some()) => reached,
+            reached = progress.wait_for(|progress| progress.was_complete || progress.failed.is_some()) => reached,
             () = self.torrent.stop.cancelled() => return Err(Error::Stopped),
         };
         match reached.map_err(|_| Error::Stopped)?.failed.clone() {
@@ -530,16 +531,26 @@ impl Drop for Caller {
     }
 }
 
-/// A torrent of which nobody has learnt yet what it is.
-struct Unlearnt<'a>(&'a Arc<Torrent>);
+/// A torrent that is forgotten with this, unless something comes of it.
+struct Unmade<'a>(&'a Arc<Torrent>);
 
-impl Drop for Unlearnt<'_> {
+impl Drop for Unmade<'_> {
     fn drop(&mut self) {
         self.0.session.forget(self.0);
     }
 }
 
 impl Torrent {
+    /// Tells trackers that it ends.
+    fn leave_trackers(&self) -> Option<impl Future<Output = ()> + use<>> {
+        let trackers = self.trackers.lock().take()?;
+        // Who waits for the last piece may be here before those that tell trackers of it.
+        if self.is_complete() {
+            trackers.completed();
+        }
+        Some(trackers.stop())
+    }
+
     /// Runs a task until the torrent is forgotten, or the session is stopped.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
@@ -552,10 +563,9 @@ impl Shared {
     fn forget(&self, torrent: &Arc<Torrent>) {
         self.torrents.write().retain(|_, other| !Arc::ptr_eq(other, torrent));
         torrent.stop.cancel();
-        let trackers = torrent.trackers.lock().take();
         // Without a runtime, nobody can be told anything any more.
-        if let (Some(trackers), Ok(runtime)) = (trackers, tokio::runtime::Handle::try_current()) {
-            self.tasks.spawn_on(trackers.stop(), &runtime);
+        if let (Some(told), Ok(runtime)) = (torrent.leave_trackers(), tokio::runtime::Handle::try_current()) {
+            self.tasks.spawn_on(told, &runtime);
         }
     }
 

@@ -71,6 +71,8 @@ pub struct Progress {
     pub pieces: u32,
     /// Pieces that are in the store.
     pub complete: u32,
+    /// Whether all of them were in the store at some time since the torrent was added. What cannot be read later does not take that back.
+    pub was_complete: bool,
     /// What the store said when it took no more: the torrent only seeds from then on.
     pub failed: Option<String>,
 }
@@ -88,6 +90,8 @@ struct State {
     picker: Option<Picker>,
     /// Pieces that are in the store, and can be asked for.
     have: PieceBits,
+    /// Whether that was all of them at some time.
+    was_complete: bool,
     /// Those that came since the torrent was added, in that order: each connection tells of those that it has not told of.
     came: Vec<u32>,
     choker: Choker,
@@ -215,6 +219,7 @@ impl Torrent {
                 peers: BTreeMap::new(),
                 picker: None,
                 have: PieceBits::none(0),
+                was_complete: false,
                 came: Vec::new(),
                 choker: Choker::new(slots),
                 blame: Blame::default(),
@@ -246,6 +251,7 @@ impl Torrent {
         {
             let mut state = self.state.lock();
             (state.picker, state.have) = (Some(picker), have);
+            state.note_complete();
             let _ = self.ready.set(Ready { info, content, limits });
         }
         self.tell_progress();
@@ -266,6 +272,7 @@ impl Torrent {
         self.progress.send_modify(|progress| {
             let state = self.state.lock();
             (progress.pieces, progress.complete) = (state.have.pieces(), state.have.count());
+            progress.was_complete = state.was_complete;
         });
     }
 
@@ -316,12 +323,13 @@ impl Torrent {
         if state.peers.values().filter(|entry| alike(entry)).count() >= config.connections_an_address {
             return Err("there are as many connections to its address as may be");
         }
-        if state.peers.len() >= config.connections_a_torrent {
+        let staying = || state.peers.values().filter(|entry| !entry.peer.stop.is_cancelled());
+        if staying().count() >= config.connections_a_torrent {
             // Who wants nothing and has nothing that is wanted makes room.
             let useless =
                 |entry: &&Entry| !entry.interested && entry.wanted == 0 && entry.since.elapsed() > USELESS;
             let known = state.picker.is_some();
-            let useless = state.peers.values().filter(|_| known).find(useless);
+            let useless = staying().filter(|_| known).find(useless);
             useless.ok_or("there are as many connections as may be")?.peer.stop.cancel();
         }
         let peer = Arc::new(Peer {
@@ -550,7 +558,8 @@ impl Torrent {
         let state = self.state.lock();
         let all = |entry: &Entry| match &entry.has {
             Has::All => true,
-            Has::Some(bits) => bits.count() == bits.pieces(),
+            // One that was connected before the torrent was known has said nothing yet that counts.
+            Has::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
         };
         state.have.pieces() > 0
             && state.have.count() == state.have.pieces()
@@ -683,6 +692,7 @@ impl Torrent {
             });
         }
         let to_blame = blame.right(piece, data);
+        state.note_complete();
         to_blame.into_iter().for_each(|ip| state.ban(ip));
         drop(state);
         self.tell_progress();
@@ -728,7 +738,7 @@ impl Torrent {
     fn fail(&self, piece: u32, error: &str) {
         tracing::error!(info_hash = %self.info_hash, piece, error, "the store does not take a piece");
         self.state.lock().picker = None;
-        self.progress.send_modify(|progress| progress.failed = Some(error.to_owned()));
+        self.progress.send_modify(|progress| _ = progress.failed.get_or_insert_with(|| error.to_owned()));
         self.wake_all();
     }
 
@@ -739,7 +749,7 @@ impl Torrent {
         if !state.have.contains(piece) {
             return;
         }
-        let was_complete = state.have.count() == state.have.pieces();
+        let was_complete = state.was_complete;
         state.lose(piece);
         drop(state);
         tracing::error!(info_hash = %self.info_hash, piece, %error, "a complete piece cannot be read");
@@ -873,6 +883,10 @@ fn ip_of(peers: &BTreeMap<PeerKey, Entry>, gone: &VecDeque<(PeerKey, IpAddr)>, k
 }
 
 impl State {
+    fn note_complete(&mut self) {
+        self.was_complete |= self.have.pieces() > 0 && self.have.count() == self.have.pieces();
+    }
+
     /// A piece is not in the store after all.
     fn lose(&mut self, piece: u32) {
         if !self.have.remove(piece) {

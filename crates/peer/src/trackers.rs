@@ -565,7 +565,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         }
     }
 
-    /// Tells `stopped` to whoever took a `started`, or may have.
+    /// Tells `stopped` to whoever took a `started`, or may have; and `completed` before it to whoever is still to hear of that.
     async fn take_leave(mut self) {
         self.asking.shutdown().await;
         let progress = (self.progress)();
@@ -579,12 +579,21 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                         Some((AnnounceEvent::Started, _)) => DOUBTFUL.min(self.stop_patience),
                         _ => continue,
                     };
-                    let (tracker, event) = (leg.tracker, AnnounceEvent::Stopped);
-                    let announce = self.announce(&state, tracker, family, event, Some(0), progress);
+                    let tracker = leg.tracker;
+                    let tell = |event| self.announce(&state, tracker, family, event, Some(0), progress);
+                    let owes_completed = walk.owes_completed(leg) && progress.left == 0;
+                    let completed = owes_completed.then(|| tell(AnnounceEvent::Completed));
+                    let stopped = tell(AnnounceEvent::Stopped);
                     self.asking.spawn(async move {
                         let late =
                             || Asked { tracker, family, address: None, answer: Err(TrackerError::Silent) };
-                        timeout(patience, announce).await.unwrap_or_else(|_| late())
+                        let both = async {
+                            if let Some(completed) = completed {
+                                completed.await;
+                            }
+                            stopped.await
+                        };
+                        timeout(patience, both).await.unwrap_or_else(|_| late())
                     });
                 }
             }

@@ -128,13 +128,15 @@ impl Walk {
     /// [`answered`](Self::answered) or [`failed`](Self::failed); until then its tier waits.
     pub(super) fn step(&mut self, now: Instant, is_leecher: bool) -> Step {
         let mut next = None;
+        // With something left, trackers would not take it for the end of a download, and never hear of that again.
+        let completed = self.completed && !is_leecher;
         for tier in &mut self.tiers {
             if tier.asking.is_none()
-                && let Some((nth, at)) = tier.next(now, self.completed)
+                && let Some((nth, at)) = tier.next(now, completed)
             {
                 let leg = &mut tier.legs[nth];
                 if at <= now {
-                    let event = leg.event(self.completed);
+                    let event = leg.event(completed);
                     leg.asked = Some((event, is_leecher));
                     tier.asking = Some(leg.tracker);
                     return Step::Ask(leg.tracker, event);
@@ -200,6 +202,11 @@ impl Walk {
     /// The download is complete: whoever has seen it begin is told, without waiting for an interval to end.
     pub(super) fn complete(&mut self) {
         self.completed = true;
+    }
+
+    /// Whether a tracker is still to hear that the download is complete.
+    pub(super) fn owes_completed(&self, leg: &Leg) -> bool {
+        leg.owes_completed(self.completed)
     }
 
     /// Announces are due at once, as far as trackers allow it.
@@ -441,6 +448,18 @@ mod tests {
         test.walk.complete();
         test.is_leecher = false;
         test.answers(0);
+        assert_eq!(test.asked(), [(0, Completed)]);
+    }
+
+    #[test]
+    fn completed_waits_until_nothing_is_left() {
+        let mut test = Test::of(&[&[0]], AnnounceTo::EveryTier);
+        test.asked();
+        test.answers(0);
+        // What is left was counted just before the last piece came.
+        test.walk.complete();
+        assert_eq!(test.asked(), []);
+        test.is_leecher = false;
         assert_eq!(test.asked(), [(0, Completed)]);
     }
 

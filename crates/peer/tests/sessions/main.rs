@@ -5,7 +5,7 @@ mod hostile;
 mod magnets;
 mod picking;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::poll_fn, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
 
 use sha1::{Digest as _, Sha1};
 use swarmkeep::{
@@ -156,6 +156,39 @@ async fn whoever_shares_a_torrent_is_found_through_its_tracker_and_leaves_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_download_counts_also_if_it_is_stopped_as_soon_as_it_is_complete() {
+    let (address, swarms) = tracker();
+    let tiers = [vec![format!("udp://{address}/announce")]];
+    let (full, empty) = (store(0..32), store([]));
+    let (seeder, _seeds) = announced(33, &full, &tiers).await;
+    let (fetcher, fetches) = announced(34, &empty, &tiers).await;
+    whole(&fetches).await;
+    fetcher.stop().await.unwrap();
+    assert_eq!(swarms.scrape(&info().info_hash()).downloaded, 1);
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_wait_for_a_torrent_to_be_added_can_add_it_again() {
+    let empty = store([]);
+    let config = SessionConfig::new(PeerId::new([57; 20]));
+    let session = Session::start(config, Arc::clone(&empty)).await.unwrap();
+    let mut dropped = 0;
+    for n in 1..10 {
+        let mut adding = Box::pin(session.add(another(n), &[]));
+        let added = poll_fn(|context| Poll::Ready(adding.as_mut().poll(context).is_ready())).await;
+        drop(adding);
+        if !added {
+            dropped += 1;
+            assert!(session.torrent(&another(n).info_hash()).is_none());
+            session.add(another(n), &[]).await.unwrap();
+        }
+    }
+    assert!(dropped > 0, "adding takes a moment");
+    session.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_is_complete_is_fetched_again() {
     let (full, half) = (store(0..32), store(0..16));
     let (seeder, seeds) = session(20, &full).await;
@@ -256,19 +289,26 @@ async fn what_cannot_be_read_is_not_offered_any_more_and_everything_else_is() {
     (0..32).for_each(|piece| _ = content.mark_complete(piece).unwrap());
     store.flush().unwrap();
     let (seeder, seeds) = session(53, &store).await;
-    // Its end is lost: within the last piece.
+    // Its end is lost: within the last piece but one.
     let path = folder.path().join(info.name());
-    std::fs::File::options().write(true).open(path).unwrap().set_len(info.length() - 100).unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_len(info.length() - (64 << 10) - 100)
+        .unwrap();
     let empty = self::store([]);
     let (fetcher, fetches) = session(54, &empty).await;
     fetches.found(seeder.addresses().to_vec());
-    let all_but_one = async {
-        while (fetches.status().progress.complete, seeds.status().progress.complete) != (31, 31) {
+    let all_but_two = async {
+        while (fetches.status().progress.complete, seeds.status().progress.complete) != (30, 30) {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(Duration::from_secs(20), all_but_one).await.expect("all that can be read");
+    timeout(Duration::from_secs(20), all_but_two).await.expect("all that can be read");
     assert!(fetches.status().banned.is_empty());
+    assert_eq!(seeds.status().progress.failed, None, "what was complete goes on with what it has");
+    timeout(Duration::from_secs(1), seeds.complete()).await.expect("it was").unwrap();
     fetcher.stop().await.unwrap();
     seeder.stop().await.unwrap();
 }

@@ -243,6 +243,31 @@ async fn events_come_in_order_and_each_once() {
 }
 
 #[tokio::test]
+async fn who_stops_as_soon_as_it_is_complete_says_both() {
+    let tracker = Udp::good().await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    torrent.settled().await;
+    torrent.left.store(0, Relaxed);
+    torrent.handle.completed();
+    torrent.stop().await;
+    assert_eq!(tracker.events(), [Started, Completed, Stopped]);
+
+    // Also where the `completed` is on its way and is not answered.
+    let mute = Udp::new(|asked, _| match asked {
+        Asked::Announce { event: Completed, .. } => vec![],
+        _ => vec![asked.good_answer()],
+    })
+    .await;
+    let torrent = Torrent::one(&mute.url(), &client(), &seldom());
+    torrent.settled().await;
+    torrent.left.store(0, Relaxed);
+    torrent.handle.completed();
+    torrent.until("it to be sent", |_| mute.events() == [Started, Completed]).await;
+    torrent.stop().await;
+    assert_eq!(mute.events().last(), Some(&Stopped));
+}
+
+#[tokio::test]
 async fn who_began_complete_says_started_and_stopped_only() {
     let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
     let client = client();
