@@ -11,7 +11,7 @@ use std::{
 use nix::sys::resource::{UsageWho, getrusage};
 use swarmkeep::{Budget, Cursor, InfoHash, Unavailable, catalog::Repository};
 use tokio::{
-    task::spawn_blocking,
+    task::{JoinSet, spawn_blocking},
     time::{MissedTickBehavior, interval, sleep},
 };
 use tracing::{error, info, warn};
@@ -39,6 +39,8 @@ pub(crate) struct Keeper {
     passkeys: Option<(Arc<Passkeys>, Watched)>,
     /// By which list torrents were last removed.
     removed_by: Option<Arc<Access>>,
+    /// That removal, which ends with the tracker: the next one over the same store may have other rules.
+    removing: JoinSet<()>,
     load: Load,
 }
 
@@ -48,7 +50,7 @@ impl Keeper {
         let machine = thread::available_parallelism().map_or(1, Into::into);
         let drops = control.metrics.drops();
         let load = Load { cores: machine.min(cores), since: Instant::now(), cpu: cpu_time(), drops };
-        Self { control, access: None, passkeys: None, removed_by: None, load }
+        Self { control, access: None, passkeys: None, removed_by: None, removing: JoinSet::new(), load }
     }
 
     /// For ever.
@@ -94,7 +96,8 @@ impl Keeper {
         let (repository, rules) = (self.control.repository.clone(), self.control.rules.clone());
         // A long list that others replace must not wait for this.
         let access = Arc::downgrade(&access);
-        tokio::spawn(async move {
+        self.removing = JoinSet::new();
+        self.removing.spawn(async move {
             let mut passes = 0;
             while let Some(access) = access.upgrade().filter(|access| is_current(access, &rules)) {
                 match remove(&repository, &access, &rules).await {

@@ -67,6 +67,8 @@ impl Later {
         }
         if waiting.tasks < Self::MOST_TASKS {
             waiting.tasks += 1;
+            // A runtime that is shutting down drops the task at once, which takes the lock.
+            drop(waiting);
             let task = Task { queue: Arc::clone(&self.queue), counted: true };
             let rng = RandCore(StdRng::from_rng(&mut rng.0));
             self.runtime.spawn(task.run(rng));
