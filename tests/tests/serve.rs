@@ -168,7 +168,7 @@ fn a_second_tracker_at_the_same_address_is_refused() {
 
 #[test]
 fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_order() {
-    let tracker = over(slow(Duration::from_millis(300)));
+    let tracker = over(slow(Duration::from_secs(2)));
     let address = tracker.udp[0];
     let mut client = Client::of(address);
     let id = client.connect();
@@ -177,9 +177,9 @@ fn a_slow_store_holds_up_nobody_who_does_not_need_it_and_answers_in_its_own_orde
     for _ in 0..10 {
         client.connect();
     }
-    assert!(asked.elapsed() < Duration::from_millis(250), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_millis(1500), "{:?}", asked.elapsed());
     let answer = client.receive();
-    assert!(asked.elapsed() >= Duration::from_millis(300), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() >= Duration::from_secs(2), "{:?}", asked.elapsed());
     assert_eq!(Response::parse(&answer, Family::V4).expect("a response").transaction_id(), TransactionId(77));
 }
 
@@ -219,8 +219,8 @@ fn who_floods_a_slow_store_is_told_that_it_is_overloaded_and_it_recovers() {
 
 #[test]
 fn a_slow_store_is_asked_for_many_at_once() {
-    // One by one, 100 announces would take it 10 seconds, and sixteen at a time 0.7.
-    let tracker = over(slow(Duration::from_millis(100)));
+    // One by one, 100 announces would take it 50 seconds, and sixteen at a time 3.5.
+    let tracker = over(slow(Duration::from_millis(500)));
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
     let asked = Instant::now();
@@ -230,13 +230,13 @@ fn a_slow_store_is_asked_for_many_at_once() {
     for _ in 0..100 {
         assert!(matches!(Response::parse(&client.receive(), Family::V4), Ok(Response::Announce(_))));
     }
-    assert!(asked.elapsed() < Duration::from_millis(600), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
 }
 
 #[test]
 fn announces_do_not_wait_for_scrapes_nor_these_for_one_another() {
     let one = config().udp_workers(NonZero::<usize>::MIN);
-    let tracker = Tracker::of(Server::bind(&one, slow(Duration::from_millis(100))).expect("loopback"));
+    let tracker = Tracker::of(Server::bind(&one, slow(Duration::from_millis(500))).expect("loopback"));
     let address = tracker.udp[0];
     let (mut client, mut other) = (Client::of(address), Client::of(address));
     let id = client.connect();
@@ -245,11 +245,11 @@ fn announces_do_not_wait_for_scrapes_nor_these_for_one_another() {
     let asked = Instant::now();
     (0..5).for_each(|_| client.send(&packet));
     other.announce(announce(id));
-    assert!(asked.elapsed() < Duration::from_millis(300), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_millis(1500), "{:?}", asked.elapsed());
     for _ in 0..5 {
         assert!(matches!(Response::parse(&client.receive(), Family::V4), Ok(Response::Scrape(_))));
     }
-    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn a_torrent_goes_to_both_and_nothing_is_left() {
 #[test]
 fn what_is_killed_goes_on_where_it_was() {
     let place = Place::new();
-    let mut demo = Demo::start(&place, "--kill --size 32MiB --rate 3MiB");
+    let mut demo = Demo::start(&place, "--kill --size 32MiB --rate 2MiB");
     let pieces = number(&demo.until(is("torrent"))["pieces"]);
     let killed = demo.until(is("killed"));
     assert_eq!(killed["parts"], serde_json::json!(["seeder", "blocks"]));

@@ -215,15 +215,19 @@ fn an_add_that_is_killed_goes_on_where_it_was_durable() {
     let device = device.to_str().unwrap();
     done(folder, &format!("format {device}"));
     let complete = || json(folder, &format!("list {device} --json")).1[0]["complete"].as_u64().unwrap_or(0);
-    let mut killed_after = Duration::from_millis(50);
+    let mut kill_after = 160 << 20;
     loop {
         let mut add = command()
             .args(["add", device, torrent.to_str().unwrap(), folder.join("data").to_str().unwrap()])
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        thread::sleep(killed_after);
-        let _ = add.kill();
+        // By what it has written: it makes durable every 128 MiB.
+        while written(add.id()) < kill_after {
+            assert!(add.try_wait().unwrap().is_none(), "it ended before it was killed");
+            thread::sleep(Duration::from_millis(1));
+        }
+        add.kill().unwrap();
         add.wait().unwrap();
         let checked = store(folder, &format!("check {device}"));
         assert_eq!(checked.code, 0, "{}{}", checked.out, checked.errors);
@@ -232,11 +236,17 @@ fn an_add_that_is_killed_goes_on_where_it_was_durable() {
         if complete > 0 {
             break;
         }
-        killed_after += Duration::from_millis(50);
+        kill_after += 32 << 20;
     }
     done(folder, &format!("add {device} @/large-v1.torrent @/data"));
     let checked = done(folder, &format!("check {device}"));
     assert!(checked.contains("512 of 512 pieces are marked complete, and were verified"), "{checked}");
+}
+
+/// Bytes that a process has written so far.
+fn written(process: u32) -> u64 {
+    let counts = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+    counts.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
 }
 
 #[test]

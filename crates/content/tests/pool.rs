@@ -214,7 +214,7 @@ async fn a_slow_store_never_stalls_the_runtime() {
     let (usual, most) = (late[late.len() * 95 / 100], late[late.len() - 1]);
     println!("of {} ticks, 95 in 100 were late by {usual:?} at most, and all by {most:?}", late.len());
     // With a call in the way each would be late by 200 ms; the rest is for machines that do something else as well.
-    assert!(usual < Duration::from_millis(10), "{usual:?}");
+    assert!(usual < Duration::from_millis(100), "{usual:?}");
 }
 
 #[tokio::test(flavor = "current_thread")]

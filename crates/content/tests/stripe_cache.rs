@@ -1378,12 +1378,17 @@ fn of_two_flushes_at_once_both_tell_what_was_refused() {
         put(&*content, 1, 0..PIECE);
         assert!(content.mark_complete(0).unwrap());
         shared.close();
+        let both = Arc::new(Barrier::new(3));
         let flushes = [0, 1].map(|_| {
-            let cache = Arc::clone(&cache);
-            thread::spawn(move || cache.flush())
+            let (cache, both) = (Arc::clone(&cache), Arc::clone(&both));
+            thread::spawn(move || {
+                both.wait();
+                cache.flush()
+            })
         });
+        both.wait();
         shared.wait_inside(1);
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(300));
         shared.set(Kind::Write, How::Fails);
         for flush in flushes {
             assert!(flush.join().unwrap().is_err(), "the mark was lost");

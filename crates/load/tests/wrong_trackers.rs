@@ -21,7 +21,7 @@ fn announcing(wrong: impl Fn(&AnnounceRequest<'_>) -> Vec<u8> + Send + 'static) 
 fn measured(script: impl Fn(&Request<'_>) -> Vec<u8> + Send + 'static) -> Report {
     let fake = Fake::start(move |request| vec![script(request)]);
     let mut config = config(fake.target());
-    (config.timeout, config.duration) = (Duration::from_millis(60), Duration::from_millis(100));
+    (config.timeout, config.duration) = (Duration::from_millis(250), Duration::from_millis(400));
     config.mix = Mix { connect: 1, announce: 2, scrape: 1 };
     config.want = Some(10);
     run(&config)
@@ -160,7 +160,7 @@ fn one_wrong_answer_in_a_thousand_is_found() {
     let announces = std::sync::atomic::AtomicU32::new(0);
     let report = announcing(move |announce| {
         let n = announces.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if n == 200 { announced(announce, &[9, 9]) } else { announced(announce, &[8, 9]) }
+        if n == 20 { announced(announce, &[9, 9]) } else { announced(announce, &[8, 9]) }
     });
     assert_eq!((report.wrong, report.by_kind["announce"].wrong + report.by_kind["stopped"].wrong), (1, 1));
 }

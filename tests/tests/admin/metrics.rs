@@ -130,7 +130,7 @@ fn metrics_count_what_was_asked_and_name_nobody() {
     std::thread::sleep(Duration::from_millis(1500));
 
     let text = get(tracker.admin, "/metrics");
-    for private in [&hash(1).to_string(), "127.0.0.1", "PEERID", "not-a-label", "2001"] {
+    for private in [&hash(1).to_string(), "127.0.0.1", "PEERID", "not-a-label", ":2001"] {
         assert!(!text.text().contains(private), "{private}");
     }
     let metrics = scrape(&tracker);

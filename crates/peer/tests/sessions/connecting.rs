@@ -66,7 +66,10 @@ async fn no_address_takes_all_the_connections() {
     };
     let mut strangers = Vec::new();
     for n in 0..8 {
-        strangers.push(from(1, n).await);
+        let mut stranger = from(1, n).await;
+        // Said once it is taken in.
+        stranger.until(|message| *message == Message::HaveAll).await;
+        strangers.push(stranger);
     }
     from(1, 8).await.ends().await;
     let mut other = from(2, 9).await;

@@ -17,6 +17,7 @@ use swarmkeep_peer_wire::{
 };
 use tokio::{
     net::TcpListener,
+    sync::Notify,
     time::{sleep, timeout},
 };
 
@@ -169,16 +170,27 @@ async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
     let link = link(&metainfo, true, false, listener.local_addr().unwrap());
     let link: Magnet = format!("{link}&tr=udp://{tracker}/announce").parse().unwrap();
     let name = link.info_hash();
-    let (dropped, called) = tokio::join!(timeout(Duration::from_secs(2), session.learn(&link)), async {
+    let enough = Notify::new();
+    let learning = async {
+        tokio::select! {
+            learnt = session.learn(&link) => Some(learnt),
+            () = enough.notified() => None,
+        }
+    };
+    let (dropped, called) = tokio::join!(learning, async {
         let (stream, _) = listener.accept().await.unwrap();
         let called = Stranger::shaken(stream, 1, name, Reserved::EXTENSIONS).await;
         assert!(session.torrent(&name).is_some());
-        while swarms.scrape(&name).incomplete == 0 {
-            sleep(Duration::from_millis(20)).await;
-        }
+        let announced = async {
+            while swarms.scrape(&name).incomplete == 0 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), announced).await.expect("it is announced");
+        enough.notify_one();
         called
     });
-    assert!(dropped.is_err(), "nobody has it");
+    assert!(dropped.is_none(), "nobody has it");
     called.ends().await;
     assert!(session.torrent(&name).is_none());
     let gone = async {

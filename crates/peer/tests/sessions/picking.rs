@@ -112,7 +112,8 @@ async fn a_block_now_and_then_does_not_keep_the_others_and_what_comes_late_is_ta
     let mut stranger = Stranger::call(fetcher.addresses()[0], 25).await;
     stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
     let content = crate::content();
-    let first = meanwhile(&mut stranger, Duration::from_millis(100), request).await;
+    let mut first = vec![stranger.wait_for(request).await];
+    first.extend(meanwhile(&mut stranger, Duration::from_millis(100), request).await);
     bring(&mut stranger, &content, first[0]).await;
     let mut asked = first[1..].to_vec();
     asked.extend(meanwhile(&mut stranger, Duration::from_millis(300), request).await);

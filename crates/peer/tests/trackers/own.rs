@@ -121,9 +121,10 @@ async fn a_host_with_addresses_of_both_families_is_told_at_both_and_gives_peers_
         let (udp, http) = (tracker.udp[0].port(), tracker.http[0].port());
         drop(tracker);
         let both = |port| [V4, V6].map(|at| SocketAddr::new(at.ip(), port));
-        let is_free = |port| both(port).iter().all(|at| std::net::UdpSocket::bind(at).is_ok());
+        let is_free = both(udp).iter().all(|at| std::net::UdpSocket::bind(at).is_ok())
+            && both(http).iter().all(|at| std::net::TcpListener::bind(at).is_ok());
         let config = both(udp).into_iter().fold(Config::new(), Config::udp);
-        (is_free(udp)).then(|| Tracker::new(&both(http).into_iter().fold(config, Config::http)))
+        is_free.then(|| Tracker::new(&both(http).into_iter().fold(config, Config::http)))
     });
     let tracker = tracker.expect("a free port");
     let name = "tracker.test";
@@ -150,9 +151,10 @@ async fn a_host_with_addresses_of_both_families_is_told_at_both_and_gives_peers_
 async fn a_thousand_torrents_are_told_to_one_tracker_through_one_client() {
     let tracker = Tracker::new(&everywhere());
     let client = of(quick().http_patience(LONG).udp(Duration::from_secs(1), 3));
+    let patient = seldom().stop_patience(LONG);
     for url in [format!("udp://{}", tracker.udp[0]), format!("http://{}/announce", tracker.http[0])] {
         let began = std::time::Instant::now();
-        let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1001), &client, &seldom());
+        let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1001), &client, &patient);
         let torrents: Vec<_> = (0..1000).map(start).collect();
         for torrent in &torrents {
             let status = torrent.settled().await;

@@ -50,6 +50,9 @@ pub struct AnnounceRequest<'a> {
     pub tracker_id: Option<Escaped<'a>>,
 }
 
+/// The most peers that can be asked for: what many clients write for -1, which leaves it to the tracker, is no number of peers.
+const MOST_WANTED: u32 = u32::MAX - 1;
+
 impl<'a> AnnounceRequest<'a> {
     /// An announce that says no more than it must.
     pub const fn new(info_hash: InfoHash, peer_id: PeerId, port: u16) -> Self {
@@ -112,7 +115,7 @@ impl<'a> AnnounceRequest<'a> {
                 b"numwant" => {
                     // -1 as 32 bits is what some clients write for a number they leave to the tracker.
                     let want = number("numwant", value)?.filter(|&want| want != u32::MAX.into());
-                    request.want = want.map(|want| u32::try_from(want).unwrap_or(u32::MAX));
+                    request.want = want.map(|want| u32::try_from(want).unwrap_or(MOST_WANTED));
                 }
                 b"compact" => request.compact = Some(flag("compact", value)?),
                 b"no_peer_id" => request.no_peer_id = flag("no_peer_id", value)?,
@@ -156,7 +159,7 @@ impl<'a> AnnounceRequest<'a> {
             AnnounceEvent::None => {}
             event => text(out, format_args!("&event={event}")),
         }
-        if let Some(want) = self.want {
+        if let Some(want) = self.want.map(|want| want.min(MOST_WANTED)) {
             text(out, format_args!("&numwant={want}"));
         }
         if let Some(compact) = self.compact {
@@ -304,7 +307,7 @@ mod tests {
         assert_eq!((request.left, request.want, request.uploaded), (None, None, 0));
         assert_eq!((request.ip, request.ipv6, request.event), (None, None, AnnounceEvent::None));
         assert_eq!(request.compact, Some(false));
-        assert_eq!(parse(&with("&numwant=99999999999")).unwrap().want, Some(u32::MAX));
+        assert_eq!(parse(&with("&numwant=99999999999")).unwrap().want, Some(u32::MAX - 1));
         assert_eq!(parse(&with("&numwant=4294967295")).unwrap().want, None);
         assert!(parse(&with("&event=paused")).unwrap().paused);
         let query = with("&event=paused&event=stopped");
@@ -349,11 +352,15 @@ mod tests {
             ..AnnounceRequest::new(InfoHash::new(*b"&=%+ #\x00\xff/?abcdefghij"), PeerId::new([b'&'; 20]), 80)
         };
         let least = AnnounceRequest::new(InfoHash::default(), PeerId::default(), 1);
-        for request in [full, least, AnnounceRequest { paused: true, ..least }] {
+        let most = AnnounceRequest { want: Some(u32::MAX - 1), ..least };
+        for request in [full, least, most, AnnounceRequest { paused: true, ..least }] {
             let mut query = Vec::new();
             request.write(&mut query);
             assert_eq!(AnnounceRequest::parse(&query), Ok(request));
         }
+        let mut query = Vec::new();
+        AnnounceRequest { want: Some(u32::MAX), ..least }.write(&mut query);
+        assert_eq!(AnnounceRequest::parse(&query), Ok(most));
     }
 
     #[test]
