@@ -1460,6 +1460,35 @@ fn a_stripe_that_cannot_be_read_ahead_is_not_tried_again_and_again() {
 }
 
 #[test]
+fn a_read_that_fails_leaves_nobody_waiting_for_the_rest_of_its_stripe() {
+    for how in [How::Fails, How::Panics] {
+        bounded(move || {
+            let (cache, shared) = cached(StripeCacheOptions::new());
+            let content = create(&*cache, 1, STRIPE);
+            for piece in [0, 2] {
+                put(&*content, 1, piece * PIECE..(piece + 1) * PIECE);
+                assert!(content.mark_complete(piece as u32).unwrap());
+            }
+            cache.flush().unwrap();
+            put(&*content, 1, PIECE..2 * PIECE);
+            assert!(content.mark_complete(1).unwrap());
+            // Either side of what is in memory is read ahead; the first ends the read.
+            shared.set(Kind::Read, how);
+            let reader = Arc::clone(&content);
+            let read = thread::spawn(move || reader.read(0, &mut vec![0; 3 * PIECE as usize]));
+            assert!(!matches!(read.join(), Ok(Ok(()))));
+            shared.clear(Kind::Read);
+            let reader = Arc::clone(&content);
+            ends(&aside(move || holds(&*reader, 1, 2 * PIECE..3 * PIECE)));
+            holds(&*content, 1, 0..3 * PIECE);
+            assert_eq!(shared.reads().last(), Some(&(0..PIECE)), "the other side was read ahead");
+            assert!(cache.delete(&hash(1)).unwrap());
+            assert_eq!(cache.cache_statistics().read_memory, 0);
+        });
+    }
+}
+
+#[test]
 fn either_side_of_an_incomplete_piece_is_read_ahead_once() {
     let (cache, shared) = cached(StripeCacheOptions::new());
     let content = seeding(&cache, 1, 1);

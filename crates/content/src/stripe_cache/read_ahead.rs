@@ -32,14 +32,23 @@ pub(super) struct ReadAhead {
 }
 
 /// What there is of a range.
-pub(super) enum Found {
+pub(super) enum Found<'a> {
     There(Arc<Block>),
     /// Somebody reads it just now.
     Coming(Arc<Reading>),
     /// Whoever found this is to read it, into memory of another block that went for it, if there is some as large.
-    Begun(Arc<Reading>, Vec<Sector>),
+    Begun(Begun<'a>, Vec<Sector>),
     /// Only what is needed should be read.
     Nothing,
+}
+
+/// A read that others may wait for, until it is dropped: then they are told what came of it.
+pub(super) struct Begun<'a> {
+    ahead: &'a ReadAhead,
+    key: Key,
+    reading: Arc<Reading>,
+    /// `None` if it was not tried.
+    tried: Option<Option<Arc<Block>>>,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +100,7 @@ pub(super) struct Block {
 pub(super) struct Reading {
     range: Range<u64>,
     wanted: AtomicU64,
-    /// `Some(None)` if it failed.
+    /// `Some(None)` if it failed, or was not tried.
     done: Mutex<Option<Option<Arc<Block>>>>,
     told: Condvar,
 }
@@ -148,7 +157,7 @@ impl ReadAhead {
         torrent: u64,
         part: &Range<u64>,
         around: impl FnOnce() -> Option<Range<u64>>,
-    ) -> Found {
+    ) -> Found<'_> {
         let mut table = self.table.lock();
         if let Some(block) = table.get(torrent, part) {
             drop(table);
@@ -192,14 +201,13 @@ impl ReadAhead {
         let wanted = AtomicU64::new(part.end - part.start);
         let reading = Arc::new(Reading { range, wanted, done: Mutex::default(), told: Condvar::new() });
         table.entries.insert(key, Entry::Reading(Arc::clone(&reading)));
-        Found::Begun(reading, spare)
+        Found::Begun(Begun { ahead: self, key, reading, tried: None }, spare)
     }
 
     /// The block that was found, read by `read`, which is given where it begins, if it is to be. `None` if only what is needed should be read.
     pub(super) fn block(
         &self,
-        torrent: u64,
-        found: Found,
+        found: Found<'_>,
         read: impl FnOnce(u64, &mut [u8]) -> Result<()>,
     ) -> Option<Arc<Block>> {
         match found {
@@ -211,19 +219,18 @@ impl ReadAhead {
                 self.hits.fetch_add(1, Relaxed);
                 Some(block)
             }
-            Found::Begun(reading, spare) => self.read(torrent, &reading, spare, read),
+            Found::Begun(begun, spare) => self.read(begun, spare, read),
             Found::Nothing => None,
         }
     }
 
     fn read(
         &self,
-        torrent: u64,
-        reading: &Arc<Reading>,
+        mut begun: Begun<'_>,
         spare: Vec<Sector>,
         read: impl FnOnce(u64, &mut [u8]) -> Result<()>,
     ) -> Option<Arc<Block>> {
-        let range = reading.range.clone();
+        let range = begun.reading.range.clone();
         let len = (range.end - range.start) as usize;
         let count = len.div_ceil(SECTOR);
         let mut sectors = if spare.len() == count {
@@ -234,26 +241,12 @@ impl ReadAhead {
             sectors(count)
         };
         let read = read(range.start, &mut sectors.as_mut_bytes()[..len]);
-        let block = read.ok().map(|()| Arc::new(Block { range: range.clone(), sectors }));
+        let block = read.ok().map(|()| Arc::new(Block { range, sectors }));
         self.misses.fetch_add(1, Relaxed);
         if block.is_some() {
             self.bytes.fetch_add(len as u64, Relaxed);
         }
-        let key = (torrent, range.start);
-        let mut table = self.table.lock();
-        table.taken -= memory_for(&range);
-        // Unless it was forgotten meanwhile.
-        if matches!(table.entries.get(&key), Some(Entry::Reading(own)) if Arc::ptr_eq(own, reading)) {
-            let age = table.tick();
-            let wanted = reading.wanted.load(Relaxed);
-            let entry = Entry::There { range, block: block.clone(), age, wanted };
-            table.taken += entry.memory();
-            table.ages.insert(age, key);
-            table.entries.insert(key, entry);
-        }
-        drop(table);
-        *reading.done.lock() = Some(block.clone());
-        reading.told.notify_all();
+        begun.tried = Some(block.clone());
         block
     }
 
@@ -261,6 +254,30 @@ impl ReadAhead {
     pub(super) fn forget(&self, torrent: u64, range: &Range<u64>) {
         let mut table = self.table.lock();
         table.overlapping(torrent, range, self.stripe).into_iter().for_each(|key| _ = table.forget(key));
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        let Self { ahead, key, reading, tried } = self;
+        let tried = tried.take();
+        let mut table = ahead.table.lock();
+        table.taken -= memory_for(&reading.range);
+        // Unless it was forgotten meanwhile.
+        if matches!(table.entries.get(key), Some(Entry::Reading(own)) if Arc::ptr_eq(own, reading)) {
+            table.entries.remove(key);
+            if let Some(block) = tried.clone() {
+                let age = table.tick();
+                let wanted = reading.wanted.load(Relaxed);
+                let entry = Entry::There { range: reading.range.clone(), block, age, wanted };
+                table.taken += entry.memory();
+                table.ages.insert(age, *key);
+                table.entries.insert(*key, entry);
+            }
+        }
+        drop(table);
+        *reading.done.lock() = Some(tried.flatten());
+        reading.told.notify_all();
     }
 }
 

@@ -720,13 +720,13 @@ impl Handle {
     fn read_below(
         &self,
         range: &Range<u64>,
-        found: Found,
+        found: Found<'_>,
         offset: u64,
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<()> {
         let torrent = &*self.torrent;
         let within = range.start - offset..range.end - offset;
-        let block = self.core().read_ahead.block(torrent.serial, found, |start, bytes| {
+        let block = self.core().read_ahead.block(found, |start, bytes| {
             guarded("reading ahead", || torrent.inner.read_at(start, &mut [IoSliceMut::new(bytes)]))
         });
         if let Some(block) = block {
@@ -740,7 +740,7 @@ impl Handle {
 
     /// What was read ahead of a range, or is to be. With the state held, of whose complete pieces alone that is: whoever takes back one of them
     /// finds it there to be forgotten.
-    fn find(&self, state: &State, range: &Range<u64>) -> Found {
+    fn find(&self, state: &State, range: &Range<u64>) -> Found<'_> {
         self.core().read_ahead.find(self.torrent.serial, range, || self.around(state, range))
     }
 
