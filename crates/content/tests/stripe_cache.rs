@@ -98,6 +98,8 @@ enum Kind {
     WriteOf(InfoHash),
     Mark,
     Flush,
+    /// Asking how much room a range takes that begins here.
+    RoomAt(u64),
     /// Before it is done.
     Delete,
     /// After it is done.
@@ -267,6 +269,7 @@ impl Content for Recorded {
     }
 
     fn room_for(&self, range: Range<u64>) -> u64 {
+        self.shared.pass(Kind::RoomAt(range.start)).unwrap();
         self.inner.room_for(range)
     }
 }
@@ -1761,6 +1764,33 @@ fn writes_that_go_through_at_once_all_end() {
             assert!(cache.statistics().used <= 10 * STRIPE);
         });
     }
+}
+
+#[test]
+fn a_write_that_goes_through_makes_way_again_for_what_is_put_meanwhile() {
+    bounded(|| {
+        let (cache, shared) = over(memory(Some(3 * STRIPE)), StripeCacheOptions::new().threads(1));
+        let torrents = [1, 2].map(|n| create(&*cache, n, 2 * STRIPE));
+        put(&*torrents[1], 2, STRIPE..2 * STRIPE);
+        cache.flush().unwrap();
+        // It has room for the one stripe, and still asks for the other, which needs none. Neither is whole then, nor written by itself.
+        shared.set(Kind::RoomAt(STRIPE), How::Waits);
+        let gathering = {
+            let content = Arc::clone(&torrents[1]);
+            aside(move || put(&*content, 2, PIECE..2 * STRIPE))
+        };
+        shared.wait_inside(1);
+        let through = {
+            let content = Arc::clone(&torrents[0]);
+            aside(move || put(&*content, 1, 0..PIECE))
+        };
+        waits(&through);
+        shared.open();
+        [gathering, through].iter().for_each(ends);
+        cache.flush().unwrap();
+        holds(&*torrents[0], 1, 0..PIECE);
+        holds(&*torrents[1], 2, PIECE..2 * STRIPE);
+    });
 }
 
 /// What generation `n` of a piece holds: its number and the generation, again and again.

@@ -411,12 +411,11 @@ impl Promise<'_> {
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            let mut desk = self.core.desk.lock();
-            desk.promised -= self.bytes;
-            desk.kept += 1;
-            self.core.room.notify_all();
-        }
+        let mut desk = self.core.desk.lock();
+        desk.promised -= self.bytes;
+        // What was taken of it is in memory by now, where whoever makes way can have it written.
+        desk.kept += 1;
+        self.core.room.notify_all();
     }
 }
 
