@@ -96,7 +96,10 @@ enum Kind {
     Write,
     /// Of this torrent.
     WriteOf(InfoHash),
+    /// Before it is done.
     Mark,
+    /// After it is done.
+    Marked,
     Flush,
     /// Asking how much room a range takes that begins here.
     RoomAt(u64),
@@ -250,7 +253,9 @@ impl Content for Recorded {
     fn mark_complete(&self, piece: u32) -> Result<bool> {
         self.shared.calls.lock().push(Call::Mark(piece));
         self.shared.pass(Kind::Mark)?;
-        self.inner.mark_complete(piece)
+        let marked = self.inner.mark_complete(piece)?;
+        self.shared.pass(Kind::Marked)?;
+        Ok(marked)
     }
 
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
@@ -1420,6 +1425,39 @@ fn what_the_store_below_loses_in_a_flush_is_not_complete() {
         cache.flush().unwrap();
         holds(&*content, 9, 3 * PIECE..4 * PIECE);
         holds(&*content, 1, 4 * PIECE..STRIPE);
+    });
+}
+
+#[test]
+fn what_is_lost_while_its_mark_is_being_told_is_not_complete() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = create(&*cache, 1, STRIPE);
+        shared.set(Kind::Flush, How::Waits);
+        let flushing = {
+            let cache = Arc::clone(&cache);
+            aside(move || assert!(matches!(cache.flush(), Err(Error::Io { .. }))))
+        };
+        shared.wait_inside(1);
+        // Its bytes are in memory: it is told by a thread, after they were written.
+        shared.set(Kind::Write, How::Waits);
+        put(&*content, 1, 0..STRIPE);
+        assert!(content.mark_complete(2).unwrap());
+        shared.set(Kind::Marked, How::Waits);
+        shared.clear(Kind::Write);
+        let below = cache.inner().open(&hash(1)).unwrap();
+        while !below.pieces().unwrap().contains(2) {
+            thread::yield_now();
+        }
+        assert!(below.mark_incomplete(2).unwrap());
+        shared.set(Kind::Flush, How::Fails);
+        let waited = flushing.recv_timeout(Duration::from_millis(100)).is_err();
+        shared.clear(Kind::Marked);
+        assert!(waited, "what is being told may be lost already");
+        ends(&flushing);
+        shared.clear(Kind::Flush);
+        cache.flush().unwrap();
+        assert_eq!((content.pieces().unwrap().count(), below.pieces().unwrap().count()), (0, 0));
     });
 }
 

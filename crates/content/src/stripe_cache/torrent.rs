@@ -318,8 +318,11 @@ impl Torrent {
     /// Takes note of what the store below has lost.
     pub(super) fn follow(&self, core: &Core) {
         let Ok(_alone) = self.enter_alone() else { return };
-        // Nobody marks meanwhile, but what was marked may just be told.
-        let untold: BTreeSet<_> = self.state.lock().untold.keys().copied().collect();
+        // Nobody marks meanwhile. What is being told may be lost already; what is told later is not.
+        let mut state = self.state.lock();
+        self.settled.wait_while(&mut state, |state| state.tells());
+        let untold: BTreeSet<_> = state.untold.keys().copied().collect();
+        drop(state);
         let Ok(below) = guarded("reading which pieces are complete", || self.inner.pieces()) else { return };
         let mut state = self.state.lock();
         let complete = state.pieces.complete().iter();
@@ -355,8 +358,7 @@ impl Torrent {
         let mut state = self.state.lock();
         state.held = true;
         self.settled.wait_while(&mut state, |state| {
-            state.stripes.values().any(|stripe| stripe.writing.is_some())
-                || state.untold.values().any(|untold| untold.telling)
+            state.stripes.values().any(|stripe| stripe.writing.is_some()) || state.tells()
         });
         there
     }
@@ -414,6 +416,11 @@ impl State {
     /// Whether bytes of a range are in memory alone.
     fn holds(&self, range: &Range<u64>) -> bool {
         self.stripes.range(stripes_of(range, self.stripe)).any(|(_, stripe)| stripe.holds(range))
+    }
+
+    /// Whether the store below is being told that a piece is complete.
+    fn tells(&self) -> bool {
+        self.untold.values().any(|untold| untold.telling)
     }
 
     fn fail(&mut self, error: Error, at: u64) {
