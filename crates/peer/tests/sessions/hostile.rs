@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -172,8 +173,7 @@ async fn who_asks_while_choked_or_for_what_is_not_there_is_refused_and_who_flood
 }
 
 /// Says that it has everything, and brings what is asked for, but for some blocks that are made up.
-async fn bring(listener: TcpListener, n: u8, wrong: impl Fn(Block) -> bool) {
-    let content = crate::content();
+async fn bring(listener: TcpListener, n: u8, content: Arc<Vec<u8>>, wrong: impl Fn(Block) -> bool) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
         let mut stranger = Stranger::shaken(stream, n, info().info_hash(), Reserved::FAST).await;
@@ -207,11 +207,14 @@ async fn bring(listener: TcpListener, n: u8, wrong: impl Fn(Block) -> bool) {
 async fn who_brings_wrong_bytes_is_found_among_others_and_banned() {
     let mut brings = Vec::new();
     let mut at = Vec::new();
+    let content = Arc::new(crate::content());
     for n in 1..=3 {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 2, n], 0))).await.unwrap();
         at.push(listener.local_addr().unwrap());
         // One of three lies, now and then.
-        brings.push(tokio::spawn(bring(listener, n, move |block| n == 2 && block.begin == 16 << 10)));
+        brings.push(tokio::spawn(bring(listener, n, Arc::clone(&content), move |block| {
+            n == 2 && block.begin == 16 << 10
+        })));
     }
     let empty = store([]);
     let (fetcher, fetches) = session(44, &empty).await;
