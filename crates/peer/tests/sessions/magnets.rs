@@ -202,6 +202,36 @@ async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
     timeout(Duration::from_secs(3), session.stop()).await.expect("in time").unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_there_before_a_torrent_was_learnt_is_told_that_it_can_be_asked() {
+    let (metainfo, bytes) = torrent(Format::V1, false);
+    let info = Arc::new(metainfo.info().clone());
+    let (name, size) = (info.info_hash(), info.encoded().len() as u32);
+    let seeder = start(75, full(&info, &bytes)).await;
+    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let session = start(76, empty()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let link = link(&metainfo, true, false, listener.local_addr().unwrap());
+    let says = |message: &Message<'_>, size| match message {
+        Message::Extended(extended) => matches!(
+            extended.read(&ExtensionIds::ALL),
+            Ok(ExtendedMessage::Handshake(hello)) if hello.metadata_size == size
+        ),
+        _ => false,
+    };
+    let (learnt, mut stranger) = tokio::join!(learn(&session, &link), async {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stranger = Stranger::shaken(stream, 1, name, Reserved::EXTENSIONS | Reserved::FAST).await;
+        stranger.until(|message| says(message, None)).await;
+        session.torrent(&name).unwrap().found(seeder.addresses().to_vec());
+        stranger
+    });
+    session.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
+    stranger.until(|message| says(message, Some(size))).await;
+    session.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
 /// Offers an info dictionary of some size, and answers requests for it with whatever `answer` makes, and those for hashes with wrong ones.
 async fn offers(
     listener: TcpListener,
