@@ -143,7 +143,7 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
             Err(error) => return Err(error.into()),
         }
     }
-    let until = if args.seed { Until::Stopped } else { Until::Complete };
+    let until = if args.seed { Until::Seeded } else { Until::Complete };
     share(&args.sharing, &store, torrents, links, until)
 }
 
@@ -165,14 +165,18 @@ pub(crate) fn seed(args: &SeedArgs) -> Result<ExitCode, Box<dyn Error>> {
         let store = args.sharing.store.display();
         return Err(format!("{store} has no torrents; `swarmkeep store add` puts them there").into());
     }
-    share(&args.sharing, &store, torrents, Vec::new(), Until::Stopped)
+    share(&args.sharing, &store, torrents, Vec::new(), Until::Interrupted)
 }
 
 /// When to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
+    /// Everything is there.
     Complete,
-    Stopped,
+    /// Somebody interrupts; everything should be there then.
+    Seeded,
+    /// Somebody interrupts.
+    Interrupted,
 }
 
 fn open(path: &Path) -> Result<Arc<Library>, Box<dyn Error>> {
@@ -194,10 +198,16 @@ fn share(
         let mut signals = Signals::new()?;
         let session = sharing.start(Arc::clone(store) as _).await?;
         let mut shown = Shown::new(sharing.json, &session)?;
-        let mut work =
-            Work { session: &session, store, peers: &sharing.peer, unlearnt: links, shared: Vec::new() };
+        let mut work = Work {
+            session: &session,
+            store,
+            peers: &sharing.peer,
+            unlearnt: links,
+            shared: Vec::new(),
+            failed: false,
+        };
         let ended = work.run(torrents, until, &mut signals, &mut shown).await;
-        let shared = work.shared;
+        let (shared, failed) = (work.shared, work.failed);
         // Whatever has happened, what was fetched is made durable, and nobody is left waiting.
         let stopped = session.stop().await;
         if !shared.is_empty() {
@@ -205,11 +215,15 @@ fn share(
         }
         let complete = ended?;
         stopped?;
-        Ok::<_, Box<dyn Error>>(complete || (until == Until::Stopped && !shared.is_empty()))
+        Ok::<_, Box<dyn Error>>(match complete || until == Until::Interrupted {
+            _ if failed => ExitCode::FAILURE,
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(INCOMPLETE),
+        })
     });
     // A name that is being looked up takes as long as the system's resolver wants.
     runtime.shutdown_background();
-    Ok(if done? { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+    done
 }
 
 /// All that is shared, and is to be.
@@ -221,11 +235,13 @@ struct Work<'a> {
     /// Of which it is not known yet what they name.
     unlearnt: Vec<Magnet>,
     shared: Vec<Shared>,
+    /// Whether something went wrong with one of them; the others go on.
+    failed: bool,
 }
 
 impl Work<'_> {
-    /// Shares until everything is there, or somebody interrupts; whether everything is there. What a link names begins as soon as that is known,
-    /// whatever the others wait for.
+    /// Shares until somebody interrupts, or until everything is there that can be; whether everything is there. What a link names begins as soon
+    /// as that is known, whatever the others wait for.
     async fn run(
         &mut self,
         torrents: Vec<(Metainfo, Vec<u8>)>,
@@ -242,29 +258,49 @@ impl Work<'_> {
             links.iter().map(|link| async move { (link, session.learn(link).await) }).collect();
         let mut completing = FuturesUnordered::new();
         for (metainfo, torrent) in torrents {
-            completing.push(self.add(metainfo, &torrent).await?);
+            let added = self.add(metainfo, &torrent).await;
+            completing.extend(self.noted(added));
         }
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut complete = false;
+        let (mut ended, mut complete) = (false, false);
         loop {
             tokio::select! {
                 Some((link, learnt)) = learning.next() => {
-                    let metainfo = learnt?;
-                    let torrent = metainfo.encode().expect("its hashes were learnt too");
                     self.unlearnt.retain(|unlearnt| unlearnt != link);
-                    completing.push(self.add(metainfo, &torrent).await?);
+                    let added = match learnt {
+                        Ok(metainfo) => {
+                            let torrent = metainfo.encode().expect("its hashes were learnt too");
+                            self.add(metainfo, &torrent).await
+                        }
+                        Err(error) => Err(error.into()),
+                    };
+                    completing.extend(self.noted(added));
                 }
-                Some(done) = completing.next() => done?,
+                Some(done) = completing.next() => {
+                    self.noted(done.map_err(Into::into));
+                }
                 _ = second.tick() => shown.tell(self)?,
                 () = signals.either() => return Ok(complete),
             }
-            if !complete && learning.is_empty() && completing.is_empty() {
-                complete = true;
+            if !ended && learning.is_empty() && completing.is_empty() {
+                (ended, complete) = (true, !self.failed);
                 shown.tell(self)?;
                 if until == Until::Complete {
-                    return Ok(true);
+                    return Ok(complete);
                 }
+            }
+        }
+    }
+
+    /// What came of one torrent; what went wrong with it is told at once, since the others may go on for long.
+    fn noted<T>(&mut self, came: Result<T, Box<dyn Error>>) -> Option<T> {
+        match came {
+            Ok(came) => Some(came),
+            Err(error) => {
+                eprintln!("swarmkeep: {error}");
+                self.failed = true;
+                None
             }
         }
     }

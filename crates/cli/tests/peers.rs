@@ -204,6 +204,24 @@ fn nothing_waits_for_a_link_that_nobody_knows() {
 }
 
 #[test]
+fn what_goes_wrong_with_one_ends_no_other() {
+    let folder = prepared();
+    let seeder = Seeder::start(folder.path());
+    let metainfo = Metainfo::parse(&fs::read(folder.path().join("data.torrent")).unwrap()).unwrap();
+    // Twice the same, of which the second cannot be added; the first goes on.
+    let (link, at) = (Magnet::from(&metainfo), &seeder.1);
+    let line = format!("fetch data.torrent {link} --store files --listen 127.0.0.1:0 --peer {at} --json");
+    let output = swarmkeep(folder.path(), &line).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert_eq!(last(&output)["left"], 0);
+    assert!(
+        fs::read(folder.path().join("files/data")).unwrap() == fs::read(folder.path().join("data")).unwrap()
+    );
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let folder = prepared();
     for (line, said) in [

@@ -17,9 +17,8 @@ use crate::{Encode, PieceIndex, message::head_of_piece};
 /// It is full from the high-water mark on until no more than the low-water mark is left, so that work comes in batches. What it holds is
 /// bounded: blocks by the high-water mark and one more; what is copied, as well.
 ///
-/// Everything can be sent from memory, which may be a mapped file, and is so best where more than one block waits: over loopback, `sendfile` moves
-/// half as much from 8 blocks a call on, and a fifth more at one block (`docs/design.md`, "The peer wire"). Whoever has blocks in files asks for
-/// a [`lone_block`](Self::lone_block) first.
+/// Everything can be sent from memory, which may be a mapped file, and is so best where more than one block waits; `sendfile` is better for one alone
+/// (`docs/design.md`, "The peer wire", has the numbers). Whoever has blocks in files asks for a [`lone_block`](Self::lone_block) first.
 ///
 /// ```
 /// use swarmkeep_peer_wire::{Message, PieceIndex, SendQueue};

@@ -276,7 +276,8 @@ impl Session {
     }
 
     /// Shares a torrent: what the store has of it is seeded, and what it lacks is fetched. It is announced to the trackers of `tiers`, which may
-    /// be none; one that was [learnt](Self::learn) goes on with the peers and trackers that it was learnt from.
+    /// be none; one that was [learnt](Self::learn) goes on with the peers and trackers that it was learnt from. Dropped
+    /// before it is done, nothing of the torrent is left in the session.
     ///
     /// # Errors
     /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared, [`Error::Store`].

@@ -320,10 +320,10 @@ impl Torrent {
             }
             other.peer.stop.cancel();
         }
-        if state.peers.values().filter(|entry| alike(entry)).count() >= config.connections_an_address {
+        let staying = || state.peers.values().filter(|entry| !entry.peer.stop.is_cancelled());
+        if staying().filter(|entry| alike(entry)).count() >= config.connections_an_address {
             return Err("there are as many connections to its address as may be");
         }
-        let staying = || state.peers.values().filter(|entry| !entry.peer.stop.is_cancelled());
         if staying().count() >= config.connections_a_torrent {
             // Who wants nothing and has nothing that is wanted makes room.
             let useless =

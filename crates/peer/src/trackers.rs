@@ -342,7 +342,7 @@ pub struct LatestAnswer {
 
 impl TrackersHandle {
     /// Tells trackers at once that the download is complete: those that have seen it begin. Does nothing when told again, or of a torrent that
-    /// was complete when it was started. Whoever calls this has `left` at 0.
+    /// was complete when it was started. Whoever calls this has `left` at 0 before: nobody is told while something is left.
     pub fn completed(&self) {
         self.tell(|state| state.walks.iter_mut().for_each(Walk::complete));
     }
@@ -372,8 +372,8 @@ impl TrackersHandle {
         state.listed.iter().enumerate().filter_map(status).collect()
     }
 
-    /// Ends the announces, and tells `stopped` to all trackers that have taken a `started`. Takes 5 seconds at most, or as the
-    /// options say.
+    /// Ends the announces, and tells `stopped` to all trackers that have taken a `started`; before it `completed`, if that is still to be
+    /// told. Takes 5 seconds at most, or as the options say.
     pub async fn stop(mut self) {
         self.tell(|state| state.is_stopping = true);
         if let Err(error) = (&mut self.task).await {
@@ -565,8 +565,14 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         }
     }
 
-    /// Tells `stopped` to whoever took a `started`, or may have; and `completed` before it to whoever is still to hear of that.
+    /// Tells `stopped` to whoever took a `started`, or may have; and `completed` before it to whoever is still to hear of that. Half of the
+    /// patience at most is for the latter.
     async fn take_leave(mut self) {
+        let until = Instant::now() + self.stop_patience;
+        let half = self.stop_patience / 2;
+        let told = timeout(half, self.completed_is_told()).await;
+        // Whoever has not answered may have taken it: it would count twice.
+        let in_doubt = told.is_err();
         self.asking.shutdown().await;
         let progress = (self.progress)();
         let shared = Arc::clone(&self.shared);
@@ -574,14 +580,16 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
             let state = shared.state.lock();
             for (family, walk) in state.walks.iter().enumerate() {
                 for leg in walk.legs() {
+                    let patience = until.saturating_duration_since(Instant::now());
                     let patience = match leg.asked {
-                        _ if leg.started => self.stop_patience,
-                        Some((AnnounceEvent::Started, _)) => DOUBTFUL.min(self.stop_patience),
+                        _ if leg.started => patience,
+                        Some((AnnounceEvent::Started, _)) => DOUBTFUL.min(patience),
                         _ => continue,
                     };
                     let tracker = leg.tracker;
                     let tell = |event| self.announce(&state, tracker, family, event, Some(0), progress);
-                    let owes_completed = walk.owes_completed(leg) && progress.left == 0;
+                    let is_asked = in_doubt && leg.is_told_of_completion();
+                    let owes_completed = walk.owes_completed(leg, progress.left > 0) && !is_asked;
                     let completed = owes_completed.then(|| tell(AnnounceEvent::Completed));
                     let stopped = tell(AnnounceEvent::Stopped);
                     self.asking.spawn(async move {
@@ -589,7 +597,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
                             || Asked { tracker, family, address: None, answer: Err(TrackerError::Silent) };
                         let both = async {
                             if let Some(completed) = completed {
-                                completed.await;
+                                let _ = timeout(half, completed).await;
                             }
                             stopped.await
                         };
@@ -600,6 +608,28 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         }
         while let Some(asked) = self.asking.join_next().await {
             asked.map_or_else(pass_on, drop);
+        }
+    }
+
+    /// Waits for those that are just being told that the download is complete, and takes note of what is answered already.
+    async fn completed_is_told(&mut self) {
+        let is_telling = |shared: &Shared| {
+            let state = shared.state.lock();
+            state.walks.iter().flat_map(Walk::legs).any(walk::Leg::is_told_of_completion)
+        };
+        loop {
+            let asked = match self.asking.try_join_next() {
+                Some(asked) => asked,
+                None if is_telling(&self.shared) => match self.asking.join_next().await {
+                    Some(asked) => asked,
+                    None => return,
+                },
+                None => return,
+            };
+            match asked {
+                Ok(asked) => self.note(asked, &mut Vec::new()),
+                Err(error) => pass_on(error),
+            }
         }
     }
 }

@@ -92,6 +92,8 @@ pub(super) struct Line<'a> {
 /// Room of the store below, kept for who has it until it is dropped.
 pub(super) struct Promise<'a> {
     core: &'a Core,
+    /// As many as it began with.
+    all: u64,
     bytes: u64,
 }
 
@@ -146,7 +148,7 @@ impl Core {
     /// What is promised is counted before the store is asked, and let go only after what it was for was written, so that
     /// no byte is promised twice.
     pub(super) fn promise(&self, bytes: u64) -> Option<Promise<'_>> {
-        let promise = Promise { core: self, bytes };
+        let promise = Promise { core: self, all: bytes, bytes };
         if bytes == 0 {
             return Some(promise);
         }
@@ -411,6 +413,9 @@ impl Promise<'_> {
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
+        if self.all == 0 {
+            return;
+        }
         let mut desk = self.core.desk.lock();
         desk.promised -= self.bytes;
         // What was taken of it is in memory by now, where whoever makes way can have it written.

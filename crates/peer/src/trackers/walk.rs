@@ -45,6 +45,8 @@ pub(super) struct Walk {
     tiers: Vec<Tier>,
     /// Whether the download has become complete while trackers were told of it.
     completed: bool,
+    /// Whether something was left at the latest step.
+    is_leecher: bool,
 }
 
 #[derive(Debug)]
@@ -121,15 +123,15 @@ impl Walk {
             not_before: None,
         };
         let tier = |tier: &Vec<usize>| Tier { legs: tier.iter().map(&leg).collect(), due: now, asking: None };
-        Self { pace, tiers: tiers.iter().map(tier).collect(), completed: false }
+        Self { pace, tiers: tiers.iter().map(tier).collect(), completed: false, is_leecher: true }
     }
 
     /// What to do at `now`, with something left to download or not. Each announce that this asks for must be followed by
     /// [`answered`](Self::answered) or [`failed`](Self::failed); until then its tier waits.
     pub(super) fn step(&mut self, now: Instant, is_leecher: bool) -> Step {
         let mut next = None;
-        // With something left, trackers would not take it for the end of a download, and never hear of that again.
-        let completed = self.completed && !is_leecher;
+        self.is_leecher = is_leecher;
+        let completed = self.is_complete();
         for tier in &mut self.tiers {
             if tier.asking.is_none()
                 && let Some((nth, at)) = tier.next(now, completed)
@@ -204,9 +206,14 @@ impl Walk {
         self.completed = true;
     }
 
-    /// Whether a tracker is still to hear that the download is complete.
-    pub(super) fn owes_completed(&self, leg: &Leg) -> bool {
-        leg.owes_completed(self.completed)
+    /// Whether a tracker is still to hear that the download is complete, with something left to download or not.
+    pub(super) fn owes_completed(&self, leg: &Leg, is_leecher: bool) -> bool {
+        leg.owes_completed(self.completed && !is_leecher)
+    }
+
+    /// With something left, trackers would not take `completed` for the end of a download, and never hear of that again.
+    fn is_complete(&self) -> bool {
+        self.completed && !self.is_leecher
     }
 
     /// Announces are due at once, as far as trackers allow it.
@@ -225,7 +232,7 @@ impl Walk {
         for tier in &self.tiers {
             if let Some(leg) = tier.legs.iter().find(|leg| leg.tracker == tracker) {
                 let asked =
-                    tier.next(now, self.completed).filter(|&(nth, _)| tier.legs[nth].tracker == tracker);
+                    tier.next(now, self.is_complete()).filter(|&(nth, _)| tier.legs[nth].tracker == tracker);
                 let next = asked.filter(|_| before_it_failed && tier.asking.is_none()).map(|(_, at)| at);
                 return Some((leg, next));
             }
@@ -267,6 +274,11 @@ impl Tier {
 }
 
 impl Leg {
+    /// Whether it is just being told that the download is complete.
+    pub(super) fn is_told_of_completion(&self) -> bool {
+        matches!(self.asked, Some((AnnounceEvent::Completed, _)))
+    }
+
     fn owes_completed(&self, completed: bool) -> bool {
         completed && self.was_leecher && !self.completed
     }

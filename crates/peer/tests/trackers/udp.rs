@@ -270,7 +270,8 @@ async fn who_stops_as_soon_as_it_is_complete_says_both() {
     torrent.handle.completed();
     torrent.until("it to be sent", |_| mute.events() == [Started, Completed]).await;
     torrent.stop().await;
-    assert_eq!(mute.events().last(), Some(&Stopped));
+    let events = mute.events();
+    assert_eq!((events[0], events.last()), (Started, Some(&Stopped)), "{events:?}");
 }
 
 #[tokio::test]
