@@ -295,22 +295,37 @@ async fn what_is_no_answer_is_a_failure_and_no_more() {
     assert!(failure.starts_with(&format!("{nobody}: ")) && failure.contains("refused"), "{failure}");
 }
 
+/// Answers everything but a `completed`, and that as said.
+async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'static) -> (Http, Torrent) {
+    let tracker = Http::new(move |target, _| match target.contains("event=completed") {
+        true => completed(),
+        false => Reply::Keep(ok(GOOD)),
+    })
+    .await;
+    let torrent = Torrent::one(&tracker.url(), &of(quick().http_patience(LONG)), &seldom());
+    torrent.settled().await;
+    torrent.left.store(0, Relaxed);
+    torrent.handle.completed();
+    (tracker, torrent)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_completed_that_is_on_its_way_is_waited_for_and_not_told_again_and_stopped_is_told_in_any_case() {
-    for (answers, is_sent) in [(true, true), (false, true), (true, false), (false, false)] {
-        let tracker = Http::new(move |target, _| match target.contains("event=completed") {
-            true if answers => {
-                std::thread::sleep(Duration::from_millis(200));
-                Reply::Keep(ok(GOOD))
-            }
-            true => Reply::Nothing,
-            false => Reply::Keep(ok(GOOD)),
-        })
-        .await;
-        let torrent = Torrent::one(&tracker.url(), &of(quick().http_patience(LONG)), &seldom());
-        torrent.settled().await;
-        torrent.left.store(0, Relaxed);
-        torrent.handle.completed();
+async fn a_completed_that_is_on_its_way_is_waited_for_and_not_told_again() {
+    let (tracker, torrent) = asked_for_completed(|| {
+        std::thread::sleep(Duration::from_millis(200));
+        Reply::Keep(ok(GOOD))
+    })
+    .await;
+    torrent.until("it to be sent", |_| tracker.events().len() == 2).await;
+    torrent.stop().await;
+    assert_eq!(tracker.events(), [(Started, Some(1000)), (Completed, Some(0)), (Stopped, Some(0))]);
+}
+
+// On one thread, nothing is sent before `stop` if nothing is waited for.
+#[tokio::test]
+async fn a_completed_that_is_not_answered_keeps_no_stopped() {
+    for is_sent in [true, false] {
+        let (tracker, torrent) = asked_for_completed(|| Reply::Nothing).await;
         if is_sent {
             torrent.until("it to be sent", |_| tracker.events().len() == 2).await;
         }
