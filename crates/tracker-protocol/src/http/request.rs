@@ -32,7 +32,7 @@ pub struct AnnounceRequest<'a> {
     pub event: AnnounceEvent,
     /// Whether it wants no more of the torrent though it has not all of it (BEP 21). Its event is [`AnnounceEvent::None`].
     pub paused: bool,
-    /// How many peers it wants; `None` leaves it to the tracker.
+    /// How many peers it wants; `None`, or 2³² − 1 when it is written, leaves it to the tracker.
     pub want: Option<u32>,
     /// Whether it asks for the compact form of peers (BEP 23), or for the long one; `None` leaves it to the tracker.
     pub compact: Option<bool>,
@@ -50,7 +50,7 @@ pub struct AnnounceRequest<'a> {
     pub tracker_id: Option<Escaped<'a>>,
 }
 
-/// The most peers that can be asked for: what many clients write for -1, which leaves it to the tracker, is no number of peers.
+/// The most peers that can be asked for: one more is what some clients write for -1, which leaves it to the tracker.
 const MOST_WANTED: u32 = u32::MAX - 1;
 
 impl<'a> AnnounceRequest<'a> {
@@ -159,7 +159,7 @@ impl<'a> AnnounceRequest<'a> {
             AnnounceEvent::None => {}
             event => text(out, format_args!("&event={event}")),
         }
-        if let Some(want) = self.want.map(|want| want.min(MOST_WANTED)) {
+        if let Some(want) = self.want {
             text(out, format_args!("&numwant={want}"));
         }
         if let Some(compact) = self.compact {
@@ -358,9 +358,6 @@ mod tests {
             request.write(&mut query);
             assert_eq!(AnnounceRequest::parse(&query), Ok(request));
         }
-        let mut query = Vec::new();
-        AnnounceRequest { want: Some(u32::MAX), ..least }.write(&mut query);
-        assert_eq!(AnnounceRequest::parse(&query), Ok(most));
     }
 
     #[test]
