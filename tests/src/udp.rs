@@ -1,6 +1,7 @@
 //! A client over UDP.
 
 use std::{
+    io,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     time::Duration,
 };
@@ -46,7 +47,7 @@ impl Client {
     /// The next answer.
     pub fn receive(&mut self) -> Vec<u8> {
         let mut packet = vec![0; 2048];
-        let len = self.socket.recv(&mut packet).expect("an answer within 5 seconds");
+        let len = uninterrupted(|| self.socket.recv(&mut packet)).expect("an answer within 5 seconds");
         let longest = if self.family == Family::V4 { 1452 } else { 1200 };
         assert!(len <= longest, "{len} bytes");
         packet.truncate(len);
@@ -141,4 +142,14 @@ pub fn bytes_of(request: AnnounceRequest<'_>) -> Vec<u8> {
     let mut packet = vec![0; AnnounceRequest::LEN + request.trailing.len()];
     request.write(&mut packet);
     packet
+}
+
+/// Calls again what was interrupted: a wait with an end is when the whole machine was stopped for a moment (signal(7)).
+pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            came => return came,
+        }
+    }
 }

@@ -30,6 +30,7 @@ use nix::{
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use socket2::{Domain, Socket, Type};
+use swarmkeep_tests::udp::uninterrupted;
 use swarmkeep_tracker_protocol::{
     bittorrent::Family,
     udp::{ConnectRequest, Response, TransactionId},
@@ -524,7 +525,7 @@ impl Manager {
     fn try_next(&self, longest: Duration) -> Option<String> {
         self.socket.set_read_timeout(Some(longest)).expect("above zero");
         let mut told = [0; 1024];
-        match self.socket.recv(&mut told) {
+        match uninterrupted(|| self.socket.recv(&mut told)) {
             Ok(len) => Some(String::from_utf8_lossy(&told[..len]).into()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
             Err(error) => panic!("{error}"),
@@ -538,7 +539,7 @@ fn connect(to: SocketAddr) {
     let mut packet = [0; ConnectRequest::LEN];
     ConnectRequest { transaction_id: TransactionId(5) }.write(&mut packet);
     socket.send_to(&packet, to).expect("sent");
-    let (len, from) = socket.recv_from(&mut packet).expect("an answer soon");
+    let (len, from) = uninterrupted(|| socket.recv_from(&mut packet)).expect("an answer soon");
     assert_eq!(from, to, "from where it was asked");
     let answer = Response::parse(&packet[..len], Family::V4).expect("a response");
     assert!(matches!(answer, Response::Connect(response) if response.transaction_id == TransactionId(5)));

@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use swarmkeep_tests::udp::uninterrupted;
 use swarmkeep_tracker_protocol::{
     bittorrent::{AnnounceEvent, Family, InfoHash, PeerId},
     udp::{AnnounceRequest, ConnectRequest, Response, TransactionId},
@@ -154,7 +155,7 @@ pub(crate) fn interval(tracker: SocketAddr) -> u32 {
     let mut answer = [0; 2048];
     let mut exchange = |packet: &[u8]| {
         socket.send(packet).expect("sent");
-        let len = socket.recv(&mut answer).expect("an answer within 5 seconds");
+        let len = uninterrupted(|| socket.recv(&mut answer)).expect("an answer within 5 seconds");
         answer[..len].to_vec()
     };
     let mut connect = [0; ConnectRequest::LEN];
