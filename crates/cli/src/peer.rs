@@ -240,7 +240,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Shares until somebody interrupts, or until everything is there that can be; whether everything is there. What a link names begins as soon
+    /// Shares until somebody interrupts, or until everything is there that can be; whether it is. What a link names begins as soon
     /// as that is known, whatever the others wait for.
     async fn run(
         &mut self,
@@ -263,7 +263,7 @@ impl Work<'_> {
         }
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut ended, mut complete) = (false, false);
+        let mut ended = false;
         loop {
             tokio::select! {
                 Some((link, learnt)) = learning.next() => {
@@ -281,13 +281,13 @@ impl Work<'_> {
                     self.noted(done.map_err(Into::into));
                 }
                 _ = second.tick() => shown.tell(self)?,
-                () = signals.either() => return Ok(complete),
+                () = signals.either() => return Ok(ended),
             }
             if !ended && learning.is_empty() && completing.is_empty() {
-                (ended, complete) = (true, !self.failed);
+                ended = true;
                 shown.tell(self)?;
                 if until == Until::Complete {
-                    return Ok(complete);
+                    return Ok(true);
                 }
             }
         }
