@@ -1,11 +1,17 @@
 //! The same repository for stores that must wait: tokio's locks, or another machine.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 use crate::{
-    Announce, Announced, Budget, Capabilities, Cursor, InfoHash, MemoryUse, PeerBuffer, PeerRecord, Random,
-    Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository,
-    Totals,
+    Announce, Announced, Budget, Capabilities, Cursor, Export, InfoHash, MemoryUse, PeerBuffer, PeerRecord,
+    Random, Records, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp,
+    TorrentRepository, Totals, export,
 };
 
 /// What an asynchronous call gives: the answer of the synchronous one, unless the store could not be reached.
@@ -107,6 +113,17 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
         now: Timestamp,
     ) -> Answer<'a, Restored>;
 
+    /// See [`TorrentRepository::export`]. After an error, or if the future is dropped, the next step goes on behind what was read last,
+    /// and [`Export::records`] holds what was read until then.
+    fn export<'a>(&'a self, export: &'a mut Export, now: Timestamp, budget: Budget) -> Answer<'a, ()> {
+        Box::pin(export::by_walking(self, export, now, budget))
+    }
+
+    /// See [`TorrentRepository::import`].
+    fn import<'a>(&'a self, records: &'a Records, now: Timestamp) -> Answer<'a, Restored> {
+        Box::pin(export::one_by_one(self, records, now))
+    }
+
     /// See [`TorrentRepository::add_downloads`].
     fn add_downloads<'a>(&'a self, info_hash: &'a InfoHash, earlier: u32) -> Answer<'a, bool>;
 
@@ -120,6 +137,14 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
 /// A synchronous store behind the asynchronous trait: every future is ready at its first poll.
 #[derive(Debug, Clone)]
 pub struct Immediate<R>(pub R);
+
+/// What a future gives that is ready when it is first polled: of an [`Immediate`] store, or over locks that block.
+pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("nothing in it waits for another poll"),
+    }
+}
 
 /// Implements [`AsyncTorrentRepository`] for wrappers and the like, each method by one call of a macro of yours:
 /// `call!(self, method, arguments…)`, or `call!(@plain self, method)` where nothing is awaited.
@@ -223,6 +248,21 @@ macro_rules! async_repository {
                 now: $crate::Timestamp,
             ) -> $crate::Answer<'a, $crate::Restored> {
                 $call!(self, restore, swarm, peers, now)
+            }
+            fn export<'a>(
+                &'a self,
+                export: &'a mut $crate::Export,
+                now: $crate::Timestamp,
+                budget: $crate::Budget,
+            ) -> $crate::Answer<'a, ()> {
+                $call!(self, export, export, now, budget)
+            }
+            fn import<'a>(
+                &'a self,
+                records: &'a $crate::Records,
+                now: $crate::Timestamp,
+            ) -> $crate::Answer<'a, $crate::Restored> {
+                $call!(self, import, records, now)
             }
             fn add_downloads<'a>(
                 &'a self,

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Nothing here opens a socket, reads a clock or draws a random number: time, randomness, limits and the hash key are handed
-//! in. Features add implementations (`dashmap`, `skipmap`, `tokio`) and conveniences (`rand_core`, `serde`).
+//! in. Features add implementations (`dashmap`, `skipmap`, `tokio`), snapshots (`snapshot`) and conveniences (`rand_core`, `serde`).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use swarmkeep_bittorrent as bittorrent;
@@ -26,14 +26,18 @@ pub mod catalog;
 mod config;
 #[cfg(feature = "dashmap")]
 pub mod dash_map;
+mod export;
 pub mod lock;
 pub mod map;
 pub mod packed;
 mod random;
+mod records;
 mod report;
 mod repository;
 #[cfg(feature = "skipmap")]
 pub mod skip_map;
+#[cfg(feature = "snapshot")]
+pub mod snapshot;
 pub mod swarm;
 mod sweep;
 mod time;
@@ -42,10 +46,12 @@ mod totals;
 pub use announce::{Announce, Announced, Changes, Evicted, Families, PeerBuffer, Request, Role, Section};
 pub use asynchronous::{Answer, AsyncTorrentRepository, Immediate, Unavailable};
 pub use config::{ConfigError, HashKey, Limits, RepositoryConfig};
+pub use export::Export;
 pub use packed::Packed;
 #[cfg(feature = "rand_core")]
 pub use random::RandCore;
 pub use random::{Random, SplitMix64};
+pub use records::{Malformed, Records, SwarmRecord};
 pub use report::{
     BoundedBy, Capabilities, Cursor, LongestHold, MemoryUse, PageCost, PeerCounts, PeerDetails, PeerRecord,
     Restored, SwarmStats, SwarmSummary, Totals,

@@ -4,22 +4,15 @@
 //! asynchronous one if its locks must be awaited. Maps whose entries have locks of their own implement [`SlotMap`], and [`Slots`] gives them
 //! the protocol by which nobody's announce is lost when an empty swarm goes.
 
-use std::{
-    fmt,
-    future::Future,
-    marker::PhantomData,
-    mem,
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    thread,
-};
+use std::{fmt, future::Future, marker::PhantomData, mem, sync::Arc, thread};
 
 use crate::{
     Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
     Evicted, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request,
     Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
-    async_repository, forward_repository,
+    async_repository,
+    asynchronous::at_once,
+    export, forward_repository,
     lock::{Blocks, Lock, LockFamily},
     swarm::{RecordSwarm, Updated},
     sweep::{Next, Pass, VISITS_A_HOLD},
@@ -143,23 +136,17 @@ impl<M> fmt::Debug for MapRepository<M> {
 }
 
 impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
-    forward_repository! { |store| store.0 => at_once, except capabilities }
+    forward_repository! { |store| store.0 => at_once, except capabilities, export, import }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities
     }
 }
 
-/// Runs a future of a [`BlockingMap`], which is ready when it is first polled.
-fn at_once<F: Future>(future: F) -> F::Output {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("a blocking lock is taken within one poll"),
-    }
-}
-
 macro_rules! awaited {
     (@plain $this:ident, capabilities) => { $this.0.0.capabilities };
+    ($this:ident, export $(, $argument:ident)*) => { Box::pin(export::by_walking($this $(, $argument)*)) };
+    ($this:ident, import $(, $argument:ident)*) => { Box::pin(export::one_by_one($this $(, $argument)*)) };
     ($this:ident, $method:ident $(, $argument:ident)*) => {
         Box::pin(async move { Ok($this.0.0.$method($($argument),*).await) })
     };

@@ -1,5 +1,7 @@
 //! What a repository tells about itself: counts, peers, positions, capabilities.
 
+use std::ops::AddAssign;
+
 use crate::{CompactV4, CompactV6, Endpoint, Evicted, InfoHash, PeerId, Role, Timestamp};
 
 /// The counts of one swarm, as a scrape shows them (BEP 15, BEP 48). Counters saturate.
@@ -289,6 +291,15 @@ pub struct Restored {
     pub expired: u64,
     /// Peers that a limit kept out.
     pub refused: u64,
+}
+
+impl AddAssign for Restored {
+    fn add_assign(&mut self, other: Self) {
+        self.added += other.added;
+        self.known += other.known;
+        self.expired += other.expired;
+        self.refused += other.refused;
+    }
 }
 
 impl Restored {

@@ -3,8 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    Announce, Announced, Budget, Capabilities, Cursor, InfoHash, MemoryUse, PeerBuffer, PeerRecord, Random,
-    Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, Totals,
+    Announce, Announced, Budget, Capabilities, Cursor, Export, Immediate, InfoHash, MemoryUse, PeerBuffer,
+    PeerRecord, Random, Records, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept,
+    Timestamp, Totals, asynchronous::at_once, export,
 };
 
 /// A store of swarms: for each info hash, the peers that announced it.
@@ -120,6 +121,22 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// without living peers and downloads is not created. Peers beyond a limit are refused, and displace nobody.
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored;
 
+    /// Reads the next swarms out, with download counts and peers, into [`Export::records`]: one bounded step of a snapshot.
+    ///
+    /// From [`Export::new`] until [`Export::is_complete`], every peer is read that is there all the while, with a role and a time that it
+    /// has had meanwhile, and no seeder whose download is not counted. The step visits about `budget` peers (a swarm counts as one
+    /// more) and holds no lock for longer than [`Capabilities::longest_hold`]. What a swarm is worth without peers and downloads is not
+    /// read. A store that can do better than by its own listings overrides this.
+    fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
+        at_once(export::by_walking(&Immediate(self), export, now, budget)).expect(NEVER_AWAY);
+    }
+
+    /// Restores every swarm of `records`, as if one by one by [`restore`](Self::restore). A store that can overlap the work of several
+    /// overrides this.
+    fn import(&self, records: &Records, now: Timestamp) -> Restored {
+        at_once(export::one_by_one(&Immediate(self), records, now)).expect(NEVER_AWAY)
+    }
+
     /// Adds downloads that were counted earlier, before this store began, to a swarm; `false` if there is no such swarm.
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool;
 
@@ -129,6 +146,8 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// What this store takes. O(1).
     fn memory(&self) -> MemoryUse;
 }
+
+const NEVER_AWAY: &str = "a store in this process can always be reached";
 
 /// Within an implementation of [`TorrentRepository`], forwards every method that you do not write yourself to an inner store.
 ///
@@ -208,6 +227,8 @@ macro_rules! forward_repository {
                 peers: &[$crate::PeerRecord],
                 now: $crate::Timestamp,
             ) -> $crate::Restored;
+            export(export: &mut $crate::Export, now: $crate::Timestamp, budget: $crate::Budget) -> ();
+            import(records: &$crate::Records, now: $crate::Timestamp) -> $crate::Restored;
             add_downloads(info_hash: &$crate::InfoHash, earlier: u32) -> bool;
             capabilities() -> $crate::Capabilities;
             memory() -> $crate::MemoryUse;
@@ -234,6 +255,8 @@ macro_rules! __forward_repository {
     (@unless [remove $($more:ident)*] remove $($rest:tt)*) => {};
     (@unless [remove_where $($more:ident)*] remove_where $($rest:tt)*) => {};
     (@unless [restore $($more:ident)*] restore $($rest:tt)*) => {};
+    (@unless [export $($more:ident)*] export $($rest:tt)*) => {};
+    (@unless [import $($more:ident)*] import $($rest:tt)*) => {};
     (@unless [add_downloads $($more:ident)*] add_downloads $($rest:tt)*) => {};
     (@unless [capabilities $($more:ident)*] capabilities $($rest:tt)*) => {};
     (@unless [memory $($more:ident)*] memory $($rest:tt)*) => {};

@@ -48,6 +48,7 @@ impl Permutation {
         Key(join(a, b, c))
     }
 
+    #[inline]
     pub(super) fn invert(&self, key: &Key) -> InfoHash {
         let (mut a, mut b, c) = split(&key.0);
         a ^= self.round(2, b, c);

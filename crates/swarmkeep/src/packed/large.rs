@@ -35,6 +35,13 @@ struct Tables<const N: usize> {
     leechers: Table<N>,
 }
 
+/// The peers of one range: endpoints, and when they announced.
+#[derive(Debug, Default)]
+struct Part {
+    endpoints: Vec<u8>,
+    ticks: Vec<Tick>,
+}
+
 /// What an announce has changed in its swarm.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Updated {
@@ -394,6 +401,44 @@ impl Large {
         }
     }
 
+    /// Shows about `limit` peers from a cursor on, in parts: how many of seeders and leechers, IPv4 before IPv6, their endpoints, and when
+    /// they announced. A peer that stays is shown exactly once from start to end, however it changes. Where to go on, a range.
+    pub(super) fn export(
+        &self,
+        hash: &EndpointHash,
+        from: Cursor,
+        limit: usize,
+        mut show: impl FnMut([u32; 4], &[u8], &[Tick]),
+    ) -> Cursor {
+        let (v4_start, v6_start) = starts(from, hash);
+        let mut shown = 0;
+        let mut part = Part::default();
+        if let Some(start) = v4_start {
+            let stop = self.v4.export(
+                hash,
+                start.order,
+                limit,
+                &mut shown,
+                &mut part,
+                |[seeders, leechers], part| {
+                    show([seeders, leechers, 0, 0], &part.endpoints, &part.ticks);
+                },
+            );
+            if let Some(order) = stop {
+                return range_cursor(Family::V4, order);
+            }
+        }
+        let Some(v6) = &self.v6 else { return Cursor::END };
+        if shown >= limit {
+            return range_cursor(Family::V6, v6_start.order);
+        }
+        let stop =
+            v6.export(hash, v6_start.order, limit, &mut shown, &mut part, |[seeders, leechers], part| {
+                show([0, 0, seeders, leechers], &part.endpoints, &part.ticks);
+            });
+        stop.map_or(Cursor::END, |order| range_cursor(Family::V6, order))
+    }
+
     /// Visits about `limit` peers from a cursor on, in the order of a listing, and removes those whose last announce was before
     /// `oldest`. A peer that stays is visited exactly once from start to end.
     pub(super) fn expire(
@@ -612,6 +657,40 @@ impl<const N: usize> Tables<N> {
             }
             start = end?;
             if *visited + ranges >= limit {
+                return Some(start);
+            }
+        }
+    }
+
+    /// Shows whole ranges of the order from `start` on until `limit` peers were shown, an empty range counting as one; where to go on,
+    /// unless that was the end.
+    fn export(
+        &self,
+        hash: &EndpointHash,
+        mut start: u64,
+        limit: usize,
+        shown: &mut usize,
+        part: &mut Part,
+        mut show: impl FnMut([u32; 2], &Part),
+    ) -> Option<u64> {
+        loop {
+            let end = self.range_end(start);
+            part.endpoints.clear();
+            part.ticks.clear();
+            let counts = [&self.seeders, &self.leechers].map(|table| {
+                let before = part.ticks.len();
+                for (endpoint, tick) in table.all_within(start, end, hash) {
+                    part.endpoints.extend_from_slice(endpoint);
+                    part.ticks.push(tick);
+                }
+                (part.ticks.len() - before) as u32
+            });
+            *shown += part.ticks.len().max(1);
+            if !part.ticks.is_empty() {
+                show(counts, part);
+            }
+            start = end?;
+            if *shown >= limit {
                 return Some(start);
             }
         }

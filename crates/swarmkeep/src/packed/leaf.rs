@@ -10,6 +10,7 @@ use super::{
     arena::Block,
     clock::{Base, Tick, aged},
     hash::Key,
+    prefetch::prefetch_lines,
 };
 use crate::{
     CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, announce::address, totals::Population,
@@ -49,9 +50,15 @@ impl Prefix {
         key
     }
 
+    /// The key that a slot stores the rest of. Word by word: a look at bytes that were just written in other pieces waits until they
+    /// have reached the cache.
     fn complete(self, rest: &[u8]) -> Key {
-        let mut key = self.first_key();
-        key.0[self.dropped()..].copy_from_slice(rest);
+        let (head, tail) = (rest.first_chunk(), rest.last_chunk::<{ KEY - 8 }>());
+        let (head, tail) = (*head.expect("more than a word"), tail.expect("more than a key's end"));
+        let mut key = Key([0; KEY]);
+        let head = self.bits & !(u64::MAX >> (8 * self.dropped())) | u64::from_be_bytes(head) >> (8 * self.dropped());
+        key.0[..8].copy_from_slice(&head.to_be_bytes());
+        key.0[8..].copy_from_slice(tail);
         key
     }
 }
@@ -430,6 +437,11 @@ impl Leaf {
         self.block.get(near).unwrap_or_default()
     }
 
+    /// Brings all of it closer, if it is not much larger than most.
+    pub(super) fn prefetch(&self) {
+        prefetch_lines::<24>(&self.block);
+    }
+
     /// The slot of a key, or the one that it would get.
     #[inline]
     pub(super) fn find(&self, prefix: Prefix, key: &Key) -> Result<Slot, Slot> {
@@ -606,6 +618,22 @@ impl Leaf {
     pub(super) fn stamps(&self, slot: Slot, few: Few) -> &[u8] {
         let start = self.start(slot, few);
         &self.block[start + few.stamps()..start + few.len()]
+    }
+
+    /// The peers of a swarm of few as they lie there: how many in each section, their endpoints, and their stamps, in that order.
+    pub(super) fn sections(&self, slot: Slot) -> ([u8; 4], &[u8], &[u8]) {
+        match self.held(slot) {
+            Held::Nobody(_) | Held::Large(_) => Default::default(),
+            Held::One(one) => {
+                let section = Section::of(Family::V4, one.role());
+                let (endpoint, behind) = self.block[slot.held()..].split_at(CompactV4::LEN);
+                ([0, 1, 2, 3].map(|n| u8::from(n == section.0)), endpoint, &behind[..1])
+            }
+            Held::Few(few) => {
+                let block = self.block(slot, few);
+                (few.counts(), &block[few.end(0)..few.stamps()], &block[few.stamps()..])
+            }
+        }
     }
 
     /// The peers of a swarm of few, in the order of sections, with their stamps.

@@ -14,6 +14,7 @@ mod arena;
 mod batch;
 mod clock;
 mod hash;
+mod import;
 mod large;
 mod leaf;
 mod linear;
@@ -37,14 +38,15 @@ use parking_lot::{Mutex, MutexGuard};
 use self::{
     clock::{Clock, Tick},
     hash::{EndpointHash, Key},
+    import::holds,
     place::{Placed, Placement},
     room::{Most, Room, Shared},
     stripe::{At, Call, EVICTION_SAMPLE, Full, Position, Step, Stripe},
 };
 use crate::{
-    Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, InfoHash, Limits, LongestHold,
-    MemoryUse, PageCost, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request, Restored,
-    Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, Export, InfoHash, Limits,
+    LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord, Random, Records, Removed, RepositoryConfig,
+    Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
     sweep::{Next, Pass, VISITS_A_HOLD},
     time::LatestTime,
     totals::AtomicTotals,
@@ -255,8 +257,9 @@ impl Packed {
                 // Not while others wait for the lock: what is there may have to move.
                 out.reserve(hold);
                 let behind = after.as_ref().map(|(_, key)| key);
+                let of_stripe = placement.of_stripe(stripe);
                 let more = self.lock(stripe).list(placement.home(), behind, hold, |key, stats| {
-                    out.push(SwarmSummary { info_hash: placement.info_hash(&Placed { stripe, key }), stats });
+                    out.push(SwarmSummary { info_hash: of_stripe.info_hash(&key), stats });
                 });
                 limit -= out.len() - start;
                 match more {
@@ -422,26 +425,50 @@ impl TorrentRepository for Packed {
 
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
         let now = self.latest.advance(now);
-        let oldest = now.saturating_sub(self.lifetime_secs);
-        let alive: Vec<PeerRecord> = peers
-            .iter()
-            .filter(|peer| peer.last_announce >= oldest)
-            .map(|peer| PeerRecord { last_announce: peer.last_announce.min(now), ..*peer })
-            .collect();
-        let expired = (peers.len() - alive.len()) as u64;
-        let mut restored = Restored { expired, ..Restored::default() };
-        let downloaded = swarm.stats.downloaded;
-        if alive.is_empty() && downloaded == 0 {
-            return restored;
-        }
-        // One lock hold for a bounded number of peers; an empty one still brings the download count.
-        let at = self.shared.placement.place(&swarm.info_hash);
-        let holds = alive.chunks(VISITS_A_HOLD).chain(alive.is_empty().then_some(&alive[..]));
-        for hold in holds {
+        let (mut restored, mut living) = (Restored::default(), Vec::new());
+        self.living(peers.iter().copied(), now, &mut living, &mut restored);
+        let (at, downloaded) = (self.shared.placement.place(&swarm.info_hash), swarm.stats.downloaded);
+        for hold in holds(&living, downloaded) {
             let mut room = Room::new(&self.shared);
             self.lock(at.stripe).restore(&self.call(&at, now), hold, downloaded, &mut room, &mut restored);
         }
         restored
+    }
+
+    fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
+        let (placement, mut left, within) = (&self.shared.placement, budget.get(), export.within);
+        let (at, records) = export.begin(self.latest.advance(now));
+        let mut from = self.place_of(at).map(|Placed { key, .. }| Position { key, within });
+        let first = self.place_of(at).map_or(0, |at| at.stripe);
+        let stripes = if at.is_end() { 0..0 } else { first..self.stripes.len() };
+        for stripe in stripes {
+            loop {
+                if left == 0 {
+                    let Position { key, within } = from.unwrap_or(Position::first(placement.home()));
+                    export.within = within;
+                    let next = placement.info_hash(&Placed { stripe, key });
+                    return export.go_on_at(Cursor::after(next.as_bytes()));
+                }
+                let hold = left.min(VISITS_A_HOLD);
+                // Not while others wait for the lock: what is there may have to move.
+                records.reserve(hold);
+                let locked = self.lock(stripe);
+                // Of all who are in it.
+                let latest = self.latest.advance(Timestamp::default());
+                let visited;
+                (visited, from) = locked.export(&self.shared, stripe, from, hold, latest, records);
+                drop(locked);
+                left = left.saturating_sub(visited.max(1));
+                if from.is_none() {
+                    break;
+                }
+            }
+        }
+        export.go_on_at(Cursor::END);
+    }
+
+    fn import(&self, records: &Records, now: Timestamp) -> Restored {
+        self.import_records(records, self.latest.advance(now))
     }
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {

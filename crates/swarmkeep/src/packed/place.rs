@@ -44,10 +44,15 @@ impl Placement {
 
     /// The info hash back.
     pub(super) fn info_hash(&self, Placed { stripe, key }: &Placed) -> InfoHash {
-        // Neighbours are at least one apart when stretched, so rounding up undoes what rounding down did.
-        let within = (u128::from(key.head()) << ONE.ilog2()).div_ceil(self.factor(*stripe).into()) as u64;
-        let head = (*stripe as u64) << 1 << (63 - self.bits) | within;
-        self.permutation.invert(&key.with_head(head))
+        self.of_stripe(*stripe).info_hash(key)
+    }
+
+    /// Gives info hashes of one stripe back.
+    pub(super) fn of_stripe(&self, stripe: usize) -> StripePlacement<'_> {
+        let factor = self.factor(stripe);
+        let reciprocal = (u128::MAX >> (128 - 80)) / u128::from(factor);
+        let stripe = (stripe as u64) << 1 << (63 - self.bits);
+        StripePlacement { permutation: &self.permutation, stripe, factor, reciprocal: reciprocal as u64 }
     }
 
     /// The bits that all keys of a stripe share: zeroes, since the stripe itself is not stored, less the one that keys are
@@ -64,6 +69,37 @@ impl Placement {
 }
 
 const ONE: u64 = 1 << 16;
+
+/// What gives the info hashes of one stripe back.
+#[derive(Clone, Copy)]
+pub(super) struct StripePlacement<'a> {
+    permutation: &'a Permutation,
+    /// Its bits, at the top.
+    stripe: u64,
+    factor: u64,
+    /// 2^80 parts by the factor: a division of 64 bits takes longer than all else there is to do.
+    reciprocal: u64,
+}
+
+impl StripePlacement<'_> {
+    #[inline]
+    pub(super) fn info_hash(&self, key: &Key) -> InfoHash {
+        self.permutation.invert(&key.with_head(self.stripe | self.unstretched(key.head())))
+    }
+
+    /// Neighbours are at least one apart when stretched, so rounding up undoes what rounding down did.
+    #[inline]
+    fn unstretched(&self, word: u64) -> u64 {
+        let mut whole = ((u128::from(word) * u128::from(self.reciprocal)) >> 64) as u64;
+        let mut rest = (u128::from(word) << ONE.ilog2()) - u128::from(whole) * u128::from(self.factor);
+        // The reciprocal is a little too small: once or twice.
+        while rest > 0 {
+            rest = rest.saturating_sub(self.factor.into());
+            whole += 1;
+        }
+        whole
+    }
+}
 
 impl fmt::Debug for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Cursor, Endpoint, Family, PeerBuffer,
-    PeerRecord, Random, Restored, Retention, Role, SwarmStats, announce::Transition, report::NotRestored,
-    totals::Population,
+    PeerRecord, Random, Records, Restored, Retention, Role, SwarmStats, Timestamp, announce::Transition,
+    report::NotRestored, totals::Population,
 };
 
 /// The swarms behind one lock.
@@ -90,11 +90,17 @@ impl Worth {
 #[derive(Debug)]
 pub(super) struct Full(pub(super) Worth);
 
-/// Where a sweep goes on: at this key or the next one behind it, and where within its peers if it is a large swarm.
+/// Where a sweep or an export goes on: at this key or the next one behind it, and where within its peers if it is a large swarm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Position {
-    key: Key,
-    within: Cursor,
+    pub(super) key: Key,
+    pub(super) within: Cursor,
+}
+
+impl Position {
+    pub(super) fn first(home: Prefix) -> Self {
+        Self { key: home.first_key(), within: Cursor::START }
+    }
 }
 
 /// What one hold of a sweep did.
@@ -553,21 +559,18 @@ impl Stripe {
         room: &mut Room<'_>,
         restored: &mut Restored,
     ) {
+        let mut at = None;
         // Peer by peer, and once more for the download count.
-        for peer in peers.iter().map(Some).chain([None]) {
+        for peer in peers.iter().map(Some).chain((downloaded > 0).then_some(None)) {
             // What was is worth less than what is: nothing goes to make room for it.
-            let at = if room.reserve(MOST_GROWTH) { self.admit(call, room) } else { None };
-            let result = match (at, peer) {
-                (Some((at, _)), Some(peer)) => Some(self.restore_peer(call, at, peer)),
-                (None, Some(_)) => Some(Err(NotRestored::Full)),
-                (Some((at, _)), None) => {
-                    self.change_downloaded(at, |current| current.max(downloaded));
-                    None
-                }
-                (None, None) => None,
-            };
-            if let Some(result) = result {
-                restored.count(result);
+            if room.reserve(MOST_GROWTH) && at.is_none() {
+                at = self.admit(call, room).map(|(at, _)| at);
+            }
+            match (at.filter(|_| room.has_reserved(MOST_GROWTH)), peer) {
+                (Some(at), Some(peer)) => restored.count(self.restore_peer(call, at, peer)),
+                (None, Some(_)) => restored.count(Err(NotRestored::Full)),
+                (Some(at), None) => self.change_downloaded(at, |current| current.max(downloaded)),
+                (None, None) => {}
             }
             self.settle(room);
         }
@@ -803,7 +806,7 @@ impl Stripe {
         step: &mut Step,
     ) -> Option<Position> {
         let home = call.home;
-        let from = from.unwrap_or(Position { key: home.first_key(), within: Cursor::START });
+        let from = from.unwrap_or(Position::first(home));
         let mut order = Some(from.key.head() << home.depth);
         let mut resumed = Some(from);
         while let Some(start) = order
@@ -951,6 +954,68 @@ impl Stripe {
             last = Some(key);
         }
         None
+    }
+
+    /// Reads about `limit` peers and swarms of the nth stripe out, from a position on; how many it was, and where to go on,
+    /// unless that was the end.
+    pub(super) fn export(
+        &self,
+        shared: &Shared,
+        nth: usize,
+        from: Option<Position>,
+        limit: usize,
+        latest: Timestamp,
+        records: &mut Records,
+    ) -> (usize, Option<Position>) {
+        let (placement, clock) = (shared.placement.of_stripe(nth), shared.clock);
+        let home = shared.placement.home();
+        let from = from.unwrap_or(Position::first(home));
+        let mut visited = 0;
+        let mut leaves = self.leaves_from(home, from.key).peekable();
+        let mut resumed = Some(from);
+        while let Some((number, prefix)) = leaves.next() {
+            if let Some(&(next, _)) = leaves.peek() {
+                self.leaves[next].prefetch();
+            }
+            let leaf = &self.leaves[number];
+            let (Ok(mut slot) | Err(mut slot)) = leaf.find(prefix, &prefix.first_key().max(from.key));
+            while slot.index < leaf.swarms() {
+                let key = leaf.key(prefix, slot);
+                // What it stood in the middle of is the first, or gone.
+                let within = resumed.take().filter(|from| from.key == key).map_or(Cursor::START, |from| from.within);
+                if visited >= limit {
+                    return (visited, Some(Position { key, within }));
+                }
+                visited += 1;
+                let info_hash = placement.info_hash(&key);
+                if let Held::Large(number) = leaf.held(slot) {
+                    let large = self.large(number);
+                    if within == Cursor::START && large.population().peers() == 0 && large.downloaded > 0 {
+                        records.push(&info_hash, large.downloaded, &[]);
+                    }
+                    let left = (limit - visited).max(1);
+                    let next = large.export(&shared.hash, within, left, |counts, endpoints, ticks| {
+                        visited += ticks.len();
+                        let times = ticks.iter().map(|&tick| clock.time(tick).min(latest));
+                        records.push_sections(&info_hash, large.downloaded, counts, endpoints, times);
+                    });
+                    if !next.is_end() {
+                        return (visited, Some(Position { key, within: next }));
+                    }
+                } else {
+                    let (counts, endpoints, stamps) = leaf.sections(slot);
+                    let downloaded = leaf.downloaded(slot);
+                    visited += stamps.len();
+                    if !stamps.is_empty() || downloaded > 0 {
+                        let times = stamps.iter().map(|&stamp| clock.time(leaf.base().tick(stamp)).min(latest));
+                        let counts = counts.map(u32::from);
+                        records.push_sections(&info_hash, downloaded, counts, endpoints, times);
+                    }
+                }
+                slot = slot.next();
+            }
+        }
+        (visited, None)
     }
 
     /// Appends up to `limit` peers of a swarm, from the cursor on; where to go on.

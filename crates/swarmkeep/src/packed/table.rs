@@ -198,6 +198,19 @@ impl<const N: usize> Table<N> {
         ordered.filter(move |(order, ..)| is_within(*order, start, end))
     }
 
+    /// The same without their places in it, which those of a whole bucket need not be asked for.
+    pub(super) fn all_within<'a>(
+        &'a self,
+        start: u64,
+        end: Option<u64>,
+        hash: &'a EndpointHash,
+    ) -> impl Iterator<Item = (&'a [u8; N], Tick)> {
+        let reach = linear::reach(start, self.buckets.len());
+        let is_whole = (reach.start, reach.end) == (start, end);
+        let peers = self.buckets.get(reach.bucket).into_iter().flat_map(Bucket::iter);
+        peers.filter(move |(endpoint, _)| is_whole || is_within(hash.order(endpoint), start, end))
+    }
+
     /// Removes those of them whose last announce was before `oldest`; how many there were, and how many went. Gives back what
     /// the bucket has to spare, and moves it out of a sparse page.
     pub(super) fn expire_within(

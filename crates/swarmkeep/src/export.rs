@@ -1,0 +1,103 @@
+//! Reading a whole store out in steps, and what a store does for it that does nothing of its own.
+
+use std::vec;
+
+use crate::{
+    AsyncTorrentRepository, Budget, Cursor, Records, Restored, SwarmSummary, Timestamp, Unavailable,
+};
+
+/// A store that is being read out: where that stands, and what the latest step has read.
+#[derive(Debug)]
+pub struct Export {
+    records: Records,
+    at: Cursor,
+    /// Where to go on among the peers of the next swarm.
+    pub(crate) within: Cursor,
+    /// Swarms that a walk has shown and that were not read yet. The position is behind them.
+    listed: vec::IntoIter<SwarmSummary>,
+}
+
+impl Export {
+    /// Before the first swarm.
+    pub fn new() -> Self {
+        let records = Records::new(Timestamp::default());
+        Self { records, at: Cursor::START, within: Cursor::START, listed: Vec::new().into_iter() }
+    }
+
+    /// What the latest step has read.
+    pub const fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Whether everything has been read.
+    pub fn is_complete(&self) -> bool {
+        self.at.is_end() && self.listed.as_slice().is_empty()
+    }
+
+    /// For stores: forgets what the latest step has read. Where to go on among the swarms, and where to put them.
+    pub fn begin(&mut self, now: Timestamp) -> (Cursor, &mut Records) {
+        self.records.begin(now);
+        (self.at, &mut self.records)
+    }
+
+    /// For stores: goes on there with the next step.
+    pub const fn go_on_at(&mut self, at: Cursor) {
+        self.at = at;
+    }
+}
+
+impl Default for Export {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Swarms that one walk lists before their peers are read.
+const LISTED: usize = 256;
+
+/// [`export`](crate::TorrentRepository::export) by the store's own walk, `peers` and `scrape`.
+pub(crate) async fn by_walking(
+    store: &(impl AsyncTorrentRepository + ?Sized),
+    export: &mut Export,
+    now: Timestamp,
+    budget: Budget,
+) -> Result<(), Unavailable> {
+    export.begin(now);
+    let (mut left, mut peers) = (budget.get(), Vec::new());
+    while left > 0 && !export.is_complete() {
+        let Some(&SwarmSummary { info_hash, .. }) = export.listed.as_slice().first() else {
+            let mut listed = Vec::new();
+            export.at = store.walk(export.at, left.min(LISTED), &mut listed).await?;
+            export.listed = listed.into_iter();
+            continue;
+        };
+        peers.clear();
+        let next = store.peers(&info_hash, export.within, left, &mut peers).await?;
+        // After the peers: who is among them as a seeder is among the downloads too.
+        let downloaded = store.scrape(&info_hash).await?.downloaded;
+        left = left.saturating_sub(1 + peers.len());
+        if !peers.is_empty() || downloaded > 0 {
+            export.records.push(&info_hash, downloaded, &peers);
+        }
+        export.within = if next.is_end() { Cursor::START } else { next };
+        if next.is_end() {
+            export.listed.next();
+        }
+    }
+    Ok(())
+}
+
+/// [`import`](crate::TorrentRepository::import) swarm by swarm.
+pub(crate) async fn one_by_one(
+    store: &(impl AsyncTorrentRepository + ?Sized),
+    records: &Records,
+    now: Timestamp,
+) -> Result<Restored, Unavailable> {
+    let (mut restored, mut peers) = (Restored::default(), Vec::new());
+    for record in records.iter() {
+        peers.clear();
+        peers.extend(record.peers());
+        restored += store.restore(&record.summary(), &peers, now).await?;
+    }
+    Ok(restored)
+}

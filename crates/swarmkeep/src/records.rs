@@ -1,0 +1,439 @@
+//! Swarms on their way out of a store and into one, packed as a snapshot keeps them.
+
+use std::fmt;
+
+use crate::{
+    CompactV4, CompactV6, Endpoint, Family, InfoHash, PeerDetails, PeerId, PeerRecord, Role, SwarmSummary,
+    Timestamp,
+};
+
+/// Swarms with their download counts and peers, or parts of large ones, one after another in bytes: 29 for a torrent of one IPv4 peer,
+/// 8 more for each IPv4 peer and 20 for each IPv6 one.
+///
+/// A swarm may come in several parts, each with the download count that it had then. That of the last one is the largest.
+///
+/// `docs/snapshot-format.md` gives the layout byte by byte: this is what a block of a snapshot holds.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Records {
+    bytes: Vec<u8>,
+    until: Timestamp,
+    swarms: u32,
+    peers: u64,
+}
+
+/// By how many seconds a peer may announce later than the time at which its records were begun, and keep its age. Reading them takes
+/// milliseconds, while others go on announcing.
+const SLACK: u64 = 255;
+
+/// The first byte of a record: how the rest is to be read.
+mod flags {
+    /// How many peers there are: none, one, counts of one byte by section, or of four.
+    pub(super) const PEERS: u8 = 0b11;
+    pub(super) const NONE: u8 = 0;
+    pub(super) const ONE: u8 = 1;
+    pub(super) const COUNTS: u8 = 2;
+    pub(super) const WIDE_COUNTS: u8 = 3;
+    /// How wide the download count is: absent for 0, one byte, or four.
+    pub(super) const DOWNLOADED: u8 = 0b11 << 2;
+    pub(super) const NARROW: u8 = 1 << 2;
+    pub(super) const WIDE: u8 = 2 << 2;
+    /// Ages have four bytes instead of two.
+    pub(super) const WIDE_AGES: u8 = 1 << 4;
+    /// Each peer has its id and byte counts.
+    pub(super) const DETAILS: u8 = 1 << 5;
+    /// The section of the one peer.
+    pub(super) const SECTION: u32 = 6;
+}
+
+/// The peers of one family and role stand together, in this order.
+const SECTIONS: [(Family, Role); 4] = [
+    (Family::V4, Role::Seeder),
+    (Family::V4, Role::Leecher),
+    (Family::V6, Role::Seeder),
+    (Family::V6, Role::Leecher),
+];
+const WIDTHS: [usize; 4] = [CompactV4::LEN, CompactV4::LEN, CompactV6::LEN, CompactV6::LEN];
+/// Bytes of a swarm of one peer, of which there are most.
+const MOST_A_VISIT: usize = 40;
+/// Bytes of a record before its peers, at most: flags, info hash, download count, counts by section.
+const LONGEST_HEAD: usize = 1 + InfoHash::LEN + 4 + 16;
+const DETAILS: usize = PeerId::LEN + 3 * 8;
+
+fn section_of(peer: &PeerRecord) -> usize {
+    2 * usize::from(peer.endpoint.family() == Family::V6) + usize::from(!peer.role.is_seeder())
+}
+
+impl Records {
+    /// None yet, of peers that announce until `now`, or while these records are being gathered.
+    pub const fn new(now: Timestamp) -> Self {
+        Self { bytes: Vec::new(), until: now.saturating_add(SLACK), swarms: 0, peers: 0 }
+    }
+
+    /// Forgets them, and begins anew at `now`.
+    pub fn begin(&mut self, now: Timestamp) {
+        self.bytes.clear();
+        (self.until, self.swarms, self.peers) = (now.saturating_add(SLACK), 0, 0);
+    }
+
+    /// Adds a swarm, or a part of one. What a store does not keep of a peer is not written. Costs O(peers).
+    pub fn push(&mut self, info_hash: &InfoHash, downloaded: u32, peers: &[PeerRecord]) {
+        let (with, without): (Vec<_>, Vec<_>);
+        let parts: [&[PeerRecord]; 2] = if peers.iter().all(|peer| peer.details.is_none()) {
+            [peers, &[]]
+        } else {
+            (with, without) = peers.iter().partition(|peer| peer.details.is_some());
+            [&with, &without]
+        };
+        for part in parts.into_iter().enumerate().filter(|(n, part)| *n == 0 || !part.is_empty()) {
+            self.push_alike(info_hash, downloaded, part.1);
+        }
+    }
+
+    /// The same for peers that all have details, or all have none.
+    fn push_alike(&mut self, info_hash: &InfoHash, downloaded: u32, peers: &[PeerRecord]) {
+        let mut counts = [0; 4];
+        peers.iter().for_each(|peer| counts[section_of(peer)] += 1);
+        let has_details = peers.first().is_some_and(|peer| peer.details.is_some());
+        let times = peers.iter().map(|peer| peer.last_announce);
+        let is_wide = times.clone().any(|time| self.is_wide(time));
+        self.head(info_hash, downloaded, counts, is_wide, has_details);
+        let mut sorted: Vec<&PeerRecord> = peers.iter().collect();
+        sorted.sort_by_key(|peer| section_of(peer));
+        sorted.iter().for_each(|peer| self.bytes.extend_from_slice(peer.endpoint.as_bytes()));
+        self.ages(sorted.iter().map(|peer| peer.last_announce), is_wide);
+        for PeerDetails { peer_id, uploaded, downloaded, left } in
+            sorted.iter().filter_map(|peer| peer.details)
+        {
+            self.bytes.extend_from_slice(peer_id.as_bytes());
+            [uploaded, downloaded, left].iter().for_each(|n| self.bytes.extend_from_slice(&n.to_le_bytes()));
+        }
+    }
+
+    /// Makes room for about so many swarms and peers.
+    pub(crate) fn reserve(&mut self, visits: usize) {
+        self.bytes.reserve(visits * MOST_A_VISIT);
+    }
+
+    /// Adds a swarm whose peers a store keeps in this order already: endpoints and times by section.
+    #[inline(always)]
+    pub(crate) fn push_sections(
+        &mut self,
+        info_hash: &InfoHash,
+        downloaded: u32,
+        counts: [u32; 4],
+        endpoints: &[u8],
+        times: impl ExactSizeIterator<Item = Timestamp> + Clone,
+    ) {
+        let is_wide = times.clone().any(|time| self.is_wide(time));
+        self.head(info_hash, downloaded, counts, is_wide, false);
+        self.bytes.extend_from_slice(endpoints);
+        self.ages(times, is_wide);
+    }
+
+    #[inline(always)]
+    fn head(
+        &mut self,
+        info_hash: &InfoHash,
+        downloaded: u32,
+        counts: [u32; 4],
+        wide_ages: bool,
+        details: bool,
+    ) {
+        let peers: u32 = counts.iter().sum();
+        let (count_flags, narrow_counts) = match peers {
+            0 => (flags::NONE, None),
+            1 => {
+                let section = counts.iter().position(|&count| count == 1).expect("they add up to 1");
+                (flags::ONE | (section as u8) << flags::SECTION, None)
+            }
+            _ if counts.iter().all(|&count| count <= u32::from(u8::MAX)) => (flags::COUNTS, Some(true)),
+            _ => (flags::WIDE_COUNTS, Some(false)),
+        };
+        let download_flags = match downloaded {
+            0 => 0,
+            1..=255 => flags::NARROW,
+            _ => flags::WIDE,
+        };
+        let other = if wide_ages { flags::WIDE_AGES } else { 0 } | if details { flags::DETAILS } else { 0 };
+        let start = self.bytes.len();
+        self.bytes.resize(start + LONGEST_HEAD, 0);
+        let head: &mut [u8; LONGEST_HEAD] = self.bytes.last_chunk_mut().expect("just made");
+        head[0] = count_flags | download_flags | other;
+        // In place and by words, as a store that keeps it in another form has just put it together.
+        let (words, end) = info_hash.as_bytes().as_chunks::<8>();
+        head[1..9].copy_from_slice(&words[0]);
+        head[9..17].copy_from_slice(&words[1]);
+        head[17..21].copy_from_slice(end);
+        let mut len = 1 + InfoHash::LEN;
+        let mut put = |bytes: &[u8]| {
+            head[len..len + bytes.len()].copy_from_slice(bytes);
+            len += bytes.len();
+        };
+        match download_flags {
+            0 => {}
+            flags::NARROW => put(&[downloaded as u8]),
+            _ => put(&downloaded.to_le_bytes()),
+        }
+        match narrow_counts {
+            None => {}
+            Some(true) => put(&counts.map(|count| count as u8)),
+            Some(false) => counts.iter().for_each(|count| put(&count.to_le_bytes())),
+        }
+        self.bytes.truncate(start + len);
+        self.swarms += 1;
+        self.peers += u64::from(peers);
+    }
+
+    fn ages(&mut self, times: impl ExactSizeIterator<Item = Timestamp>, is_wide: bool) {
+        let start = self.bytes.len();
+        let until = self.until;
+        let ages = times.map(|time| until.secs_since(time));
+        if is_wide {
+            self.bytes.resize(start + 4 * ages.len(), 0);
+            for (bytes, age) in self.bytes[start..].as_chunks_mut().0.iter_mut().zip(ages) {
+                *bytes = u32::try_from(age).unwrap_or(u32::MAX).to_le_bytes();
+            }
+        } else {
+            self.bytes.resize(start + 2 * ages.len(), 0);
+            for (bytes, age) in self.bytes[start..].as_chunks_mut().0.iter_mut().zip(ages) {
+                *bytes = (age as u16).to_le_bytes();
+            }
+        }
+    }
+
+    fn is_wide(&self, time: Timestamp) -> bool {
+        self.until.secs_since(time) > u64::from(u16::MAX)
+    }
+
+    /// How many swarms, or parts of them, there are.
+    pub const fn swarms(&self) -> u32 {
+        self.swarms
+    }
+
+    /// How many peers there are.
+    pub const fn peers(&self) -> u64 {
+        self.peers
+    }
+
+    /// Whether there is nothing.
+    pub const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The time that ages are counted back from.
+    pub const fn until(&self) -> Timestamp {
+        self.until
+    }
+
+    /// Takes in the bytes that `fill` appends, whose ages are counted back from `until`. After an error there is nothing.
+    ///
+    /// # Errors
+    /// [`Malformed`] if they are no records, or an error of `fill`.
+    pub fn read<E: From<Malformed>>(
+        &mut self,
+        until: Timestamp,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.bytes.clear();
+        let read = fill(&mut self.bytes).and_then(|()| Ok(count(&self.bytes)?));
+        (self.until, self.swarms, self.peers) = (until, 0, 0);
+        match read {
+            Ok((swarms, peers)) => (self.swarms, self.peers) = (swarms, peers),
+            Err(_) => self.bytes.clear(),
+        }
+        read.map(|_| ())
+    }
+
+    /// Has all announces be so many seconds earlier.
+    #[cfg(feature = "snapshot")]
+    pub(crate) fn move_back(&mut self, seconds: u64) {
+        self.until = self.until.saturating_sub(seconds);
+    }
+
+    /// The swarms, and parts of swarms, in order.
+    pub fn iter(&self) -> impl Iterator<Item = SwarmRecord<'_>> {
+        let mut rest = &*self.bytes;
+        std::iter::from_fn(move || {
+            (!rest.is_empty()).then(|| {
+                let record;
+                (record, rest) =
+                    SwarmRecord::split_off(rest, self.until).expect("looked at when they were read");
+                record
+            })
+        })
+    }
+}
+
+/// What is there, if all of it is good.
+fn count(bytes: &[u8]) -> Result<(u32, u64), Malformed> {
+    let (mut rest, mut swarms, mut peers) = (bytes, 0, 0);
+    while !rest.is_empty() {
+        let at = |malformed: Malformed| Malformed { at: bytes.len() - rest.len(), ..malformed };
+        let (record, behind) = SwarmRecord::split_off(rest, Timestamp::default()).map_err(at)?;
+        record.check().map_err(at)?;
+        (rest, swarms, peers) = (behind, swarms + 1, peers + record.peers as u64);
+    }
+    Ok((swarms, peers))
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Records({} swarms, {} peers, {} bytes)", self.swarms, self.peers, self.bytes.len())
+    }
+}
+
+/// Bytes that are no records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Malformed {
+    /// Where the record begins.
+    pub at: usize,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+impl Malformed {
+    const fn new(what: &'static str) -> Self {
+        Self { at: 0, what }
+    }
+}
+
+/// One swarm of [`Records`], or a part of one.
+#[derive(Debug, Clone, Copy)]
+pub struct SwarmRecord<'a> {
+    /// The torrent.
+    pub info_hash: InfoHash,
+    /// Its finished downloads.
+    pub downloaded: u32,
+    counts: [u32; 4],
+    peers: usize,
+    endpoints: &'a [u8],
+    ages: &'a [u8],
+    details: &'a [u8],
+    until: Timestamp,
+}
+
+impl<'a> SwarmRecord<'a> {
+    fn split_off(bytes: &'a [u8], until: Timestamp) -> Result<(Self, &'a [u8]), Malformed> {
+        let mut rest = bytes;
+        let mut take = |len: usize| {
+            let (taken, behind) =
+                rest.split_at_checked(len).ok_or(Malformed::new("a record ends too early"))?;
+            rest = behind;
+            Ok::<_, Malformed>(taken)
+        };
+        let head = take(1 + InfoHash::LEN)?;
+        let (flags, info_hash) = head.split_first().expect("one byte and an info hash");
+        let info_hash = InfoHash::new(info_hash.try_into().expect("as long as one"));
+        let downloaded = match flags & flags::DOWNLOADED {
+            0 => 0,
+            flags::NARROW => take(1)?[0].into(),
+            flags::WIDE => le32(take(4)?),
+            _ => return Err(Malformed::new("a download count has an unknown width")),
+        };
+        let section = usize::from(flags >> flags::SECTION);
+        let counts = match flags & flags::PEERS {
+            flags::ONE => [0, 1, 2, 3].map(|n| u32::from(n == section)),
+            _ if section != 0 => return Err(Malformed::new("bits are set that mean nothing")),
+            flags::NONE => [0; 4],
+            flags::COUNTS => std::array::from_fn({
+                let counts = take(4)?;
+                |n| counts[n].into()
+            }),
+            _ => std::array::from_fn({
+                let counts = take(16)?;
+                |n| le32(&counts[4 * n..4 * n + 4])
+            }),
+        };
+        // 2^32 of each, 18 bytes each: far from what 64 bits hold; and on smaller machines no such slice exists.
+        let peers = counts.iter().map(|&count| u64::from(count)).sum::<u64>();
+        let long: u64 =
+            counts.iter().zip(WIDTHS).map(|(&count, width)| u64::from(count) * width as u64).sum();
+        let fits = |len: u64| usize::try_from(len).map_err(|_| Malformed::new("a record ends too early"));
+        let endpoints = take(fits(long)?)?;
+        let ages = take(fits(peers * if flags & flags::WIDE_AGES == 0 { 2 } else { 4 })?)?;
+        let details = if flags & flags::DETAILS == 0 { 0 } else { DETAILS as u64 };
+        let details = take(fits(peers * details)?)?;
+        let peers = fits(peers)?;
+        Ok((Self { info_hash, downloaded, counts, peers, endpoints, ages, details, until }, rest))
+    }
+
+    /// Whether its endpoints are some.
+    fn check(&self) -> Result<(), Malformed> {
+        let is_good = |section: usize, endpoint: &[u8]| {
+            let endpoint = endpoint_of(section, endpoint);
+            endpoint.is_some_and(|endpoint| endpoint.family() == SECTIONS[section].0)
+        };
+        match self.endpoints().all(|(section, endpoint)| is_good(section, endpoint)) {
+            true => Ok(()),
+            false => Err(Malformed::new("an endpoint has port 0 or is of the other family")),
+        }
+    }
+
+    fn endpoints(&self) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
+        let (counts, mut rest) = (self.counts, self.endpoints);
+        (0..4).flat_map(move |section| {
+            let (own, behind) = rest.split_at(counts[section] as usize * WIDTHS[section]);
+            rest = behind;
+            own.chunks_exact(WIDTHS[section]).map(move |endpoint| (section, endpoint))
+        })
+    }
+
+    fn age(&self, nth: usize) -> u64 {
+        match self.ages.len() / self.peers {
+            2 => u16::from_le_bytes([self.ages[2 * nth], self.ages[2 * nth + 1]]).into(),
+            _ => le32(&self.ages[4 * nth..4 * nth + 4]).into(),
+        }
+    }
+
+    fn details(&self, nth: usize) -> Option<PeerDetails> {
+        let details = self.details.chunks_exact(DETAILS).nth(nth)?;
+        let (peer_id, counts) = details.split_first_chunk().expect("longer than a peer id");
+        let [uploaded, downloaded, left] =
+            [0, 8, 16].map(|at| u64::from_le_bytes(*counts[at..].first_chunk().expect("three counts")));
+        Some(PeerDetails { peer_id: PeerId::new(*peer_id), uploaded, downloaded, left })
+    }
+
+    /// How many peers it has.
+    pub const fn len(&self) -> usize {
+        self.peers
+    }
+
+    /// Whether it has no peers.
+    pub const fn is_empty(&self) -> bool {
+        self.peers == 0
+    }
+
+    /// Its peers, IPv4 first, seeders first.
+    pub fn peers(&self) -> impl Iterator<Item = PeerRecord> + use<'a> {
+        let record = *self;
+        self.endpoints().enumerate().map(move |(nth, (section, endpoint))| PeerRecord {
+            endpoint: endpoint_of(section, endpoint).expect("looked at when it was read"),
+            role: SECTIONS[section].1,
+            last_announce: record.until.saturating_sub(record.age(nth)),
+            details: record.details(nth),
+        })
+    }
+
+    /// As [`walk`](crate::TorrentRepository::walk) shows it, with its download count alone.
+    pub fn summary(&self) -> SwarmSummary {
+        let stats = crate::SwarmStats { downloaded: self.downloaded, ..Default::default() };
+        SwarmSummary { info_hash: self.info_hash, stats }
+    }
+}
+
+fn endpoint_of(section: usize, bytes: &[u8]) -> Option<Endpoint> {
+    match SECTIONS[section].0 {
+        Family::V4 => <[u8; CompactV4::LEN]>::try_from(bytes).ok()?.try_into().ok(),
+        Family::V6 => <[u8; CompactV6::LEN]>::try_from(bytes).ok()?.try_into().ok(),
+    }
+}
+
+fn le32(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(*bytes.first_chunk().expect("four bytes were taken"))
+}

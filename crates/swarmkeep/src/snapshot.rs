@@ -1,0 +1,420 @@
+//! Snapshots: all swarms of a store as one stream of bytes, which any other store takes in.
+//!
+//! A [`Writer`] puts the [`Records`] that a store's [`export`](crate::TorrentRepository::export) gives into blocks with checksums, a
+//! [`Reader`] looks at all of a snapshot before it gives the first of them back, for [`import`](crate::TorrentRepository::import). Neither
+//! opens a file. `docs/snapshot-format.md` gives the format byte by byte.
+//!
+//! ```
+//! use swarmkeep::{Budget, Export, HashKey, Packed, Records, RepositoryConfig, Timestamp, TorrentRepository, snapshot};
+//!
+//! let store = Packed::new(&RepositoryConfig::new(HashKey::from_os()?))?;
+//! let now = Timestamp::from_secs(1_800_000_000);
+//! let mut writer = snapshot::Writer::new(Vec::new(), [7; 16], now)?;
+//! let mut export = Export::new();
+//! while !export.is_complete() {
+//!     store.export(&mut export, now, Budget::peers(4096));
+//!     writer.write(export.records())?;
+//! }
+//! let (bytes, _) = writer.finish()?;
+//!
+//! let mut reader = snapshot::Reader::new(std::io::Cursor::new(bytes))?;
+//! let mut records = Records::new(now);
+//! while reader.next(&mut records, now)? {
+//!     store.import(&records, now);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+
+use crate::{Malformed, Records, Timestamp};
+
+/// The version of the format that is written, and the only one that is read.
+pub const VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"swarmsnp";
+const BLOCK: [u8; 4] = *b"blok";
+const END: [u8; 4] = *b"end!";
+const HEADER: usize = 64;
+const BLOCK_HEADER: usize = 40;
+/// Bytes of records in one block, at most: what a reader takes into memory.
+const LONGEST_BLOCK: usize = 16 << 20;
+/// Blocks are read a part at a time, so that a length that is not true costs no more memory than there are bytes.
+const PART: usize = 256 << 10;
+
+/// What is in a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct Summary {
+    /// When it was begun.
+    pub taken: Timestamp,
+    /// Swarms, a large one once for each of its parts.
+    pub swarms: u64,
+    /// Peers.
+    pub peers: u64,
+    /// Bytes in all.
+    pub bytes: u64,
+}
+
+/// Why a snapshot is refused, and where. Nothing of it has been given back then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// It cannot be read.
+    #[error("cannot read at byte {at}: {source}")]
+    Io {
+        /// Where, in bytes from its beginning.
+        at: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It does not begin as a snapshot does.
+    #[error("this is no snapshot: it does not begin with `swarmsnp`")]
+    NotASnapshot,
+    /// It was written by a later version.
+    #[error(
+        "at byte 8: this is a snapshot of version {found}, and only version {VERSION} is known; take a newer swarmkeep"
+    )]
+    Version {
+        /// Its version.
+        found: u32,
+    },
+    /// It ends before its end.
+    #[error("at byte {at}: it ends in the middle; the rest was lost")]
+    Truncated {
+        /// How long it is.
+        at: u64,
+    },
+    /// It is not as it was written.
+    #[error("at byte {at}, in block {block}: {what}")]
+    Damaged {
+        /// Where, in bytes from its beginning.
+        at: u64,
+        /// In which block, counted from 0; the number of blocks for the end.
+        block: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// There is something behind its end.
+    #[error("at byte {at}: something follows the end; is this two snapshots in one file?")]
+    Trailing {
+        /// Where, in bytes from its beginning.
+        at: u64,
+    },
+}
+
+/// The header of a block, and the end, which looks like one.
+#[derive(Debug, Clone, Copy)]
+struct BlockHeader {
+    tag: [u8; 4],
+    number: u32,
+    /// Bytes of records; for the end, of all that is before it.
+    bytes: u64,
+    /// What ages are counted back from; for the end, how many peers there are.
+    until_or_peers: u64,
+    swarms: u64,
+    /// Of the records.
+    checksum: u32,
+}
+
+impl BlockHeader {
+    /// The checksum at the end is that of the snapshot's id too: a block of another snapshot is not good in this one.
+    fn encode(&self, id: &[u8; 16]) -> [u8; BLOCK_HEADER] {
+        let mut bytes = [0; BLOCK_HEADER];
+        bytes[..4].copy_from_slice(&self.tag);
+        bytes[4..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.until_or_peers.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.swarms.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.checksum.to_le_bytes());
+        let own = crc32c::crc32c_append(crc32c::crc32c(id), &bytes[..36]);
+        bytes[36..].copy_from_slice(&own.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; BLOCK_HEADER], id: &[u8; 16]) -> Result<Self, &'static str> {
+        let header = Self {
+            tag: array(bytes, 0),
+            number: u32::from_le_bytes(array(bytes, 4)),
+            bytes: u64::from_le_bytes(array(bytes, 8)),
+            until_or_peers: u64::from_le_bytes(array(bytes, 16)),
+            swarms: u64::from_le_bytes(array(bytes, 24)),
+            checksum: u32::from_le_bytes(array(bytes, 32)),
+        };
+        if header.encode(id)[36..] != bytes[36..] {
+            return Err("the checksum of the block's header does not fit it");
+        }
+        Ok(header)
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("headers are longer")
+}
+
+/// Writes a snapshot.
+#[derive(Debug)]
+pub struct Writer<W> {
+    out: W,
+    id: [u8; 16],
+    blocks: u32,
+    /// Of the checksums of all headers: the end names it.
+    chain: u32,
+    summary: Summary,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a snapshot at the time of day. Draw `id` at random: by it, blocks of one snapshot are told from those of others.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn new(mut out: W, id: [u8; 16], taken: Timestamp) -> io::Result<Self> {
+        let mut header = [0; HEADER];
+        header[..8].copy_from_slice(&MAGIC);
+        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        header[16..32].copy_from_slice(&id);
+        header[32..40].copy_from_slice(&taken.as_secs().to_le_bytes());
+        let checksum = crc32c::crc32c(&header[..60]);
+        header[60..].copy_from_slice(&checksum.to_le_bytes());
+        out.write_all(&header)?;
+        let summary = Summary { taken, swarms: 0, peers: 0, bytes: HEADER as u64 };
+        Ok(Self { out, id, blocks: 0, chain: checksum, summary })
+    }
+
+    /// Writes what one step has read, as a block.
+    ///
+    /// # Errors
+    /// Those of `out`, or [`io::ErrorKind::InvalidInput`] for more than 16 MiB at once.
+    pub fn write(&mut self, records: &Records) -> io::Result<()> {
+        let bytes = records.as_bytes();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if bytes.len() > LONGEST_BLOCK {
+            let message = "more than 16 MiB for one block of a snapshot: export in smaller steps";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let header = BlockHeader {
+            tag: BLOCK,
+            number: self.blocks,
+            bytes: bytes.len() as u64,
+            until_or_peers: records.until().as_secs(),
+            swarms: records.swarms().into(),
+            checksum: crc32c::crc32c(bytes),
+        };
+        self.header(&header)?;
+        self.out.write_all(bytes)?;
+        self.blocks += 1;
+        self.summary.bytes += bytes.len() as u64;
+        self.summary.swarms += u64::from(records.swarms());
+        self.summary.peers += records.peers();
+        Ok(())
+    }
+
+    /// Writes the end. What is not flushed or synced by then is up to the caller.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn finish(mut self) -> io::Result<(W, Summary)> {
+        let Summary { swarms, peers, bytes, .. } = self.summary;
+        let (number, checksum) = (self.blocks, self.chain);
+        self.header(&BlockHeader { tag: END, number, bytes, until_or_peers: peers, swarms, checksum })?;
+        Ok((self.out, self.summary))
+    }
+
+    fn header(&mut self, header: &BlockHeader) -> io::Result<()> {
+        let encoded = header.encode(&self.id);
+        self.out.write_all(&encoded)?;
+        self.chain = crc32c::crc32c_append(self.chain, &encoded);
+        self.summary.bytes += BLOCK_HEADER as u64;
+        Ok(())
+    }
+}
+
+/// Reads a snapshot that was looked at from end to end, and so is known to be whole.
+#[derive(Debug)]
+pub struct Reader<R> {
+    blocks: Blocks<R>,
+    summary: Summary,
+    looked_at: u32,
+}
+
+impl<R: Read + Seek> Reader<R> {
+    /// Looks at all of a snapshot, from the beginning of `source`. Costs a read of all of it, and memory for one block.
+    ///
+    /// # Errors
+    /// [`Error`] if it is not whole, or not as it was written.
+    pub fn new(source: R) -> Result<Self, Error> {
+        let mut blocks = Blocks::new(source)?;
+        let mut records = Records::new(Timestamp::default());
+        while blocks.next(&mut records)? {}
+        let (summary, looked_at) = (blocks.summary, blocks.chain);
+        let blocks = Blocks::new(blocks.source.into_inner())?;
+        Ok(Self { blocks, summary, looked_at })
+    }
+
+    /// What is in it.
+    pub const fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// Reads the next swarms into `records`, with their ages now: none if that was all. A clock that says that the snapshot is still to
+    /// come was set back since; ages are then what they were.
+    ///
+    /// # Errors
+    /// [`Error`] if the source has changed since it was looked at.
+    pub fn next(&mut self, records: &mut Records, now: Timestamp) -> Result<bool, Error> {
+        let more = self.blocks.next(records)?;
+        if !more && self.blocks.chain != self.looked_at {
+            let (at, block) = (self.blocks.summary.bytes, self.blocks.number);
+            return Err(Error::Damaged { at, block, what: "the snapshot was changed while it was read" });
+        }
+        let ahead = self.summary.taken.secs_since(now);
+        records.move_back(ahead);
+        Ok(more)
+    }
+}
+
+/// The blocks of a snapshot, one after another, each looked at when it is read.
+#[derive(Debug)]
+struct Blocks<R> {
+    source: BufReader<R>,
+    id: [u8; 16],
+    number: u32,
+    chain: u32,
+    /// Of what has been read, the end included once it has been.
+    summary: Summary,
+}
+
+impl<R: Read + Seek> Blocks<R> {
+    fn new(source: R) -> Result<Self, Error> {
+        let mut source = BufReader::with_capacity(PART, source);
+        source.seek(SeekFrom::Start(0)).map_err(|source| Error::Io { at: 0, source })?;
+        let mut header = [0; HEADER];
+        let read = read_as_much(&mut source, &mut header, 0)?;
+        if !MAGIC.starts_with(&header[..read.min(MAGIC.len())]) || read == 0 {
+            return Err(Error::NotASnapshot);
+        }
+        let version = u32::from_le_bytes(array(&header, 8));
+        if read >= 12 && version != VERSION {
+            return Err(Error::Version { found: version });
+        }
+        if read < HEADER {
+            return Err(Error::Truncated { at: read as u64 });
+        }
+        let checksum = crc32c::crc32c(&header[..60]);
+        if header[60..] != checksum.to_le_bytes() {
+            return Err(Error::Damaged {
+                at: 0,
+                block: 0,
+                what: "the checksum of the header does not fit it",
+            });
+        }
+        let taken = Timestamp::from_secs(u64::from_le_bytes(array(&header, 32)));
+        let summary = Summary { taken, swarms: 0, peers: 0, bytes: HEADER as u64 };
+        Ok(Self { source, id: array(&header, 16), number: 0, chain: checksum, summary })
+    }
+
+    /// Reads one block; whether there was one, or the end.
+    fn next(&mut self, records: &mut Records) -> Result<bool, Error> {
+        let (start, block) = (self.summary.bytes, self.number);
+        let damaged = |what| Error::Damaged { at: start, block, what };
+        let mut encoded = [0; BLOCK_HEADER];
+        self.read(&mut encoded)?;
+        let header = BlockHeader::decode(&encoded, &self.id).map_err(damaged)?;
+        if header.number != block {
+            return Err(damaged("this is another block of the snapshot, which does not belong here"));
+        }
+        let before = self.chain;
+        self.chain = crc32c::crc32c_append(before, &encoded);
+        match header.tag {
+            BLOCK => {}
+            END => {
+                let Summary { swarms, peers, .. } = self.summary;
+                if (header.checksum, header.bytes, header.swarms, header.until_or_peers)
+                    != (before, start, swarms, peers)
+                {
+                    return Err(damaged("the end tells of other blocks than there are"));
+                }
+                let at = self.summary.bytes;
+                records.begin(Timestamp::default());
+                return match read_as_much(&mut self.source, &mut [0], at)? {
+                    0 => Ok(false),
+                    _ => Err(Error::Trailing { at }),
+                };
+            }
+            _ => return Err(damaged("this is neither a block nor the end")),
+        }
+        if header.bytes > LONGEST_BLOCK as u64 {
+            return Err(damaged("the block is longer than any may be"));
+        }
+        let content = self.summary.bytes;
+        let until = Timestamp::from_secs(header.until_or_peers);
+        records
+            .read(until, |bytes| {
+                while (bytes.len() as u64) < header.bytes {
+                    let read = bytes.len();
+                    bytes.resize((read + PART).min(header.bytes as usize), 0);
+                    self.read(&mut bytes[read..])?;
+                }
+                let is_good = crc32c::crc32c(bytes) == header.checksum;
+                if is_good {
+                    Ok(())
+                } else {
+                    Err(Unread::Error(damaged("the checksum of the block does not fit it")))
+                }
+            })
+            .map_err(|unread| match unread {
+                Unread::Error(error) => error,
+                Unread::Malformed(Malformed { at, what }) => {
+                    Error::Damaged { at: content + at as u64, block, what }
+                }
+            })?;
+        if u64::from(records.swarms()) != header.swarms {
+            return Err(damaged("the block holds another number of swarms than it says"));
+        }
+        self.number += 1;
+        self.summary.swarms += header.swarms;
+        self.summary.peers += records.peers();
+        Ok(true)
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
+        let read = read_as_much(&mut self.source, bytes, self.summary.bytes)?;
+        self.summary.bytes += read as u64;
+        if read < bytes.len() { Err(Error::Truncated { at: self.summary.bytes }) } else { Ok(()) }
+    }
+}
+
+/// Why a block was not taken in.
+enum Unread {
+    Error(Error),
+    Malformed(Malformed),
+}
+
+impl From<Error> for Unread {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Malformed> for Unread {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+/// As many bytes as there are, up to all of `bytes`.
+fn read_as_much(source: &mut impl Read, bytes: &mut [u8], at: u64) -> Result<usize, Error> {
+    let mut read = 0;
+    while read < bytes.len() {
+        match source.read(&mut bytes[read..]) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(Error::Io { at: at + read as u64, source }),
+        }
+    }
+    Ok(read)
+}
