@@ -120,7 +120,7 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
     }
 
     /// See [`TorrentRepository::import`].
-    fn import<'a>(&'a self, records: &'a Records, now: Timestamp) -> Answer<'a, Restored> {
+    fn import<'a>(&'a self, records: &'a [Records], now: Timestamp) -> Answer<'a, Restored> {
         Box::pin(export::one_by_one(self, records, now))
     }
 
@@ -259,7 +259,7 @@ macro_rules! async_repository {
             }
             fn import<'a>(
                 &'a self,
-                records: &'a $crate::Records,
+                records: &'a [$crate::Records],
                 now: $crate::Timestamp,
             ) -> $crate::Answer<'a, $crate::Restored> {
                 $call!(self, import, records, now)

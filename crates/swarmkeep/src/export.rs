@@ -90,11 +90,11 @@ pub(crate) async fn by_walking(
 /// [`import`](crate::TorrentRepository::import) swarm by swarm.
 pub(crate) async fn one_by_one(
     store: &(impl AsyncTorrentRepository + ?Sized),
-    records: &Records,
+    records: &[Records],
     now: Timestamp,
 ) -> Result<Restored, Unavailable> {
     let (mut restored, mut peers) = (Restored::default(), Vec::new());
-    for record in records.iter() {
+    for record in records.iter().flat_map(Records::iter) {
         peers.clear();
         peers.extend(record.peers());
         restored += store.restore(&record.summary(), &peers, now).await?;

@@ -257,13 +257,19 @@ impl Records {
 
     /// The swarms, and parts of swarms, in order.
     pub fn iter(&self) -> impl Iterator<Item = SwarmRecord<'_>> {
-        let mut rest = &*self.bytes;
+        self.iter_from(0).map(|(_, record)| record)
+    }
+
+    /// Those from the one on that begins at a byte, each with the byte that it begins at.
+    pub(crate) fn iter_from(&self, at: usize) -> impl Iterator<Item = (usize, SwarmRecord<'_>)> {
+        let mut rest = &self.bytes[at..];
         std::iter::from_fn(move || {
             (!rest.is_empty()).then(|| {
+                let at = self.bytes.len() - rest.len();
                 let record;
                 (record, rest) =
                     SwarmRecord::split_off(rest, self.until).expect("looked at when they were read");
-                record
+                (at, record)
             })
         })
     }

@@ -131,9 +131,9 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
         at_once(export::by_walking(&Immediate(self), export, now, budget)).expect(NEVER_AWAY);
     }
 
-    /// Restores every swarm of `records`, as if one by one by [`restore`](Self::restore). A store that can overlap the work of several
-    /// overrides this.
-    fn import(&self, records: &Records, now: Timestamp) -> Restored {
+    /// Restores every swarm of `records`, as if one by one by [`restore`](Self::restore) in some order. A store that can do so faster for
+    /// many at once overrides this; a million swarms at a time are many for every store.
+    fn import(&self, records: &[Records], now: Timestamp) -> Restored {
         at_once(export::one_by_one(&Immediate(self), records, now)).expect(NEVER_AWAY)
     }
 
@@ -228,7 +228,7 @@ macro_rules! forward_repository {
                 now: $crate::Timestamp,
             ) -> $crate::Restored;
             export(export: &mut $crate::Export, now: $crate::Timestamp, budget: $crate::Budget) -> ();
-            import(records: &$crate::Records, now: $crate::Timestamp) -> $crate::Restored;
+            import(records: &[$crate::Records], now: $crate::Timestamp) -> $crate::Restored;
             add_downloads(info_hash: &$crate::InfoHash, earlier: u32) -> bool;
             capabilities() -> $crate::Capabilities;
             memory() -> $crate::MemoryUse;

@@ -20,7 +20,7 @@
 //! let mut reader = snapshot::Reader::new(std::io::Cursor::new(bytes))?;
 //! let mut records = Records::new(now);
 //! while reader.next(&mut records, now)? {
-//!     store.import(&records, now);
+//!     store.import(std::slice::from_ref(&records), now);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -42,6 +42,15 @@ impl AtomicTotals {
         self.swarms.try_update(Relaxed, Relaxed, |swarms| (swarms < most).then_some(swarms + 1)).is_ok()
     }
 
+    /// Swarms and peers come.
+    pub(crate) fn add(&self, swarms: u64, Population { v4, v6 }: Population) {
+        self.swarms.fetch_add(swarms, Relaxed);
+        let counts = [v4.seeders, v4.leechers, v6.seeders, v6.leechers];
+        for (total, come) in self.peers.iter().zip(counts).filter(|(_, come)| *come > 0) {
+            total.fetch_add(come, Relaxed);
+        }
+    }
+
     /// A swarm goes, with the peers that are in it.
     pub(crate) fn remove_swarm(&self, population: Population) {
         self.swarms.fetch_sub(1, Relaxed);

@@ -37,21 +37,13 @@ struct Probe {
 
 /// The stripe that is locked, if any. Announces that follow each other in one stripe, as those to a hot swarm do, take its lock
 /// once.
-pub(super) struct Locked<'a> {
+struct Locked<'a> {
     store: &'a Packed,
     held: Option<(usize, MutexGuard<'a, Stripe>)>,
 }
 
-impl<'a> Locked<'a> {
-    pub(super) const fn none(store: &'a Packed) -> Self {
-        Self { store, held: None }
-    }
-
-    pub(super) fn let_go(&mut self) {
-        self.held = None;
-    }
-
-    pub(super) fn stripe(&mut self, index: usize) -> &mut Stripe {
+impl Locked<'_> {
+    fn stripe(&mut self, index: usize) -> &mut Stripe {
         if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
             // Never two at once: somebody may take them in the other order.
             self.held = None;
@@ -87,7 +79,7 @@ impl Packed {
         }
         // Dropped last: what had to go is freed when no lock is held.
         let mut room = Room::new(&self.shared);
-        let mut locked = Locked::none(self);
+        let mut locked = Locked { store: self, held: None };
         for probe in &mut *probes {
             probe.way = locked.stripe(probe.at.stripe).prefetch_leaf(&self.call_at(&probe.at, tick));
         }
@@ -107,7 +99,7 @@ impl Packed {
                 match self.announce_in(stripe, &call, found, announce, &mut room, &mut rng, peers) {
                     Ok(announced) => break announced,
                     Err(full) => {
-                        locked.let_go();
+                        locked.held = None;
                         self.evict_elsewhere(&probe.at, now, &full, &mut room);
                     }
                 }

@@ -1,63 +1,128 @@
-//! Taking in what a snapshot holds: as in a batch of announces, the places of several swarms are asked for before any is waited for.
+//! Taking in what a snapshot holds: sorted by where it goes, so that what lies together is filled together.
+//!
+//! In the order of the store that wrote them, each swarm would go to another leaf, none of them in a cache: at 10 million swarms that
+//! takes 700 ns each, and sorted by a million 170.
 
-use super::{
-    Packed,
-    batch::{GROUP, Locked},
-    place::Placed,
-    prefetch::prefetch,
-    room::Room,
-    stripe::Way,
-};
+use std::ops::Range;
+
+use super::{Packed, leaf::Leaf, place::Placed, prefetch::prefetch_lines, room::Room};
 use crate::{PeerRecord, Records, Restored, SwarmRecord, Timestamp, sweep::VISITS_A_HOLD};
 
-/// A swarm of a group, and what is known of its place before its turn.
-struct Probe<'a> {
-    record: SwarmRecord<'a>,
+/// Records whose bytes are asked for before they are read: in the order of where they go, they lie anywhere.
+const AHEAD: usize = 16;
+/// Bits of a number in [`Sorted`].
+const NUMBER: u32 = 24;
+
+/// Records in the order of where they go: a word each of stripe, the first bits of the place there, and its number.
+#[derive(Default)]
+struct Sorted {
+    order: Vec<u64>,
+    /// In which records a number is, and where.
+    places: Vec<(u32, u32)>,
+}
+
+/// Swarms that go to one stripe, as many as one hold of its lock may visit.
+#[derive(Default)]
+struct Run {
+    swarms: Vec<Swarm>,
+    /// Of all of them.
+    peers: Vec<PeerRecord>,
+}
+
+/// A swarm, and which peers are its.
+struct Swarm {
     at: Placed,
-    way: Way,
+    downloaded: u32,
+    peers: Range<usize>,
 }
 
 impl Packed {
-    pub(super) fn import_records(&self, records: &Records, now: Timestamp) -> Restored {
-        let tick = self.shared.clock.tick(now);
-        let (mut restored, mut peers, mut group) =
-            (Restored::default(), Vec::new(), Vec::with_capacity(GROUP));
-        let mut records = records.iter();
-        let mut locked = Locked::none(self);
-        loop {
-            group.extend(records.by_ref().take(GROUP).map(|record| {
-                let at = self.shared.placement.place(&record.info_hash);
-                prefetch(&self.stripes[at.stripe]);
-                Probe { record, at, way: Way::default() }
-            }));
-            if group.is_empty() {
-                return restored;
-            }
-            for probe in &mut group {
-                probe.way = locked.stripe(probe.at.stripe).prefetch_leaf(&self.call_at(&probe.at, tick));
-            }
-            for Probe { at, way, .. } in &group {
-                locked.stripe(at.stripe).prefetch_slots(&self.call_at(at, tick), way);
-            }
-            for Probe { record, at, .. } in group.drain(..) {
-                self.living(record.peers(), now, &mut peers, &mut restored);
-                let call = self.call_at(&at, tick);
-                for hold in holds(&peers, record.downloaded) {
-                    let mut room = Room::new(&self.shared);
-                    locked.stripe(at.stripe).restore(
-                        &call,
-                        hold,
-                        record.downloaded,
-                        &mut room,
-                        &mut restored,
-                    );
-                    if hold.len() == VISITS_A_HOLD {
-                        locked.let_go();
-                    }
+    pub(super) fn import_records(&self, records: &[Records], now: Timestamp) -> Restored {
+        let (mut restored, mut sorted, mut run) = (Restored::default(), Sorted::default(), Run::default());
+        for (number, some) in records.iter().enumerate() {
+            for (at, record) in some.iter_from(0) {
+                if sorted.order.len() == 1 << NUMBER {
+                    self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
                 }
+                sorted.push(self, &record, (number as u32, at as u32));
             }
-            locked.let_go();
         }
+        self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
+        restored
+    }
+
+    fn import_sorted(
+        &self,
+        records: &[Records],
+        sorted: &mut Sorted,
+        run: &mut Run,
+        now: Timestamp,
+        restored: &mut Restored,
+    ) {
+        sorted.order.sort_unstable();
+        let mut rest = &*sorted.order;
+        while let Some(first) = rest.first() {
+            let stripe = Sorted::stripe(*first);
+            run.clear();
+            while let Some(word) = rest.first().filter(|word| Sorted::stripe(**word) == stripe)
+                && run.visits() < VISITS_A_HOLD
+            {
+                if let Some(ahead) = rest.get(AHEAD) {
+                    let (of, at) = sorted.place(*ahead);
+                    prefetch_lines::<2>(&records[of].as_bytes()[at..]);
+                }
+                let (of, at) = sorted.place(*word);
+                let record = records[of].iter_from(at).next().expect("there is one").1;
+                let at = self.shared.placement.place(&record.info_hash);
+                let start = run.peers.len();
+                self.living(record.peers(), now, &mut run.peers, restored);
+                let peers = start..run.peers.len();
+                if !peers.is_empty() || record.downloaded > 0 {
+                    run.swarms.push(Swarm { at, downloaded: record.downloaded, peers });
+                }
+                rest = &rest[1..];
+            }
+            self.import_run(stripe, run, now, restored);
+        }
+        sorted.order.clear();
+        sorted.places.clear();
+    }
+
+    fn import_run(&self, stripe: usize, run: &Run, now: Timestamp, restored: &mut Restored) {
+        let (tick, mut room) = (self.shared.clock.tick(now), Room::for_many(&self.shared));
+        let home = self.shared.placement.home();
+        let sized = || {
+            run.swarms
+                .iter()
+                .map(|Swarm { at, peers, .. }| (at.key, Leaf::bytes_of(home, &run.peers[peers.clone()])))
+        };
+        // Where bytes are limited, there is no room but for what comes next.
+        let is_free = self.shared.most.bytes == u64::MAX;
+        let mut locked = self.lock(stripe);
+        let mut in_leaf = 0;
+        for (nth, Swarm { at, downloaded, peers }) in run.swarms.iter().enumerate() {
+            let call = self.call_at(at, tick);
+            if is_free && nth == 0 {
+                locked.split_for(&call, sized().map(|(_, bytes)| bytes).sum());
+            }
+            if is_free && in_leaf == 0 {
+                in_leaf = locked.grow_for(&call, sized().skip(nth));
+            }
+            for (nth, hold) in holds(&run.peers[peers.clone()], *downloaded).enumerate() {
+                if nth > 0 {
+                    room.tell();
+                    drop(locked);
+                    locked = self.lock(stripe);
+                }
+                locked.restore(&call, hold, *downloaded, &mut room, restored);
+            }
+            in_leaf = in_leaf.saturating_sub(1);
+            if in_leaf == 0 {
+                locked.compact(&call);
+            }
+        }
+        locked.settle(&mut room);
+        room.tell();
     }
 
     /// Those who have not outlived their lifetime, and none later than now.
@@ -69,7 +134,6 @@ impl Packed {
         restored: &mut Restored,
     ) {
         let oldest = now.saturating_sub(self.lifetime_secs);
-        living.clear();
         for peer in peers {
             if peer.last_announce < oldest {
                 restored.expired += 1;
@@ -83,4 +147,33 @@ impl Packed {
 /// A bounded number of peers for each hold of a lock. An empty hold still brings the download count.
 pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item = &[PeerRecord]> {
     peers.chunks(VISITS_A_HOLD).chain((peers.is_empty() && downloaded > 0).then_some(peers))
+}
+
+impl Sorted {
+    fn push(&mut self, store: &Packed, record: &SwarmRecord<'_>, place: (u32, u32)) {
+        let Placed { stripe, key } = store.shared.placement.place(&record.info_hash);
+        let within = key.head() << store.shared.placement.home().depth >> (NUMBER + 16);
+        self.order.push((stripe as u64) << 48 | within << NUMBER | self.places.len() as u64);
+        self.places.push(place);
+    }
+
+    const fn stripe(word: u64) -> usize {
+        (word >> 48) as usize
+    }
+
+    fn place(&self, word: u64) -> (usize, usize) {
+        let (of, at) = self.places[(word & ((1 << NUMBER) - 1)) as usize];
+        (of as usize, at as usize)
+    }
+}
+
+impl Run {
+    fn clear(&mut self) {
+        self.swarms.clear();
+        self.peers.clear();
+    }
+
+    fn visits(&self) -> usize {
+        self.swarms.len() + self.peers.len()
+    }
 }

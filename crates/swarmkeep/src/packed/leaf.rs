@@ -13,7 +13,8 @@ use super::{
     prefetch::prefetch_lines,
 };
 use crate::{
-    CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, announce::address, totals::Population,
+    CompactV4, CompactV6, Endpoint, Family, PeerCounts, PeerRecord, Role, announce::address,
+    totals::Population,
 };
 
 /// The leading bits that all keys of a leaf share. Whole bytes of them are not stored.
@@ -56,7 +57,8 @@ impl Prefix {
         let (head, tail) = (rest.first_chunk(), rest.last_chunk::<{ KEY - 8 }>());
         let (head, tail) = (*head.expect("more than a word"), tail.expect("more than a key's end"));
         let mut key = Key([0; KEY]);
-        let head = self.bits & !(u64::MAX >> (8 * self.dropped())) | u64::from_be_bytes(head) >> (8 * self.dropped());
+        let head = self.bits & !(u64::MAX >> (8 * self.dropped()))
+            | u64::from_be_bytes(head) >> (8 * self.dropped());
         key.0[..8].copy_from_slice(&head.to_be_bytes());
         key.0[8..].copy_from_slice(tail);
         key
@@ -721,6 +723,16 @@ impl Leaf {
         }
     }
 
+    /// Bytes that a swarm of such peers takes in a leaf of about that prefix, or less if it is a large one.
+    pub(super) fn bytes_of(prefix: Prefix, peers: &[PeerRecord]) -> usize {
+        let block = match peers {
+            [] => 0,
+            [one] if one.endpoint.family() == Family::V4 => 0,
+            _ => peers.iter().map(|peer| peer.endpoint.as_bytes().len() + 1).sum(),
+        };
+        prefix.stride() + if block > Self::MOST_BLOCK { 0 } else { block }
+    }
+
     /// Bytes of the block that the swarm would have with one more peer.
     pub(super) fn block_with(&self, slot: Slot, section: Section) -> usize {
         let block = match self.held(slot) {
@@ -1024,6 +1036,13 @@ impl Leaf {
         let mut block = Block::with_capacity(capacity);
         block[..self.used()].copy_from_slice(&self.block[..self.used()]);
         self.block = block;
+    }
+
+    /// Makes room for so many bytes more, unless the leaf has to be split first.
+    pub(super) fn grow(&mut self, bytes: usize) {
+        if self.used() + bytes <= Self::MOST_BYTES {
+            self.reserve(bytes);
+        }
     }
 
     /// Gives back what is spare, and moves out of a sparse page.

@@ -467,7 +467,7 @@ impl TorrentRepository for Packed {
         export.go_on_at(Cursor::END);
     }
 
-    fn import(&self, records: &Records, now: Timestamp) -> Restored {
+    fn import(&self, records: &[Records], now: Timestamp) -> Restored {
         self.import_records(records, self.latest.advance(now))
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use super::{clock::Clock, hash::EndpointHash, large::Large, place::Placement, stripe::MOST_GROWTH};
 use crate::{
-    Evicted,
+    Evicted, Family, Role,
     totals::{AtomicTotals, Population},
 };
 
@@ -48,11 +48,30 @@ pub(super) struct Room<'a> {
     /// Large swarms take milliseconds to free: that is left to when no lock is held.
     #[expect(clippy::vec_box, reason = "they are boxed already")]
     dropped: Vec<Box<Large>>,
+    /// What has come and is not in the totals yet, where many come in one hold: an addition that threads share waits until all that
+    /// was written before it has reached the cache.
+    untold: Option<(u64, Population)>,
 }
 
 impl<'a> Room<'a> {
     pub(super) const fn new(shared: &'a Shared) -> Self {
-        Self { shared, reserved: 0, evicted: Evicted { swarms: 0, peers: 0 }, dropped: Vec::new() }
+        let evicted = Evicted { swarms: 0, peers: 0 };
+        Self { shared, reserved: 0, evicted, dropped: Vec::new(), untold: None }
+    }
+
+    /// For many that come in one hold, at the end of which [`tell`](Self::tell) is called.
+    pub(super) fn for_many(shared: &'a Shared) -> Self {
+        let mut room = Self::new(shared);
+        room.untold = Some(Default::default());
+        room
+    }
+
+    /// Brings the totals up to date.
+    pub(super) fn tell(&mut self) {
+        if let Some(untold) = &mut self.untold {
+            let (swarms, population) = mem::take(untold);
+            self.shared.totals.add(swarms, population);
+        }
     }
 
     /// Whether so many more bytes fit. They are kept from others until this room is given back.
@@ -83,8 +102,22 @@ impl<'a> Room<'a> {
     }
 
     /// Whether one more swarm fits; if so, it counts from now on.
-    pub(super) fn count_swarm(&self) -> bool {
-        self.shared.totals.add_swarm(self.shared.most.swarms)
+    pub(super) fn count_swarm(&mut self) -> bool {
+        match &mut self.untold {
+            Some((swarms, _)) if self.shared.most.swarms == u64::MAX => {
+                *swarms += 1;
+                true
+            }
+            _ => self.shared.totals.add_swarm(self.shared.most.swarms),
+        }
+    }
+
+    /// A peer has come.
+    pub(super) fn count_peer(&mut self, family: Family, role: Role) {
+        match &mut self.untold {
+            Some((_, population)) => *population += Population::one(family, role),
+            None => self.shared.totals.turn(family, None, Some(role)),
+        }
     }
 
     /// A swarm has gone to make room.

@@ -501,7 +501,7 @@ impl Stripe {
     // --- Swarms come and go. ---
 
     /// The place of a swarm, made if there is none; whether it was. `None` if there are as many as may be.
-    fn admit(&mut self, call: &Call<'_>, room: &Room<'_>) -> Option<(At, bool)> {
+    fn admit(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Option<(At, bool)> {
         self.split_if_full(call);
         let Way { leaf, prefix, .. } = self.way(call);
         let found = self.leaves[leaf].find(prefix, call.key);
@@ -550,6 +550,32 @@ impl Stripe {
         Some((stats, large))
     }
 
+    /// Splits now what swarms and peers that are about to come would make split one by one, with more to move each time.
+    pub(super) fn split_for(&mut self, call: &Call<'_>, bytes: usize) {
+        self.split_if_full(call);
+        while self.used + bytes > SPLIT_ABOVE * self.leaves.len() {
+            self.split(call.home);
+        }
+    }
+
+    /// Makes a leaf as large as it will be when the next swarms have come; how many of them belong there. They follow each other by
+    /// their keys, and each says how many bytes it takes.
+    pub(super) fn grow_for(&mut self, call: &Call<'_>, next: impl Iterator<Item = (Key, usize)>) -> usize {
+        let reach = linear::reach(call.key.head() << call.home.depth, self.leaves.len());
+        let is_here = |key: &Key| reach.end.is_none_or(|end| key.head() << call.home.depth < end);
+        let (count, bytes) = next
+            .take_while(|(key, _)| is_here(key))
+            .fold((0, 0), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
+        self.changing(reach.bucket, |leaf| leaf.grow(bytes));
+        count
+    }
+
+    /// Gives back what the leaf of a swarm has to spare.
+    pub(super) fn compact(&mut self, call: &Call<'_>) {
+        let leaf = self.way(call).leaf;
+        self.changing(leaf, Leaf::compact);
+    }
+
     /// Puts a swarm back, with some of its peers, as far as there is room.
     pub(super) fn restore(
         &mut self,
@@ -567,7 +593,7 @@ impl Stripe {
                 at = self.admit(call, room).map(|(at, _)| at);
             }
             match (at.filter(|_| room.has_reserved(MOST_GROWTH)), peer) {
-                (Some(at), Some(peer)) => restored.count(self.restore_peer(call, at, peer)),
+                (Some(at), Some(peer)) => restored.count(self.restore_peer(call, at, peer, room)),
                 (None, Some(_)) => restored.count(Err(NotRestored::Full)),
                 (Some(at), None) => self.change_downloaded(at, |current| current.max(downloaded)),
                 (None, None) => {}
@@ -576,7 +602,13 @@ impl Stripe {
         }
     }
 
-    fn restore_peer(&mut self, call: &Call<'_>, at: At, peer: &PeerRecord) -> Result<(), NotRestored> {
+    fn restore_peer(
+        &mut self,
+        call: &Call<'_>,
+        at: At,
+        peer: &PeerRecord,
+        room: &mut Room<'_>,
+    ) -> Result<(), NotRestored> {
         let (family, tick) = (peer.endpoint.family(), call.shared.clock.tick(peer.last_announce));
         let full = self.population(at).peers() >= call.shared.most.peers_per_swarm;
         if let Held::Large(number) = self.held(at) {
@@ -593,11 +625,11 @@ impl Stripe {
                 return Err(NotRestored::Full);
             }
             if self.add(call, at, peer.role, &peer.endpoint, tick).is_none() {
-                return self.restore_peer(call, at, peer);
+                return self.restore_peer(call, at, peer, room);
             }
             self.leaves[at.leaf].set_proven(at.slot);
         }
-        call.shared.totals.turn(family, None, Some(peer.role));
+        room.count_peer(family, peer.role);
         Ok(())
     }
 
@@ -982,7 +1014,8 @@ impl Stripe {
             while slot.index < leaf.swarms() {
                 let key = leaf.key(prefix, slot);
                 // What it stood in the middle of is the first, or gone.
-                let within = resumed.take().filter(|from| from.key == key).map_or(Cursor::START, |from| from.within);
+                let within =
+                    resumed.take().filter(|from| from.key == key).map_or(Cursor::START, |from| from.within);
                 if visited >= limit {
                     return (visited, Some(Position { key, within }));
                 }
@@ -1007,7 +1040,8 @@ impl Stripe {
                     let downloaded = leaf.downloaded(slot);
                     visited += stamps.len();
                     if !stamps.is_empty() || downloaded > 0 {
-                        let times = stamps.iter().map(|&stamp| clock.time(leaf.base().tick(stamp)).min(latest));
+                        let times =
+                            stamps.iter().map(|&stamp| clock.time(leaf.base().tick(stamp)).min(latest));
                         let counts = counts.map(u32::from);
                         records.push_sections(&info_hash, downloaded, counts, endpoints, times);
                     }
