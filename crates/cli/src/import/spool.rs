@@ -68,17 +68,17 @@ impl Spool {
     }
 
     /// Hands everything over, in ascending order: of several counts of one torrent the highest, and none of zero.
-    pub(super) fn hand_over(mut self, mut sink: Option<&mut dyn Sink>) -> Result<Totals, Box<dyn Error>> {
+    pub(super) fn hand_over(self, mut sink: Option<&mut dyn Sink>) -> Result<Totals, Box<dyn Error>> {
         let mut totals = Totals::default();
         let mut batch: Vec<Count> = Vec::with_capacity(BATCH);
-        let mut merge = self.merge()?;
-        let mut next = merge.next()?;
+        let mut counts = self.sorted()?;
+        let mut next = counts.next().transpose()?;
         while let Some((info_hash, mut downloads)) = next {
-            next = merge.next()?;
+            next = counts.next().transpose()?;
             while let Some((_, more)) = next.filter(|(other, _)| *other == info_hash) {
                 downloads = downloads.max(more);
                 totals.duplicates += 1;
-                next = merge.next()?;
+                next = counts.next().transpose()?;
             }
             totals.torrents += 1;
             totals.downloads += u64::from(downloads);
@@ -117,7 +117,8 @@ impl Spool {
         Ok(())
     }
 
-    fn merge(&mut self) -> io::Result<Merge> {
+    /// All counts, in ascending order.
+    fn sorted(mut self) -> io::Result<Merge> {
         let mut merge = Merge { file: None, sources: Vec::new(), first: BinaryHeap::new() };
         if let Some(file) = self.file.take() {
             merge.file = Some(file.into_inner().map_err(io::IntoInnerError::into_error)?);
@@ -129,7 +130,7 @@ impl Spool {
             }
         }
         self.chunk.sort_unstable();
-        merge.sources.push(Source::Chunk(std::mem::take(&mut self.chunk).into_iter()));
+        merge.sources.push(Source::Chunk(self.chunk.into_iter()));
         for nth in 0..merge.sources.len() {
             if let Some(count) = merge.sources[nth].next(merge.file.as_ref())? {
                 merge.first.push(Reverse((count, nth)));
@@ -153,7 +154,7 @@ enum Source {
 }
 
 impl Merge {
-    fn next(&mut self) -> io::Result<Option<Count>> {
+    fn first(&mut self) -> io::Result<Option<Count>> {
         let Some(mut first) = self.first.peek_mut() else { return Ok(None) };
         let Reverse((count, nth)) = *first;
         match self.sources[nth].next(self.file.as_ref())? {
@@ -161,6 +162,14 @@ impl Merge {
             None => _ = PeekMut::pop(first),
         }
         Ok(Some(count))
+    }
+}
+
+impl Iterator for Merge {
+    type Item = io::Result<Count>;
+
+    fn next(&mut self) -> Option<io::Result<Count>> {
+        self.first().transpose()
     }
 }
 
