@@ -42,7 +42,8 @@ What is taken:
   the hour. An import never lowers a count and never adds to one: what is there is raised to at
   least what the file says. So the same file can be imported twice, and a newer one of the same
   tracker again until the switch is done. Of several counts of one torrent, in one file or in
-  several, the highest is taken: two trackers' counts are not added up.
+  several, the highest is taken: two trackers' counts are not added up. Nor is what ours counted
+  since it began: import before its first peers come.
 
 Formats, each also compressed by gzip:
   torrust            torrust-tracker's SQLite file, which stays as it is. Not from standard input.
@@ -202,9 +203,9 @@ fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
     if with_downloads == 0 {
         say!("no downloads at all: does that tracker count them?");
     }
-    match imported.dry_run {
-        true => say!("nothing is taken: --dry-run"),
-        false => say!("{} raised, the others had as many", some(raised, "torrent")),
+    match raised {
+        Some(raised) => say!("{} raised, the others had as many", some(raised, "torrent")),
+        None => say!("nothing is taken: --dry-run"),
     }
     Ok(())
 }
@@ -261,7 +262,7 @@ fn read_file(file: &Path, args: &Args, spool: &mut Spool) -> Result<Taken, Box<d
         let [good, bad] = [some(read, "good count"), some(refused, "wrong one")];
         let named = taken.named();
         return Err(format!(
-            "{}: {good} and {bad}, so nothing is taken; --skip-bad leaves out{named}",
+            "{}: {good} and {bad}, so nothing is taken; --skip-bad leaves these out:{named}",
             taken.file
         )
         .into());
@@ -283,7 +284,7 @@ fn guess(input: &mut Input<'_>) -> Result<Format, String> {
     }
     if let Some((_, program)) = COMPRESSED.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Err(format!(
-            "it is compressed by {program}: `{program} -dc FILE | swarmkeep import …  -` reads it"
+            "it is compressed by {program}: `{program} -dc FILE | swarmkeep import … -` reads it"
         ));
     }
     if head.starts_with(SQLITE) {

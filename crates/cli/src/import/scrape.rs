@@ -55,7 +55,7 @@ fn torrent(pull: &mut Pull<'_, '_>, length: u64, reading: &mut Reading<'_>) -> R
     let place = pull.at;
     let info_hash = pull.string(length)?;
     let wrong = match <[u8; 20]>::try_from(&*info_hash) {
-        Ok(info_hash) if length == 20 => match fields(pull)? {
+        Ok(info_hash) => match fields(pull)? {
             Ok(downloads) => return reading.take(InfoHash::new(info_hash), downloads),
             Err(wrong) => wrong,
         },
@@ -356,6 +356,7 @@ mod tests {
                 b"d14:failure reason9:no \"you\"\ne",
                 "byte 18: the tracker refused the scrape: \"no \\\"you\\\"\\n\"",
             ),
+            (b"d14:failure reason9:no", "byte 22: an early end: the file was cut off"),
             (b"di1ei2ee", "byte 1: not bencoded: a key that is no byte string"),
             (b"d1:ae", "byte 4: not bencoded: a key without a value"),
             (b"d1:ad1:bee", "byte 8: not bencoded: a key without a value"),

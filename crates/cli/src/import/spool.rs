@@ -49,8 +49,8 @@ pub(super) struct Totals {
     pub(super) downloads: u64,
     /// How many counts there were of torrents that had one already.
     pub(super) duplicates: u64,
-    /// How many torrents the sink had with fewer downloads.
-    pub(super) raised: u64,
+    /// How many torrents the sink had with fewer downloads, if there is one.
+    pub(super) raised: Option<u64>,
 }
 
 impl Spool {
@@ -69,14 +69,15 @@ impl Spool {
 
     /// Hands everything over, in ascending order: of several counts of one torrent the highest, and none of zero.
     pub(super) fn hand_over(self, mut sink: Option<&mut dyn Sink>) -> Result<Totals, Box<dyn Error>> {
-        let mut totals = Totals::default();
+        let mut totals = Totals { raised: sink.is_some().then_some(0), ..Totals::default() };
         let mut batch: Vec<Count> = Vec::with_capacity(BATCH);
         let mut counts = self.sorted()?;
         let mut next = counts.next().transpose()?;
         while let Some((info_hash, mut downloads)) = next {
             next = counts.next().transpose()?;
             while let Some((_, more)) = next.filter(|(other, _)| *other == info_hash) {
-                downloads = downloads.max(more);
+                // Counts of one torrent ascend too.
+                downloads = more;
                 totals.duplicates += 1;
                 next = counts.next().transpose()?;
             }
@@ -87,8 +88,8 @@ impl Spool {
                 batch.push((info_hash, downloads));
             }
             if batch.len() == BATCH || (next.is_none() && !batch.is_empty()) {
-                if let Some(sink) = &mut sink {
-                    totals.raised += sink.at_least(&batch)?;
+                if let (Some(sink), Some(raised)) = (&mut sink, &mut totals.raised) {
+                    *raised += sink.at_least(&batch)?;
                 }
                 batch.clear();
             }
@@ -257,7 +258,7 @@ pub(super) mod tests {
             with_downloads: highest.len() as u64,
             downloads: highest.values().copied().map(u64::from).sum(),
             duplicates: 20_000 - torrents,
-            raised: highest.len() as u64,
+            raised: Some(highest.len() as u64),
         };
         // All in memory, in runs only, in runs and a rest.
         for most in [CHUNK, 5_000, 20_000, 777, 1] {
@@ -281,13 +282,14 @@ pub(super) mod tests {
             some(1_000, 300).iter().for_each(|count| spool.push(*count).unwrap());
             kept.last = None;
             let totals = spool.hand_over(Some(&mut kept)).unwrap();
-            assert_eq!(totals.raised, if expected { totals.with_downloads } else { 0 });
+            assert_eq!(totals.raised, Some(if expected { totals.with_downloads } else { 0 }));
         }
     }
 
     #[test]
     fn nothing_is_no_batch() {
         let spool = Spool::new(env::temp_dir());
-        assert_eq!(spool.hand_over(Some(&mut Kept::default())).unwrap(), Totals::default());
+        let nothing = Totals { raised: Some(0), ..Totals::default() };
+        assert_eq!(spool.hand_over(Some(&mut Kept::default())).unwrap(), nothing);
     }
 }
