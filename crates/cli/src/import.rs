@@ -168,7 +168,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         Some(state) if !args.dry_run => Some(open(state)?),
         _ => None,
     };
-    // Where there is room for counts, there is room to sort them; /tmp may be memory.
+    // Where there is room for counts, there is room to sort them; temporary files may lie in memory.
     let folder = args.state.clone().filter(|_| sink.is_some()).unwrap_or_else(env::temp_dir);
     let mut spool = Spool::new(folder);
     let files = args.files.iter().map(|file| read_file(file, args, &mut spool));
