@@ -8,6 +8,7 @@ mod check;
 mod counting;
 mod create;
 mod demo;
+mod import;
 mod load;
 mod peer;
 mod serve;
@@ -35,6 +36,8 @@ enum Command {
     Config(Box<serve::ConfigArgs>),
     /// Ask a tracker whether it answers.
     Check(check::Args),
+    /// Take over the downloads that another tracker has counted.
+    Import(import::Args),
     /// Put a tracker under load, check its answers and report.
     Load(Box<load::Args>),
     /// Make a torrent file of a file or a folder.
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Serve(_) => serve::run().map(|()| ExitCode::SUCCESS),
         Command::Config(args) => serve::print_config(*args),
         Command::Check(args) => check::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(*args),
         Command::Create(args) => create::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Fetch(args) => peer::fetch(&args),

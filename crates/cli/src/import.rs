@@ -1,0 +1,509 @@
+//! `swarmkeep import`: the downloads that another tracker has counted.
+
+use std::{
+    env,
+    error::Error,
+    fmt,
+    fs::File,
+    io::{self, ErrorKind, Read},
+    path::{Path, PathBuf},
+};
+
+use clap::ValueEnum;
+use flate2::read::MultiGzDecoder;
+use indicatif::{HumanCount, ProgressBar};
+use serde::Serialize;
+use swarmkeep_bittorrent::InfoHash;
+
+use crate::{
+    refuse,
+    store::{bar, print_json, say},
+};
+use input::Input;
+use spool::{Count, Spool, Totals};
+
+mod aquatic;
+mod input;
+mod lines;
+mod opentracker;
+mod scrape;
+mod spool;
+#[cfg(feature = "import-torrust")]
+mod torrust;
+
+const DETAILS: &str = "\
+Examples:
+  swarmkeep import --state /var/lib/swarmkeep /var/lib/torrust/tracker/database/sqlite3.db
+  curl http://old.example:6969/scrape | swarmkeep import --state /var/lib/swarmkeep -
+  swarmkeep import --dry-run statedump.txt.gz
+
+What is taken:
+  How often each torrent was downloaded, and nothing else: peers announce themselves again within
+  the hour. An import never lowers a count and never adds to one: what is there is raised to at
+  least what the file says. So the same file can be imported twice, and a newer one of the same
+  tracker again until the switch is done. Of several counts of one torrent, in one file or in
+  several, the highest is taken: two trackers' counts are not added up. Nor is what ours counted
+  since it began: import before its first peers come.
+
+Formats, each also compressed by gzip:
+  torrust            torrust-tracker's SQLite file, which stays as it is. Not from standard input.
+  scrape             The answer to a scrape over HTTP (BEP 48). opentracker and others answer with
+                     all their torrents to one that asks for none.
+  opentracker-state  INFOHASH:MINUTES:DOWNLOADS, as opentracker's /stats?mode=statedump has them.
+  opentracker-txtp   INFOHASH:SEEDERS:LEECHERS:DOWNLOADS, its /stats?mode=tpbs&format=txtp.
+  lines              INFOHASH, a tab, comma, blank or colon, and DOWNLOADS: what any database gives.
+
+  aquatic counts no downloads, so there is nothing to import from it.
+
+Errors:
+  Everything is read before anything is taken. If anything is wrong in any file, it is said where,
+  and nothing is taken; --skip-bad takes the rest: all good lines, and of a file that is cut off or
+  broken what comes before.
+
+Exit codes:
+  0  the counts are taken
+  1  something is wrong, and nothing is taken
+  2  the command line is wrong";
+
+/// Take over the downloads that another tracker has counted.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = DETAILS, after_help = "See --help for examples, formats, and what is taken.")]
+pub(crate) struct Args {
+    /// What the other tracker has written; - for standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// The folder with the state of ours.
+    #[arg(long, value_name = "DIR", required_unless_present = "dry_run")]
+    state: Option<PathBuf>,
+
+    /// The format of the files. By default it is told from what they begin with.
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
+    from: Option<Format>,
+
+    /// Read everything and say what would be taken, and take nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Leave out what is wrong instead of taking nothing.
+    #[arg(long)]
+    skip_bad: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a file has its counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Format {
+    Torrust,
+    Scrape,
+    OpentrackerState,
+    OpentrackerTxtp,
+    Lines,
+}
+
+/// So many counts are handed over at once, at most.
+const BATCH: usize = 1 << 14;
+
+/// So many of the things that are wrong in a file are named.
+const NAMED: usize = 5;
+
+/// Where the counts go.
+trait Sink {
+    /// Raises what is kept of torrents to at least these downloads, and answers of how many it was less.
+    ///
+    /// It never lowers, never adds, and does nothing the second time. Over all calls up to [`finish`](Self::finish), info hashes come in
+    /// ascending order, each once, none with zero downloads; at most [`BATCH`] at once and never none.
+    fn at_least(&mut self, counts: &[Count]) -> Result<u64, Box<dyn Error>>;
+
+    /// Makes all of it last, whatever happens from now on.
+    fn finish(self: Box<Self>) -> Result<(), Box<dyn Error>>;
+}
+
+/// Opens the state of a tracker, so that nobody waits for an import that could not be kept.
+fn open(state: &Path) -> Result<Box<dyn Sink>, Box<dyn Error>> {
+    Err(format!("{}: this version keeps no downloads yet: --dry-run reads them", state.display()).into())
+}
+
+/// What an import did.
+#[derive(Serialize)]
+struct Imported {
+    dry_run: bool,
+    files: Vec<Taken>,
+    #[serde(flatten)]
+    totals: Totals,
+    /// Of all files.
+    refused: u64,
+}
+
+/// What a file had.
+#[derive(Serialize)]
+struct Taken {
+    file: String,
+    format: Format,
+    gzip: bool,
+    /// Counts that were read.
+    read: u64,
+    refused: u64,
+    /// The first things that are wrong.
+    wrong: Vec<Wrong>,
+}
+
+/// Something that is wrong in a file.
+#[derive(Debug, Serialize)]
+struct Wrong {
+    /// A line from 1, a byte from 0 (before compression), or a row from 1.
+    at: String,
+    what: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    if args.files.iter().filter(|file| is_stdin(file)).count() > 1 {
+        refuse("standard input can be read once only".into());
+    }
+    let mut sink = match &args.state {
+        Some(state) if !args.dry_run => Some(open(state)?),
+        _ => None,
+    };
+    // Where there is room for counts, there is room to sort them; temporary files may lie in memory.
+    let folder = args.state.clone().filter(|_| sink.is_some()).unwrap_or_else(env::temp_dir);
+    let mut spool = Spool::new(folder);
+    let files = args.files.iter().map(|file| read_file(file, args, &mut spool));
+    let files: Vec<Taken> = files.collect::<Result<_, _>>()?;
+    let totals = spool.hand_over(sink.as_deref_mut().map(|sink| sink as &mut dyn Sink))?;
+    if let Some(sink) = sink {
+        sink.finish()?;
+    }
+    let refused = files.iter().map(|file| file.refused).sum();
+    report(&Imported { dry_run: args.dry_run, files, totals, refused }, args.json)
+}
+
+fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
+    if json {
+        return print_json(imported);
+    }
+    for file in &imported.files {
+        let gzip = if file.gzip { ", gzip" } else { "" };
+        let format = file.format.to_possible_value().expect("no format is left out");
+        say!("{}: {}{gzip}, {}", file.file, format.get_name(), some(file.read, "count"));
+        if file.refused > 0 {
+            say!("  {} left out:{}", some(file.refused, "wrong one"), file.named());
+        }
+    }
+    let Totals { torrents, with_downloads, downloads, duplicates, raised } = imported.totals;
+    let [torrents, with, downloads] =
+        [some(torrents, "torrent"), HumanCount(with_downloads).to_string(), some(downloads, "download")];
+    say!("{torrents}, {with} of them downloaded, {downloads} in all");
+    if duplicates > 0 {
+        say!("{} of torrents that had one: the highest is taken", some(duplicates, "more count"));
+    }
+    if with_downloads == 0 {
+        say!("no downloads at all: does that tracker count them?");
+    }
+    match raised {
+        Some(raised) => say!("{} raised, the others had as many", some(raised, "torrent")),
+        None => say!("nothing is taken: --dry-run"),
+    }
+    Ok(())
+}
+
+fn some(count: u64, what: &str) -> String {
+    format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+}
+
+fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// Reads a file whole into the spool.
+fn read_file(file: &Path, args: &Args, spool: &mut Spool) -> Result<Taken, Box<dyn Error>> {
+    let name = if is_stdin(file) { "standard input".to_owned() } else { file.display().to_string() };
+    let wrong = |error: &dyn fmt::Display| format!("{name}: {error}");
+    let (from, bar): (Box<dyn Read>, _) = if is_stdin(file) {
+        (Box::new(io::stdin().lock()), ProgressBar::hidden())
+    } else {
+        let from = File::open(file).map_err(|error| wrong(&error))?;
+        let metadata = from.metadata().map_err(|error| wrong(&error))?;
+        if metadata.is_dir() {
+            return Err(wrong(&"it is a folder").into());
+        }
+        (Box::new(from), bar(metadata.len()).with_message(name.clone()))
+    };
+    let mut input = Input::new(bar.wrap_read(from));
+    let gzip = input.head(GZIP.len()).map_err(|error| wrong(&error))? == GZIP;
+    if gzip {
+        input = Input::new(MultiGzDecoder::new(input));
+    }
+    let format = match args.from {
+        Some(format) => format,
+        None => guess(&mut input).map_err(|error| wrong(&error))?,
+    };
+    let mut keep = |count| spool.push(count);
+    let mut reading = Reading::new(&mut keep);
+    let done = match format {
+        Format::Torrust if gzip || is_stdin(file) => Err(Stop::Failed(
+            "SQLite's files are read where they lie: unpack it into a file of its own".into(),
+        )),
+        Format::Torrust => torrust(file, &bar, &mut reading),
+        _ => reading.read(format, &mut input),
+    };
+    bar.finish_and_clear();
+    match done {
+        Ok(()) => {}
+        Err(Stop::Broken(broken)) => reading.refuse(broken.at, broken.what),
+        Err(Stop::Failed(what)) => return Err(wrong(&what).into()),
+    }
+    let Reading { read, refused, wrong, .. } = reading;
+    let taken = Taken { file: name, format, gzip, read, refused, wrong };
+    if refused > 0 && !args.skip_bad {
+        let [good, bad] = [some(read, "good count"), some(refused, "wrong one")];
+        let named = taken.named();
+        return Err(format!(
+            "{}: {good} and {bad}, so nothing is taken; --skip-bad leaves these out:{named}",
+            taken.file
+        )
+        .into());
+    }
+    Ok(taken)
+}
+
+const GZIP: &[u8] = &[0x1f, 0x8b];
+/// Other ways to compress, by what their files begin with.
+const COMPRESSED: [(&[u8], &str); 3] =
+    [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ\0", "xz")];
+const SQLITE: &[u8] = b"SQLite format 3\0";
+
+/// Tells the format of a file from what it begins with.
+fn guess(input: &mut Input<'_>) -> Result<Format, String> {
+    let head = input.head(lines::LONGEST).map_err(|error| error.to_string())?;
+    if head.is_empty() {
+        return Err("it is empty".into());
+    }
+    if let Some((_, program)) = COMPRESSED.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return Err(format!(
+            "it is compressed by {program}: `{program} -dc FILE | swarmkeep import … -` reads it"
+        ));
+    }
+    if head.starts_with(SQLITE) {
+        return Ok(Format::Torrust);
+    }
+    if let Some(rest) = head.strip_prefix(b"d") {
+        // Less than what an info hash in a line has left.
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if ((1..39).contains(&digits) && rest.get(digits) == Some(&b':')) || rest.trim_ascii_end() == b"e" {
+            return Ok(Format::Scrape);
+        }
+    }
+    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    if aquatic::is_export(line) {
+        return Err(format!("this is {}", aquatic::NO_DOWNLOADS));
+    }
+    let colons = |rest: &[u8]| rest.iter().filter(|byte| **byte == b':').count();
+    match lines::info_hash(line) {
+        Ok((_, rest)) if colons(rest) == 3 => Ok(Format::OpentrackerTxtp),
+        Ok((_, rest)) if colons(rest) == 2 => Ok(Format::OpentrackerState),
+        Ok((_, rest)) if rest.first().is_some_and(|between| lines::BETWEEN.contains(between)) => {
+            Ok(Format::Lines)
+        }
+        _ => {
+            let line = line.get(..60).unwrap_or(line).escape_ascii();
+            Err(format!(
+                "no tracker's file that is known begins with \"{line}\"; --from FORMAT says what it is, --help the formats"
+            ))
+        }
+    }
+}
+
+#[cfg(feature = "import-torrust")]
+use torrust::read as torrust;
+
+#[cfg(not(feature = "import-torrust"))]
+fn torrust(_: &Path, _: &ProgressBar, _: &mut Reading<'_>) -> Result<(), Stop> {
+    Err(Stop::Failed(
+        "this program was built without the feature `import-torrust`, which reads SQLite's files".into(),
+    ))
+}
+
+/// Where the readers of the formats put what they find.
+struct Reading<'a> {
+    keep: &'a mut dyn FnMut(Count) -> io::Result<()>,
+    read: u64,
+    refused: u64,
+    /// The first of them.
+    wrong: Vec<Wrong>,
+}
+
+/// Why a file is not read to its end.
+enum Stop {
+    /// Something is wrong in it behind which nothing can be understood.
+    Broken(Wrong),
+    /// It is not such a file, or it cannot be read.
+    Failed(String),
+}
+
+impl<'a> Reading<'a> {
+    fn new(keep: &'a mut dyn FnMut(Count) -> io::Result<()>) -> Self {
+        Self { keep, read: 0, refused: 0, wrong: Vec::new() }
+    }
+
+    fn read(&mut self, format: Format, input: &mut Input<'_>) -> Result<(), Stop> {
+        match format {
+            Format::Torrust => unreachable!("SQLite reads its files itself"),
+            Format::Scrape => scrape::read(input, self),
+            Format::OpentrackerState => opentracker::read_state(input, self),
+            Format::OpentrackerTxtp => opentracker::read_txtp(input, self),
+            Format::Lines => lines::read(input, self),
+        }
+    }
+
+    fn take(&mut self, info_hash: InfoHash, downloads: u32) -> Result<(), Stop> {
+        self.read += 1;
+        (self.keep)((info_hash, downloads)).map_err(|error| Stop::Failed(error.to_string()))
+    }
+
+    /// Counts something that is wrong, with its place.
+    fn refuse(&mut self, at: String, what: String) {
+        self.refused += 1;
+        if self.wrong.len() < NAMED {
+            self.wrong.push(Wrong { at, what });
+        }
+    }
+}
+
+impl Stop {
+    /// For an error while a file is read: what does not decompress is broken, the rest is the machine's fault.
+    fn reading(error: io::Error, input: &Input<'_>) -> Self {
+        match error.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput => {
+                Self::broken(format!("byte {}", input.at()), format!("gzip: {error}"))
+            }
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+
+    fn broken(at: String, what: String) -> Self {
+        Self::Broken(Wrong { at, what })
+    }
+}
+
+impl Taken {
+    /// The first things that are wrong, each on a line.
+    fn named(&self) -> String {
+        let mut words: String =
+            self.wrong.iter().map(|Wrong { at, what }| format!("\n  {at}: {what}")).collect();
+        let more = self.refused - self.wrong.len() as u64;
+        if more > 0 {
+            words += &format!("\n  and {} more", HumanCount(more));
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a reader made of a file.
+    pub(super) struct Read {
+        pub(super) counts: Vec<Count>,
+        pub(super) refused: Vec<String>,
+        pub(super) broken: Option<String>,
+    }
+
+    pub(super) fn read(format: Format, bytes: &[u8]) -> Read {
+        read_with(|reading| reading.read(format, &mut Input::new(bytes)))
+    }
+
+    pub(super) fn read_with(reader: impl FnOnce(&mut Reading<'_>) -> Result<(), Stop>) -> Read {
+        let mut counts = Vec::new();
+        let mut keep = |count| {
+            counts.push(count);
+            Ok(())
+        };
+        let mut reading = Reading::new(&mut keep);
+        let broken = match reader(&mut reading) {
+            Ok(()) => None,
+            Err(Stop::Broken(Wrong { at, what })) => Some(format!("{at}: {what}")),
+            Err(Stop::Failed(what)) => Some(what),
+        };
+        let refused = reading.wrong.iter().map(|Wrong { at, what }| format!("{at}: {what}")).collect();
+        Read { counts, refused, broken }
+    }
+
+    const HASH: &str = "deadbeef001122334455667788990011223344ff";
+
+    #[test]
+    fn formats_are_told_from_what_files_begin_with() {
+        let guess = |bytes: &[u8]| guess(&mut Input::new(bytes));
+        let line = |rest: &str| format!("{HASH}{rest}\n").into_bytes();
+        assert_eq!(guess(b"SQLite format 3\0\x10\0"), Ok(Format::Torrust));
+        assert_eq!(guess(b"d5:filesd20:"), Ok(Format::Scrape));
+        assert_eq!(guess(b"d14:failure reason2:noe"), Ok(Format::Scrape));
+        assert_eq!(guess(b"de"), Ok(Format::Scrape));
+        assert_eq!(guess(&line(":29912345:1")), Ok(Format::OpentrackerState));
+        assert_eq!(guess(&line(":1:2:3")), Ok(Format::OpentrackerTxtp));
+        for rest in [":1", "\t1", ",1", " 1", " 1\r"] {
+            assert_eq!(guess(&line(rest)), Ok(Format::Lines), "{rest}");
+        }
+        // Hexadecimal digits that could be the length of a key.
+        assert_eq!(guess(format!("d{}:1\n", "5".repeat(39)).as_bytes()), Ok(Format::Lines));
+    }
+
+    #[test]
+    fn a_file_that_nobody_knows_is_named() {
+        let guess = |bytes: &[u8]| guess(&mut Input::new(bytes)).unwrap_err();
+        assert_eq!(guess(b""), "it is empty");
+        assert!(guess(b"\x28\xb5\x2f\xfd\0").contains("zstd -dc"));
+        assert!(guess(format!("4 {HASH} 1 2\n").as_bytes()).contains("aquatic counts no downloads"));
+        assert!(guess(b"<html>\nno").starts_with("no tracker's file that is known begins with \"<html>\";"));
+        assert!(guess(&[0xff; 1000]).contains(r"\xff"));
+        assert!(guess(b"d").contains("begins with \"d\""));
+    }
+
+    #[test]
+    fn compressed_bytes_that_are_cut_off_are_noticed() {
+        let lines = format!("{HASH}:29912345:1\n").repeat(100);
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(lines.as_bytes()).unwrap();
+        let whole = encoder.finish().unwrap();
+        let read = |bytes: &[u8]| {
+            read_with(|reading| {
+                reading.read(Format::OpentrackerState, &mut Input::new(MultiGzDecoder::new(bytes)))
+            })
+        };
+        assert_eq!((read(&whole).counts.len(), read(&whole).broken), (100, None));
+        // Parts of one answer, each compressed by itself.
+        assert_eq!(read(&whole.repeat(2)).counts.len(), 200);
+        let mut wrong = whole.clone();
+        *wrong.last_mut().unwrap() ^= 1;
+        for bytes in [&whole[..whole.len() - 1], &whole[..12], &wrong] {
+            let read = read(bytes);
+            assert!(
+                read.broken.is_some_and(|broken| broken.contains("gzip: ")),
+                "{} counts",
+                read.counts.len()
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>, line in "[0-9a-f]{38,41}[:,\t ]-?[0-9]{0,12}[:]?[0-9]{0,12}\r?\n?") {
+            for bytes in [&*bytes, line.as_bytes(), &[line.as_bytes(), &bytes].concat(), &[&bytes, line.as_bytes()].concat()] {
+                _ = guess(&mut Input::new(bytes));
+                for format in [Format::Scrape, Format::OpentrackerState, Format::OpentrackerTxtp, Format::Lines] {
+                    read(format, bytes);
+                }
+                read_with(|reading| reading.read(Format::Lines, &mut Input::new(MultiGzDecoder::new(bytes))));
+            }
+        }
+    }
+}

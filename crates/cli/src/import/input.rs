@@ -1,0 +1,192 @@
+//! Bytes of a file, read from front to back through a buffer of fixed size, each with its place.
+
+use std::io::{self, ErrorKind, Read};
+
+/// How much is read at once; also how far ahead [`Input::head`] can look.
+const BUFFER: usize = 128 << 10;
+
+/// A file as its reader goes through it.
+pub(super) struct Input<'a> {
+    from: Box<dyn Read + 'a>,
+    buffer: Box<[u8]>,
+    /// What of the buffer was read and not yet taken.
+    start: usize,
+    end: usize,
+    /// How many bytes were taken.
+    at: u64,
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn new(from: impl Read + 'a) -> Self {
+        Self { from: Box::new(from), buffer: vec![0; BUFFER].into(), start: 0, end: 0, at: 0 }
+    }
+
+    /// The place of the next byte, counted from 0.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The next `length` bytes, which stay; fewer where the file ends before.
+    pub(super) fn head(&mut self, length: usize) -> io::Result<&[u8]> {
+        debug_assert!(length <= BUFFER);
+        if self.start + length > BUFFER {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        while self.end - self.start < length && self.fill()? {}
+        Ok(&self.buffer[self.start..self.end.min(self.start + length)])
+    }
+
+    /// The next byte, which stays.
+    #[inline]
+    pub(super) fn peek(&mut self) -> io::Result<Option<u8>> {
+        if self.start == self.end {
+            self.refill()?;
+        }
+        Ok(self.buffer[self.start..self.end].first().copied())
+    }
+
+    /// Takes the next byte.
+    #[inline]
+    pub(super) fn next(&mut self) -> io::Result<Option<u8>> {
+        let byte = self.peek()?;
+        self.taken(usize::from(byte.is_some()));
+        Ok(byte)
+    }
+
+    /// Takes up to `length` bytes, and shows what came in parts. Answers how many there were.
+    pub(super) fn pass(&mut self, length: u64, mut part: impl FnMut(&[u8])) -> io::Result<u64> {
+        let mut left = length;
+        while left > 0 && self.peek()?.is_some() {
+            let count = left.min((self.end - self.start) as u64) as usize;
+            part(&self.buffer[self.start..self.start + count]);
+            self.taken(count);
+            left -= count as u64;
+        }
+        Ok(length - left)
+    }
+
+    /// Takes a line, without what ends it, of which no more than `most` bytes are kept.
+    pub(super) fn line(&mut self, most: usize, line: &mut Vec<u8>) -> io::Result<LineEnd> {
+        line.clear();
+        if self.peek()?.is_none() {
+            return Ok(LineEnd::Nothing);
+        }
+        let mut whole = true;
+        while self.peek()?.is_some() {
+            let ready = &self.buffer[self.start..self.end];
+            let end = ready.iter().position(|byte| *byte == b'\n');
+            let part = &ready[..end.unwrap_or(ready.len())];
+            let fits = part.len().min(most - line.len());
+            whole &= fits == part.len();
+            line.extend_from_slice(&part[..fits]);
+            let count = part.len() + usize::from(end.is_some());
+            self.taken(count);
+            if end.is_some() {
+                line.pop_if(|last| *last == b'\r');
+                return Ok(if whole { LineEnd::Newline } else { LineEnd::TooLong });
+            }
+        }
+        Ok(LineEnd::File)
+    }
+
+    fn taken(&mut self, count: usize) {
+        self.start += count;
+        self.at += count as u64;
+    }
+
+    #[cold]
+    fn refill(&mut self) -> io::Result<()> {
+        (self.start, self.end) = (0, 0);
+        self.fill()?;
+        Ok(())
+    }
+
+    /// Reads once; `false` at the end of the file.
+    fn fill(&mut self) -> io::Result<bool> {
+        loop {
+            match self.from.read(&mut self.buffer[self.end..]) {
+                Ok(count) => {
+                    self.end += count;
+                    return Ok(count > 0);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// How a line ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LineEnd {
+    Newline,
+    /// After more than was kept.
+    TooLong,
+    /// Without a newline.
+    File,
+    /// There was no line any more.
+    Nothing,
+}
+
+impl Read for Input<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.peek()?;
+        let count = out.len().min(self.end - self.start);
+        out[..count].copy_from_slice(&self.buffer[self.start..self.start + count]);
+        self.taken(count);
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives one byte at a time, as a slow pipe does.
+    struct Slow<'a>(&'a [u8]);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let count = out.len().min(1);
+            self.0.read(&mut out[..count])
+        }
+    }
+
+    #[test]
+    fn what_was_looked_at_is_still_there() {
+        let mut input = Input::new(Slow(b"some bytes"));
+        assert_eq!(input.head(4).unwrap(), b"some");
+        assert_eq!(input.head(99).unwrap(), b"some bytes");
+        assert_eq!((input.next().unwrap(), input.at()), (Some(b's'), 1));
+        let mut rest = Vec::new();
+        assert_eq!(input.pass(99, |part| rest.extend_from_slice(part)).unwrap(), 9);
+        assert_eq!((rest.as_slice(), input.at(), input.next().unwrap()), (&b"ome bytes"[..], 10, None));
+    }
+
+    #[test]
+    fn looking_ahead_works_at_the_end_of_the_buffer() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(BUFFER + 1000).collect();
+        let mut input = Input::new(&*bytes);
+        let most = BUFFER as u64 - 10;
+        assert_eq!(input.pass(most, |_| {}).unwrap(), most);
+        assert_eq!(input.head(500).unwrap(), &bytes[BUFFER - 10..BUFFER + 490]);
+        assert_eq!(input.at(), most);
+    }
+
+    #[test]
+    fn lines_end_in_several_ways() {
+        let mut input = Input::new(Slow(b"one\r\n\nthree is too long\nlast"));
+        let mut line = Vec::new();
+        for (expected, end) in [
+            ("one", LineEnd::Newline),
+            ("", LineEnd::Newline),
+            ("three", LineEnd::TooLong),
+            ("last", LineEnd::File),
+            ("", LineEnd::Nothing),
+        ] {
+            assert_eq!(input.line(5, &mut line).unwrap(), end);
+            assert_eq!(line, expected.as_bytes());
+        }
+    }
+}
