@@ -245,7 +245,10 @@ impl Downloads {
     ///
     /// # Errors
     /// [`Error::NotAscending`] (equal ones neither), [`Error::Source`] for an error among the `counts`, [`Error::Io`]: as for [`commit`](Self::commit).
-    pub fn add_sorted(&mut self, counts: impl IntoIterator<Item = io::Result<(InfoHash, u64)>>) -> Result<()> {
+    pub fn add_sorted(
+        &mut self,
+        counts: impl IntoIterator<Item = io::Result<(InfoHash, u64)>>,
+    ) -> Result<()> {
         self.remove_misleading()?;
         if !self.recent.is_empty() {
             self.seal()?;
@@ -270,7 +273,8 @@ impl Downloads {
         };
         self.remove_misleading()?;
         self.remove_superseded();
-        let half_full = self.recent.len() > self.options.log_entries / 2 || self.log.as_ref().is_some_and(Log::half_full);
+        let half_full =
+            self.recent.len() > self.options.log_entries / 2 || self.log.as_ref().is_some_and(Log::half_full);
         if half_full && !self.recent.is_empty() {
             self.seal()?;
         }

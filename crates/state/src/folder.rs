@@ -89,7 +89,8 @@ impl Directory {
         let path = path.into();
         let handle = fs::File::open(&path).map_err(Error::io("opening", path.clone()))?;
         let lock_path = path.join(Self::LOCK);
-        let writable = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
+        let writable =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
         let lock = match writable {
             Ok(file) => Some(file),
             Err(error) if refuses_writes(&error) => fs::File::open(&lock_path).ok(),

@@ -71,7 +71,8 @@ impl Simulated {
 
     /// Refuses operation `at`, and so many in all from there on, until [`heal`](Self::heal). What a refused operation was to do may have been done in part.
     pub fn refuse(&self, at: usize, count: usize, refusal: Refusal) {
-        self.0.lock().fault = Some(Fault { from: at, to: at.saturating_add(count), kind: FaultKind::Refuse(refusal) });
+        self.0.lock().fault =
+            Some(Fault { from: at, to: at.saturating_add(count), kind: FaultKind::Refuse(refusal) });
     }
 
     /// Refuses nothing any more.

@@ -48,9 +48,7 @@ fn run(steps: &[Step], world: &[InfoHash], options: &Options) {
                 let mut rng = SplitMix64::new(*seed);
                 let more: Vec<_> = world
                     .iter()
-                    .filter_map(|&torrent| {
-                        (rng.next_u64() & 1 == 0).then(|| (torrent, rng.next_u64() >> 33))
-                    })
+                    .filter_map(|&torrent| (rng.next_u64() & 1 == 0).then(|| (torrent, rng.next_u64() >> 33)))
                     .collect();
                 downloads.add_sorted(more.iter().copied().map(Ok)).unwrap();
                 let changes = more.into_iter().map(|(torrent, add)| (torrent, Change { forget: false, add }));
@@ -199,7 +197,15 @@ fn a_lookup_reads_few_pages_however_info_hashes_were_chosen() {
     };
     let alike = |n: u64| {
         let mut bytes = [0; 20];
-        bytes[..8].copy_from_slice(&[if n == 0 { 0 } else if n == COUNT - 1 { 0xff } else { 7 }; 8]);
+        bytes[..8].copy_from_slice(
+            &[if n == 0 {
+                0
+            } else if n == COUNT - 1 {
+                0xff
+            } else {
+                7
+            }; 8],
+        );
         bytes[12..].copy_from_slice(&n.to_be_bytes());
         InfoHash::new(bytes)
     };
@@ -241,11 +247,13 @@ fn a_lookup_reads_few_pages_however_info_hashes_were_chosen() {
 fn a_merge_goes_on_beside_commits_and_ends_with_the_database() {
     let folder = Simulated::new(9);
     let mut downloads = common::open(&folder).unwrap();
-    let many = |add| (0..200_000_u64).map(move |n| {
-        let mut bytes = [0; 20];
-        bytes[..8].copy_from_slice(&(n << 40).to_be_bytes());
-        Ok((InfoHash::new(bytes), add))
-    });
+    let many = |add| {
+        (0..200_000_u64).map(move |n| {
+            let mut bytes = [0; 20];
+            bytes[..8].copy_from_slice(&(n << 40).to_be_bytes());
+            Ok((InfoHash::new(bytes), add))
+        })
+    };
     downloads.add_sorted(many(1)).unwrap();
     downloads.add_sorted(many(2)).unwrap();
     downloads.maintain().unwrap();

@@ -25,7 +25,6 @@ const BLOCK_MAGIC: [u8; 4] = *b"swkb";
 
 /// A log. A commit that failed leaves no trace that counts: the next one is written over it.
 pub(crate) struct Log {
-    pub(crate) number: u64,
     name: String,
     identity: u64,
     length: u64,
@@ -64,7 +63,7 @@ impl Log {
         };
         let file = create().map_err(Error::io("creating", folder.path(&name)))?;
         let last = (SECTOR, Vec::new());
-        Ok(Self { number, name, identity, length, end: SECTOR, sequence: 0, last, file: Some(file) })
+        Ok(Self { name, identity, length, end: SECTOR, sequence: 0, last, file: Some(file) })
     }
 
     /// Reads a log, and hands every entry to `apply`, oldest first.
@@ -103,7 +102,7 @@ impl Log {
         }
 
         let mut log =
-            Self { number, name, identity, length, end: SECTOR, sequence: 0, last: (SECTOR, Vec::new()), file: None };
+            Self { name, identity, length, end: SECTOR, sequence: 0, last: (SECTOR, Vec::new()), file: None };
         while let Some(block) = log.read_block(&*file).map_err(io())? {
             let entries = BlockHeader::parse(&block, identity, log.end).map_or(0, |header| header.entries);
             for bytes in block[BLOCK_HEADER..].as_chunks().0.iter().take(entries) {

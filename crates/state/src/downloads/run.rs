@@ -108,7 +108,8 @@ impl Run {
                     Ordering::Equal => {
                         let Some(at) = cursor.search(info_hash) else { return Ok(None) };
                         let byte = (number + 1) * PAGE as u64 + (at * ENTRY) as u64;
-                        let entry = entry::decode(&cursor.entry(at)).ok_or_else(|| self.damaged(byte, STRANGE_FLAGS))?;
+                        let entry = entry::decode(&cursor.entry(at))
+                            .ok_or_else(|| self.damaged(byte, STRANGE_FLAGS))?;
                         return Ok(Some(entry.1));
                     }
                     Ordering::Less => (high, high_key) = (number, prefix(&cursor.info_hash(0))),
@@ -147,7 +148,9 @@ impl Run {
         let at = (first + 1) * PAGE as u64;
         self.file.read_exact_at(pages, at).map_err(Error::io("reading", self.path.clone()))?;
         for (number, page) in (first + 1..).zip(pages.chunks(PAGE)) {
-            if u32::from_le_bytes(array(&page[CHECKSUM..])) != checksum(self.identity, number, &page[..CHECKSUM]) {
+            if u32::from_le_bytes(array(&page[CHECKSUM..]))
+                != checksum(self.identity, number, &page[..CHECKSUM])
+            {
                 return Err(self.damaged(number * PAGE as u64, "the page there fails its checksum"));
             }
         }
