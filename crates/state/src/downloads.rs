@@ -146,10 +146,7 @@ impl Downloads {
                 downloads.log = Some(Log::read(&*downloads.folder, first, |entry| apply(recent, entry))?);
             }
         }
-        // The run that stands for them may have its name in memory only.
-        if !downloads.superseded.is_empty() && downloads.folder.sync().is_ok() {
-            downloads.remove_superseded();
-        }
+        downloads.remove_superseded();
         Ok(downloads)
     }
 

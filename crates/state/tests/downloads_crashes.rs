@@ -337,6 +337,95 @@ fn a_refusal_and_then_a_power_cut_count_nothing_twice() {
     }
 }
 
+/// The last block may be in the page cache only, and a sync that failed before the process was killed makes the next one answer for nothing.
+#[test]
+fn what_is_found_after_a_kill_is_durable_before_more_is_written() {
+    let world = world(50);
+    let add = |torrents: &[InfoHash], add| -> Changes {
+        torrents.iter().map(|&torrent| (torrent, Change { forget: false, add })).collect()
+    };
+    let (first, second, third) = (add(&world[..2], 1), add(&world[..30], 10), add(&world[..2], 100));
+    for refused in [0, 1, 2] {
+        // Of what this folder refuses, nothing is done.
+        let folder = Simulated::new(0);
+        let mut downloads = Downloads::open(std::sync::Arc::new(folder.clone())).unwrap();
+        downloads.commit(first.iter().copied()).unwrap();
+        let write = folder.operations().len();
+        if refused == 0 {
+            folder.kill(write + 1);
+        } else {
+            folder.refuse(write + 1, refused, Refusal::Device);
+        }
+        downloads.commit(second.iter().copied()).unwrap_err();
+        assert_eq!(folder.operations()[write..write + 2], [Operation::Write, Operation::Sync]);
+        drop(downloads);
+
+        for cut in 0..10 {
+            let next = folder.after_kill();
+            let mut expected = Expected { committed: apply(&Model::new(), &first), possible: Vec::new() };
+            expected.possible.push(apply(&expected.committed, &second));
+            let mut downloads = Downloads::open(std::sync::Arc::new(next.clone())).unwrap();
+            expected.settle_for(counts(&downloads, &world).unwrap(), "opened");
+            let was_there = expected.committed.len() == 30;
+            assert_eq!(
+                was_there,
+                refused != 1,
+                "refused {refused}: a refused commit is erased, if that is not refused too"
+            );
+            next.cut_power(next.operations().len() + cut);
+            let result = downloads.commit(third.iter().copied());
+            expected.note(apply(&expected.committed, &third), &result);
+            if result.is_err() {
+                // Before it has acknowledged anything, what the killed process had not synced, or erased, may go or come.
+                expected.possible.push(apply(&Model::new(), &first));
+                expected.possible.push(apply(&apply(&Model::new(), &first), &second));
+            }
+            for seed in 0..40 {
+                let disk = next.after_power_cut(seed);
+                let mut expected =
+                    Expected { committed: expected.committed.clone(), possible: expected.possible.clone() };
+                expected
+                    .settle_for(found(&disk, &world), &format!("refused {refused}, cut {cut}, seed {seed}"));
+            }
+        }
+    }
+}
+
+/// A run whose name was not made durable stands for a log that goes on: it must not come back.
+#[test]
+fn a_commit_after_a_failed_seal_survives_a_power_cut() {
+    let world = world(50);
+    let mut rng = SplitMix64::new(6);
+    let mut run = |refused: usize| {
+        let folder = Simulated::new(2);
+        let mut downloads =
+            Downloads::open_with(std::sync::Arc::new(folder.clone()), common::small().log_bytes(8192))
+                .unwrap();
+        let mut model = Model::new();
+        let mut commit = |downloads: &mut Downloads| {
+            let changes = random_changes(&mut rng.clone(), &world, 8);
+            rng.next_u64();
+            downloads.commit(changes.iter().copied()).unwrap();
+            model = apply(&model, &changes);
+        };
+        while downloads.entries() < 9 {
+            commit(&mut downloads);
+        }
+        let from = folder.operations().len();
+        folder.refuse(from + refused, 1, Refusal::Device);
+        let sealed = downloads.settle();
+        folder.heal();
+        commit(&mut downloads);
+        for seed in 0..60 {
+            let disk = folder.after_power_cut(seed);
+            assert_eq!(found(&disk, &world), model, "refused {refused}, seed {seed}");
+        }
+        sealed.is_ok()
+    };
+    let refused = (0..).find(|&refused| run(refused)).unwrap();
+    assert!(refused > 4, "{refused} operations of a seal");
+}
+
 #[test]
 fn a_commit_that_was_refused_is_not_there_when_the_program_ends_well() {
     let folder = Simulated::new(2);

@@ -152,6 +152,33 @@ fn counts_saturate_in_the_log_and_in_runs() {
 }
 
 #[test]
+fn commits_alone_keep_the_log_small() {
+    let world = world(200);
+    let change = |&torrent: &InfoHash| (torrent, Change { forget: false, add: 1 });
+    // By torrents, by bytes.
+    for (entries, bytes) in [(20, 1 << 20), (1000, 4096)] {
+        let folder = Simulated::new(9);
+        let options = Options::default().log_entries(entries).log_bytes(bytes);
+        let mut downloads = Downloads::open_with(Arc::new(folder.clone()), options).unwrap();
+        for torrents in world.chunks(4) {
+            downloads.commit(torrents.iter().map(change)).unwrap();
+        }
+        assert!((7..=10).contains(&downloads.runs()), "{downloads:?}");
+        let sum: usize =
+            folder.names().unwrap().iter().map(|name| folder.contents(name).unwrap().len()).sum();
+        assert!(
+            downloads.size_bytes() <= sum as u64 && sum as u64 <= downloads.size_bytes() + bytes,
+            "{sum}"
+        );
+    }
+    // One commit of more than a log usually holds.
+    let mut downloads = common::open(&Simulated::new(9)).unwrap();
+    downloads.commit(world.iter().map(change)).unwrap();
+    downloads.commit(world.iter().map(change)).unwrap();
+    assert_eq!((downloads.runs(), downloads.entries()), (1, 400));
+}
+
+#[test]
 fn what_is_forgotten_is_gone_from_the_disk() {
     let folder = Simulated::new(9);
     let mut downloads = common::open(&folder).unwrap();
