@@ -398,9 +398,11 @@ fn a_commit_after_a_failed_seal_survives_a_power_cut() {
     let mut rng = SplitMix64::new(6);
     let mut run = |refused: usize| {
         let folder = Simulated::new(2);
-        let mut downloads =
-            Downloads::open_with(std::sync::Arc::new(folder.clone()), common::small().log_bytes(8192))
-                .unwrap();
+        let mut downloads = Downloads::open_with(
+            std::sync::Arc::new(folder.clone()),
+            common::small().log_bytes(16 << 10).log_entries(20),
+        )
+        .unwrap();
         let mut model = Model::new();
         let mut commit = |downloads: &mut Downloads| {
             let changes = random_changes(&mut rng.clone(), &world, 8);
@@ -408,7 +410,7 @@ fn a_commit_after_a_failed_seal_survives_a_power_cut() {
             downloads.commit(changes.iter().copied()).unwrap();
             model = apply(&model, &changes);
         };
-        while downloads.entries() < 9 {
+        while downloads.entries() <= 10 {
             commit(&mut downloads);
         }
         let from = folder.operations().len();
