@@ -1,0 +1,427 @@
+//! The durable download counts of torrents: a log of commits, and sorted runs into which it is merged.
+
+mod entry;
+mod log;
+mod merge;
+mod names;
+mod run;
+
+use std::{collections::BTreeMap, fmt, io, mem, sync::Arc};
+
+use self::{
+    entry::{Delta, Entry},
+    log::{BLOCK_HEADER, Log, MOST_ENTRIES},
+    merge::Merge,
+    names::Name,
+    run::{Cursor, Failed, Run},
+};
+use crate::{Error, Folder, InfoHash, Result};
+
+/// How often each torrent was downloaded, on disk.
+///
+/// A commit is atomic and durable, and costs what it changes, not what is known. Memory is what the log holds, a few megabytes, and some hundred kilobytes while
+/// runs are merged. Of a torrent, 25 to 34 bytes are on disk at rest; while two runs are merged, both of them and the result. Counts saturate at `u32::MAX`.
+///
+/// One value is the only user of its folder's files `downloads-*`. `docs/downloads-format.md` says what is in them.
+///
+/// ```
+/// use std::sync::Arc;
+/// use swarmkeep_state::{Change, Directory, Downloads, InfoHash};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path();
+/// let torrent = InfoHash::new([7; 20]);
+/// let mut downloads = Downloads::open(Arc::new(Directory::open(path)?))?;
+/// downloads.commit([(torrent, Change { forget: false, add: 3 })])?;
+/// downloads.maintain()?;
+/// assert_eq!(downloads.get(&torrent)?, 3);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Downloads {
+    folder: Arc<dyn Folder>,
+    options: Options,
+    /// Oldest first. Together they hold all logs before the current one.
+    runs: Vec<Arc<Run>>,
+    /// What the log holds.
+    recent: BTreeMap<InfoHash, Delta>,
+    log: Option<Log>,
+    merge: Option<Merge>,
+    /// Files that a failure left, or may have. Were they found by the next process together with what is written after them, they would be taken for what they are not, so they are durably
+    /// removed before anything is written.
+    misleading: Vec<String>,
+    /// Files that nobody needs. The next process knows them as such.
+    superseded: Vec<String>,
+}
+
+/// What happened to one torrent's count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Change {
+    /// Forget what was counted before.
+    pub forget: bool,
+    /// Then add so many downloads.
+    pub add: u64,
+}
+
+/// How large the parts of the database become.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    log_bytes: u64,
+    log_entries: usize,
+}
+
+impl Default for Options {
+    /// A log of 4 MiB, or 65,536 torrents.
+    fn default() -> Self {
+        Self { log_bytes: 4 << 20, log_entries: 1 << 16 }
+    }
+}
+
+impl Options {
+    /// Bytes of a log, unless one commit needs more.
+    #[must_use]
+    pub fn log_bytes(mut self, bytes: u64) -> Self {
+        self.log_bytes = bytes;
+        self
+    }
+
+    /// Torrents of a log, unless one commit has more: they are held in memory, about 64 bytes each.
+    #[must_use]
+    pub fn log_entries(mut self, entries: usize) -> Self {
+        self.log_entries = entries;
+        self
+    }
+}
+
+impl Downloads {
+    /// Opens the counts in a folder, or none if there are none yet. It reads the log and a page of each run, whether the last process ended well or not, and makes no file
+    /// before the first commit. A folder that cannot be written to can be read.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], [`Error::Mixed`], [`Error::Version`]: nothing was changed. [`Error::Io`].
+    pub fn open(folder: Arc<dyn Folder>) -> Result<Self> {
+        Self::open_with(folder, Options::default())
+    }
+
+    /// As [`open`](Self::open), with sizes of one's own. They may be others each time.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(folder: Arc<dyn Folder>, options: Options) -> Result<Self> {
+        let names = folder.names().map_err(Error::io("listing", folder.path("")))?;
+        let mut names: Vec<_> = names.iter().filter_map(|name| Some((Name::parse(name)?, name))).collect();
+        // Of runs that begin at the same number, the longest comes first.
+        names.sort_by_key(|&(name, _)| match name {
+            Name::Run(first, last) => (0, first, u64::MAX - last),
+            Name::Log(number) => (1, number, 0),
+            Name::Partial => (2, 0, 0),
+        });
+        let mut downloads = Self {
+            folder,
+            options,
+            runs: Vec::new(),
+            recent: BTreeMap::new(),
+            log: None,
+            merge: None,
+            misleading: Vec::new(),
+            superseded: Vec::new(),
+        };
+        for (parsed, name) in names {
+            let next = downloads.next_number();
+            let (first, last) = match parsed {
+                Name::Run(first, last) => (first, last),
+                Name::Log(number) => (number, number),
+                Name::Partial => (0, 0),
+            };
+            if last < next {
+                downloads.superseded.push(name.clone());
+            } else if first != next || downloads.log.is_some() {
+                return Err(Error::Mixed { path: downloads.folder.path(name), expected: next });
+            } else if let Name::Run(..) = parsed {
+                downloads.runs.push(Arc::new(Run::open(&*downloads.folder, first, last)?));
+            } else {
+                let recent = &mut downloads.recent;
+                downloads.log = Some(Log::read(&*downloads.folder, first, |entry| apply(recent, entry))?);
+            }
+        }
+        downloads.remove_superseded();
+        Ok(downloads)
+    }
+
+    /// How often the torrent was downloaded; 0 if it is unknown. Reads 2 or 3 pages of 4 KiB in each run, of which there are about as many as the logarithm
+    /// to base 4 of torrents by 65,536; however info hashes were chosen, O(log n) pages.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if one of these pages is, [`Error::Io`].
+    pub fn get(&self, info_hash: &InfoHash) -> Result<u32> {
+        let mut delta = self.recent.get(info_hash).copied().unwrap_or_default();
+        let mut cursor = Cursor::new();
+        for run in self.runs.iter().rev() {
+            if delta.forget {
+                break;
+            }
+            cursor.reset();
+            if let Some(older) = run.find(info_hash, &mut cursor)? {
+                delta = older.then(delta);
+            }
+        }
+        Ok(delta.add)
+    }
+
+    /// The counts of many torrents, whose info hashes ascend (equal ones may follow each other), into `counts`, one for one, in place of what is there. Info hashes that share a page share
+    /// its being read.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), and [`Error::NotAscending`]; `counts` is empty then.
+    pub fn get_sorted(&self, info_hashes: &[InfoHash], counts: &mut Vec<u32>) -> Result<()> {
+        counts.clear();
+        if let Some(pair) = info_hashes.windows(2).find(|pair| pair[0] > pair[1]) {
+            return Err(Error::NotAscending { info_hash: pair[1] });
+        }
+        let recent = |info_hash| self.recent.get(info_hash).copied().unwrap_or_default();
+        let mut deltas: Vec<Delta> = info_hashes.iter().map(recent).collect();
+        let mut cursor = Cursor::new();
+        for run in self.runs.iter().rev() {
+            cursor.reset();
+            for (info_hash, delta) in info_hashes.iter().zip(&mut deltas) {
+                if !delta.forget
+                    && let Some(older) = run.find(info_hash, &mut cursor)?
+                {
+                    *delta = older.then(*delta);
+                }
+            }
+        }
+        counts.extend(deltas.iter().map(|delta| delta.add));
+        Ok(())
+    }
+
+    /// Makes changes, in order, all or none; durable when it returns. Costs 25 bytes of the log a change, and one `fdatasync`; more where a log is full, or the last commit failed.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::TooManyChanges`]: none of them is made, all that was committed can still be read, and the same changes may be committed again, alone or with
+    /// others: they count once. If instead the process ends there, what was refused may yet be found by the next one, whole.
+    pub fn commit(&mut self, changes: impl IntoIterator<Item = (InfoHash, Change)>) -> Result<()> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut block = vec![0; BLOCK_HEADER];
+        for (info_hash, change) in changes {
+            let entry = (info_hash, Delta::from(change));
+            if entry.1.is_empty() {
+                continue;
+            }
+            if entries.len() == MOST_ENTRIES {
+                return Err(Error::TooManyChanges { most: MOST_ENTRIES });
+            }
+            block.extend(entry::encode(&entry));
+            entries.push(entry);
+        }
+        if entries.is_empty() {
+            return Ok(());
+        }
+        self.remove_misleading()?;
+        let full = |log: &Log| !log.has_room(block.len());
+        if self.recent.len() >= self.options.log_entries || self.log.as_ref().is_some_and(full) {
+            self.seal()?;
+        }
+        let number = self.next_number();
+        let log = match &mut self.log {
+            Some(log) => log,
+            none => {
+                let length = Log::length_for(self.options.log_bytes, block.len());
+                none.insert(Log::create(&*self.folder, number, length)?)
+            }
+        };
+        log.append(&*self.folder, block)?;
+        entries.into_iter().for_each(|entry| apply(&mut self.recent, entry));
+        Ok(())
+    }
+
+    /// Adds counts of ascending info hashes, of any number, all or none; durable when it returns. They go straight into a run: for millions at once. Holds 256 KiB beside
+    /// what the database does.
+    ///
+    /// # Errors
+    /// [`Error::NotAscending`] (equal ones neither), [`Error::Source`] for an error among the `counts`, [`Error::Io`]: as for [`commit`](Self::commit).
+    pub fn add_sorted(
+        &mut self,
+        counts: impl IntoIterator<Item = io::Result<(InfoHash, u64)>>,
+    ) -> Result<()> {
+        self.remove_misleading()?;
+        if !self.recent.is_empty() {
+            self.seal()?;
+        }
+        let number = self.next_number();
+        let entries = counts.into_iter().map(|count| {
+            let (info_hash, add) = count.map_err(Error::Source)?;
+            Ok((info_hash, Change { forget: false, add }.into()))
+        });
+        self.write_newest(number, entries)
+    }
+
+    /// Does what tidying is due, and returns without waiting for a merge: takes up a merge that has ended, makes a run of a log that is more than half full, begins a merge.
+    /// To be called after commits, or every few minutes.
+    ///
+    /// # Errors
+    /// Those of what it did or of the merge: all is as it was, and is tried again the next time.
+    pub fn maintain(&mut self) -> Result<()> {
+        let merged = match &self.merge {
+            Some(merge) if merge.is_finished() => self.finish_merge(),
+            _ => Ok(()),
+        };
+        self.remove_misleading()?;
+        self.remove_superseded();
+        let half_full =
+            self.recent.len() > self.options.log_entries / 2 || self.log.as_ref().is_some_and(Log::half_full);
+        if half_full && !self.recent.is_empty() {
+            self.seal()?;
+        }
+        merged?;
+        if self.merge.is_none()
+            && let Some((from, to)) = self.due()
+        {
+            let runs = self.runs[from..to].to_vec();
+            self.merge = Some(Merge::begin(Arc::clone(&self.folder), runs, from > 0)?);
+        }
+        Ok(())
+    }
+
+    /// As [`maintain`](Self::maintain), until nothing is due any more: it waits for every merge.
+    ///
+    /// # Errors
+    /// As [`maintain`](Self::maintain).
+    pub fn settle(&mut self) -> Result<()> {
+        loop {
+            self.maintain()?;
+            if self.merge.is_none() {
+                return Ok(());
+            }
+            self.finish_merge()?;
+        }
+    }
+
+    /// Bytes of the files that hold the counts: of runs, and of the log as far as it is written. A merge that goes on may take as many again.
+    pub fn size_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.bytes()).sum::<u64>() + self.log.as_ref().map_or(0, Log::end)
+    }
+
+    /// Entries of all runs and the log. The torrents known are at most so many, and at rest at least three quarters of it.
+    pub fn entries(&self) -> u64 {
+        self.runs.iter().map(|run| run.entries).sum::<u64>() + self.recent.len() as u64
+    }
+
+    /// How many runs there are: a lookup reads all of them.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether runs are being merged.
+    pub fn is_merging(&self) -> bool {
+        self.merge.is_some()
+    }
+
+    /// The number of the log that is written now, or next.
+    fn next_number(&self) -> u64 {
+        self.runs.last().map_or(0, |run| run.last) + 1
+    }
+
+    /// Makes a run of the log.
+    fn seal(&mut self) -> Result<()> {
+        let recent = mem::take(&mut self.recent);
+        let entries = recent.iter().map(|(&info_hash, &delta)| Ok((info_hash, delta)));
+        let sealed = self.write_newest(self.next_number(), entries);
+        if sealed.is_err() {
+            self.recent = recent;
+        }
+        sealed
+    }
+
+    /// Makes a run in place of the log of that number, which holds what the entries say, or nothing.
+    fn write_newest(&mut self, number: u64, entries: impl Iterator<Item = Result<Entry>>) -> Result<()> {
+        let run = run::write(&*self.folder, (number, number), !self.runs.is_empty(), entries);
+        let run = self.noting(run)?;
+        self.runs.push(Arc::new(run));
+        if self.log.take().is_some() {
+            self.superseded.push(Name::Log(number).to_string());
+        }
+        self.remove_superseded();
+        Ok(())
+    }
+
+    /// The runs to be merged next, if any are: each but the oldest of them, with all younger ones, has grown to a quarter of the next older one. So each run is less than a quarter of the one before it in the
+    /// end, and all are less than 4/3 of the oldest.
+    fn due(&self) -> Option<(usize, usize)> {
+        (1..self.runs.len()).rev().find_map(|newest| {
+            let mut entries = self.runs[newest].entries;
+            let mut from = newest;
+            while from > 0 && entries.saturating_mul(4) >= self.runs[from - 1].entries {
+                from -= 1;
+                entries = entries.saturating_add(self.runs[from].entries);
+            }
+            (from < newest).then_some((from, newest + 1))
+        })
+    }
+
+    /// Waits for the merge and takes up what it made.
+    fn finish_merge(&mut self) -> Result<()> {
+        let Some(merge) = self.merge.take() else { return Ok(()) };
+        let (first, last) = (merge.first, merge.last);
+        let run = merge.finish();
+        let run = self.noting(run)?;
+        let merged = |run: &Arc<Run>| run.first >= first && run.last <= last;
+        let from = self.runs.iter().position(merged).expect("runs that are being merged stay");
+        let to = from + self.runs[from..].iter().take_while(|&run| merged(run)).count();
+        let inputs = self.runs.splice(from..to, [Arc::new(run)]);
+        self.superseded.extend(inputs.map(|run| run.name()));
+        self.remove_superseded();
+        Ok(())
+    }
+
+    /// A run that was made; if it was not, notes what of it may be there.
+    fn noting(&mut self, run: Result<Run, Failed>) -> Result<Run> {
+        run.map_err(|failed| {
+            self.misleading.extend(failed.appeared);
+            failed.error
+        })
+    }
+
+    fn remove_misleading(&mut self) -> Result<()> {
+        if self.misleading.is_empty() {
+            return Ok(());
+        }
+        for name in &self.misleading {
+            remove(&*self.folder, name).map_err(Error::io("removing", self.folder.path(name)))?;
+        }
+        self.folder.sync().map_err(Error::io("removing files from", self.folder.path("")))?;
+        self.misleading.clear();
+        Ok(())
+    }
+
+    /// Removes what it can of the files that nobody needs, once what stands for them is durable.
+    fn remove_superseded(&mut self) {
+        self.superseded.retain(|name| remove(&*self.folder, name).is_err());
+    }
+}
+
+impl fmt::Debug for Downloads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Downloads")
+            .field("folder", &self.folder)
+            .field("runs", &self.runs.iter().map(|run| (run.name(), run.entries)).collect::<Vec<_>>())
+            .field("recent", &self.recent.len())
+            .field("merging", &self.merge.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+fn apply(recent: &mut BTreeMap<InfoHash, Delta>, (info_hash, delta): Entry) {
+    let older = recent.entry(info_hash).or_default();
+    *older = older.then(delta);
+}
+
+/// Removes a file if it is there.
+fn remove(folder: &dyn Folder, name: &str) -> io::Result<()> {
+    folder.remove(name).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })
+}

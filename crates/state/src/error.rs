@@ -1,0 +1,81 @@
+//! What can go wrong with what is to outlive a restart, and what it means.
+
+use std::{io, path::PathBuf};
+
+use crate::InfoHash;
+
+/// Why something was not read or not kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The medium refused. Nothing that was acknowledged is lost by it, and what was asked for can be tried again.
+    #[error("{doing} {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To which file or folder.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Another process has the folder.
+    #[error("{} is in use by another process: stop that one, or use another folder", path.display())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file does not hold what was written to it. It is left as it is.
+    #[error("{} is damaged at byte {at}: {what}. Restore the whole folder from a copy, or begin with an empty one", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where in it: the first byte of what fails its checksum, or of the field that is wrong.
+        at: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// A file was written by a later version of this program.
+    #[error("{} has format version {found}, and this program knows version {known}: use a later program", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version that it names.
+        found: u16,
+        /// The latest version that this program reads.
+        known: u16,
+    },
+    /// Files that hold some of the counts are gone, or files of two folders were mixed.
+    #[error(
+        "{} does not fit what else is in its folder, where number {expected} was to follow: restore the whole folder from a copy, or begin with an empty \
+         one",
+        path.display()
+    )]
+    Mixed {
+        /// The first file that does not fit.
+        path: PathBuf,
+        /// The number of the log, or the first of the run, that was to come next.
+        expected: u64,
+    },
+    /// What was to be in ascending order is not. Nothing of it was taken.
+    #[error("{info_hash} is not greater than the info hash before it: sort them")]
+    NotAscending {
+        /// The first that is out of order.
+        info_hash: InfoHash,
+    },
+    /// More changes than one commit can hold. None of them was committed.
+    #[error("more than {most} changes in one commit: use several")]
+    TooManyChanges {
+        /// How many it can hold.
+        most: usize,
+    },
+    /// What was to be added could not be read. Nothing of it was added.
+    #[error("what was to be added could not be read: {0}")]
+    Source(io::Error),
+}
+
+impl Error {
+    /// An error of the medium while `doing` something to `path`.
+    pub(crate) fn io(doing: &'static str, path: PathBuf) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { doing, path, source }
+    }
+}

@@ -1,0 +1,26 @@
+//! What outlives a tracker's restart: download counts, in files of a folder.
+//!
+//! [`Downloads`] is a database of how often each torrent was downloaded. It opens at once however many torrents are known, holds a few megabytes, and
+//! loses nothing that it has acknowledged when the process is killed or the power fails. It stands on a [`Folder`]: a [`Directory`] of the file
+//! system, or (feature `simulated`) one in memory that fails on demand.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod downloads;
+mod error;
+mod folder;
+#[cfg(feature = "simulated")]
+#[cfg_attr(docsrs, doc(cfg(feature = "simulated")))]
+pub mod simulated;
+
+pub use downloads::{Change, Downloads, Options};
+pub use error::Error;
+pub use folder::{Directory, File, Folder};
+pub use swarmkeep_bittorrent::InfoHash;
+
+/// What every method here answers.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The README's own code, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
