@@ -64,6 +64,18 @@ pub struct Change {
     pub add: u64,
 }
 
+impl Change {
+    /// This one, and after it a newer one.
+    #[must_use]
+    pub fn then(self, newer: Self) -> Self {
+        if newer.forget {
+            newer
+        } else {
+            Self { forget: self.forget, add: self.add.saturating_add(newer.add) }
+        }
+    }
+}
+
 /// How large the parts of the database become.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

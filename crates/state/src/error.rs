@@ -68,6 +68,20 @@ pub enum Error {
         /// How many it can hold.
         most: usize,
     },
+    /// A snapshot was changed while it was loaded. The store holds a part of it.
+    #[error("{}: {error}", path.display())]
+    Snapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        error: Box<swarmkeep::snapshot::Error>,
+    },
+    /// The store could not be reached half-way through a snapshot.
+    #[error(transparent)]
+    Unavailable(#[from] swarmkeep::Unavailable),
+    /// There was no randomness, which tells the blocks of a snapshot from those of others.
+    #[error("no randomness from the operating system: {0}")]
+    NoEntropy(getrandom::Error),
     /// What was to be added could not be read. Nothing of it was added.
     #[error("what was to be added could not be read: {0}")]
     Source(io::Error),

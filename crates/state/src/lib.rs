@@ -6,15 +6,21 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod downloads;
+mod durable;
 mod error;
 mod folder;
 #[cfg(feature = "simulated")]
 #[cfg_attr(docsrs, doc(cfg(feature = "simulated")))]
 pub mod simulated;
+mod snapshots;
+mod state;
 
 pub use downloads::{Change, Downloads, Options};
+pub use durable::{CountsStatus, Durable, Pace};
 pub use error::Error;
 pub use folder::{Directory, File, Folder};
+pub use snapshots::Loaded;
+pub use state::{Clock, SnapshotsStatus, State, StateStatus};
 pub use swarmkeep_bittorrent::InfoHash;
 
 /// What every method here answers.

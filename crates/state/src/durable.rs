@@ -1,0 +1,597 @@
+//! A repository whose download counts outlive it.
+
+use std::{
+    collections::{HashMap, hash_map::Entry, hash_map::RandomState},
+    fmt,
+    hash::BuildHasher as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
+    },
+    thread::{self, JoinHandle, Thread},
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use swarmkeep::{
+    Announce, AnnounceEvent, Announced, Budget, Changes, Cursor, Export, PeerBuffer, PeerRecord, Random,
+    Records, Removed, Request, Restored, SwarmSummary, Timestamp, TorrentRepository, forward_repository,
+};
+use tracing::{error, info};
+
+use crate::{Change, Downloads, InfoHash, Result};
+
+/// A repository around another one, which counts downloads for [`Downloads`] to keep, and gives a swarm that comes the count that is kept.
+///
+/// No announce waits for the disk: a thread makes durable what was counted, every second or every 10,000 downloads, and asks for the
+/// stored counts of swarms that have come. Until a swarm's has, scrapes show what was counted since; after that, both: a count never goes
+/// down while its swarm is there, and nothing is counted twice.
+///
+/// What is promised: what [`settle`](Self::settle) has answered for outlives everything. A killed process loses the downloads of its last second. While
+/// the disk refuses, everything goes on, and what was counted is kept for it, up to a million torrents; of more, swarms that are there
+/// when it takes some again are caught up with.
+///
+/// A swarm that goes because nobody is in it, or to make room, keeps its stored count. One that is [removed](TorrentRepository::remove) loses it.
+pub struct Durable {
+    core: Arc<Core>,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// How often what was counted is made durable.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Pace {
+    /// At least so often.
+    pub every: Duration,
+    /// Or as soon as so many torrents have been downloaded.
+    pub torrents: usize,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { every: Duration::from_secs(1), torrents: 10_000 }
+    }
+}
+
+/// How it is with the counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CountsStatus {
+    /// Torrents with downloads that are not durable yet.
+    pub unsaved: u64,
+    /// Whether the disk refused the last time.
+    pub is_refused: bool,
+    /// How often it has refused.
+    pub refusals: u64,
+    /// How often something was made durable.
+    pub commits: u64,
+    /// Swarms that have got their stored count, be it none.
+    pub looked_up: u64,
+    /// Entries of the database: at most so many torrents are known.
+    pub entries: u64,
+    /// Bytes of the database.
+    pub bytes: u64,
+}
+
+/// More than there are cores to meet in one, and few enough for a word of bits.
+const SHARDS: usize = 64;
+/// Changes that one shard keeps for a disk that refuses: a million in all, some 64 MiB.
+const MOST_CHANGES: usize = (1 << 20) / SHARDS;
+/// Swarms whose counts one shard asks for by name. If there are more, all swarms are looked at.
+const MOST_CREATED: usize = 4096;
+/// Swarms that are looked at together: neighbours in the database share its pages.
+const LOOKED_AT: usize = 1 << 16;
+
+struct Core {
+    store: Arc<dyn TorrentRepository>,
+    hasher: RandomState,
+    shards: [Mutex<Shard>; SHARDS],
+    pace: Pace,
+    /// Torrents with changes.
+    unsaved: AtomicUsize,
+    /// Some swarms were not noted: all are to be looked at.
+    look_at_all: AtomicBool,
+    /// There is something to do before the next commit is due.
+    is_urgent: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+    told: Mutex<Told>,
+    settled: Condvar,
+    status: Status,
+}
+
+/// What was counted of some torrents, and swarms that have come. Who counts a download holds the lock from before it is counted until it
+/// is noted, so that under the lock store and notes tell the same.
+#[derive(Default)]
+struct Shard {
+    changes: HashMap<InfoHash, Change>,
+    created: Vec<InfoHash>,
+}
+
+/// What the keeper was told to do, and what it has done.
+#[derive(Default)]
+struct Told {
+    settle: u64,
+    settled: u64,
+    failed: Option<String>,
+    end: Option<End>,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Commit,
+    Abandon,
+}
+
+#[derive(Default)]
+struct Status {
+    is_refused: AtomicBool,
+    refusals: AtomicU64,
+    commits: AtomicU64,
+    looked_up: AtomicU64,
+    entries: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Durable {
+    /// Around a store that may hold something already. Counts, and keeps what it has counted until it is given a database by [`open`](Self::open).
+    pub fn new(store: Arc<dyn TorrentRepository>, pace: Pace) -> Self {
+        let core = Core {
+            store,
+            hasher: RandomState::new(),
+            shards: [(); SHARDS].map(|()| Mutex::default()),
+            pace,
+            unsaved: AtomicUsize::new(0),
+            look_at_all: AtomicBool::new(true),
+            is_urgent: AtomicBool::new(false),
+            thread: Mutex::default(),
+            told: Mutex::default(),
+            settled: Condvar::new(),
+            status: Status::default(),
+        };
+        Self { core: Arc::new(core), keeper: Mutex::default() }
+    }
+
+    /// From now on keeps its counts in a database. Every swarm that is there gets its stored count, soon.
+    ///
+    /// # Panics
+    /// If it has one already, or there is no thread to be had.
+    pub fn open(&self, downloads: Downloads) {
+        let mut keeper = self.keeper.lock();
+        assert!(keeper.is_none(), "it has a database");
+        let core = Arc::clone(&self.core);
+        core.note_size(&downloads);
+        *core.told.lock() = Told::default();
+        let run = move || Keeper { downloads, at: None, due: Instant::now() + core.pace.every, core }.run();
+        let thread = thread::Builder::new().name("downloads".into()).spawn(run).expect("there are threads");
+        *self.core.thread.lock() = Some(thread.thread().clone());
+        *keeper = Some(thread);
+    }
+
+    /// Waits until everything that was counted by now is durable, and every swarm that is there by now has its stored count.
+    ///
+    /// # Errors
+    /// What the disk said. What was counted is kept, and tried again.
+    pub fn settle(&self) -> Result<(), String> {
+        let mut told = self.core.told.lock();
+        if self.keeper.lock().is_none() || told.ended {
+            return Err("there is no database".into());
+        }
+        told.settle += 1;
+        let ticket = told.settle;
+        self.core.wake();
+        while told.settled < ticket && !told.ended {
+            self.core.settled.wait(&mut told);
+        }
+        match &told.failed {
+            Some(reason) => Err(reason.clone()),
+            None if told.settled < ticket => Err("it was closed".into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes durable what was counted, and gives the database up. What is counted from now on is not kept.
+    ///
+    /// # Errors
+    /// What the disk said; what it refused is lost.
+    pub fn close(&self) -> Result<(), String> {
+        self.end(End::Commit)
+    }
+
+    /// Gives the database up as a process does that is killed: nothing more is written. For tests.
+    #[doc(hidden)]
+    pub fn abandon(&self) {
+        let _ = self.end(End::Abandon);
+    }
+
+    fn end(&self, end: End) -> Result<(), String> {
+        let Some(thread) = self.keeper.lock().take() else { return Ok(()) };
+        self.core.told.lock().end = Some(end);
+        self.core.wake();
+        if thread.join().is_err() {
+            return Err("the thread that keeps download counts has panicked".into());
+        }
+        self.core.told.lock().failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// How it is with the counts.
+    pub fn status(&self) -> CountsStatus {
+        let Status { is_refused, refusals, commits, looked_up, entries, bytes } = &self.core.status;
+        CountsStatus {
+            unsaved: self.core.unsaved.load(Relaxed) as u64,
+            is_refused: is_refused.load(Relaxed),
+            refusals: refusals.load(Relaxed),
+            commits: commits.load(Relaxed),
+            looked_up: looked_up.load(Relaxed),
+            entries: entries.load(Relaxed),
+            bytes: bytes.load(Relaxed),
+        }
+    }
+}
+
+/// As [`close`](Durable::close), without a word.
+impl Drop for Durable {
+    fn drop(&mut self) {
+        let _ = self.close();
+    }
+}
+
+impl fmt::Debug for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Durable").field("store", &self.core.store).field("counts", &self.status()).finish()
+    }
+}
+
+impl TorrentRepository for Durable {
+    fn announce(
+        &self,
+        announce: &Announce,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Announced {
+        let core = &*self.core;
+        if announce.event != AnnounceEvent::Completed {
+            let announced = core.store.announce(announce, now, rng, peers);
+            if announced.changes.contains(Changes::CREATED) {
+                core.note_created(&mut core.shard(&announce.info_hash), &announce.info_hash);
+            }
+            return announced;
+        }
+        let mut counting =
+            Counting { core, shard: core.shard(&announce.info_hash), unknown: Some(announce.info_hash) };
+        let announced = core.store.announce(announce, now, rng, peers);
+        counting.unknown = None;
+        core.note(&mut counting.shard, &announce.info_hash, &announced);
+        announced
+    }
+
+    fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+        let core = &*self.core;
+        let counts = |request: &Request<'_>| request.announce.event == AnnounceEvent::Completed;
+        let bits = batch.iter().filter(|request| counts(request));
+        let bits = bits.fold(0_u64, |bits, request| bits | 1 << core.number(&request.announce.info_hash));
+        // All of them, in the one order in which anybody takes several.
+        let held: Vec<_> =
+            (0..SHARDS).filter(|n| bits >> n & 1 == 1).map(|n| (n, core.shards[n].lock())).collect();
+        let mut counting = CountingBatch { core, held, batch, is_done: false };
+        core.store.announce_batch(counting.batch, now, rng);
+        counting.is_done = true;
+    }
+
+    fn remove(&self, info_hash: &InfoHash) -> Option<swarmkeep::SwarmStats> {
+        let mut shard = self.core.shard(info_hash);
+        let removed = self.core.store.remove(info_hash);
+        self.core.change(&mut shard, info_hash, Change { forget: true, add: 0 });
+        removed
+    }
+
+    fn remove_where(
+        &self,
+        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
+        from: Cursor,
+        budget: Budget,
+    ) -> Removed {
+        let mut shown = Vec::new();
+        let next = self.core.store.walk(from, budget.get(), &mut shown);
+        let named = shown.into_iter().filter(|swarm| forbidden(&swarm.info_hash));
+        let removed = named.filter_map(|SwarmSummary { info_hash, .. }| {
+            self.remove(&info_hash).map(|stats| SwarmSummary { info_hash, stats })
+        });
+        Removed::new(removed.collect(), next)
+    }
+
+    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
+        let mut shard = self.core.shard(&swarm.info_hash);
+        let restored = self.core.store.restore(swarm, peers, now);
+        self.core.note_created(&mut shard, &swarm.info_hash);
+        restored
+    }
+
+    fn import(&self, records: &[Records], now: Timestamp) -> Restored {
+        let _held: Vec<_> = self.core.shards.iter().map(|shard| shard.lock()).collect();
+        let restored = self.core.store.import(records, now);
+        self.core.look_at_all();
+        restored
+    }
+
+    fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
+        let mut shard = self.core.shard(info_hash);
+        let added = self.core.store.add_downloads(info_hash, earlier);
+        if added {
+            self.core.change(&mut shard, info_hash, Change { forget: false, add: earlier.into() });
+        }
+        added
+    }
+
+    fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
+        self.core.store.export(export, now, budget);
+    }
+
+    forward_repository! {
+        |durable| durable.core.store,
+        except announce, announce_batch, remove, remove_where, restore, export, import, add_downloads
+    }
+}
+
+/// The shard of a torrent whose download is being counted. Should the caller's randomness panic meanwhile, nobody knows whether it was.
+struct Counting<'a> {
+    core: &'a Core,
+    shard: MutexGuard<'a, Shard>,
+    unknown: Option<InfoHash>,
+}
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        if let Some(info_hash) = self.unknown {
+            self.core.note_created(&mut self.shard, &info_hash);
+        }
+    }
+}
+
+/// The same of a batch, and the shards of all downloads in it. Announces without an answer may be done or not.
+struct CountingBatch<'a, 'b, 'c> {
+    core: &'a Core,
+    held: Vec<(usize, MutexGuard<'a, Shard>)>,
+    batch: &'b mut [Request<'c>],
+    is_done: bool,
+}
+
+impl Drop for CountingBatch<'_, '_, '_> {
+    fn drop(&mut self) {
+        let Self { core, held, batch, is_done } = self;
+        let is_held = |number: usize, held: &[(usize, _)]| held.iter().any(|(held, _)| *held == number);
+        let numbers: Vec<_> = batch.iter().map(|request| core.number(&request.announce.info_hash)).collect();
+        for (Request { announce, answer, .. }, number) in batch.iter().zip(&numbers) {
+            if let Some((_, shard)) = held.iter_mut().find(|(held, _)| held == number) {
+                match answer {
+                    Some(announced) if *is_done => core.note(shard, &announce.info_hash, announced),
+                    _ => core.note_created(shard, &announce.info_hash),
+                }
+            }
+        }
+        // Only then those of the others: whoever takes several takes them in order.
+        let others = numbers.into_iter().map(|number| (number, is_held(number, held))).collect::<Vec<_>>();
+        held.clear();
+        for (Request { announce, answer, .. }, (number, was_held)) in batch.iter().zip(others) {
+            let created = answer.map_or(!*is_done, |answer| answer.changes.contains(Changes::CREATED));
+            if created && !was_held {
+                core.note_created(&mut core.shards[number].lock(), &announce.info_hash);
+            }
+        }
+    }
+}
+
+impl Core {
+    fn number(&self, info_hash: &InfoHash) -> usize {
+        self.hasher.hash_one(info_hash) as usize % SHARDS
+    }
+
+    fn shard(&self, info_hash: &InfoHash) -> MutexGuard<'_, Shard> {
+        self.shards[self.number(info_hash)].lock()
+    }
+
+    /// Notes what an announce has done.
+    fn note(&self, shard: &mut Shard, info_hash: &InfoHash, announced: &Announced) {
+        if announced.changes.contains(Changes::COMPLETED) {
+            self.change(shard, info_hash, Change { forget: false, add: 1 });
+        }
+        if announced.changes.contains(Changes::CREATED) {
+            self.note_created(shard, info_hash);
+        }
+    }
+
+    /// Notes that a swarm has come, or is to be looked at for another reason.
+    fn note_created(&self, shard: &mut Shard, info_hash: &InfoHash) {
+        if shard.created.len() < MOST_CREATED {
+            shard.created.push(*info_hash);
+        } else {
+            self.look_at_all.store(true, SeqCst);
+        }
+        self.wake();
+    }
+
+    fn look_at_all(&self) {
+        self.look_at_all.store(true, SeqCst);
+        self.wake();
+    }
+
+    fn change(&self, shard: &mut Shard, info_hash: &InfoHash, change: Change) {
+        let is_full = shard.changes.len() >= MOST_CHANGES;
+        match shard.changes.entry(*info_hash) {
+            Entry::Occupied(mut known) => *known.get_mut() = known.get().then(change),
+            Entry::Vacant(_) if is_full => self.look_at_all.store(true, SeqCst),
+            Entry::Vacant(new) => {
+                new.insert(change);
+                if self.unsaved.fetch_add(1, Relaxed) + 1 == self.pace.torrents {
+                    self.wake();
+                }
+            }
+        }
+    }
+
+    /// Has the keeper look up before its time.
+    fn wake(&self) {
+        if !self.is_urgent.swap(true, SeqCst)
+            && let Some(thread) = &*self.thread.lock()
+        {
+            thread.unpark();
+        }
+    }
+
+    fn note_size(&self, downloads: &Downloads) {
+        self.status.entries.store(downloads.entries(), Relaxed);
+        self.status.bytes.store(downloads.size_bytes(), Relaxed);
+    }
+}
+
+/// The thread between a store and its database.
+struct Keeper {
+    core: Arc<Core>,
+    downloads: Downloads,
+    /// Where it stands if it is looking at all swarms.
+    at: Option<Cursor>,
+    due: Instant,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        loop {
+            let (settle, end) = {
+                let told = self.core.told.lock();
+                (told.settle, told.end)
+            };
+            if end == Some(End::Abandon) {
+                break;
+            }
+            let is_settling = settle > self.core.told.lock().settled;
+            self.core.is_urgent.store(false, SeqCst);
+            let looked = self.look_at_created().and_then(|()| self.look_at_some());
+            let is_full = self.core.unsaved.load(Relaxed) >= self.core.pace.torrents;
+            // Who has just refused is asked again when it is time.
+            let is_refused = self.core.status.is_refused.load(Relaxed);
+            let is_due = Instant::now() >= self.due || (is_full && !is_refused);
+            let saved = if is_due || is_settling || end.is_some() {
+                self.due = Instant::now() + self.core.pace.every;
+                let saved = self.commit();
+                let tidied = self.downloads.maintain();
+                self.core.note_size(&self.downloads);
+                saved.and(tidied)
+            } else {
+                Ok(())
+            };
+            let failed = looked.and(saved).err();
+            self.tell_of(failed.as_ref(), is_due || is_settling || end.is_some());
+            if end.is_some() {
+                self.core.told.lock().failed = failed.map(|error| error.to_string());
+                break;
+            }
+            let has_seen_all = self.at.is_none() && !self.core.look_at_all.load(SeqCst);
+            if is_settling && (failed.is_some() || has_seen_all) {
+                let mut told = self.core.told.lock();
+                (told.settled, told.failed) = (settle, failed.map(|error| error.to_string()));
+                self.core.settled.notify_all();
+            } else if has_seen_all && !self.core.is_urgent.load(SeqCst) {
+                thread::park_timeout(self.due.saturating_duration_since(Instant::now()));
+            }
+        }
+        let mut told = self.core.told.lock();
+        told.ended = true;
+        self.core.settled.notify_all();
+    }
+
+    /// Says once that the disk refuses, and once that it does not any more.
+    fn tell_of(&self, failed: Option<&crate::Error>, has_tried: bool) {
+        let status = &self.core.status;
+        if let Some(failed) = failed {
+            status.refusals.fetch_add(1, Relaxed);
+            if !status.is_refused.swap(true, Relaxed) {
+                error!(%failed, "download counts are not being saved; the tracker goes on, and tries again");
+            }
+        } else if has_tried && status.is_refused.swap(false, Relaxed) {
+            info!("download counts are being saved again");
+        }
+    }
+
+    /// Gives the swarms that have come their stored counts.
+    fn look_at_created(&mut self) -> Result<()> {
+        let mut created = Vec::new();
+        for shard in &self.core.shards {
+            created.append(&mut shard.lock().created);
+        }
+        self.look_at(created)
+    }
+
+    /// Looks at the next of all swarms, if that is to be done.
+    fn look_at_some(&mut self) -> Result<()> {
+        if self.at.is_none() && self.core.look_at_all.swap(false, SeqCst) {
+            self.at = Some(Cursor::START);
+        }
+        let Some(at) = self.at else { return Ok(()) };
+        let mut swarms = Vec::new();
+        let next = self.core.store.walk(at, LOOKED_AT, &mut swarms);
+        self.at = Some(next).filter(|next| !next.is_end());
+        self.look_at(swarms.into_iter().map(|swarm| swarm.info_hash).collect())
+    }
+
+    /// Gives some swarms their stored counts, and the database what only a swarm knows of.
+    fn look_at(&mut self, mut info_hashes: Vec<InfoHash>) -> Result<()> {
+        info_hashes.sort_unstable();
+        info_hashes.dedup();
+        let mut stored = Vec::new();
+        let read = self.downloads.get_sorted(&info_hashes, &mut stored);
+        if read.is_err() {
+            // One page that cannot be read is no reason for the others to be without.
+            for info_hash in &info_hashes {
+                if let Ok(stored) = self.downloads.get(info_hash) {
+                    self.reconcile(info_hash, stored);
+                }
+            }
+            return read;
+        }
+        for (info_hash, stored) in info_hashes.iter().zip(stored) {
+            self.reconcile(info_hash, stored);
+        }
+        Ok(())
+    }
+
+    /// Brings what a swarm shows and what is stored in line, whichever is less: all downloads that were ever counted are in one of them,
+    /// and none is in the sum twice.
+    fn reconcile(&self, info_hash: &InfoHash, stored: u32) {
+        let (core, mut shard) = (&self.core, self.core.shard(info_hash));
+        let change = shard.changes.get(info_hash).copied().unwrap_or_default();
+        let kept = if change.forget { 0 } else { stored.into() } + change.add;
+        let shown = u64::from(core.store.scrape(info_hash).downloaded);
+        let missing = kept.saturating_sub(shown);
+        if missing > 0 {
+            core.store.add_downloads(info_hash, u32::try_from(missing).unwrap_or(u32::MAX));
+        } else if shown > kept {
+            core.change(&mut shard, info_hash, Change { forget: false, add: shown - kept });
+        }
+        core.status.looked_up.fetch_add(1, Relaxed);
+    }
+
+    /// Makes durable what was counted. What the disk refuses is put back.
+    fn commit(&mut self) -> Result<()> {
+        let mut taken: Vec<(InfoHash, Change)> = Vec::new();
+        for shard in &self.core.shards {
+            taken.extend(shard.lock().changes.drain());
+        }
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let committed = self.downloads.commit(taken.iter().copied());
+        if committed.is_err() {
+            for (info_hash, older) in taken {
+                let mut shard = self.core.shard(&info_hash);
+                let newer = shard.changes.entry(info_hash).or_default();
+                *newer = older.then(*newer);
+            }
+        } else {
+            self.core.status.commits.fetch_add(1, Relaxed);
+        }
+        let unsaved = self.core.shards.iter().map(|shard| shard.lock().changes.len()).sum();
+        self.core.unsaved.store(unsaved, Relaxed);
+        committed
+    }
+}

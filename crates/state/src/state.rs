@@ -1,0 +1,272 @@
+//! A repository and the folder that it outlives restarts in.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use swarmkeep::{Timestamp, catalog::Repository, snapshot::Summary};
+use tracing::{debug, error, info};
+
+use crate::{
+    CountsStatus, Downloads, Durable, Folder, Loaded, Pace, Result,
+    snapshots::{self, Store},
+};
+
+/// Tells the time of day, as the store is told it.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What a repository needs to outlive its process: snapshots of its swarms, and [durable download counts](Durable).
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+///
+/// use swarmkeep::{HashKey, RepositoryConfig, Timestamp, catalog};
+/// use swarmkeep_state::{Directory, Pace, State};
+///
+/// # let path = tempfile::tempdir()?;
+/// # let clock = Arc::new(|| Timestamp::from_secs(1_800_000_000));
+/// let store = catalog::find("packed").unwrap().build(&RepositoryConfig::new(HashKey::from_os()?))?;
+/// let state = State::new(store, Pace::default());
+/// let loaded = state.open(Arc::new(Directory::open(path.path())?), Some(Duration::from_secs(600)), clock)?;
+/// assert!(loaded.snapshot.is_none(), "this is the first time");
+/// let store = state.repository();
+/// // Serve it, and then:
+/// state.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// An asynchronous repository has snapshots only: where its counts live is its own affair.
+pub struct State {
+    inner: Repository,
+    durable: Option<Arc<Durable>>,
+    open: Mutex<Option<Open>>,
+    status: Arc<Mutex<SnapshotsStatus>>,
+}
+
+struct Open {
+    taking: Arc<Taking>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What takes snapshots: one at a time.
+struct Taking {
+    store: Store,
+    folder: Arc<dyn Folder>,
+    clock: Clock,
+    is_hurried: AtomicBool,
+    one_at_a_time: Mutex<()>,
+    is_ending: Mutex<bool>,
+    ended: Condvar,
+    status: Arc<Mutex<SnapshotsStatus>>,
+}
+
+/// How it is with what outlives a restart.
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
+pub struct StateStatus {
+    /// Of download counts; `None` for an asynchronous repository.
+    pub counts: Option<CountsStatus>,
+    /// Of snapshots.
+    pub snapshots: SnapshotsStatus,
+}
+
+/// How it is with snapshots.
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
+pub struct SnapshotsStatus {
+    /// How many were taken.
+    pub taken: u64,
+    /// How many could not be.
+    pub failed: u64,
+    /// Whether the latest could not be.
+    pub is_refused: bool,
+    /// What is in the latest, and how long it took.
+    pub latest: Option<(Summary, Duration)>,
+}
+
+impl State {
+    /// Of a repository, in no folder yet. Downloads count from now on.
+    pub fn new(repository: Repository, pace: Pace) -> Self {
+        let durable = match &repository {
+            Repository::Sync(store) => Some(Arc::new(Durable::new(Arc::clone(store), pace))),
+            Repository::Async(_) => None,
+        };
+        Self { inner: repository, durable, open: Mutex::default(), status: Arc::default() }
+    }
+
+    /// The repository to announce to: the one it was made of, which counts downloads besides.
+    pub fn repository(&self) -> Repository {
+        match &self.durable {
+            Some(durable) => Repository::Sync(Arc::clone(durable) as _),
+            None => self.inner.clone(),
+        }
+    }
+
+    /// Loads the latest snapshot of a folder that is good, gives its swarms their download counts, and takes a snapshot every so often from now on.
+    ///
+    /// A snapshot that is not good is refused as a whole; [`Loaded::refused`] says why. If there is none, or no good one, the repository begins empty,
+    /// but for the counts.
+    ///
+    /// # Errors
+    /// If the counts are damaged or of a later version ([`Error::Damaged`](crate::Error::Damaged), [`Error::Version`](crate::Error::Version)), or what the medium says. The
+    /// repository is not to be used then.
+    ///
+    /// # Panics
+    /// If it is open, or for an asynchronous repository outside a runtime.
+    pub fn open(&self, folder: Arc<dyn Folder>, every: Option<Duration>, clock: Clock) -> Result<Loaded> {
+        let mut open = self.open.lock();
+        assert!(open.is_none(), "it is open");
+        let downloads = Downloads::open(Arc::clone(&folder))?;
+        let store = Store::new(&self.inner);
+        let loaded = snapshots::load(&*folder, &store, clock())?;
+        if let Some(durable) = &self.durable {
+            durable.open(downloads);
+        }
+        let taking = Arc::new(Taking {
+            store,
+            folder,
+            clock,
+            is_hurried: AtomicBool::new(false),
+            one_at_a_time: Mutex::default(),
+            is_ending: Mutex::default(),
+            ended: Condvar::new(),
+            status: Arc::clone(&self.status),
+        });
+        let thread = every.map(|every| {
+            let taking = Arc::clone(&taking);
+            let take = move || taking.take_every(every);
+            thread::Builder::new().name("snapshots".into()).spawn(take).expect("there are threads")
+        });
+        *open = Some(Open { taking, thread });
+        Ok(loaded)
+    }
+
+    /// Takes a snapshot, as fast as it goes; it is durable when this returns.
+    ///
+    /// # Errors
+    /// What the medium or the store says; the latest stays as it was.
+    ///
+    /// # Panics
+    /// If it is not open.
+    pub fn snapshot(&self) -> Result<Summary> {
+        let taking = self.open.lock().as_ref().map(|open| Arc::clone(&open.taking));
+        taking.expect("it is open").take(&AtomicBool::new(true))
+    }
+
+    /// As [`Durable::settle`].
+    ///
+    /// # Errors
+    /// Its.
+    pub fn settle(&self) -> Result<(), String> {
+        self.durable.as_ref().map_or(Ok(()), |durable| durable.settle())
+    }
+
+    /// Takes a last snapshot, makes all counts durable, and gives the folder up.
+    ///
+    /// # Errors
+    /// What the medium said; both were tried.
+    pub fn close(&self) -> Result<(), String> {
+        let Some(Open { taking, thread }) = self.open.lock().take() else { return Ok(()) };
+        taking.end(thread);
+        let snapshot = taking.take(&AtomicBool::new(true)).map_err(|error| error.to_string());
+        let counts = self.durable.as_ref().map_or(Ok(()), |durable| durable.close());
+        match (snapshot, counts) {
+            (Err(snapshot), Err(counts)) => Err(format!("{snapshot}; {counts}")),
+            (snapshot, counts) => snapshot.map(|_| ()).and(counts),
+        }
+    }
+
+    /// Gives the folder up as a process does that is killed. For tests.
+    #[doc(hidden)]
+    pub fn abandon(&self) {
+        if let Some(durable) = &self.durable {
+            durable.abandon();
+        }
+        if let Some(Open { taking, thread }) = self.open.lock().take() {
+            taking.end(thread);
+        }
+    }
+
+    /// How it is with both.
+    pub fn status(&self) -> StateStatus {
+        let counts = self.durable.as_ref().map(|durable| durable.status());
+        StateStatus { counts, snapshots: *self.status.lock() }
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.status();
+        f.debug_struct("State")
+            .field("repository", &self.inner)
+            .field("status", &status)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Taking {
+    fn take_every(&self, every: Duration) {
+        let mut is_ending = self.is_ending.lock();
+        loop {
+            let next = Instant::now() + every;
+            while !*is_ending && !self.ended.wait_until(&mut is_ending, next).timed_out() {}
+            if *is_ending {
+                return;
+            }
+            drop(is_ending);
+            // Said by `take`, and tried again.
+            let _ = self.take(&self.is_hurried);
+            is_ending = self.is_ending.lock();
+        }
+    }
+
+    fn take(&self, is_hurried: &AtomicBool) -> Result<Summary> {
+        let _alone = self.one_at_a_time.lock();
+        let began = Instant::now();
+        let taken = snapshots::write(&*self.folder, &self.store, &*self.clock, is_hurried);
+        let (took, mut status) = (began.elapsed(), self.status.lock());
+        match &taken {
+            Ok(summary) => {
+                status.taken += 1;
+                status.latest = Some((*summary, took));
+                if std::mem::take(&mut status.is_refused) {
+                    info!("snapshots are being taken again");
+                }
+                info!(
+                    swarms = summary.swarms,
+                    peers = summary.peers,
+                    bytes = summary.bytes,
+                    ?took,
+                    "snapshot taken"
+                );
+            }
+            Err(failed) => {
+                status.failed += 1;
+                if std::mem::replace(&mut status.is_refused, true) {
+                    debug!(%failed, "again no snapshot");
+                } else {
+                    error!(%failed, "no snapshot could be taken; the tracker goes on, the latest one stays, and it is tried again");
+                }
+            }
+        }
+        taken
+    }
+
+    fn end(&self, thread: Option<JoinHandle<()>>) {
+        self.is_hurried.store(true, Relaxed);
+        *self.is_ending.lock() = true;
+        self.ended.notify_all();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            error!("the thread that takes snapshots has panicked");
+        }
+    }
+}
