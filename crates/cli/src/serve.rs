@@ -10,17 +10,21 @@ use std::{
     env,
     error::Error,
     ffi::OsString,
+    fs,
     io::{self, IsTerminal as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
+    time::Duration,
 };
 
 use clap::{CommandFactory, FromArgMatches};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use swarmkeep::HashKey;
+use swarmkeep::{HashKey, Restored};
+use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tracker::Server;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use self::{
     log::Log,
@@ -122,6 +126,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         .unwrap_or_else(|error| crate::refuse(error.to_string()));
 
     allow_all_files_that_may_be();
+    let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(store.clone(), Pace::default())));
+    let store = state.as_ref().map_or(store, |state| state.repository());
     let server = Server::bind_with(&config, store, manager::sockets()?)?;
     // With the lists that it began with.
     drop(config);
@@ -130,6 +136,12 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         user.become_for_good()?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if let (Some(state), Some(path)) = (&state, &settings.fixed.state) {
+        let _runtime = runtime.enter();
+        let every = Duration::from_secs(settings.fixed.snapshot_every.into());
+        open(state, path, every)?;
+        server.control().metrics.watch_state(Arc::clone(state));
+    }
     let served = runtime.block_on(async {
         // Before anyone can read that we listen and then tell us to stop.
         let (mut interrupt, mut terminate) =
@@ -180,9 +192,36 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             .await;
         Ok(())
     });
+    // What it needs of the runtime is there still.
+    let closed = state.map_or(Ok(()), |state| state.close());
     // Not waiting for lists that are being read.
     runtime.shutdown_background();
-    served
+    served.and(closed.map_err(Into::into))
+}
+
+/// Brings back what the folder holds, and says what that was.
+fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(path).map_err(|error| {
+        format!("cannot make the folder {}: {error}; make one that this process may write to", path.display())
+    })?;
+    let folder = Arc::new(Directory::open(path)?);
+    let loaded = state.open(folder, Some(every), Arc::new(swarmkeep_tracker::now))?;
+    for (file, reason) in &loaded.refused {
+        error!(%file, %reason, "a snapshot was refused, and nothing of it was loaded");
+    }
+    match &loaded.snapshot {
+        Some((file, summary)) => {
+            let Restored { added, expired, refused, .. } = loaded.restored;
+            info!(%file, swarms = summary.swarms, peers = added, expired, refused, took = ?loaded.took, "snapshot loaded");
+        }
+        None => {
+            info!(folder = %path.display(), "there is no snapshot: beginning with nothing but download counts")
+        }
+    }
+    if state.status().counts.is_none() {
+        warn!("this store keeps download counts in snapshots only");
+    }
+    Ok(())
 }
 
 /// Each HTTP connection is a file, and what a process may open unless it asks (1,024 on most systems) is less than it could.

@@ -44,6 +44,7 @@ use std::{io, net::SocketAddr, path::PathBuf};
 
 pub use address::{LocalPeers, Reach};
 pub use admin::{Scope, Token, TokenError};
+pub use clock::now;
 pub use config::Config;
 pub use http::{HttpHandler, HttpRequest};
 pub use ipnet::IpNet;

@@ -4,13 +4,14 @@ use std::{
     array,
     net::UdpSocket,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use swarmkeep::{Changes, Family, Swept};
+use swarmkeep_state::{State, StateStatus};
 use tracing::warn;
 
 use crate::drops::Drops;
@@ -106,6 +107,7 @@ pub struct Metrics {
     http: Mutex<Vec<Arc<Counters>>>,
     sweeps: Sweeps,
     drops: Drops,
+    state: OnceLock<Arc<State>>,
 }
 
 impl Metrics {
@@ -139,6 +141,16 @@ impl Metrics {
     /// request.
     pub fn drops(&self) -> u64 {
         self.drops.count()
+    }
+
+    /// Tells of what the store outlives restarts by, from now on. The first one stays.
+    pub fn watch_state(&self, state: Arc<State>) {
+        let _ = self.state.set(state);
+    }
+
+    /// How it is with what the store outlives restarts by; `None` if it does not.
+    pub fn state(&self) -> Option<StateStatus> {
+        self.state.get().map(|state| state.status())
     }
 
     /// How the threads are that answer over UDP.

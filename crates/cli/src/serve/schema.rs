@@ -115,6 +115,16 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "BYTES", value_parser = memory, help_heading = STORE)]
     pub(crate) max_bytes: Option<NonZero<usize>>,
 
+    /// Folder that the tracker outlives restarts by, made if there is none: snapshots of all swarms, and download counts for ever. Without
+    /// it, a restart begins with nothing.
+    #[arg(long, value_name = "DIR", help_heading = STATE)]
+    pub(crate) state: Option<PathBuf>,
+
+    /// How often a snapshot is taken, while announces go on; one is taken at the end as well. What was announced after the latest is lost when
+    /// the process is killed, and announced again by clients.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = seconds, help_heading = STATE)]
+    pub(crate) snapshot_every: u32,
+
     /// Whom to run as, once sockets are open and files are read: start as root, for ports below 1024 and keys that only root reads. The
     /// group is the user's own without one. What SIGHUP reads again is then read as this user.
     #[arg(long, value_name = "NAME[:GROUP]", help_heading = PROCESS)]
@@ -212,6 +222,7 @@ pub(crate) struct Live {
 
 const LISTENING: &str = "Listening";
 const STORE: &str = "Store";
+const STATE: &str = "Across restarts";
 const ANSWERS: &str = "Answers";
 const ACCESS: &str = "Who may take part";
 const LOGS: &str = "Logs";

@@ -14,6 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use swarmkeep::{Family, PeerCounts};
+use swarmkeep_state::StateStatus;
 
 use super::{Shared, stats::Sample};
 use crate::{Counts, Kind, ProtocolCounts, Reason, Times};
@@ -37,6 +38,9 @@ fn exposition(shared: &Shared, sample: &Sample, open: bool) -> String {
     of_protocols(&mut out, &counts);
     of_store(&mut out, sample);
     of_sweeps(&mut out, &counts);
+    if let Some(state) = shared.control.metrics.state() {
+        of_state(&mut out, &state);
+    }
 
     out.counter(
         "udp_socket_drops",
@@ -142,6 +146,34 @@ fn of_sweeps(out: &mut Exposition, counts: &Counts) {
         .sample(&[], sweeps.swarms_removed);
     out.histogram("sweep_step_duration_seconds", "Time that one step of a sweep took.")
         .times(&[], &sweeps.steps);
+}
+
+fn of_state(out: &mut Exposition, state: &StateStatus) {
+    let snapshots = &state.snapshots;
+    out.counter("snapshots", "Snapshots that were taken.").sample(&[], snapshots.taken);
+    out.counter("failed_snapshots", "Snapshots that could not be taken.").sample(&[], snapshots.failed);
+    out.gauge("snapshot_refused", "Whether the latest snapshot could not be taken.")
+        .sample(&[], u8::from(snapshots.is_refused));
+    if let Some((summary, took)) = snapshots.latest {
+        out.gauge("snapshot_timestamp_seconds", "When the latest snapshot was begun, since the Unix epoch.")
+            .sample(&[], summary.taken.as_secs());
+        out.gauge("snapshot_duration_seconds", "How long the latest snapshot took.")
+            .sample(&[], took.as_secs_f64());
+        out.gauge("snapshot_bytes", "How large the latest snapshot is.").sample(&[], summary.bytes);
+    }
+    let Some(counts) = state.counts else { return };
+    out.gauge("unsaved_downloads", "Torrents whose downloads are not on the disk yet.")
+        .sample(&[], counts.unsaved);
+    out.gauge("downloads_refused", "Whether the disk has refused download counts the last time.")
+        .sample(&[], u8::from(counts.is_refused));
+    out.counter("downloads_refusals", "How often the disk has refused download counts.")
+        .sample(&[], counts.refusals);
+    out.counter("downloads_commits", "How often download counts were made durable.")
+        .sample(&[], counts.commits);
+    out.counter("downloads_lookups", "Torrents whose stored download count was looked up.")
+        .sample(&[], counts.looked_up);
+    out.gauge("downloads_database_bytes", "How large the database of download counts is.")
+        .sample(&[], counts.bytes);
 }
 
 /// The text so far.
