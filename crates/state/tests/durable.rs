@@ -150,28 +150,40 @@ impl Random for Panics {
 fn a_panic_of_the_callers_leaves_a_count_that_is_right() {
     let folder = Simulated::new(4);
     let store = durable(&folder);
-    (0..200).for_each(|peer| tell(&store, &completed(1, peer)));
-    for batch in [false, true] {
+    for (torrent, batch) in [(1, false), (2, true)] {
+        (0..200).for_each(|peer| tell(&store, &completed(torrent, peer)));
+        store.settle().unwrap();
         for peer in 200..210 {
-            let leecher = Announce::new(hash(1), completed(1, peer).endpoint).want(0);
+            let leecher = Announce::new(hash(torrent), completed(torrent, peer).endpoint).want(0);
             tell(&store, &leecher);
-            let announce = completed(1, 1000 + peer).families(swarmkeep::Families::V4).want(5);
-            let mut bytes = [0; 30];
-            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                let peers = PeerBuffer::new(&mut bytes, &mut []);
-                if batch {
-                    store.announce_batch(&mut [Request::new(announce, peers)], NOW, &mut Panics);
-                } else {
-                    let mut peers = peers;
-                    store.announce(&announce, NOW, &mut Panics, &mut peers);
-                }
-            }));
-            assert!(caught.is_err() || peer < 206, "there are more than were wanted");
         }
+        let mut bytes = [0; 30];
+        let mut peers = PeerBuffer::new(&mut bytes, &mut []);
+        let announce = completed(torrent, 1000).want(5);
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            if batch {
+                store.announce_batch(&mut [Request::new(announce, peers)], NOW, &mut Panics);
+            } else {
+                store.announce(&announce, NOW, &mut Panics, &mut peers);
+            }
+        }));
+        assert!(caught.is_err(), "there are more leechers than were wanted");
+        store.settle().unwrap();
+        let shown = store.scrape(&hash(torrent)).downloaded;
+        assert_eq!((shown, stored(&folder, torrent)), (201, 201), "in a batch: {batch}");
     }
+}
+
+#[test]
+fn what_was_counted_last_is_kept_when_it_is_closed() {
+    let folder = Simulated::new(5);
+    let store = durable(&folder);
     store.settle().unwrap();
-    let shown = store.scrape(&hash(1)).downloaded;
-    assert!(shown >= 200 && stored(&folder, 1) == shown, "{shown} shown, {} stored", stored(&folder, 1));
+    (0..30).for_each(|peer| tell(&store, &completed(1, peer)));
+    store.close().unwrap();
+    assert_eq!(stored(&folder, 1), 30);
+    tell(&store, &completed(1, 31));
+    assert!(store.settle().is_err(), "it has been given up");
 }
 
 fn below(rng: &mut SplitMix64, end: u64) -> usize {

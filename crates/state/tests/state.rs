@@ -94,6 +94,7 @@ fn a_swarm_that_comes_back_has_its_downloads_again() {
 
     let second = open(folder.path(), "packed", NOW + 100);
     assert_eq!(second.store().totals().swarms, 0, "nothing is loaded that nobody asks for");
+    second.state.settle().unwrap();
     for torrent in 0..100 {
         second.announce(torrent, 9, AnnounceEvent::Started, 7, NOW + 100);
         second.announce(torrent, 9, AnnounceEvent::Completed, 0, NOW + 100);
