@@ -4,9 +4,10 @@ use std::{
     env,
     error::Error,
     fmt,
-    fs::File,
+    fs::{self, File},
     io::{self, ErrorKind, Read},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use clap::ValueEnum;
@@ -14,6 +15,7 @@ use flate2::read::MultiGzDecoder;
 use indicatif::{HumanCount, ProgressBar};
 use serde::Serialize;
 use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_state::{Directory, Downloads};
 
 use crate::{
     refuse,
@@ -123,9 +125,46 @@ trait Sink {
     fn finish(self: Box<Self>) -> Result<(), Box<dyn Error>>;
 }
 
+/// The download counts of a tracker that is not running.
+struct Kept {
+    downloads: Downloads,
+    /// By how much which are to be raised: added all at once.
+    missing: Spool,
+    /// Of the latest batch.
+    info_hashes: Vec<InfoHash>,
+    kept: Vec<u32>,
+}
+
 /// Opens the state of a tracker, so that nobody waits for an import that could not be kept.
 fn open(state: &Path) -> Result<Box<dyn Sink>, Box<dyn Error>> {
-    Err(format!("{}: this version keeps no downloads yet: --dry-run reads them", state.display()).into())
+    fs::create_dir_all(state)
+        .map_err(|error| format!("cannot make the folder {}: {error}", state.display()))?;
+    let downloads = Downloads::open(Arc::new(Directory::open(state)?))?;
+    let missing = Spool::new(state.to_path_buf());
+    Ok(Box::new(Kept { downloads, missing, info_hashes: Vec::new(), kept: Vec::new() }))
+}
+
+impl Sink for Kept {
+    fn at_least(&mut self, counts: &[Count]) -> Result<u64, Box<dyn Error>> {
+        self.info_hashes.clear();
+        self.info_hashes.extend(counts.iter().map(|(info_hash, _)| info_hash));
+        self.downloads.get_sorted(&self.info_hashes, &mut self.kept)?;
+        let mut raised = 0;
+        for (&(info_hash, downloads), &kept) in counts.iter().zip(&self.kept) {
+            if let Some(more @ 1..) = downloads.checked_sub(kept) {
+                self.missing.push((info_hash, more))?;
+                raised += 1;
+            }
+        }
+        Ok(raised)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), Box<dyn Error>> {
+        let missing =
+            self.missing.sorted()?.map(|count| count.map(|(info_hash, more)| (info_hash, more.into())));
+        self.downloads.add_sorted(missing)?;
+        Ok(self.downloads.settle()?)
+    }
 }
 
 /// What an import did.

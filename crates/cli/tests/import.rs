@@ -256,3 +256,32 @@ fn more_torrents_than_are_sorted_in_memory_are_counted_right() {
     assert_eq!(found["with_downloads"], TORRENTS / 3 * 2 + 1);
     assert_eq!(found["downloads"], TORRENTS + 1000);
 }
+
+#[test]
+fn what_is_imported_is_kept_once_and_raises_what_is_less() {
+    let folder = tempfile::tempdir().unwrap();
+    let torrents = |each: u32| {
+        (0..30_000_u32)
+            .map(|n| format!("{:040x}\t{}\n", n.wrapping_mul(0x9e37_79b9), n % 7 * each))
+            .collect::<String>()
+    };
+    fs::write(folder.path().join("one"), torrents(1)).unwrap();
+    fs::write(folder.path().join("two"), torrents(2)).unwrap();
+    let raised = |file: &str| {
+        let ended = import(folder.path(), &format!("--json --state state {file}"));
+        assert_eq!((ended.code, &*ended.errors), (0, ""));
+        serde_json::from_str::<Value>(&ended.out).unwrap()["raised"].as_u64().unwrap()
+    };
+    let with_downloads = (0..30_000).filter(|n| n % 7 > 0).count() as u64;
+    assert_eq!(["one", "one", "two", "two", "one"].map(raised), [with_downloads, 0, with_downloads, 0, 0]);
+
+    let open = || swarmkeep_state::Directory::open(folder.path().join("state")).unwrap();
+    let counts = swarmkeep_state::Downloads::open(std::sync::Arc::new(open())).unwrap();
+    for n in (0..30_000_u32).step_by(11) {
+        let info_hash = format!("{:040x}", n.wrapping_mul(0x9e37_79b9)).parse().unwrap();
+        assert_eq!(counts.get(&info_hash).unwrap(), n % 7 * 2);
+    }
+    let ended = import(folder.path(), "--state state one");
+    assert_eq!(ended.code, 1, "a tracker has it");
+    assert!(ended.errors.contains("is in use by another process: stop that one"), "{}", ended.errors);
+}

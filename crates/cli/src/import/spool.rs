@@ -119,7 +119,7 @@ impl Spool {
     }
 
     /// All counts, in ascending order.
-    fn sorted(mut self) -> io::Result<Merge> {
+    pub(super) fn sorted(mut self) -> io::Result<impl Iterator<Item = io::Result<Count>>> {
         let mut merge = Merge { file: None, sources: Vec::new(), first: BinaryHeap::new() };
         if let Some(file) = self.file.take() {
             merge.file = Some(file.into_inner().map_err(io::IntoInnerError::into_error)?);
