@@ -1,161 +1,162 @@
-//! Snapshots: how fast stores are read out, written, looked at and loaded, how large they are, and what announces feel of it.
+//! Snapshots: how fast stores are read out, written and loaded, how large they are, and what announces feel of it.
 //!
-//! `cargo bench -p swarmkeep-benches --bench snapshot -- --swarms 10000000` for the table of `docs/snapshot-format.md`; `--only packed`
-//! for one store. Criterion has no place for a run that takes seconds and a file, so this prints its own table: medians of `--turns 5`.
+//! `cargo bench -p swarmkeep-benches --bench snapshot -- --swarms 10000000 --turns 3` for the table of `docs/snapshot-format.md`; `--only packed`
+//! for one store. Criterion has no place for a run that takes seconds and a file, so this prints its own table of medians.
 
 use std::{
     env,
     error::Error,
-    fs::File,
-    io::{BufReader, Cursor, Write},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    thread,
+    hint::black_box,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use swarmkeep::{
-    Budget, Export, HashKey, PeerBuffer, Records, RepositoryConfig, SplitMix64, Timestamp, TorrentRepository,
-    catalog, snapshot,
+    Budget, CompactV4, CompactV6, Export, HashKey, PeerBuffer, RepositoryConfig, SplitMix64,
+    TorrentRepository,
+    catalog::{self, Repository},
 };
 use swarmkeep_benches::NOW;
-use swarmkeep_conformance::Subject;
+use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_workload::Workload;
 
-/// Visits of one step: as a tracker takes its snapshots.
-const STEP: Budget = Budget::peers(16_384);
+const STORES: [&str; 4] =
+    ["packed", "btreemap-rwlock-parking-lot", "skipmap-mutex-parking-lot", "dashmap-mutex-parking-lot"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().collect();
     // As Criterion has it: a test of the bench, not a measurement.
     let test = !arguments.iter().any(|argument| argument == "--bench")
         || arguments.iter().any(|argument| argument == "--test");
-    let number = |name: &str, otherwise: u64| {
+    let after = |name: &str| {
         let at = arguments.iter().position(|argument| argument == name);
-        at.and_then(|at| arguments.get(at + 1)?.parse().ok()).unwrap_or(otherwise)
+        at.and_then(|at| arguments.get(at + 1))
     };
-    let only =
-        arguments.iter().position(|argument| argument == "--only").and_then(|at| arguments.get(at + 1));
-    let swarms = number("--swarms", if test { 2_000 } else { 1_000_000 });
+    let number = |name: &str, otherwise| after(name).and_then(|n| n.parse().ok()).unwrap_or(otherwise);
+    let swarms: u64 = number("--swarms", if test { 2_000 } else { 1_000_000 });
     let turns = number("--turns", if test { 1 } else { 5 }) as usize;
+    let announcing = Duration::from_millis(if test { 20 } else { 2_000 });
     let workloads = [
         (format!("{swarms} × 1"), Workload::uniform(1, swarms, 1)),
-        (format!("Zipf {} in {}", swarms / 2, swarms / 10), Workload::zipf(1, swarms / 10, swarms / 2)),
+        (format!("{} × {} by Zipf", swarms / 10, swarms / 2), Workload::zipf(1, swarms / 10, swarms / 2)),
         (format!("1 × {}", swarms / 5), Workload::uniform(1, 1, (swarms / 5) as u32)),
     ];
     println!(
-        "| store | population | bytes a swarm | GB/s read out | GB/s to a synced file | s to look at | s to load | store before | after |"
+        "| store | swarms × peers | bytes of snapshot a swarm | of memory | GB/s read out | to a synced file | s to load | p99.9 of an announce, µs | while a snapshot is taken |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    for name in
-        ["packed", "btreemap-rwlock-parking-lot", "skipmap-mutex-parking-lot", "dashmap-mutex-parking-lot"]
-    {
-        if only.is_some_and(|only| only != name) {
-            continue;
-        }
+    for name in STORES.into_iter().filter(|name| after("--only").is_none_or(|only| only == name)) {
         for (population, workload) in &workloads {
-            let row = Row::measure(name, workload, turns)?;
-            row.print(name, population);
+            Row::measure(name, workload, turns, announcing)?.print(name, population);
         }
     }
     Ok(())
 }
 
-fn build(name: &str, key: u8) -> Box<dyn TorrentRepository> {
+fn build(name: &str, key: u8) -> Repository {
     let row = catalog::find(name).expect("in the catalog");
-    row.build_boxed(&RepositoryConfig::new(HashKey::from_bytes([key; 16])))
+    row.build(&RepositoryConfig::new(HashKey::from_bytes([key; 16]))).expect("no limits are asked for")
 }
 
-trait Boxed {
-    fn build_boxed(&self, config: &RepositoryConfig) -> Box<dyn TorrentRepository>;
-}
-
-impl Boxed for &'static catalog::Implementation {
-    fn build_boxed(&self, config: &RepositoryConfig) -> Box<dyn TorrentRepository> {
-        Subject::build(self, config).expect("no limits are asked for")
+fn synchronous(repository: &Repository) -> &Arc<dyn TorrentRepository> {
+    match repository {
+        Repository::Sync(store) => store,
+        Repository::Async(_) => unreachable!("none of those that are measured"),
     }
-}
-
-/// Takes a snapshot as fast as it goes.
-fn take(store: &dyn TorrentRepository, out: impl Write) -> Result<snapshot::Summary, Box<dyn Error>> {
-    let mut writer = snapshot::Writer::new(out, [7; 16], NOW)?;
-    let mut export = Export::new();
-    while !export.is_complete() {
-        store.export(&mut export, NOW, STEP);
-        writer.write(export.records())?;
-    }
-    let (mut out, summary) = writer.finish()?;
-    out.flush()?;
-    Ok(summary)
 }
 
 #[derive(Default)]
 struct Row {
     swarms: u64,
     bytes: u64,
+    memory: u64,
     read_out: Vec<f64>,
     written: Vec<f64>,
-    looked_at: Vec<f64>,
     loaded: Vec<f64>,
-    before: u64,
-    after: u64,
-    announces: [Vec<Duration>; 2],
+    slowest: [Vec<f64>; 2],
 }
 
 impl Row {
-    fn measure(name: &str, workload: &Workload, turns: usize) -> Result<Self, Box<dyn Error>> {
-        let store = build(name, 1);
+    fn measure(
+        name: &str,
+        workload: &Workload,
+        turns: usize,
+        announcing: Duration,
+    ) -> Result<Self, Box<dyn Error>> {
+        let repository = build(name, 1);
+        let store = synchronous(&repository);
         let mut rng = SplitMix64::new(1);
         for announce in workload.fill() {
             store.announce(&announce.want(0), NOW, &mut rng, &mut PeerBuffer::new(&mut [], &mut []));
         }
-        let mut row = Self { swarms: store.totals().swarms, before: store.memory().bytes, ..Self::default() };
-        let folder = tempfile::tempdir()?;
+        let (swarms, memory) = (store.totals().swarms, store.memory().bytes);
+        let mut row = Self { swarms, memory, ..Self::default() };
         for _ in 0..turns {
-            let mut bytes = Vec::with_capacity(1 << 30);
-            bytes.resize(1 << 30, 1);
-            bytes.clear();
-            let clock = Instant::now();
-            let summary = take(&*store, &mut bytes)?;
-            let gigabytes = summary.bytes as f64 / 1e9;
-            row.read_out.push(gigabytes / clock.elapsed().as_secs_f64());
-            row.bytes = summary.bytes;
-            drop(bytes);
-
-            let path = folder.path().join("snapshot");
-            let clock = Instant::now();
-            let file = File::create(&path)?;
-            take(&*store, &file)?;
-            file.sync_all()?;
-            row.written.push(gigabytes / clock.elapsed().as_secs_f64());
-
-            let clock = Instant::now();
-            let mut reader = snapshot::Reader::new(File::open(&path)?)?;
-            row.looked_at.push(clock.elapsed().as_secs_f64());
-            let other = build(name, 2);
-            let mut records = Records::new(NOW);
-            while reader.next(&mut records, NOW)? {
-                other.import(&records, NOW);
+            let (clock, mut bytes, mut export) = (Instant::now(), 0, Export::new());
+            while !export.is_complete() {
+                store.export(&mut export, NOW, Budget::peers(16_384));
+                bytes += black_box(export.records()).as_bytes().len();
             }
-            row.loaded.push(clock.elapsed().as_secs_f64());
-            row.after = other.memory().bytes;
-            assert_eq!(other.totals(), store.totals());
+            row.read_out.push(bytes as f64 / 1e9 / clock.elapsed().as_secs_f64());
+
+            let folder = tempfile::tempdir()?;
+            let directory = || Directory::open(folder.path()).map(Arc::new);
+            let state = State::new(repository.clone(), Pace::default());
+            state.open(directory()?, None, Arc::new(|| NOW))?;
+            let clock = Instant::now();
+            row.bytes = state.snapshot()?.bytes;
+            row.written.push(row.bytes as f64 / 1e9 / clock.elapsed().as_secs_f64());
+            state.abandon();
+            drop(state);
+
+            let other = build(name, 2);
+            let state = State::new(other.clone(), Pace::default());
+            let loaded = state.open(directory()?, None, Arc::new(|| NOW))?;
+            row.loaded.push(loaded.took.as_secs_f64());
+            let [there, here] = [synchronous(&other), store].map(|store| store.totals());
+            assert_eq!((there.v4, there.v6), (here.v4, here.v6));
+            state.abandon();
+            drop((state, other));
+
+            row.slowest[0].push(slowest(&**store, workload, announcing));
+            let state = State::new(repository.clone(), Pace::default());
+            state.open(directory()?, Some(Duration::from_millis(1)), Arc::new(|| NOW))?;
+            row.slowest[1].push(slowest(&**store, workload, announcing));
+            state.abandon();
         }
         Ok(row)
     }
 
     fn print(self, name: &str, population: &str) {
         let each = |bytes: u64| bytes as f64 / self.swarms as f64;
+        let [alone, beside] = self.slowest.map(median);
         println!(
-            "| {name} | {population} | {:.1} | {:.2} | {:.2} | {:.3} | {:.3} | {:.1} | {:.1} |",
+            "| {name} | {population} | {:.1} | {:.1} | {:.2} | {:.2} | {:.3} | {alone:.2} | {beside:.2} |",
             each(self.bytes),
+            each(self.memory),
             median(self.read_out),
             median(self.written),
-            median(self.looked_at),
             median(self.loaded),
-            self.before as f64 / self.swarms as f64,
-            self.after as f64 / self.swarms as f64,
         );
     }
+}
+
+/// What one announce in a thousand takes at least, in µs, of those that one thread makes in a time.
+fn slowest(store: &dyn TorrentRepository, workload: &Workload, during: Duration) -> f64 {
+    let mut room = [0; 50 * (CompactV4::LEN + CompactV6::LEN)];
+    let (mut rng, mut took) = (SplitMix64::new(2), Vec::with_capacity(1 << 22));
+    let began = Instant::now();
+    for announce in workload.announces(0) {
+        let (v4, v6) = room.split_at_mut(50 * CompactV4::LEN);
+        let start = Instant::now();
+        black_box(store.announce(&announce, NOW, &mut rng, &mut PeerBuffer::new(v4, v6)));
+        took.push(start.elapsed().as_nanos() as u32);
+        if start - began > during {
+            break;
+        }
+    }
+    let nth = took.len() * 999 / 1000;
+    f64::from(*took.select_nth_unstable(nth).1) / 1e3
 }
 
 fn median(mut of: Vec<f64>) -> f64 {
