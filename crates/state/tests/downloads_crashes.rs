@@ -443,6 +443,34 @@ fn a_commit_that_was_refused_is_not_there_when_the_program_ends_well() {
     assert_eq!(open(&folder).unwrap().get(&torrent).unwrap(), 1);
 }
 
+/// It would fill the disk each time, beside commits that need little.
+#[test]
+fn a_merge_that_fails_is_not_begun_again_at_once() {
+    let world = world(400);
+    let folder = Simulated::new(2);
+    let mut downloads = Downloads::open(std::sync::Arc::new(folder.clone())).unwrap();
+    for _ in 0..2 {
+        downloads.add_sorted(world.iter().map(|&torrent| Ok((torrent, 1)))).unwrap();
+    }
+    folder.refuse(0, usize::MAX, Refusal::Full);
+    let before = folder.operations().len();
+    for _ in 0..200 {
+        let _ = downloads.maintain();
+        if downloads.is_merging() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+    let operations = folder.operations();
+    let begun = operations[before..].iter().filter(|&&operation| operation == Operation::Create).count();
+    assert!((4..=9).contains(&begun), "{begun} merges");
+    folder.heal();
+    for _ in 0..130 {
+        downloads.maintain().unwrap();
+    }
+    downloads.settle().unwrap();
+    assert_eq!((downloads.runs(), downloads.get(&world[0]).unwrap()), (1, 2));
+}
+
 #[test]
 fn a_folder_that_cannot_be_written_to_can_be_read() {
     let world = world(50);
