@@ -19,8 +19,8 @@ use crate::{Error, Folder, InfoHash, Result};
 
 /// How often each torrent was downloaded, on disk.
 ///
-/// A commit is atomic and durable, and costs what it changes, not what is known. Memory is what the log holds, a few megabytes, and some hundred kilobytes while
-/// runs are merged. Of a torrent, 25 to 34 bytes are on disk at rest; while two runs are merged, both of them and the result. Counts saturate at `u32::MAX`.
+/// A commit is atomic and durable, and costs what it changes, not what is known. Memory is what the log holds, a few megabytes, and while runs are merged, 256 KiB for each.
+/// Of a torrent, 25 to 34 bytes are on disk at rest; while runs are merged, they and the result. Counts saturate at `u32::MAX`.
 ///
 /// One value is the only user of its folder's files `downloads-*`. `docs/downloads-format.md` says what is in them.
 ///
