@@ -528,8 +528,9 @@ fn a_merge_that_fails_is_not_begun_again_at_once() {
     let before = folder.operations().len();
     for _ in 0..200 {
         let _ = downloads.maintain();
-        if downloads.is_merging() {
-            std::thread::sleep(std::time::Duration::from_millis(2));
+        while downloads.is_merging() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let _ = downloads.maintain();
         }
     }
     let operations = folder.operations();
