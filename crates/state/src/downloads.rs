@@ -19,8 +19,8 @@ use crate::{Error, Folder, InfoHash, Result};
 
 /// How often each torrent was downloaded, on disk.
 ///
-/// A commit is atomic and durable, and costs what it changes, not what is known. Memory is what the log holds, a few megabytes, and some hundred kilobytes while
-/// runs are merged. Of a torrent, 25 to 34 bytes are on disk at rest; while two runs are merged, both of them and the result. Counts saturate at `u32::MAX`.
+/// A commit is atomic and durable, and costs what it changes, not what is known. Memory is what the log holds, a few megabytes, and while runs are merged, 256 KiB for each.
+/// Of a torrent, 25 to 34 bytes are on disk at rest; while runs are merged, they and the result. Counts saturate at `u32::MAX`.
 ///
 /// One value is the only user of its folder's files `downloads-*`. `docs/downloads-format.md` says what is in them.
 ///
@@ -48,6 +48,9 @@ pub struct Downloads {
     recent: BTreeMap<InfoHash, Delta>,
     log: Option<Log>,
     merge: Option<Merge>,
+    /// Merges that failed since the last that did not, and the calls of [`maintain`](Self::maintain) to let pass before the next.
+    failed_merges: u32,
+    merge_in: u32,
     /// Files that a failure left, or may have. Were they found by the next process together with what is written after them, they would be taken for what they are not, so they are durably
     /// removed before anything is written.
     misleading: Vec<String>,
@@ -137,6 +140,8 @@ impl Downloads {
             recent: BTreeMap::new(),
             log: None,
             merge: None,
+            failed_merges: 0,
+            merge_in: 0,
             misleading: Vec::new(),
             superseded: Vec::new(),
         };
@@ -233,7 +238,7 @@ impl Downloads {
         }
         self.remove_misleading()?;
         let full = |log: &Log| !log.has_room(block.len());
-        if self.recent.len() >= self.options.log_entries || self.log.as_ref().is_some_and(full) {
+        if self.recent.len() >= self.options.log_entries.max(1) || self.log.as_ref().is_some_and(full) {
             self.seal()?;
         }
         let number = self.next_number();
@@ -274,7 +279,8 @@ impl Downloads {
     /// To be called after commits, or every few minutes.
     ///
     /// # Errors
-    /// Those of what it did or of the merge: all is as it was, and is tried again the next time.
+    /// Those of what it did or of the merge: all is as it was, and is tried again the next time. A merge, which needs as much room as its runs until it has failed, is tried again after 2, 4, … 64
+    /// calls.
     pub fn maintain(&mut self) -> Result<()> {
         let merged = match &self.merge {
             Some(merge) if merge.is_finished() => self.finish_merge(),
@@ -288,7 +294,9 @@ impl Downloads {
             self.seal()?;
         }
         merged?;
+        self.merge_in = self.merge_in.saturating_sub(1);
         if self.merge.is_none()
+            && self.merge_in == 0
             && let Some((from, to)) = self.due()
         {
             let runs = self.runs[from..to].to_vec();
@@ -303,6 +311,7 @@ impl Downloads {
     /// As [`maintain`](Self::maintain).
     pub fn settle(&mut self) -> Result<()> {
         loop {
+            self.merge_in = 0;
             self.maintain()?;
             if self.merge.is_none() {
                 return Ok(());
@@ -378,6 +387,8 @@ impl Downloads {
         let Some(merge) = self.merge.take() else { return Ok(()) };
         let (first, last) = (merge.first, merge.last);
         let run = merge.finish();
+        self.failed_merges = if run.is_ok() { 0 } else { self.failed_merges.saturating_add(1) };
+        self.merge_in = if run.is_ok() { 0 } else { 1 << self.failed_merges.min(6) };
         let run = self.noting(run)?;
         let merged = |run: &Arc<Run>| run.first >= first && run.last <= last;
         let from = self.runs.iter().position(merged).expect("runs that are being merged stay");

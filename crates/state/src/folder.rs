@@ -193,6 +193,21 @@ mod tests {
         Directory::open(folder.path()).unwrap();
     }
 
+    /// Root may write there all the same.
+    #[test]
+    fn a_directory_without_permission_to_write_is_opened_to_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a"), "download").unwrap();
+        let mut permissions = fs::metadata(folder.path()).unwrap().permissions();
+        permissions.set_readonly(true);
+        fs::set_permissions(folder.path(), permissions.clone()).unwrap();
+        let length = Directory::open(folder.path()).unwrap().open("a").unwrap().len();
+        assert_eq!(length.unwrap(), 8);
+        #[allow(clippy::permissions_set_readonly_false)]
+        permissions.set_readonly(false);
+        fs::set_permissions(folder.path(), permissions).unwrap();
+    }
+
     #[test]
     fn what_is_not_there_is_an_error_with_its_path() {
         let folder = tempfile::tempdir().unwrap();

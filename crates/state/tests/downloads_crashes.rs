@@ -30,6 +30,16 @@ impl Expected {
         }
     }
 
+    /// As [`settle_for`](Self::settle_for), after a kill: what is found is not durable yet, and what else was possible stays so until something is acknowledged.
+    #[track_caller]
+    fn go_on_from(&mut self, found: Model, when: &str) {
+        let mut possible = std::mem::take(&mut self.possible);
+        possible.push(self.committed.clone());
+        self.possible = possible.clone();
+        self.settle_for(found, when);
+        self.possible = possible;
+    }
+
     /// Asserts that the counts are what may be found after a crash, and goes on from there.
     #[track_caller]
     fn settle_for(&mut self, found: Model, when: &str) {
@@ -184,6 +194,68 @@ fn a_kill_at_any_moment_loses_at_most_the_commit_in_progress_and_a_power_cut_lat
             }
         }
     }
+}
+
+/// One crash after another, of all kinds, at random moments, with merges beside the commits half of the time.
+#[test]
+fn many_lives_and_deaths_lose_nothing() {
+    let world = world(50);
+    for history in 0..250 {
+        let mut rng = SplitMix64::new(history);
+        let mut below = |most: usize| rng.next_u64() as usize % most;
+        let mut folder = Simulated::new(2 + history);
+        let mut expected = Expected::new();
+        for life in 0..8 {
+            let at = folder.operations().len() + below(90);
+            let power_fails = below(2) == 0;
+            match below(4) {
+                0 => folder.refuse(at, 1 + below(3), Refusal::Device),
+                _ if power_fails => folder.cut_power(at),
+                _ => folder.kill(at),
+            }
+            let mut steps = SplitMix64::new(history * 100 + life);
+            let _ = live(&folder, &world, &mut expected, &mut steps);
+            let when = format!("history {history}, life {life}");
+            if power_fails {
+                folder = folder.after_power_cut(below(1000) as u64);
+                expected.settle_for(found(&folder, &world), &when);
+            } else {
+                folder = folder.after_kill();
+                expected.go_on_from(found(&folder, &world), &when);
+            }
+        }
+    }
+}
+
+/// Random steps, until the first error.
+fn live(folder: &Simulated, world: &[InfoHash], expected: &mut Expected, rng: &mut SplitMix64) -> Result<()> {
+    let mut downloads = open(folder)?;
+    let in_background = rng.next_u64().is_multiple_of(2);
+    for _ in 0..12 {
+        let kind = rng.next_u64() % 8;
+        match kind {
+            0..=4 => {
+                let mut changes = random_changes(rng, world, if kind == 0 { 60 } else { 6 });
+                // A commit that changes nothing writes nothing: it says nothing of what was found.
+                changes.push((world[0], Change { forget: false, add: 1 }));
+                let result = downloads.commit(changes.iter().copied());
+                expected.note(apply(&expected.committed, &changes), &result);
+                result?;
+            }
+            5 => {
+                let some = world.iter().filter(|_| rng.next_u64().is_multiple_of(3));
+                let add = |&torrent: &InfoHash| (torrent, Change { forget: false, add: 100 });
+                let changes: Changes = some.map(add).collect();
+                let result = import(&mut downloads, &changes);
+                expected.note(apply(&expected.committed, &changes), &result);
+                result?;
+            }
+            _ if in_background => downloads.maintain()?,
+            _ => downloads.settle()?,
+        }
+        assert_eq!(counts(&downloads, world)?, expected.committed);
+    }
+    Ok(())
 }
 
 /// The workload of a caller that keeps what was refused, and commits it again together with more.
@@ -441,6 +513,35 @@ fn a_commit_that_was_refused_is_not_there_when_the_program_ends_well() {
     assert_eq!(folder.operations()[sync], Operation::Sync, "all of the block was written");
     drop(downloads);
     assert_eq!(open(&folder).unwrap().get(&torrent).unwrap(), 1);
+}
+
+/// It would fill the disk each time, beside commits that need little.
+#[test]
+fn a_merge_that_fails_is_not_begun_again_at_once() {
+    let world = world(400);
+    let folder = Simulated::new(2);
+    let mut downloads = Downloads::open(std::sync::Arc::new(folder.clone())).unwrap();
+    for _ in 0..2 {
+        downloads.add_sorted(world.iter().map(|&torrent| Ok((torrent, 1)))).unwrap();
+    }
+    folder.refuse(0, usize::MAX, Refusal::Full);
+    let before = folder.operations().len();
+    for _ in 0..200 {
+        let _ = downloads.maintain();
+        while downloads.is_merging() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let _ = downloads.maintain();
+        }
+    }
+    let operations = folder.operations();
+    let begun = operations[before..].iter().filter(|&&operation| operation == Operation::Create).count();
+    assert!((4..=9).contains(&begun), "{begun} merges");
+    folder.heal();
+    for _ in 0..130 {
+        downloads.maintain().unwrap();
+    }
+    downloads.settle().unwrap();
+    assert_eq!((downloads.runs(), downloads.get(&world[0]).unwrap()), (1, 2));
 }
 
 #[test]

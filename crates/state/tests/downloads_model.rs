@@ -46,10 +46,8 @@ fn run(steps: &[Step], world: &[InfoHash], options: &Options) {
             }
             Step::Import { seed } => {
                 let mut rng = SplitMix64::new(*seed);
-                let more: Vec<_> = world
-                    .iter()
-                    .filter_map(|&torrent| (rng.next_u64() & 1 == 0).then(|| (torrent, rng.next_u64() >> 33)))
-                    .collect();
+                let mut more: Vec<_> = world.iter().map(|&torrent| (torrent, rng.next_u64() >> 33)).collect();
+                more.retain(|_| rng.next_u64() & 1 == 0);
                 downloads.add_sorted(more.iter().copied().map(Ok)).unwrap();
                 let changes = more.into_iter().map(|(torrent, add)| (torrent, Change { forget: false, add }));
                 model = apply(&model, &changes.collect());
@@ -117,6 +115,12 @@ fn a_database_in_a_directory_is_there_again() {
     }
     let files = std::fs::read_dir(path.path()).unwrap().count();
     assert!(files < 8, "{files} files: what was merged is removed");
+}
+
+#[test]
+fn a_database_can_be_moved_to_another_thread() {
+    fn assert_send_and_sync<T: Send + Sync>() {}
+    assert_send_and_sync::<Downloads>();
 }
 
 #[test]

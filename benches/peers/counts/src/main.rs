@@ -139,7 +139,7 @@ fn compare(folder: &Path, torrents: u64) -> Result<()> {
         drop_caches();
         let opened = run("open")?;
         cell("open after a kill, cold, ms", format!("{:.1}", opened["open ms"]));
-        cell("resident after opening, MiB", format!("{:.0}", opened["resident MiB"]));
+        cell("resident after opening after a kill, MiB", format!("{:.0}", opened["resident MiB"]));
         warm(&place)?;
         let committed = run("commit")?;
         for (size, text) in [(1_000, "1,000"), (10_000, "10,000")] {
