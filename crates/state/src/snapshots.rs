@@ -69,6 +69,8 @@ pub struct Loaded {
 
 /// Visits of one step: half a millisecond of the packed store.
 const STEP: Budget = Budget::peers(16_384);
+/// Bytes after which the disk is waited for, while more is read out: at the end there is not much left to wait for.
+const SYNCED_AT_ONCE: usize = 32 << 20;
 /// Blocks that a store takes in together: half a million swarms of one peer.
 const TOGETHER: usize = 32;
 /// More threads would wait for who reads.
@@ -118,23 +120,49 @@ fn write_partial(
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(Error::NoEntropy)?;
     let file = folder.create(PARTIAL).map_err(refused("creating"))?;
-    let out = BufWriter::with_capacity(1 << 20, Sequential { file: &*file, at: 0 });
+    let file = &*file;
+    let out = BufWriter::with_capacity(1 << 20, Sequential { file, at: 0 });
     let mut writer = Writer::new(out, id, clock()).map_err(refused("writing"))?;
-    let mut export = Export::new();
-    while !export.is_complete() {
-        let began = Instant::now();
-        store.export(&mut export, clock())?;
-        writer.write(export.records()).map_err(refused("writing"))?;
-        if !is_hurried.load(Relaxed) {
-            // A quarter of a core, while others announce.
-            thread::sleep(3 * began.elapsed());
+    thread::scope(|scope| {
+        let (read, to_write) = mpsc::sync_channel::<Records>(2);
+        let (written, spare) = mpsc::channel();
+        // Reading out takes as long as writing.
+        let writing = scope.spawn(move || {
+            let mut unsynced = 0;
+            for records in to_write {
+                writer.write(&records).map_err(refused("writing"))?;
+                unsynced += records.as_bytes().len();
+                if unsynced >= SYNCED_AT_ONCE {
+                    unsynced = 0;
+                    writer.get_mut().flush().map_err(refused("writing"))?;
+                    file.sync().map_err(refused("syncing"))?;
+                }
+                // Nobody reads any more, perhaps.
+                let _ = written.send(records);
+            }
+            let (mut out, summary) = writer.finish().map_err(refused("writing"))?;
+            out.flush().map_err(refused("writing"))?;
+            drop(out);
+            file.sync().map_err(refused("syncing"))?;
+            Ok(summary)
+        });
+        let mut export = Export::new();
+        while !export.is_complete() {
+            let began = Instant::now();
+            store.export(&mut export, clock())?;
+            let spare = spare.try_recv().unwrap_or(Records::new(Timestamp::default()));
+            if read.send(export.take(spare)).is_err() {
+                // The other thread says why.
+                break;
+            }
+            if !is_hurried.load(Relaxed) {
+                // A quarter of a core, while others announce.
+                thread::sleep(3 * began.elapsed());
+            }
         }
-    }
-    let (mut out, summary) = writer.finish().map_err(refused("writing"))?;
-    out.flush().map_err(refused("writing"))?;
-    drop(out);
-    file.sync().map_err(refused("syncing"))?;
-    Ok(summary)
+        drop(read);
+        writing.join().expect("a disk that refuses is no reason to panic")
+    })
 }
 
 /// Fills a store from the latest snapshot that is good. One that is not is given another name, so that none takes the place of a good one

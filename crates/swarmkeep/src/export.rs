@@ -1,6 +1,6 @@
 //! Reading a whole store out in steps, and what a store does for it that does nothing of its own.
 
-use std::vec;
+use std::{mem, vec};
 
 use crate::{
     AsyncTorrentRepository, Budget, Cursor, Records, Restored, SwarmSummary, Timestamp, Unavailable,
@@ -27,6 +27,12 @@ impl Export {
     /// What the latest step has read.
     pub const fn records(&self) -> &Records {
         &self.records
+    }
+
+    /// Takes what the latest step has read, for another thread, and leaves `spare` for the next one.
+    #[must_use]
+    pub fn take(&mut self, spare: Records) -> Records {
+        mem::replace(&mut self.records, spare)
     }
 
     /// Whether everything has been read.

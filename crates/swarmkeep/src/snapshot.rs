@@ -212,6 +212,11 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Where it goes: to flush it, say.
+    pub const fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Writes the end. What is not flushed or synced by then is up to the caller.
     ///
     /// # Errors
