@@ -14,6 +14,7 @@ mod peer;
 mod serve;
 mod settings;
 mod shootout;
+mod state;
 mod store;
 mod units;
 
@@ -34,6 +35,8 @@ enum Command {
     Serve(Box<serve::Args>),
     /// Print the settings that `serve` runs with, or all there are.
     Config(Box<serve::ConfigArgs>),
+    /// Say what a tracker has kept for its next start.
+    State(state::Args),
     /// Ask a tracker whether it answers.
     Check(check::Args),
     /// Take over the downloads that another tracker has counted.
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         // It reads the command line itself, again at each SIGHUP.
         Command::Serve(_) => serve::run().map(|()| ExitCode::SUCCESS),
         Command::Config(args) => serve::print_config(*args),
+        Command::State(args) => state::run(&args),
         Command::Check(args) => check::run(args).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(*args),

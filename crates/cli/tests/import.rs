@@ -281,6 +281,30 @@ fn what_is_imported_is_kept_once_and_raises_what_is_less() {
         let info_hash = format!("{:040x}", n.wrapping_mul(0x9e37_79b9)).parse().unwrap();
         assert_eq!(counts.get(&info_hash).unwrap(), n % 7 * 2);
     }
+    let kept = || {
+        let mut state = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
+        ended(state.args(["state", "state", "--json"]).current_dir(folder.path()).output().unwrap())
+    };
+    let looked_at = kept();
+    assert_eq!(looked_at.code, 1, "it is in use: {}", looked_at.out);
+    drop(counts);
+    let looked_at = kept();
+    assert_eq!((looked_at.code, &*looked_at.errors), (0, ""));
+    let said: Value = serde_json::from_str(&looked_at.out).unwrap();
+    assert!(
+        said["download_entries"].as_u64().unwrap() >= with_downloads
+            && said["snapshots"] == Value::Array(vec![]),
+        "{said}"
+    );
+
+    fs::write(folder.path().join("state/swarms.snapshot"), b"swarmsnp and then nothing").unwrap();
+    let looked_at = kept();
+    assert_eq!(looked_at.code, 1);
+    let said: Value = serde_json::from_str(&looked_at.out).unwrap();
+    assert_eq!(said["snapshots"][0]["file"], "swarms.snapshot");
+    assert!(said["snapshots"][0]["refused"].as_str().unwrap().contains("at byte "), "{said}");
+
+    let _tracker = open();
     let ended = import(folder.path(), "--state state one");
     assert_eq!(ended.code, 1, "a tracker has it");
     assert!(ended.errors.contains("is in use by another process: stop that one"), "{}", ended.errors);

@@ -20,7 +20,7 @@ pub use downloads::{Change, Downloads, Options};
 pub use durable::{CountsStatus, Durable, Pace};
 pub use error::Error;
 pub use folder::{Directory, File, Folder};
-pub use snapshots::Loaded;
+pub use snapshots::{Loaded, look_at_snapshots};
 pub use state::{Clock, SnapshotsStatus, State, StateStatus};
 pub use swarmkeep_bittorrent::InfoHash;
 

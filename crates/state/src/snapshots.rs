@@ -203,6 +203,27 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
     Ok(loaded)
 }
 
+/// The snapshots of a folder, the latest first, each looked at from end to end: what is in it, or why it is refused.
+///
+/// # Errors
+/// What the medium says.
+pub fn look_at_snapshots(
+    folder: &dyn Folder,
+) -> Result<Vec<(&'static str, Result<Summary, snapshot::Error>)>> {
+    let mut found = Vec::new();
+    for name in [LATEST, PREVIOUS, REFUSED] {
+        match folder.open(name) {
+            Ok(file) => {
+                let reader = Reader::new(Sequential { file: &*file, at: 0 });
+                found.push((name, reader.map(|reader| reader.summary())));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("opening", folder.path(name))(error)),
+        }
+    }
+    Ok(found)
+}
+
 enum Unfilled {
     Snapshot(snapshot::Error),
     Store(Unavailable),
