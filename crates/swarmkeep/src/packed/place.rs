@@ -110,6 +110,7 @@ impl fmt::Debug for Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Random, SplitMix64};
 
     fn hash(n: u32) -> InfoHash {
         let mut bytes = [0; 20];
@@ -142,6 +143,45 @@ mod tests {
             let key = Key([0x5a; 20]).with_head(head);
             let info_hash = placement.permutation.invert(&key);
             assert_eq!(placement.info_hash(&placement.place(&info_hash)), info_hash);
+        }
+    }
+
+    /// What undoes the stretching, by a division of 128 bits.
+    fn divided(word: u64, factor: u64) -> u64 {
+        (u128::from(word) << ONE.ilog2()).div_ceil(u128::from(factor)) as u64
+    }
+
+    #[test]
+    fn a_reciprocal_gives_what_a_division_gives() {
+        let mut rng = SplitMix64::new(1);
+        for bits in 0..=16 {
+            let placement = Placement::new(HashKey::from_bytes([3; 16]), 1 << bits);
+            let last = (1_usize << bits) - 1;
+            let stripes = (0..=last).step_by(1 + last / 300).chain([last]);
+            for stripe in stripes {
+                let of_stripe = placement.of_stripe(stripe);
+                let factor = placement.factor(stripe);
+                assert!((ONE..2 * ONE).contains(&factor));
+                // All that a word of a stripe may be stretched to, and what lies around it.
+                let most = u64::MAX >> bits;
+                let edges = [0, 1, 2, most / 2, most - 1, most].into_iter().map(|within| {
+                    ((u128::from(within) * u128::from(factor)) >> ONE.ilog2()) as u64
+                });
+                let random = std::iter::from_fn(|| Some(rng.next_u64() >> bits.max(1) << 1)).take(20);
+                for word in edges.chain(random).chain((0..64).map(|n| (1 << n) - 1)) {
+                    if divided(word, factor) > most {
+                        continue;
+                    }
+                    assert_eq!(of_stripe.unstretched(word), divided(word, factor), "{word:#x} by {factor}");
+                }
+                for within in [0, 1, 2, most / 3, most - 1, most].into_iter().chain([rng.next_u64() & most]) {
+                    let head = (stripe as u64) << 1 << (63 - bits) | within;
+                    let info_hash = placement.permutation.invert(&Key([0x5a; 20]).with_head(head));
+                    let placed = placement.place(&info_hash);
+                    assert_eq!(placed.stripe, stripe);
+                    assert_eq!(of_stripe.info_hash(&placed.key), info_hash, "{within:#x} in {stripe} of 2^{bits}");
+                }
+            }
         }
     }
 }
