@@ -27,6 +27,21 @@ pub(super) struct Placed {
     pub(super) key: Key,
 }
 
+impl Placed {
+    /// A place where nothing need be, such as where a leaf begins: no info hash may belong there.
+    pub(super) fn to_bytes(self) -> [u8; 22] {
+        let mut bytes = [0; 22];
+        bytes[..2].copy_from_slice(&(self.stripe as u16).to_be_bytes());
+        bytes[2..].copy_from_slice(&self.key.0);
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (stripe, key) = bytes.split_first_chunk()?;
+        Some(Self { stripe: u16::from_be_bytes(*stripe).into(), key: Key(key.try_into().ok()?) })
+    }
+}
+
 impl Placement {
     pub(super) fn new(key: HashKey, stripes: usize) -> Self {
         Self { permutation: Permutation::new(key), bits: stripes.ilog2() }
