@@ -57,8 +57,8 @@ impl Placement {
         Placed { stripe, key: permuted.with_head(stretched as u64) }
     }
 
-    /// The info hash back.
-    pub(super) fn info_hash(&self, Placed { stripe, key }: &Placed) -> InfoHash {
+    #[cfg(test)]
+    fn info_hash(&self, Placed { stripe, key }: &Placed) -> InfoHash {
         self.of_stripe(*stripe).info_hash(key)
     }
 
