@@ -127,7 +127,10 @@ fn every_store_takes_in_what_any_other_has_written() {
         for budget in [1, 50, 100_000] {
             let (bytes, summary) = write(&store, budget);
             let totals = wait(store.totals());
-            assert_eq!((summary.peers, summary.bytes, summary.taken), (totals.peers(), bytes.len() as u64, NOW));
+            assert_eq!(
+                (summary.peers, summary.bytes, summary.taken),
+                (totals.peers(), bytes.len() as u64, NOW)
+            );
             assert!(summary.swarms >= totals.swarms);
             for (from, into) in [(&store, &other), (&store, &build(one))] {
                 if budget < 50 && Arc::ptr_eq(into, &other) {
@@ -151,8 +154,7 @@ fn assert_same(from: &Store, into: &Store, bytes: &[u8], one: &Implementation) {
     assert_eq!(restored.added + restored.known, totals.peers(), "{one:?}: {restored:?}");
     assert_eq!(wait(into.totals()), totals);
     let (before, after) = (swarms_of(from), swarms_of(into));
-    let keep_details =
-        from.capabilities().keeps_peer_details && into.capabilities().keeps_peer_details;
+    let keep_details = from.capabilities().keeps_peer_details && into.capabilities().keeps_peer_details;
     assert_eq!(before.len(), after.len());
     for (info_hash, (stats, peers)) in before {
         let (stats_after, peers_after) = &after[&info_hash];
@@ -311,7 +313,9 @@ fn every_flipped_bit_is_noticed_where_it_is() {
             if at < 8 {
                 assert!(matches!(error, Error::NotASnapshot), "{at}: {error}");
             } else if at < 12 {
-                assert!(matches!(error, Error::Version { found } if found == VERSION ^ 1 << (bit + 8 * (at - 8))));
+                assert!(
+                    matches!(error, Error::Version { found } if found == VERSION ^ 1 << (bit + 8 * (at - 8)))
+                );
             } else if at < HEADER {
                 assert_eq!(damage(&flipped), (0, 0, HEADER_CHECKSUM), "byte {at}");
             } else {
@@ -563,7 +567,9 @@ fn a_source_that_changes_after_it_was_looked_at_is_noticed() {
     let mut flipped = bytes.clone();
     flipped[starts[1] + 50] ^= 1;
     assert!(matches!(changing(&bytes, 0, &flipped), Err(Error::Damaged { block: 1, .. })));
-    assert!(matches!(changing(&bytes, starts[1], &[]), Err(Error::Truncated { at }) if at == starts[1] as u64));
+    assert!(
+        matches!(changing(&bytes, starts[1], &[]), Err(Error::Truncated { at }) if at == starts[1] as u64)
+    );
     let behind = bytes.len();
     assert!(matches!(changing(&bytes, behind, &[1]), Err(Error::Trailing { at }) if at == behind as u64));
 }
@@ -673,7 +679,10 @@ fn errors_say_where_and_what() {
         (refused(&flipped), "at byte 64, in block 0: the checksum of the block does not fit it"),
         (
             refused(&[&bytes[..], b"x"].concat()),
-            &format!("at byte {}: something follows the end; is this two snapshots in one file?", bytes.len()),
+            &format!(
+                "at byte {}: something follows the end; is this two snapshots in one file?",
+                bytes.len()
+            ),
         ),
         (
             Error::Io { at: 7, source: io::Error::other("a bad sector") },
@@ -694,7 +703,8 @@ fn first_ever() -> Vec<u8> {
         last_announce: NOW.saturating_sub(age),
         details,
     };
-    let details = |n| PeerDetails { peer_id: PeerId::new([n; 20]), uploaded: 1, downloaded: 1 << 40, left: u64::MAX };
+    let details =
+        |n| PeerDetails { peer_id: PeerId::new([n; 20]), uploaded: 1, downloaded: 1 << 40, left: u64::MAX };
     let mut first = Records::new(NOW);
     first.push(&hash(1), 0, &[peer("192.0.2.1:6881", Role::Leecher, 0, None)]);
     first.push(&hash(2), 255, &[peer("[2001:db8::1]:65535", Role::Seeder, 2700, None)]);
@@ -721,7 +731,8 @@ fn first_ever() -> Vec<u8> {
     first.push(&hash(6), 8, &[peer("192.0.2.6:8", Role::Seeder, 70, None)]);
     let mut second = Records::new(NOW.saturating_add(1));
     second.push(&hash(6), 9, &[peer("192.0.2.7:9", Role::Seeder, 0, None)]);
-    let many: Vec<_> = (0..257).map(|n| peer(&format!("198.51.100.1:{}", n + 1), Role::Leecher, n, None)).collect();
+    let many: Vec<_> =
+        (0..257).map(|n| peer(&format!("198.51.100.1:{}", n + 1), Role::Leecher, n, None)).collect();
     second.push(&hash(7), 0, &many);
     written(&[first, second])
 }
@@ -801,7 +812,8 @@ fn a_snapshot_of_one_peer_is_173_bytes() {
     let mut records = Records::new(NOW);
     let endpoint: Endpoint = "192.0.2.1:6881".parse().expect("an endpoint");
     assert_eq!(endpoint.family(), Family::V4);
-    let peer = PeerRecord { endpoint, role: Role::Leecher, last_announce: NOW.saturating_sub(60), details: None };
+    let peer =
+        PeerRecord { endpoint, role: Role::Leecher, last_announce: NOW.saturating_sub(60), details: None };
     records.push(&hash(0xab), 0, &[peer]);
     let bytes = written_as(*b"0123456789abcdef", &[records]);
     let hex: Vec<String> = bytes

@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, io::Cursor as Bytes, time::Duration};
 
 use libfuzzer_sys::fuzz_target;
 use swarmkeep::{
-    Budget, Cursor, Endpoint, Export, HashKey, InfoHash, Malformed, Packed, Records, RepositoryConfig, Restored,
-    Role, Timestamp, TorrentRepository, TorrentRepositoryExt, Totals,
+    Budget, Cursor, Endpoint, Export, HashKey, InfoHash, Malformed, Packed, Records, RepositoryConfig,
+    Restored, Role, Timestamp, TorrentRepository, TorrentRepositoryExt, Totals,
     snapshot::{Error, Reader, Writer},
 };
 
@@ -40,7 +40,9 @@ fuzz_target!(|input: &[u8]| {
         }
         Some(bad) => {
             let before: usize = contents[..bad].iter().map(|content| BLOCK_HEADER + content.len()).sum();
-            let Err(Malformed { at: within, what: why }) = parsed[bad] else { unreachable!("it is the bad one") };
+            let Err(Malformed { at: within, what: why }) = parsed[bad] else {
+                unreachable!("it is the bad one")
+            };
             match Reader::new(Bytes::new(&bytes)) {
                 Err(Error::Damaged { at, block, what }) => {
                     assert_eq!(at as usize, HEADER + before + BLOCK_HEADER + within);
@@ -77,7 +79,16 @@ fn wrap(contents: &[&[u8]], parsed: &[Result<Records, Malformed>]) -> Vec<u8> {
         peers += parsed.as_ref().map_or(0, Records::peers);
         let until = Records::new(NOW).until().as_secs();
         let checksum = crc32c::crc32c(content);
-        chain = header(&mut bytes, chain, *b"blok", n as u32, content.len() as u64, until, found.into(), checksum);
+        chain = header(
+            &mut bytes,
+            chain,
+            *b"blok",
+            n as u32,
+            content.len() as u64,
+            until,
+            found.into(),
+            checksum,
+        );
         bytes.extend(*content);
     }
     let (blocks, before) = (contents.len() as u32, bytes.len() as u64);

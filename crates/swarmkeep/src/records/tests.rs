@@ -449,7 +449,8 @@ fn any_bytes_are_read_or_refused() {
             }
             bytes
         } else {
-            let len = if round % 4 == 1 { below(&mut rng, 1500) } else { starts[below(&mut rng, starts.len())] };
+            let len =
+                if round % 4 == 1 { below(&mut rng, 1500) } else { starts[below(&mut rng, starts.len())] };
             let mut bytes = whole[..len].to_vec();
             for _ in 0..below(&mut rng, 3) {
                 if !bytes.is_empty() {

@@ -110,7 +110,8 @@ fn populate(store: &Packed, rng: &mut SplitMix64) {
             }
         }
     }
-    for (torrent, downloads) in [(2, 254), (3, 255), (4, 256), (5, 70_000), (6, u32::MAX - 400), (0, 1 << 20)] {
+    for (torrent, downloads) in [(2, 254), (3, 255), (4, 256), (5, 70_000), (6, u32::MAX - 400), (0, 1 << 20)]
+    {
         store.add_downloads(&hash(torrent), downloads);
     }
 }
@@ -155,7 +156,9 @@ fn an_empty_store_gives_nothing_and_is_done() {
 /// Residents stay in all kinds of swarms while swarms around them come, grow, shrink and go, and leaves split and merge.
 #[test]
 fn whoever_stays_is_read_whatever_changes_between_two_steps() {
-    for (seed, (shards, budget)) in [(1, 1), (1, 7), (1, 60), (2, 7), (64, 30), (4096, 100)].into_iter().enumerate() {
+    for (seed, (shards, budget)) in
+        [(1, 1), (1, 7), (1, 60), (2, 7), (64, 30), (4096, 100)].into_iter().enumerate()
+    {
         let config = config().shards(shards).lifetime(Duration::from_secs(1000));
         let store = Packed::new(&config).expect("a power of two");
         let mut rng = SplitMix64::new(seed as u64);
@@ -163,7 +166,9 @@ fn whoever_stays_is_read_whatever_changes_between_two_steps() {
         // The first swarms have residents: 1, 2, 40, and 300 of them.
         let residents: Vec<(u64, Endpoint)> = [(0..60, 1), (60..80, 2), (80..90, 40), (90..92, 300)]
             .into_iter()
-            .flat_map(|(torrents, count)| torrents.flat_map(move |torrent| (0..count).map(move |n| (torrent, n))))
+            .flat_map(|(torrents, count)| {
+                torrents.flat_map(move |torrent| (0..count).map(move |n| (torrent, n)))
+            })
             .map(|(torrent, n)| (torrent, if (torrent + u64::from(n)) % 3 == 0 { v6(n) } else { v4(n) }))
             .collect();
         let mut had = BTreeMap::<_, BTreeSet<(Role, u64)>>::new();
@@ -205,7 +210,9 @@ fn whoever_stays_is_read_whatever_changes_between_two_steps() {
                         store.sweep(at(now.get()), Retention::DropEmpty, budget);
                     }
                     5 => {
-                        let all = &|hash: &InfoHash| u64::from_be_bytes(*hash.as_bytes().first_chunk().expect("8")) >= 100;
+                        let all = &|hash: &InfoHash| {
+                            u64::from_be_bytes(*hash.as_bytes().first_chunk().expect("8")) >= 100
+                        };
                         drop(store.remove_where(all, Cursor::START, Budget::peers(rng.below(2000))));
                     }
                     6..20 => {
@@ -223,9 +230,12 @@ fn whoever_stays_is_read_whatever_changes_between_two_steps() {
         let clock = &store.shared.clock;
         for &(torrent, endpoint) in &residents {
             let (_, peers) = &read[&hash(torrent)];
-            let (role, time) = peers.get(&endpoint).unwrap_or_else(|| panic!("{endpoint} of {torrent} is lost"));
+            let (role, time) =
+                peers.get(&endpoint).unwrap_or_else(|| panic!("{endpoint} of {torrent} is lost"));
             let is_so = |&(had_role, had_at): &(Role, u64)| {
-                had_role == *role && at(had_at) <= *time && time.secs_since(at(had_at)) <= clock.resolution_secs()
+                had_role == *role
+                    && at(had_at) <= *time
+                    && time.secs_since(at(had_at)) <= clock.resolution_secs()
             };
             assert!(had[&(torrent, endpoint)].iter().any(is_so), "{role:?} at {time:?}");
         }
@@ -269,6 +279,38 @@ fn the_downloads_of_a_swarm_that_is_left_by_all_between_two_steps_are_read() {
 }
 
 #[test]
+fn a_swarm_behind_one_that_goes_while_it_is_read_is_read_whole() {
+    for shards in [1, 64] {
+        let store = Packed::new(&config().shards(shards)).expect("a power of two");
+        for (torrent, n) in (0..24).flat_map(|torrent| (0..600).map(move |n| (torrent, n))) {
+            tell(&store, 1, leecher(torrent, if n % 2 == 0 { v4(n) } else { v6(n) }));
+        }
+        // Every other one goes when about half of it has been read.
+        let (mut export, mut steps, mut removed) = (Export::new(), Vec::new(), BTreeSet::new());
+        let mut read = BTreeMap::<InfoHash, u64>::new();
+        while !export.is_complete() {
+            store.export(&mut export, at(1), Budget::peers(300));
+            for record in export.records().iter() {
+                *read.entry(record.info_hash).or_default() += record.len() as u64;
+            }
+            if let Some(last) = export.records().iter().last()
+                && read[&last.info_hash] < 600
+                && removed.len() < read.len() / 2
+                && store.remove(&last.info_hash).is_some()
+            {
+                removed.insert(last.info_hash);
+            }
+            steps.push(export.records().clone());
+        }
+        assert!(removed.len() > 5);
+        let read = swarms_in(&steps);
+        for torrent in (0..24).map(hash).filter(|torrent| !removed.contains(torrent)) {
+            assert_eq!(read[&torrent].1.len(), 600);
+        }
+    }
+}
+
+#[test]
 fn a_hold_of_an_export_passes_few_leaves_however_empty() {
     let store = Packed::new(&config().shards(1)).expect("one stripe");
     for n in 0..20_000 {
@@ -299,7 +341,12 @@ fn some_records(rng: &mut SplitMix64, swarms: u64, most_peers: usize, now: u64) 
             let peers: Vec<_> = (0..rng.below(most_peers + 1))
                 .map(|_| {
                     let n = rng.below(2 * most_peers) as u32;
-                    let details = PeerDetails { peer_id: crate::PeerId::new([1; 20]), uploaded: 1, downloaded: 2, left: 3 };
+                    let details = PeerDetails {
+                        peer_id: crate::PeerId::new([1; 20]),
+                        uploaded: 1,
+                        downloaded: 2,
+                        left: 3,
+                    };
                     PeerRecord {
                         endpoint: match rng.below(4) {
                             0 => v6(n),
@@ -355,7 +402,9 @@ fn what_is_taken_in_at_once_is_what_would_be_restored_one_by_one() {
             let restored = bulk.import(&records, at(5000));
             assert_all_told(restored, &records);
             assert_eq!(restored, expected, "{shards} stripes");
-            assert!(restored.added > 0 && restored.known > 0 && restored.expired > 0 && restored.refused == 0);
+            assert!(
+                restored.added > 0 && restored.known > 0 && restored.expired > 0 && restored.refused == 0
+            );
             assert_eq!(bulk.totals(), single.totals());
             assert_eq!(swarms_of(&bulk), swarms_of(&single));
             assert_consistent(&bulk);
@@ -366,7 +415,9 @@ fn what_is_taken_in_at_once_is_what_would_be_restored_one_by_one() {
             assert_eq!(swarms_of(&bulk), swarms_of(&single));
             assert_consistent(&bulk);
             // They work on: everybody announces, is swept, and goes.
-            for (store, n) in [&bulk, &single].into_iter().flat_map(|store| (0..3000).map(move |n| (store, n))) {
+            for (store, n) in
+                [&bulk, &single].into_iter().flat_map(|store| (0..3000).map(move |n| (store, n)))
+            {
                 tell(store, 5001, leecher(n % 1500, v4(n as u32)).left(n % 2));
             }
             assert_eq!(swarms_of(&bulk), swarms_of(&single));
@@ -400,7 +451,12 @@ fn the_downloads_of_parts_are_those_of_the_part_that_has_most() {
         let mut all = Vec::new();
         for (nth, downloaded) in (0..).zip(&parts) {
             let peers: Vec<_> = (nth * 1000..nth * 1000 + 400)
-                .map(|n| PeerRecord { endpoint: v4(n), role: Role::Seeder, last_announce: at(1), details: None })
+                .map(|n| PeerRecord {
+                    endpoint: v4(n),
+                    role: Role::Seeder,
+                    last_announce: at(1),
+                    details: None,
+                })
                 .collect();
             let mut records = Records::new(at(1));
             records.push(&hash(1), *downloaded, &peers);
@@ -415,7 +471,8 @@ fn the_downloads_of_parts_are_those_of_the_part_that_has_most() {
 
 #[test]
 fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
-    let limited: [(&str, fn(RepositoryConfig) -> RepositoryConfig); 5] = [
+    type Limit = fn(RepositoryConfig) -> RepositoryConfig;
+    let limited: [(&str, Limit); 5] = [
         ("swarms", |config| config.max_swarms(150)),
         ("peers a swarm", |config| config.max_peers_per_swarm(30)),
         ("endpoints an address", |config| config.max_endpoints_an_address(2)),
@@ -474,11 +531,13 @@ fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
         let most = stripe::LEAST_ROOM + shards * size_of::<Locked>();
         let store = Packed::new(&config().shards(shards).max_bytes(most)).expect("the least");
         let crowd = (0..).map(|n| tell(&store, 1, leecher(0, v4(n))));
-        let _ = crowd.into_iter().find(|told| told.evicted != Evicted::default()).expect("it is full at last");
+        let _ =
+            crowd.into_iter().find(|told| told.evicted != Evicted::default()).expect("it is full at last");
         let before = store.totals();
         let mut records = vec![Records::new(at(1))];
         for n in 1..500 {
-            let peer = PeerRecord { endpoint: v4(1), role: Role::Seeder, last_announce: at(1), details: None };
+            let peer =
+                PeerRecord { endpoint: v4(1), role: Role::Seeder, last_announce: at(1), details: None };
             records[0].push(&hash(n), u32::from(n % 2 == 0), &[peer][..usize::from(n % 3 > 0)]);
         }
         let restored = store.import(&records, at(1));
@@ -513,7 +572,12 @@ fn a_clock_that_stands_behind_the_store_makes_nobody_younger_than_the_latest_tim
     let store = Packed::new(&config().lifetime(Duration::from_secs(1000))).expect("the usual");
     tell(&store, 5000, leecher(0, v4(0)));
     let mut records = Records::new(at(5000));
-    let peer = |n, seconds| PeerRecord { endpoint: v4(n), role: Role::Seeder, last_announce: at(seconds), details: None };
+    let peer = |n, seconds| PeerRecord {
+        endpoint: v4(n),
+        role: Role::Seeder,
+        last_announce: at(seconds),
+        details: None,
+    };
     records.push(&hash(1), 0, &[peer(1, 3999), peer(2, 4000), peer(3, 5000), peer(4, 5200)]);
     // The time told is earlier than the latest one seen, which counts.
     let restored = store.import(&[records], at(100));
@@ -528,11 +592,27 @@ fn a_clock_that_stands_behind_the_store_makes_nobody_younger_than_the_latest_tim
 fn nothing_is_lost_to_an_export_by_what_other_threads_do() {
     let store = Packed::new(&config().shards(8)).expect("a power of two");
     let done = AtomicBool::new(false);
-    let residents = |round: u64| (0..400).map(move |n| (n % 37, if n % 4 == 0 { v6(round as u32 * 400 + n as u32) } else { v4(round as u32 * 400 + n as u32) }));
+    let residents = |round: u64| {
+        (0..400).map(move |n| {
+            (
+                n % 37,
+                if n % 4 == 0 {
+                    v6(round as u32 * 400 + n as u32)
+                } else {
+                    v4(round as u32 * 400 + n as u32)
+                },
+            )
+        })
+    };
     let mut old = vec![Records::new(at(1))];
     for torrent in 0..60 {
         let peers: Vec<_> = (0..150)
-            .map(|n| PeerRecord { endpoint: v4(50_000 + n), role: Role::Leecher, last_announce: at(1), details: None })
+            .map(|n| PeerRecord {
+                endpoint: v4(50_000 + n),
+                role: Role::Leecher,
+                last_announce: at(1),
+                details: None,
+            })
             .collect();
         old[0].push(&hash(torrent), 0, &peers);
     }
@@ -541,7 +621,8 @@ fn nothing_is_lost_to_an_export_by_what_other_threads_do() {
             let mut rng = SplitMix64::new(1);
             let rng: &mut dyn Random = &mut rng;
             while !done.load(Relaxed) {
-                let event = [AnnounceEvent::None, AnnounceEvent::Stopped, AnnounceEvent::Stopped][rng.below(3)];
+                let event =
+                    [AnnounceEvent::None, AnnounceEvent::Stopped, AnnounceEvent::Stopped][rng.below(3)];
                 let torrent = [rng.below(37), rng.below(3000)][rng.below(2)] as u64;
                 tell(&store, 10, leecher(torrent, v4(60_000 + rng.below(2000) as u32)).event(event));
             }
