@@ -443,3 +443,6 @@ fn endpoint_of(section: usize, bytes: &[u8]) -> Option<Endpoint> {
 fn le32(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(*bytes.first_chunk().expect("four bytes were taken"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -149,6 +149,11 @@ impl BlockHeader {
     }
 }
 
+/// The checksum of all headers, with one more. Without its own checksum: bytes that are followed by theirs all have the same.
+fn chained(chain: u32, header: &[u8; BLOCK_HEADER]) -> u32 {
+    crc32c::crc32c_append(chain, &header[..BLOCK_HEADER - 4])
+}
+
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     *bytes[at..].first_chunk().expect("headers are longer")
 }
@@ -231,7 +236,7 @@ impl<W: Write> Writer<W> {
     fn header(&mut self, header: &BlockHeader) -> io::Result<()> {
         let encoded = header.encode(&self.id);
         self.out.write_all(&encoded)?;
-        self.chain = crc32c::crc32c_append(self.chain, &encoded);
+        self.chain = chained(self.chain, &encoded);
         self.summary.bytes += BLOCK_HEADER as u64;
         Ok(())
     }
@@ -270,6 +275,10 @@ impl<R: Read + Seek> Reader<R> {
     /// # Errors
     /// [`Error`] if the source has changed since it was looked at.
     pub fn next(&mut self, records: &mut Records, now: Timestamp) -> Result<bool, Error> {
+        if self.blocks.summary.bytes == self.summary.bytes {
+            records.begin(now);
+            return Ok(false);
+        }
         let more = self.blocks.next(records)?;
         if !more && self.blocks.chain != self.looked_at {
             let (at, block) = (self.blocks.summary.bytes, self.blocks.number);
@@ -332,7 +341,7 @@ impl<R: Read + Seek> Blocks<R> {
             return Err(damaged("this is another block of the snapshot, which does not belong here"));
         }
         let before = self.chain;
-        self.chain = crc32c::crc32c_append(before, &encoded);
+        self.chain = chained(before, &encoded);
         match header.tag {
             BLOCK => {}
             END => {

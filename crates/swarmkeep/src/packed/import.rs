@@ -12,13 +12,17 @@ use crate::{PeerRecord, Records, Restored, SwarmRecord, Timestamp, sweep::VISITS
 const AHEAD: usize = 16;
 /// Bits of a number in [`Sorted`].
 const NUMBER: u32 = 24;
+/// Bits of where a record begins among others: 2^40 bytes.
+const AT: u32 = 40;
+/// Splits in one hold: where a sweep has filled leaves with what was in large swarms, each that comes splits some.
+const SPLITS_A_HOLD: usize = 16;
 
 /// Records in the order of where they go: a word each of stripe, the first bits of the place there, and its number.
 #[derive(Default)]
 struct Sorted {
     order: Vec<u64>,
-    /// In which records a number is, and where.
-    places: Vec<(u32, u32)>,
+    /// In which records a number is, and where: a word each.
+    places: Vec<u64>,
 }
 
 /// Swarms that go to one stripe, as many as one hold of its lock may visit.
@@ -39,15 +43,17 @@ struct Swarm {
 impl Packed {
     pub(super) fn import_records(&self, records: &[Records], now: Timestamp) -> Restored {
         let (mut restored, mut sorted, mut run) = (Restored::default(), Sorted::default(), Run::default());
-        for (number, some) in records.iter().enumerate() {
-            for (at, record) in some.iter_from(0) {
-                if sorted.order.len() == 1 << NUMBER {
-                    self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
+        for records in records.chunks(1 << (u64::BITS - AT)) {
+            for (number, some) in records.iter().enumerate() {
+                for (at, record) in some.iter_from(0) {
+                    if sorted.order.len() == 1 << NUMBER {
+                        self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
+                    }
+                    sorted.push(self, &record, (number as u64) << AT | at as u64);
                 }
-                sorted.push(self, &record, (number as u32, at as u32));
             }
+            self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
         }
-        self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
         restored
     }
 
@@ -99,9 +105,16 @@ impl Packed {
         // Where bytes are limited, there is no room but for what comes next.
         let is_free = self.shared.most.bytes == u64::MAX;
         let mut locked = self.lock(stripe);
-        let mut in_leaf = 0;
+        let (mut in_leaf, mut leaves) = (0, locked.leaves());
         for (nth, Swarm { at, downloaded, peers }) in run.swarms.iter().enumerate() {
             let call = self.call_at(at, tick);
+            if locked.leaves().saturating_sub(leaves) > SPLITS_A_HOLD {
+                locked.settle(&mut room);
+                room.tell();
+                drop(locked);
+                locked = self.lock(stripe);
+                leaves = locked.leaves();
+            }
             if is_free && nth == 0 {
                 locked.split_for(&call, sized().map(|(_, bytes)| bytes).sum());
             }
@@ -150,7 +163,7 @@ pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item
 }
 
 impl Sorted {
-    fn push(&mut self, store: &Packed, record: &SwarmRecord<'_>, place: (u32, u32)) {
+    fn push(&mut self, store: &Packed, record: &SwarmRecord<'_>, place: u64) {
         let Placed { stripe, key } = store.shared.placement.place(&record.info_hash);
         let within = key.head() << store.shared.placement.home().depth >> (NUMBER + 16);
         self.order.push((stripe as u64) << 48 | within << NUMBER | self.places.len() as u64);
@@ -162,8 +175,8 @@ impl Sorted {
     }
 
     fn place(&self, word: u64) -> (usize, usize) {
-        let (of, at) = self.places[(word & ((1 << NUMBER) - 1)) as usize];
-        (of as usize, at as usize)
+        let place = self.places[(word & ((1 << NUMBER) - 1)) as usize];
+        ((place >> AT) as usize, (place & ((1 << AT) - 1)) as usize)
     }
 }
 

@@ -438,16 +438,16 @@ impl TorrentRepository for Packed {
     fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
         let (placement, mut left, within) = (&self.shared.placement, budget.get(), export.within);
         let (at, records) = export.begin(self.latest.advance(now));
-        let mut from = self.place_of(at).map(|Placed { key, .. }| Position { key, within });
-        let first = self.place_of(at).map_or(0, |at| at.stripe);
+        let begun = at.bytes().and_then(Placed::from_bytes);
+        let mut from = begun.map(|Placed { key, .. }| Position { key, within });
+        let first = begun.map_or(0, |begun| begun.stripe);
         let stripes = if at.is_end() { 0..0 } else { first..self.stripes.len() };
         for stripe in stripes {
             loop {
                 if left == 0 {
                     let Position { key, within } = from.unwrap_or(Position::first(placement.home()));
                     export.within = within;
-                    let next = placement.info_hash(&Placed { stripe, key });
-                    return export.go_on_at(Cursor::after(next.as_bytes()));
+                    return export.go_on_at(Cursor::after(&Placed { stripe, key }.to_bytes()));
                 }
                 let hold = left.min(VISITS_A_HOLD);
                 // Not while others wait for the lock: what is there may have to move.

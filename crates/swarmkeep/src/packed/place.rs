@@ -27,6 +27,21 @@ pub(super) struct Placed {
     pub(super) key: Key,
 }
 
+impl Placed {
+    /// A place where nothing need be, such as where a leaf begins: no info hash may belong there.
+    pub(super) fn to_bytes(self) -> [u8; 22] {
+        let mut bytes = [0; 22];
+        bytes[..2].copy_from_slice(&(self.stripe as u16).to_be_bytes());
+        bytes[2..].copy_from_slice(&self.key.0);
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (stripe, key) = bytes.split_first_chunk()?;
+        Some(Self { stripe: u16::from_be_bytes(*stripe).into(), key: Key(key.try_into().ok()?) })
+    }
+}
+
 impl Placement {
     pub(super) fn new(key: HashKey, stripes: usize) -> Self {
         Self { permutation: Permutation::new(key), bits: stripes.ilog2() }
@@ -42,8 +57,8 @@ impl Placement {
         Placed { stripe, key: permuted.with_head(stretched as u64) }
     }
 
-    /// The info hash back.
-    pub(super) fn info_hash(&self, Placed { stripe, key }: &Placed) -> InfoHash {
+    #[cfg(test)]
+    fn info_hash(&self, Placed { stripe, key }: &Placed) -> InfoHash {
         self.of_stripe(*stripe).info_hash(key)
     }
 
@@ -110,6 +125,7 @@ impl fmt::Debug for Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Random, SplitMix64};
 
     fn hash(n: u32) -> InfoHash {
         let mut bytes = [0; 20];
@@ -142,6 +158,45 @@ mod tests {
             let key = Key([0x5a; 20]).with_head(head);
             let info_hash = placement.permutation.invert(&key);
             assert_eq!(placement.info_hash(&placement.place(&info_hash)), info_hash);
+        }
+    }
+
+    /// What undoes the stretching, by a division of 128 bits.
+    fn divided(word: u64, factor: u64) -> u64 {
+        (u128::from(word) << ONE.ilog2()).div_ceil(u128::from(factor)) as u64
+    }
+
+    #[test]
+    fn a_reciprocal_gives_what_a_division_gives() {
+        let mut rng = SplitMix64::new(1);
+        for bits in 0..=16 {
+            let placement = Placement::new(HashKey::from_bytes([3; 16]), 1 << bits);
+            let last = (1_usize << bits) - 1;
+            let stripes = (0..=last).step_by(1 + last / 300).chain([last]);
+            for stripe in stripes {
+                let of_stripe = placement.of_stripe(stripe);
+                let factor = placement.factor(stripe);
+                assert!((ONE..2 * ONE).contains(&factor));
+                // All that a word of a stripe may be stretched to, and what lies around it.
+                let most = u64::MAX >> bits;
+                let edges = [0, 1, 2, most / 2, most - 1, most].into_iter().map(|within| {
+                    ((u128::from(within) * u128::from(factor)) >> ONE.ilog2()) as u64
+                });
+                let random = std::iter::from_fn(|| Some(rng.next_u64() >> bits.max(1) << 1)).take(20);
+                for word in edges.chain(random).chain((0..64).map(|n| (1 << n) - 1)) {
+                    if divided(word, factor) > most {
+                        continue;
+                    }
+                    assert_eq!(of_stripe.unstretched(word), divided(word, factor), "{word:#x} by {factor}");
+                }
+                for within in [0, 1, 2, most / 3, most - 1, most].into_iter().chain([rng.next_u64() & most]) {
+                    let head = (stripe as u64) << 1 << (63 - bits) | within;
+                    let info_hash = placement.permutation.invert(&Key([0x5a; 20]).with_head(head));
+                    let placed = placement.place(&info_hash);
+                    assert_eq!(placed.stripe, stripe);
+                    assert_eq!(of_stripe.info_hash(&placed.key), info_hash, "{within:#x} in {stripe} of 2^{bits}");
+                }
+            }
         }
     }
 }

@@ -157,6 +157,10 @@ impl Stripe {
         self.leaves.is_empty()
     }
 
+    pub(super) const fn leaves(&self) -> usize {
+        self.leaves.len()
+    }
+
     // --- Finding. ---
 
     #[inline]
@@ -550,10 +554,16 @@ impl Stripe {
         Some((stats, large))
     }
 
-    /// Splits now what swarms and peers that are about to come would make split one by one, with more to move each time.
+    /// Splits now what swarms and peers that are about to come would make split one by one, with more to move each time. But not all
+    /// that a sweep has filled: that takes as many holds.
     pub(super) fn split_for(&mut self, call: &Call<'_>, bytes: usize) {
-        self.split_if_full(call);
-        while self.used + bytes > SPLIT_ABOVE * self.leaves.len() {
+        if self.leaves.is_empty() {
+            self.push_leaf(Leaf::new(call.now));
+        }
+        for _ in 0..MOST_SPLITS + bytes / SPLIT_ABOVE {
+            if self.used + bytes <= SPLIT_ABOVE * self.leaves.len() {
+                break;
+            }
             self.split(call.home);
         }
     }
@@ -561,6 +571,9 @@ impl Stripe {
     /// Makes a leaf as large as it will be when the next swarms have come; how many of them belong there. They follow each other by
     /// their keys, and each says how many bytes it takes.
     pub(super) fn grow_for(&mut self, call: &Call<'_>, next: impl Iterator<Item = (Key, usize)>) -> usize {
+        if self.leaves.is_empty() {
+            return 0;
+        }
         let reach = linear::reach(call.key.head() << call.home.depth, self.leaves.len());
         let is_here = |key: &Key| reach.end.is_none_or(|end| key.head() << call.home.depth < end);
         let (count, bytes) = next
@@ -570,10 +583,12 @@ impl Stripe {
         count
     }
 
-    /// Gives back what the leaf of a swarm has to spare.
+    /// Gives back what the leaf of a swarm has to spare, if there is one: where there was no room, there may not be.
     pub(super) fn compact(&mut self, call: &Call<'_>) {
         let leaf = self.way(call).leaf;
-        self.changing(leaf, Leaf::compact);
+        if leaf < self.leaves.len() {
+            self.changing(leaf, Leaf::compact);
+        }
     }
 
     /// Puts a swarm back, with some of its peers, as far as there is room.
@@ -988,8 +1003,8 @@ impl Stripe {
         None
     }
 
-    /// Reads about `limit` peers and swarms of the nth stripe out, from a position on; how many it was, and where to go on,
-    /// unless that was the end.
+    /// Reads about `limit` peers and swarms of the nth stripe out, from a position on, each leaf behind the first counting as one; how
+    /// many it was, and where to go on, unless that was the end.
     pub(super) fn export(
         &self,
         shared: &Shared,
@@ -1003,9 +1018,17 @@ impl Stripe {
         let home = shared.placement.home();
         let from = from.unwrap_or(Position::first(home));
         let mut visited = 0;
+        let mut is_first = true;
         let mut leaves = self.leaves_from(home, from.key).peekable();
         let mut resumed = Some(from);
         while let Some((number, prefix)) = leaves.next() {
+            // Sweeps merge what is empty, but until then there may be any number of such leaves.
+            if !mem::take(&mut is_first) {
+                if visited >= limit {
+                    return (visited, Some(Position::first(prefix)));
+                }
+                visited += 1;
+            }
             if let Some(&(next, _)) = leaves.peek() {
                 self.leaves[next].prefetch();
             }
@@ -1023,10 +1046,7 @@ impl Stripe {
                 let info_hash = placement.info_hash(&key);
                 if let Held::Large(number) = leaf.held(slot) {
                     let large = self.large(number);
-                    if within == Cursor::START && large.population().peers() == 0 && large.downloaded > 0 {
-                        records.push(&info_hash, large.downloaded, &[]);
-                    }
-                    let left = (limit - visited).max(1);
+                    let (left, before) = ((limit - visited).max(1), visited);
                     let next = large.export(&shared.hash, within, left, |counts, endpoints, ticks| {
                         visited += ticks.len();
                         let times = ticks.iter().map(|&tick| clock.time(tick).min(latest));
@@ -1034,6 +1054,10 @@ impl Stripe {
                     });
                     if !next.is_end() {
                         return (visited, Some(Position { key, within: next }));
+                    }
+                    // Whatever became of its peers since it was begun.
+                    if visited == before && large.downloaded > 0 {
+                        records.push(&info_hash, large.downloaded, &[]);
                     }
                 } else {
                     let (counts, endpoints, stamps) = leaf.sections(slot);
@@ -1283,10 +1307,6 @@ fn stats_of(large: &Large) -> SwarmStats {
 
 #[cfg(test)]
 impl Stripe {
-    pub(super) const fn leaves(&self) -> usize {
-        self.leaves.len()
-    }
-
     /// What the stripe takes, looked at piece by piece; what is kept in step with that is checked.
     pub(super) fn recount(&self) -> usize {
         assert_eq!(self.untold, 0);

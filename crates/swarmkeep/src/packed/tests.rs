@@ -1,5 +1,7 @@
 //! What only shows from inside: accounts that must agree with what is there, and work that must be bounded.
 
+mod bulk;
+
 use std::time::Duration;
 
 use super::*;

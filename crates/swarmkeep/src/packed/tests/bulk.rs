@@ -1,0 +1,670 @@
+//! Read out and taken in in bulk: nobody is lost whatever changes between two steps, and what is taken in is what would be restored.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::AtomicBool,
+};
+
+use super::*;
+use crate::PeerDetails;
+
+/// Downloads, and the peers with role and time: all that a store of packed peers knows of a swarm.
+type Swarm = (u32, BTreeMap<Endpoint, (Role, Timestamp)>);
+type Swarms = BTreeMap<InfoHash, Swarm>;
+
+const BUDGETS: [usize; 4] = [1, 7, 1000, usize::MAX];
+
+/// All that one export reads, with something done between the steps.
+fn read_out_while(store: &Packed, now: u64, budget: usize, mut between: impl FnMut(usize)) -> Vec<Records> {
+    let (mut export, mut steps) = (Export::new(), Vec::new());
+    while !export.is_complete() {
+        store.export(&mut export, at(now), Budget::peers(budget));
+        steps.push(export.records().clone());
+        between(steps.len());
+    }
+    store.export(&mut export, at(now), Budget::peers(budget));
+    assert!(export.records().is_empty() && export.is_complete(), "there is nothing behind the end");
+    steps
+}
+
+fn read_out(store: &Packed, now: u64, budget: usize) -> Vec<Records> {
+    read_out_while(store, now, budget, |_| ())
+}
+
+/// What records say, of each peer what is said last.
+fn swarms_in(records: &[Records]) -> Swarms {
+    let mut swarms = Swarms::new();
+    for record in records.iter().flat_map(Records::iter) {
+        let (downloaded, peers) = swarms.entry(record.info_hash).or_default();
+        *downloaded = record.downloaded.max(*downloaded);
+        peers.extend(record.peers().map(|peer| (peer.endpoint, (peer.role, peer.last_announce))));
+    }
+    swarms
+}
+
+/// What a store says, by its listings.
+fn swarms_of(store: &Packed) -> Swarms {
+    let (mut all, mut from) = (Vec::new(), Cursor::START);
+    while !from.is_end() {
+        from = store.walk(from, 1000, &mut all);
+    }
+    let mut swarms = Swarms::new();
+    for SwarmSummary { info_hash, stats } in all {
+        let (mut peers, mut from) = (Vec::new(), Cursor::START);
+        while !from.is_end() {
+            from = store.peers(&info_hash, from, 1000, &mut peers);
+        }
+        let peers: BTreeMap<_, _> =
+            peers.iter().map(|peer| (peer.endpoint, (peer.role, peer.last_announce))).collect();
+        assert_eq!(store.scrape(&info_hash), stats);
+        assert_eq!(peers.len() as u64, stats.peers());
+        assert!(swarms.insert(info_hash, (stats.downloaded, peers)).is_none());
+    }
+    swarms
+}
+
+/// Those of them that are worth reading out.
+fn without_idle(mut swarms: Swarms) -> Swarms {
+    swarms.retain(|_, (downloaded, peers)| *downloaded > 0 || !peers.is_empty());
+    swarms
+}
+
+fn assert_consistent(store: &Packed) {
+    let swarms = swarms_of(store);
+    let mut totals = Totals { evicted: store.totals().evicted, ..Totals::default() };
+    totals.swarms = swarms.len() as u64;
+    for (endpoint, (role, _)) in swarms.values().flat_map(|(_, peers)| peers) {
+        let family = match endpoint.family() {
+            Family::V4 => &mut totals.v4,
+            Family::V6 => &mut totals.v6,
+        };
+        *if role.is_seeder() { &mut family.seeders } else { &mut family.leechers } += 1;
+    }
+    assert_eq!(store.totals(), totals);
+    assert_eq!(store.memory().bytes, store.recount());
+}
+
+/// Swarms of every size that is kept in another way, of both families, and idle ones with and without downloads.
+fn populate(store: &Packed, rng: &mut SplitMix64) {
+    let rng: &mut dyn Random = rng;
+    let sizes = [1, 1, 1, 1, 1, 1, 2, 3, 8, 20, 72, 73, 74, 75, 120, 1];
+    for torrent in 0..400 {
+        let size = match torrent {
+            0 => 3000,
+            1 => 700,
+            _ => sizes[rng.below(sizes.len())],
+        };
+        let (of_v6, seeders) = (rng.below(4), rng.below(3));
+        for n in 0..size {
+            let endpoint = if rng.below(3) < of_v6.min(3) { v6(n) } else { v4(n) };
+            let event = [AnnounceEvent::None, AnnounceEvent::Completed][rng.below(2)];
+            let left = u64::from(rng.below(3) >= seeders);
+            tell(store, rng.below(2000) as u64, leecher(torrent, endpoint).event(event).left(left));
+        }
+        if torrent % 10 == 9 {
+            let mut peers = Vec::new();
+            store.peers(&hash(torrent), Cursor::START, 256, &mut peers);
+            for peer in peers {
+                let stopped = leecher(torrent, peer.endpoint).event(AnnounceEvent::Stopped);
+                tell(store, 2000, stopped);
+            }
+        }
+    }
+    for (torrent, downloads) in [(2, 254), (3, 255), (4, 256), (5, 70_000), (6, u32::MAX - 400), (0, 1 << 20)]
+    {
+        store.add_downloads(&hash(torrent), downloads);
+    }
+}
+
+#[test]
+fn what_is_read_out_is_what_is_there_once() {
+    for shards in [1, 2, 64, 4096, 65_536] {
+        let store = Packed::new(&config().shards(shards)).expect("a power of two");
+        populate(&store, &mut SplitMix64::new(shards as u64));
+        let expected = without_idle(swarms_of(&store));
+        assert!(swarms_of(&store).len() > expected.len(), "some are idle");
+        assert!(expected.values().any(|(_, peers)| peers.is_empty()), "and some of those have downloads");
+        for budget in BUDGETS {
+            if shards > 64 && budget < 1000 {
+                continue;
+            }
+            let steps = read_out(&store, 2000, budget);
+            assert_eq!(swarms_in(&steps), expected, "{shards} stripes, {budget} at a time");
+            let peers: u64 = steps.iter().map(Records::peers).sum();
+            assert_eq!(peers, store.totals().peers(), "each of them once");
+            // A swarm or range more than was asked for, and the largest of those.
+            for records in &steps {
+                let visited = records.peers() + u64::from(records.swarms());
+                assert!(visited <= (budget as u64).saturating_add(300), "{visited} of {budget}");
+            }
+        }
+        assert_consistent(&store);
+    }
+}
+
+#[test]
+fn an_empty_store_gives_nothing_and_is_done() {
+    for shards in [1, 4096] {
+        let store = Packed::new(&config().shards(shards)).expect("a power of two");
+        assert!(read_out(&store, 1, usize::MAX).iter().all(Records::is_empty));
+        assert_eq!(store.import(&[], at(1)), Restored::default());
+        assert_eq!(store.import(&[Records::new(at(1)), Records::new(at(1))], at(1)), Restored::default());
+        assert_eq!(store.totals(), Totals::default());
+    }
+}
+
+/// Residents stay in all kinds of swarms while swarms around them come, grow, shrink and go, and leaves split and merge.
+#[test]
+fn whoever_stays_is_read_whatever_changes_between_two_steps() {
+    for (seed, (shards, budget)) in
+        [(1, 1), (1, 7), (1, 60), (2, 7), (64, 30), (4096, 100)].into_iter().enumerate()
+    {
+        let config = config().shards(shards).lifetime(Duration::from_secs(1000));
+        let store = Packed::new(&config).expect("a power of two");
+        let mut rng = SplitMix64::new(seed as u64);
+        let rng: &mut dyn Random = &mut rng;
+        // The first swarms have residents: 1, 2, 40, and 300 of them.
+        let residents: Vec<(u64, Endpoint)> = [(0..60, 1), (60..80, 2), (80..90, 40), (90..92, 300)]
+            .into_iter()
+            .flat_map(|(torrents, count)| {
+                torrents.flat_map(move |torrent| (0..count).map(move |n| (torrent, n)))
+            })
+            .map(|(torrent, n)| (torrent, if (torrent + u64::from(n)) % 3 == 0 { v6(n) } else { v4(n) }))
+            .collect();
+        let mut had = BTreeMap::<_, BTreeSet<(Role, u64)>>::new();
+        let now = std::cell::Cell::new(1_u64);
+        let announce = |had: &mut BTreeMap<_, BTreeSet<_>>, (torrent, endpoint), left| {
+            // Whoever becomes a seeder has completed.
+            tell(&store, now.get(), leecher(torrent, endpoint).event(AnnounceEvent::Completed).left(left));
+            let role = if left == 0 { Role::Seeder } else { Role::Leecher };
+            had.entry((torrent, endpoint)).or_insert_with(BTreeSet::new).insert((role, now.get()));
+        };
+        residents.iter().for_each(|&resident| announce(&mut had, resident, 1));
+        let began = now.get();
+        let steps = read_out_while(&store, began, budget, |step| {
+            if step > 400 {
+                return;
+            }
+            for _ in 0..rng.below(120) {
+                match rng.below(40) {
+                    0 => now.set(now.get() + 1 + rng.below(3) as u64),
+                    1 => drop(store.remove(&hash(100 + rng.below(3000) as u64))),
+                    2 => {
+                        // Crowds in the swarms of residents, and of others: they become large.
+                        let torrent = rng.below(130) as u64;
+                        for n in 1000..1000 + rng.below(200) as u32 {
+                            let endpoint = if n % 2 == 0 { v4(n) } else { v6(n) };
+                            tell(&store, now.get(), leecher(torrent, endpoint));
+                        }
+                    }
+                    3 => {
+                        // And small again.
+                        let torrent = rng.below(130) as u64;
+                        for n in 1000..1200 {
+                            let endpoint = if n % 2 == 0 { v4(n) } else { v6(n) };
+                            tell(&store, now.get(), leecher(torrent, endpoint).event(AnnounceEvent::Stopped));
+                        }
+                    }
+                    4 => {
+                        let budget = Budget::peers(1 + rng.below(3000));
+                        store.sweep(at(now.get()), Retention::DropEmpty, budget);
+                    }
+                    5 => {
+                        let all = &|hash: &InfoHash| {
+                            u64::from_be_bytes(*hash.as_bytes().first_chunk().expect("8")) >= 100
+                        };
+                        drop(store.remove_where(all, Cursor::START, Budget::peers(rng.below(2000))));
+                    }
+                    6..20 => {
+                        let resident = residents[rng.below(residents.len())];
+                        announce(&mut had, resident, rng.below(2) as u64);
+                    }
+                    _ => {
+                        let torrent = 100 + rng.below(3000) as u64;
+                        tell(&store, now.get(), leecher(torrent, v4(rng.below(90) as u32)));
+                    }
+                }
+            }
+        });
+        let read = swarms_in(&steps);
+        let clock = &store.shared.clock;
+        for &(torrent, endpoint) in &residents {
+            let (_, peers) = &read[&hash(torrent)];
+            let (role, time) =
+                peers.get(&endpoint).unwrap_or_else(|| panic!("{endpoint} of {torrent} is lost"));
+            let is_so = |&(had_role, had_at): &(Role, u64)| {
+                had_role == *role
+                    && at(had_at) <= *time
+                    && time.secs_since(at(had_at)) <= clock.resolution_secs()
+            };
+            assert!(had[&(torrent, endpoint)].iter().any(is_so), "{role:?} at {time:?}");
+        }
+        for torrent in 0..92 {
+            let (downloaded, peers) = &read[&hash(torrent)];
+            let seeders = peers.values().filter(|(role, _)| role.is_seeder()).count();
+            assert!(*downloaded as usize >= seeders, "{downloaded} downloads of {seeders} seeders");
+        }
+        assert_consistent(&store);
+        // And all of it goes into another.
+        let other = Packed::new(&config.shards(64)).expect("a power of two");
+        other.import(&steps, at(now.get()));
+        let taken = swarms_of(&other);
+        for (torrent, endpoint) in residents {
+            assert!(taken[&hash(torrent)].1.contains_key(&endpoint));
+        }
+        assert_consistent(&other);
+    }
+}
+
+#[test]
+fn the_downloads_of_a_swarm_that_is_left_by_all_between_two_steps_are_read() {
+    for leave_after in 0..60 {
+        let store = Packed::new(&config().shards(1)).expect("one stripe");
+        // No IPv4 peer: the first step finds nobody to read.
+        for n in 0..600 {
+            tell(&store, 1, leecher(0, v6(n)));
+        }
+        store.add_downloads(&hash(0), 5);
+        let leave = |step| {
+            if step == leave_after {
+                for n in 0..600 {
+                    tell(&store, 1, leecher(0, v6(n)).event(AnnounceEvent::Stopped));
+                }
+            }
+        };
+        leave(0);
+        let steps = read_out_while(&store, 1, 1, leave);
+        assert_eq!(swarms_in(&steps)[&hash(0)].0, 5, "all had left after {leave_after} steps");
+    }
+}
+
+#[test]
+fn a_swarm_behind_one_that_goes_while_it_is_read_is_read_whole() {
+    for shards in [1, 64] {
+        let store = Packed::new(&config().shards(shards)).expect("a power of two");
+        for (torrent, n) in (0..24).flat_map(|torrent| (0..600).map(move |n| (torrent, n))) {
+            tell(&store, 1, leecher(torrent, if n % 2 == 0 { v4(n) } else { v6(n) }));
+        }
+        // Every other one goes when about half of it has been read.
+        let (mut export, mut steps, mut removed) = (Export::new(), Vec::new(), BTreeSet::new());
+        let mut read = BTreeMap::<InfoHash, u64>::new();
+        while !export.is_complete() {
+            store.export(&mut export, at(1), Budget::peers(300));
+            for record in export.records().iter() {
+                *read.entry(record.info_hash).or_default() += record.len() as u64;
+            }
+            if let Some(last) = export.records().iter().last()
+                && read[&last.info_hash] < 600
+                && removed.len() < read.len() / 2
+                && store.remove(&last.info_hash).is_some()
+            {
+                removed.insert(last.info_hash);
+            }
+            steps.push(export.records().clone());
+        }
+        assert!(removed.len() > 5);
+        let read = swarms_in(&steps);
+        for torrent in (0..24).map(hash).filter(|torrent| !removed.contains(torrent)) {
+            assert_eq!(read[&torrent].1.len(), 600);
+        }
+    }
+}
+
+#[test]
+fn a_hold_of_an_export_passes_few_leaves_however_empty() {
+    let store = Packed::new(&config().shards(1)).expect("one stripe");
+    for n in 0..20_000 {
+        tell(&store, 1, leecher(n, v4(1)));
+    }
+    for n in 0..20_000 {
+        store.remove(&hash(n));
+    }
+    let leaves = store.stripes[0].0.lock().leaves();
+    assert!(leaves > 100);
+    assert!(read_out(&store, 1, 1).len() >= leaves / 2);
+    assert!(read_out(&store, 1, 20).len() >= leaves / 21);
+    tell(&store, 1, leecher(7, v4(7)));
+    for budget in BUDGETS {
+        assert_eq!(swarms_in(&read_out(&store, 1, budget)), swarms_of(&store));
+    }
+}
+
+// --- Taking in. ---
+
+/// Records of what a tracker could have had: large swarms in several parts, some peers expired, some later than now, some with details.
+fn some_records(rng: &mut SplitMix64, swarms: u64, most_peers: usize, now: u64) -> Vec<Records> {
+    let rng: &mut dyn Random = rng;
+    let mut all = vec![Records::new(at(now)); 5];
+    for torrent in 0..swarms {
+        let parts = if rng.below(5) == 0 { 1 + rng.below(4) } else { 1 };
+        for _ in 0..parts {
+            let peers: Vec<_> = (0..rng.below(most_peers + 1))
+                .map(|_| {
+                    let n = rng.below(2 * most_peers) as u32;
+                    let details = PeerDetails {
+                        peer_id: crate::PeerId::new([1; 20]),
+                        uploaded: 1,
+                        downloaded: 2,
+                        left: 3,
+                    };
+                    PeerRecord {
+                        endpoint: match rng.below(4) {
+                            0 => v6(n),
+                            1 => of_address(Family::V4, n % 3, n),
+                            _ => v4(n),
+                        },
+                        role: [Role::Seeder, Role::Leecher][rng.below(2)],
+                        last_announce: at(now + 40).saturating_sub([0, 50, 900, 1100, 100_000][rng.below(5)]),
+                        details: (rng.below(9) == 0).then_some(details),
+                    }
+                })
+                .collect();
+            let downloaded = [0, 0, 1, 255, 256, 1 << 20][rng.below(6)];
+            all[rng.below(5)].push(&hash(torrent), downloaded, &peers);
+        }
+    }
+    all
+}
+
+fn one_by_one(store: &Packed, records: &[Records], now: u64) -> Restored {
+    let mut restored = Restored::default();
+    for record in records.iter().flat_map(Records::iter) {
+        restored += store.restore(&record.summary(), &record.peers().collect::<Vec<_>>(), at(now));
+    }
+    restored
+}
+
+/// Every peer is counted as one of four things.
+fn assert_all_told(restored: Restored, records: &[Records]) {
+    let Restored { added, known, expired, refused } = restored;
+    assert_eq!(added + known + expired + refused, records.iter().map(Records::peers).sum());
+}
+
+#[test]
+fn what_is_taken_in_at_once_is_what_would_be_restored_one_by_one() {
+    for shards in [1, 2, 64, 4096, 65_536] {
+        for (seed, most_peers) in [(1, 2), (2, 12), (3, 150)] {
+            let config = config().shards(shards).lifetime(Duration::from_secs(1000));
+            let mut rng = SplitMix64::new(seed);
+            let records = some_records(&mut rng, 3000 / most_peers as u64, most_peers, 5000);
+            let build = || {
+                let store = Packed::new(&config).expect("a power of two");
+                // Some are there already, some of those are about to expire, and some swarms are idle.
+                for n in 0..200 {
+                    tell(&store, 4400, leecher(n % 40, v4(n as u32)));
+                    tell(&store, 5000, leecher(n % 30, v6(n as u32)).left(0));
+                    tell(&store, 5000, leecher(n, v4(9)).event(AnnounceEvent::Stopped));
+                }
+                store
+            };
+            let (single, bulk) = (build(), build());
+            let expected = one_by_one(&single, &records, 5000);
+            let restored = bulk.import(&records, at(5000));
+            assert_all_told(restored, &records);
+            assert_eq!(restored, expected, "{shards} stripes");
+            assert!(
+                restored.added > 0 && restored.known > 0 && restored.expired > 0 && restored.refused == 0
+            );
+            assert_eq!(bulk.totals(), single.totals());
+            assert_eq!(swarms_of(&bulk), swarms_of(&single));
+            assert_consistent(&bulk);
+            assert_consistent(&single);
+            // Once more: all are known.
+            let again = bulk.import(&records, at(5000));
+            assert_eq!((again.added, again.expired), (0, restored.expired));
+            assert_eq!(swarms_of(&bulk), swarms_of(&single));
+            assert_consistent(&bulk);
+            // They work on: everybody announces, is swept, and goes.
+            for (store, n) in
+                [&bulk, &single].into_iter().flat_map(|store| (0..3000).map(move |n| (store, n)))
+            {
+                tell(store, 5001, leecher(n % 1500, v4(n as u32)).left(n % 2));
+            }
+            assert_eq!(swarms_of(&bulk), swarms_of(&single));
+            while !bulk.sweep(at(9000), Retention::DropEmpty, Budget::peers(10_000)).pass_complete {}
+            assert_consistent(&bulk);
+            assert_eq!(bulk.totals().peers(), 0);
+        }
+    }
+}
+
+#[test]
+fn what_is_read_out_of_one_store_is_the_same_in_another() {
+    for (from, into) in [(1, 4096), (64, 1), (4096, 65_536), (65_536, 2)] {
+        let store = Packed::new(&config().shards(from)).expect("a power of two");
+        populate(&store, &mut SplitMix64::new(from as u64));
+        let expected = without_idle(swarms_of(&store));
+        let key = HashKey::from_bytes(*b"and one of other");
+        let other = Packed::new(&RepositoryConfig::new(key).shards(into)).expect("a power of two");
+        let records = read_out(&store, 2000, 500);
+        let restored = other.import(&records, at(2000));
+        assert_eq!(restored, Restored { added: store.totals().peers(), ..Restored::default() });
+        assert_eq!(swarms_of(&other), expected);
+        assert_consistent(&other);
+    }
+}
+
+#[test]
+fn the_downloads_of_parts_are_those_of_the_part_that_has_most() {
+    for parts in [vec![7, 9, 8], vec![0, 0, 300], vec![300, 0, 0], vec![0, 0, 0]] {
+        let store = Packed::new(&config()).expect("the usual");
+        let mut all = Vec::new();
+        for (nth, downloaded) in (0..).zip(&parts) {
+            let peers: Vec<_> = (nth * 1000..nth * 1000 + 400)
+                .map(|n| PeerRecord {
+                    endpoint: v4(n),
+                    role: Role::Seeder,
+                    last_announce: at(1),
+                    details: None,
+                })
+                .collect();
+            let mut records = Records::new(at(1));
+            records.push(&hash(1), *downloaded, &peers);
+            all.push(records);
+        }
+        assert_eq!(store.import(&all, at(1)).added, 1200);
+        let most = parts.iter().max().expect("three");
+        assert_eq!(store.scrape(&hash(1)), SwarmStats { complete: 1200, incomplete: 0, downloaded: *most });
+        assert_consistent(&store);
+    }
+}
+
+#[test]
+fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
+    type Limit = fn(RepositoryConfig) -> RepositoryConfig;
+    let limited: [(&str, Limit); 5] = [
+        ("swarms", |config| config.max_swarms(150)),
+        ("peers a swarm", |config| config.max_peers_per_swarm(30)),
+        ("endpoints an address", |config| config.max_endpoints_an_address(2)),
+        ("bytes", |config| config.max_bytes(100 << 10)),
+        ("all", |config| {
+            config.max_swarms(150).max_peers_per_swarm(30).max_endpoints_an_address(2).max_bytes(90 << 10)
+        }),
+    ];
+    for (what, limit) in limited {
+        for shards in [1, 2, 16] {
+            for there in [0, 40, 150] {
+                let config = limit(config().shards(shards).lifetime(Duration::from_secs(1000)));
+                let records = some_records(&mut SplitMix64::new(6), 400, 60, 5000);
+                let store = Packed::new(&config).expect("what it can keep");
+                for n in 0..there {
+                    tell(&store, 5000, leecher(10_000 + n, v4(n as u32)));
+                }
+                let before = swarms_of(&store);
+                let restored = store.import(&records, at(5000));
+                assert_all_told(restored, &records);
+                assert!(restored.refused > 0, "{what}: {restored:?}");
+                assert_eq!(restored.added + there, store.totals().peers());
+                assert_eq!(store.totals().evicted, Evicted::default(), "{what}");
+                assert_consistent(&store);
+                let after = swarms_of(&store);
+                for (hash, swarm) in before {
+                    assert_eq!(after[&hash], swarm, "{what}");
+                }
+                let limits = config.limits();
+                assert!(limits.swarms.is_none_or(|most| after.len() <= most));
+                assert!(limits.bytes.is_none_or(|most| store.memory().bytes <= most as u64));
+                for (_, peers) in after.values() {
+                    assert!(limits.peers_per_swarm.is_none_or(|most| peers.len() <= most));
+                    for endpoint in peers.keys() {
+                        let same = |other: &&Endpoint| other.ip() == endpoint.ip();
+                        let own = peers.keys().filter(same).count();
+                        assert!(limits.endpoints_an_address.is_none_or(|most| own <= most));
+                    }
+                }
+                // Where it does not matter in which order swarms come, it is the same as one by one.
+                if ["peers a swarm", "endpoints an address"].contains(&what) && there == 0 {
+                    let single = Packed::new(&config).expect("what it can keep");
+                    assert_eq!(one_by_one(&single, &records, 5000), restored, "{what}");
+                    assert_eq!(single.totals(), store.totals());
+                    assert_eq!(swarms_of(&single), after);
+                }
+            }
+        }
+    }
+}
+
+/// Stripes that have no leaf, and no room for one.
+#[test]
+fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
+    for shards in [1, 4, 64] {
+        let most = stripe::LEAST_ROOM + shards * size_of::<Locked>();
+        let store = Packed::new(&config().shards(shards).max_bytes(most)).expect("the least");
+        let crowd = (0..).map(|n| tell(&store, 1, leecher(0, v4(n))));
+        let _ =
+            crowd.into_iter().find(|told| told.evicted != Evicted::default()).expect("it is full at last");
+        let before = store.totals();
+        let mut records = vec![Records::new(at(1))];
+        for n in 1..500 {
+            let peer =
+                PeerRecord { endpoint: v4(1), role: Role::Seeder, last_announce: at(1), details: None };
+            records[0].push(&hash(n), u32::from(n % 2 == 0), &[peer][..usize::from(n % 3 > 0)]);
+        }
+        let restored = store.import(&records, at(1));
+        assert_all_told(restored, &records);
+        assert_eq!(store.totals().peers(), before.peers() + restored.added);
+        assert!(store.memory().bytes <= most as u64);
+        assert_consistent(&store);
+    }
+}
+
+#[test]
+fn an_import_splits_few_leaves_at_once_however_many_a_sweep_has_filled() {
+    let store = Packed::new(&config().shards(1).lifetime(Duration::from_secs(1000))).expect("one stripe");
+    let leaves = || store.stripes[0].0.lock().leaves();
+    for (seconds, peers) in [(1, 80), (900, 16)] {
+        for (torrent, n) in (0..3000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
+            tell(&store, seconds, leecher(torrent, v4(n)));
+        }
+    }
+    while !store.sweep(at(1500), Retention::DropEmpty, Budget::peers(100_000)).pass_complete {}
+    let before = leaves();
+    let mut records = Records::new(at(1500));
+    let peer = PeerRecord { endpoint: v4(1), role: Role::Seeder, last_announce: at(1500), details: None };
+    records.push(&hash(1_000_000), 0, &[peer]);
+    store.import(&[records], at(1500));
+    // Before it is taken in, and as it is.
+    assert!((1..=8).contains(&(leaves() - before)), "from {before} to {} leaves at once", leaves());
+}
+
+#[test]
+fn a_clock_that_stands_behind_the_store_makes_nobody_younger_than_the_latest_time() {
+    let store = Packed::new(&config().lifetime(Duration::from_secs(1000))).expect("the usual");
+    tell(&store, 5000, leecher(0, v4(0)));
+    let mut records = Records::new(at(5000));
+    let peer = |n, seconds| PeerRecord {
+        endpoint: v4(n),
+        role: Role::Seeder,
+        last_announce: at(seconds),
+        details: None,
+    };
+    records.push(&hash(1), 0, &[peer(1, 3999), peer(2, 4000), peer(3, 5000), peer(4, 5200)]);
+    // The time told is earlier than the latest one seen, which counts.
+    let restored = store.import(&[records], at(100));
+    assert_eq!((restored.added, restored.expired), (3, 1));
+    let times: Vec<_> = swarms_of(&store)[&hash(1)].1.values().map(|(_, time)| *time).collect();
+    assert_eq!(times.len(), 3);
+    assert!(times.iter().all(|time| *time <= at(5000)), "{times:?}");
+}
+
+/// Announces, sweeps, removals and imports by other threads, while everything is read out again and again.
+#[test]
+fn nothing_is_lost_to_an_export_by_what_other_threads_do() {
+    let store = Packed::new(&config().shards(8)).expect("a power of two");
+    let done = AtomicBool::new(false);
+    let residents = |round: u64| {
+        (0..400).map(move |n| {
+            (
+                n % 37,
+                if n % 4 == 0 {
+                    v6(round as u32 * 400 + n as u32)
+                } else {
+                    v4(round as u32 * 400 + n as u32)
+                },
+            )
+        })
+    };
+    let mut old = vec![Records::new(at(1))];
+    for torrent in 0..60 {
+        let peers: Vec<_> = (0..150)
+            .map(|n| PeerRecord {
+                endpoint: v4(50_000 + n),
+                role: Role::Leecher,
+                last_announce: at(1),
+                details: None,
+            })
+            .collect();
+        old[0].push(&hash(torrent), 0, &peers);
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rng = SplitMix64::new(1);
+            let rng: &mut dyn Random = &mut rng;
+            while !done.load(Relaxed) {
+                let event =
+                    [AnnounceEvent::None, AnnounceEvent::Stopped, AnnounceEvent::Stopped][rng.below(3)];
+                let torrent = [rng.below(37), rng.below(3000)][rng.below(2)] as u64;
+                tell(&store, 10, leecher(torrent, v4(60_000 + rng.below(2000) as u32)).event(event));
+            }
+        });
+        scope.spawn(|| {
+            let mut rng = SplitMix64::new(2);
+            let rng: &mut dyn Random = &mut rng;
+            while !done.load(Relaxed) {
+                store.sweep(at(10), Retention::DropEmpty, Budget::peers(500));
+                store.remove(&hash(40 + rng.below(3000) as u64));
+            }
+        });
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                store.import(&old, at(10));
+                for n in 0..150 {
+                    let torrent = u64::from(n) % 60;
+                    tell(&store, 10, leecher(torrent, v4(50_000 + n)).event(AnnounceEvent::Stopped));
+                }
+            }
+        });
+        for round in 0..12 {
+            for (torrent, endpoint) in residents(round) {
+                tell(&store, 10, leecher(torrent, endpoint).event(AnnounceEvent::Completed).left(0));
+            }
+            let steps = read_out(&store, 10, [1, 30, 700][round as usize % 3] * 10);
+            let read = swarms_in(&steps);
+            let other = Packed::new(&config().shards(2)).expect("a power of two");
+            other.import(&steps, at(10));
+            for (torrent, endpoint) in (0..=round).flat_map(residents) {
+                let (role, _) = read[&hash(torrent)].1.get(&endpoint).expect("it has stayed");
+                assert_eq!(*role, Role::Seeder);
+            }
+            for torrent in 0..37 {
+                let completed = (0..=round).flat_map(residents).filter(|(own, _)| *own == torrent).count();
+                assert!(read[&hash(torrent)].0 as usize >= completed);
+                let stats = other.scrape(&hash(torrent));
+                assert!(stats.complete as usize >= completed && stats.downloaded as usize >= completed);
+            }
+            assert_consistent(&other);
+        }
+        done.store(true, Relaxed);
+    });
+    assert_consistent(&store);
+}
