@@ -24,6 +24,7 @@ mod list;
 mod cases;
 mod kit;
 mod model;
+mod threads;
 
 use swarmkeep::{
     ConfigError, RepositoryConfig, TorrentRepository,

@@ -15,13 +15,21 @@ pub struct Export {
     pub(crate) within: Cursor,
     /// Swarms that a walk has shown and that were not read yet. The position is behind them.
     listed: vec::IntoIter<SwarmSummary>,
+    /// The latest announce that was later than the records of its step could tell.
+    latest: Timestamp,
 }
 
 impl Export {
     /// Before the first swarm.
     pub fn new() -> Self {
         let records = Records::new(Timestamp::default());
-        Self { records, at: Cursor::START, within: Cursor::START, listed: Vec::new().into_iter() }
+        Self {
+            records,
+            at: Cursor::START,
+            within: Cursor::START,
+            listed: Vec::new().into_iter(),
+            latest: Timestamp::default(),
+        }
     }
 
     /// What the latest step has read.
@@ -62,7 +70,8 @@ pub(crate) async fn by_walking(
     now: Timestamp,
     budget: Budget,
 ) -> Result<(), Unavailable> {
-    export.begin(now);
+    // Others may have been told a later time, and announced since.
+    export.begin(now.max(export.latest));
     let (mut left, mut peers) = (budget.get(), Vec::new());
     while left > 0 && !export.is_complete() {
         let Some(&SwarmSummary { info_hash, .. }) = export.listed.as_slice().first() else {
@@ -73,6 +82,15 @@ pub(crate) async fn by_walking(
         };
         peers.clear();
         let next = store.peers(&info_hash, export.within, left, &mut peers).await?;
+        let latest = peers.iter().map(|peer| peer.last_announce).max().unwrap_or_default();
+        if latest > export.records.until() {
+            export.latest = latest;
+            if !export.records.is_empty() {
+                // Ages in these records go back from an earlier time. The next step reads the peers again.
+                return Ok(());
+            }
+            export.begin(latest);
+        }
         // After the peers: who is among them as a seeder is among the downloads too.
         let downloaded = store.scrape(&info_hash).await?.downloaded;
         left = left.saturating_sub(1 + peers.len());
