@@ -3,7 +3,7 @@
 use std::vec;
 
 use crate::{
-    AsyncTorrentRepository, Budget, Cursor, Records, Restored, SwarmSummary, Timestamp, Unavailable,
+    AsyncTorrentRepository, Budget, Cursor, Records, Restored, SwarmStats, SwarmSummary, Timestamp, Unavailable,
 };
 
 /// A store that is being read out: where that stands, and what the latest step has read.
@@ -92,7 +92,11 @@ pub(crate) async fn by_walking(
             export.begin(latest);
         }
         // After the peers: who is among them as a seeder is among the downloads too.
-        let downloaded = store.scrape(&info_hash).await?.downloaded;
+        let SwarmStats { complete, incomplete, downloaded } = store.scrape(&info_hash).await?;
+        if complete == 0 && incomplete == 0 {
+            // They have gone, perhaps with their swarm and its downloads.
+            peers.clear();
+        }
         left = left.saturating_sub(1 + peers.len());
         if !peers.is_empty() || downloaded > 0 {
             export.records.push(&info_hash, downloaded, &peers);

@@ -12,7 +12,7 @@ use std::{
 
 use swarmkeep::{
     Announce, BoundedBy, Budget, Endpoint, Evicted, Export, Family, InfoHash, LongestHold, PeerRecord,
-    Records, RepositoryConfig, Restored, Retention, Role, SwarmSummary, Timestamp, TorrentRepositoryExt,
+    Records, RepositoryConfig, Restored, Retention, Role, SwarmSummary, Timestamp,
 };
 
 use crate::{
@@ -57,7 +57,7 @@ fn role(n: u32) -> Role {
     if n.is_multiple_of(2) { Role::Seeder } else { Role::Leecher }
 }
 
-/// Small swarms, a large one and one that only its downloads are left of; `peers_of` says when each peer announced.
+/// Small swarms, a large one and one that only its downloads are left of.
 fn populate(store: &Store) {
     for torrent in 0..300 {
         for n in 0..torrent % 9 {
@@ -65,12 +65,14 @@ fn populate(store: &Store) {
         }
     }
     for n in 0..LARGE {
-        store.fill(time_of(1000, n), [announce_of(1000, n)]);
+        store.fill(time_of(LARGE_ONE, n), [announce_of(LARGE_ONE, n)]);
     }
-    store.fill(600, [completed(hash(2000), v4(1)), completed(hash(2000), v6(2))]);
-    store.fill(600, [stopped(hash(2000), v4(1)), stopped(hash(2000), v6(2))]);
+    store.fill(700, [completed(hash(2000), v4(1)), completed(hash(2000), v6(2))]);
+    store.fill(700, [stopped(hash(2000), v4(1)), stopped(hash(2000), v6(2))]);
 }
 
+/// The large swarm, and how many peers it has.
+const LARGE_ONE: u32 = 1000;
 const LARGE: u32 = 1500;
 
 fn announce_of(torrent: u32, n: u32) -> Announce {
@@ -80,13 +82,12 @@ fn announce_of(torrent: u32, n: u32) -> Announce {
 
 /// Ascending, as the stories of a store are.
 fn time_of(torrent: u32, n: u32) -> u64 {
-    u64::from(torrent) + if torrent == 1000 { u64::from(n) / 4 } else { 0 }
-        - if torrent == 1000 { 700 } else { 0 }
+    if torrent == LARGE_ONE { 300 + u64::from(n / 4) } else { torrent.into() }
 }
 
 /// Asserts that the swarms of [`populate`] were read, as they were announced.
 fn assert_populated(store: &Store, swarms: &BTreeMap<InfoHash, Read>, latest: Timestamp, what: &str) {
-    let sizes = (0..300).map(|torrent| (torrent, torrent % 9)).chain([(1000, LARGE)]);
+    let sizes = (0..300).map(|torrent| (torrent, torrent % 9)).chain([(LARGE_ONE, LARGE)]);
     let mut expected = 1;
     for (torrent, size) in sizes.filter(|(_, size)| *size > 0) {
         expected += 1;
@@ -137,14 +138,14 @@ pub(crate) fn an_export_reads_every_swarm_with_its_peers_roles_times_and_downloa
 pub(crate) fn an_export_told_an_earlier_time_shows_times_as_they_are(subject: &dyn Subject) {
     let store = build(subject);
     for n in 0..40 {
-        store.fill(u64::from(n) * 200, [leecher(hash((n % 7).into()), v4(n))]);
+        store.fill(u64::from(n) * 40, [leecher(hash((n % 7).into()), v4(n))]);
     }
     for budget in [1, 5, 1000] {
         let swarms = read(&export(&store, 0, budget));
         for n in 0..40 {
             let peers = &swarms[&hash((n % 7).into())].peers;
             let shown = peers.iter().find(|peer| peer.endpoint == v4(n)).expect("it is there all the while");
-            store.assert_time(shown, at(u64::from(n) * 200), at(39 * 200));
+            store.assert_time(shown, at(u64::from(n) * 40), at(39 * 40));
         }
     }
 }

@@ -572,6 +572,10 @@ impl Stripe {
 
     /// Gives back what the leaf of a swarm has to spare.
     pub(super) fn compact(&mut self, call: &Call<'_>) {
+        if self.leaves.is_empty() {
+            // There was no room for a first one.
+            return;
+        }
         let leaf = self.way(call).leaf;
         self.changing(leaf, Leaf::compact);
     }
