@@ -19,6 +19,7 @@
 mod blocking;
 #[doc(hidden)]
 pub mod broken;
+pub mod durability;
 #[macro_use]
 mod list;
 mod cases;

@@ -3,7 +3,8 @@
 use std::vec;
 
 use crate::{
-    AsyncTorrentRepository, Budget, Cursor, Records, Restored, SwarmStats, SwarmSummary, Timestamp, Unavailable,
+    AsyncTorrentRepository, Budget, Cursor, Records, Restored, SwarmStats, SwarmSummary, Timestamp,
+    Unavailable,
 };
 
 /// A store that is being read out: where that stands, and what the latest step has read.
