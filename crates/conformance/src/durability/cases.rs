@@ -187,48 +187,41 @@ fn populate(open: &dyn Persistent, seconds: u64, torrents: std::ops::Range<u64>,
 pub(crate) fn a_snapshot_holds_every_peer_whose_announce_returned_before_it_began(
     subject: &dyn PersistentSubject,
 ) {
-    for round in 0..8_u32 {
+    // To swarms that others are in, and to some of their own.
+    let announces = || {
+        (0..400_u32).map(|n| {
+            let torrent = if n % 2 == 0 { n / 2 % 30 } else { 1000 + n };
+            let endpoint = peer(family(n), 1_000_000 + n);
+            Announce::new(hash(torrent.into()), endpoint).left(u64::from(n / 2 % 2))
+        })
+    };
+    for round in 0..8 {
         let folder = folder();
         let (store, done) = (open(subject, folder.path(), 0), AtomicBool::new(false));
-        let store = &*store;
         thread::scope(|scope| {
-            let done = &done;
+            let (store, done) = (&*store, &done);
             let _set = SetOnDrop(done);
             scope.spawn(move || {
                 for turn in (0..u64::MAX).take_while(|_| !done.load(SeqCst)) {
                     let (torrent, endpoint) = (hash(turn % 40), v4(turn as u32 % 300));
                     let event = [leecher, completed, stopped][(turn / 300 % 3) as usize];
-                    tell(store, 1, event(torrent, endpoint));
+                    say(store, 1, event(torrent, endpoint));
                     if turn % 50 == 0 {
                         store.store().sweep(at(1), Retention::DropEmpty, Budget::peers(20));
-                        store.store().remove(&hash(30 + turn / 50 % 10));
+                        remove(store, 30 + turn / 50 % 10);
                     }
                 }
             });
-            for n in 0..400_u32 {
-                let endpoint = peer(family(n), 1_000_000 + n);
-                // To swarms that others are in, and to some of their own.
-                let torrent = if n % 2 == 0 { n / 2 % 30 } else { 1000 + n };
-                let announce = Announce::new(hash(torrent.into()), endpoint).left(u64::from(n / 2 % 2));
-                tell(store, 1, announce);
-            }
+            announces().for_each(|announce| say(store, 1, announce));
             snapshot(store, 1);
         });
-        store.settle();
-        reopen_killed(subject, folder, round);
-    }
-
-    fn reopen_killed(subject: &dyn PersistentSubject, folder: TempDir, round: u32) {
-        // As it lies there: the store above is still open in the other folder.
-        let copied = copy(folder.path());
-        let store = open(subject, copied.path(), 2);
+        store.kill();
+        let store = open(subject, folder.path(), 2);
         let there = peers_of(store.store());
-        for n in 0..400_u32 {
-            let endpoint = peer(family(n), 1_000_000 + n);
-            let torrent = if n % 2 == 0 { n / 2 % 30 } else { 1000 + n };
-            let role = there.get(&(hash(torrent.into()), endpoint)).map(|(role, _)| *role);
-            let announced = if n / 2 % 2 == 0 { Role::Seeder } else { Role::Leecher };
-            assert_eq!(role, Some(announced), "{endpoint} had announced, in round {round}");
+        for announce in announces() {
+            let role = there.get(&(announce.info_hash, announce.endpoint)).map(|(role, _)| *role);
+            let Announce { endpoint, .. } = announce;
+            assert_eq!(role, Some(announce.role()), "{endpoint} had announced, in round {round}");
         }
         store.kill();
     }
@@ -333,7 +326,7 @@ pub(crate) fn a_stop_keeps_everything_that_was_answered(subject: &dyn Persistent
     let (folder, announced) = (folder(), Mutex::new(Peers::new()));
     // Once after a snapshot, and once without any.
     for round in 0..3_u32 {
-        let store = open(subject, folder.path(), 0);
+        let store = open(subject, folder.path(), 1);
         thread::scope(|scope| {
             for thread in 0..2_u32 {
                 let (store, announced) = (&*store, &announced);
@@ -1059,7 +1052,7 @@ pub(crate) fn remove_forgets_the_stored_count(subject: &dyn PersistentSubject) {
     // Two of four, live or not.
     (0..80).filter(|torrent| torrent % 4 < 2).for_each(|torrent| remove(&*store, torrent));
     let expected = || (0..80).map(|torrent| (torrent, if torrent % 4 < 2 { 0 } else { 5 }));
-    let back = |torrent: &(u64, u32)| torrent.0 % 2 == 0;
+    let back = |torrent: &(u64, u32)| torrent.0.is_multiple_of(2);
     assert_counts(&*store, 0, expected().filter(back), "in the same process");
     (0..80).filter(|torrent| torrent % 4 == 0).for_each(|torrent| complete(&*store, 0, torrent, 2));
     store.stop(at(0));

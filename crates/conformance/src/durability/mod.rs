@@ -114,7 +114,7 @@ impl Case {
     }
 }
 
-/// What the tests of [`durability_suite!`] do: puts a store through the case called `name`.
+/// What the tests of [`durability_suite!`](crate::durability_suite) do: puts a store through the case called `name`.
 #[doc(hidden)]
 pub fn check(name: &str, subject: &dyn PersistentSubject) {
     Case::find(name).expect("the macro and the list are made of the same names").run(subject);
