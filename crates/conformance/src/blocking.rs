@@ -9,9 +9,9 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, Announced, AsyncTorrentRepository, Budget, Capabilities, Cursor, InfoHash, MemoryUse,
-    PeerBuffer, PeerRecord, Random, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept,
-    Timestamp, TorrentRepository, Totals, Unavailable,
+    Announce, Announced, AsyncTorrentRepository, Budget, Capabilities, Cursor, Export, InfoHash, MemoryUse,
+    PeerBuffer, PeerRecord, Random, Records, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary,
+    Swept, Timestamp, TorrentRepository, Totals, Unavailable,
 };
 
 /// An asynchronous store whose calls park the calling thread until they are ready. For tests outside a runtime.
@@ -85,6 +85,14 @@ impl<A: AsyncTorrentRepository + ?Sized> TorrentRepository for Blocking<A> {
 
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
         wait(self.0.restore(swarm, peers, now))
+    }
+
+    fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
+        wait(self.0.export(export, now, budget));
+    }
+
+    fn import(&self, records: &[Records], now: Timestamp) -> Restored {
+        wait(self.0.import(records, now))
     }
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {

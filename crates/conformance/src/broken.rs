@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fmt, hint,
+    fmt, hint, mem,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -15,9 +15,9 @@ use std::{
 
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
-    Endpoint, Evicted, Families, Family, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random,
-    Removed, RepositoryConfig, Request, Restored, Retention, Role, SplitMix64, SwarmStats, SwarmSummary,
-    Swept, Timestamp, TorrentRepository, Totals,
+    Endpoint, Evicted, Export, Families, Family, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random,
+    Records, Removed, RepositoryConfig, Request, Restored, Retention, Role, SplitMix64, SwarmStats,
+    SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
 };
 
 use crate::{
@@ -300,6 +300,50 @@ faults! {
     restore_revives RestoreRevives => restore_keeps_out_peers_older_than_the_lifetime;
     /// Downloads that were counted earlier create a swarm.
     add_downloads_creates_a_swarm AddDownloadsCreates => add_downloads_adds_what_was_counted_earlier;
+    /// Goes on among the swarms at a number of them, whichever have gone meanwhile.
+    export_by_position ExportByPosition => swarms_that_stay_are_exported_while_others_come_and_go;
+    /// Reads the seeders of a swarm, and then its leechers: who becomes a seeder in between is missed.
+    export_of_seeders_first ExportSeedersFirst => peers_that_stay_are_exported_whatever_moves_around_them;
+    /// Reads the peers of a swarm by position.
+    export_of_peers_by_position ExportPeersByPosition => peers_that_stay_are_exported_whatever_moves_around_them;
+    /// Reads the downloads of a swarm, and then its peers.
+    export_of_downloads_before_peers ExportDownloadsFirst => an_export_counts_the_download_of_every_seeder_it_shows;
+    /// Leaves out a swarm that somebody is just announcing to.
+    export_skips_what_is_busy ExportSkipsBusy => an_export_holds_every_peer_whose_announce_returned_before_it_began;
+    /// Reads every peer as a leecher.
+    export_without_roles ExportWithoutRoles => an_export_reads_every_swarm_with_its_peers_roles_times_and_downloads;
+    /// Reads every peer as if it had just announced.
+    export_without_times ExportWithoutTimes => an_export_reads_every_swarm_with_its_peers_roles_times_and_downloads;
+    /// Leaves out what has no peers, whatever its downloads.
+    export_without_peerless_swarms ExportSkipsPeerless => an_export_reads_every_swarm_with_its_peers_roles_times_and_downloads;
+    /// Counts the ages of peers back from the time it is told, whatever the latest is.
+    export_believes_an_earlier_time ExportBelievesEarlierTimes => an_export_told_an_earlier_time_shows_times_as_they_are;
+    /// A step of an export reads everything.
+    export_ignores_its_budget ExportIgnoresBudget => a_step_of_an_export_visits_about_its_budget;
+    /// A step of an export holds the lock to its end.
+    export_holds_the_lock ExportHoldsLock => an_export_holds_no_lock_for_long_even_in_a_large_swarm;
+    /// Reads swarms that nothing is left of.
+    export_of_empty_swarms ExportOfEmpties => an_export_leaves_out_what_has_neither_peers_nor_downloads;
+    /// Adds the downloads that it takes in to those that it has counted itself.
+    import_adds_downloads ImportAddsDownloads => import_does_what_restore_does_one_by_one;
+    /// Takes the downloads of the first part of a swarm for those of all.
+    import_of_the_first_downloads ImportFirstDownloads => import_does_what_restore_does_one_by_one;
+    /// Has everybody who is taken in begin a new life.
+    import_makes_everybody_fresh ImportFresh => what_one_store_exports_another_imports;
+    /// Takes a second part of a swarm for a repetition of the first.
+    import_skips_second_parts ImportSkipsSecondParts => import_does_what_restore_does_one_by_one;
+    /// Leaves swarms alone that are there already.
+    import_skips_known_swarms ImportSkipsKnown => import_does_what_restore_does_one_by_one;
+    /// Takes in the first of several records.
+    import_of_the_first_records ImportFirstRecords => import_does_what_restore_does_one_by_one;
+    /// Says of expired peers that they were known.
+    import_counts_expired_as_known ImportCountsExpiredAsKnown => import_does_what_restore_does_one_by_one;
+    /// Forgets its limits for as long as it takes swarms in.
+    import_ignores_limits ImportIgnoresLimits => import_keeps_to_limits_and_displaces_nobody;
+    /// Makes room for what it takes in.
+    import_displaces_others ImportDisplaces => import_keeps_to_limits_and_displaces_nobody;
+    /// Looks who is there, lets go of the lock, and takes in all others whoever has come meanwhile.
+    import_in_two_steps ImportInTwoSteps => announces_survive_imports_and_stay_as_they_were_made;
     /// Loses an IPv6 peer that completes as one of three.
     loss_on_a_rare_occasion RareLoss => random_stories_go_as_with_the_model;
 }
@@ -1257,6 +1301,79 @@ impl TorrentRepository for Broken {
         restored
     }
 
+    fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
+        match self.fault {
+            Fault::ExportByPosition
+            | Fault::ExportHoldsLock
+            | Fault::ExportBelievesEarlierTimes
+            | Fault::ExportOfEmpties => {
+                self.export_under_one_lock(export, now, budget);
+            }
+            Fault::ExportIgnoresBudget => self.model.export(export, now, Budget::peers(usize::MAX)),
+            _ => Reading { broken: self, noted: Mutex::default() }.export(export, now, budget),
+        }
+    }
+
+    fn import(&self, records: &[Records], now: Timestamp) -> Restored {
+        let (mut restored, mut seen) = (Restored::default(), BTreeMap::new());
+        let first = if self.is(Fault::ImportFirstRecords) { 1 } else { usize::MAX };
+        for record in records.iter().take(first).flat_map(Records::iter) {
+            let (torrent, mut peers) = (record.info_hash, record.peers().collect::<Vec<_>>());
+            let mut swarm = record.summary();
+            let known = self.state().swarms.get(&torrent).map(Swarm::stats);
+            let earlier = seen.insert(torrent, swarm.stats.downloaded);
+            match self.fault {
+                Fault::ImportFirstDownloads => {
+                    swarm.stats.downloaded = earlier.unwrap_or(swarm.stats.downloaded);
+                    seen.insert(torrent, swarm.stats.downloaded);
+                }
+                Fault::ImportFresh => peers.iter_mut().for_each(|peer| peer.last_announce = now),
+                Fault::ImportSkipsSecondParts if earlier.is_some() => continue,
+                Fault::ImportSkipsKnown if known.is_some() && earlier.is_none() => continue,
+                Fault::ImportDisplaces => {
+                    let mut state = self.state();
+                    let full = state.limits.swarms.is_some_and(|most| state.swarms.len() >= most);
+                    if let Some(&victim) = state.swarms.keys().next().filter(|_| full) {
+                        state.remove(&victim);
+                    }
+                }
+                Fault::ImportInTwoSteps => {
+                    let others: Vec<_> = {
+                        let state = self.state();
+                        let swarm = state.swarms.get(&torrent);
+                        let is_there = |peer: &PeerRecord| {
+                            swarm.is_some_and(|swarm| swarm.peers.contains_key(&peer.endpoint))
+                        };
+                        peers.iter().filter(|peer| !is_there(peer)).copied().collect()
+                    };
+                    let_others_in();
+                    if !others.is_empty() {
+                        self.state().change(torrent, |swarm| {
+                            for peer in others {
+                                swarm.put(peer.endpoint, peer.role, peer.last_announce, peer.details);
+                            }
+                        });
+                    }
+                }
+                _ => {}
+            }
+            let limits = self.state().limits;
+            if self.is(Fault::ImportIgnoresLimits) {
+                self.state().limits = Limits::default();
+            }
+            let mut one = self.model.restore(&swarm, &peers, now);
+            self.state().limits = limits;
+            if self.is(Fault::ImportCountsExpiredAsKnown) {
+                one.known += mem::take(&mut one.expired);
+            }
+            if let Some(known) = known.filter(|_| self.is(Fault::ImportAddsDownloads) && earlier.is_none()) {
+                self.model.add_downloads(&torrent, known.downloaded.min(swarm.stats.downloaded));
+            }
+            restored += one;
+        }
+        restored
+    }
+
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
         if self.is(Fault::AddDownloadsCreates) {
             self.state().change(*info_hash, |_| ());
@@ -1295,6 +1412,145 @@ impl TorrentRepository for Broken {
         }
         memory
     }
+}
+
+impl Broken {
+    /// Reads everything up to the budget under one hold of the lock, a swarm as a whole.
+    fn export_under_one_lock(&self, export: &mut Export, now: Timestamp, budget: Budget) {
+        let state = self.state();
+        let now = if self.is(Fault::ExportBelievesEarlierTimes) { now } else { now.max(state.latest) };
+        let (from, records) = export.begin(now);
+        let position = from.bytes().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
+        let (mut visited, mut shown) = (0, position);
+        for (info_hash, swarm) in
+            state.swarms.iter().skip(if from.is_end() { usize::MAX } else { position as usize })
+        {
+            if visited >= budget.get() {
+                return export.go_on_at(Cursor::after(&shown.to_le_bytes()));
+            }
+            let peers: Vec<_> =
+                swarm.peers.iter().map(|(&endpoint, peer)| peer.record(endpoint, state.latest)).collect();
+            if !peers.is_empty() || swarm.downloaded > 0 || self.is(Fault::ExportOfEmpties) {
+                records.push(info_hash, swarm.downloaded, &peers);
+            }
+            visited += 1 + peers.len();
+            shown += 1;
+        }
+        export.go_on_at(Cursor::END);
+    }
+}
+
+/// The listings that a broken export is made of.
+#[derive(Debug)]
+struct Reading<'a> {
+    broken: &'a Broken,
+    /// What a fault has seen of a swarm before its peers were read.
+    noted: Mutex<BTreeMap<InfoHash, SwarmStats>>,
+}
+
+impl Reading<'_> {
+    /// All peers of a swarm, in the order of the listing.
+    fn all(&self, info_hash: &InfoHash) -> Vec<PeerRecord> {
+        let state = self.broken.state();
+        let swarm = state.swarms.get(info_hash);
+        let peers = swarm.into_iter().flat_map(|swarm| &swarm.peers);
+        peers.map(|(&endpoint, peer)| peer.record(endpoint, state.latest)).collect()
+    }
+
+    /// Peers by position, in an order by role.
+    fn by_position(
+        &self,
+        info_hash: &InfoHash,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Cursor {
+        let mut all = self.all(info_hash);
+        all.sort_by_key(|record| record.role);
+        let position =
+            from.bytes().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
+        out.extend(all.iter().skip(position).take(limit));
+        match position.saturating_add(limit) {
+            next if next >= all.len() => Cursor::END,
+            next => Cursor::after(&(next as u64).to_le_bytes()),
+        }
+    }
+
+    /// The seeders in order, and behind the last of them the leechers.
+    fn seeders_first(
+        &self,
+        info_hash: &InfoHash,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Cursor {
+        let all = self.all(info_hash);
+        let mut role = Role::Seeder;
+        let mut after: Vec<u8> = Vec::new();
+        if let Some((&first, rest)) = from.bytes().and_then(|bytes| bytes.split_first()) {
+            role = if first == 0 { Role::Seeder } else { Role::Leecher };
+            after = rest.to_vec();
+        }
+        let behind =
+            all.iter().filter(|peer| peer.role == role && peer.endpoint.as_bytes() > after.as_slice());
+        let mut own: Vec<_> = behind.copied().collect();
+        own.sort_by(|one, other| one.endpoint.as_bytes().cmp(other.endpoint.as_bytes()));
+        own.truncate(limit);
+        out.extend(&own);
+        match own.last() {
+            Some(last) if own.len() == limit => {
+                let mut cursor = vec![u8::from(role == Role::Leecher)];
+                cursor.extend_from_slice(last.endpoint.as_bytes());
+                Cursor::after(&cursor)
+            }
+            _ if role == Role::Seeder => Cursor::after(&[1]),
+            _ => Cursor::END,
+        }
+    }
+}
+
+impl TorrentRepository for Reading<'_> {
+    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+        let (start, fault) = (out.len(), self.broken.fault);
+        if fault == Fault::ExportSkipsBusy && self.broken.model.is_busy() {
+            return Cursor::END;
+        }
+        if from.is_end() || limit == 0 {
+            return from;
+        }
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.insert(*info_hash, self.broken.model.scrape(info_hash));
+        if fault == Fault::ExportDownloadsFirst {
+            let_others_in();
+        }
+        let next = match fault {
+            Fault::ExportPeersByPosition => self.by_position(info_hash, from, limit, out),
+            Fault::ExportSeedersFirst => self.seeders_first(info_hash, from, limit, out),
+            _ => self.broken.model.peers(info_hash, from, limit, out),
+        };
+        let latest = self.broken.state().latest;
+        match fault {
+            Fault::ExportWithoutRoles => out[start..].iter_mut().for_each(|peer| peer.role = Role::Leecher),
+            Fault::ExportWithoutTimes => out[start..].iter_mut().for_each(|peer| peer.last_announce = latest),
+            _ => {}
+        }
+        next
+    }
+
+    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+        let mut stats = self.broken.model.scrape(info_hash);
+        match self.broken.fault {
+            Fault::ExportDownloadsFirst => {
+                let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+                stats.downloaded = noted.get(info_hash).map_or(0, |noted| noted.downloaded);
+            }
+            Fault::ExportSkipsPeerless if stats.peers() == 0 => stats.downloaded = 0,
+            _ => {}
+        }
+        stats
+    }
+
+    swarmkeep::forward_repository! { |reading| reading.broken, except peers, scrape, export }
 }
 
 impl fmt::Debug for Broken {

@@ -19,11 +19,13 @@
 mod blocking;
 #[doc(hidden)]
 pub mod broken;
+pub mod durability;
 #[macro_use]
 mod list;
 mod cases;
 mod kit;
 mod model;
+mod threads;
 
 use swarmkeep::{
     ConfigError, RepositoryConfig, TorrentRepository,

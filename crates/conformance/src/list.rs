@@ -201,6 +201,21 @@ list! {
         a_listing_restores_into_another_store_as_it_was [24]
         add_downloads_adds_what_was_counted_earlier [25]
     }
+    exporting {
+        an_export_reads_every_swarm_with_its_peers_roles_times_and_downloads [24]
+        an_export_told_an_earlier_time_shows_times_as_they_are [24]
+        peers_that_stay_are_exported_whatever_moves_around_them [24]
+        swarms_that_stay_are_exported_while_others_come_and_go [24]
+        an_export_holds_every_peer_whose_announce_returned_before_it_began [24]
+        an_export_counts_the_download_of_every_seeder_it_shows [24]
+        a_step_of_an_export_visits_about_its_budget [18 24]
+        an_export_holds_no_lock_for_long_even_in_a_large_swarm [18 24]
+        an_export_leaves_out_what_has_neither_peers_nor_downloads [24]
+        import_does_what_restore_does_one_by_one [24]
+        import_keeps_to_limits_and_displaces_nobody [21 24]
+        what_one_store_exports_another_imports [24]
+        announces_survive_imports_and_stay_as_they_were_made [6 24]
+    }
     races {
         racing_first_announces_are_all_kept [6]
         announces_survive_sweeps_of_empty_swarms [6]

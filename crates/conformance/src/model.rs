@@ -8,7 +8,7 @@ use std::{
         Bound::{Excluded, Unbounded},
         RangeInclusive,
     },
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError, TryLockError},
 };
 
 use swarmkeep::{
@@ -73,6 +73,11 @@ impl Model {
     /// all is updated, so it is whole.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody holds the lock.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.state.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Whether a panic has left the lock poisoned.
@@ -490,7 +495,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// The peer as listed when `latest` was the latest time told: nobody has announced later.
-    fn record(&self, endpoint: Endpoint, latest: Timestamp) -> PeerRecord {
+    pub(crate) fn record(&self, endpoint: Endpoint, latest: Timestamp) -> PeerRecord {
         let last_announce = self.last_announce.min(latest);
         PeerRecord { endpoint, role: self.role, last_announce, details: self.details }
     }

@@ -3,7 +3,8 @@
 use std::{mem, vec};
 
 use crate::{
-    AsyncTorrentRepository, Budget, Cursor, Records, Restored, SwarmSummary, Timestamp, Unavailable,
+    AsyncTorrentRepository, Budget, Cursor, Records, Restored, SwarmStats, SwarmSummary, Timestamp,
+    Unavailable,
 };
 
 /// A store that is being read out: where that stands, and what the latest step has read.
@@ -15,13 +16,21 @@ pub struct Export {
     pub(crate) within: Cursor,
     /// Swarms that a walk has shown and that were not read yet. The position is behind them.
     listed: vec::IntoIter<SwarmSummary>,
+    /// The latest announce that was later than the records of its step could tell.
+    latest: Timestamp,
 }
 
 impl Export {
     /// Before the first swarm.
     pub fn new() -> Self {
         let records = Records::new(Timestamp::default());
-        Self { records, at: Cursor::START, within: Cursor::START, listed: Vec::new().into_iter() }
+        Self {
+            records,
+            at: Cursor::START,
+            within: Cursor::START,
+            listed: Vec::new().into_iter(),
+            latest: Timestamp::default(),
+        }
     }
 
     /// What the latest step has read.
@@ -68,7 +77,8 @@ pub(crate) async fn by_walking(
     now: Timestamp,
     budget: Budget,
 ) -> Result<(), Unavailable> {
-    export.begin(now);
+    // Others may have been told a later time, and announced since.
+    export.begin(now.max(export.latest));
     let (mut left, mut peers) = (budget.get(), Vec::new());
     while left > 0 && !export.is_complete() {
         let Some(&SwarmSummary { info_hash, .. }) = export.listed.as_slice().first() else {
@@ -79,8 +89,21 @@ pub(crate) async fn by_walking(
         };
         peers.clear();
         let next = store.peers(&info_hash, export.within, left, &mut peers).await?;
+        let latest = peers.iter().map(|peer| peer.last_announce).max().unwrap_or_default();
+        if latest > export.records.until() {
+            export.latest = latest;
+            if !export.records.is_empty() {
+                // Ages in these records go back from an earlier time. The next step reads the peers again.
+                return Ok(());
+            }
+            export.begin(latest);
+        }
         // After the peers: who is among them as a seeder is among the downloads too.
-        let downloaded = store.scrape(&info_hash).await?.downloaded;
+        let SwarmStats { complete, incomplete, downloaded } = store.scrape(&info_hash).await?;
+        if complete == 0 && incomplete == 0 {
+            // They have gone, perhaps with their swarm and its downloads.
+            peers.clear();
+        }
         left = left.saturating_sub(1 + peers.len());
         if !peers.is_empty() || downloaded > 0 {
             export.records.push(&info_hash, downloaded, &peers);

@@ -3,6 +3,7 @@
 pub(crate) mod announcing;
 pub(crate) mod batches;
 pub(crate) mod bounds;
+pub(crate) mod exporting;
 pub(crate) mod fairness;
 pub(crate) mod forgetting;
 pub(crate) mod hostile;

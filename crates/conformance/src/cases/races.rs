@@ -1,16 +1,13 @@
 //! Races between real threads: nobody's announce is lost, and what is counted is what is there.
-//!
-//! Loops are bounded by work and not by time, and threads meet again and again at the places that matter.
 
 use std::{
     collections::BTreeMap,
-    hint, panic,
+    hint,
     sync::{
-        Barrier, Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
-    time::{Duration, Instant},
 };
 
 use swarmkeep::{
@@ -18,114 +15,11 @@ use swarmkeep::{
     Random, Request, Retention, SplitMix64, TorrentRepositoryExt,
 };
 
-use crate::{Subject, kit::*};
-
-/// Sets a flag when it is dropped, also by a panic: those who wait for it are not left waiting.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
-/// The work of a race: it goes on until the other side has had its turns too, however the machine schedules them.
-struct Rounds<'a> {
-    background: &'a AtomicU64,
-    least: u32,
-}
-
-impl Rounds<'_> {
-    /// Turns that the background must have had before a race counts as one.
-    const BACKGROUND: u64 = 3000;
-    /// How long the work may wait for that.
-    const PATIENCE: Duration = Duration::from_secs(2);
-
-    /// Numbers the rounds: `least` of them, and then as many as it takes.
-    fn iter(&self) -> impl Iterator<Item = u32> {
-        let start = Instant::now();
-        let racing =
-            move || self.background.load(SeqCst) < Self::BACKGROUND && start.elapsed() < Self::PATIENCE;
-        (0..1 << 20).take_while(move |&round| round < self.least || racing())
-    }
-}
-
-/// Runs `foreground` in `threads` threads, with their numbers and `least` rounds to do, and `background` over and
-/// over until they are done.
-fn against(
-    threads: u32,
-    least: u32,
-    foreground: impl Fn(u32, Rounds<'_>) + Sync,
-    background: impl Fn(u64) + Sync,
-) {
-    let (start, done, turns) =
-        (Barrier::new(threads as usize + 1), AtomicBool::new(false), AtomicU64::new(0));
-    thread::scope(|scope| {
-        let (start, done, turns) = (&start, &done, &turns);
-        let (foreground, background) = (&foreground, &background);
-        scope.spawn(move || {
-            start.wait();
-            while !done.load(SeqCst) {
-                background(turns.fetch_add(1, SeqCst));
-            }
-        });
-        let workers: Vec<_> = (0..threads)
-            .map(|n| {
-                scope.spawn(move || {
-                    start.wait();
-                    foreground(n, Rounds { background: turns, least });
-                })
-            })
-            .collect();
-        let _set = SetOnDrop(done);
-        for worker in workers {
-            if let Err(panicked) = worker.join() {
-                panic::resume_unwind(panicked);
-            }
-        }
-    });
-}
-
-/// Runs `work` in two threads, with their number and each of the rounds: both come to a round at about the same time.
-fn in_step(rounds: usize, work: impl Fn(u32, usize) + Sync) {
-    let progress = [const { AtomicUsize::new(0) }; 2];
-    thread::scope(|scope| {
-        let (progress, work) = (&progress, &work);
-        let workers = [0, 1].map(|me| {
-            scope.spawn(move || {
-                let _released = SetTo(&progress[me], rounds);
-                for round in 0..rounds {
-                    progress[me].store(round, SeqCst);
-                    wait_for(&progress[1 - me], round);
-                    work(me as u32, round);
-                }
-            })
-        });
-        for worker in workers {
-            if let Err(panicked) = worker.join() {
-                panic::resume_unwind(panicked);
-            }
-        }
-    });
-}
-
-fn wait_for(progress: &AtomicUsize, round: usize) {
-    let mut spins = 0;
-    while progress.load(SeqCst) < round {
-        spins += 1;
-        if spins > 200 {
-            thread::yield_now();
-        }
-    }
-}
-
-struct SetTo<'a>(&'a AtomicUsize, usize);
-
-impl Drop for SetTo<'_> {
-    fn drop(&mut self) {
-        self.0.store(self.1, SeqCst);
-    }
-}
+use crate::{
+    Subject,
+    kit::*,
+    threads::{Rounds, SetOnDrop, against, in_step},
+};
 
 pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
     const SWARMS: usize = 4000;

@@ -585,6 +585,10 @@ impl Stripe {
 
     /// Gives back what the leaf of a swarm has to spare, if there is one: where there was no room, there may not be.
     pub(super) fn compact(&mut self, call: &Call<'_>) {
+        if self.leaves.is_empty() {
+            // There was no room for a first one.
+            return;
+        }
         let leaf = self.way(call).leaf;
         if leaf < self.leaves.len() {
             self.changing(leaf, Leaf::compact);

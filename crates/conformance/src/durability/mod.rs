@@ -1,0 +1,207 @@
+//! The durability suite: what a store must do that outlives its process, with the same judge for all of them.
+//!
+//! A store of this kind is a [`Persistent`] one, opened in a folder by a [`PersistentSubject`]. One line in a crate's tests makes a
+//! `#[test]` of every case:
+//!
+//! ```
+//! swarmkeep_conformance::durability_suite!(my_store, swarmkeep_conformance::durability::Reference::new());
+//! ```
+//!
+//! What holds for all of them:
+//!
+//! - **Snapshots.** What was answered before a snapshot began is in it. A store opens with the latest good one, or empty; nothing of a
+//!   damaged one is there.
+//! - **Download counts** are stored apart from swarms, for every torrent there has ever been. A swarm that is made has its stored
+//!   count as soon as that has come, and no announce waits for it; until then it shows what was counted since. A snapshot and the stored
+//!   counts tell of the same downloads: the larger one holds, and nothing is added up.
+//! - **[`restore`](swarmkeep::TorrentRepository::restore) and `import`** take the larger one too, the stored count being one of those that are
+//!   compared. [`add_downloads`](swarmkeep::TorrentRepository::add_downloads) adds to the stored count as it adds to the swarm.
+//! - **[`remove`](swarmkeep::TorrentRepository::remove)** forgets the stored count, of a torrent without a swarm as well, and
+//!   `remove_where` those of the swarms that it removes. Sweeps and evictions forget none. A kill may undo a removal that is later
+//!   than the latest snapshot.
+//! - **A kill** loses at most the announces since the latest snapshot, and what was counted since everything was last settled.
+
+mod cases;
+mod reference;
+
+use std::{
+    error::Error,
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use swarmkeep::{RepositoryConfig, Timestamp, TorrentRepository};
+
+#[doc(hidden)]
+pub use reference::Fault;
+pub use reference::Reference;
+
+/// An open store that outlives its process.
+pub trait Persistent: Send + Sync {
+    /// The store itself.
+    fn store(&self) -> &dyn TorrentRepository;
+
+    /// Takes a snapshot; it is durable when this returns.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn snapshot(&self, now: Timestamp) -> Result<(), Box<dyn Error>>;
+
+    /// Waits until every download counted so far is durable, and until the stored count of every swarm there is has come.
+    fn settle(&self);
+
+    /// Ends in order: takes a last snapshot and makes all counts durable.
+    fn stop(self: Box<Self>, now: Timestamp);
+
+    /// Ends like a killed process: nothing more is written.
+    fn kill(self: Box<Self>);
+}
+
+/// How to open a persistent store; the suite brings the folder.
+pub trait PersistentSubject: Sync {
+    /// Opens the store of a folder, or makes one in an empty folder.
+    ///
+    /// # Errors
+    /// If the folder is open already, or the store cannot keep what `config` asks for. A damaged snapshot is no error.
+    fn open(
+        &self,
+        folder: &Path,
+        config: &RepositoryConfig,
+        now: Timestamp,
+    ) -> Result<Box<dyn Persistent>, Box<dyn Error>>;
+
+    /// The file of the latest snapshot in a folder that is not open, for the cases that damage it; `None` if there is none.
+    fn latest_snapshot(&self, folder: &Path) -> Option<PathBuf>;
+
+    /// Leaves in a folder that is not open what a process leaves that is killed after it has written `bytes` of a snapshot, and has not
+    /// come to its end.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn leave_unfinished_snapshot(&self, folder: &Path, bytes: &[u8]) -> io::Result<()>;
+
+    /// The blocks of a snapshot, if it has any, for the case that puts together what does not belong together.
+    fn blocks(&self, snapshot: &[u8]) -> Vec<Range<usize>> {
+        let len = snapshot.len();
+        (0..8).map(|n| len * n / 8..len * (n + 1) / 8).collect()
+    }
+}
+
+/// One sentence about stores that outlive their process, as something that can be run.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Case {
+    /// The sentence.
+    pub name: &'static str,
+    /// The numbered rules of the contract that it belongs to (`docs/contract.md` of the repository).
+    pub rules: &'static [u8],
+    run: fn(&dyn PersistentSubject),
+}
+
+impl Case {
+    /// Puts a store through the case.
+    ///
+    /// # Panics
+    /// If the store does not do what the sentence says.
+    pub fn run(&self, subject: &dyn PersistentSubject) {
+        (self.run)(subject);
+    }
+
+    /// The case called `name`.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        DURABILITY_CASES.iter().find(|case| case.name == name)
+    }
+}
+
+/// What the tests of [`durability_suite!`](crate::durability_suite) do: puts a store through the case called `name`.
+#[doc(hidden)]
+pub fn check(name: &str, subject: &dyn PersistentSubject) {
+    Case::find(name).expect("the macro and the list are made of the same names").run(subject);
+}
+
+/// Makes [`DURABILITY_CASES`] of the list, and the macro that makes a test of each.
+macro_rules! list {
+    ($($name:ident [$($rule:literal)*])*) => {
+        /// Every case, snapshots before counts.
+        pub const DURABILITY_CASES: &[Case] = &[$(
+            Case { name: stringify!($name), rules: &[$($rule),*], run: cases::$name },
+        )*];
+
+        list! { @export ($) $($name)* }
+    };
+    (@export ($d:tt) $($name:ident)*) => {
+        /// Makes a module with a `#[test]` of every case for one persistent store.
+        ///
+        /// Takes the module's name and a [`PersistentSubject`](crate::durability::PersistentSubject), which is evaluated for each test:
+        /// `durability_suite!(my_store, MySubject);`. What is in scope where the macro stands is in scope for it.
+        #[macro_export]
+        macro_rules! durability_suite {
+            ($d module:ident, $d subject:expr $d(,)?) => {
+                mod $d module {
+                    #[allow(unused_imports, reason = "the subject may need nothing from around it")]
+                    use super::*;
+
+                    $(
+                        #[test]
+                        fn $name() {
+                            $crate::durability::check(stringify!($name), &$d subject);
+                        }
+                    )*
+                }
+            };
+        }
+    };
+}
+
+list! {
+    a_snapshot_holds_every_peer_whose_announce_returned_before_it_began [24]
+    a_snapshot_loads_with_its_counts_roles_and_downloads_and_ages_rounded_younger [24]
+    what_expired_meanwhile_stays_out [16 24]
+    a_snapshot_counts_the_download_of_every_seeder_it_holds [24 25]
+    a_stop_keeps_everything_that_was_answered [24]
+    a_kill_loses_nothing_older_than_the_last_snapshot [24]
+    a_second_snapshot_replaces_the_first [24]
+    an_announce_after_a_restart_finds_the_peers_that_were_there [7 24]
+    a_truncated_snapshot_is_refused_as_a_whole [24]
+    an_altered_snapshot_is_refused_as_a_whole [24]
+    a_snapshot_with_something_behind_it_is_refused_as_a_whole [24]
+    blocks_that_do_not_belong_together_are_no_snapshot [24]
+    without_a_good_snapshot_a_store_opens_empty_and_keeps_its_counts [24 25]
+    after_a_damaged_snapshot_the_next_one_is_good_again [24]
+    an_unfinished_snapshot_leaves_the_last_good_one [24]
+    a_folder_is_open_once_at_a_time [24]
+    a_snapshot_does_not_stall_announces [18 24]
+    download_counts_outlive_a_stop [25]
+    download_counts_outlive_a_kill_once_they_are_settled [25]
+    a_kill_loses_no_more_than_what_was_not_settled [25]
+    a_swarm_that_was_swept_comes_back_with_its_count [19 25]
+    an_eviction_forgets_no_count [21 25]
+    counts_that_come_back_never_fall_and_end_exactly_right [25]
+    downloads_that_race_with_a_stored_count_are_counted_once [25]
+    downloads_that_race_with_sweeps_are_counted_once [25]
+    a_count_that_both_snapshot_and_store_hold_is_not_added_up [24 25]
+    a_snapshot_taken_before_counts_have_come_counts_nothing_twice [24 25]
+    remove_forgets_the_stored_count [20 25]
+    remove_where_forgets_the_stored_counts [20 25]
+    no_stored_count_comes_after_a_removal [20 25]
+    only_live_swarms_are_in_memory_after_a_restart [25]
+    downloads_that_were_added_are_stored_once [25]
+    restored_downloads_are_stored_and_never_added_up [24 25]
+    stored_counts_saturate [5 25]
+    batches_count_like_single_announces [25]
+    a_panic_in_the_callers_randomness_leaves_one_count_in_memory_and_store [23 25]
+    announces_do_not_wait_for_stored_counts [25]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_case_is_found_by_its_name() {
+        for case in DURABILITY_CASES {
+            assert_eq!(Case::find(case.name).map(|found| found.run as usize), Some(case.run as usize));
+        }
+    }
+}

@@ -1,0 +1,759 @@
+//! The judge's own persistent store, as plainly written as possible, and the ways in which it can be broken.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fmt::{self, Write as _},
+    fs::{self, File},
+    io,
+    net::SocketAddr,
+    ops::Range,
+    panic::{self, AssertUnwindSafe},
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use swarmkeep::{
+    Announce, Announced, Budget, Capabilities, ConfigError, Cursor, Endpoint, Export, InfoHash, MemoryUse,
+    PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request, Restored, Retention, Role,
+    SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+};
+
+use super::{Persistent, PersistentSubject};
+use crate::Model;
+
+/// A persistent store that is right rather than fast: the [`Model`] in memory, and beside it two files of text, all swarms and all
+/// download counts, written as a whole each time.
+///
+/// It keeps all counts in memory too, which no store should; its swarms are the live ones. It survives killed processes, not
+/// power cuts: nothing is synced.
+#[derive(Debug, Clone, Copy)]
+pub struct Reference {
+    model: fn(&RepositoryConfig) -> Result<Model, ConfigError>,
+    /// Stored counts come some calls later.
+    is_lazy: bool,
+    fault: Option<Fault>,
+}
+
+impl Reference {
+    /// With stored counts that are there at once.
+    pub const fn new() -> Self {
+        Self { model: Model::new, is_lazy: false, fault: None }
+    }
+
+    /// With stored counts that come some calls after they were asked for, and with a coarse clock: what the suite must accept of a store
+    /// that asks its disk, and packs its times.
+    pub const fn lazy() -> Self {
+        Self { model: Model::coarse, is_lazy: true, fault: None }
+    }
+
+    /// With a fault.
+    #[doc(hidden)]
+    pub const fn broken(self, fault: Fault) -> Self {
+        Self { fault: Some(fault), ..self }
+    }
+}
+
+impl Default for Reference {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PersistentSubject for Reference {
+    fn open(
+        &self,
+        folder: &Path,
+        config: &RepositoryConfig,
+        now: Timestamp,
+    ) -> Result<Box<dyn Persistent>, Box<dyn Error>> {
+        Ok(Box::new(Open::new(*self, folder, config, now)?))
+    }
+
+    fn latest_snapshot(&self, folder: &Path) -> Option<PathBuf> {
+        Some(folder.join(SNAPSHOT)).filter(|file| file.exists())
+    }
+
+    fn leave_unfinished_snapshot(&self, folder: &Path, bytes: &[u8]) -> io::Result<()> {
+        fs::write(folder.join(NEW), bytes)
+    }
+
+    /// Its lines.
+    fn blocks(&self, snapshot: &[u8]) -> Vec<Range<usize>> {
+        let mut at = 0;
+        let line = |line: &[u8]| {
+            at += line.len();
+            at - line.len()..at
+        };
+        snapshot.split_inclusive(|&byte| byte == b'\n').map(line).collect()
+    }
+}
+
+const SNAPSHOT: &str = "snapshot";
+const PREVIOUS: &str = "snapshot.previous";
+/// Until it is whole.
+const NEW: &str = "snapshot.new";
+const DAMAGED: &str = "snapshot.damaged";
+const COUNTS: &str = "counts";
+const LOCK: &str = "lock";
+
+/// The open store.
+struct Open {
+    kind: Reference,
+    model: Model,
+    folder: PathBuf,
+    counts: Mutex<Counts>,
+    /// Locked while it is open, by the system: a killed process leaves no lock.
+    _lock: File,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// The downloads of every torrent there has ever been.
+    all: BTreeMap<InfoHash, u32>,
+    /// What is still to be added to the count of a swarm.
+    awaited: BTreeMap<InfoHash, u32>,
+    calls: u64,
+    /// What has been changed since counts were written, for a fault.
+    changed: BTreeMap<InfoHash, u32>,
+    /// What was kept back when a stored count came, for a fault.
+    kept_back: BTreeMap<InfoHash, u32>,
+    snapshots: u32,
+}
+
+impl Open {
+    fn new(
+        kind: Reference,
+        folder: &Path,
+        config: &RepositoryConfig,
+        now: Timestamp,
+    ) -> Result<Self, Box<dyn Error>> {
+        let lock = File::options().create(true).append(true).open(folder.join(LOCK))?;
+        if kind.fault != Some(Fault::OpenTwice) {
+            lock.try_lock()?;
+        }
+        let (model, counts) = ((kind.model)(config)?, Mutex::default());
+        let open = Self { kind, model, folder: folder.to_owned(), counts, _lock: lock };
+        open.read_counts()?;
+        open.read_snapshot(now)?;
+        if open.is(Fault::EverythingInMemory) {
+            for info_hash in open.counts().all.keys() {
+                open.model.state().change(*info_hash, |_| ());
+            }
+        }
+        Ok(open)
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.kind.fault == Some(fault)
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_counts(&self) -> Result<(), Box<dyn Error>> {
+        let Ok(text) = fs::read_to_string(self.folder.join(COUNTS)) else { return Ok(()) };
+        let mut counts = self.counts();
+        for line in text.lines() {
+            let (info_hash, count) = line.split_once(' ').ok_or("a count without a number")?;
+            counts.all.insert(info_hash.parse()?, count.parse()?);
+        }
+        Ok(())
+    }
+
+    fn write_counts(&self, counts: &mut Counts) {
+        let written = if self.is(Fault::SettlesChangesOnly) { &counts.changed } else { &counts.all };
+        let text: String =
+            written.iter().map(|(info_hash, count)| format!("{info_hash} {count}\n")).collect();
+        counts.changed.clear();
+        let new = self.folder.join("counts.new");
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(new, self.folder.join(COUNTS)))
+            .expect("it can be written");
+    }
+
+    /// Loads the latest good snapshot.
+    fn read_snapshot(&self, now: Timestamp) -> Result<(), Box<dyn Error>> {
+        let path = |name| self.folder.join(name);
+        if self.is(Fault::UnfinishedIsLoaded) && path(NEW).exists() {
+            fs::rename(path(NEW), path(SNAPSHOT))?;
+        }
+        if self.is(Fault::UnfinishedIsRefused) && path(NEW).exists() {
+            return Err("somebody is just writing a snapshot".into());
+        }
+        let Ok(text) = fs::read(path(SNAPSHOT)) else { return self.read_previous(now) };
+        match self.parse(&text) {
+            Ok(swarms) => self.load(swarms, now),
+            Err(Damaged(half)) => {
+                match self.kind.fault {
+                    Some(Fault::HalfIsLoaded) => return self.load_and_ok(half, now),
+                    Some(Fault::DamagedIsRefused) => return Err("the snapshot is damaged".into()),
+                    Some(Fault::CountsGoWithSnapshot) => self.counts().all.clear(),
+                    _ => {}
+                }
+                if !self.is(Fault::DamagedBecomesPrevious) {
+                    // It must not take the place of the good one when the next is written.
+                    fs::rename(path(SNAPSHOT), path(DAMAGED))?;
+                }
+                self.read_previous(now)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_previous(&self, now: Timestamp) -> Result<(), Box<dyn Error>> {
+        let Ok(text) = fs::read(self.folder.join(PREVIOUS)) else { return Ok(()) };
+        match self.parse(&text) {
+            Ok(swarms) => self.load(swarms, now),
+            Err(Damaged(half)) if self.is(Fault::HalfOfPreviousIsLoaded) => self.load(half, now),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    fn load_and_ok(&self, swarms: Vec<Loaded>, now: Timestamp) -> Result<(), Box<dyn Error>> {
+        self.load(swarms, now);
+        Ok(())
+    }
+
+    fn load(&self, swarms: Vec<Loaded>, now: Timestamp) {
+        let lifetime = self.model.state().lifetime_secs;
+        for (swarm, mut peers) in swarms {
+            for peer in &mut peers {
+                let last_announce = &mut peer.last_announce;
+                match self.kind.fault {
+                    Some(Fault::AgesBeginAnew) => *last_announce = now,
+                    Some(Fault::AgesRoundedOlder) => *last_announce = last_announce.saturating_sub(2),
+                    Some(Fault::ExpiredAreLoaded) => {
+                        *last_announce = (*last_announce).max(now.saturating_sub(lifetime));
+                    }
+                    _ => {}
+                }
+            }
+            self.restore(&swarm, &peers, now);
+            if self.is(Fault::SnapshotAddsCounts) {
+                let stored = self.counts().all.get(&swarm.info_hash).copied().unwrap_or_default();
+                self.model.add_downloads(&swarm.info_hash, stored.min(swarm.stats.downloaded));
+            }
+        }
+    }
+
+    /// Writes all swarms as text, with a checksum at the end.
+    fn write_snapshot(&self, now: Timestamp) -> io::Result<()> {
+        let mut text = String::from("snapshot of swarms\n");
+        let held = self.is(Fault::SnapshotHoldsLock).then(|| self.counts());
+        if held.is_some() {
+            thread::sleep(Duration::from_millis(30));
+        }
+        let before: BTreeMap<_, _> = match self.is(Fault::DownloadsBeforePeers) {
+            true => {
+                let state = self.model.state();
+                state.swarms.iter().map(|(&info_hash, swarm)| (info_hash, swarm.downloaded)).collect()
+            }
+            false => BTreeMap::new(),
+        };
+        if self.is(Fault::DownloadsBeforePeers) {
+            thread::sleep(Duration::from_micros(300));
+        }
+        let mut export = Export::new();
+        while !export.is_complete() {
+            self.model.export(&mut export, now, Budget::peers(500));
+            for swarm in export.records().iter() {
+                if self.is(Fault::SnapshotSkipsBusy) && self.model.is_busy() {
+                    continue;
+                }
+                let downloaded = before.get(&swarm.info_hash).copied().unwrap_or(swarm.downloaded);
+                let _ = writeln!(text, "swarm {} {downloaded}", swarm.info_hash);
+                for peer in swarm.peers() {
+                    let role = if peer.role.is_seeder() { "seeder" } else { "leecher" };
+                    let _ = writeln!(text, "{role} {} {}", peer.endpoint, peer.last_announce.as_secs());
+                }
+            }
+        }
+        let checksum = self.checksum(&text);
+        let _ = writeln!(text, "end {checksum:016x}");
+        let path = |name| self.folder.join(name);
+        fs::write(path(NEW), text)?;
+        if path(SNAPSHOT).exists() && !self.is(Fault::PreviousIsLost) {
+            fs::rename(path(SNAPSHOT), path(PREVIOUS))?;
+        }
+        fs::rename(path(NEW), path(SNAPSHOT))
+    }
+
+    fn checksum(&self, text: &str) -> u64 {
+        let fnv = |text: &str| {
+            text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            })
+        };
+        match self.is(Fault::ChecksumOfLines) {
+            true => text.lines().map(fnv).fold(0, u64::wrapping_add),
+            false => fnv(text),
+        }
+    }
+
+    /// The swarms of a snapshot, or as many as can be read if it is damaged.
+    fn parse(&self, bytes: &[u8]) -> Result<Vec<Loaded>, Damaged> {
+        let (mut swarms, mut read, mut ended) = (Vec::new(), 0, false);
+        let text = String::from_utf8_lossy(bytes);
+        for line in text.split_inclusive('\n') {
+            let words: Vec<_> = line.trim_end().split(' ').collect();
+            let good = line.ends_with('\n')
+                && match words[..] {
+                    ["snapshot", "of", "swarms"] => read == 0,
+                    _ if read == 0 || ended => false,
+                    ["swarm", info_hash, downloaded] => parse_swarm(&mut swarms, info_hash, downloaded),
+                    [role @ ("seeder" | "leecher"), endpoint, time] => {
+                        parse_peer(&mut swarms, role, endpoint, time)
+                    }
+                    ["end", checksum] => {
+                        ended = true;
+                        self.is(Fault::ChecksumIgnored)
+                            || checksum == format!("{:016x}", self.checksum(&text[..read]))
+                    }
+                    _ => false,
+                };
+            if !good {
+                return if ended && self.is(Fault::EndIgnored) { Ok(swarms) } else { Err(Damaged(swarms)) };
+            }
+            read += line.len();
+        }
+        if ended { Ok(swarms) } else { Err(Damaged(swarms)) }
+    }
+
+    /// The count of a swarm in memory, if there is one.
+    fn live(&self, info_hash: &InfoHash) -> Option<u32> {
+        self.model.state().swarms.get(info_hash).map(|swarm| swarm.downloaded)
+    }
+
+    /// Counts what was counted in memory, and has the stored count of a new swarm come.
+    fn note(&self, counts: &mut Counts, info_hash: InfoHash, before: Option<u32>) {
+        let Some(after) = self.live(&info_hash) else { return };
+        let stored = counts.all.get(&info_hash).copied().unwrap_or_default();
+        if before.is_none() {
+            if stored > 0 && !self.is(Fault::CountsComeAtOpenOnly) {
+                counts.awaited.insert(info_hash, stored);
+            } else if !self.is(Fault::AwaitedAfterRemoval) {
+                counts.awaited.remove(&info_hash);
+            }
+        }
+        let counted = after - before.unwrap_or_default();
+        if counted > 0 && !self.is(Fault::CountsOfLiveSwarms) {
+            let sum = match self.is(Fault::CountsWrap) {
+                true => stored.wrapping_add(counted),
+                false => stored.saturating_add(counted),
+            };
+            counts.all.insert(info_hash, sum);
+            counts.changed.insert(info_hash, sum);
+        }
+        if !self.kind.is_lazy && !self.is(Fault::CountsFall) {
+            self.deliver(counts, &info_hash);
+        }
+    }
+
+    /// Adds the stored count of a swarm to what was counted since it was made.
+    fn deliver(&self, counts: &mut Counts, info_hash: &InfoHash) {
+        let Some(stored) = counts.awaited.remove(info_hash) else { return };
+        match self.kind.fault {
+            Some(Fault::StoredReplacesNewer) => self.replace(info_hash, stored),
+            Some(Fault::CountsFall) => {
+                counts.kept_back.insert(*info_hash, self.live(info_hash).unwrap_or_default());
+                self.replace(info_hash, stored);
+            }
+            _ => drop(self.model.add_downloads(info_hash, stored)),
+        }
+        if self.is(Fault::CountsComeTwice) && counts.calls.is_multiple_of(5) {
+            counts.awaited.insert(*info_hash, stored);
+        }
+    }
+
+    fn replace(&self, info_hash: &InfoHash, downloaded: u32) {
+        let mut state = self.model.state();
+        if let Some(swarm) = state.swarms.get_mut(info_hash) {
+            swarm.downloaded = downloaded;
+        }
+    }
+
+    /// What comes by the by, now and then.
+    fn deliver_one(&self, counts: &mut Counts) {
+        counts.calls += 1;
+        if counts.calls.is_multiple_of(3)
+            && !self.is(Fault::CountsFall)
+            && let Some(&info_hash) = counts.awaited.keys().next()
+        {
+            self.deliver(counts, &info_hash);
+        }
+    }
+
+    fn forget(&self, counts: &mut Counts, info_hash: &InfoHash) {
+        counts.all.remove(info_hash);
+        counts.changed.remove(info_hash);
+        if !self.is(Fault::AwaitedAfterRemoval) {
+            counts.awaited.remove(info_hash);
+        }
+    }
+
+    fn has_all(&self, info_hash: &InfoHash) -> bool {
+        self.live(info_hash).is_some()
+    }
+}
+
+/// A swarm of a snapshot, with its peers.
+type Loaded = (SwarmSummary, Vec<PeerRecord>);
+
+/// A snapshot that is not whole, and what could be read of it.
+struct Damaged(Vec<Loaded>);
+
+fn parse_swarm(swarms: &mut Vec<Loaded>, info_hash: &str, downloaded: &str) -> bool {
+    let (Ok(info_hash), Ok(downloaded)) = (info_hash.parse(), downloaded.parse()) else { return false };
+    let stats = SwarmStats { downloaded, ..SwarmStats::default() };
+    swarms.push((SwarmSummary { info_hash, stats }, Vec::new()));
+    true
+}
+
+fn parse_peer(swarms: &mut [Loaded], role: &str, endpoint: &str, time: &str) -> bool {
+    let (Ok(address), Ok(time)) = (endpoint.parse::<SocketAddr>(), time.parse()) else { return false };
+    let (Ok(endpoint), Some((_, peers))) = (Endpoint::new(address.ip(), address.port()), swarms.last_mut())
+    else {
+        return false;
+    };
+    let role = if role == "seeder" { Role::Seeder } else { Role::Leecher };
+    peers.push(PeerRecord { endpoint, role, last_announce: Timestamp::from_secs(time), details: None });
+    true
+}
+
+impl Persistent for Open {
+    fn store(&self) -> &dyn TorrentRepository {
+        self
+    }
+
+    fn snapshot(&self, now: Timestamp) -> Result<(), Box<dyn Error>> {
+        let number = {
+            let mut counts = self.counts();
+            counts.snapshots += 1;
+            counts.snapshots
+        };
+        if self.is(Fault::SecondSnapshotIsLeftOut) && number % 2 == 0 {
+            return Ok(());
+        }
+        Ok(self.write_snapshot(now)?)
+    }
+
+    fn settle(&self) {
+        let mut counts = self.counts();
+        while let Some(&info_hash) = counts.awaited.keys().next() {
+            counts.calls = 1;
+            self.deliver(&mut counts, &info_hash);
+        }
+        if self.is(Fault::CountsFall) {
+            // Others look in between.
+            drop(counts);
+            thread::sleep(Duration::from_millis(20));
+            counts = self.counts();
+        }
+        for (info_hash, kept_back) in std::mem::take(&mut counts.kept_back) {
+            self.model.add_downloads(&info_hash, kept_back);
+        }
+        if self.is(Fault::CountsOfLiveSwarms) {
+            let state = self.model.state();
+            let live = state.swarms.iter().map(|(&info_hash, swarm)| (info_hash, swarm.downloaded));
+            counts.all.extend(live.filter(|(_, downloaded)| *downloaded > 0));
+        }
+        if !self.is(Fault::SettlesInMemory) {
+            self.write_counts(&mut counts);
+        }
+    }
+
+    fn stop(self: Box<Self>, now: Timestamp) {
+        if !self.is(Fault::StopForgetsCounts) {
+            self.settle();
+            self.write_counts(&mut self.counts());
+        }
+        if !self.is(Fault::StopWithoutSnapshot) {
+            self.write_snapshot(now).expect("it can be written");
+        }
+    }
+
+    fn kill(self: Box<Self>) {
+        if self.is(Fault::KillLosesSnapshot) {
+            let _ = fs::remove_file(self.folder.join(SNAPSHOT));
+        }
+    }
+}
+
+impl TorrentRepository for Open {
+    fn announce(
+        &self,
+        announce: &Announce,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Announced {
+        let mut counts = self.counts();
+        self.deliver_one(&mut counts);
+        let before = self.live(&announce.info_hash);
+        let done = panic::catch_unwind(AssertUnwindSafe(|| self.model.announce(announce, now, rng, peers)));
+        if done.is_ok() || !self.is(Fault::PanicLosesCount) {
+            self.note(&mut counts, announce.info_hash, before);
+        }
+        if self.is(Fault::EvictionForgets) && done.as_ref().is_ok_and(|done| done.evicted.swarms > 0) {
+            counts.all.retain(|info_hash, _| self.has_all(info_hash));
+        }
+        let crowd = counts.awaited.len() >= 1000;
+        if self.is(Fault::AnnounceWaitsForCounts) && before.is_none() && crowd {
+            // The disk is busy with all the others.
+            counts.awaited.clear();
+            thread::sleep(Duration::from_millis(1500));
+        }
+        done.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+    }
+
+    fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+        if self.is(Fault::BatchesNotCounted) {
+            return self.model.announce_batch(batch, now, rng);
+        }
+        for request in batch {
+            request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
+        }
+    }
+
+    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+        self.deliver_one(&mut self.counts());
+        self.model.scrape(info_hash)
+    }
+
+    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
+        if self.is(Fault::SweepWritesStaleCounts) {
+            let noted: Vec<_> = {
+                let (counts, state) = (self.counts(), self.model.state());
+                let empty = state.swarms.iter().filter(|(_, swarm)| swarm.peers.is_empty());
+                empty.map(|(&info_hash, _)| (info_hash, counts.all.get(&info_hash).copied())).collect()
+            };
+            thread::sleep(Duration::from_micros(1));
+            let (mut counts, swept) = (self.counts(), self.model.sweep(now, policy, budget));
+            for (info_hash, noted) in noted {
+                counts.all.insert(info_hash, noted.unwrap_or_default());
+            }
+            return swept;
+        }
+        let (mut counts, swept) = (self.counts(), self.model.sweep(now, policy, budget));
+        if self.is(Fault::SweepForgets) {
+            counts.all.retain(|info_hash, _| self.has_all(info_hash));
+        }
+        swept
+    }
+
+    fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
+        let mut counts = self.counts();
+        if !self.is(Fault::RemoveKeepsCount) {
+            self.forget(&mut counts, info_hash);
+        }
+        self.model.remove(info_hash)
+    }
+
+    fn remove_where(
+        &self,
+        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
+        from: Cursor,
+        budget: Budget,
+    ) -> Removed {
+        if self.is(Fault::RemoveWhereKeepsCounts) {
+            return self.model.remove_where(forbidden, from, budget);
+        }
+        let mut asked = Vec::new();
+        let next = self.walk(from, budget.get(), &mut asked);
+        let named = asked.iter().map(|swarm| swarm.info_hash).filter(|info_hash| forbidden(info_hash));
+        let removed =
+            named.filter_map(|info_hash| Some(SwarmSummary { info_hash, stats: self.remove(&info_hash)? }));
+        Removed::new(removed.collect(), next)
+    }
+
+    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
+        let (mut counts, info_hash) = (self.counts(), swarm.info_hash);
+        self.deliver(&mut counts, &info_hash);
+        let before = self.live(&info_hash);
+        let restored = self.model.restore(swarm, peers, now);
+        let Some(live) = self.live(&info_hash) else { return restored };
+        let stored = counts.all.get(&info_hash).copied().unwrap_or_default();
+        if self.is(Fault::RestoreAddsUp) && before.is_none() {
+            counts.awaited.insert(info_hash, stored);
+        } else if before.is_none() {
+            self.model.add_downloads(&info_hash, stored.saturating_sub(live));
+        }
+        let known = stored.max(live);
+        if known > 0 && !self.is(Fault::RestoredNotStored) && !self.is(Fault::CountsOfLiveSwarms) {
+            counts.all.insert(info_hash, known);
+            counts.changed.insert(info_hash, known);
+        }
+        restored
+    }
+
+    fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
+        let mut counts = self.counts();
+        self.deliver(&mut counts, info_hash);
+        let before = self.live(info_hash);
+        let added = self.model.add_downloads(info_hash, earlier);
+        if added && !self.is(Fault::AddedNotStored) {
+            self.note(&mut counts, *info_hash, before);
+        }
+        added
+    }
+
+    fn totals(&self) -> Totals {
+        self.model.totals()
+    }
+
+    fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
+        self.model.walk(from, limit, out)
+    }
+
+    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
+        self.model.page(after, limit, out);
+    }
+
+    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+        self.model.peers(info_hash, from, limit, out)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.model.capabilities()
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.model.memory()
+    }
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open")
+            .field("folder", &self.folder)
+            .field("model", &self.model)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes [`Fault`] of the rows below, and the macro that goes through them.
+macro_rules! faults {
+    ($(#[doc = $doc:literal] $test:ident $fault:ident => $case:ident;)*) => {
+        /// One way in which the [`Reference`] can be broken.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Fault {
+            $(#[doc = $doc] $fault,)*
+        }
+
+        impl Fault {
+            /// The name of the case that is meant to reject it.
+            pub const fn case(self) -> &'static str {
+                match self {
+                    $(Self::$fault => stringify!($case),)*
+                }
+            }
+        }
+
+        faults! { @export ($) $($test $fault)* }
+    };
+    (@export ($d:tt) $($test:ident $fault:ident)*) => {
+        /// Calls a macro with the faults of persistent stores, each in snake case and as the variant of `Fault`.
+        #[doc(hidden)]
+        #[macro_export]
+        macro_rules! for_each_durability_fault {
+            ($d callback:ident) => { $d callback! { $($test $fault)* } };
+        }
+    };
+}
+
+faults! {
+    /// Leaves a swarm out that somebody is just announcing to.
+    snapshot_skips_what_is_busy SnapshotSkipsBusy => a_snapshot_holds_every_peer_whose_announce_returned_before_it_began;
+    /// Has all peers begin a new life when they are loaded.
+    ages_begin_anew AgesBeginAnew => a_snapshot_loads_with_its_counts_roles_and_downloads_and_ages_rounded_younger;
+    /// Loads peers two seconds older than they were.
+    ages_rounded_older AgesRoundedOlder => a_snapshot_loads_with_its_counts_roles_and_downloads_and_ages_rounded_younger;
+    /// Loads peers that have outlived their lifetime as if they were just within it.
+    expired_peers_are_loaded ExpiredAreLoaded => what_expired_meanwhile_stays_out;
+    /// Reads downloads, and then peers.
+    downloads_from_before_the_peers DownloadsBeforePeers => a_snapshot_counts_the_download_of_every_seeder_it_holds;
+    /// A stop takes no snapshot.
+    stop_without_a_snapshot StopWithoutSnapshot => a_stop_keeps_everything_that_was_answered;
+    /// A snapshot is there as long as the process is.
+    kill_loses_the_snapshot KillLosesSnapshot => a_kill_loses_nothing_older_than_the_last_snapshot;
+    /// A snapshot soon after another is left out.
+    second_snapshot_is_left_out SecondSnapshotIsLeftOut => a_second_snapshot_replaces_the_first;
+    /// Loads a snapshot up to where it is damaged.
+    half_of_a_snapshot_is_loaded HalfIsLoaded => a_truncated_snapshot_is_refused_as_a_whole;
+    /// Keeps no snapshot but the latest.
+    previous_snapshot_is_lost PreviousIsLost => a_truncated_snapshot_is_refused_as_a_whole;
+    /// Does not open where the latest snapshot is damaged.
+    damaged_snapshot_refuses_to_open DamagedIsRefused => an_altered_snapshot_is_refused_as_a_whole;
+    /// Looks at no checksum.
+    checksum_is_ignored ChecksumIgnored => an_altered_snapshot_is_refused_as_a_whole;
+    /// Reads up to the end, whatever comes behind it.
+    what_is_behind_the_end_is_ignored EndIgnored => a_snapshot_with_something_behind_it_is_refused_as_a_whole;
+    /// Has checksums that do not tell in which order things stand.
+    checksum_of_single_lines ChecksumOfLines => blocks_that_do_not_belong_together_are_no_snapshot;
+    /// Looks more kindly at the previous snapshot.
+    half_of_the_previous_is_loaded HalfOfPreviousIsLoaded => without_a_good_snapshot_a_store_opens_empty_and_keeps_its_counts;
+    /// Forgets all counts if a snapshot is damaged.
+    counts_go_with_a_snapshot CountsGoWithSnapshot => without_a_good_snapshot_a_store_opens_empty_and_keeps_its_counts;
+    /// Keeps a damaged snapshot as the previous one, instead of the good one.
+    damaged_becomes_the_previous DamagedBecomesPrevious => after_a_damaged_snapshot_the_next_one_is_good_again;
+    /// Takes an unfinished snapshot for the latest.
+    unfinished_is_the_latest UnfinishedIsLoaded => an_unfinished_snapshot_leaves_the_last_good_one;
+    /// Takes an unfinished snapshot for one that somebody is writing.
+    unfinished_keeps_it_from_opening UnfinishedIsRefused => an_unfinished_snapshot_leaves_the_last_good_one;
+    /// Opens a folder that is open.
+    folder_is_open_twice OpenTwice => a_folder_is_open_once_at_a_time;
+    /// Holds its lock while it takes a snapshot.
+    snapshot_holds_the_lock SnapshotHoldsLock => a_snapshot_does_not_stall_announces;
+    /// A stop writes no counts.
+    stop_forgets_counts StopForgetsCounts => download_counts_outlive_a_stop;
+    /// Says that counts are durable, and writes them when it stops.
+    settled_counts_are_lost SettlesInMemory => download_counts_outlive_a_kill_once_they_are_settled;
+    /// Writes those counts that have changed over all others.
+    only_changes_are_kept SettlesChangesOnly => a_kill_loses_no_more_than_what_was_not_settled;
+    /// A sweep forgets the counts of what it drops.
+    sweep_forgets_counts SweepForgets => a_swarm_that_was_swept_comes_back_with_its_count;
+    /// Writes the counts of those swarms that live when it is settled.
+    counts_of_live_swarms CountsOfLiveSwarms => a_swarm_that_was_swept_comes_back_with_its_count;
+    /// Stored counts come when a store is opened, and at no other time.
+    counts_come_at_open_only CountsComeAtOpenOnly => a_swarm_that_was_swept_comes_back_with_its_count;
+    /// An eviction forgets the counts of what it drops.
+    eviction_forgets_counts EvictionForgets => an_eviction_forgets_no_count;
+    /// Shows a stored count instead of what was counted since, and adds that later.
+    counts_fall CountsFall => counts_that_come_back_never_fall_and_end_exactly_right;
+    /// Some stored counts come twice.
+    counts_come_twice CountsComeTwice => counts_that_come_back_never_fall_and_end_exactly_right;
+    /// A stored count takes the place of what was counted since.
+    stored_count_replaces_the_newer_one StoredReplacesNewer => downloads_that_race_with_a_stored_count_are_counted_once;
+    /// A sweep writes counts that it has seen a moment ago.
+    sweep_writes_stale_counts SweepWritesStaleCounts => downloads_that_race_with_sweeps_are_counted_once;
+    /// Adds what a snapshot has counted to what is stored.
+    snapshot_adds_to_stored_counts SnapshotAddsCounts => a_count_that_both_snapshot_and_store_hold_is_not_added_up;
+    /// Adds what is restored to what is stored.
+    restored_downloads_add_up RestoreAddsUp => a_snapshot_taken_before_counts_have_come_counts_nothing_twice;
+    /// A removal leaves the stored count.
+    remove_keeps_the_count RemoveKeepsCount => remove_forgets_the_stored_count;
+    /// A removal in steps leaves the stored counts.
+    remove_where_keeps_counts RemoveWhereKeepsCounts => remove_where_forgets_the_stored_counts;
+    /// A stored count comes that was asked for before its torrent was removed.
+    count_comes_after_a_removal AwaitedAfterRemoval => no_stored_count_comes_after_a_removal;
+    /// Opens with a swarm for every torrent there has ever been.
+    everything_is_in_memory EverythingInMemory => only_live_swarms_are_in_memory_after_a_restart;
+    /// Downloads that are added stay in memory.
+    added_downloads_are_not_stored AddedNotStored => downloads_that_were_added_are_stored_once;
+    /// Downloads that are restored stay in memory.
+    restored_downloads_are_not_stored RestoredNotStored => restored_downloads_are_stored_and_never_added_up;
+    /// Stored counts go from the largest number to zero.
+    stored_counts_wrap CountsWrap => stored_counts_saturate;
+    /// Stores no downloads of a batch.
+    batches_are_not_counted BatchesNotCounted => batches_count_like_single_announces;
+    /// Counts in memory, and stores after the caller's randomness.
+    panic_loses_a_count PanicLosesCount => a_panic_in_the_callers_randomness_leaves_one_count_in_memory_and_store;
+    /// An announce that makes a swarm waits for its stored count, behind all others.
+    announce_waits_for_counts AnnounceWaitsForCounts => announces_do_not_wait_for_stored_counts;
+}
