@@ -103,6 +103,7 @@ impl Row {
             let directory = || Directory::open(folder.path()).map(Arc::new);
             let state = State::new(repository.clone(), Pace::default());
             state.open(directory()?, None, Arc::new(|| NOW))?;
+            state.settle()?;
             let clock = Instant::now();
             row.bytes = state.snapshot()?.bytes;
             row.written.push(row.bytes as f64 / 1e9 / clock.elapsed().as_secs_f64());
@@ -119,8 +120,11 @@ impl Row {
             drop((state, other));
 
             row.slowest[0].push(slowest(&**store, workload, announcing));
+            let folder = tempfile::tempdir()?;
+            let directory = Arc::new(Directory::open(folder.path())?);
             let state = State::new(repository.clone(), Pace::default());
-            state.open(directory()?, Some(Duration::from_millis(1)), Arc::new(|| NOW))?;
+            state.open(directory, Some(Duration::from_millis(1)), Arc::new(|| NOW))?;
+            state.settle()?;
             row.slowest[1].push(slowest(&**store, workload, announcing));
             state.abandon();
         }

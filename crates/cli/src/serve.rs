@@ -10,8 +10,9 @@ use std::{
     env,
     error::Error,
     ffi::OsString,
-    fs,
+    fs::DirBuilder,
     io::{self, IsTerminal as _, Write as _},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -142,6 +143,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         open(state, path, every)?;
         server.control().metrics.watch_state(Arc::clone(state));
     }
+    let closing = Closing(state);
     let served = runtime.block_on(async {
         // Before anyone can read that we listen and then tell us to stop.
         let (mut interrupt, mut terminate) =
@@ -193,15 +195,29 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         Ok(())
     });
     // What it needs of the runtime is there still.
-    let closed = state.map_or(Ok(()), |state| state.close());
+    let closed = closing.0.as_ref().map_or(Ok(()), |state| state.close());
     // Not waiting for lists that are being read.
     runtime.shutdown_background();
     served.and(closed.map_err(Into::into))
 }
 
+/// Takes the last snapshot also where a part of the tracker has panicked.
+struct Closing(Option<Arc<State>>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(state) = &self.0
+            && let Err(reason) = state.close()
+        {
+            error!(%reason, "the last snapshot was refused, or the last download counts");
+        }
+    }
+}
+
 /// Brings back what the folder holds, and says what that was.
 fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error>> {
-    fs::create_dir_all(path).map_err(|error| {
+    // What is in it is nobody else's to read.
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
         format!("cannot make the folder {}: {error}; make one that this process may write to", path.display())
     })?;
     let folder = Arc::new(Directory::open(path)?);

@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, hash_map::Entry, hash_map::RandomState},
     fmt,
     hash::BuildHasher as _,
+    mem,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
@@ -17,7 +18,7 @@ use swarmkeep::{
     Announce, AnnounceEvent, Announced, Budget, Changes, Cursor, Export, PeerBuffer, PeerRecord, Random,
     Records, Removed, Request, Restored, SwarmSummary, Timestamp, TorrentRepository, forward_repository,
 };
-use tracing::{error, info};
+use tracing::{debug, error, info};
 
 use crate::{Change, Downloads, InfoHash, Result};
 
@@ -31,13 +32,14 @@ use crate::{Change, Downloads, InfoHash, Result};
 /// the disk refuses, everything goes on, and what was counted is kept for it, up to a million torrents; of more, swarms that are there
 /// when it takes some again are caught up with.
 ///
-/// A swarm that goes because nobody is in it, or to make room, keeps its stored count. One that is [removed](TorrentRepository::remove) loses it.
+/// A swarm that goes because nobody is in it, or to make room, keeps its stored count. One that is [removed](TorrentRepository::remove) loses it, unless a snapshot from
+/// before brings it back after a kill.
 pub struct Durable {
     core: Arc<Core>,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// How often what was counted is made durable.
+/// How often what was counted is made durable, and how much there may be.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Pace {
@@ -45,11 +47,14 @@ pub struct Pace {
     pub every: Duration,
     /// Or as soon as so many torrents have been downloaded.
     pub torrents: usize,
+    /// How many torrents are known at most, about, at 25 to 34 bytes each on the disk. The downloads of more are not kept: strangers can
+    /// make up as many torrents as they like.
+    pub most_known: u64,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { every: Duration::from_secs(1), torrents: 10_000 }
+        Self { every: Duration::from_secs(1), torrents: 10_000, most_known: 100_000_000 }
     }
 }
 
@@ -61,6 +66,10 @@ pub struct CountsStatus {
     pub unsaved: u64,
     /// Whether the disk refused the last time.
     pub is_refused: bool,
+    /// Whether there are swarms whose stored counts cannot be read.
+    pub is_unreadable: bool,
+    /// Torrents that were not known, and not kept because as many are known as may be.
+    pub left_out: u64,
     /// How often it has refused.
     pub refusals: u64,
     /// How often something was made durable.
@@ -126,7 +135,9 @@ enum End {
 #[derive(Default)]
 struct Status {
     is_refused: AtomicBool,
+    is_unreadable: AtomicBool,
     refusals: AtomicU64,
+    left_out: AtomicU64,
     commits: AtomicU64,
     looked_up: AtomicU64,
     entries: AtomicU64,
@@ -161,8 +172,15 @@ impl Durable {
         assert!(keeper.is_none(), "it has a database");
         let core = Arc::clone(&self.core);
         core.note_size(&downloads);
-        *core.told.lock() = Told::default();
-        let run = move || Keeper { downloads, at: None, due: Instant::now() + core.pace.every, core }.run();
+        {
+            let mut told = core.told.lock();
+            (told.failed, told.end, told.ended) = (None, None, false);
+        }
+        core.look_at_all.store(true, SeqCst);
+        let run = move || {
+            let due = Instant::now() + core.pace.every;
+            Keeper { downloads, pass: None, passed: 0, unread: Vec::new(), due, core }.run();
+        };
         let thread = thread::Builder::new().name("downloads".into()).spawn(run).expect("there are threads");
         *self.core.thread.lock() = Some(thread.thread().clone());
         *keeper = Some(thread);
@@ -173,10 +191,10 @@ impl Durable {
     /// # Errors
     /// What the disk said. What was counted is kept, and tried again.
     pub fn settle(&self) -> Result<(), String> {
-        let mut told = self.core.told.lock();
-        if self.keeper.lock().is_none() || told.ended {
+        if self.keeper.lock().is_none() {
             return Err("there is no database".into());
         }
+        let mut told = self.core.told.lock();
         told.settle += 1;
         let ticket = told.settle;
         self.core.wake();
@@ -216,10 +234,13 @@ impl Durable {
 
     /// How it is with the counts.
     pub fn status(&self) -> CountsStatus {
-        let Status { is_refused, refusals, commits, looked_up, entries, bytes } = &self.core.status;
+        let Status { is_refused, is_unreadable, refusals, left_out, commits, looked_up, entries, bytes } =
+            &self.core.status;
         CountsStatus {
             unsaved: self.core.unsaved.load(Relaxed) as u64,
             is_refused: is_refused.load(Relaxed),
+            is_unreadable: is_unreadable.load(Relaxed),
+            left_out: left_out.load(Relaxed),
             refusals: refusals.load(Relaxed),
             commits: commits.load(Relaxed),
             looked_up: looked_up.load(Relaxed),
@@ -252,7 +273,9 @@ impl TorrentRepository for Durable {
     ) -> Announced {
         let core = &*self.core;
         if announce.event != AnnounceEvent::Completed {
+            let mut unknown = Unknown { core, info_hash: Some(&announce.info_hash) };
             let announced = core.store.announce(announce, now, rng, peers);
+            unknown.info_hash = None;
             if announced.changes.contains(Changes::CREATED) {
                 core.note_created(&mut core.shard(&announce.info_hash), &announce.info_hash);
             }
@@ -268,13 +291,16 @@ impl TorrentRepository for Durable {
 
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
         let core = &*self.core;
-        let counts = |request: &Request<'_>| request.announce.event == AnnounceEvent::Completed;
-        let bits = batch.iter().filter(|request| counts(request));
-        let bits = bits.fold(0_u64, |bits, request| bits | 1 << core.number(&request.announce.info_hash));
+        let completed = batch.iter().filter(|request| request.announce.event == AnnounceEvent::Completed);
+        let bits =
+            completed.fold(0_u64, |bits, request| bits | 1 << core.number(&request.announce.info_hash));
+        let mut counting =
+            CountingBatch { core, bits, held: [const { None }; SHARDS], batch, is_done: false };
         // All of them, in the one order in which anybody takes several.
-        let held: Vec<_> =
-            (0..SHARDS).filter(|n| bits >> n & 1 == 1).map(|n| (n, core.shards[n].lock())).collect();
-        let mut counting = CountingBatch { core, held, batch, is_done: false };
+        let shards = counting.held.iter_mut().zip(&core.shards).enumerate();
+        for (_, (held, shard)) in shards.filter(|(n, _)| bits >> n & 1 == 1) {
+            *held = Some(shard.lock());
+        }
         core.store.announce_batch(counting.batch, now, rng);
         counting.is_done = true;
     }
@@ -309,8 +335,12 @@ impl TorrentRepository for Durable {
     }
 
     fn import(&self, records: &[Records], now: Timestamp) -> Restored {
-        let _held: Vec<_> = self.core.shards.iter().map(|shard| shard.lock()).collect();
-        let restored = self.core.store.import(records, now);
+        let mut restored = Restored::default();
+        // Not all at once: who counts a download waits for each.
+        for some in records.chunks(8) {
+            let _held = self.core.shards.each_ref().map(|shard| shard.lock());
+            restored += self.core.store.import(some, now);
+        }
         self.core.look_at_all();
         restored
     }
@@ -334,6 +364,20 @@ impl TorrentRepository for Durable {
     }
 }
 
+/// A torrent whose swarm is being announced to. Should the caller's randomness panic meanwhile, nobody knows whether it has come.
+struct Unknown<'a> {
+    core: &'a Core,
+    info_hash: Option<&'a InfoHash>,
+}
+
+impl Drop for Unknown<'_> {
+    fn drop(&mut self) {
+        if let Some(info_hash) = self.info_hash {
+            self.core.note_created(&mut self.core.shard(info_hash), info_hash);
+        }
+    }
+}
+
 /// The shard of a torrent whose download is being counted. Should the caller's randomness panic meanwhile, nobody knows whether it was.
 struct Counting<'a> {
     core: &'a Core,
@@ -349,35 +393,46 @@ impl Drop for Counting<'_> {
     }
 }
 
-/// The same of a batch, and the shards of all downloads in it. Announces without an answer may be done or not.
+/// The same of a batch, and the shards of all downloads in it, which `bits` names. Announces without an answer may be done or not.
 struct CountingBatch<'a, 'b, 'c> {
     core: &'a Core,
-    held: Vec<(usize, MutexGuard<'a, Shard>)>,
+    bits: u64,
+    held: [Option<MutexGuard<'a, Shard>>; SHARDS],
     batch: &'b mut [Request<'c>],
     is_done: bool,
 }
 
+impl CountingBatch<'_, '_, '_> {
+    /// The requests that there is something to note of, each with its shard.
+    fn noteworthy(&self) -> impl Iterator<Item = (usize, &Request<'_>)> {
+        let notes = Changes::CREATED | Changes::COMPLETED;
+        let is_noteworthy = move |request: &&Request<'_>| {
+            !self.is_done || request.answer.is_some_and(|answer| answer.changes.intersects(notes))
+        };
+        let requests = self.batch.iter().filter(is_noteworthy);
+        requests.map(|request| (self.core.number(&request.announce.info_hash), request))
+    }
+
+    fn note(&self, shard: &mut Shard, Request { announce, answer, .. }: &Request<'_>) {
+        match answer {
+            Some(announced) if self.is_done => self.core.note(shard, &announce.info_hash, announced),
+            _ => self.core.note_created(shard, &announce.info_hash),
+        }
+    }
+}
+
 impl Drop for CountingBatch<'_, '_, '_> {
     fn drop(&mut self) {
-        let Self { core, held, batch, is_done } = self;
-        let is_held = |number: usize, held: &[(usize, _)]| held.iter().any(|(held, _)| *held == number);
-        let numbers: Vec<_> = batch.iter().map(|request| core.number(&request.announce.info_hash)).collect();
-        for (Request { announce, answer, .. }, number) in batch.iter().zip(&numbers) {
-            if let Some((_, shard)) = held.iter_mut().find(|(held, _)| held == number) {
-                match answer {
-                    Some(announced) if *is_done => core.note(shard, &announce.info_hash, announced),
-                    _ => core.note_created(shard, &announce.info_hash),
-                }
+        let mut held = mem::replace(&mut self.held, [const { None }; SHARDS]);
+        for (number, request) in self.noteworthy() {
+            if let Some(shard) = &mut held[number] {
+                self.note(shard, request);
             }
         }
         // Only then those of the others: whoever takes several takes them in order.
-        let others = numbers.into_iter().map(|number| (number, is_held(number, held))).collect::<Vec<_>>();
-        held.clear();
-        for (Request { announce, answer, .. }, (number, was_held)) in batch.iter().zip(others) {
-            let created = answer.map_or(!*is_done, |answer| answer.changes.contains(Changes::CREATED));
-            if created && !was_held {
-                core.note_created(&mut core.shards[number].lock(), &announce.info_hash);
-            }
+        drop(held);
+        for (number, request) in self.noteworthy().filter(|(number, _)| self.bits >> number & 1 == 0) {
+            self.note(&mut self.core.shards[number].lock(), request);
         }
     }
 }
@@ -417,10 +472,17 @@ impl Core {
     }
 
     fn change(&self, shard: &mut Shard, info_hash: &InfoHash, change: Change) {
+        let known = shard.changes.get(info_hash).copied().unwrap_or_default();
+        self.put(shard, info_hash, known.then(change));
+    }
+
+    /// Notes all that is not durable of a torrent.
+    fn put(&self, shard: &mut Shard, info_hash: &InfoHash, change: Change) {
         let is_full = shard.changes.len() >= MOST_CHANGES;
         match shard.changes.entry(*info_hash) {
-            Entry::Occupied(mut known) => *known.get_mut() = known.get().then(change),
-            Entry::Vacant(_) if is_full => self.look_at_all.store(true, SeqCst),
+            Entry::Occupied(mut known) => *known.get_mut() = change,
+            // Of a swarm that is there it can be told later; that it was removed cannot.
+            Entry::Vacant(_) if is_full && !change.forget => self.look_at_all.store(true, SeqCst),
             Entry::Vacant(new) => {
                 new.insert(change);
                 if self.unsaved.fetch_add(1, Relaxed) + 1 == self.pace.torrents {
@@ -449,110 +511,110 @@ impl Core {
 struct Keeper {
     core: Arc<Core>,
     downloads: Downloads,
-    /// Where it stands if it is looking at all swarms.
-    at: Option<Cursor>,
+    /// Where it stands if it is looking at all swarms, and what it had been told to settle when it began to.
+    pass: Option<(Cursor, u64)>,
+    /// The same of the latest time that it has looked at all.
+    passed: u64,
+    /// Swarms whose stored counts could not be read: tried again when it is time.
+    unread: Vec<InfoHash>,
     due: Instant,
 }
 
 impl Keeper {
     fn run(mut self) {
+        let core = Arc::clone(&self.core);
+        let _ended = Ended(&core);
         loop {
-            let (settle, end) = {
+            let (settle, settled, end) = {
                 let told = self.core.told.lock();
-                (told.settle, told.end)
+                (told.settle, told.settled, told.end)
             };
             if end == Some(End::Abandon) {
-                break;
+                return;
             }
-            let is_settling = settle > self.core.told.lock().settled;
+            let is_settling = settle > settled;
             self.core.is_urgent.store(false, SeqCst);
-            let looked = self.look_at_created().and_then(|()| self.look_at_some());
             let is_full = self.core.unsaved.load(Relaxed) >= self.core.pace.torrents;
+            let is_time = Instant::now() >= self.due || is_settling || end.is_some();
             // Who has just refused is asked again when it is time.
-            let is_refused = self.core.status.is_refused.load(Relaxed);
-            let is_due = Instant::now() >= self.due || (is_full && !is_refused);
-            let saved = if is_due || is_settling || end.is_some() {
-                self.due = Instant::now() + self.core.pace.every;
-                let saved = self.commit();
-                let tidied = self.downloads.maintain();
-                self.core.note_size(&self.downloads);
-                saved.and(tidied)
-            } else {
-                Ok(())
-            };
-            let failed = looked.and(saved).err();
-            self.tell_of(failed.as_ref(), is_due || is_settling || end.is_some());
+            let is_due = is_time || (is_full && !self.core.status.is_refused.load(Relaxed));
+            let looked = self.look(settle, is_due);
+            self.tell_of_unread(&looked);
+            let saved = if is_due { self.save() } else { Ok(()) };
+            let failed = saved.and(looked).err().map(|error| error.to_string());
             if end.is_some() {
-                self.core.told.lock().failed = failed.map(|error| error.to_string());
-                break;
+                self.core.told.lock().failed = failed;
+                return;
             }
-            let has_seen_all = self.at.is_none() && !self.core.look_at_all.load(SeqCst);
-            if is_settling && (failed.is_some() || has_seen_all) {
+            let is_refused = self.core.status.is_refused.load(Relaxed);
+            let has_passed = !self.core.look_at_all.load(SeqCst) || self.passed >= settle || is_refused;
+            if is_settling && (failed.is_some() || (self.pass.is_none() && has_passed)) {
                 let mut told = self.core.told.lock();
-                (told.settled, told.failed) = (settle, failed.map(|error| error.to_string()));
+                (told.settled, told.failed) = (settle, failed);
                 self.core.settled.notify_all();
-            } else if has_seen_all && !self.core.is_urgent.load(SeqCst) {
-                thread::park_timeout(self.due.saturating_duration_since(Instant::now()));
+            } else if self.pass.is_none() && !self.core.is_urgent.load(SeqCst) {
+                let is_idle = is_refused || !self.core.look_at_all.load(SeqCst);
+                if is_idle {
+                    thread::park_timeout(self.due.saturating_duration_since(Instant::now()));
+                }
             }
-        }
-        let mut told = self.core.told.lock();
-        told.ended = true;
-        self.core.settled.notify_all();
-    }
-
-    /// Says once that the disk refuses, and once that it does not any more.
-    fn tell_of(&self, failed: Option<&crate::Error>, has_tried: bool) {
-        let status = &self.core.status;
-        if let Some(failed) = failed {
-            status.refusals.fetch_add(1, Relaxed);
-            if !status.is_refused.swap(true, Relaxed) {
-                error!(%failed, "download counts are not being saved; the tracker goes on, and tries again");
-            }
-        } else if has_tried && status.is_refused.swap(false, Relaxed) {
-            info!("download counts are being saved again");
         }
     }
 
-    /// Gives the swarms that have come their stored counts.
-    fn look_at_created(&mut self) -> Result<()> {
-        let mut created = Vec::new();
+    /// Gives swarms their stored counts: those that have come, those that could not be read before, and the next of all.
+    fn look(&mut self, settle: u64, is_due: bool) -> Result<()> {
+        let mut wanted = if is_due { mem::take(&mut self.unread) } else { Vec::new() };
         for shard in &self.core.shards {
-            created.append(&mut shard.lock().created);
+            wanted.append(&mut shard.lock().created);
         }
-        self.look_at(created)
-    }
-
-    /// Looks at the next of all swarms, if that is to be done.
-    fn look_at_some(&mut self) -> Result<()> {
-        if self.at.is_none() && self.core.look_at_all.swap(false, SeqCst) {
-            self.at = Some(Cursor::START);
+        let looked = self.look_at(wanted);
+        // While the disk refuses, what does not fit is not looked for again and again.
+        let may_begin = self.pass.is_none() && !self.core.status.is_refused.load(Relaxed);
+        if may_begin && self.core.look_at_all.swap(false, SeqCst) {
+            self.pass = Some((Cursor::START, settle));
         }
-        let Some(at) = self.at else { return Ok(()) };
+        let Some((at, began)) = self.pass else { return looked };
         let mut swarms = Vec::new();
         let next = self.core.store.walk(at, LOOKED_AT, &mut swarms);
-        self.at = Some(next).filter(|next| !next.is_end());
-        self.look_at(swarms.into_iter().map(|swarm| swarm.info_hash).collect())
+        self.pass = Some((next, began)).filter(|_| !next.is_end());
+        if self.pass.is_none() {
+            self.passed = began;
+        }
+        let some = self.look_at(swarms.into_iter().map(|swarm| swarm.info_hash).collect());
+        looked.and(some)
     }
 
-    /// Gives some swarms their stored counts, and the database what only a swarm knows of.
+    /// Says once that some counts cannot be read, and once that all can again.
+    fn tell_of_unread(&self, looked: &Result<()>) {
+        let is_unreadable = !self.unread.is_empty();
+        if self.core.status.is_unreadable.swap(is_unreadable, Relaxed) != is_unreadable {
+            match looked {
+                Err(failed) => {
+                    error!(%failed, "some stored download counts cannot be read; the tracker goes on without them, and tries again")
+                }
+                Ok(()) => info!("all stored download counts can be read again"),
+            }
+        }
+    }
+
     fn look_at(&mut self, mut info_hashes: Vec<InfoHash>) -> Result<()> {
         info_hashes.sort_unstable();
         info_hashes.dedup();
         let mut stored = Vec::new();
         let read = self.downloads.get_sorted(&info_hashes, &mut stored);
-        if read.is_err() {
-            // One page that cannot be read is no reason for the others to be without.
-            for info_hash in &info_hashes {
-                if let Ok(stored) = self.downloads.get(info_hash) {
-                    self.reconcile(info_hash, stored);
-                }
+        if read.is_ok() {
+            info_hashes.iter().zip(stored).for_each(|(info_hash, stored)| self.reconcile(info_hash, stored));
+            return Ok(());
+        }
+        // One page that cannot be read is no reason for the others to be without.
+        for info_hash in info_hashes {
+            match self.downloads.get(&info_hash) {
+                Ok(stored) => self.reconcile(&info_hash, stored),
+                Err(_) if self.unread.len() < LOOKED_AT => self.unread.push(info_hash),
+                Err(_) => self.core.look_at_all.store(true, SeqCst),
             }
-            return read;
         }
-        for (info_hash, stored) in info_hashes.iter().zip(stored) {
-            self.reconcile(info_hash, stored);
-        }
-        Ok(())
+        read
     }
 
     /// Brings what a swarm shows and what is stored in line, whichever is less: all downloads that were ever counted are in one of them,
@@ -571,7 +633,32 @@ impl Keeper {
         core.status.looked_up.fetch_add(1, Relaxed);
     }
 
-    /// Makes durable what was counted. What the disk refuses is put back.
+    /// Makes durable what was counted, and tidies up. Says once that the disk refuses, and once that it does not any more.
+    fn save(&mut self) -> Result<()> {
+        self.due = Instant::now() + self.core.pace.every;
+        let saved = self.commit();
+        let status = &self.core.status;
+        match &saved {
+            Ok(()) => {
+                if status.is_refused.swap(false, Relaxed) {
+                    info!("download counts are being saved again");
+                }
+                // What cannot be merged now can be read as it is, and merged another time.
+                if let Err(failed) = self.downloads.maintain() {
+                    debug!(%failed, "the database of download counts is not tidied");
+                }
+            }
+            Err(failed) => {
+                status.refusals.fetch_add(1, Relaxed);
+                if !status.is_refused.swap(true, Relaxed) {
+                    error!(%failed, "download counts are not being saved; the tracker goes on, and tries again");
+                }
+            }
+        }
+        self.core.note_size(&self.downloads);
+        saved
+    }
+
     fn commit(&mut self) -> Result<()> {
         let mut taken: Vec<(InfoHash, Change)> = Vec::new();
         for shard in &self.core.shards {
@@ -580,12 +667,12 @@ impl Keeper {
         if taken.is_empty() {
             return Ok(());
         }
-        let committed = self.downloads.commit(taken.iter().copied());
+        let committed = self.known(&mut taken).and_then(|()| self.downloads.commit(taken.iter().copied()));
         if committed.is_err() {
             for (info_hash, older) in taken {
                 let mut shard = self.core.shard(&info_hash);
-                let newer = shard.changes.entry(info_hash).or_default();
-                *newer = older.then(*newer);
+                let newer = shard.changes.get(&info_hash).copied().unwrap_or_default();
+                self.core.put(&mut shard, &info_hash, older.then(newer));
             }
         } else {
             self.core.status.commits.fetch_add(1, Relaxed);
@@ -593,5 +680,30 @@ impl Keeper {
         let unsaved = self.core.shards.iter().map(|shard| shard.lock().changes.len()).sum();
         self.core.unsaved.store(unsaved, Relaxed);
         committed
+    }
+
+    /// Where as many torrents are known as may be, leaves those out that are not among them: strangers make up as many as they like.
+    fn known(&self, changes: &mut Vec<(InfoHash, Change)>) -> Result<()> {
+        if self.downloads.entries() < self.core.pace.most_known {
+            return Ok(());
+        }
+        changes.sort_unstable_by_key(|(info_hash, _)| *info_hash);
+        let info_hashes: Vec<_> = changes.iter().map(|(info_hash, _)| *info_hash).collect();
+        let mut stored = Vec::new();
+        self.downloads.get_sorted(&info_hashes, &mut stored)?;
+        let (before, mut stored) = (changes.len(), stored.into_iter());
+        changes.retain(|(_, change)| stored.next().is_some_and(|stored| stored > 0) || change.forget);
+        self.core.status.left_out.fetch_add((before - changes.len()) as u64, Relaxed);
+        Ok(())
+    }
+}
+
+/// Tells who waits that the keeper has ended, however it has.
+struct Ended<'a>(&'a Core);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.told.lock().ended = true;
+        self.0.settled.notify_all();
     }
 }

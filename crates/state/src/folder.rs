@@ -4,7 +4,7 @@ use std::{
     fmt,
     fs::{self, OpenOptions, TryLockError},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -90,7 +90,7 @@ impl Directory {
         let handle = fs::File::open(&path).map_err(Error::io("opening", path.clone()))?;
         let lock_path = path.join(Self::LOCK);
         let writable =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(OWN).open(&lock_path);
         let lock = match writable {
             Ok(file) => Some(file),
             Err(error) if refuses_writes(&error) => fs::File::open(&lock_path).ok(),
@@ -107,6 +107,9 @@ impl Directory {
         Ok(Box::new(options.open(self.path.join(name))?))
     }
 }
+
+/// Whose files these are is all who may read them: they hold peers' addresses.
+const OWN: u32 = 0o600;
 
 /// The lock ends with this value, and not with the last copy of the descriptor: a child that is just being started has one too.
 impl Drop for Directory {
@@ -136,7 +139,7 @@ impl Folder for Directory {
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
-        self.open_as(name, OpenOptions::new().read(true).write(true).create(true).truncate(true))
+        self.open_as(name, OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(OWN))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -71,8 +71,8 @@ pub struct Loaded {
 const STEP: Budget = Budget::peers(16_384);
 /// Bytes after which the disk is waited for, while more is read out: at the end there is not much left to wait for.
 const SYNCED_AT_ONCE: usize = 32 << 20;
-/// Blocks that a store takes in together: half a million swarms of one peer.
-const TOGETHER: usize = 32;
+/// Bytes that a store takes in together: half a million swarms of one peer.
+const TOGETHER: usize = 16 << 20;
 /// More threads would wait for who reads.
 const MOST_LOADERS: usize = 4;
 
@@ -80,7 +80,8 @@ const MOST_LOADERS: usize = 4;
 pub(crate) const LATEST: &str = "swarms.snapshot";
 const PREVIOUS: &str = "swarms.snapshot.previous";
 const PARTIAL: &str = "swarms.snapshot.partial";
-const REFUSED: &str = "swarms.snapshot.refused";
+/// What those two are called that were refused.
+const REFUSED: [&str; 2] = ["swarms.snapshot.refused", "swarms.snapshot.previous.refused"];
 
 /// Writes a snapshot beside the latest, and has it take that one's place once it is durable. Takes its time, unless that is hurried.
 pub(crate) fn write(
@@ -150,6 +151,7 @@ fn write_partial(
         while !export.is_complete() {
             let began = Instant::now();
             store.export(&mut export, clock())?;
+            let took = began.elapsed();
             let spare = spare.try_recv().unwrap_or(Records::new(Timestamp::default()));
             if read.send(export.take(spare)).is_err() {
                 // The other thread says why.
@@ -157,7 +159,7 @@ fn write_partial(
             }
             if !is_hurried.load(Relaxed) {
                 // A quarter of a core, while others announce.
-                thread::sleep(3 * began.elapsed());
+                thread::sleep(3 * took);
             }
         }
         drop(read);
@@ -172,7 +174,7 @@ fn write_partial(
 /// If the medium or the store refuses half-way. The store holds a part then.
 pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result<Loaded> {
     let (began, mut loaded) = (Instant::now(), Loaded::default());
-    for name in [LATEST, PREVIOUS] {
+    for (name, refused) in [LATEST, PREVIOUS].into_iter().zip(REFUSED) {
         let file = match folder.open(name) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -190,11 +192,8 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
                 break;
             }
             Err(error) => {
-                // What cannot be read now can be read the next time, perhaps.
-                if !matches!(error, snapshot::Error::Io { .. }) {
-                    // In a folder that cannot be written to, it is refused again the next time.
-                    let _ = folder.rename(name, REFUSED).and_then(|()| folder.sync());
-                }
+                // In a folder that cannot be written to, it is refused again the next time.
+                let _ = folder.rename(name, refused).and_then(|()| folder.sync());
                 loaded.refused.push((name.into(), error));
             }
         }
@@ -211,7 +210,7 @@ pub fn look_at_snapshots(
     folder: &dyn Folder,
 ) -> Result<Vec<(&'static str, Result<Summary, snapshot::Error>)>> {
     let mut found = Vec::new();
-    for name in [LATEST, PREVIOUS, REFUSED] {
+    for name in [LATEST, PREVIOUS].into_iter().chain(REFUSED) {
         match folder.open(name) {
             Ok(file) => {
                 let reader = Reader::new(Sequential { file: &*file, at: 0 });
@@ -241,8 +240,8 @@ fn fill<R: Read + Seek + Send>(
     };
     let (full, filled) = mpsc::sync_channel::<Vec<Records>>(1);
     let (used, spare) = mpsc::channel();
-    let filled = Mutex::new(filled);
-    let load = |used: mpsc::Sender<Vec<Records>>| {
+    let filled = Arc::new(Mutex::new(filled));
+    let load = |filled: Arc<Mutex<mpsc::Receiver<Vec<Records>>>>, used: mpsc::Sender<Vec<Records>>| {
         let mut restored = Ok(Restored::default());
         loop {
             let next = filled.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -262,10 +261,12 @@ fn fill<R: Read + Seek + Send>(
     thread::scope(|scope| {
         let loaders: Vec<_> = (0..loaders)
             .map(|_| {
-                let used = used.clone();
-                scope.spawn(move || load(used))
+                let (filled, used) = (Arc::clone(&filled), used.clone());
+                scope.spawn(move || load(filled, used))
             })
             .collect();
+        // Should all loaders panic, nobody waits for them.
+        drop(filled);
         let read = read_all(reader, now, full, &spare);
         let mut restored = Restored::default();
         for loader in loaders {
@@ -284,17 +285,19 @@ fn read_all<R: Read + Seek>(
     let mut more = true;
     while more {
         let mut group = spare.try_recv().unwrap_or_default();
-        let mut read = 0;
-        while more && read < TOGETHER {
+        let (mut read, mut bytes) = (0, 0);
+        while more && bytes < TOGETHER {
             if read == group.len() {
                 group.push(Records::new(now));
             }
             more = reader.next(&mut group[read], now)?;
+            bytes += group[read].as_bytes().len();
             read += usize::from(more);
         }
         group.truncate(read);
-        // Loaders end when this does.
-        let _ = full.send(group);
+        if full.send(group).is_err() {
+            return Ok(());
+        }
     }
     Ok(())
 }

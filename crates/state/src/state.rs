@@ -87,7 +87,7 @@ pub struct SnapshotsStatus {
     pub failed: u64,
     /// Whether the latest could not be.
     pub is_refused: bool,
-    /// What is in the latest, and how long it took.
+    /// What is in the latest, and how long it took: the one that was loaded, at first.
     pub latest: Option<(Summary, Duration)>,
 }
 
@@ -144,6 +144,9 @@ impl State {
             let take = move || taking.take_every(every);
             thread::Builder::new().name("snapshots".into()).spawn(take).expect("there are threads")
         });
+        if let Some((_, summary)) = &loaded.snapshot {
+            self.status.lock().latest = Some((*summary, loaded.took));
+        }
         *open = Some(Open { taking, thread });
         Ok(loaded)
     }
@@ -198,6 +201,15 @@ impl State {
     pub fn status(&self) -> StateStatus {
         let counts = self.durable.as_ref().map(|durable| durable.status());
         StateStatus { counts, snapshots: *self.status.lock() }
+    }
+}
+
+/// Gives the folder up, without a last snapshot; counts become durable.
+impl Drop for State {
+    fn drop(&mut self) {
+        if let Some(Open { taking, thread }) = self.open.lock().take() {
+            taking.end(thread);
+        }
     }
 }
 

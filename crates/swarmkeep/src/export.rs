@@ -67,8 +67,8 @@ impl Default for Export {
     }
 }
 
-/// Swarms that one walk lists before their peers are read.
-const LISTED: usize = 256;
+/// Swarms that one walk lists at most before their peers are read: a map that finds them by looking at a whole shard is to do so seldom.
+const LISTED: usize = 1 << 14;
 
 /// [`export`](crate::TorrentRepository::export) by the store's own walk, `peers` and `scrape`.
 pub(crate) async fn by_walking(
@@ -83,7 +83,7 @@ pub(crate) async fn by_walking(
     while left > 0 && !export.is_complete() {
         let Some(&SwarmSummary { info_hash, .. }) = export.listed.as_slice().first() else {
             let mut listed = Vec::new();
-            export.at = store.walk(export.at, left.min(LISTED), &mut listed).await?;
+            export.at = store.walk(export.at, budget.get().min(LISTED), &mut listed).await?;
             export.listed = listed.into_iter();
             continue;
         };

@@ -148,6 +148,7 @@ impl<'a> Room<'a> {
 
 impl Drop for Room<'_> {
     fn drop(&mut self) {
+        self.tell();
         if self.reserved > 0 {
             self.shared.bytes.fetch_sub(self.reserved, Relaxed);
         }

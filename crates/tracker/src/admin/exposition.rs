@@ -172,6 +172,18 @@ fn of_state(out: &mut Exposition, state: &StateStatus) {
         .sample(&[], counts.commits);
     out.counter("downloads_lookups", "Torrents whose stored download count was looked up.")
         .sample(&[], counts.looked_up);
+    out.gauge(
+        "downloads_unreadable",
+        "Whether there are torrents whose stored download counts cannot be read.",
+    )
+    .sample(&[], u8::from(counts.is_unreadable));
+    out.counter("downloads_left_out", "Torrents not kept because as many are known as may be.")
+        .sample(&[], counts.left_out);
+    out.gauge(
+        "downloads_database_entries",
+        "Torrents whose downloads are kept, some of them more than once.",
+    )
+    .sample(&[], counts.entries);
     out.gauge("downloads_database_bytes", "How large the database of download counts is.")
         .sample(&[], counts.bytes);
 }

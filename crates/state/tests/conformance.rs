@@ -1,0 +1,100 @@
+//! Repositories that outlive their process through the durability suite, which knows nothing of how they do.
+
+use std::{
+    error::Error,
+    fs, io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use swarmkeep::{
+    RepositoryConfig, Timestamp, TorrentRepository,
+    catalog::{self, Repository},
+};
+use swarmkeep_conformance::{
+    durability::{Persistent, PersistentSubject},
+    durability_suite,
+};
+use swarmkeep_state::{Directory, Pace, State};
+
+/// A store of the catalog, by its name.
+struct Kept(&'static str);
+
+durability_suite!(packed, Kept("packed"));
+durability_suite!(btreemap, Kept("btreemap-rwlock-parking-lot-mutex-std"));
+
+struct Open {
+    state: State,
+    store: Arc<dyn TorrentRepository>,
+    clock: Arc<AtomicU64>,
+}
+
+impl PersistentSubject for Kept {
+    fn open(
+        &self,
+        folder: &Path,
+        config: &RepositoryConfig,
+        now: Timestamp,
+    ) -> Result<Box<dyn Persistent>, Box<dyn Error>> {
+        // As few as the handful of swarms here can do with: what a store takes with nothing in it is not what is looked at.
+        let store = catalog::find(self.0).expect("in the catalog").build(&config.clone().shards(16))?;
+        let mut pace = Pace::default();
+        pace.every = Duration::from_millis(20);
+        let state = State::new(store, pace);
+        let clock = Arc::new(AtomicU64::new(now.as_secs()));
+        let told = Arc::clone(&clock);
+        let folder = Arc::new(Directory::open(folder)?);
+        state.open(folder, None, Arc::new(move || Timestamp::from_secs(told.load(Relaxed))))?;
+        let Repository::Sync(store) = state.repository() else { unreachable!("it answers at once") };
+        Ok(Box::new(Open { state, store, clock }))
+    }
+
+    fn latest_snapshot(&self, folder: &Path) -> Option<PathBuf> {
+        Some(folder.join("swarms.snapshot")).filter(|file| file.exists())
+    }
+
+    fn leave_unfinished_snapshot(&self, folder: &Path, bytes: &[u8]) -> io::Result<()> {
+        fs::write(folder.join("swarms.snapshot.partial"), bytes)
+    }
+
+    fn blocks(&self, snapshot: &[u8]) -> Vec<Range<usize>> {
+        let (mut blocks, mut at) = (vec![0..64], 64);
+        while snapshot.get(at..at + 4) == Some(b"blok") {
+            let bytes = snapshot[at + 8..].first_chunk().expect("a header is longer");
+            let end = at + 40 + u64::from_le_bytes(*bytes) as usize;
+            blocks.push(at..end);
+            at = end;
+        }
+        blocks.push(at..snapshot.len());
+        blocks
+    }
+}
+
+impl Persistent for Open {
+    fn store(&self) -> &dyn TorrentRepository {
+        &*self.store
+    }
+
+    fn snapshot(&self, now: Timestamp) -> Result<(), Box<dyn Error>> {
+        self.clock.fetch_max(now.as_secs(), Relaxed);
+        Ok(self.state.snapshot().map(drop)?)
+    }
+
+    fn settle(&self) {
+        self.state.settle().expect("the disk is well");
+    }
+
+    fn stop(self: Box<Self>, now: Timestamp) {
+        self.clock.fetch_max(now.as_secs(), Relaxed);
+        self.state.close().expect("the disk is well");
+    }
+
+    fn kill(self: Box<Self>) {
+        self.state.abandon();
+    }
+}
