@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let at = arguments.iter().position(|argument| argument == name);
         at.and_then(|at| arguments.get(at + 1)?.parse().ok()).unwrap_or(otherwise)
     };
-    let only = arguments.iter().position(|argument| argument == "--only").and_then(|at| arguments.get(at + 1));
+    let only =
+        arguments.iter().position(|argument| argument == "--only").and_then(|at| arguments.get(at + 1));
     let swarms = number("--swarms", if test { 2_000 } else { 1_000_000 });
     let turns = number("--turns", if test { 1 } else { 5 }) as usize;
     let workloads = [
@@ -45,7 +46,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         "| store | population | bytes a swarm | GB/s read out | GB/s to a synced file | s to look at | s to load | store before | after |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    for name in ["packed", "btreemap-rwlock-parking-lot", "skipmap-mutex-parking-lot", "dashmap-mutex-parking-lot"] {
+    for name in
+        ["packed", "btreemap-rwlock-parking-lot", "skipmap-mutex-parking-lot", "dashmap-mutex-parking-lot"]
+    {
         if only.is_some_and(|only| only != name) {
             continue;
         }

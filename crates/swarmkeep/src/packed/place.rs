@@ -179,9 +179,9 @@ mod tests {
                 assert!((ONE..2 * ONE).contains(&factor));
                 // All that a word of a stripe may be stretched to, and what lies around it.
                 let most = u64::MAX >> bits;
-                let edges = [0, 1, 2, most / 2, most - 1, most].into_iter().map(|within| {
-                    ((u128::from(within) * u128::from(factor)) >> ONE.ilog2()) as u64
-                });
+                let edges = [0, 1, 2, most / 2, most - 1, most]
+                    .into_iter()
+                    .map(|within| ((u128::from(within) * u128::from(factor)) >> ONE.ilog2()) as u64);
                 let random = std::iter::from_fn(|| Some(rng.next_u64() >> bits.max(1) << 1)).take(20);
                 for word in edges.chain(random).chain((0..64).map(|n| (1 << n) - 1)) {
                     if divided(word, factor) > most {
@@ -194,7 +194,11 @@ mod tests {
                     let info_hash = placement.permutation.invert(&Key([0x5a; 20]).with_head(head));
                     let placed = placement.place(&info_hash);
                     assert_eq!(placed.stripe, stripe);
-                    assert_eq!(of_stripe.info_hash(&placed.key), info_hash, "{within:#x} in {stripe} of 2^{bits}");
+                    assert_eq!(
+                        of_stripe.info_hash(&placed.key),
+                        info_hash,
+                        "{within:#x} in {stripe} of 2^{bits}"
+                    );
                 }
             }
         }
