@@ -585,6 +585,9 @@ fn a_clock_that_stands_behind_the_store_makes_nobody_younger_than_the_latest_tim
     let times: Vec<_> = swarms_of(&store)[&hash(1)].1.values().map(|(_, time)| *time).collect();
     assert_eq!(times.len(), 3);
     assert!(times.iter().all(|time| *time <= at(5000)), "{times:?}");
+    // Nor does anybody outlive who announced just now.
+    while !store.sweep(at(6010), Retention::DropEmpty, Budget::peers(10_000)).pass_complete {}
+    assert_eq!(store.totals().peers(), 0);
 }
 
 /// Announces, sweeps, removals and imports by other threads, while everything is read out again and again.
