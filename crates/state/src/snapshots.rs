@@ -78,7 +78,8 @@ const MOST_LOADERS: usize = 4;
 pub(crate) const LATEST: &str = "swarms.snapshot";
 const PREVIOUS: &str = "swarms.snapshot.previous";
 const PARTIAL: &str = "swarms.snapshot.partial";
-const REFUSED: &str = "swarms.snapshot.refused";
+/// What is appended to the name of one that was refused.
+const REFUSED: &str = ".refused";
 
 /// Writes a snapshot beside the latest, and has it take that one's place once it is durable. Takes its time, unless that is hurried.
 pub(crate) fn write(
@@ -165,7 +166,7 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
                 // What cannot be read now can be read the next time, perhaps.
                 if !matches!(error, snapshot::Error::Io { .. }) {
                     // In a folder that cannot be written to, it is refused again the next time.
-                    let _ = folder.rename(name, REFUSED).and_then(|()| folder.sync());
+                    let _ = folder.rename(name, &format!("{name}{REFUSED}")).and_then(|()| folder.sync());
                 }
                 loaded.refused.push((name.into(), error));
             }
