@@ -211,6 +211,22 @@ fn damaged_download_counts_end_the_tracker_with_the_file_and_the_byte_and_are_le
     assert!(!said.contains("listening"), "{said}");
     assert!(fs::read(&log).expect("there") == damaged);
     assert!(fs::read(folder.path().join(LATEST)).expect("there") == snapshot);
+    // Without them, what the snapshot knows is what there is, and is kept.
+    fs::remove_file(log).expect("ours");
+    for _ in 0..2 {
+        let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+        assert!(said.contains("snapshot loaded"), "{said}");
+        assert_eq!(tracker.scrape(1), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
+        tracker.stops(1, 1);
+        tracker.stop();
+        fs::remove_file(folder.path().join(LATEST)).expect("taken at the end");
+        fs::rename(folder.path().join(PREVIOUS), folder.path().join(LATEST)).expect("the one before");
+    }
+    fs::remove_file(folder.path().join(LATEST)).expect("ours");
+    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    tracker.starts(1, 1, 1);
+    tracker.has_downloads(1, 1);
+    tracker.stop();
 }
 
 #[test]
@@ -227,6 +243,31 @@ fn a_folder_is_one_tracker_s() {
     let (mut next, _) = Tracker::start(folder.path(), &[]);
     assert_eq!(next.scrape(1).seeders, 1);
     next.stop();
+}
+
+#[test]
+fn a_folder_that_was_moved_is_loaded_into_another_store() {
+    let folder = folder();
+    let (mut tracker, _) = Tracker::start(&folder.path().join("here"), &[]);
+    (1..=30).for_each(|port| drop(tracker.starts(1, port, 1)));
+    (1..=20).for_each(|port| tracker.completes(1, port));
+    tracker.stop();
+    fs::rename(folder.path().join("here"), folder.path().join("there")).expect("ours");
+    for repository in
+        ["dashmap-rwlock-parking-lot", "btreemap-rwlock-std-mutex-std", "btreemap-rwlock-tokio", "packed"]
+    {
+        let store = format!("--repository={repository}");
+        let (mut tracker, said) = Tracker::start(&folder.path().join("there"), &[&store]);
+        assert!(said.contains(" swarms=1 peers=30 expired=0 refused=0 "), "{said}");
+        let warned = said.contains("this store keeps download counts in snapshots only");
+        assert_eq!(warned, repository.ends_with("-tokio"), "{said}");
+        assert_eq!(
+            tracker.scrape(1),
+            ScrapeStats { seeders: 20, completed: 20, leechers: 10 },
+            "{repository}"
+        );
+        tracker.stop();
+    }
 }
 
 #[test]
