@@ -271,7 +271,8 @@ fn a_folder_that_was_moved_is_loaded_into_another_store() {
 }
 
 #[test]
-fn a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_caught_up_with() {
+fn needs_root_for_a_full_disk_which_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_caught_up_with()
+ {
     let folder = folder();
     let Some(disk) = Disk::mount(folder.path(), "8m") else {
         // Past the test harness, which shows nothing of a test that passes.
@@ -328,6 +329,15 @@ fn a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_cau
     }
     assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
     tracker.stop();
+
+    // It starts where there is no room, too, and says at the end that it could not keep what it knows.
+    disk.fill();
+    let (mut tracker, said) = Tracker::start(&state, &[]);
+    assert!(!said.contains("ERROR"), "{said}");
+    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
+    let (code, _, said) = tracker.serve.stop("TERM");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("swarmkeep: writing ") && said.contains("No space left on device"), "{said}");
 }
 
 /// As much of it as there is without root.
