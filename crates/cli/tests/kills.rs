@@ -177,6 +177,7 @@ struct Story {
 struct Counted {
     restarts: u64,
     while_writing: u64,
+    while_stopping: u64,
     while_starting: u64,
     announces: u64,
     snapshots: u64,
@@ -189,10 +190,11 @@ impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} restarts; killed while writing a snapshot {} times, besides while starting {}; {} announces answered; {} snapshots found; \
+            "{} restarts; killed while writing a snapshot {} times, while stopping {}, besides while starting {}; {} announces answered; {} snapshots logged; \
              {} peers checked, of them {} newer than the snapshot before; {} settled downloads checked",
             self.restarts,
             self.while_writing,
+            self.while_stopping,
             self.while_starting,
             self.announces,
             self.snapshots,
@@ -368,6 +370,12 @@ impl Story {
             now >= at
         };
         self.load(&tracker, &mut enough, usize::MAX);
+        if self.below(10) == 0 {
+            // By somebody without patience, while it takes its last snapshot.
+            tracker.serve.signal("TERM");
+            thread::sleep(self.random(2 * self.took));
+            self.counted.while_stopping += 1;
+        }
         let (killed, said) = tracker.serve.kill();
         self.counted.while_writing += u64::from(partial.exists());
         let is_good = !said.contains("ERROR");
