@@ -9,6 +9,7 @@
 mod clients;
 mod network;
 mod ours;
+mod restart;
 mod tap;
 
 use std::{

@@ -248,7 +248,8 @@ fn relay_datagrams(outside: Arc<UdpSocket>, tracker: SocketAddr, recorder: &Reco
             thread::spawn(move || {
                 let mut buffer = [0; 2048];
                 loop {
-                    let len = from.recv(&mut buffer).expect("a packet");
+                    // While the tracker is started again, nobody is there.
+                    let Ok(len) = from.recv(&mut buffer) else { continue };
                     recorder.record(client, &buffer[..len], false);
                     // Whoever has gone meanwhile does not miss it.
                     let _ = to.send_to(&buffer[..len], client);
@@ -256,7 +257,8 @@ fn relay_datagrams(outside: Arc<UdpSocket>, tracker: SocketAddr, recorder: &Reco
             });
             inside
         });
-        inside.send(&buffer[..len]).expect("it is there");
+        // As any datagram, it may be lost.
+        let _ = inside.send(&buffer[..len]);
     }
 }
 
@@ -265,7 +267,9 @@ fn relay_connections(outside: &TcpListener, tracker: SocketAddr, recorder: &Reco
         let (outside, client) = outside.accept().expect("a connection");
         let inside = Socket::new(Domain::for_address(client), Type::STREAM, None).expect("a socket");
         inside.bind(&SocketAddr::new(client.ip(), 0).into()).expect("every address is ours");
-        inside.connect(&tracker.into()).expect("it is there");
+        if inside.connect(&tracker.into()).is_err() {
+            continue; // The client sees that nobody is there.
+        }
         let inside = TcpStream::from(inside);
         for (from, to, to_tracker) in [(&outside, &inside, true), (&inside, &outside, false)] {
             let (from, to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));

@@ -10,7 +10,7 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use swarmkeep_tests::udp::uninterrupted;
@@ -98,6 +98,25 @@ impl Serve {
         (code, asked.elapsed(), self.lines().iter().collect())
     }
 
+    /// Reads on to the line that says where it listens, which becomes the first one; answers what was printed before that.
+    pub(crate) fn until_it_listens(&mut self) -> String {
+        let mut before = String::new();
+        while !self.first_line.starts_with("listening on") {
+            before += &self.first_line;
+            let next = self.lines().recv_timeout(LONGEST);
+            self.first_line = next.unwrap_or_else(|_| panic!("it does not listen: {before}"));
+        }
+        before
+    }
+
+    /// Kills it; answers when, and what was printed that nobody has read.
+    pub(crate) fn kill(mut self) -> (SystemTime, String) {
+        let now = SystemTime::now();
+        self.child.kill().expect("a child");
+        self.child.wait().expect("a child");
+        (now, self.lines().iter().collect())
+    }
+
     /// Waits for the end; answers the exit code and what was printed after the first line.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         (self.code(), self.lines().iter().collect())
@@ -145,6 +164,33 @@ pub(crate) fn ends(command: Command) -> (Option<i32>, String) {
     let first_line = serve.first_line.clone();
     let (code, rest) = serve.end();
     (code, first_line + &rest)
+}
+
+/// When a line was logged: it begins as `2026-11-22T17:53:29.123456Z`.
+pub(crate) fn logged_at(line: &str) -> SystemTime {
+    let stamp = line.split(' ').next().expect("a line has a beginning");
+    let numbers: Vec<u64> =
+        stamp.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    let [year, month, day, hours, minutes, seconds, micros] = numbers[..] else { panic!("{line}") };
+    // Days since the epoch in a calendar whose years begin with March.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 719_469;
+    let seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds;
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros)
+}
+
+/// What a line says it took: `took=1.5ms`.
+pub(crate) fn took(line: &str) -> Duration {
+    let (_, took) = line.split_once("took=").unwrap_or_else(|| panic!("{line}"));
+    let took = took.split_whitespace().next().expect("a time");
+    let unit = took.find(|c: char| c.is_alphabetic() || c == 'µ').expect("a unit");
+    let seconds = match &took[unit..] {
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "µs" => 1e-6,
+        _ => 1e-9,
+    };
+    Duration::from_secs_f64(took[..unit].parse::<f64>().expect("a number") * seconds)
 }
 
 /// The interval that a leecher of this tracker is told.

@@ -1,0 +1,520 @@
+//! The tracker under load, killed at random moments, while it writes a snapshot too, and started again: what it has answered for is there.
+//!
+//! For many kills: `KILLS=1000 cargo test --release -p swarmkeep-cli --test kills -- --nocapture`; `KILLS_SEED` for other ones.
+
+mod common;
+
+use std::{
+    collections::HashMap,
+    env, fmt,
+    io::{ErrorKind, Write as _, stderr},
+    net::SocketAddr,
+    path::Path,
+    process::Stdio,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use common::{Serve, logged_at, swarmkeep, took};
+use swarmkeep::{AnnounceEvent, InfoHash, Random as _, SplitMix64};
+use swarmkeep_tests::{
+    scratch_folder,
+    udp::{Client, announce, bytes_of, uninterrupted},
+};
+use swarmkeep_tracker_protocol::{
+    bittorrent::Family,
+    udp::{AnnounceRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId},
+};
+
+/// So many that writing a snapshot takes a while. One peer each, so that a scrape tells how it is with that one.
+const SWARMS: usize = 100_000;
+/// Those that most announces are for: their peers come, complete and go within one life of the tracker.
+const BUSY: usize = 2_000;
+/// After so long a download outlives a kill: the promise is a second, and a busy machine has others to write for.
+const SETTLED: Duration = Duration::from_millis(2_500);
+/// How long it may take from the moment that a snapshot has ended to the line about it.
+const LOG_DELAY: Duration = Duration::from_millis(250);
+const SCRAPED: usize = 70;
+
+#[test]
+fn what_was_answered_for_outlives_kills_at_any_moment() {
+    let kills = env::var("KILLS").map_or(8, |kills| kills.parse().expect("a number of kills"));
+    let seed = env::var("KILLS_SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    let folder = scratch_folder();
+    let mut story = Story::new(seed);
+    let began = Instant::now();
+
+    let tracker = Tracker::start(folder.path(), &mut story);
+    story.fill(&tracker);
+    story.stop(tracker);
+    let mut tracker = Tracker::start(folder.path(), &mut story);
+    story.check(&tracker);
+    for kill in 1..=kills {
+        story.live_and_die(tracker, folder.path());
+        if story.rng.next_u64().is_multiple_of(10) {
+            story.die_early(folder.path());
+        }
+        tracker = Tracker::start(folder.path(), &mut story);
+        story.check(&tracker);
+        if kill % 50 == 0 || kill == kills {
+            // Past the test harness, which shows nothing of a test that passes.
+            let _ = writeln!(stderr(), "{kill} kills in {} s: {}", began.elapsed().as_secs(), story.counted);
+        }
+    }
+    // And the end in peace, after which all is equal; those that are gone come back, and have their downloads.
+    story.load(&tracker, &mut |_| false, 2_000);
+    story.stop(tracker);
+    let tracker = Tracker::start(folder.path(), &mut story);
+    story.check(&tracker);
+    story.fill(&tracker);
+    story.check_again(&tracker);
+    assert!(story.counted.snapshots + story.counted.while_writing > 0, "some are killed late enough");
+    story.stop(tracker);
+}
+
+/// What was seen of one peer, which is alone in its swarm.
+#[derive(Default)]
+struct Slot {
+    /// When the tracker was started.
+    base: Peer,
+    /// What it announced since.
+    announced: Vec<Announced>,
+    /// Downloads that were ever sent.
+    sent: u32,
+    /// Downloads that no kill can take.
+    settled: u32,
+    /// Those that a scrape has shown since the start.
+    seen: u32,
+}
+
+struct Announced {
+    what: What,
+    answered: Option<SystemTime>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Peer {
+    #[default]
+    Absent,
+    Leecher,
+    Seeder,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Starts,
+    StartsSeeding,
+    Completes,
+    Seeds,
+    Stops,
+}
+
+impl What {
+    fn leads_to(self) -> Peer {
+        match self {
+            Self::Starts => Peer::Leecher,
+            Self::StartsSeeding | Self::Completes | Self::Seeds => Peer::Seeder,
+            Self::Stops => Peer::Absent,
+        }
+    }
+
+    fn packet(self, connection_id: ConnectionId, transaction_id: u32, swarm: usize) -> Vec<u8> {
+        let event = match self {
+            Self::Starts | Self::StartsSeeding => AnnounceEvent::Started,
+            Self::Completes => AnnounceEvent::Completed,
+            Self::Seeds => AnnounceEvent::None,
+            Self::Stops => AnnounceEvent::Stopped,
+        };
+        bytes_of(AnnounceRequest {
+            transaction_id: TransactionId(transaction_id),
+            info_hash: InfoHash::new(hash(swarm)),
+            left: u64::from(self == Self::Starts),
+            event,
+            ..announce(connection_id)
+        })
+    }
+}
+
+impl Slot {
+    /// As of the last announce, be it answered or not.
+    fn now(&self) -> Peer {
+        self.announced.last().map_or(self.base, |last| last.what.leads_to())
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.announced.last().is_some_and(|last| last.answered.is_none())
+    }
+
+    fn answered_by(&self, when: SystemTime) -> usize {
+        self.announced.iter().filter(|it| it.answered.is_some_and(|answered| answered <= when)).count()
+    }
+
+    /// Whether a tracker may know the peer so that holds at least what was announced by then.
+    fn may_be(&self, peer: Peer, by: Option<SystemTime>) -> bool {
+        let sure = by.map_or(0, |by| self.answered_by(by));
+        (sure..=self.announced.len()).any(|n| match n.checked_sub(1) {
+            None => self.base == peer,
+            Some(last) => self.announced[last].what.leads_to() == peer,
+        })
+    }
+}
+
+/// What has been announced to all the trackers that were killed, one after the other.
+struct Story {
+    slots: Vec<Slot>,
+    rng: SplitMix64,
+    /// What a snapshot holds that the next tracker is to find.
+    held_by: Option<SystemTime>,
+    checked_at: SystemTime,
+    /// How long a snapshot takes.
+    took: Duration,
+    /// How long a start takes.
+    start: Duration,
+    counted: Counted,
+}
+
+#[derive(Default)]
+struct Counted {
+    restarts: u64,
+    while_writing: u64,
+    while_stopping: u64,
+    while_starting: u64,
+    announces: u64,
+    snapshots: u64,
+    checks: u64,
+    sure: u64,
+    downloads: u64,
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} restarts; killed while writing a snapshot {} times, while stopping {}, besides while starting {}; {} announces answered; {} snapshots logged; \
+             {} peers checked, of them {} newer than the snapshot before; {} settled downloads checked",
+            self.restarts,
+            self.while_writing,
+            self.while_stopping,
+            self.while_starting,
+            self.announces,
+            self.snapshots,
+            self.checks,
+            self.sure,
+            self.downloads,
+        )
+    }
+}
+
+struct Tracker {
+    serve: Serve,
+    udp: SocketAddr,
+}
+
+impl Tracker {
+    /// Starts it, and sees that it refuses nothing of what it finds.
+    fn start(folder: &Path, story: &mut Story) -> Self {
+        let began = Instant::now();
+        let mut serve = Serve::run(swarmkeep(&arguments(folder)));
+        let said = serve.until_it_listens();
+        story.start = began.elapsed();
+        story.counted.restarts += 1;
+        let is_good = !said.contains("ERROR") && !said.contains("WARN");
+        assert!(is_good, "{said}");
+        for refused in ["swarms.snapshot.refused", "swarms.snapshot.previous.refused"] {
+            assert!(!folder.join(refused).exists(), "{said}");
+        }
+        let is_first = story.counted.restarts == 1;
+        assert!(said.contains(if is_first { "there is no snapshot" } else { "snapshot loaded" }), "{said}");
+        Self { udp: serve.addresses()[0][0], serve }
+    }
+}
+
+fn arguments(folder: &Path) -> [&str; 7] {
+    let folder = folder.to_str().expect("text");
+    [
+        "--udp=127.0.0.1:0",
+        "--workers=1",
+        "--lifetime=2h",
+        "--interval=1h",
+        "--snapshot-every=1s",
+        "--state",
+        folder,
+    ]
+}
+
+impl Story {
+    fn new(seed: u64) -> Self {
+        Self {
+            slots: (0..SWARMS).map(|_| Slot::default()).collect(),
+            rng: SplitMix64::new(seed),
+            held_by: None,
+            checked_at: SystemTime::now(),
+            took: Duration::ZERO,
+            start: Duration::from_millis(100),
+            counted: Counted::default(),
+        }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.rng.next_u64() % n
+    }
+
+    fn random(&mut self, longest: Duration) -> Duration {
+        longest.mul_f64(self.below(1 << 20) as f64 / (1 << 20) as f64)
+    }
+
+    /// Has every peer come that is not there.
+    fn fill(&mut self, tracker: &Tracker) {
+        let absent = (0..SWARMS).filter(|&n| self.slots[n].now() == Peer::Absent).collect::<Vec<_>>();
+        let mut absent = absent.into_iter();
+        self.drive(
+            tracker,
+            256,
+            |_, rng| {
+                let what = if rng.next_u64().is_multiple_of(3) { What::StartsSeeding } else { What::Starts };
+                absent.next().map(|swarm| (swarm, what))
+            },
+            &mut |_| false,
+        );
+    }
+
+    /// Announces at random until that is enough, or so often.
+    fn load(&mut self, tracker: &Tracker, enough: &mut dyn FnMut(Instant) -> bool, most: usize) {
+        let mut left = most;
+        let next = move |slots: &[Slot], rng: &mut SplitMix64| {
+            left = left.checked_sub(1)?;
+            loop {
+                let among = if rng.next_u64().is_multiple_of(4) { SWARMS } else { BUSY };
+                let swarm = (rng.next_u64() % among as u64) as usize;
+                if slots[swarm].is_waiting() {
+                    continue;
+                }
+                let often = !rng.next_u64().is_multiple_of(3);
+                let what = match (slots[swarm].now(), often) {
+                    (Peer::Absent, true) => What::Starts,
+                    (Peer::Absent, false) => What::StartsSeeding,
+                    (Peer::Leecher, true) => What::Completes,
+                    (Peer::Seeder, false) => What::Seeds,
+                    (Peer::Leecher, false) | (Peer::Seeder, true) => What::Stops,
+                };
+                return Some((swarm, what));
+            }
+        };
+        self.drive(tracker, 16, next, enough);
+    }
+
+    /// Keeps some announces under way, and notes when each is answered.
+    fn drive(
+        &mut self,
+        tracker: &Tracker,
+        at_once: usize,
+        mut next: impl FnMut(&[Slot], &mut SplitMix64) -> Option<(usize, What)>,
+        enough: &mut dyn FnMut(Instant) -> bool,
+    ) {
+        let mut client = Client::of(tracker.udp);
+        let connection_id = client.connect();
+        let (mut waiting, mut number, mut is_over) = (HashMap::new(), 1 << 16, false);
+        let mut answer = [0; 2048];
+        loop {
+            while waiting.len() < at_once && !is_over {
+                let Some((swarm, what)) = next(&self.slots, &mut self.rng) else {
+                    is_over = true;
+                    break;
+                };
+                number += 1;
+                let slot = &mut self.slots[swarm];
+                slot.sent += u32::from(what == What::Completes);
+                slot.announced.push(Announced { what, answered: None });
+                waiting.insert(number, swarm);
+                client.send(&what.packet(connection_id, number, swarm));
+            }
+            if waiting.is_empty() || enough(Instant::now()) {
+                return;
+            }
+            for _ in 0..waiting.len() {
+                let len =
+                    uninterrupted(|| client.socket.recv(&mut answer)).expect("an answer within 5 seconds");
+                let Ok(Response::Announce(response)) = Response::parse(&answer[..len], Family::V4) else {
+                    panic!("{:?}", &answer[..len]);
+                };
+                let swarm =
+                    waiting.remove(&response.header.transaction_id.0).expect("asked, and answered once");
+                let last = self.slots[swarm].announced.last_mut().expect("it has announced");
+                last.answered = Some(SystemTime::now());
+                self.counted.announces += 1;
+            }
+            if at_once < 64 {
+                // Others want to use this machine.
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+
+    /// Loads a tracker until its moment has come.
+    fn live_and_die(&mut self, tracker: Tracker, folder: &Path) {
+        let began = Instant::now();
+        let partial = folder.join("swarms.snapshot.partial");
+        // While a snapshot is written, after some time, or when downloads have settled.
+        let waits_for_writing = self.below(100) < 40;
+        let mut at = match self.below(100) {
+            _ if waits_for_writing => began + Duration::from_secs(3),
+            0..20 => began + Duration::from_millis(2_600) + self.random(Duration::from_millis(900)),
+            _ => began + self.random(Duration::from_millis(1_600)),
+        };
+        let into_writing = self.random(self.took.max(Duration::from_millis(20)));
+        let mut has_seen_it = !waits_for_writing;
+        let mut enough = |now| {
+            if !has_seen_it && partial.exists() {
+                (has_seen_it, at) = (true, now + into_writing);
+            }
+            now >= at
+        };
+        self.load(&tracker, &mut enough, usize::MAX);
+        if self.below(10) == 0 {
+            // By somebody without patience, while it takes its last snapshot.
+            tracker.serve.signal("TERM");
+            thread::sleep(self.random(2 * self.took));
+            self.counted.while_stopping += 1;
+        }
+        let (killed, said) = tracker.serve.kill();
+        self.counted.while_writing += u64::from(partial.exists());
+        let is_good = !said.contains("ERROR");
+        assert!(is_good, "{said}");
+        let taken = said
+            .lines()
+            .filter(|line| line.contains("snapshot taken"))
+            .inspect(|_| self.counted.snapshots += 1);
+        // The file takes the latest's place a moment before the line: one more may be there, which holds more.
+        self.held_by = taken.last().map(|line| {
+            self.took = took(line);
+            logged_at(line) - self.took - LOG_DELAY
+        });
+        let settled = killed - SETTLED;
+        for slot in self.slots.iter_mut() {
+            if self.checked_at <= settled {
+                slot.settled = slot.settled.max(slot.seen);
+            }
+            let completed = slot.announced.iter().filter(|it| it.what == What::Completes);
+            slot.settled +=
+                completed.filter(|it| it.answered.is_some_and(|answered| answered <= settled)).count() as u32;
+        }
+    }
+
+    /// Starts one and kills it before it is ready, or just then.
+    fn die_early(&mut self, folder: &Path) {
+        let mut child = swarmkeep(&arguments(folder)).stderr(Stdio::null()).spawn().expect("it starts");
+        thread::sleep(self.random(self.start));
+        child.kill().expect("ours");
+        child.wait().expect("ours");
+        self.counted.while_starting += 1;
+    }
+
+    /// Ends one in peace: it keeps everything.
+    fn stop(&mut self, tracker: Tracker) {
+        let (code, _, said) = tracker.serve.stop("TERM");
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("snapshot taken"), "{said}");
+        self.held_by = Some(SystemTime::now());
+        for slot in &mut self.slots {
+            let completed = slot.announced.iter().filter(|it| it.what == What::Completes).count();
+            slot.settled = slot.settled.max(slot.seen) + completed as u32;
+        }
+    }
+
+    /// Compares everything that a tracker has found when it was started.
+    fn check(&mut self, tracker: &Tracker) {
+        let all = (0..SWARMS).collect::<Vec<_>>();
+        let mut pending = Vec::new();
+        for (swarm, stats) in scrape(tracker.udp, &all) {
+            let peer = match (stats.leechers, stats.seeders) {
+                (0, 0) => Peer::Absent,
+                (1, 0) => Peer::Leecher,
+                (0, 1) => Peer::Seeder,
+                _ => panic!("there is one peer in swarm {swarm}: {stats:?}"),
+            };
+            let (held_by, slot) = (self.held_by, &mut self.slots[swarm]);
+            assert!(
+                slot.may_be(peer, held_by),
+                "swarm {swarm}: {peer:?}, was {:?}, then {:?}; snapshot of {held_by:?}",
+                slot.base,
+                slot.announced.iter().map(|it| (it.what, it.answered)).collect::<Vec<_>>(),
+            );
+            self.counted.checks += 1;
+            self.counted.sure += u64::from(held_by.is_some_and(|by| slot.answered_by(by) > 0));
+            slot.base = peer;
+            slot.announced.clear();
+            slot.seen = slot.settled;
+            if peer != Peer::Absent {
+                pending.push(swarm);
+            }
+        }
+        self.check_downloads(tracker, pending);
+    }
+
+    /// Compares the downloads of peers that have come since.
+    fn check_again(&mut self, tracker: &Tracker) {
+        self.check_downloads(tracker, (0..SWARMS).collect());
+    }
+
+    /// Swarms get theirs from the database, soon.
+    fn check_downloads(&mut self, tracker: &Tracker, mut pending: Vec<usize>) {
+        let began = Instant::now();
+        while !pending.is_empty() {
+            let mut again = Vec::new();
+            for (swarm, stats) in scrape(tracker.udp, &pending) {
+                let slot = &mut self.slots[swarm];
+                assert!(stats.completed <= slot.sent, "swarm {swarm}: {stats:?}, {} sent", slot.sent);
+                if stats.completed < slot.settled {
+                    let (shown, settled) = (stats.completed, slot.settled);
+                    assert!(
+                        began.elapsed() < Duration::from_secs(15),
+                        "swarm {swarm}: {shown}, {settled} settled"
+                    );
+                    again.push(swarm);
+                    continue;
+                }
+                slot.seen = stats.completed;
+                self.counted.downloads += u64::from(slot.settled);
+            }
+            pending = again;
+        }
+        self.checked_at = SystemTime::now();
+    }
+}
+
+fn hash(swarm: usize) -> [u8; 20] {
+    let mut rng = SplitMix64::new(swarm as u64);
+    let mut hash = [0; 20];
+    hash.chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(&rng.next_u64().to_le_bytes()[..4]));
+    hash
+}
+
+/// Counts of swarms, some packets at once.
+fn scrape(tracker: SocketAddr, swarms: &[usize]) -> Vec<(usize, ScrapeStats)> {
+    let mut client = Client::of(tracker);
+    let connection_id = client.connect();
+    let (mut answer, mut found) = ([0; 2048], Vec::with_capacity(swarms.len()));
+    let groups = swarms.chunks(SCRAPED).collect::<Vec<_>>();
+    for (n, together) in groups.chunks(16).enumerate() {
+        let first = (n as u32 + 1) << 8;
+        for (number, group) in (first..).zip(together) {
+            let hashes = group.iter().map(|&swarm| hash(swarm)).collect::<Vec<_>>();
+            let mut packet = vec![0; 16 + 20 * hashes.len()];
+            ScrapeRequest::new(connection_id, TransactionId(number), &hashes).write(&mut packet);
+            client.send(&packet);
+        }
+        for _ in together {
+            let len = match uninterrupted(|| client.socket.recv(&mut answer)) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("no answer within 5 seconds"),
+                len => len.expect("the tracker is there"),
+            };
+            let Ok(Response::Scrape(response)) = Response::parse(&answer[..len], Family::V4) else {
+                panic!("{:?}", &answer[..len]);
+            };
+            let group = together[(response.transaction_id.0 - first) as usize];
+            assert_eq!(response.swarms().len(), group.len());
+            found.extend(group.iter().copied().zip(response.swarms()));
+        }
+    }
+    found
+}

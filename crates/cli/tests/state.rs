@@ -1,0 +1,537 @@
+//! `swarmkeep serve --state`: what a tracker knows after it was stopped, killed, given damaged files or no room.
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read as _, Write as _, stderr},
+    net::{SocketAddr, TcpStream, UdpSocket},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Serve, ends, swarmkeep};
+use nix::unistd::Uid;
+use swarmkeep::{AnnounceEvent, Endpoint, InfoHash};
+use swarmkeep_tests::udp::{Client, announce, uninterrupted};
+use swarmkeep_tracker_protocol::udp::{
+    AnnounceRequest, ConnectRequest, ConnectionId, ScrapeStats, TransactionId,
+};
+use tempfile::TempDir;
+
+const LATEST: &str = "swarms.snapshot";
+const PREVIOUS: &str = "swarms.snapshot.previous";
+
+#[test]
+fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
+    let folder = folder();
+    let state = folder.path().join("made by it");
+    let (mut tracker, said) = Tracker::start(&state, &[]);
+    assert!(said.contains("there is no snapshot: beginning with nothing but download counts"), "{said}");
+    // Swarm n has n seeders, a leecher, and as many downloads as seeders; and one has nobody any more.
+    for n in 0..20 {
+        for port in 1..=n {
+            tracker.starts(n, port, 1);
+            tracker.completes(n, port);
+        }
+        tracker.starts(n, 100, 1);
+    }
+    tracker.starts(99, 1, 1);
+    tracker.completes(99, 1);
+    tracker.stops(99, 1);
+    let (before, udp) = ((0..20).map(|n| tracker.scrape(n)).collect::<Vec<_>>(), tracker.udp);
+    assert_eq!(before[7], ScrapeStats { seeders: 7, completed: 7, leechers: 1 });
+    let said = tracker.stop();
+    assert!(said.contains("snapshot taken") && said.contains(" peers=210 "), "{said}");
+
+    // Somebody asks all the while. There are so many that what is loaded late is seen.
+    let asking = thread::spawn(move || {
+        let (socket, began) = (UdpSocket::bind("127.0.0.1:0").expect("loopback"), Instant::now());
+        socket.set_read_timeout(Some(Duration::from_millis(1))).expect("above zero");
+        let mut packet = [0; ConnectRequest::LEN];
+        ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
+        while began.elapsed() < Duration::from_secs(30) {
+            // Refused while nobody listens.
+            let _ = socket.send_to(&packet, udp);
+            if uninterrupted(|| socket.recv(&mut [0; 64])).is_ok() {
+                let mut client = Client::of(udp);
+                let connection_id = client.connect();
+                return client.announce(of(connection_id, 7, 200, AnnounceEvent::Started, 1));
+            }
+        }
+        panic!("no answer");
+    });
+    let (mut tracker, said) = Tracker::start(&state, &[&format!("--udp={udp}")]);
+    assert!(said.contains("snapshot loaded file=swarms.snapshot swarms=2"), "{said}");
+    assert!(said.contains(" peers=210 expired=0 refused=0 took="), "{said}");
+    let (counts, found) = asking.join().expect("answered");
+    assert_eq!((counts.seeders, counts.leechers), (7, 2));
+    assert_eq!(ports(&found), (1..=7).chain([100]).collect());
+    tracker.stops(7, 200);
+    let after: Vec<_> = (0..20).map(|n| tracker.scrape(n)).collect();
+    assert_eq!(after, before);
+    // Whose swarm had gone gets it when it is there again.
+    tracker.starts(99, 1, 0);
+    tracker.has_downloads(99, 1);
+    tracker.stop();
+}
+
+#[test]
+fn a_tracker_that_is_started_again_knows_how_long_ago_a_peer_announced() {
+    let folder = folder();
+    let short = ["--interval=1s", "--jitter=0", "--lifetime=5s"];
+    let (mut tracker, _) = Tracker::start(folder.path(), &short);
+    tracker.starts(1, 1, 0);
+    let began = Instant::now();
+    let until = |secs| thread::sleep(Duration::from_secs(secs).saturating_sub(began.elapsed()));
+    until(3);
+    tracker.stop();
+    let (mut tracker, said) = Tracker::start(folder.path(), &short);
+    assert!(said.contains(" peers=1 expired=0 "), "{said}");
+    tracker.starts(1, 2, 0);
+    assert_eq!(tracker.scrape(1).seeders, 2, "not old enough");
+    tracker.stop();
+    // Had it been new when it was loaded, it would be 4 seconds old.
+    until(7);
+    let (mut tracker, said) = Tracker::start(folder.path(), &short);
+    assert!(said.contains(" peers=1 expired=1 "), "{said}");
+    let (counts, found) = tracker.starts(1, 3, 1);
+    assert_eq!((counts, ports(&found)), (1, BTreeSet::from([2])));
+    tracker.stop();
+}
+
+#[test]
+fn a_killed_tracker_knows_what_was_announced_before_its_last_snapshot_and_what_was_downloaded_two_seconds_before()
+ {
+    let folder = folder();
+    let (mut tracker, _) = Tracker::start(folder.path(), &["--snapshot-every=1s"]);
+    for port in 1..=50 {
+        tracker.starts(1, port, 1);
+        tracker.completes(1, port);
+    }
+    // One may have begun before.
+    tracker.serve.printed_until("snapshot taken");
+    tracker.serve.printed_until("snapshot taken");
+    thread::sleep(Duration::from_millis(1_000));
+    (51..=60).for_each(|port| drop(tracker.starts(1, port, 1)));
+    (51..=60).for_each(|port| tracker.completes(1, port));
+    tracker.serve.kill();
+    let (mut tracker, said) = Tracker::start(folder.path(), &["--snapshot-every=1h"]);
+    assert!(said.contains("snapshot loaded") && !said.contains("ERROR"), "{said}");
+    let (_, found) = tracker.starts(1, 100, 1);
+    let found = ports(&found);
+    assert!((1..=50).all(|port| found.contains(&port)), "{found:?}");
+    tracker.has_downloads(1, 50);
+    let downloads = tracker.scrape(1).completed;
+    assert!((50..=60).contains(&downloads), "{downloads}: each of 60 at most once");
+
+    // The database is enough: this one has taken no snapshot since.
+    (101..=110).for_each(|port| drop(tracker.starts(2, port, 1)));
+    (101..=110).for_each(|port| tracker.completes(2, port));
+    thread::sleep(Duration::from_millis(2_500));
+    tracker.serve.kill();
+    let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+    assert!(said.contains("snapshot loaded"), "{said}");
+    assert_eq!(tracker.scrape(2), ScrapeStats::default(), "announced after the latest");
+    tracker.starts(2, 1, 1);
+    tracker.has_downloads(2, 10);
+    tracker.has_downloads(1, downloads);
+    assert_eq!(tracker.scrape(1).completed, downloads, "as often as it is started");
+    tracker.stop();
+}
+
+#[test]
+fn a_damaged_snapshot_or_one_of_a_later_version_is_refused_and_the_one_before_is_loaded() {
+    let flip: fn(&mut Vec<u8>) = |bytes| {
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+    };
+    let later: fn(&mut Vec<u8>) = |bytes| bytes[8] += 1;
+    let cut: fn(&mut Vec<u8>) = |bytes| bytes.truncate(bytes.len() - 1);
+    for (damage, reason) in [
+        (flip, "at byte "),
+        (later, "at byte 8: this is a snapshot of version 2, and only version 1 is known"),
+        (cut, "it ends in the middle"),
+    ] {
+        let folder = folder();
+        let path = |name: &str| folder.path().join(name);
+        let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+        tracker.starts(1, 1, 1);
+        tracker.completes(1, 1);
+        tracker.stop();
+        let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+        tracker.starts(1, 2, 1);
+        tracker.completes(1, 2);
+        tracker.stop();
+        let damaged = change(&path(LATEST), damage);
+
+        let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+        let refusal = "a snapshot was refused, and nothing of it was loaded file=swarms.snapshot reason=";
+        let (_, refused) = said.split_once(refusal).unwrap_or_else(|| panic!("{said}"));
+        assert!(said.contains("ERROR") && refused.contains(reason), "{said}");
+        assert!(said.contains("snapshot loaded file=swarms.snapshot.previous swarms=1 peers=1 "), "{said}");
+        assert_eq!(fs::read(path("swarms.snapshot.refused")).expect("kept"), damaged);
+        let (_, found) = tracker.starts(1, 3, 1);
+        assert_eq!(ports(&found), BTreeSet::from([1]), "none of the damaged one");
+        tracker.has_downloads(1, 2);
+        tracker.stop();
+
+        // It goes on from there: with neither good, with nothing but the counts.
+        assert!(path(PREVIOUS).exists());
+        let damaged = [LATEST, PREVIOUS].map(|name| change(&path(name), damage));
+        let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+        assert_eq!(said.matches("a snapshot was refused").count(), 2, "{said}");
+        assert!(said.contains("there is no snapshot: beginning with nothing but download counts"), "{said}");
+        let kept = [LATEST, PREVIOUS].map(|name| fs::read(path(&format!("{name}.refused"))).expect("kept"));
+        assert!(kept == damaged);
+        assert_eq!(tracker.starts(1, 4, 1).1, []);
+        tracker.has_downloads(1, 2);
+        tracker.stop();
+    }
+}
+
+#[test]
+fn damaged_download_counts_end_the_tracker_with_the_file_and_the_byte_and_are_left_as_they_are() {
+    let folder = folder();
+    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    tracker.starts(1, 1, 1);
+    tracker.completes(1, 1);
+    tracker.stop();
+    let log = folder.path().join("downloads-1.log");
+    let damaged = change(&log, |bytes| bytes[24] ^= 1);
+    let snapshot = fs::read(folder.path().join(LATEST)).expect("taken at the end");
+    let (code, said) = ends(command(folder.path(), &[]));
+    assert_eq!(code, Some(1), "{said}");
+    let place = format!("{} is damaged at byte ", log.display());
+    assert!(said.contains(&place) && said.contains("Restore the whole folder from a copy"), "{said}");
+    assert!(!said.contains("listening"), "{said}");
+    assert!(fs::read(&log).expect("there") == damaged);
+    assert!(fs::read(folder.path().join(LATEST)).expect("there") == snapshot);
+    // Without them, what the snapshot knows is what there is, and is kept.
+    fs::remove_file(log).expect("ours");
+    for _ in 0..2 {
+        let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+        assert!(said.contains("snapshot loaded"), "{said}");
+        assert_eq!(tracker.scrape(1), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
+        tracker.stops(1, 1);
+        tracker.stop();
+        fs::remove_file(folder.path().join(LATEST)).expect("taken at the end");
+        fs::rename(folder.path().join(PREVIOUS), folder.path().join(LATEST)).expect("the one before");
+    }
+    fs::remove_file(folder.path().join(LATEST)).expect("ours");
+    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    tracker.starts(1, 1, 1);
+    tracker.has_downloads(1, 1);
+    tracker.stop();
+}
+
+#[test]
+fn a_folder_is_one_tracker_s() {
+    let folder = folder();
+    let (mut first, _) = Tracker::start(folder.path(), &[]);
+    let (code, said) = ends(command(folder.path(), &[]));
+    assert_eq!(code, Some(1), "{said}");
+    let why = format!("{} is in use by another process: stop that one", folder.path().display());
+    assert!(said.contains(&why), "{said}");
+    // Which goes on.
+    first.starts(1, 1, 0);
+    first.stop();
+    let (mut next, _) = Tracker::start(folder.path(), &[]);
+    assert_eq!(next.scrape(1).seeders, 1);
+    next.stop();
+}
+
+#[test]
+fn a_folder_that_was_moved_is_loaded_into_another_store() {
+    let folder = folder();
+    let (mut tracker, _) = Tracker::start(&folder.path().join("here"), &[]);
+    (1..=30).for_each(|port| drop(tracker.starts(1, port, 1)));
+    (1..=20).for_each(|port| tracker.completes(1, port));
+    tracker.stop();
+    fs::rename(folder.path().join("here"), folder.path().join("there")).expect("ours");
+    for repository in
+        ["dashmap-rwlock-parking-lot", "btreemap-rwlock-std-mutex-std", "btreemap-rwlock-tokio", "packed"]
+    {
+        let store = format!("--repository={repository}");
+        let (mut tracker, said) = Tracker::start(&folder.path().join("there"), &[&store]);
+        assert!(said.contains(" swarms=1 peers=30 expired=0 refused=0 "), "{said}");
+        let warned = said.contains("this store keeps download counts in snapshots only");
+        assert_eq!(warned, repository.ends_with("-tokio"), "{said}");
+        assert_eq!(
+            tracker.scrape(1),
+            ScrapeStats { seeders: 20, completed: 20, leechers: 10 },
+            "{repository}"
+        );
+        tracker.stop();
+    }
+}
+
+#[test]
+fn needs_root_for_a_full_disk_which_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_caught_up_with()
+ {
+    let folder = folder();
+    let Some(disk) = Disk::mount(folder.path(), "8m") else {
+        // Past the test harness, which shows nothing of a test that passes.
+        let _ = writeln!(
+            stderr(),
+            "NOT TESTED: a full disk needs root, to mount one; only a folder without write permission is"
+        );
+        return without_permission(folder.path());
+    };
+    let state = disk.0.join("state");
+    let (mut tracker, _) = Tracker::start(&state, &["--snapshot-every=1s", "--admin=127.0.0.1:0"]);
+    let admin = tracker.admin();
+    (0..1_000).for_each(|swarm| drop(tracker.starts(swarm, 1, 1)));
+    tracker.serve.printed_until("snapshot taken");
+    metrics_show(admin, &["swarmkeep_snapshot_refused 0", "swarmkeep_downloads_refused 0"]);
+    for name in ["snapshots_total", "snapshot_bytes", "snapshot_timestamp_seconds", "downloads_commits_total"]
+    {
+        metrics_show(admin, &[&format!("\nswarmkeep_{name} ")]);
+    }
+
+    let filler = disk.fill();
+    (0..1_000).for_each(|swarm| tracker.completes(swarm, 1));
+    metrics_show(admin, &["swarmkeep_snapshot_refused 1", "swarmkeep_downloads_refused 1"]);
+    // Several times.
+    let refused = |name: &str| metric(admin, &format!("swarmkeep_{name}_total"));
+    let began = Instant::now();
+    while refused("failed_snapshots") < 3 || refused("downloads_refusals") < 3 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{}", metrics(admin));
+        tracker.starts(1_001, 2, 1);
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
+
+    fs::remove_file(filler).expect("ours");
+    metrics_show(
+        admin,
+        &["swarmkeep_snapshot_refused 0", "swarmkeep_downloads_refused 0", "swarmkeep_unsaved_downloads 0"],
+    );
+    let (_, said) = tracker.serve.kill();
+    for line in [
+        "no snapshot could be taken; the tracker goes on, the latest one stays, and it is tried again",
+        "snapshots are being taken again",
+        "download counts are not being saved; the tracker goes on, and tries again",
+        "download counts are being saved again",
+    ] {
+        assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
+    }
+    assert!(said.contains("No space left on device"), "{said}");
+
+    let (mut tracker, said) = Tracker::start(&state, &[]);
+    assert!(!said.contains("ERROR"), "{said}");
+    for swarm in 0..1_000 {
+        tracker.has_downloads(swarm, 1);
+    }
+    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
+    tracker.stop();
+
+    // It starts where there is no room, too, and says at the end that it could not keep what it knows.
+    disk.fill();
+    let (mut tracker, said) = Tracker::start(&state, &[]);
+    assert!(!said.contains("ERROR"), "{said}");
+    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
+    let (code, _, said) = tracker.serve.stop("TERM");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("swarmkeep: writing ") && said.contains("No space left on device"), "{said}");
+}
+
+/// As much of it as there is without root.
+fn without_permission(folder: &Path) {
+    let (mut tracker, _) = Tracker::start(folder, &["--snapshot-every=1s", "--admin=127.0.0.1:0"]);
+    let admin = tracker.admin();
+    let may = |mode| fs::set_permissions(folder, fs::Permissions::from_mode(mode)).expect("ours");
+    may(0o555);
+    metrics_show(admin, &["swarmkeep_snapshot_refused 1"]);
+    let began = Instant::now();
+    while metric(admin, "swarmkeep_failed_snapshots_total") < 2 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{}", metrics(admin));
+        tracker.starts(1, 2, 1);
+        thread::sleep(Duration::from_millis(100));
+    }
+    may(0o755);
+    metrics_show(admin, &["swarmkeep_snapshot_refused 0"]);
+    let (_, said) = tracker.serve.kill();
+    assert_eq!(said.matches("no snapshot could be taken").count(), 1, "{said}");
+    assert_eq!(said.matches("snapshots are being taken again").count(), 1, "{said}");
+}
+
+#[test]
+fn the_default_settings_name_the_folder_and_how_often() {
+    let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
+        .args(["config", "--default"])
+        .output()
+        .expect("it starts");
+    let printed = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        printed.contains("\n#state = DIR\n") && printed.contains("\n#snapshot-every = \"10m\"\n"),
+        "{printed}"
+    );
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("room")
+}
+
+/// The bytes that are in a file then.
+fn change(path: &Path, how: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = fs::read(path).expect("there");
+    how(&mut bytes);
+    fs::write(path, &bytes).expect("ours");
+    bytes
+}
+
+fn command(state: &Path, more: &[&str]) -> Command {
+    let state = state.to_str().expect("text");
+    let listens = more.iter().any(|argument| argument.starts_with("--udp="));
+    let udp: &[&str] = if listens { &[] } else { &["--udp=127.0.0.1:0"] };
+    swarmkeep(&[&["--state", state], udp, more].concat())
+}
+
+/// A tracker, and a client of it.
+struct Tracker {
+    serve: Serve,
+    udp: SocketAddr,
+    client: Client,
+    connection_id: ConnectionId,
+}
+
+impl Tracker {
+    /// And what it said before it listened.
+    fn start(state: &Path, more: &[&str]) -> (Self, String) {
+        let mut serve = Serve::run(command(state, more));
+        let said = serve.until_it_listens();
+        let udp = serve.addresses()[0][0];
+        let mut client = Client::of(udp);
+        let connection_id = client.connect();
+        (Self { serve, udp, client, connection_id }, said)
+    }
+
+    fn admin(&mut self) -> SocketAddr {
+        let printed = self.serve.printed_until("dashboard at ");
+        let (_, address) = printed.split_once("dashboard at http://").expect("an address");
+        address.split('/').next().expect("a path").parse().expect("an address")
+    }
+
+    /// Leechers, or seeders where nothing is left, and what peers were given.
+    fn starts(&mut self, swarm: u16, port: u16, left: u64) -> (u32, Vec<Endpoint>) {
+        let request = of(self.connection_id, swarm, port, AnnounceEvent::Started, left);
+        let (counts, peers) = self.client.announce(request);
+        (if left == 0 { counts.seeders } else { counts.leechers }, peers)
+    }
+
+    fn completes(&mut self, swarm: u16, port: u16) {
+        self.client.announce(of(self.connection_id, swarm, port, AnnounceEvent::Completed, 0));
+    }
+
+    fn stops(&mut self, swarm: u16, port: u16) {
+        self.client.announce(of(self.connection_id, swarm, port, AnnounceEvent::Stopped, 0));
+    }
+
+    fn scrape(&mut self, swarm: u16) -> ScrapeStats {
+        self.client.scrape(self.connection_id, &[hash(swarm)])[0]
+    }
+
+    /// Soon: a swarm that has come is looked up in the database.
+    fn has_downloads(&mut self, swarm: u16, least: u32) {
+        let began = Instant::now();
+        while self.scrape(swarm).completed < least {
+            assert!(began.elapsed() < Duration::from_secs(10), "{:?}", self.scrape(swarm));
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it says at the end.
+    fn stop(self) -> String {
+        let (code, took, said) = self.serve.stop("TERM");
+        assert_eq!(code, Some(0), "{said}");
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        said
+    }
+}
+
+fn of(
+    connection_id: ConnectionId,
+    swarm: u16,
+    port: u16,
+    event: AnnounceEvent,
+    left: u64,
+) -> AnnounceRequest<'static> {
+    let (info_hash, want) = (InfoHash::new(hash(swarm)), Some(200));
+    AnnounceRequest { info_hash, port, event, left, want, ..announce(connection_id) }
+}
+
+fn hash(swarm: u16) -> [u8; 20] {
+    let mut hash = [0x5a; 20];
+    hash[..2].copy_from_slice(&swarm.wrapping_mul(0x9e37).to_be_bytes());
+    hash
+}
+
+fn ports(peers: &[Endpoint]) -> BTreeSet<u16> {
+    peers.iter().map(|peer| peer.port()).collect()
+}
+
+fn metrics(admin: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(admin).expect("somebody listens");
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .expect("somebody listens");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer soon");
+    text
+}
+
+fn metric(admin: SocketAddr, name: &str) -> u64 {
+    let text = metrics(admin);
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("{name}: {text}")).parse().expect("a number")
+}
+
+/// Soon shows these lines.
+fn metrics_show(admin: SocketAddr, lines: &[&str]) {
+    let began = Instant::now();
+    loop {
+        let text = metrics(admin);
+        if lines.iter().all(|line| text.contains(line)) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{lines:?}: {text}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A small disk, until this is dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// `None` where this user may not.
+    fn mount(folder: &Path, size: &str) -> Option<Self> {
+        if !Uid::effective().is_root() {
+            return None;
+        }
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "swarmkeep-test"]).arg(folder);
+        mount.status().is_ok_and(|status| status.success()).then(|| Self(folder.into()))
+    }
+
+    /// Has no byte left then, until this file is removed.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = fs::File::create(&path).expect("room");
+        while file.write_all(&[1; 4096]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily: a tracker is there still if the test has failed.
+        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+    }
+}
