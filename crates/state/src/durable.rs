@@ -29,7 +29,7 @@ use crate::{Change, Downloads, InfoHash, Result};
 /// down while its swarm is there, and nothing is counted twice.
 ///
 /// What is promised: what [`settle`](Self::settle) has answered for outlives everything. A killed process loses the downloads of its last second. While
-/// the disk refuses, everything goes on, and what was counted is kept for it, up to a million torrents; of more, swarms that are there
+/// the disk refuses, everything goes on, and what was counted is kept for it, [up to a million torrents](Pace::most_unsaved); of more, swarms that are there
 /// when it takes some again are caught up with.
 ///
 /// A swarm that goes because nobody is in it, or to make room, keeps its stored count. One that is [removed](TorrentRepository::remove) loses it, unless a snapshot from
@@ -47,6 +47,8 @@ pub struct Pace {
     pub every: Duration,
     /// Or as soon as so many torrents have been downloaded.
     pub torrents: usize,
+    /// How many torrents' downloads wait at most for a disk that refuses, at some 64 bytes each in memory.
+    pub most_unsaved: usize,
     /// How many torrents are known at most, about, at 25 to 34 bytes each on the disk. The downloads of more are not kept: strangers can
     /// make up as many torrents as they like.
     pub most_known: u64,
@@ -54,7 +56,12 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { every: Duration::from_secs(1), torrents: 10_000, most_known: 100_000_000 }
+        Self {
+            every: Duration::from_secs(1),
+            torrents: 10_000,
+            most_unsaved: 1 << 20,
+            most_known: 100_000_000,
+        }
     }
 }
 
@@ -84,8 +91,6 @@ pub struct CountsStatus {
 
 /// More than there are cores to meet in one, and few enough for a word of bits.
 const SHARDS: usize = 64;
-/// Changes that one shard keeps for a disk that refuses: a million in all, some 64 MiB.
-const MOST_CHANGES: usize = (1 << 20) / SHARDS;
 /// Swarms whose counts one shard asks for by name. If there are more, all swarms are looked at.
 const MOST_CREATED: usize = 4096;
 /// Swarms that are looked at together: neighbours in the database share its pages.
@@ -478,7 +483,7 @@ impl Core {
 
     /// Notes all that is not durable of a torrent.
     fn put(&self, shard: &mut Shard, info_hash: &InfoHash, change: Change) {
-        let is_full = shard.changes.len() >= MOST_CHANGES;
+        let is_full = shard.changes.len() >= self.pace.most_unsaved.div_ceil(SHARDS);
         match shard.changes.entry(*info_hash) {
             Entry::Occupied(mut known) => *known.get_mut() = change,
             // Of a swarm that is there it can be told later; that it was removed cannot.

@@ -63,7 +63,8 @@ impl PersistentSubject for Kept {
     }
 
     fn blocks(&self, snapshot: &[u8]) -> Vec<Range<usize>> {
-        let (mut blocks, mut at) = (vec![0..64], 64);
+        let (mut blocks, mut at) = (Vec::new(), 64);
+        blocks.push(0..at);
         while snapshot.get(at..at + 4) == Some(b"blok") {
             let bytes = snapshot[at + 8..].first_chunk().expect("a header is longer");
             let end = at + 40 + u64::from_le_bytes(*bytes) as usize;

@@ -7,7 +7,7 @@ use swarmkeep::{
     Request, Retention, SplitMix64, Timestamp, TorrentRepository, TorrentRepositoryExt as _,
 };
 use swarmkeep_state::{
-    Downloads, Durable, Pace,
+    Change, Downloads, Durable, Pace,
     simulated::{Refusal, Simulated},
 };
 
@@ -29,8 +29,13 @@ fn store() -> Arc<dyn TorrentRepository> {
 }
 
 fn durable(folder: &Simulated) -> Durable {
+    durable_at(folder, |_| {})
+}
+
+fn durable_at(folder: &Simulated, change: impl FnOnce(&mut Pace)) -> Durable {
     let mut pace = Pace::default();
     pace.every = Duration::from_millis(5);
+    change(&mut pace);
     let durable = Durable::new(store(), pace);
     durable.open(Downloads::open(Arc::new(folder.clone())).unwrap());
     durable
@@ -177,13 +182,101 @@ fn a_panic_of_the_callers_leaves_a_count_that_is_right() {
 #[test]
 fn what_was_counted_last_is_kept_when_it_is_closed() {
     let folder = Simulated::new(5);
-    let store = durable(&folder);
+    let store = durable_at(&folder, |pace| pace.every = Duration::from_secs(3600));
     store.settle().unwrap();
     (0..30).for_each(|peer| tell(&store, &completed(1, peer)));
     store.close().unwrap();
     assert_eq!(stored(&folder, 1), 30);
     tell(&store, &completed(1, 31));
     assert!(store.settle().is_err(), "it has been given up");
+}
+
+#[test]
+fn one_that_is_closed_and_opened_again_gives_all_swarms_their_counts() {
+    let (first, second) = (Simulated::new(6), Simulated::new(7));
+    for folder in [&first, &second] {
+        let store = durable(folder);
+        (0..30).for_each(|peer| tell(&store, &completed(1, peer)));
+    }
+    let store = durable(&first);
+    tell(&store, &completed(1, 99));
+    store.close().unwrap();
+    assert_eq!(stored(&first, 1), 31);
+    store.remove(&hash(1));
+    tell(&store, &completed(1, 99).event(AnnounceEvent::Started));
+    store.open(Downloads::open(Arc::new(second.clone())).unwrap());
+    store.settle().unwrap();
+    assert_eq!(store.scrape(&hash(1)).downloaded, 0, "it was removed meanwhile");
+    tell(&store, &completed(2, 1).event(AnnounceEvent::Started));
+    store.close().unwrap();
+    store.open(Downloads::open(Arc::new(first.clone())).unwrap());
+    store.settle().unwrap();
+    assert_eq!(store.scrape(&hash(1)).downloaded, 31, "as the other folder has it");
+}
+
+#[test]
+fn while_the_disk_refuses_what_waits_for_it_is_bounded_and_swarms_that_are_there_lose_nothing() {
+    let folder = Simulated::new(8);
+    let store = durable_at(&folder, |pace| pace.most_unsaved = 640);
+    store.settle().unwrap();
+    folder.refuse(folder.operations().len(), usize::MAX, Refusal::Full);
+    for torrent in 0..5000 {
+        tell(&store, &completed(torrent, 1));
+        if torrent % 500 == 0 {
+            assert!(store.settle().is_err());
+        }
+    }
+    assert!(store.settle().is_err());
+    assert!(store.status().unsaved <= 640, "{:?}", store.status());
+    let looked_up = store.status().looked_up;
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(store.status().looked_up, looked_up, "nothing is looked for again until there is room");
+    folder.heal();
+    for _ in 0..20 {
+        store.settle().unwrap();
+    }
+    let kept = Downloads::open(Arc::new(folder.after_kill())).unwrap();
+    let kept = (0..5000).filter(|&torrent| kept.get(&hash(torrent)).unwrap() == 1).count();
+    assert_eq!(kept, 5000, "all of them are there still");
+}
+
+#[test]
+fn counts_that_cannot_be_read_come_when_they_can() {
+    let folder = Simulated::new(9);
+    let store = durable(&folder);
+    (0..300).for_each(|torrent| tell(&store, &completed(torrent, 1)));
+    store.settle().unwrap();
+    store.close().unwrap();
+    let mut downloads = Downloads::open(Arc::new(folder.clone())).unwrap();
+    // So many that they are in a run, which is read from the disk.
+    let others = (0..70_000_u32).map(|n| (hash(1 << 20 | n), Change { forget: false, add: 1 }));
+    downloads.commit(others).unwrap();
+    downloads.settle().unwrap();
+    drop(downloads);
+
+    let store = durable(&folder);
+    store.settle().unwrap();
+    folder.refuse(folder.operations().len(), usize::MAX, Refusal::Device);
+    (0..300).for_each(|torrent| tell(&store, &completed(torrent, 2).event(AnnounceEvent::Started)));
+    assert!(store.settle().is_err());
+    assert!(store.status().is_unreadable, "{:?}", store.status());
+    folder.heal();
+    store.settle().unwrap();
+    assert!(!store.status().is_unreadable, "{:?}", store.status());
+    assert!((0..300).all(|torrent| store.scrape(&hash(torrent)).downloaded == 1));
+}
+
+#[test]
+fn where_as_many_torrents_are_known_as_may_be_others_are_left_out() {
+    let folder = Simulated::new(10);
+    let store = durable_at(&folder, |pace| pace.most_known = 100);
+    (0..100).for_each(|torrent| tell(&store, &completed(torrent, 1)));
+    store.settle().unwrap();
+    (50..150).for_each(|torrent| tell(&store, &completed(torrent, 2)));
+    store.settle().unwrap();
+    assert_eq!([0, 99, 100, 149].map(|torrent| stored(&folder, torrent)), [1, 2, 0, 0]);
+    assert_eq!(store.scrape(&hash(149)).downloaded, 1, "for as long as its swarm is there");
+    assert!(store.status().left_out >= 50, "{:?}", store.status());
 }
 
 fn below(rng: &mut SplitMix64, end: u64) -> usize {
