@@ -37,10 +37,10 @@ impl Store {
         }
     }
 
-    fn export(&self, export: &mut Export, now: Timestamp) -> Result<(), Unavailable> {
+    fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) -> Result<(), Unavailable> {
         match self {
-            Self::Sync(store) => store.export(export, now, STEP),
-            Self::Async(store, runtime) => runtime.block_on(store.export(export, now, STEP))?,
+            Self::Sync(store) => store.export(export, now, budget),
+            Self::Async(store, runtime) => runtime.block_on(store.export(export, now, budget))?,
         }
         Ok(())
     }
@@ -69,6 +69,9 @@ pub struct Loaded {
 
 /// Visits of one step: half a millisecond of the packed store.
 const STEP: Budget = Budget::peers(16_384);
+/// The same in the middle of a swarm, and the pause after each: who announces to a hot one waits for 0.4 µs, and one in 800 does.
+const STEP_WITHIN: Budget = Budget::peers(32);
+const PAUSE_WITHIN: Duration = Duration::from_micros(200);
 /// Bytes after which the disk is waited for, while more is read out: at the end there is not much left to wait for.
 const SYNCED_AT_ONCE: usize = 32 << 20;
 /// Bytes that a store takes in together: half a million swarms of one peer.
@@ -150,16 +153,19 @@ fn write_partial(
         let mut export = Export::new();
         while !export.is_complete() {
             let began = Instant::now();
-            store.export(&mut export, clock())?;
+            let is_hurried = is_hurried.load(Relaxed);
+            let budget = if export.is_within_a_swarm() && !is_hurried { STEP_WITHIN } else { STEP };
+            store.export(&mut export, clock(), budget)?;
             let took = began.elapsed();
             let spare = spare.try_recv().unwrap_or(Records::new(Timestamp::default()));
             if read.send(export.take(spare)).is_err() {
                 // The other thread says why.
                 break;
             }
-            if !is_hurried.load(Relaxed) {
+            if !is_hurried {
                 // A quarter of a core, while others announce.
-                thread::sleep(3 * took);
+                let least = if export.is_within_a_swarm() { PAUSE_WITHIN } else { Duration::ZERO };
+                thread::sleep(least.max(3 * took));
             }
         }
         drop(read);

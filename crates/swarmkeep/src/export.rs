@@ -44,6 +44,11 @@ impl Export {
         mem::replace(&mut self.records, spare)
     }
 
+    /// Whether the latest step has ended in the middle of a swarm, to which many announce, perhaps.
+    pub fn is_within_a_swarm(&self) -> bool {
+        self.within != Cursor::START
+    }
+
     /// Whether everything has been read.
     pub fn is_complete(&self) -> bool {
         self.at.is_end() && self.listed.as_slice().is_empty()
@@ -109,9 +114,11 @@ pub(crate) async fn by_walking(
             export.records.push(&info_hash, downloaded, &peers);
         }
         export.within = if next.is_end() { Cursor::START } else { next };
-        if next.is_end() {
-            export.listed.next();
+        if !next.is_end() {
+            // All who announce to a large swarm wait for its lock: whoever reads it out says how often.
+            return Ok(());
         }
+        export.listed.next();
     }
     Ok(())
 }

@@ -125,7 +125,7 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     ///
     /// From [`Export::new`] until [`Export::is_complete`], every peer is read that is there all the while, with a role and a time that it
     /// has had meanwhile, and no seeder whose download is not counted. The step visits about `budget` peers (a swarm counts as one
-    /// more) and holds no lock for longer than [`Capabilities::longest_hold`]. What a swarm is worth without peers and downloads is not
+    /// more), fewer where it comes to the middle of a swarm, and holds no lock for longer than [`Capabilities::longest_hold`]. What a swarm is worth without peers and downloads is not
     /// read. A store that can do better than by its own listings overrides this.
     fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
         at_once(export::by_walking(&Immediate(self), export, now, budget)).expect(NEVER_AWAY);

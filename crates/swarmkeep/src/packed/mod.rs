@@ -459,11 +459,15 @@ impl TorrentRepository for Packed {
                 (visited, from) = locked.export(&self.shared, stripe, from, hold, latest, records);
                 drop(locked);
                 left = left.saturating_sub(visited.max(1));
-                if from.is_none() {
-                    break;
+                match from {
+                    None => break,
+                    // All who announce to a large swarm wait for this lock: whoever reads it out says how often.
+                    Some(Position { within, .. }) if within != Cursor::START => left = 0,
+                    Some(_) => {}
                 }
             }
         }
+        export.within = Cursor::START;
         export.go_on_at(Cursor::END);
     }
 
