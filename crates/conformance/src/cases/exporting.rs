@@ -309,7 +309,9 @@ pub(crate) fn a_step_of_an_export_visits_about_its_budget(subject: &dyn Subject)
             }
             let all = swarms * u64::from(peers);
             assert_eq!(read, all, "peers that there are");
-            assert!(steps <= 4 * 2 * all / budget + 8, "{steps} steps of {budget} for {all} peers");
+            // In the middle of a swarm it may end after one hold.
+            let least = budget.min(256);
+            assert!(steps <= 4 * 2 * all / least + 8, "{steps} steps of {budget} for {all} peers");
         }
     }
 }
