@@ -16,7 +16,8 @@ use std::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, Budget, Changes, Cursor, Export, PeerBuffer, PeerRecord, Random,
-    Records, Removed, Request, Restored, SwarmSummary, Timestamp, TorrentRepository, forward_repository,
+    Records, Removed, Request, Restored, SwarmSummary, Timestamp, TorrentRepository,
+    TorrentRepositoryExt as _, forward_repository,
 };
 use tracing::{debug, error, info};
 
@@ -323,13 +324,7 @@ impl TorrentRepository for Durable {
         from: Cursor,
         budget: Budget,
     ) -> Removed {
-        let mut shown = Vec::new();
-        let next = self.core.store.walk(from, budget.get(), &mut shown);
-        let named = shown.into_iter().filter(|swarm| forbidden(&swarm.info_hash));
-        let removed = named.filter_map(|SwarmSummary { info_hash, .. }| {
-            self.remove(&info_hash).map(|stats| SwarmSummary { info_hash, stats })
-        });
-        Removed::new(removed.collect(), next)
+        self.remove_by_walking(forbidden, from, budget)
     }
 
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {

@@ -314,6 +314,23 @@ pub trait TorrentRepositoryExt: TorrentRepository {
         all
     }
 
+    /// One step of [`remove_where`](TorrentRepository::remove_where) by the store's own walk and [`remove`](TorrentRepository::remove), for
+    /// stores that have no shorter way.
+    fn remove_by_walking(
+        &self,
+        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
+        from: Cursor,
+        budget: Budget,
+    ) -> Removed {
+        let mut shown = Vec::new();
+        let next = self.walk(from, budget.get(), &mut shown);
+        let named = shown.into_iter().filter(|swarm| forbidden(&swarm.info_hash));
+        let removed = named.filter_map(|SwarmSummary { info_hash, .. }| {
+            self.remove(&info_hash).map(|stats| SwarmSummary { info_hash, stats })
+        });
+        Removed::new(removed.collect(), next)
+    }
+
     /// Removes every swarm that `forbidden` names and answers what they were.
     fn remove_all_where(&self, forbidden: &(dyn Fn(&InfoHash) -> bool + Sync)) -> Vec<SwarmSummary> {
         let (mut cursor, mut all) = (Cursor::START, Vec::new());

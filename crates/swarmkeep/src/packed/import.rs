@@ -1,7 +1,7 @@
 //! Taking in what a snapshot holds: sorted by where it goes, so that what lies together is filled together.
 //!
 //! In the order of the store that wrote them, each swarm would go to another leaf, none of them in a cache: at 10 million swarms that
-//! takes 700 ns each, and sorted by a million 170.
+//! took 720 ns each; sorted by a million, with each leaf grown once for all that come to it, 320.
 
 use std::ops::Range;
 

@@ -46,7 +46,8 @@ use self::{
 use crate::{
     Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, Export, InfoHash, Limits,
     LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord, Random, Records, Removed, RepositoryConfig,
-    Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository,
+    TorrentRepositoryExt as _, Totals,
     sweep::{Next, Pass, VISITS_A_HOLD},
     time::LatestTime,
     totals::AtomicTotals,
@@ -411,16 +412,7 @@ impl TorrentRepository for Packed {
         from: Cursor,
         budget: Budget,
     ) -> Removed {
-        if from.is_end() {
-            return Removed::new(Vec::new(), Cursor::END);
-        }
-        let mut shown = Vec::new();
-        let next = self.walk(from, budget.get(), &mut shown);
-        let named = shown.into_iter().filter(|swarm| forbidden(&swarm.info_hash));
-        let removed = named.filter_map(|SwarmSummary { info_hash, .. }| {
-            self.remove(&info_hash).map(|stats| SwarmSummary { info_hash, stats })
-        });
-        Removed::new(removed.collect(), next)
+        self.remove_by_walking(forbidden, from, budget)
     }
 
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {

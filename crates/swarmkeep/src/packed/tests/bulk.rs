@@ -143,6 +143,21 @@ fn what_is_read_out_is_what_is_there_once() {
 }
 
 #[test]
+fn a_step_ends_in_the_middle_of_a_large_swarm_whatever_it_may_visit() {
+    let store = Packed::new(&config().shards(1)).expect("a power of two");
+    for n in 0..5000 {
+        tell(&store, 1, leecher(1, v4(n)));
+    }
+    let (mut export, mut within) = (Export::new(), 0);
+    while !export.is_complete() {
+        store.export(&mut export, at(1), Budget::peers(usize::MAX));
+        assert!(export.records().peers() <= 512, "whoever reads out says how often its lock is taken");
+        within += u64::from(export.is_within_a_swarm());
+    }
+    assert!(within >= 5000 / 512 && !export.is_within_a_swarm(), "{within}");
+}
+
+#[test]
 fn an_empty_store_gives_nothing_and_is_done() {
     for shards in [1, 4096] {
         let store = Packed::new(&config().shards(shards)).expect("a power of two");
