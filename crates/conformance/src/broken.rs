@@ -25,37 +25,10 @@ use crate::{
     model::{State, Swarm, hand_out},
 };
 
-/// Makes [`Fault`] of the rows below, and the macro that goes through them.
-macro_rules! faults {
-    ($(#[doc = $doc:literal] $test:ident $fault:ident => $case:ident;)*) => {
-        /// One way to be broken.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub enum Fault {
-            $(#[doc = $doc] $fault,)*
-        }
-
-        impl Fault {
-            /// The name of the case that is meant to reject it.
-            pub const fn case(self) -> &'static str {
-                match self {
-                    $(Self::$fault => stringify!($case),)*
-                }
-            }
-        }
-
-        faults! { @export ($) $($test $fault)* }
-    };
-    (@export ($d:tt) $($test:ident $fault:ident)*) => {
-        /// Calls a macro with the faults, each in snake case and as the variant of `Fault`.
-        #[macro_export]
-        macro_rules! for_each_fault {
-            ($d callback:ident) => { $d callback! { $($test $fault)* } };
-        }
-    };
-}
-
 faults! {
+    /// One way to be broken.
+    for_each_fault:
+
     /// Looks a swarm up, lets go of the lock, and inserts a new one whatever has come meanwhile.
     get_then_insert GetThenInsert => racing_first_announces_are_all_kept;
     /// Collects empty swarms, lets go of the lock, and removes them without looking again.

@@ -16,6 +16,8 @@
 //!
 //! [`Capabilities`]: swarmkeep::Capabilities
 
+#[macro_use]
+mod faults;
 mod blocking;
 #[doc(hidden)]
 pub mod broken;

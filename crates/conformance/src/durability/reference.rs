@@ -636,38 +636,10 @@ impl fmt::Debug for Open {
     }
 }
 
-/// Makes [`Fault`] of the rows below, and the macro that goes through them.
-macro_rules! faults {
-    ($(#[doc = $doc:literal] $test:ident $fault:ident => $case:ident;)*) => {
-        /// One way in which the [`Reference`] can be broken.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub enum Fault {
-            $(#[doc = $doc] $fault,)*
-        }
-
-        impl Fault {
-            /// The name of the case that is meant to reject it.
-            pub const fn case(self) -> &'static str {
-                match self {
-                    $(Self::$fault => stringify!($case),)*
-                }
-            }
-        }
-
-        faults! { @export ($) $($test $fault)* }
-    };
-    (@export ($d:tt) $($test:ident $fault:ident)*) => {
-        /// Calls a macro with the faults of persistent stores, each in snake case and as the variant of `Fault`.
-        #[doc(hidden)]
-        #[macro_export]
-        macro_rules! for_each_durability_fault {
-            ($d callback:ident) => { $d callback! { $($test $fault)* } };
-        }
-    };
-}
-
 faults! {
+    /// One way in which the [`Reference`] can be broken.
+    for_each_durability_fault:
+
     /// Leaves a swarm out that somebody is just announcing to.
     snapshot_skips_what_is_busy SnapshotSkipsBusy => a_snapshot_holds_every_peer_whose_announce_returned_before_it_began;
     /// Has all peers begin a new life when they are loaded.
