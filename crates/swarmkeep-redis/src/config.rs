@@ -1,0 +1,97 @@
+//! Where the servers are, and how patient to be with them.
+
+use std::time::Duration;
+
+use swarmkeep::ConfigError;
+
+/// Where the servers are and how they are used. Start with [`new`](Self::new) and chain what should differ.
+#[derive(Debug, Clone)]
+pub struct RedisConfig {
+    #[expect(dead_code, reason = "written next")]
+    pub(crate) urls: Vec<String>,
+    pub(crate) prefix: String,
+    pub(crate) node: String,
+    pub(crate) patience: Duration,
+    pub(crate) connections: usize,
+    pub(crate) in_flight: usize,
+}
+
+impl RedisConfig {
+    /// The servers behind `urls`: `redis://[user:password@]host[:port][/database]`, or `rediss://` over TLS. Several are nodes of one
+    /// Cluster, as one is that says so; any of them tells of the others.
+    pub fn new<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
+        Self {
+            urls: urls.into_iter().map(Into::into).collect(),
+            prefix: "swarmkeep:".to_owned(),
+            node: String::new(),
+            patience: Duration::from_secs(2),
+            connections: 2,
+            in_flight: 4096,
+        }
+    }
+
+    /// What all keys begin with: stores with different prefixes know nothing of each other. `swarmkeep:` without this.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// What this process is called where it holds a lease; drawn at random without this.
+    #[must_use]
+    pub fn node(mut self, node: impl Into<String>) -> Self {
+        self.node = node.into();
+        self
+    }
+
+    /// For how long a call may try before it is [`Unavailable`](swarmkeep::Unavailable): reconnecting and following a fail-over included.
+    #[must_use]
+    pub const fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// How many connections to each server.
+    #[must_use]
+    pub const fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// How many calls may wait for an answer at once; one more is [`Unavailable`](swarmkeep::Unavailable) at once.
+    #[must_use]
+    pub const fn in_flight(mut self, in_flight: usize) -> Self {
+        self.in_flight = in_flight;
+        self
+    }
+}
+
+/// Why a repository was not built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What was asked for cannot be kept.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A URL that says nothing.
+    #[error("{url} is no URL of a Redis server: {reason}")]
+    Url {
+        /// What was given, without its password.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No server was reached.
+    #[error("no server was reached: {0}")]
+    Unreachable(String),
+    /// Another store lives there.
+    #[error(
+        "what lives under {prefix} was built with other settings: {what}; give the same, or another prefix"
+    )]
+    Mismatch {
+        /// Where.
+        prefix: String,
+        /// What differs.
+        what: String,
+    },
+}
