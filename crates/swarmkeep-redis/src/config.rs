@@ -7,13 +7,13 @@ use swarmkeep::ConfigError;
 /// Where the servers are and how they are used. Start with [`new`](Self::new) and chain what should differ.
 #[derive(Debug, Clone)]
 pub struct RedisConfig {
-    #[expect(dead_code, reason = "written next")]
     pub(crate) urls: Vec<String>,
     pub(crate) prefix: String,
     pub(crate) node: String,
     pub(crate) patience: Duration,
     pub(crate) connections: usize,
     pub(crate) in_flight: usize,
+    pub(crate) root_certificate: Option<Vec<u8>>,
 }
 
 impl RedisConfig {
@@ -27,6 +27,7 @@ impl RedisConfig {
             patience: Duration::from_secs(2),
             connections: 2,
             in_flight: 4096,
+            root_certificate: None,
         }
     }
 
@@ -51,6 +52,13 @@ impl RedisConfig {
         self
     }
 
+    /// The certificate authority, in PEM, that vouches for servers of `rediss://`; those of the system without this.
+    #[must_use]
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificate = Some(pem.into());
+        self
+    }
+
     /// How many connections to each server.
     #[must_use]
     pub const fn connections(mut self, connections: usize) -> Self {
@@ -66,7 +74,7 @@ impl RedisConfig {
     }
 }
 
-/// Why a repository was not built.
+/// Why a repository was not built, or not reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -84,6 +92,11 @@ pub enum Error {
     /// No server was reached.
     #[error("no server was reached: {0}")]
     Unreachable(String),
+    /// A name that keys cannot begin with.
+    #[error(
+        "{0:?} cannot be what keys begin with: leave braces out, they tell a Cluster where a key belongs"
+    )]
+    Prefix(String),
     /// Another store lives there.
     #[error(
         "what lives under {prefix} was built with other settings: {what}; give the same, or another prefix"

@@ -1,7 +1,30 @@
-//! A repository on Redis or Valkey, one server or a Cluster, so that several trackers share one set of swarms.
+//! A repository on Redis 7 or Valkey, one server or a Cluster, so that several trackers share one set of swarms.
+//!
+//! ```no_run
+//! # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+//! use swarmkeep::{HashKey, RepositoryConfig};
+//! use swarmkeep_redis::{RedisConfig, RedisRepository};
+//!
+//! let config = RepositoryConfig::new(HashKey::from_os()?);
+//! let store = RedisRepository::connect(&RedisConfig::new(["redis://127.0.0.1"]), &config).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An announce is one round trip: a function inside the server updates, counts and selects in one atomic step ([`AsyncTorrentRepository`]).
+//! All of a swarm is in one key, and so are the counts of its shard: they cannot drift, and a slot that moves takes them along.
+//!
+//! [`AsyncTorrentRepository`]: swarmkeep::AsyncTorrentRepository
 
 mod config;
+mod library;
+mod link;
+mod place;
 #[cfg(feature = "servers")]
 pub mod servers;
+mod store;
+mod topology;
+mod wire;
 
 pub use config::{Error, RedisConfig};
+pub use store::RedisRepository;

@@ -293,8 +293,11 @@ impl<const N: usize> Section<'_, N> {
         self.used += N;
     }
 
-    /// Writes several peers at once; otherwise as [`push`](Self::push).
-    pub(crate) fn extend(&mut self, peers: &[[u8; N]]) {
+    /// Writes several peers at once.
+    ///
+    /// # Panics
+    /// If there is no room: a store takes the room into account before it selects.
+    pub fn extend(&mut self, peers: &[[u8; N]]) {
         let bytes = peers.as_flattened();
         self.bytes[self.used..self.used + bytes.len()].copy_from_slice(bytes);
         self.used += bytes.len();

@@ -39,7 +39,7 @@ pub mod skip_map;
 #[cfg(feature = "snapshot")]
 pub mod snapshot;
 pub mod swarm;
-mod sweep;
+pub mod sweep;
 mod time;
 mod totals;
 

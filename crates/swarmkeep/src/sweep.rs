@@ -9,7 +9,7 @@ use std::{
 use crate::{Cursor, SwarmSummary, totals::Population};
 
 /// How many peers or swarms are visited while one lock is held: at about 100 ns a cold visit, some 25 µs.
-pub(crate) const VISITS_A_HOLD: usize = 256;
+pub const VISITS_A_HOLD: usize = 256;
 
 /// How much one step may do, counted in peers visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub(crate) struct Expired {
 ///
 /// `P` is where to look for more, `V` a place to visit.
 #[derive(Debug)]
-pub(crate) struct Pass<P, V> {
+pub struct Pass<P, V> {
     start: P,
     state: Mutex<State<P, V>>,
 }
@@ -109,12 +109,13 @@ struct State<P, V> {
 }
 
 impl<P: Copy + PartialEq, V> Pass<P, V> {
-    pub(crate) const fn new(start: P) -> Self {
+    /// A pass that begins at `start`, which is where the next one begins as well.
+    pub const fn new(start: P) -> Self {
         Self { start, state: Mutex::new(State { next: Some(start), unfinished: Vec::new(), claims: 0 }) }
     }
 
     /// What to do next: visit what somebody left, look for more, or leave the rest of the pass to those who hold it.
-    pub(crate) fn next(&self) -> Next<'_, P, V> {
+    pub fn next(&self) -> Next<'_, P, V> {
         let mut state = self.state();
         if !state.unfinished.is_empty() {
             state.claims += 1;
@@ -125,7 +126,7 @@ impl<P: Copy + PartialEq, V> Pass<P, V> {
 
     /// Claims what a look from `from` on has found, in order; nothing if somebody else was faster. `next` is where to look
     /// for what lies behind.
-    pub(crate) fn claim(
+    pub fn claim(
         &self,
         from: P,
         found: impl DoubleEndedIterator<Item = V>,
@@ -149,7 +150,7 @@ impl<P: Copy + PartialEq, V> Pass<P, V> {
 
 /// What a caller of a pass does next.
 #[derive(Debug)]
-pub(crate) enum Next<'a, P: Copy + PartialEq, V> {
+pub enum Next<'a, P: Copy + PartialEq, V> {
     /// Visit these.
     Visit(Claim<'a, P, V>),
     /// Find what there is to visit from here on, and claim it.
@@ -160,7 +161,7 @@ pub(crate) enum Next<'a, P: Copy + PartialEq, V> {
 
 /// What one caller has claimed; what it has not visited goes back to the pass when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Claim<'a, P: Copy + PartialEq, V> {
+pub struct Claim<'a, P: Copy + PartialEq, V> {
     pass: &'a Pass<P, V>,
     visits: Vec<V>,
     open: bool,
@@ -168,17 +169,17 @@ pub(crate) struct Claim<'a, P: Copy + PartialEq, V> {
 
 impl<P: Copy + PartialEq, V> Claim<'_, P, V> {
     /// What to visit now.
-    pub(crate) fn current(&mut self) -> Option<&mut V> {
+    pub fn current(&mut self) -> Option<&mut V> {
         self.visits.last_mut()
     }
 
     /// Marks it as visited to its end.
-    pub(crate) fn done(&mut self) {
+    pub fn done(&mut self) {
         self.visits.pop();
     }
 
     /// Gives back what was not visited; whether that completed the pass.
-    pub(crate) fn finish(mut self) -> bool {
+    pub fn finish(mut self) -> bool {
         self.give_back()
     }
 

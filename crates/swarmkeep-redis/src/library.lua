@@ -1,0 +1,992 @@
+#!lua name=swarmkeep_LIBRARY
+
+-- What runs inside the server. Each call is one step on one key, atomic and bounded. docs/redis-format.md tells the format.
+--
+-- A key holds a shard, a hash with all swarms whose info hashes fall into it:
+--   m                           the newest time told, counts of the whole shard, and how many pages its directory has
+--   u                           for each page of the directory, when the first of its swarms is due
+--   KIND PAGE                   a page of the directory: info hashes, and when a sweep is to look at each
+--   INFO-HASH                   a swarm: its counts, and those of its peers that stand here
+--   INFO-HASH KIND PAGE         a page of its peers of a kind, where there are many
+--
+-- The directory and the peers of a kind are tables, and a table is made of pages: all keys of the page, then a number for each.
+-- Linear hashing (Litwin, VLDB 1980) says in which page a key stands, so that tables grow and shrink by one page at a time.
+
+local call, encode, decode, spread, sub, find, byte, char, floor, min, max, frexp, concat, band, sha1
+
+-- While a library is loaded it sees no globals.
+local function bind()
+  call, sha1, encode, decode, spread = redis.call, redis.sha1hex, struct.pack, struct.unpack, unpack
+  sub, find, byte, char = string.sub, string.find, string.byte, string.char
+  floor, min, max, frexp = math.floor, math.min, math.max, math.frexp
+  concat, band = table.concat, bit.band
+end
+
+-- Kinds of keys: seeders and leechers over IPv4, seeders and leechers over IPv6, and info hashes in the directory. So long they are,
+local WIDTH = { 6, 6, 18, 18, 20 }
+local DIRECTORY = 5
+-- and so much of an endpoint is its address, where the endpoints of an address are limited.
+local ADDRESS = { 4, 4, 8, 8 }
+-- So many peers of a kind stand in the field of their swarm. Where there are more they have pages.
+local INLINE = 128
+-- Pages hold between so many keys on average.
+local LEAST, MOST = 32, 64
+-- When a swarm is due that is kept for its downloads.
+local KEPT = 4294967295
+local LARGEST = 4294967295
+-- So much one call of a sweep looks at, and what is left of a page.
+local HOLD = 256
+
+local JOINED, REFRESHED, COMPLETED, PROMOTED, DEMOTED, LEFT, CREATED = 1, 2, 4, 8, 16, 32, 64
+local SEEDER, FINISHED, STOPPED, IPV6, WANTS_V4, WANTS_V6 = 1, 2, 4, 8, 16, 32
+
+------------------------------------------------------------------------------------------------------------------------------
+-- The shard as one call sees it: what it has read, and what is to be written when it ends.
+
+local META = '<I4I4I4I4I4I4I4I4I4d'
+
+local function open(key, salt, limit, info_hash)
+  local values = call('HMGET', key, 'm', info_hash or 'u')
+  return { key = key, salt = salt, limit = limit, raw = values[1], read = {}, written = {} }, values[2]
+end
+
+local function meta(shard)
+  local m = shard.m
+  if not m then
+    if shard.raw then
+      local newest, swarms, a, b, c, d, kept, pages, due, evicted = decode(META, shard.raw)
+      m = { a, b, c, d, newest = newest, swarms = swarms, kept = kept, pages = pages, due = due, evicted = evicted }
+    else
+      m = { 0, 0, 0, 0, newest = 0, swarms = 0, kept = 0, pages = 1, due = LARGEST, evicted = 0 }
+    end
+    shard.m = m
+  end
+  return m
+end
+
+-- The time that counts: the latest of all that were told.
+local function advance(shard, now)
+  local newest = shard.raw and decode('<I4', shard.raw) or 0
+  if now > newest then
+    meta(shard).newest = now
+    return now
+  end
+  return newest
+end
+
+local function get(shard, field)
+  local value = shard.read[field]
+  if value == nil then
+    value = call('HGET', shard.key, field) or ''
+    shard.read[field] = value
+  end
+  return value
+end
+
+-- An empty field is none.
+local function put(shard, field, value)
+  shard.read[field] = value
+  shard.written[field] = value
+end
+
+local function commit(shard)
+  local m, written = shard.m, shard.written
+  if not m then
+    local field, value = next(written)
+    if field and value ~= '' and next(written, field) == nil then
+      call('HSET', shard.key, field, value)
+      return
+    end
+  end
+  local set, gone = {}, {}
+  for field, value in pairs(written) do
+    if value == '' then
+      gone[#gone + 1] = field
+    else
+      set[#set + 1] = field
+      set[#set + 1] = value
+    end
+  end
+  if m then
+    local raw = encode(META, m.newest, m.swarms, m[1], m[2], m[3], m[4], m.kept, m.pages, m.due, m.evicted)
+    if raw ~= shard.raw then
+      set[#set + 1] = 'm'
+      set[#set + 1] = raw
+    end
+  end
+  -- The stack of Lua takes 8,000 arguments.
+  for i = 1, #gone, 4000 do
+    call('HDEL', shard.key, spread(gone, i, min(i + 3999, #gone)))
+  end
+  for i = 1, #set, 4000 do
+    call('HSET', shard.key, spread(set, i, min(i + 3999, #set)))
+  end
+end
+
+------------------------------------------------------------------------------------------------------------------------------
+-- Tables: `of` is what they belong to, a swarm or the directory, and `kind` which of its tables is meant.
+
+-- Keyed, so that no stranger can choose what falls into one page.
+local function hash_of(of, kind, key)
+  if of.shard.limit > 0 and kind ~= DIRECTORY then
+    key = sub(key, 1, ADDRESS[kind])
+  end
+  return tonumber(sub(sha1(of.shard.salt .. key), 1, 8), 16)
+end
+
+-- The largest power of two up to `n`.
+local function power_below(n)
+  local _, exponent = frexp(n)
+  return 2 ^ (exponent - 1)
+end
+
+local function page_of(h, pages)
+  if pages == 1 then
+    return 0
+  end
+  local power = power_below(pages)
+  local page = h % (2 * power)
+  return page < pages and page or h % power
+end
+
+local function field_of(of, kind, page)
+  return of.prefix .. encode('<BI3', kind, page)
+end
+
+-- Whether its one page stands in the field of its swarm.
+local function is_inline(of, kind)
+  return of.pages[kind] == 1 and kind ~= DIRECTORY
+end
+
+local function read_page(of, kind, page)
+  local width = WIDTH[kind]
+  if is_inline(of, kind) then
+    local keys = of.keys[kind]
+    if not keys then
+      local value, from, times, count = of.value, of.from[kind], of.times[kind], of.count[kind]
+      keys = sub(value, from, from + count * width - 1)
+      of.keys[kind], of.numbers[kind] = keys, sub(value, times, times + count * 4 - 1)
+    end
+    return keys, of.numbers[kind]
+  end
+  local value = get(of.shard, field_of(of, kind, page))
+  local length = #value / (width + 4) * width
+  return sub(value, 1, length), sub(value, length + 1)
+end
+
+local function set_page_due(directory, page, due)
+  local u = get(directory.shard, 'u')
+  put(directory.shard, 'u', sub(u, 1, page * 4) .. encode('<I4', due) .. sub(u, page * 4 + 5))
+  local m = meta(directory.shard)
+  m.due = min(m.due, due)
+end
+
+-- `due` is the smallest number of a page of the directory, where it is known.
+local function write_page(of, kind, page, keys, numbers, due)
+  if is_inline(of, kind) then
+    of.keys[kind], of.numbers[kind] = keys, numbers
+    return
+  end
+  put(of.shard, field_of(of, kind, page), keys .. numbers)
+  of.fullest[kind] = max(of.fullest[kind], #keys / WIDTH[kind])
+  if kind == DIRECTORY then
+    if not due then
+      due = LARGEST
+      for at = 1, #numbers, 4 do
+        due = min(due, (decode('<I4', numbers, at)))
+      end
+    end
+    set_page_due(of, page, due)
+  end
+end
+
+-- Where `key` stands among `keys`, from 0.
+local function position(keys, key, width)
+  local at = find(keys, key, 1, true)
+  while at do
+    if (at - 1) % width == 0 then
+      return (at - 1) / width
+    end
+    at = find(keys, key, at + 1, true)
+  end
+end
+
+local function without(text, i, width)
+  return sub(text, 1, i * width) .. sub(text, (i + 1) * width + 1)
+end
+
+local function with(text, i, number)
+  return sub(text, 1, i * 4) .. encode('<I4', number) .. sub(text, i * 4 + 5)
+end
+
+local function grow(of, kind)
+  local width, count = WIDTH[kind], of.count[kind]
+  while count > (is_inline(of, kind) and INLINE or of.pages[kind] * MOST) do
+    local page = of.pages[kind]
+    local power = power_below(page)
+    local from = page - power
+    local keys, numbers = read_page(of, kind, from)
+    local stay, go = {}, {}
+    local stay_numbers, go_numbers = {}, {}
+    for i = 0, #keys / width - 1 do
+      local key = sub(keys, i * width + 1, (i + 1) * width)
+      local number = sub(numbers, i * 4 + 1, i * 4 + 4)
+      if hash_of(of, kind, key) % (2 * power) == page then
+        go[#go + 1], go_numbers[#go_numbers + 1] = key, number
+      else
+        stay[#stay + 1], stay_numbers[#stay_numbers + 1] = key, number
+      end
+    end
+    of.pages[kind], of.keys[kind], of.numbers[kind] = page + 1, '', ''
+    write_page(of, kind, from, concat(stay), concat(stay_numbers))
+    write_page(of, kind, page, concat(go), concat(go_numbers))
+  end
+end
+
+local function shrink(of, kind)
+  local count = of.count[kind]
+  while of.pages[kind] > 1 and count < of.pages[kind] * LEAST do
+    local last = of.pages[kind] - 1
+    local into = last - power_below(last)
+    local keys, numbers = read_page(of, kind, into)
+    local more, more_numbers = read_page(of, kind, last)
+    put(of.shard, field_of(of, kind, last), '')
+    of.pages[kind] = last
+    if kind == DIRECTORY then
+      put(of.shard, 'u', sub(get(of.shard, 'u'), 1, last * 4))
+    elseif last == 1 then
+      put(of.shard, field_of(of, kind, 0), '')
+      of.fullest[kind] = 0
+    end
+    write_page(of, kind, into, keys .. more, numbers .. more_numbers)
+  end
+end
+
+------------------------------------------------------------------------------------------------------------------------------
+-- The directory.
+
+local function directory(shard)
+  local m = meta(shard)
+  return {
+    shard = shard,
+    prefix = '',
+    pages = { [DIRECTORY] = m.pages },
+    count = { [DIRECTORY] = m.swarms },
+    fullest = { [DIRECTORY] = 0 },
+    keys = {},
+    numbers = {},
+  }
+end
+
+-- What the shard says of its directory.
+local function settle(d)
+  local m = meta(d.shard)
+  m.pages, m.swarms = d.pages[DIRECTORY], d.count[DIRECTORY]
+end
+
+local function enter(shard, info_hash, place, due)
+  local d = directory(shard)
+  local page = page_of(place, d.pages[DIRECTORY])
+  local keys, numbers = read_page(d, DIRECTORY, page)
+  local first = #keys > 0 and decode('<I4', get(shard, 'u'), page * 4 + 1) or LARGEST
+  write_page(d, DIRECTORY, page, keys .. info_hash, numbers .. encode('<I4', due), min(first, due))
+  d.count[DIRECTORY] = d.count[DIRECTORY] + 1
+  grow(d, DIRECTORY)
+  settle(d)
+end
+
+-- When a swarm is due. `change` makes the new time of the old one.
+local function set_due(shard, info_hash, place, change)
+  local d = directory(shard)
+  local page = page_of(place, d.pages[DIRECTORY])
+  local keys, numbers = read_page(d, DIRECTORY, page)
+  local i = position(keys, info_hash, 20)
+  local due = change((decode('<I4', numbers, i * 4 + 1)))
+  write_page(d, DIRECTORY, page, keys, with(numbers, i, due))
+end
+
+local function leave(shard, info_hash, place)
+  local d = directory(shard)
+  local page = page_of(place, d.pages[DIRECTORY])
+  local keys, numbers = read_page(d, DIRECTORY, page)
+  local i = position(keys, info_hash, 20)
+  write_page(d, DIRECTORY, page, without(keys, i, 20), without(numbers, i, 4))
+  d.count[DIRECTORY] = d.count[DIRECTORY] - 1
+  shrink(d, DIRECTORY)
+  settle(d)
+end
+
+------------------------------------------------------------------------------------------------------------------------------
+-- Swarms: four tables of peers, a download count, and how far a sweep has come in a large one.
+
+-- Above the bits of the kinds that it has.
+local DOWNLOADS, KEEPS, LARGE = 16, 32, 64
+local TABLES = '<BI3I4I4I3I2I4I3I2I4I3I2I4I3I2'
+
+-- Of a field, or an empty one.
+local function swarm_of(shard, info_hash, value)
+  local count, pages, fullest = { 0, 0, 0, 0 }, { 1, 1, 1, 1 }, { 0, 0, 0, 0 }
+  local s = {
+    shard = shard,
+    prefix = info_hash,
+    value = value or '',
+    count = count,
+    pages = pages,
+    fullest = fullest,
+    from = {},
+    times = {},
+    keys = {},
+    numbers = {},
+    downloads = 0,
+    kept = false,
+    kind = 0,
+    page = 0,
+    oldest = LARGEST,
+  }
+  local at = 2
+  if value then
+    local flags = byte(value)
+    local kinds = flags % 16
+    if flags ~= kinds then
+      s.kept = band(flags, KEEPS) ~= 0
+      if band(flags, DOWNLOADS) ~= 0 then
+        s.downloads, at = decode('<I4', value, at)
+      end
+    end
+    if flags >= LARGE then
+      s.kind, s.page, s.oldest, count[1], pages[1], fullest[1], count[2], pages[2], fullest[2], count[3], pages[3], fullest[3], count[4], pages[4], fullest[4], at =
+        decode(TABLES, value, at)
+    else
+      for kind = 1, 4 do
+        if kinds % 2 == 1 then
+          count[kind], at = byte(value, at), at + 1
+        end
+        kinds = floor(kinds / 2)
+      end
+    end
+  end
+  local from, times = s.from, s.times
+  for kind = 1, 4 do
+    from[kind] = at
+    if pages[kind] == 1 then
+      at = at + count[kind] * WIDTH[kind]
+    end
+  end
+  for kind = 1, 4 do
+    times[kind] = at
+    if pages[kind] == 1 then
+      at = at + count[kind] * 4
+    end
+  end
+  return s
+end
+
+local function peers(s)
+  local count = s.count
+  return count[1] + count[2] + count[3] + count[4]
+end
+
+local function save(s)
+  local count, pages, fullest = s.count, s.pages, s.fullest
+  local flags, parts = 0, { '', '' }
+  if s.downloads > 0 then
+    flags = flags + DOWNLOADS
+    parts[2] = encode('<I4', s.downloads)
+  end
+  if s.kept then
+    flags = flags + KEEPS
+  end
+  -- How far a sweep has come needs the room of a large one.
+  if s.kind > 0 or pages[1] > 1 or pages[2] > 1 or pages[3] > 1 or pages[4] > 1 then
+    flags = flags + LARGE
+    parts[3] = encode(TABLES, s.kind, s.page, s.oldest, count[1], pages[1], fullest[1], count[2], pages[2], fullest[2],
+      count[3], pages[3], fullest[3], count[4], pages[4], fullest[4])
+  else
+    local bit = 1
+    for kind = 1, 4 do
+      if count[kind] > 0 then
+        flags = flags + bit
+        parts[#parts + 1] = char(count[kind])
+      end
+      bit = bit * 2
+    end
+  end
+  parts[1] = char(flags)
+  local n = #parts
+  for kind = 1, 4 do
+    if pages[kind] == 1 then
+      parts[n + kind], parts[n + 4 + kind] = read_page(s, kind, 0)
+    else
+      parts[n + kind], parts[n + 4 + kind] = '', ''
+    end
+  end
+  local value = concat(parts)
+  if value ~= s.value then
+    put(s.shard, s.prefix, value)
+  end
+end
+
+-- A peer announces as what it is already: its time is all that changes.
+local function refresh(s, kind, page, i, time)
+  if s.pages[kind] == 1 then
+    local value, at = s.value, s.times[kind] + i * 4
+    put(s.shard, s.prefix, sub(value, 1, at - 1) .. encode('<I4', time) .. sub(value, at + 4))
+  else
+    local field = field_of(s, kind, page)
+    local value = get(s.shard, field)
+    local width = WIDTH[kind]
+    local at = #value / (width + 4) * width + i * 4
+    put(s.shard, field, sub(value, 1, at) .. encode('<I4', time) .. sub(value, at + 5))
+  end
+end
+
+local function add(s, kind, page, endpoint, time)
+  local keys, numbers = read_page(s, kind, page)
+  write_page(s, kind, page, keys .. endpoint, numbers .. encode('<I4', time))
+  s.count[kind] = s.count[kind] + 1
+  local m = meta(s.shard)
+  m[kind] = m[kind] + 1
+  return #keys / WIDTH[kind]
+end
+
+local function cut(s, kind, page, i)
+  local keys, numbers = read_page(s, kind, page)
+  write_page(s, kind, page, without(keys, i, WIDTH[kind]), without(numbers, i, 4))
+  s.count[kind] = s.count[kind] - 1
+  local m = meta(s.shard)
+  m[kind] = m[kind] - 1
+end
+
+-- All fields of the swarm go; what the directory says is for the caller.
+local function drop(s)
+  local shard = s.shard
+  local m = meta(shard)
+  for kind = 1, 4 do
+    m[kind] = m[kind] - s.count[kind]
+    if s.pages[kind] > 1 then
+      for page = 0, s.pages[kind] - 1 do
+        put(shard, field_of(s, kind, page), '')
+      end
+    end
+  end
+  if s.kept then
+    m.kept = m.kept - 1
+  end
+  put(shard, s.prefix, '')
+end
+
+-- It has peers again.
+local function is_back(s, place, due)
+  s.kept = false
+  local m = meta(s.shard)
+  m.kept = m.kept - 1
+  set_due(s.shard, s.prefix, place, function()
+    return due
+  end)
+end
+
+-- The page of a table where an endpoint belongs, and its position there if it is there. `h` is its hash, where that is known already.
+local function look_up(s, kind, endpoint, h)
+  local page = 0
+  if s.pages[kind] > 1 then
+    h = h or hash_of(s, kind, endpoint)
+    page = page_of(h, s.pages[kind])
+  end
+  if s.count[kind] == 0 then
+    return page, nil, h
+  end
+  return page, position((read_page(s, kind, page)), endpoint, WIDTH[kind]), h
+end
+
+-- Whether the address has as many endpoints as it may, and the kind, page and position of the one that announced least recently.
+local function is_full(s, first, pages, endpoint)
+  local count, oldest, oldest_kind, oldest_at = 0, LARGEST + 1, nil, nil
+  local address, width = sub(endpoint, 1, ADDRESS[first]), WIDTH[first]
+  for kind = first, first + 1 do
+    local keys, numbers = read_page(s, kind, pages[kind])
+    local at = find(keys, address, 1, true)
+    while at do
+      if (at - 1) % width == 0 then
+        local i = (at - 1) / width
+        local time = decode('<I4', numbers, i * 4 + 1)
+        count = count + 1
+        if time < oldest then
+          oldest, oldest_kind, oldest_at = time, kind, i
+        end
+      end
+      at = find(keys, address, at + 1, true)
+    end
+  end
+  return count >= s.shard.limit, oldest_kind, oldest_at
+end
+
+------------------------------------------------------------------------------------------------------------------------------
+-- Selecting.
+
+-- Numbers in [0, 1) from the caller's randomness (L'Ecuyer, CACM 1988).
+local x, y
+
+local function seed(a, b)
+  x, y = a % 2147483562 + 1, b % 2147483398 + 1
+end
+
+local function draw()
+  x, y = x * 40014 % 2147483563, y * 40692 % 2147483399
+  return (x - y) % 2147483562 / 2147483562
+end
+
+-- Appends `want` of the peers of the kinds `first` to `last` to `out`: those that follow a random one in their order, and the first ones
+-- behind the last. The announcer is none of them: it is the one `mine` of page `my_page` of `my_kind`.
+local function select(s, first, last, my_kind, my_page, mine, want, eligible, out)
+  if want <= 0 then
+    return
+  end
+  local kind, page, i = first, 0, 0
+  if want < eligible then
+    local rank = floor(draw() * eligible)
+    local size = s.count[kind] - (kind == my_kind and 1 or 0)
+    if rank >= size and kind < last then
+      kind, rank = last, rank - size
+    end
+    if s.pages[kind] == 1 then
+      i = rank
+      if kind == my_kind and i >= mine then
+        i = i + 1
+      end
+    else
+      -- A random place of a random page, again while nobody stands there: pages weigh as much as they hold.
+      local pages, fullest, width, tries = s.pages[kind], s.fullest[kind], WIDTH[kind], 0
+      repeat
+        local slot = floor(draw() * pages * fullest)
+        i, page = slot % fullest, floor(slot / fullest)
+        local there = i * (width + 4) < #get(s.shard, field_of(s, kind, page))
+        tries = tries + 1
+      until (there and not (kind == my_kind and page == my_page and i == mine)) or tries == 100
+    end
+  end
+  local n = #out
+  while want > 0 do
+    local width, text, from, count = WIDTH[kind], nil, nil, nil
+    if s.pages[kind] > 1 then
+      text, from = get(s.shard, field_of(s, kind, page)), 0
+      count = #text / (width + 4)
+    else
+      text, from, count = read_page(s, kind, 0), 0, s.count[kind]
+    end
+    if kind == my_kind and page == my_page and i <= mine then
+      local before = min(mine - i, want)
+      n = n + 1
+      out[n] = sub(text, i * width + 1, (i + before) * width)
+      want, i = want - before, mine + 1
+    end
+    if i < count and want > 0 then
+      local rest = min(count - i, want)
+      n = n + 1
+      out[n] = sub(text, i * width + 1, (i + rest) * width)
+      want = want - rest
+    end
+    page, i = page + 1, 0
+    if page >= s.pages[kind] then
+      kind, page = kind < last and last or first, 0
+    end
+  end
+end
+
+-- Half of `want` for each family, and what one leaves unused goes to the other.
+local function share(want, v4, v6)
+  local six = min(v6, max(floor(want / 2), want - v4))
+  return min(v4, want - six), six
+end
+
+------------------------------------------------------------------------------------------------------------------------------
+-- What is called.
+
+local STATS = '<I4I4I4'
+
+local function stats(s)
+  local count = s.count
+  return min(count[1] + count[3], LARGEST), min(count[2] + count[4], LARGEST), s.downloads
+end
+
+local function announce(keys, args)
+  local request = args[1]
+  local info_hash, place, flags, now, lifetime, want, room4, room6, limit, a, b, salt, at =
+    decode('<c20I4BI4I4I2I2I2I2I4I4c16', request)
+  local endpoint = sub(request, at)
+  local shard, value = open(keys[1], salt, limit, info_hash)
+  now = advance(shard, now)
+  local stopped = band(flags, STOPPED) ~= 0
+  if stopped and not value then
+    return encode('<BI4I4I4I4BI2', 0, 0, 0, 0, now, 0, 0)
+  end
+  local s = swarm_of(shard, info_hash, value)
+  local first = band(flags, IPV6) ~= 0 and 3 or 1
+  local seeder = flags % 2 == SEEDER
+  local kind = seeder and first or first + 1
+  local other = seeder and first + 1 or first
+  local page, mine, h = look_up(s, kind, endpoint)
+  local changes, evicted = 0, 0
+
+  if mine and not stopped then
+    changes = REFRESHED
+    refresh(s, kind, page, mine, now)
+  else
+    local pages, there = { [kind] = page }, mine
+    local before = mine and kind
+    if not mine then
+      pages[other], there = look_up(s, other, endpoint, h)
+      before = there and other
+    end
+    if before then
+      cut(s, before, pages[before], there)
+    end
+    if stopped then
+      changes = before and LEFT or 0
+    else
+      if before then
+        changes = REFRESHED + (seeder and PROMOTED or DEMOTED)
+      else
+        changes = JOINED
+        if limit > 0 then
+          local full, oldest_kind, oldest_at = is_full(s, first, pages, endpoint)
+          if full then
+            cut(s, oldest_kind, pages[oldest_kind], oldest_at)
+            evicted = 1
+            local m = meta(shard)
+            m.evicted = m.evicted + 1
+          end
+        end
+      end
+      mine = add(s, kind, page, endpoint, now)
+      if seeder and band(flags, FINISHED) ~= 0 then
+        changes = changes + COMPLETED
+        s.downloads = min(s.downloads + 1, LARGEST)
+      end
+      if not value then
+        changes = changes + CREATED
+        enter(shard, info_hash, place, now + lifetime + 1)
+      elseif s.kept then
+        is_back(s, place, now + lifetime + 1)
+      end
+    end
+  end
+
+  local out, n4 = { '' }, 0
+  if want > 0 and not stopped then
+    local count = s.count
+    local e4, e6 = 0, 0
+    if band(flags, WANTS_V4) ~= 0 then
+      e4 = count[2] + (seeder and 0 or count[1]) - (first == 1 and not seeder and 1 or 0)
+    end
+    if band(flags, WANTS_V6) ~= 0 then
+      e6 = count[4] + (seeder and 0 or count[3]) - (first == 3 and not seeder and 1 or 0)
+    end
+    local n6
+    n4, n6 = share(want, min(e4, room4), min(e6, room6))
+    seed(a, b)
+    select(s, seeder and 2 or 1, 2, kind, page, mine, n4, e4, out)
+    select(s, seeder and 4 or 3, 4, kind, page, mine, n6, e6, out)
+  end
+
+  if changes ~= REFRESHED then
+    for k = first, first + 1 do
+      grow(s, k)
+      shrink(s, k)
+    end
+    if changes == LEFT and peers(s) == 0 then
+      set_due(shard, info_hash, place, function()
+        return 0
+      end)
+    end
+    save(s)
+  end
+  commit(shard)
+  local complete, incomplete, downloads = stats(s)
+  out[1] = encode('<BI4I4I4I4BI2', changes, complete, incomplete, downloads, now, evicted, n4)
+  return concat(out)
+end
+
+local function scrape(keys, args)
+  local shard, value = open(keys[1], '', 0, args[1])
+  if not value then
+    return false
+  end
+  return encode(STATS, stats(swarm_of(shard, args[1], value)))
+end
+
+local function remove(keys, args)
+  local info_hash, place, salt = decode('<c20I4c16', args[1])
+  local shard, value = open(keys[1], salt, 0, info_hash)
+  if not value then
+    return false
+  end
+  local s = swarm_of(shard, info_hash, value)
+  drop(s)
+  leave(shard, info_hash, place)
+  commit(shard)
+  return encode(STATS, stats(s))
+end
+
+local function add_downloads(keys, args)
+  local info_hash, earlier = decode('<c20I4', args[1])
+  local shard, value = open(keys[1], '', 0, info_hash)
+  if not value then
+    return false
+  end
+  local s = swarm_of(shard, info_hash, value)
+  s.downloads = min(s.downloads + earlier, LARGEST)
+  save(s)
+  commit(shard)
+  return 1
+end
+
+-- Peers of a snapshot: each with its kind, its time, and its endpoint.
+local function restore(keys, args)
+  local request = args[1]
+  local info_hash, place, now, lifetime, downloads, limit, salt, at = decode('<c20I4I4I4I4I2c16', request)
+  local shard, value = open(keys[1], salt, limit, info_hash)
+  now = advance(shard, now)
+  local s = swarm_of(shard, info_hash, value)
+  local added, known, expired, refused, oldest = 0, 0, 0, 0, LARGEST
+  while at <= #request do
+    local kind, time
+    kind, time, at = decode('<BI4', request, at)
+    local endpoint = sub(request, at, at + WIDTH[kind] - 1)
+    at = at + WIDTH[kind]
+    time = min(time, now)
+    if time + lifetime < now then
+      expired = expired + 1
+    else
+      local first, pages = kind < 3 and 1 or 3, {}
+      local seeds, leeches, h
+      pages[first], seeds, h = look_up(s, first, endpoint)
+      pages[first + 1], leeches = look_up(s, first + 1, endpoint, h)
+      if seeds or leeches then
+        known = known + 1
+      elseif limit > 0 and is_full(s, first, pages, endpoint) then
+        refused = refused + 1
+      else
+        add(s, kind, pages[kind], endpoint, time)
+        grow(s, kind)
+        added, oldest = added + 1, min(oldest, time)
+      end
+    end
+  end
+  if value or added > 0 or downloads > 0 then
+    s.downloads = max(s.downloads, downloads)
+    if not value then
+      enter(shard, info_hash, place, added > 0 and oldest + lifetime + 1 or 0)
+    elseif added > 0 then
+      -- Where a sweep stands in the middle of the swarm, it begins again.
+      s.kind = 0
+      if s.kept then
+        is_back(s, place, oldest + lifetime + 1)
+      else
+        set_due(shard, info_hash, place, function(due)
+          return min(due, oldest + lifetime + 1)
+        end)
+      end
+    end
+    save(s)
+  end
+  commit(shard)
+  return encode('<I4I4I4I4I4', now, added, known, expired, refused)
+end
+
+-- Takes whoever announced before `since` out of a page: how many were there, how many went, and the oldest of the others.
+local function expire(s, kind, page, since)
+  local keys, numbers = read_page(s, kind, page)
+  local width = WIDTH[kind]
+  local count, oldest, gone = #keys / width, LARGEST, 0
+  for at = 1, #numbers, 4 do
+    local time = decode('<I4', numbers, at)
+    if time < since then
+      gone = gone + 1
+    elseif time < oldest then
+      oldest = time
+    end
+  end
+  if gone > 0 then
+    local stay, times = {}, {}
+    for i = 0, count - 1 do
+      local time = sub(numbers, i * 4 + 1, i * 4 + 4)
+      if decode('<I4', time) >= since then
+        stay[#stay + 1], times[#times + 1] = sub(keys, i * width + 1, (i + 1) * width), time
+      end
+    end
+    write_page(s, kind, page, concat(stay), concat(times))
+    s.count[kind] = s.count[kind] - gone
+    local m = meta(s.shard)
+    m[kind] = m[kind] - gone
+  end
+  return count, gone, oldest
+end
+
+-- Looks at a swarm until the budget is used up: how many peers were seen, how many went, and whether all were seen. Pages from the last
+-- one on, since those that shrinking takes away are at the end.
+local function expire_swarm(s, since, budget)
+  local looked, expired = 0, 0
+  if s.kind == 0 then
+    s.kind, s.page, s.oldest = 1, s.pages[1] - 1, LARGEST
+  end
+  while s.kind <= 4 do
+    local kind = s.kind
+    if looked >= budget and peers(s) > 0 then
+      return looked, expired, false
+    end
+    local seen, gone, oldest = expire(s, kind, min(s.page, s.pages[kind] - 1), since)
+    looked, expired, s.oldest = looked + seen, expired + gone, min(s.oldest, oldest)
+    s.page = min(s.page, s.pages[kind] - 1) - 1
+    shrink(s, kind)
+    if s.page < 0 then
+      s.kind = kind + 1
+      s.page = kind < 4 and s.pages[kind + 1] - 1 or 0
+    end
+  end
+  s.kind = 0
+  return looked, expired, true
+end
+
+-- One step of forgetting: of the swarms that are due, until about `HOLD` peers were seen.
+local function sweep(keys, args)
+  local now, lifetime, drops, budget = decode('<I4I4BI4', args[1])
+  local shard = open(keys[1], '', 0)
+  local visited, expired, removed, more = 0, 0, 0, 0
+  if not shard.raw then
+    return encode('<I4I4I4I4B', now, 0, 0, 0, 0)
+  end
+  now = advance(shard, now)
+  local m = meta(shard)
+  drops, budget = drops == 1, min(budget, HOLD)
+  local kept_too = drops and m.kept > 0
+  if m.swarms > 0 and (m.due <= now or kept_too) then
+    local d = directory(shard)
+    for page = m.pages - 1, 0, -1 do
+      if kept_too or decode('<I4', get(shard, 'u'), page * 4 + 1) <= now then
+        local names, dues = read_page(d, DIRECTORY, page)
+        local changed = false
+        for i = #names / 20 - 1, 0, -1 do
+          local due = decode('<I4', dues, i * 4 + 1)
+          if due <= now or (due == KEPT and drops) then
+            if visited >= budget then
+              more = 1
+              break
+            end
+            local info_hash = sub(names, i * 20 + 1, i * 20 + 20)
+            local s = swarm_of(shard, info_hash, get(shard, info_hash))
+            local looked, gone, whole = expire_swarm(s, now - lifetime, budget - visited)
+            visited, expired = visited + looked, expired + gone
+            if not whole then
+              save(s)
+              more = 1
+              break
+            end
+            visited, changed = visited + 1, true
+            if peers(s) == 0 and (drops or s.downloads == 0) then
+              drop(s)
+              names, dues = without(names, i, 20), without(dues, i, 4)
+              d.count[DIRECTORY] = d.count[DIRECTORY] - 1
+              removed = removed + 1
+            else
+              if peers(s) > 0 then
+                due = s.oldest + lifetime + 1
+              else
+                if not s.kept then
+                  s.kept = true
+                  m.kept = m.kept + 1
+                end
+                due = KEPT
+              end
+              dues = with(dues, i, due)
+              save(s)
+            end
+          end
+        end
+        if changed then
+          write_page(d, DIRECTORY, page, names, dues)
+        end
+        if more == 1 then
+          break
+        end
+      end
+    end
+    shrink(d, DIRECTORY)
+    settle(d)
+    m.due = LARGEST
+    local u = get(shard, 'u')
+    for at = 1, m.pages * 4, 4 do
+      m.due = min(m.due, (decode('<I4', u, at)))
+    end
+  end
+  commit(shard)
+  return encode('<I4I4I4I4B', now, visited, expired, removed, more)
+end
+
+-- The page of the directory in which a hash falls: how many pages there are, and its info hashes.
+local function names(keys, args)
+  local shard = open(keys[1], '', 0)
+  if not shard.raw then
+    return encode('<I4', 1)
+  end
+  local d, pages = directory(shard), meta(shard).pages
+  local found = read_page(d, DIRECTORY, page_of(decode('<I4', args[1]), pages))
+  return encode('<I4', pages) .. found
+end
+
+-- The same, with the counts of each.
+local function walk(keys, args)
+  local shard = open(keys[1], '', 0)
+  if not shard.raw then
+    return encode('<I4', 1)
+  end
+  local d, pages = directory(shard), meta(shard).pages
+  local found = read_page(d, DIRECTORY, page_of(decode('<I4', args[1]), pages))
+  local out = { encode('<I4', pages) }
+  for at = 1, #found, 20 do
+    local info_hash = sub(found, at, at + 19)
+    out[#out + 1] = info_hash .. encode(STATS, stats(swarm_of(shard, info_hash, get(shard, info_hash))))
+  end
+  return concat(out)
+end
+
+-- The peers of a family on whose pages a hash falls: seeders, then leechers, each as how many pages there are, how many peers follow, their
+-- endpoints and their times.
+local function list(keys, args)
+  local info_hash, first, h = decode('<c20BI4', args[1])
+  local shard, value = open(keys[1], '', 0, info_hash)
+  if not value then
+    return false
+  end
+  local s = swarm_of(shard, info_hash, value)
+  local out = {}
+  for kind = first, first + 1 do
+    local endpoints, times = read_page(s, kind, page_of(h, s.pages[kind]))
+    out[#out + 1] = encode('<I4I4', s.pages[kind], #times / 4) .. endpoints .. times
+  end
+  return concat(out)
+end
+
+-- `flags` say what is allowed when memory is full.
+local function register(name, run, flags)
+  redis.register_function({
+    function_name = 'swarmkeep_LIBRARY_' .. name,
+    callback = function(keys, args)
+      if not call then
+        bind()
+      end
+      return run(keys, args)
+    end,
+    flags = flags,
+  })
+end
+
+register('announce', announce, {})
+register('leave', announce, { 'allow-oom' })
+register('restore', restore, {})
+register('add_downloads', add_downloads, {})
+register('remove', remove, { 'allow-oom' })
+register('sweep', sweep, { 'allow-oom' })
+register('scrape', scrape, { 'no-writes' })
+register('names', names, { 'no-writes' })
+register('walk', walk, { 'no-writes' })
+register('list', list, { 'no-writes' })

@@ -1,0 +1,44 @@
+//! The functions that run inside the servers.
+
+use std::sync::LazyLock;
+
+use data_encoding::HEXLOWER;
+use sha1::{Digest, Sha1};
+
+/// The library as a server takes it, and what its functions are called there. The name says which code it is, so that trackers of two
+/// versions can use one server while they are upgraded.
+#[derive(Debug)]
+pub(crate) struct Library {
+    pub(crate) code: String,
+    pub(crate) announce: String,
+    pub(crate) leave: String,
+    pub(crate) restore: String,
+    pub(crate) add_downloads: String,
+    pub(crate) remove: String,
+    pub(crate) sweep: String,
+    pub(crate) scrape: String,
+    pub(crate) names: String,
+    pub(crate) walk: String,
+    pub(crate) list: String,
+}
+
+pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    const CODE: &str = include_str!("library.lua");
+    const PLACEHOLDER: &str = "swarmkeep_LIBRARY";
+    let version = HEXLOWER.encode(&Sha1::digest(CODE)[..4]);
+    let name = format!("swarmkeep_{version}");
+    let function = |function: &str| format!("{name}_{function}");
+    Library {
+        code: CODE.replace(PLACEHOLDER, &name),
+        announce: function("announce"),
+        leave: function("leave"),
+        restore: function("restore"),
+        add_downloads: function("add_downloads"),
+        remove: function("remove"),
+        sweep: function("sweep"),
+        scrape: function("scrape"),
+        names: function("names"),
+        walk: function("walk"),
+        list: function("list"),
+    }
+});

@@ -1,0 +1,576 @@
+//! The way to the servers: connections that come back, calls that find the right server, and an end to each within bounded time.
+
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use parking_lot::{Mutex, RwLock};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _,
+    Pipeline, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
+};
+use swarmkeep::{Answer, Unavailable};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tracing::{debug, info, warn};
+
+use crate::{
+    Error, RedisConfig,
+    library::LIBRARY,
+    topology::{Address, Range, Topology},
+};
+
+/// Calls that are sent to one server at once; more wait for their answers.
+const PIPELINE: usize = 256;
+
+/// How long to wait before a call is tried again, and before a connection is: twice as long each time, from the first to the second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// How long a server may take to accept a connection, or to tell which slots there are.
+const GREETING: Duration = Duration::from_millis(1000);
+
+/// One command about a key, and where that is.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) slot: u16,
+    pub(crate) cmd: Cmd,
+    /// Done twice it is as if done once: it is sent again when nobody knows whether it was done.
+    pub(crate) repeatable: bool,
+}
+
+/// The servers, and how patient to be with them.
+#[derive(Debug)]
+pub(crate) struct Link {
+    seeds: Vec<ConnectionInfo>,
+    patience: Duration,
+    connections: usize,
+    topology: RwLock<Arc<Topology>>,
+    /// Whoever holds it asks which server serves what.
+    asking: tokio::sync::Mutex<()>,
+    in_flight: AtomicUsize,
+    most_in_flight: usize,
+    runtime: Handle,
+}
+
+impl Link {
+    pub(crate) async fn connect(config: &RedisConfig) -> Result<Self, Error> {
+        let seeds = config.urls.iter().map(|url| seed(url, config)).collect::<Result<Vec<_>, _>>()?;
+        let link = Self {
+            patience: config.patience,
+            connections: config.connections.max(1),
+            topology: RwLock::new(Arc::new(Topology::unknown())),
+            asking: tokio::sync::Mutex::new(()),
+            in_flight: AtomicUsize::new(0),
+            most_in_flight: config.in_flight.max(1),
+            runtime: Handle::current(),
+            seeds,
+        };
+        match link.find_servers().await {
+            Ok(topology) => *link.topology.write() = Arc::new(topology),
+            Err(reason) => return Err(Error::Unreachable(reason)),
+        }
+        Ok(link)
+    }
+
+    /// Polls within the runtime in which the link was made: connections and timers need one, and whoever waits may be outside.
+    pub(crate) fn inside<'a, T>(
+        &'a self,
+        future: impl Future<Output = Result<T, Unavailable>> + Send + 'a,
+    ) -> Answer<'a, T> {
+        Box::pin(async move {
+            let mut future = pin!(future);
+            poll_fn(|context| {
+                let _inside = self.runtime.enter();
+                future.as_mut().poll(context)
+            })
+            .await
+        })
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.topology.read().is_cluster()
+    }
+
+    /// One call, and its answer.
+    pub(crate) async fn call(&self, call: Call) -> Result<Value, Unavailable> {
+        let mut answers = self.call_all(std::slice::from_ref(&call)).await;
+        answers.pop().expect("an answer for each call")
+    }
+
+    /// Calls and their answers; those about one slot are done in order.
+    pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<Result<Value, Unavailable>> {
+        let Some(_place) = Place::take(self, calls.len()) else {
+            let busy = || Unavailable::new(format!("{} calls are waiting already", self.most_in_flight));
+            return calls.iter().map(|_| Err(busy())).collect();
+        };
+        let deadline = Instant::now() + self.patience;
+        let mut answers: Vec<Option<Result<Value, Unavailable>>> = calls.iter().map(|_| None).collect();
+        let mut waiting: Vec<Try> = (0..calls.len()).map(|call| Try { call, ask: None }).collect();
+        let mut pause = PAUSE.0;
+        loop {
+            let mut again = Vec::new();
+            let (mut is_new, mut wait) = (true, false);
+            for (tried, outcome) in self.once(calls, &waiting, deadline).await {
+                match outcome {
+                    Outcome::Answered(value) => answers[tried.call] = Some(Ok(value)),
+                    Outcome::Refused(reason) => answers[tried.call] = Some(Err(Unavailable::new(reason))),
+                    Outcome::Lost(reason) if !calls[tried.call].repeatable => {
+                        let reason = format!("{reason}; whether it was done is not known");
+                        answers[tried.call] = Some(Err(Unavailable::new(reason)));
+                    }
+                    Outcome::Lost(reason) | Outcome::Later(reason) => {
+                        wait = true;
+                        is_new = false;
+                        again.push((Try { call: tried.call, ask: None }, reason));
+                    }
+                    Outcome::Elsewhere(reason) => {
+                        is_new = false;
+                        again.push((Try { call: tried.call, ask: None }, reason));
+                    }
+                    Outcome::Ask(address) => {
+                        let reason = format!("{address} was to be asked");
+                        again.push((Try { call: tried.call, ask: Some(address) }, reason));
+                    }
+                    Outcome::Again(reason) => again.push((Try { call: tried.call, ask: None }, reason)),
+                }
+            }
+            if again.is_empty() {
+                break;
+            }
+            let wakes = Instant::now() + if wait { pause } else { Duration::ZERO };
+            if wakes >= deadline {
+                for (tried, reason) in again {
+                    let reason = format!("{reason}; tried for {:?}", self.patience);
+                    answers[tried.call] = Some(Err(Unavailable::new(reason)));
+                }
+                break;
+            }
+            if wait {
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+            }
+            if !is_new {
+                self.look_again(deadline).await;
+            }
+            waiting = again.into_iter().map(|(tried, _)| tried).collect();
+            waiting.sort_unstable_by_key(|tried| tried.call);
+        }
+        answers.into_iter().map(|answer| answer.expect("each was answered or given up")).collect()
+    }
+
+    /// Sends each call to the server that it is for, once.
+    async fn once(&self, calls: &[Call], waiting: &[Try], deadline: Instant) -> Vec<(Try, Outcome)> {
+        let topology = Arc::clone(&self.topology.read());
+        // Calls of one server and connection, in order.
+        let mut groups: Vec<(Arc<Node>, usize, Vec<Try>)> = Vec::new();
+        let mut outcomes = Vec::with_capacity(waiting.len());
+        for tried in waiting {
+            let slot = calls[tried.call].slot;
+            let node = match &tried.ask {
+                Some(address) => Some(self.node(&topology, address)),
+                None => topology.master_of(slot).cloned(),
+            };
+            let Some(node) = node else {
+                outcomes.push((tried.clone(), Outcome::Later(format!("nobody serves slot {slot}"))));
+                continue;
+            };
+            let connection = usize::from(slot) % node.connections.len();
+            let same = |(other, at, _): &&mut (Arc<Node>, usize, Vec<Try>)| {
+                Arc::ptr_eq(other, &node) && *at == connection
+            };
+            match groups.iter_mut().find(same) {
+                Some((_, _, group)) => group.push(tried.clone()),
+                None => groups.push((node, connection, vec![tried.clone()])),
+            }
+        }
+        if let [(node, connection, group)] = groups.as_slice() {
+            // What nearly every call does.
+            outcomes.extend(node.send(*connection, calls, group, deadline).await);
+        } else {
+            let sent =
+                groups.iter().map(|(node, connection, group)| node.send(*connection, calls, group, deadline));
+            outcomes.extend(join_all(sent).await.into_iter().flatten());
+        }
+        outcomes
+    }
+
+    /// The server at this address: the one known already, or a new one.
+    fn node(&self, topology: &Topology, address: &Address) -> Arc<Node> {
+        let known = topology.nodes.iter().find(|node| node.address == *address);
+        known.cloned().unwrap_or_else(|| {
+            let like = self.seeds[0].clone();
+            Arc::new(Node::at(address.clone(), &like, self.connections))
+        })
+    }
+
+    /// Asks which server serves what, unless somebody else has just done so.
+    async fn look_again(&self, deadline: Instant) {
+        if !self.is_cluster() {
+            return;
+        }
+        let before = Arc::clone(&self.topology.read());
+        let Ok(_asking) = timeout_at(deadline, self.asking.lock()).await else { return };
+        if !Arc::ptr_eq(&before, &self.topology.read()) {
+            return;
+        }
+        match timeout_at(deadline, self.find_servers()).await {
+            Ok(Ok(topology)) => *self.topology.write() = Arc::new(topology),
+            Ok(Err(reason)) => debug!(%reason, "no server tells of the others"),
+            Err(_) => {}
+        }
+    }
+
+    /// Asks the servers that are known, and those that were named, until one answers.
+    async fn find_servers(&self) -> Result<Topology, String> {
+        let known = Arc::clone(&self.topology.read());
+        let seeds = self.seeds.iter().map(|seed| Arc::new(Node::new(seed.clone(), self.connections)));
+        let mut reasons = Vec::new();
+        for node in known.nodes.iter().cloned().chain(seeds) {
+            match timeout(GREETING, node.slots()).await {
+                Ok(Ok(None)) => return Ok(Topology::single(node)),
+                Ok(Ok(Some(ranges))) if ranges.is_empty() => {
+                    reasons.push(format!("{} serves no slots", node.address));
+                }
+                Ok(Ok(Some(ranges))) => {
+                    return Ok(Topology::cluster(&ranges, |address| {
+                        if *address == node.address { Arc::clone(&node) } else { self.node(&known, address) }
+                    }));
+                }
+                Ok(Err(reason)) => reasons.push(format!("{}: {reason}", node.address)),
+                Err(_) => reasons.push(format!("{}: no answer within {GREETING:?}", node.address)),
+            }
+        }
+        Err(reasons.join("; "))
+    }
+}
+
+/// The room of some calls among those that may wait at once.
+struct Place<'a>(&'a Link, usize);
+
+impl<'a> Place<'a> {
+    fn take(link: &'a Link, calls: usize) -> Option<Self> {
+        let before = link.in_flight.fetch_add(calls, Relaxed);
+        let place = Self(link, calls);
+        // One large batch is let in when there is nobody else.
+        (before == 0 || before + calls <= link.most_in_flight).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(self.1, Relaxed);
+    }
+}
+
+/// A call, and whom to ask about it where a redirection has said so.
+#[derive(Debug, Clone)]
+struct Try {
+    call: usize,
+    ask: Option<Address>,
+}
+
+/// What came of sending a call once.
+#[derive(Debug)]
+enum Outcome {
+    Answered(Value),
+    /// It will not be done.
+    Refused(String),
+    /// It was not done; at once it would be.
+    Again(String),
+    /// It was not done; another server does it from now on.
+    Elsewhere(String),
+    /// It was not done; this server does it this time.
+    Ask(Address),
+    /// It was not done; later it may be.
+    Later(String),
+    /// Nobody knows.
+    Lost(String),
+}
+
+/// A server.
+pub(crate) struct Node {
+    pub(crate) address: Address,
+    info: ConnectionInfo,
+    connections: Vec<Connection>,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Nothing of the password.
+        write!(f, "Node({})", self.address)
+    }
+}
+
+impl Node {
+    fn new(info: ConnectionInfo, connections: usize) -> Self {
+        let address = match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Address { host: host.clone(), port: *port }
+            }
+            other => Address { host: other.to_string(), port: 0 },
+        };
+        Self { address, info, connections: (0..connections).map(|_| Connection::default()).collect() }
+    }
+
+    /// Another server, reached as `like` is.
+    fn at(address: Address, like: &ConnectionInfo, connections: usize) -> Self {
+        let addr = match like.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host: address.host.clone(),
+                port: address.port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(address.host.clone(), address.port),
+        };
+        Self::new(like.clone().set_addr(addr), connections)
+    }
+
+    /// What a Cluster's servers serve; `None` of a server that is none of a Cluster.
+    async fn slots(&self) -> Result<Option<Vec<Range>>, String> {
+        let deadline = Instant::now() + GREETING;
+        let (made, mut connection) = self.connections[0].get(self, deadline).await?;
+        let mut cmd = Cmd::new();
+        cmd.arg("CLUSTER").arg("SLOTS");
+        match connection.send_packed_command(&cmd).await.and_then(Value::extract_error) {
+            Ok(answer) => Ok(Some(Range::all(&answer, &self.address))),
+            Err(error) if error.to_string().contains("cluster support disabled") => Ok(None),
+            Err(error) => {
+                if is_cut(&error) {
+                    self.connections[0].forget(made);
+                }
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// Sends some calls in order, and waits for their answers.
+    async fn send(
+        &self,
+        connection: usize,
+        calls: &[Call],
+        group: &[Try],
+        deadline: Instant,
+    ) -> Vec<(Try, Outcome)> {
+        let mut outcomes = Vec::with_capacity(group.len());
+        for part in group.chunks(PIPELINE) {
+            let answered = self.send_part(&self.connections[connection], calls, part, deadline).await;
+            outcomes.extend(part.iter().cloned().zip(answered));
+        }
+        outcomes
+    }
+
+    async fn send_part(
+        &self,
+        on: &Connection,
+        calls: &[Call],
+        part: &[Try],
+        deadline: Instant,
+    ) -> Vec<Outcome> {
+        let (made, mut connection) = match on.get(self, deadline).await {
+            Ok(connection) => connection,
+            Err(reason) => return part.iter().map(|_| Outcome::Later(reason.clone())).collect(),
+        };
+        let mut pipeline = Pipeline::with_capacity(part.len());
+        pipeline.ignore_errors();
+        for tried in part {
+            if tried.ask.is_some() {
+                pipeline.cmd("ASKING").ignore();
+            }
+            pipeline.add_command(calls[tried.call].cmd.clone());
+        }
+        let count = pipeline.len();
+        let sent = timeout_at(deadline, connection.send_packed_commands(&pipeline, 0, count)).await;
+        let reason = match sent {
+            Ok(Ok(values)) => {
+                let mut values = values.into_iter();
+                let mut outcomes = Vec::with_capacity(part.len());
+                for tried in part {
+                    if tried.ask.is_some() {
+                        values.next();
+                    }
+                    outcomes.push(match values.next() {
+                        None => {
+                            Outcome::Lost(format!("{} has answered less than it was asked", self.address))
+                        }
+                        Some(Value::ServerError(error)) => self.refused(&error.into()),
+                        Some(value) => Outcome::Answered(value),
+                    });
+                }
+                if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Again(_))) {
+                    self.load(&mut connection, deadline).await;
+                }
+                return outcomes;
+            }
+            Ok(Err(error)) if !is_cut(&error) => format!("{}: {error}", self.address),
+            Ok(Err(error)) => {
+                on.forget(made);
+                format!("the connection to {} was lost: {error}", self.address)
+            }
+            Err(_) => {
+                // Whatever it answers later is for nobody.
+                on.forget(made);
+                format!("{} has not answered in time", self.address)
+            }
+        };
+        part.iter().map(|_| Outcome::Lost(reason.clone())).collect()
+    }
+
+    /// What an error of the server means for the call.
+    fn refused(&self, error: &RedisError) -> Outcome {
+        let reason = format!("{}: {error}", self.address);
+        let target = || error.redirect_node().and_then(|(to, _)| Address::of_redirection(to, &self.address));
+        match (error.kind(), error.code()) {
+            (ErrorKind::Server(ServerErrorKind::Ask), _) => match target() {
+                Some(address) => Outcome::Ask(address),
+                None => Outcome::Later(reason),
+            },
+            (ErrorKind::Server(ServerErrorKind::Moved), _) => Outcome::Elsewhere(reason),
+            (
+                ErrorKind::Server(
+                    ServerErrorKind::TryAgain
+                    | ServerErrorKind::ClusterDown
+                    | ServerErrorKind::MasterDown
+                    | ServerErrorKind::BusyLoading
+                    | ServerErrorKind::ReadOnly,
+                ),
+                _,
+            )
+            | (_, Some("BUSY" | "NOREPLICAS")) => Outcome::Later(reason),
+            _ if reason.contains("Function not found") => Outcome::Again(reason),
+            _ => Outcome::Refused(reason),
+        }
+    }
+
+    /// Loads the functions: the server is new, or has lost them.
+    async fn load(&self, connection: &mut MultiplexedConnection, deadline: Instant) {
+        let mut cmd = Cmd::new();
+        cmd.arg("FUNCTION").arg("LOAD").arg("REPLACE").arg(&LIBRARY.code);
+        let loaded = timeout_at(deadline, connection.send_packed_command(&cmd)).await;
+        match loaded.map(|answer| answer.and_then(Value::extract_error)) {
+            Ok(Ok(_)) => info!(server = %self.address, "functions loaded"),
+            Ok(Err(error)) => warn!(server = %self.address, %error, "the functions were not loaded"),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether nothing more comes through the connection.
+fn is_cut(error: &RedisError) -> bool {
+    error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error()
+}
+
+/// A connection that is made when it is needed.
+#[derive(Default)]
+struct Connection {
+    open: Mutex<Option<(u64, MultiplexedConnection)>>,
+    /// Whoever holds it connects; when to try again, and how long to wait after that.
+    connecting: tokio::sync::Mutex<Attempts>,
+}
+
+#[derive(Debug, Default)]
+struct Attempts {
+    made: u64,
+    next: Option<(Instant, Duration)>,
+    reason: String,
+}
+
+impl Connection {
+    /// The connection, or a new one as soon as there may be one.
+    async fn get(&self, node: &Node, deadline: Instant) -> Result<(u64, MultiplexedConnection), String> {
+        if let Some(open) = &*self.open.lock() {
+            return Ok(open.clone());
+        }
+        let late = || format!("{} was not reached in time", node.address);
+        let mut attempts = timeout_at(deadline, self.connecting.lock()).await.map_err(|_| late())?;
+        if let Some(open) = &*self.open.lock() {
+            return Ok(open.clone());
+        }
+        if let Some((next, _)) = attempts.next
+            && Instant::now() < next
+        {
+            // Who has come in between learns what the last attempt has shown.
+            return Err(attempts.reason.clone());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(GREETING))
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1024)
+            .set_write_backpressure_boundary(1 << 18);
+        let connect = async {
+            let client = Client::open(node.info.clone())?;
+            client.get_multiplexed_async_connection_with_config(&config).await
+        };
+        let made = match timeout_at(deadline.min(Instant::now() + GREETING), connect).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(format!("{} was not reached: {error}", node.address)),
+            Err(_) => Err(late()),
+        };
+        match made {
+            Ok(connection) => {
+                attempts.made += 1;
+                attempts.next = None;
+                let open = (attempts.made, connection);
+                *self.open.lock() = Some(open.clone());
+                Ok(open)
+            }
+            Err(reason) => {
+                let pause = attempts.next.map_or(RECONNECT.0, |(_, pause)| (pause * 2).min(RECONNECT.1));
+                attempts.next = Some((Instant::now() + pause, pause));
+                attempts.reason.clone_from(&reason);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Nothing comes any more through the connection that was made as this one.
+    fn forget(&self, made: u64) {
+        self.open.lock().take_if(|open| open.0 == made);
+    }
+}
+
+/// Where one URL leads.
+fn seed(url: &str, config: &RedisConfig) -> Result<ConnectionInfo, Error> {
+    let refused = |error: RedisError| Error::Url { url: without_password(url), reason: error.to_string() };
+    let info = url.into_connection_info().map_err(refused)?;
+    match &config.root_certificate {
+        None => Ok(info),
+        Some(certificate) => {
+            let certificates =
+                redis::TlsCertificates { client_tls: None, root_cert: Some(certificate.clone()) };
+            let client = Client::build_with_tls(info, certificates).map_err(refused)?;
+            Ok(client.get_connection_info().clone())
+        }
+    }
+}
+
+/// A URL as it may be shown.
+fn without_password(url: &str) -> String {
+    match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme + 3 <= at => format!("{}***{}", &url[..scheme + 3], &url[at..]),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        assert_eq!(without_password("redis://user:pass@word@192.0.2.1:1"), "redis://***@192.0.2.1:1");
+        assert_eq!(without_password("redis://192.0.2.1"), "redis://192.0.2.1");
+        assert_eq!(without_password("nonsense@"), "nonsense@");
+    }
+}

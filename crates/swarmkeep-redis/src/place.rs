@@ -1,0 +1,124 @@
+//! Where a swarm and its peers stand: in which shard, and in which order.
+
+use sha1::{Digest, Sha1};
+use swarmkeep::InfoHash;
+
+/// How many hash slots a Cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// What all trackers of a store must agree on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) shards: u32,
+    /// Keys the hashes, so that strangers cannot choose who stands where.
+    pub(crate) salt: [u8; 16],
+    /// Peers stand where their address says, not their endpoint: where the endpoints of an address are limited.
+    pub(crate) by_address: bool,
+}
+
+impl Layout {
+    /// The shard of a swarm, and its hash within the shard's directory.
+    pub(crate) fn place(&self, info_hash: &InfoHash) -> (u32, u32) {
+        let digest = self.digest(info_hash.as_bytes());
+        let [hash, shard, ..] = *digest.as_chunks().0 else { unreachable!("20 bytes are five words") };
+        (u32::from_be_bytes(shard) % self.shards, u32::from_be_bytes(hash))
+    }
+
+    /// The hash of a peer within its swarm, from its compact form.
+    pub(crate) fn hash_of_peer(&self, compact: &[u8]) -> u32 {
+        let address = if compact.len() == 6 { 4 } else { 8 };
+        let digest = self.digest(if self.by_address { &compact[..address] } else { compact });
+        let [hash, ..] = *digest.as_chunks().0 else { unreachable!("20 bytes are five words") };
+        u32::from_be_bytes(hash)
+    }
+
+    fn digest(&self, text: &[u8]) -> [u8; 20] {
+        Sha1::new_with_prefix(self.salt).chain_update(text).finalize().into()
+    }
+}
+
+/// A position in the order of a table that grows and shrinks by linear hashing: the hash with its bits reversed. A page holds a
+/// contiguous part of that order, and a split cuts it in two, so whoever goes through it in order misses nothing that stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Order(pub(crate) u32);
+
+impl Order {
+    pub(crate) const fn of(hash: u32) -> Self {
+        Self(hash.reverse_bits())
+    }
+
+    /// A hash that falls there.
+    pub(crate) const fn hash(self) -> u32 {
+        self.0.reverse_bits()
+    }
+
+    /// The first position behind the page in which this one is, of a table of so many pages; `None` at the end.
+    pub(crate) fn behind_page(self, pages: u32) -> Option<Self> {
+        let pages = u64::from(pages.max(1));
+        let power = 1_u64 << pages.ilog2();
+        let hash = u64::from(self.hash());
+        let page = if hash % (2 * power) < pages { hash % (2 * power) } else { hash % power };
+        // One bit more where the page has been split in this round, or made by it.
+        let split = page >= power || page + power < pages;
+        let bits = pages.ilog2() + u32::from(split);
+        let width = 1_u64 << (32 - bits);
+        let behind = (u64::from(self.0) / width + 1) * width;
+        u32::try_from(behind).ok().map(Self)
+    }
+}
+
+/// The hash slot of a key (Redis Cluster specification): CRC-16/XMODEM of what stands in its first braces.
+pub(crate) fn slot(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let length = rest.iter().position(|&byte| byte == b'}')?;
+        (length > 0).then(|| &rest[..length])
+    });
+    let crc = tag.unwrap_or(key).iter().fold(0_u16, |crc, &byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    });
+    crc % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page_of(hash: u32, pages: u32) -> u32 {
+        let power = 1 << pages.ilog2();
+        let page = u64::from(hash) % (2 * power);
+        (if page < u64::from(pages) { page } else { u64::from(hash) % power }) as u32
+    }
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        // Of its example of a CRC, and of its rules for braces.
+        assert_eq!(slot(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"{user1000}.following"), slot(b"user1000"));
+        assert_eq!(slot(b"foo{}{bar}"), slot(b"foo{}{bar}"));
+        assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
+        assert_eq!(slot(b"foo{bar}{zap}"), slot(b"bar"));
+    }
+
+    #[test]
+    fn pages_are_contiguous_in_the_order_and_cover_it() {
+        for pages in 1..200 {
+            let (mut at, mut seen) = (Some(Order(0)), Vec::new());
+            while let Some(order) = at {
+                let behind = order.behind_page(pages);
+                let last = Order(behind.map_or(u32::MAX, |behind| behind.0 - 1));
+                let middle = Order(order.0 + (last.0 - order.0) / 2);
+                let page = page_of(order.hash(), pages);
+                assert_eq!(page_of(last.hash(), pages), page, "of {pages}");
+                assert_eq!(page_of(middle.hash(), pages), page, "of {pages}");
+                assert_eq!(middle.behind_page(pages), behind);
+                seen.push(page);
+                at = behind;
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, (0..pages).collect::<Vec<_>>());
+        }
+    }
+}
