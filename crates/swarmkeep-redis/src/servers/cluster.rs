@@ -23,7 +23,7 @@ impl Cluster {
     const SLOTS: u16 = 16384;
 
     /// Starts a Cluster whose slots are spread evenly over `masters`, each with `replicas_each`, and whose nodes are taken for failed
-    /// after a second's silence. All of them agree and all replicas are connected when this returns: after 2.1 s, as a master that has
+    /// after a second's silence. All of them agree and all replicas are connected when this returns: after 2.05 s, as a master that has
     /// started refuses to serve for two seconds.
     ///
     /// Nobody takes a failed master's place if there are less than three, since more than half of them have to agree to it.

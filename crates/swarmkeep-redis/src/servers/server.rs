@@ -25,7 +25,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with nothing but what keeps it to itself. It answers when this returns, after about 20 ms.
+    /// Starts a server with nothing but what keeps it to itself. It answers when this returns, after about 10 ms.
     ///
     /// # Errors
     /// [`Error::NotInstalled`], [`Error::Exited`], [`Error::Late`] after ten seconds, [`Error::NoPort`], [`Error::Io`].
