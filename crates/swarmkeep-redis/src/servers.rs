@@ -1,1 +1,170 @@
 //! Real servers and clusters on loopback ports, and what can happen to them.
+//!
+//! For tests and benches. Calls block and need no runtime; each waits for a bounded time. What was started ends with its value, and
+//! with this process however that ends; only the folder in the temporary directory stays if nobody came to drop the value. Linux only.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use swarmkeep_redis::servers::{Cluster, Server};
+//!
+//! let server = Server::start_with(&[("maxmemory", "8mb")])?;
+//! server.command(&["SET", "key", "value"])?;
+//! assert_eq!(server.command(&["GET", "key"])?.text(), Some("value"));
+//!
+//! let cluster = Cluster::start(3, 1)?;
+//! let slot = cluster.slot_of("key")?;
+//! let killed = cluster.kill_master_of(slot)?;
+//! let master = cluster.wait_for_failover(slot, killed, Duration::from_secs(10))?;
+//! assert_ne!(master, killed);
+//! # Ok::<(), swarmkeep_redis::servers::Error>(())
+//! ```
+
+use std::{
+    fmt, io,
+    time::{Duration, Instant},
+};
+
+mod cluster;
+mod migration;
+mod ports;
+mod process;
+mod resp;
+mod server;
+mod view;
+
+pub use cluster::Cluster;
+pub use migration::Migration;
+pub use process::PROGRAM_VARIABLE;
+pub use resp::{Connection, Reply};
+pub use server::Server;
+
+/// Why a server did not start, or did not do what it was asked for.
+///
+/// It prints for [`Debug`] what it does for [`Display`](fmt::Display): a test that unwraps it says what to do.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such program to run.
+    #[error(
+        "{program} is not installed, and what is asked for needs it: `apt-get install {package}` on Debian \
+         (the server is taken from PATH, or is what {PROGRAM_VARIABLE} names)"
+    )]
+    NotInstalled {
+        /// What was to be run.
+        program: String,
+        /// Where Debian has it.
+        package: &'static str,
+    },
+    /// The server ended while it was started.
+    #[error("the server ended as it was started, {status}; the end of its log:\n{log}")]
+    Exited {
+        /// How it ended.
+        status: String,
+        /// The last lines of what it said.
+        log: String,
+    },
+    /// No pair of ports is free.
+    #[error("no port of {first} to {last} is free together with the one {apart} above it")]
+    NoPort {
+        /// The first that was tried.
+        first: u16,
+        /// The last that was tried.
+        last: u16,
+        /// How far the second of a pair is above the first.
+        apart: u16,
+    },
+    /// Something did not happen in time.
+    #[error("{what} took more than {within:?}; what is missing: {missing}")]
+    Late {
+        /// What was waited for.
+        what: String,
+        /// For how long.
+        within: Duration,
+        /// What was not so at the end.
+        missing: String,
+    },
+    /// A server does not answer.
+    #[error("the server on port {port} does not answer: {source}")]
+    Unreachable {
+        /// Which server.
+        port: u16,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A server answered with an error.
+    #[error("the server on port {port} refused {command}: {message}")]
+    Refused {
+        /// Which server.
+        port: u16,
+        /// The first words of what was sent.
+        command: String,
+        /// What it answered, its code first.
+        message: String,
+    },
+    /// A server answered with what was not expected of it.
+    #[error("the server on port {port} answered {command} with {reply}")]
+    Unexpected {
+        /// Which server.
+        port: u16,
+        /// What was asked.
+        command: String,
+        /// What it answered.
+        reply: String,
+    },
+    /// The server was killed and not restarted.
+    #[error("the server on port {port} does not run")]
+    NotRunning {
+        /// Which server.
+        port: u16,
+    },
+    /// No live node serves the slot.
+    #[error("no live node is the master of slot {slot}")]
+    NoMaster {
+        /// Which slot.
+        slot: u16,
+    },
+    /// The master of the slot has no live replica.
+    #[error("the master of slot {slot} has no live replica")]
+    NoReplica {
+        /// Which slot.
+        slot: u16,
+    },
+    /// The operating system refused something.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// What went wrong.
+        source: io::Error,
+    },
+}
+
+/// What most of this module returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { doing, source }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Asks until the answer is `Ok`; what is `Err` is what was missing.
+fn wait_until<T>(what: &str, within: Duration, mut ask: impl FnMut() -> Result<T, String>) -> Result<T> {
+    const BETWEEN: Duration = Duration::from_millis(10);
+    let deadline = Instant::now() + within;
+    loop {
+        match ask() {
+            Ok(answer) => return Ok(answer),
+            Err(missing) if Instant::now() >= deadline => {
+                return Err(Error::Late { what: what.to_owned(), within, missing });
+            }
+            Err(_) => std::thread::sleep(BETWEEN),
+        }
+    }
+}

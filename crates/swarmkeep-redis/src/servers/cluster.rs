@@ -1,0 +1,324 @@
+//! Servers that form a Cluster.
+
+use std::{thread, time::Duration};
+
+use super::{
+    Error, Migration, Result, Server,
+    view::{self, Node},
+    wait_until,
+};
+
+/// A Cluster of servers on loopback ports, all killed when it is dropped.
+///
+/// Nodes are told apart by a number that they keep, whatever becomes of them. Those of the first masters come first, then the
+/// replicas of the first one, of the second one and so on.
+#[derive(Debug)]
+pub struct Cluster {
+    servers: Vec<Server>,
+    /// What each is called in the Cluster.
+    ids: Vec<String>,
+}
+
+impl Cluster {
+    const SLOTS: u16 = 16384;
+
+    /// Starts a Cluster whose slots are spread evenly over `masters`, each with `replicas_each`, and whose nodes are taken for failed
+    /// after a second's silence. All of them agree and all replicas are connected when this returns: after 2.05 s, as a master that has
+    /// started refuses to serve for two seconds.
+    ///
+    /// Nobody takes a failed master's place if there are less than three, since more than half of them have to agree to it.
+    ///
+    /// # Errors
+    /// As [`Server::start`]; [`Error::Late`] after thirty seconds.
+    ///
+    /// # Panics
+    /// If there are no masters, or more than there are slots.
+    pub fn start(masters: usize, replicas_each: usize) -> Result<Self> {
+        Self::start_with(masters, replicas_each, &[])
+    }
+
+    /// As [`start`](Self::start), with these lines in each node's configuration, as for [`Server::start_with`]. A
+    /// `cluster-node-timeout` is in milliseconds; with `requirepass` goes `masterauth`.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub fn start_with(masters: usize, replicas_each: usize, directives: &[(&str, &str)]) -> Result<Self> {
+        assert!((1..=usize::from(Self::SLOTS)).contains(&masters), "a Cluster has 1 to 16384 masters");
+        let directives = [&CONFIGURATION, directives].concat();
+        let servers = thread::scope(|scope| {
+            let start = || Server::start_with(&directives);
+            let starting: Vec<_> = (0..masters * (1 + replicas_each)).map(|_| scope.spawn(start)).collect();
+            starting.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>()
+        })?;
+        let ids = servers.iter().map(|server| server.text(&["CLUSTER", "MYID"])).collect::<Result<_>>()?;
+        let cluster = Self { servers, ids };
+        cluster.form(masters, replicas_each)?;
+        Ok(cluster)
+    }
+
+    /// All nodes, for a client.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(Server::url).collect()
+    }
+
+    /// All nodes, dead ones too.
+    #[must_use]
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// A node by its number.
+    ///
+    /// # Panics
+    /// If there are less.
+    #[must_use]
+    pub fn server(&self, node: usize) -> &Server {
+        &self.servers[node]
+    }
+
+    /// The nodes that serve slots now, in ascending order. A dead one does not.
+    #[must_use]
+    pub fn masters(&self) -> Vec<usize> {
+        let mut masters: Vec<_> = self.masters_of_slots().into_iter().flatten().collect();
+        masters.sort_unstable();
+        masters.dedup();
+        masters
+    }
+
+    /// The slot of a key.
+    ///
+    /// # Errors
+    /// As [`Server::command`].
+    pub fn slot_of(&self, key: impl AsRef<[u8]>) -> Result<u16> {
+        let server = self.live().next().map_or(&self.servers[0], |(_, server)| server);
+        let arguments = [b"CLUSTER", b"KEYSLOT" as &[u8], key.as_ref()];
+        let reply = server.command(&arguments)?;
+        let slot = reply.integer().and_then(|slot| u16::try_from(slot).ok());
+        slot.ok_or_else(|| server.unexpected(&arguments, &reply))
+    }
+
+    /// The node that serves a slot now.
+    ///
+    /// # Errors
+    /// [`Error::NoMaster`].
+    pub fn master_of_slot(&self, slot: u16) -> Result<usize> {
+        let masters = self.masters_of_slots();
+        masters.get(usize::from(slot)).copied().flatten().ok_or(Error::NoMaster { slot })
+    }
+
+    /// The live replicas of a node that are connected to it and known as its replicas to all live nodes: those that can take its place.
+    #[must_use]
+    pub fn replicas_of(&self, master: usize) -> Vec<usize> {
+        let views: Vec<_> = self.live().filter_map(|(_, server)| view_of(server).ok()).collect();
+        let is_replica = |id: &str, view: &Vec<Node>| {
+            let seen = view.iter().find(|seen| seen.id == id);
+            seen.is_some_and(|seen| seen.is_fine && seen.master.as_ref() == Some(&self.ids[master]))
+        };
+        let known =
+            self.live().filter(|(node, _)| views.iter().all(|view| is_replica(&self.ids[*node], view)));
+        known.filter(|(_, server)| replicates(server).is_ok()).map(|(node, _)| node).collect()
+    }
+
+    /// Kills the node that serves a slot and says which it was.
+    ///
+    /// # Errors
+    /// [`Error::NoMaster`].
+    pub fn kill_master_of(&self, slot: u16) -> Result<usize> {
+        let master = self.master_of_slot(slot)?;
+        self.servers[master].kill();
+        Ok(master)
+    }
+
+    /// Waits until another node than `before` serves a slot and all live ones agree to it, and says which. After a master was killed
+    /// that takes two to three seconds.
+    ///
+    /// Let no node be elected twice within four times `cluster-node-timeout`. Redis 7.0.15 counts a replica's old votes if it was
+    /// elected, lost its place again and the new master fails within that time: it holds itself for the master in an epoch that is
+    /// over, the others do not, and it stays so (valkey-io/valkey#1711).
+    ///
+    /// # Errors
+    /// [`Error::Late`].
+    pub fn wait_for_failover(&self, slot: u16, before: usize, within: Duration) -> Result<usize> {
+        wait_until(&format!("the fail-over of slot {slot}"), within, || {
+            let master = self.master_of_slot(slot).map_err(|error| error.to_string())?;
+            if master == before {
+                return Err(format!("node {before} serves it still"));
+            }
+            self.agree_on(slot, master)?;
+            Ok(master)
+        })
+    }
+
+    /// Has a replica take the place of the master of a slot, which becomes its replica, and says which. Nothing is lost. It takes
+    /// some 50 ms, and longer if the replica has just come.
+    ///
+    /// # Errors
+    /// [`Error::NoMaster`], [`Error::NoReplica`], as [`Server::command`], [`Error::Late`] after twice ten seconds.
+    pub fn failover(&self, slot: u16) -> Result<usize> {
+        const WITHIN: Duration = Duration::from_secs(10);
+        let before = self.master_of_slot(slot)?;
+        let follows = |own: &Node| own.master.as_ref() == Some(&self.ids[before]);
+        if !self.live().filter_map(|(_, server)| own_line(server)).any(|own| follows(&own)) {
+            return Err(Error::NoReplica { slot });
+        }
+        // A node that does not know it as a replica ignores what it asks for, without a word.
+        let replica = wait_until(&format!("readiness to fail over slot {slot}"), WITHIN, || {
+            let ready = self.replicas_of(before).first().copied();
+            ready.ok_or_else(|| format!("no replica of node {before} is connected and known to all nodes"))
+        })?;
+        self.servers[replica].command(&["CLUSTER", "FAILOVER"])?;
+        self.wait_for_failover(slot, before, WITHIN)
+    }
+
+    /// Moves a slot with all its keys to another master while both serve, and says how many keys that were.
+    ///
+    /// # Errors
+    /// As [`begin_migration`](Self::begin_migration) and [`Migration::finish`].
+    pub fn migrate_slot(&self, slot: u16, to: usize) -> Result<usize> {
+        self.begin_migration(slot, to)?.finish()
+    }
+
+    /// Begins to move a slot to another master. Both refer clients to each other from here on (`ASK`), key by key.
+    ///
+    /// # Errors
+    /// [`Error::NoMaster`], as [`Server::command`].
+    pub fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
+        Migration::begin(self, slot, to)
+    }
+
+    /// What a node is called in the Cluster: 40 hexadecimal digits.
+    ///
+    /// # Panics
+    /// If there are less nodes.
+    #[must_use]
+    pub fn id(&self, node: usize) -> &str {
+        &self.ids[node]
+    }
+
+    pub(super) fn live(&self) -> impl Iterator<Item = (usize, &Server)> {
+        self.servers.iter().enumerate().filter(|(_, server)| server.is_live())
+    }
+
+    /// `Err` says who sees it otherwise.
+    pub(super) fn agree_on(&self, slot: u16, master: usize) -> Result<(), String> {
+        for (node, server) in self.live() {
+            let view = view_of(server)?;
+            if !view.iter().any(|seen| seen.id == self.ids[master] && seen.has(slot)) {
+                return Err(format!("node {node} has not heard that node {master} serves slot {slot}"));
+            }
+            is_ok(server)?;
+        }
+        Ok(())
+    }
+
+    /// Each live node is asked for its own slots. One that was restarted claims what it had, until it hears of a higher epoch.
+    fn masters_of_slots(&self) -> Vec<Option<usize>> {
+        let mut claims: Vec<_> =
+            self.live().filter_map(|(node, server)| Some((node, own_line(server)?))).collect();
+        claims.sort_by_key(|(_, own)| own.epoch);
+        let mut masters = vec![None; usize::from(Self::SLOTS)];
+        for (node, own) in claims.iter().filter(|(_, own)| own.is_master) {
+            for slot in own.slots() {
+                masters[usize::from(slot)] = Some(*node);
+            }
+        }
+        masters
+    }
+
+    /// What `redis-cli --cluster create` does, without its pauses: nodes that have different epochs from the start have no conflict to
+    /// settle, and nodes that all meet each other need not wait for gossip.
+    fn form(&self, masters: usize, replicas_each: usize) -> Result<()> {
+        const WITHIN: Duration = Duration::from_secs(30);
+        for (node, server) in self.servers.iter().enumerate() {
+            server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(node + 1).to_string()])?;
+            if node < masters {
+                let first = usize::from(Self::SLOTS) * node / masters;
+                let last = usize::from(Self::SLOTS) * (node + 1) / masters - 1;
+                server.command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
+            }
+            for other in &self.servers[..node] {
+                server.command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
+            }
+        }
+        for (index, replica) in self.servers[masters..].iter().enumerate() {
+            let master = &self.ids[index / replicas_each];
+            // A replica must have met its master.
+            wait_until("meeting in a Cluster", WITHIN, || {
+                replica.command(&["CLUSTER", "REPLICATE", master]).map_err(|error| error.to_string())
+            })?;
+        }
+        wait_until("forming a Cluster", WITHIN, || {
+            let missing = self.servers.iter().enumerate().filter_map(|(node, server)| {
+                let missing = self.is_formed(node, server, masters).err()?;
+                Some(format!("node {node}: {missing}"))
+            });
+            let missing: Vec<_> = missing.collect();
+            if missing.is_empty() { Ok(()) } else { Err(missing.join("; ")) }
+        })
+    }
+
+    /// `Err` says what this node is missing.
+    fn is_formed(&self, node: usize, server: &Server, masters: usize) -> Result<(), String> {
+        let view = view_of(server)?;
+        let all = self.servers.len();
+        let fine = view.iter().filter(|seen| seen.is_fine).count();
+        if fine != all {
+            return Err(format!("it is connected to {fine} of {all} nodes"));
+        }
+        let replicas = view.iter().filter(|seen| seen.master.is_some()).count();
+        if replicas != all - masters {
+            return Err(format!("it knows of {replicas} replicas, not of {}", all - masters));
+        }
+        let slots: usize = view.iter().map(|seen| seen.slots().count()).sum();
+        if slots != usize::from(Self::SLOTS) {
+            return Err(format!("it knows who serves {slots} slots, not {}", Self::SLOTS));
+        }
+        is_ok(server)?;
+        if node < masters { Ok(()) } else { replicates(server) }
+    }
+}
+
+/// What makes tests of fail-over quick and the same each time; what a node is told besides comes after it.
+const CONFIGURATION: [(&str, &str); 8] = [
+    ("cluster-enabled", "yes"),
+    ("cluster-config-file", "nodes.conf"),
+    ("cluster-node-timeout", "1000"),
+    ("cluster-require-full-coverage", "no"),
+    ("cluster-announce-ip", "127.0.0.1"),
+    // However long a replica has been cut off from its master: it stands for election.
+    ("cluster-replica-validity-factor", "0"),
+    // No replica leaves its master for one that has lost all of its own.
+    ("cluster-allow-replica-migration", "no"),
+    // Five seconds otherwise, in which more replicas might ask for the same.
+    ("repl-diskless-sync-delay", "0"),
+];
+
+fn view_of(server: &Server) -> Result<Vec<Node>, String> {
+    let text = server.text(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?;
+    view::parse(&text).ok_or_else(|| format!("CLUSTER NODES is not understood: {text}"))
+}
+
+fn own_line(server: &Server) -> Option<Node> {
+    view_of(server).ok()?.into_iter().find(|node| node.is_myself)
+}
+
+fn is_ok(server: &Server) -> Result<(), String> {
+    let info = server.text(&["CLUSTER", "INFO"]).map_err(|error| error.to_string())?;
+    if info.lines().any(|line| line == "cluster_state:ok") {
+        Ok(())
+    } else {
+        Err("cluster_state is not ok".to_owned())
+    }
+}
+
+fn replicates(server: &Server) -> Result<(), String> {
+    let info = server.info("replication").map_err(|error| error.to_string())?;
+    match info.get("master_link_status").map(String::as_str) {
+        Some("up") => Ok(()),
+        status => Err(format!("master_link_status is {status:?}")),
+    }
+}

@@ -1,0 +1,103 @@
+//! A slot on its way from one master to another.
+
+use std::time::Duration;
+
+use super::{Cluster, Reply, Result, Server, wait_until};
+
+/// A slot that is being moved, step by step. If it is dropped before [`finish`](Self::finish), both masters stay as they are: as
+/// after an operator's tool that died.
+#[derive(Debug)]
+#[must_use = "without `finish` the slot stays half moved"]
+pub struct Migration<'a> {
+    cluster: &'a Cluster,
+    slot: u16,
+    from: usize,
+    to: usize,
+    moved: usize,
+}
+
+impl<'a> Migration<'a> {
+    pub(super) fn begin(cluster: &'a Cluster, slot: u16, to: usize) -> Result<Self> {
+        let from = cluster.master_of_slot(slot)?;
+        let migration = Self { cluster, slot, from, to, moved: 0 };
+        // In this order nobody is referred to one who would refer back.
+        migration.set_slot(migration.target(), &["IMPORTING", cluster.id(from)])?;
+        migration.set_slot(migration.source(), &["MIGRATING", cluster.id(to)])?;
+        Ok(migration)
+    }
+
+    /// The node that the slot leaves.
+    #[must_use]
+    pub fn from(&self) -> usize {
+        self.from
+    }
+
+    /// Moves `count` keys at most and says how many: none if none are left.
+    ///
+    /// # Errors
+    /// As [`Server::command`].
+    pub fn move_keys(&mut self, count: usize) -> Result<usize> {
+        let (slot, count) = (self.slot.to_string(), count.to_string());
+        let get = ["CLUSTER", "GETKEYSINSLOT", &slot, &count];
+        let reply = self.source().command(&get)?;
+        let names = reply.array().ok_or_else(|| self.source().unexpected(&get, &reply))?;
+        let keys = names.iter().filter_map(|name| match name {
+            Reply::Bulk(Some(name)) => Some(name.as_slice()),
+            _ => None,
+        });
+        let keys: Vec<_> = keys.collect();
+        if keys.is_empty() {
+            return Ok(0);
+        }
+        let port = self.target().port().to_string();
+        let mut migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", MILLISECONDS].map(str::as_bytes).to_vec();
+        if let Some(password) = self.target().password() {
+            migrate.extend([b"AUTH", password.as_bytes()]);
+        }
+        migrate.push(b"KEYS");
+        migrate.extend(&keys);
+        self.source().command(&migrate)?;
+        self.moved += keys.len();
+        Ok(keys.len())
+    }
+
+    /// Moves what is left, gives the slot to its new master, waits until all live nodes have heard of it, and says how many keys were
+    /// moved in all.
+    ///
+    /// # Errors
+    /// As [`Server::command`]; [`Error::Late`](super::Error::Late) after ten seconds.
+    pub fn finish(mut self) -> Result<usize> {
+        const BATCH: usize = 64;
+        const WITHIN: Duration = Duration::from_secs(10);
+        while self.move_keys(BATCH)? > 0 {}
+        let owner = ["NODE", self.cluster.id(self.to)];
+        // The target first: if the source said first that the slot is not its own, for a moment it would be nobody's.
+        self.set_slot(self.target(), &owner)?;
+        self.set_slot(self.source(), &owner)?;
+        for other in self.cluster.masters().into_iter().filter(|other| ![self.from, self.to].contains(other))
+        {
+            self.set_slot(self.cluster.server(other), &owner)?;
+        }
+        wait_until(&format!("moving slot {}", self.slot), WITHIN, || {
+            self.cluster.agree_on(self.slot, self.to)
+        })?;
+        Ok(self.moved)
+    }
+
+    fn source(&self) -> &'a Server {
+        self.cluster.server(self.from)
+    }
+
+    fn target(&self) -> &'a Server {
+        self.cluster.server(self.to)
+    }
+
+    fn set_slot(&self, server: &Server, what: &[&str]) -> Result<()> {
+        let slot = self.slot.to_string();
+        server.command(&[&["CLUSTER", "SETSLOT", &slot], what].concat())?;
+        Ok(())
+    }
+}
+
+/// For how long the source may wait for the target, which it does without serving anybody: less than we wait for the source.
+const MILLISECONDS: &str = "4000";

@@ -1,0 +1,65 @@
+//! Pairs of free loopback ports that nobody else who uses this module takes.
+
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener},
+    },
+    process,
+    sync::atomic::{AtomicU16, Ordering},
+};
+
+use super::{Error, Result};
+
+/// A port and the one [`APART`](Self::APART) above it, ours while this value lives: also while the server that had them is dead.
+#[derive(Debug)]
+pub(super) struct Ports {
+    first: u16,
+    _reservation: UnixListener,
+}
+
+impl Ports {
+    /// Where a node of a Cluster has its bus, if it is not told otherwise.
+    pub(super) const APART: u16 = 10_000;
+    /// Both ports of all pairs lie below 32768, where Linux begins to give ports to whoever connects.
+    const FIRST: u16 = 11_000;
+    const COUNT: u16 = 10_000;
+
+    /// Takes a pair that is free.
+    pub(super) fn take() -> Result<Self> {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        // Processes that start together begin far from each other.
+        let start = process::id() % u32::from(Self::COUNT) * 617;
+        for _ in 0..Self::COUNT {
+            let next = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+            let first = Self::FIRST + u16::try_from((start + next) % u32::from(Self::COUNT)).unwrap_or(0);
+            if let Some(reservation) = reserve(first)
+                && is_free(first)
+                && is_free(first + Self::APART)
+            {
+                return Ok(Self { first, _reservation: reservation });
+            }
+        }
+        Err(Error::NoPort { first: Self::FIRST, last: Self::FIRST + Self::COUNT - 1, apart: Self::APART })
+    }
+
+    pub(super) fn first(&self) -> u16 {
+        self.first
+    }
+
+    pub(super) fn second(&self) -> u16 {
+        self.first + Self::APART
+    }
+}
+
+/// Between our looking at a port and the server's binding it, and while a server is dead, another process of ours could take it. An
+/// abstract socket is a lock that lives where ports do, in the network namespace, and ends with the process.
+fn reserve(port: u16) -> Option<UnixListener> {
+    let name = SocketAddr::from_abstract_name(format!("swarmkeep-servers-{port}")).ok()?;
+    UnixListener::bind_addr(&name).ok()
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}

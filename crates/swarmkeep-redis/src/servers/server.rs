@@ -1,0 +1,274 @@
+//! One server.
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use super::{
+    Connection, Error, Reply, Result,
+    ports::Ports,
+    process::{CONFIGURATION, Process},
+    resp::named,
+    wait_until,
+};
+
+/// A server on a loopback port, in a folder of its own, which keeps nothing on disk unless it is told to. It is killed when dropped.
+#[derive(Debug)]
+pub struct Server {
+    // In the order in which they are to go: the process first.
+    process: Mutex<Option<Process>>,
+    folder: TempDir,
+    ports: Ports,
+    password: Option<String>,
+    has_tls: bool,
+}
+
+impl Server {
+    /// Starts a server with nothing but what keeps it to itself. It answers when this returns, after about 10 ms.
+    ///
+    /// # Errors
+    /// [`Error::NotInstalled`], [`Error::Exited`], [`Error::Late`] after ten seconds, [`Error::NoPort`], [`Error::Io`].
+    pub fn start() -> Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with these lines in its configuration: a directive and its values, quoted as `redis.conf` wants them. They win
+    /// over ours. The password of `requirepass` is used for what is asked here, and stands in [`url`](Self::url) as it is.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start); what is wrong with a directive is in [`Error::Exited`].
+    pub fn start_with(directives: &[(&str, &str)]) -> Result<Self> {
+        Self::start_on_free_ports(directives, None)
+    }
+
+    /// Starts a server that speaks TLS too, at [`tls_url`](Self::tls_url), with a certificate and its key in PEM. It asks for none.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_tls(certificate: &str, key: &str, directives: &[(&str, &str)]) -> Result<Self> {
+        Self::start_on_free_ports(directives, Some((certificate, key)))
+    }
+
+    /// Where it is, for a client.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_of("redis", self.port())
+    }
+
+    /// Where it is over TLS, if it was started so.
+    #[must_use]
+    pub fn tls_url(&self) -> Option<String> {
+        self.has_tls.then(|| self.url_of("rediss", self.ports.second()))
+    }
+
+    /// The port on 127.0.0.1, without TLS. It stays the same over a restart.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.ports.first()
+    }
+
+    /// Its folder, where `dir` of its configuration points: `log` is there, and `server.conf`.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Whether it runs and is not paused.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.process.lock().as_mut().is_some_and(Process::is_live)
+    }
+
+    /// Kills it (`SIGKILL`) and waits until it is dead. What it had not written to disk is lost.
+    pub fn kill(&self) {
+        *self.process.lock() = None;
+    }
+
+    /// Starts it again, on the same port and in the same folder; kills it first if it still runs. It answers when this returns.
+    ///
+    /// It is empty, unless it was told to write to disk. A master of a Cluster comes back as a master, if nobody took its place in
+    /// the meantime, and empties its replicas.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn restart(&self) -> Result<()> {
+        let mut process = self.process.lock();
+        *process = None;
+        *process = Some(self.launch()?);
+        Ok(())
+    }
+
+    /// Stops it from running (`SIGSTOP`): connections stay and can be opened, but nothing is answered.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`], [`Error::Io`].
+    pub fn pause(&self) -> Result<()> {
+        self.signal(|process| process.pause().map_err(Error::io("pausing a server")))
+    }
+
+    /// Lets it run again (`SIGCONT`).
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`], [`Error::Io`].
+    pub fn resume(&self) -> Result<()> {
+        self.signal(|process| process.resume().map_err(Error::io("resuming a server")))
+    }
+
+    /// A connection of its own, to database 0.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], [`Error::Refused`] if it does not take the password.
+    pub fn connect(&self) -> Result<Connection> {
+        Connection::open(self.port(), self.password.as_deref())
+    }
+
+    /// Sends a command over a new connection and waits for its reply, for five seconds at most.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the reply is an error, [`Error::Unreachable`] if there is none.
+    pub fn command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Result<Reply> {
+        self.connect()?.command(arguments)
+    }
+
+    /// A section of `INFO`, by the names of its fields.
+    ///
+    /// # Errors
+    /// As [`command`](Self::command).
+    pub fn info(&self, section: &str) -> Result<BTreeMap<String, String>> {
+        let text = self.text(&["INFO", section])?;
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    /// The bytes that it has allocated: `used_memory`.
+    ///
+    /// # Errors
+    /// As [`command`](Self::command).
+    pub fn used_memory(&self) -> Result<u64> {
+        let memory = self.info("memory")?;
+        self.number(&memory, "used_memory")
+    }
+
+    /// The processor time that its main thread, which executes commands, has used since it started, in user mode and in the kernel.
+    ///
+    /// # Errors
+    /// As [`command`](Self::command).
+    pub fn cpu(&self) -> Result<Duration> {
+        let used = self.info("cpu")?;
+        let user: f64 = self.number(&used, "used_cpu_user_main_thread")?;
+        let system: f64 = self.number(&used, "used_cpu_sys_main_thread")?;
+        Ok(Duration::from_secs_f64(user + system))
+    }
+
+    /// Cuts all clients' connections, other than those of replicas and subscribers, and says how many there were.
+    ///
+    /// # Errors
+    /// As [`command`](Self::command).
+    pub fn client_kill_all(&self) -> Result<u64> {
+        let arguments = ["CLIENT", "KILL", "TYPE", "normal"];
+        let reply = self.command(&arguments)?;
+        let cut = reply.integer().and_then(|cut| u64::try_from(cut).ok());
+        cut.ok_or_else(|| self.unexpected(&arguments, &reply))
+    }
+
+    pub(super) fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    /// The reply to what is answered by text.
+    pub(super) fn text(&self, arguments: &[&str]) -> Result<String> {
+        let reply = self.command(arguments)?;
+        reply.text().map(str::to_owned).ok_or_else(|| self.unexpected(arguments, &reply))
+    }
+
+    pub(super) fn unexpected<A: AsRef<[u8]>>(&self, arguments: &[A], reply: &Reply) -> Error {
+        Error::Unexpected { port: self.port(), command: named(arguments), reply: format!("{reply:?}") }
+    }
+
+    fn number<N: std::str::FromStr>(&self, info: &BTreeMap<String, String>, field: &str) -> Result<N> {
+        info.get(field).and_then(|value| value.parse().ok()).ok_or_else(|| Error::Unexpected {
+            port: self.port(),
+            command: "INFO".to_owned(),
+            reply: format!("no number as {field}"),
+        })
+    }
+
+    fn url_of(&self, scheme: &str, port: u16) -> String {
+        let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
+        format!("{scheme}://{password}127.0.0.1:{port}")
+    }
+
+    fn signal(&self, send: impl FnOnce(&mut Process) -> Result<()>) -> Result<()> {
+        self.process.lock().as_mut().map_or(Err(Error::NotRunning { port: self.port() }), send)
+    }
+
+    fn start_on_free_ports(directives: &[(&str, &str)], tls: Option<(&str, &str)>) -> Result<Self> {
+        // Somebody else may take a port after we have looked at it: not one of us, so this is rare.
+        const ATTEMPTS: usize = 5;
+        let mut attempt = 1;
+        loop {
+            match Self::start_on(Ports::take()?, directives, tls) {
+                Err(Error::Exited { log, .. })
+                    if attempt < ATTEMPTS && log.contains("Address already in use") =>
+                {
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn start_on(ports: Ports, directives: &[(&str, &str)], tls: Option<(&str, &str)>) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("swarmkeep-server-").tempdir();
+        let folder = folder.map_err(Error::io("making a server's folder"))?;
+        let mut configuration = format!(
+            "port {}\nbind 127.0.0.1\nprotected-mode no\ndir .\nsave \"\"\nappendonly no\n",
+            ports.first()
+        );
+        let write = |name: &str, text: &str| {
+            fs::write(folder.path().join(name), text).map_err(Error::io("configuring a server"))
+        };
+        if let Some((certificate, key)) = tls {
+            write("certificate.pem", certificate)?;
+            write("key.pem", key)?;
+            configuration += &format!(
+                "tls-port {}\ntls-cert-file certificate.pem\ntls-key-file key.pem\ntls-auth-clients no\n",
+                ports.second()
+            );
+        }
+        for (directive, values) in directives {
+            configuration += &format!("{directive} {values}\n");
+        }
+        write(CONFIGURATION, &configuration)?;
+        let password = directives.iter().rfind(|(directive, _)| *directive == "requirepass");
+        let password = password.map(|(_, password)| (*password).to_owned());
+        let server = Self { process: Mutex::new(None), folder, ports, password, has_tls: tls.is_some() };
+        server.restart()?;
+        Ok(server)
+    }
+
+    fn launch(&self) -> Result<Process> {
+        const WITHIN: Duration = Duration::from_secs(10);
+        let mut process = Process::start(self.folder())?;
+        let id = process.id().to_string();
+        // The inner result is of a process that ended, which is nothing to wait out.
+        wait_until(&format!("starting a server on port {}", self.port()), WITHIN, || {
+            if let Err(error) = process.check(self.folder()) {
+                return Ok(Err(error));
+            }
+            match self.answers_as(&id) {
+                Err(error) => Err(error.to_string()),
+                Ok(false) => Err("somebody else answers there".to_owned()),
+                Ok(true) => Ok(Ok(())),
+            }
+        })??;
+        Ok(process)
+    }
+
+    /// Whether it has read what it had on disk, and is the process that we started.
+    fn answers_as(&self, process: &str) -> Result<bool> {
+        self.command(&["PING"])?;
+        Ok(self.info("server")?.get("process_id").is_some_and(|id| id == process))
+    }
+}
