@@ -14,7 +14,7 @@ use std::{
 
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, BoundedBy, Capabilities, ConfigError, Endpoint, Families, Family,
-    HashKey, InfoHash, PeerBuffer, PeerId, PeerRecord, Random, RepositoryConfig, Role, SplitMix64,
+    HashKey, InfoHash, PeerBuffer, PeerId, PeerRecord, Random, RepositoryConfig, Request, Role, SplitMix64,
     SwarmStats, Timestamp, TorrentRepository, TorrentRepositoryExt, Totals,
 };
 
@@ -252,9 +252,23 @@ impl Store {
 
     /// Announces peers that want nobody: the way to fill a swarm.
     pub(crate) fn fill(&self, seconds: u64, announces: impl IntoIterator<Item = Announce>) {
+        // So many by themselves, and more in batches: a store behind a network would need minutes otherwise.
+        const ALONE: usize = 1000;
+        const BATCH: usize = 256;
+
+        let nobody = || PeerBuffer::new(&mut [], &mut []);
         let mut rng = SplitMix64::new(1);
-        for announce in announces {
-            self.announce(&announce.want(0), at(seconds), &mut rng, &mut PeerBuffer::new(&mut [], &mut []));
+        let mut announces = announces.into_iter().map(|announce| announce.want(0));
+        for announce in announces.by_ref().take(ALONE) {
+            self.announce(&announce, at(seconds), &mut rng, &mut nobody());
+        }
+        loop {
+            let batch = announces.by_ref().take(BATCH).map(|announce| Request::new(announce, nobody()));
+            let mut batch: Vec<_> = batch.collect();
+            if batch.is_empty() {
+                break;
+            }
+            self.announce_batch(&mut batch, at(seconds), &mut rng);
         }
     }
 

@@ -38,6 +38,11 @@ impl RedisConfig {
         self
     }
 
+    /// What [`prefix`](Self::prefix) was set to.
+    pub fn keys_begin_with(&self) -> &str {
+        &self.prefix
+    }
+
     /// What this process is called where it holds a lease; drawn at random without this.
     #[must_use]
     pub fn node(mut self, node: impl Into<String>) -> Self {

@@ -1,0 +1,151 @@
+//! Peers that announce all the while something happens to the servers, and what was promised to them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, AsyncTorrentRepository, Cursor, Endpoint, InfoHash, PeerBuffer, SplitMix64,
+    Timestamp, Totals, Unavailable,
+};
+use swarmkeep_redis::RedisRepository;
+use tokio::task::JoinSet;
+
+pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+const TORRENTS: u32 = 300;
+
+/// Info hashes without structure.
+pub(crate) fn torrent(n: u32) -> InfoHash {
+    let word = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
+    InfoHash::new(std::array::from_fn(|at| word[at % 4] ^ at as u8))
+}
+
+pub(crate) fn endpoint(n: u32) -> Endpoint {
+    Endpoint::new(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into(), 6881).expect("the port is not 0")
+}
+
+/// A peer that says it has just finished: whoever is there has had one download counted, neither more nor less.
+pub(crate) fn finished(n: u32) -> Announce {
+    Announce::new(torrent(n % TORRENTS), endpoint(n)).left(0).event(AnnounceEvent::Completed)
+}
+
+/// Announces one peer, for ten others.
+pub(crate) async fn tell(
+    store: &RedisRepository,
+    announce: &Announce,
+) -> Result<swarmkeep::Announced, Unavailable> {
+    let mut room = [0; 60];
+    let seed = announce.endpoint.as_bytes().iter().fold(1, |seed, &byte| seed * 31 + u64::from(byte));
+    store.announce(announce, NOW, &mut SplitMix64::new(seed), &mut PeerBuffer::new(&mut room, &mut [])).await
+}
+
+/// What came of the announces.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Which were acknowledged.
+    pub(crate) acknowledged: Vec<u32>,
+    /// Which were not, and why.
+    pub(crate) refused: Vec<(u32, String)>,
+    /// The longest that one has waited, whatever for.
+    pub(crate) slowest: Duration,
+}
+
+/// Announces one new peer after the other, sixteen at a time, until `meanwhile` is done.
+pub(crate) async fn announce_while<T>(
+    store: &Arc<RedisRepository>,
+    first: u32,
+    meanwhile: impl Future<Output = T>,
+) -> (Told, T) {
+    let (next, done) = (Arc::new(AtomicU32::new(first)), Arc::new(AtomicBool::new(false)));
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        let (store, next, done) = (Arc::clone(store), Arc::clone(&next), Arc::clone(&done));
+        tasks.spawn(async move {
+            let mut told = Told::default();
+            while !done.load(Relaxed) {
+                let n = next.fetch_add(1, Relaxed);
+                let begin = Instant::now();
+                match tell(&store, &finished(n)).await {
+                    Ok(_) => told.acknowledged.push(n),
+                    Err(unavailable) => {
+                        told.refused.push((n, unavailable.reason));
+                        // As a tracker's clients do: nobody tries again at once.
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                }
+                told.slowest = told.slowest.max(begin.elapsed());
+            }
+            told
+        });
+    }
+    let result = meanwhile.await;
+    done.store(true, Relaxed);
+    let mut all = Told::default();
+    while let Some(told) = tasks.join_next().await {
+        let mut told = told.expect("no announce panics");
+        all.acknowledged.append(&mut told.acknowledged);
+        all.refused.append(&mut told.refused);
+        all.slowest = all.slowest.max(told.slowest);
+    }
+    (all, result)
+}
+
+/// Everybody who is in the store, after all that is kept twice was compared: counts with listings, totals with counts, and downloads with
+/// those who finished.
+pub(crate) async fn members(store: &RedisRepository) -> BTreeMap<InfoHash, BTreeSet<Endpoint>> {
+    let (mut cursor, mut swarms) = (Cursor::START, Vec::new());
+    while !cursor.is_end() {
+        cursor = store.walk(cursor, 1000, &mut swarms).await.expect("reached");
+    }
+    let (mut members, mut counted) = (BTreeMap::new(), Totals::default());
+    for swarm in swarms {
+        let (mut cursor, mut peers) = (Cursor::START, Vec::new());
+        while !cursor.is_end() {
+            cursor = store.peers(&swarm.info_hash, cursor, 1000, &mut peers).await.expect("reached");
+        }
+        let endpoints: BTreeSet<_> = peers.iter().map(|peer| peer.endpoint).collect();
+        assert_eq!(endpoints.len(), peers.len(), "a peer is listed twice");
+        assert_eq!(swarm.stats.peers(), peers.len() as u64, "the counts of a swarm and its peers");
+        counted.swarms += 1;
+        counted.v4.seeders += u64::from(swarm.stats.complete);
+        counted.v4.leechers += u64::from(swarm.stats.incomplete);
+        assert_eq!(
+            store.scrape(&swarm.info_hash).await.expect("reached"),
+            swarm.stats,
+            "its scrape and its summary"
+        );
+        assert!(
+            swarm.stats.downloaded >= swarm.stats.complete,
+            "a download is counted for each who has finished: {:?}",
+            swarm.stats
+        );
+        assert!(members.insert(swarm.info_hash, endpoints).is_none(), "a swarm is shown twice");
+    }
+    let mut totals = store.totals().await.expect("reached");
+    totals.evicted = counted.evicted;
+    assert_eq!(totals, counted, "totals, and what is there");
+    members
+}
+
+/// As many downloads as peers: nobody's was counted twice, or not at all.
+pub(crate) async fn assert_counted_once(store: &RedisRepository) {
+    for (info_hash, peers) in members(store).await {
+        let stats = store.scrape(&info_hash).await.expect("reached");
+        assert_eq!(stats.downloaded as usize, peers.len(), "downloads, of peers that finished once each");
+    }
+}
+
+/// Those of the acknowledged who are not there.
+pub(crate) async fn lost(store: &RedisRepository, told: &Told) -> Vec<u32> {
+    let members = members(store).await;
+    let is_there =
+        |n: u32| members.get(&torrent(n % TORRENTS)).is_some_and(|peers| peers.contains(&endpoint(n)));
+    told.acknowledged.iter().copied().filter(|&n| !is_there(n)).collect()
+}

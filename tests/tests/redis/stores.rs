@@ -1,0 +1,71 @@
+//! Stores on servers that the tests share, each under a prefix of its own.
+
+use std::{
+    fmt::Debug,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use swarmkeep::{AsyncTorrentRepository, ConfigError, HashKey, RepositoryConfig};
+use swarmkeep_redis::{
+    Error, RedisConfig, RedisRepository,
+    servers::{Cluster, Server},
+};
+use tokio::runtime::{Builder, Runtime};
+
+/// Where connections live, and where tests of faults run.
+pub(crate) static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads"));
+
+static SERVER: LazyLock<Server> = LazyLock::new(|| started(Server::start()));
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| started(Cluster::start(3, 1)));
+
+/// Or says why there is none: that the program is not installed, perhaps.
+pub(crate) fn started<T, E: Debug>(started: Result<T, E>) -> T {
+    started.unwrap_or_else(|error| panic!("these tests need real servers: {error:?}"))
+}
+
+/// Settings for a store of its own.
+pub(crate) fn settings(urls: impl IntoIterator<Item = String>) -> RedisConfig {
+    static STORES: AtomicU64 = AtomicU64::new(0);
+    let prefix = format!("store-{}:", STORES.fetch_add(1, Relaxed));
+    // A machine with more to do than this may keep a server waiting for long.
+    RedisConfig::new(urls).prefix(prefix).patience(Duration::from_secs(30))
+}
+
+/// With few shards: a store is looked through all the time.
+pub(crate) fn config() -> RepositoryConfig {
+    RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(Duration::from_secs(1800)).shards(16)
+}
+
+/// A row of the catalog's kind, on one server.
+pub(crate) fn on_one_server(
+    config: &RepositoryConfig,
+) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
+    on([SERVER.url()], config)
+}
+
+/// The same on a Cluster of three masters with a replica each.
+pub(crate) fn on_a_cluster(
+    config: &RepositoryConfig,
+) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
+    on(CLUSTER.urls(), config)
+}
+
+fn on(
+    urls: impl IntoIterator<Item = String>,
+    config: &RepositoryConfig,
+) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
+    let config = match config.shard_count() {
+        None => config.clone().shards(16),
+        Some(_) => config.clone(),
+    };
+    match RUNTIME.block_on(RedisRepository::connect(&settings(urls), &config)) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(Error::Config(error)) => Err(error),
+        Err(other) => panic!("{other}"),
+    }
+}
