@@ -1,16 +1,20 @@
 #!lua name=swarmkeep_LIBRARY
 
--- What runs inside the server. Each call is one step on one key, atomic and bounded. docs/redis-format.md tells the format.
+-- What runs inside the server. Each call is one step, atomic and bounded, on the shards whose keys it is given. docs/redis-format.md tells
+-- the format.
 --
 -- A key holds a shard, a hash with all swarms whose info hashes fall into it:
 --   m                           the newest time told, counts of the whole shard, and how many pages its directory has
 --   u                           for each page of the directory, when the first of its swarms is due
---   KIND PAGE                   a page of the directory: info hashes, and when a sweep is to look at each
+--   KIND PAGE                   a page of the directory: info hashes, and in a second field when a sweep is to look at each
 --   INFO-HASH                   a swarm: its counts, and those of its peers that stand here
---   INFO-HASH KIND PAGE         a page of its peers of a kind, where there are many
+--   INFO-HASH KIND PAGE         a page of its peers of a kind, where there are many: endpoints, and in a second field their times
 --
--- The directory and the peers of a kind are tables, and a table is made of pages: all keys of the page, then a number for each.
+-- The directory and the peers of a kind are tables, and a table is made of pages: keys in one field, a number for each in another.
 -- Linear hashing (Litwin, VLDB 1980) says in which page a key stands, so that tables grow and shrink by one page at a time.
+--
+-- What costs is bytes: Lua here hashes every byte of every string that it is handed or makes. So times stand apart from endpoints, pages
+-- are small, nothing is cut out that can be looked at where it is, and what is handed out is answered in pieces, not as one string.
 
 local call, encode, decode, spread, sub, find, byte, char, floor, min, max, frexp, concat, band, sha1
 
@@ -27,8 +31,10 @@ local WIDTH = { 6, 6, 18, 18, 20 }
 local DIRECTORY = 5
 -- and so much of an endpoint is its address, where the endpoints of an address are limited.
 local ADDRESS = { 4, 4, 8, 8 }
--- So many peers of a kind stand in the field of their swarm. Where there are more they have pages.
-local INLINE = 128
+-- The numbers of a page stand in a field named as if they were of the kind so much above.
+local NUMBERS = 8
+-- So many peers of a kind stand in the field of their swarm. Where there are more they have pages, two at least.
+local INLINE = 32
 -- Pages hold between so many keys on average.
 local LEAST, MOST = 32, 64
 -- When a swarm is due that is kept for its downloads.
@@ -45,9 +51,9 @@ local SEEDER, FINISHED, STOPPED, IPV6, WANTS_V4, WANTS_V6 = 1, 2, 4, 8, 16, 32
 
 local META = '<I4I4I4I4I4I4I4I4I4d'
 
-local function open(key, salt, limit, info_hash)
+local function open(key, info_hash)
   local values = call('HMGET', key, 'm', info_hash or 'u')
-  return { key = key, salt = salt, limit = limit, raw = values[1], read = {}, written = {} }, values[2]
+  return { key = key, raw = values[1], read = {}, written = {} }, values[2]
 end
 
 local function meta(shard)
@@ -66,7 +72,8 @@ end
 
 -- The time that counts: the latest of all that were told.
 local function advance(shard, now)
-  local newest = shard.raw and decode('<I4', shard.raw) or 0
+  local m = shard.m
+  local newest = m and m.newest or shard.raw and decode('<I4', shard.raw) or 0
   if now > newest then
     meta(shard).newest = now
     return now
@@ -93,7 +100,10 @@ local function commit(shard)
   local m, written = shard.m, shard.written
   if not m then
     local field, value = next(written)
-    if field and value ~= '' and next(written, field) == nil then
+    if field == nil then
+      return
+    end
+    if value ~= '' and next(written, field) == nil then
       call('HSET', shard.key, field, value)
       return
     end
@@ -128,10 +138,10 @@ end
 
 -- Keyed, so that no stranger can choose what falls into one page.
 local function hash_of(of, kind, key)
-  if of.shard.limit > 0 and kind ~= DIRECTORY then
+  if of.limit > 0 and kind ~= DIRECTORY then
     key = sub(key, 1, ADDRESS[kind])
   end
-  return tonumber(sub(sha1(of.shard.salt .. key), 1, 8), 16)
+  return tonumber(sub(sha1(of.salt .. key), 1, 8), 16)
 end
 
 -- The largest power of two up to `n`.
@@ -149,8 +159,17 @@ local function page_of(h, pages)
   return page < pages and page or h % power
 end
 
+local SUFFIXES = { {}, {}, {}, {}, {}, [9] = {}, [10] = {}, [11] = {}, [12] = {}, [13] = {} }
+
 local function field_of(of, kind, page)
-  return of.prefix .. encode('<BI3', kind, page)
+  local suffix = SUFFIXES[kind][page]
+  if not suffix then
+    suffix = encode('<BI3', kind, page)
+    if page < 256 then
+      SUFFIXES[kind][page] = suffix
+    end
+  end
+  return of.prefix .. suffix
 end
 
 -- Whether its one page stands in the field of its swarm.
@@ -158,20 +177,41 @@ local function is_inline(of, kind)
   return of.pages[kind] == 1 and kind ~= DIRECTORY
 end
 
-local function read_page(of, kind, page)
-  local width = WIDTH[kind]
+-- The keys of a page: the text in which they stand, from where on, and how many.
+local function keys_of(of, kind, page)
   if is_inline(of, kind) then
     local keys = of.keys[kind]
-    if not keys then
-      local value, from, times, count = of.value, of.from[kind], of.times[kind], of.count[kind]
-      keys = sub(value, from, from + count * width - 1)
-      of.keys[kind], of.numbers[kind] = keys, sub(value, times, times + count * 4 - 1)
+    if keys then
+      return keys, 1, of.count[kind]
     end
-    return keys, of.numbers[kind]
+    return of.value, of.from[kind], of.count[kind]
   end
-  local value = get(of.shard, field_of(of, kind, page))
-  local length = #value / (width + 4) * width
-  return sub(value, 1, length), sub(value, length + 1)
+  local keys = get(of.shard, field_of(of, kind, page))
+  return keys, 1, #keys / WIDTH[kind]
+end
+
+-- Their numbers: the text, and from where on.
+local function numbers_of(of, kind, page)
+  if is_inline(of, kind) then
+    local numbers = of.numbers[kind]
+    if numbers then
+      return numbers, 1
+    end
+    return of.value, of.times[kind]
+  end
+  return get(of.shard, field_of(of, kind + NUMBERS, page)), 1
+end
+
+-- Both, each as a text of its own.
+local function read_page(of, kind, page)
+  local keys, from, count = keys_of(of, kind, page)
+  local numbers, times = numbers_of(of, kind, page)
+  if is_inline(of, kind) and not of.keys[kind] then
+    keys = sub(keys, from, from + count * WIDTH[kind] - 1)
+    numbers = sub(numbers, times, times + count * 4 - 1)
+    of.keys[kind], of.numbers[kind] = keys, numbers
+  end
+  return keys, numbers
 end
 
 local function set_page_due(directory, page, due)
@@ -181,42 +221,65 @@ local function set_page_due(directory, page, due)
   m.due = min(m.due, due)
 end
 
+local function smallest(numbers)
+  local least = LARGEST
+  for at = 1, #numbers, 4 do
+    least = min(least, (decode('<I4', numbers, at)))
+  end
+  return least
+end
+
 -- `due` is the smallest number of a page of the directory, where it is known.
 local function write_page(of, kind, page, keys, numbers, due)
   if is_inline(of, kind) then
     of.keys[kind], of.numbers[kind] = keys, numbers
     return
   end
-  put(of.shard, field_of(of, kind, page), keys .. numbers)
+  put(of.shard, field_of(of, kind, page), keys)
+  put(of.shard, field_of(of, kind + NUMBERS, page), numbers)
   of.fullest[kind] = max(of.fullest[kind], #keys / WIDTH[kind])
   if kind == DIRECTORY then
-    if not due then
-      due = LARGEST
-      for at = 1, #numbers, 4 do
-        due = min(due, (decode('<I4', numbers, at)))
-      end
-    end
-    set_page_due(of, page, due)
+    set_page_due(of, page, due or smallest(numbers))
   end
 end
 
--- Where `key` stands among `keys`, from 0.
-local function position(keys, key, width)
-  local at = find(keys, key, 1, true)
-  while at do
-    if (at - 1) % width == 0 then
-      return (at - 1) / width
+local function with(text, at, number)
+  return sub(text, 1, at - 1) .. encode('<I4', number) .. sub(text, at + 4)
+end
+
+-- Of the key in place `i`, from 0.
+local function set_number(of, kind, page, i, number)
+  local text, from = numbers_of(of, kind, page)
+  text = with(text, from + i * 4, number)
+  if not is_inline(of, kind) then
+    put(of.shard, field_of(of, kind + NUMBERS, page), text)
+  elseif of.numbers[kind] then
+    of.numbers[kind] = text
+  else
+    of.value = text
+    put(of.shard, of.prefix, text)
+  end
+  return text
+end
+
+-- Where `key` stands in a page, from 0.
+local function position(of, kind, page, key)
+  local text, from, count = keys_of(of, kind, page)
+  local width = WIDTH[kind]
+  local found = find(text, key, from, true)
+  while found do
+    local i = (found - from) / width
+    if i >= count then
+      return
+    elseif i % 1 == 0 then
+      return i
     end
-    at = find(keys, key, at + 1, true)
+    found = find(text, key, found + 1, true)
   end
 end
 
 local function without(text, i, width)
   return sub(text, 1, i * width) .. sub(text, (i + 1) * width + 1)
-end
-
-local function with(text, i, number)
-  return sub(text, 1, i * 4) .. encode('<I4', number) .. sub(text, i * 4 + 5)
 end
 
 local function grow(of, kind)
@@ -245,17 +308,19 @@ end
 
 local function shrink(of, kind)
   local count = of.count[kind]
-  while of.pages[kind] > 1 and count < of.pages[kind] * LEAST do
+  while of.pages[kind] > 1 and count < (of.pages[kind] == 2 and INLINE / 2 or of.pages[kind] * LEAST) do
     local last = of.pages[kind] - 1
     local into = last - power_below(last)
     local keys, numbers = read_page(of, kind, into)
     local more, more_numbers = read_page(of, kind, last)
     put(of.shard, field_of(of, kind, last), '')
+    put(of.shard, field_of(of, kind + NUMBERS, last), '')
     of.pages[kind] = last
     if kind == DIRECTORY then
       put(of.shard, 'u', sub(get(of.shard, 'u'), 1, last * 4))
     elseif last == 1 then
       put(of.shard, field_of(of, kind, 0), '')
+      put(of.shard, field_of(of, kind + NUMBERS, 0), '')
       of.fullest[kind] = 0
     end
     write_page(of, kind, into, keys .. more, numbers .. more_numbers)
@@ -265,10 +330,12 @@ end
 ------------------------------------------------------------------------------------------------------------------------------
 -- The directory.
 
-local function directory(shard)
+local function directory(shard, salt)
   local m = meta(shard)
   return {
     shard = shard,
+    salt = salt,
+    limit = 0,
     prefix = '',
     pages = { [DIRECTORY] = m.pages },
     count = { [DIRECTORY] = m.swarms },
@@ -284,32 +351,31 @@ local function settle(d)
   m.pages, m.swarms = d.pages[DIRECTORY], d.count[DIRECTORY]
 end
 
-local function enter(shard, info_hash, place, due)
-  local d = directory(shard)
+local function enter(s, place, due)
+  local d = directory(s.shard, s.salt)
   local page = page_of(place, d.pages[DIRECTORY])
   local keys, numbers = read_page(d, DIRECTORY, page)
-  local first = #keys > 0 and decode('<I4', get(shard, 'u'), page * 4 + 1) or LARGEST
-  write_page(d, DIRECTORY, page, keys .. info_hash, numbers .. encode('<I4', due), min(first, due))
+  local first = #keys > 0 and decode('<I4', get(s.shard, 'u'), page * 4 + 1) or LARGEST
+  write_page(d, DIRECTORY, page, keys .. s.prefix, numbers .. encode('<I4', due), min(first, due))
   d.count[DIRECTORY] = d.count[DIRECTORY] + 1
   grow(d, DIRECTORY)
   settle(d)
 end
 
 -- When a swarm is due. `change` makes the new time of the old one.
-local function set_due(shard, info_hash, place, change)
-  local d = directory(shard)
+local function set_due(s, place, change)
+  local d = directory(s.shard, s.salt)
   local page = page_of(place, d.pages[DIRECTORY])
-  local keys, numbers = read_page(d, DIRECTORY, page)
-  local i = position(keys, info_hash, 20)
-  local due = change((decode('<I4', numbers, i * 4 + 1)))
-  write_page(d, DIRECTORY, page, keys, with(numbers, i, due))
+  local i = position(d, DIRECTORY, page, s.prefix)
+  local due = change((decode('<I4', numbers_of(d, DIRECTORY, page), i * 4 + 1)))
+  set_page_due(d, page, smallest(set_number(d, DIRECTORY, page, i, due)))
 end
 
-local function leave(shard, info_hash, place)
-  local d = directory(shard)
+local function leave(s, place)
+  local d = directory(s.shard, s.salt)
   local page = page_of(place, d.pages[DIRECTORY])
   local keys, numbers = read_page(d, DIRECTORY, page)
-  local i = position(keys, info_hash, 20)
+  local i = position(d, DIRECTORY, page, s.prefix)
   write_page(d, DIRECTORY, page, without(keys, i, 20), without(numbers, i, 4))
   d.count[DIRECTORY] = d.count[DIRECTORY] - 1
   shrink(d, DIRECTORY)
@@ -322,61 +388,60 @@ end
 -- Above the bits of the kinds that it has.
 local DOWNLOADS, KEEPS, LARGE = 16, 32, 64
 local TABLES = '<BI3I4I4I3I2I4I3I2I4I3I2I4I3I2'
-
--- Of a field, or an empty one.
-local function swarm_of(shard, info_hash, value)
-  local count, pages, fullest = { 0, 0, 0, 0 }, { 1, 1, 1, 1 }, { 0, 0, 0, 0 }
-  local s = {
-    shard = shard,
-    prefix = info_hash,
-    value = value or '',
-    count = count,
-    pages = pages,
-    fullest = fullest,
-    from = {},
-    times = {},
-    keys = {},
-    numbers = {},
-    downloads = 0,
-    kept = false,
-    kind = 0,
-    page = 0,
-    oldest = LARGEST,
-  }
-  local at = 2
-  if value then
-    local flags = byte(value)
-    local kinds = flags % 16
-    if flags ~= kinds then
-      s.kept = band(flags, KEEPS) ~= 0
-      if band(flags, DOWNLOADS) ~= 0 then
-        s.downloads, at = decode('<I4', value, at)
-      end
+-- The kinds of each set of bits.
+local KINDS = {}
+for bits = 0, 15 do
+  KINDS[bits] = {}
+  for kind = 1, 4 do
+    if bits % 2 ^ kind >= 2 ^ (kind - 1) then
+      KINDS[bits][#KINDS[bits] + 1] = kind
     end
-    if flags >= LARGE then
-      s.kind, s.page, s.oldest, count[1], pages[1], fullest[1], count[2], pages[2], fullest[2], count[3], pages[3], fullest[3], count[4], pages[4], fullest[4], at =
-        decode(TABLES, value, at)
-    else
-      for kind = 1, 4 do
-        if kinds % 2 == 1 then
-          count[kind], at = byte(value, at), at + 1
-        end
-        kinds = floor(kinds / 2)
-      end
+  end
+end
+
+-- The one that is looked at: calls see one at a time, and making tables costs more than filling them.
+local swarm = { count = {}, pages = {}, fullest = {}, from = { 1, 1, 1, 1 }, times = { 1, 1, 1, 1 }, keys = {}, numbers = {} }
+
+-- Of a field, or an empty one. `salt` and `limit` are needed where peers are added.
+local function swarm_of(shard, info_hash, value, salt, limit)
+  local s, keys, numbers = swarm, swarm.keys, swarm.numbers
+  local count, pages, fullest = s.count, s.pages, s.fullest
+  s.shard, s.prefix, s.value, s.salt, s.limit = shard, info_hash, value or '', salt, limit
+  s.downloads, s.kept, s.kind, s.page, s.oldest = 0, false, 0, 0, LARGEST
+  keys[1], keys[2], keys[3], keys[4] = nil, nil, nil, nil
+  numbers[1], numbers[2], numbers[3], numbers[4] = nil, nil, nil, nil
+  local flags, at = value and byte(value) or 0, 2
+  if flags < LARGE then
+    pages[1], pages[2], pages[3], pages[4] = 1, 1, 1, 1
+    fullest[1], fullest[2], fullest[3], fullest[4] = 0, 0, 0, 0
+    count[1], count[2], count[3], count[4] = 0, 0, 0, 0
+    if not value then
+      return s
+    end
+  end
+  local here = KINDS[flags % 16]
+  if flags >= 16 then
+    s.kept = flags % LARGE >= KEEPS
+    if flags % KEEPS >= DOWNLOADS then
+      s.downloads, at = decode('<I4', value, at)
+    end
+  end
+  if flags >= LARGE then
+    s.kind, s.page, s.oldest, count[1], pages[1], fullest[1], count[2], pages[2], fullest[2], count[3], pages[3], fullest[3], count[4], pages[4], fullest[4], at =
+      decode(TABLES, value, at)
+  else
+    for j = 1, #here do
+      count[here[j]], at = byte(value, at), at + 1
     end
   end
   local from, times = s.from, s.times
-  for kind = 1, 4 do
-    from[kind] = at
-    if pages[kind] == 1 then
-      at = at + count[kind] * WIDTH[kind]
-    end
+  for j = 1, #here do
+    local kind = here[j]
+    from[kind], at = at, at + count[kind] * WIDTH[kind]
   end
-  for kind = 1, 4 do
-    times[kind] = at
-    if pages[kind] == 1 then
-      at = at + count[kind] * 4
-    end
+  for j = 1, #here do
+    local kind = here[j]
+    times[kind], at = at, at + count[kind] * 4
   end
   return s
 end
@@ -388,7 +453,7 @@ end
 
 local function save(s)
   local count, pages, fullest = s.count, s.pages, s.fullest
-  local flags, parts = 0, { '', '' }
+  local flags, parts, n = 0, { '', '' }, 2
   if s.downloads > 0 then
     flags = flags + DOWNLOADS
     parts[2] = encode('<I4', s.downloads)
@@ -397,46 +462,35 @@ local function save(s)
     flags = flags + KEEPS
   end
   -- How far a sweep has come needs the room of a large one.
-  if s.kind > 0 or pages[1] > 1 or pages[2] > 1 or pages[3] > 1 or pages[4] > 1 then
-    flags = flags + LARGE
+  local large = s.kind > 0 or pages[1] > 1 or pages[2] > 1 or pages[3] > 1 or pages[4] > 1
+  if large then
+    flags, n = flags + LARGE, 3
     parts[3] = encode(TABLES, s.kind, s.page, s.oldest, count[1], pages[1], fullest[1], count[2], pages[2], fullest[2],
       count[3], pages[3], fullest[3], count[4], pages[4], fullest[4])
-  else
-    local bit = 1
-    for kind = 1, 4 do
-      if count[kind] > 0 then
-        flags = flags + bit
-        parts[#parts + 1] = char(count[kind])
-      end
-      bit = bit * 2
+  end
+  local bits = 0
+  for kind = 1, 4 do
+    if count[kind] > 0 and pages[kind] == 1 then
+      bits = bits + 2 ^ (kind - 1)
     end
   end
-  parts[1] = char(flags)
-  local n = #parts
-  for kind = 1, 4 do
-    if pages[kind] == 1 then
-      parts[n + kind], parts[n + 4 + kind] = read_page(s, kind, 0)
-    else
-      parts[n + kind], parts[n + 4 + kind] = '', ''
+  parts[1] = char(flags + bits)
+  local here = KINDS[bits]
+  for j = 1, #here do
+    local kind = here[j]
+    if not large then
+      n = n + 1
+      parts[n] = char(count[kind])
     end
+  end
+  for j = 1, #here do
+    read_page(s, here[j], 0)
+    parts[n + j] = s.keys[here[j]]
+    parts[n + #here + j] = s.numbers[here[j]]
   end
   local value = concat(parts)
   if value ~= s.value then
     put(s.shard, s.prefix, value)
-  end
-end
-
--- A peer announces as what it is already: its time is all that changes.
-local function refresh(s, kind, page, i, time)
-  if s.pages[kind] == 1 then
-    local value, at = s.value, s.times[kind] + i * 4
-    put(s.shard, s.prefix, sub(value, 1, at - 1) .. encode('<I4', time) .. sub(value, at + 4))
-  else
-    local field = field_of(s, kind, page)
-    local value = get(s.shard, field)
-    local width = WIDTH[kind]
-    local at = #value / (width + 4) * width + i * 4
-    put(s.shard, field, sub(value, 1, at) .. encode('<I4', time) .. sub(value, at + 5))
   end
 end
 
@@ -466,6 +520,7 @@ local function drop(s)
     if s.pages[kind] > 1 then
       for page = 0, s.pages[kind] - 1 do
         put(shard, field_of(s, kind, page), '')
+        put(shard, field_of(s, kind + NUMBERS, page), '')
       end
     end
   end
@@ -480,22 +535,18 @@ local function is_back(s, place, due)
   s.kept = false
   local m = meta(s.shard)
   m.kept = m.kept - 1
-  set_due(s.shard, s.prefix, place, function()
+  set_due(s, place, function()
     return due
   end)
 end
 
--- The page of a table where an endpoint belongs, and its position there if it is there. `h` is its hash, where that is known already.
+-- The page of a table where an endpoint belongs, and its position there if it is there. `h` is its hash.
 local function look_up(s, kind, endpoint, h)
-  local page = 0
-  if s.pages[kind] > 1 then
-    h = h or hash_of(s, kind, endpoint)
-    page = page_of(h, s.pages[kind])
+  local page = page_of(h, s.pages[kind])
+  if s.count[kind] > 0 then
+    return page, position(s, kind, page, endpoint)
   end
-  if s.count[kind] == 0 then
-    return page, nil, h
-  end
-  return page, position((read_page(s, kind, page)), endpoint, WIDTH[kind]), h
+  return page
 end
 
 -- Whether the address has as many endpoints as it may, and the kind, page and position of the one that announced least recently.
@@ -517,7 +568,7 @@ local function is_full(s, first, pages, endpoint)
       at = find(keys, address, at + 1, true)
     end
   end
-  return count >= s.shard.limit, oldest_kind, oldest_at
+  return count >= s.limit, oldest_kind, oldest_at
 end
 
 ------------------------------------------------------------------------------------------------------------------------------
@@ -535,11 +586,11 @@ local function draw()
   return (x - y) % 2147483562 / 2147483562
 end
 
--- Appends `want` of the peers of the kinds `first` to `last` to `out`: those that follow a random one in their order, and the first ones
+-- Puts `want` of the peers of the kinds `first` to `last` behind the `n` pieces of `out`, and says how many these are then: peers that follow a random one in their order, and the first ones
 -- behind the last. The announcer is none of them: it is the one `mine` of page `my_page` of `my_kind`.
-local function select(s, first, last, my_kind, my_page, mine, want, eligible, out)
+local function select(s, first, last, my_kind, my_page, mine, want, eligible, out, n)
   if want <= 0 then
-    return
+    return n
   end
   local kind, page, i = first, 0, 0
   if want < eligible then
@@ -555,34 +606,29 @@ local function select(s, first, last, my_kind, my_page, mine, want, eligible, ou
       end
     else
       -- A random place of a random page, again while nobody stands there: pages weigh as much as they hold.
-      local pages, fullest, width, tries = s.pages[kind], s.fullest[kind], WIDTH[kind], 0
+      local slots, fullest, tries = s.pages[kind] * s.fullest[kind], s.fullest[kind], 0
       repeat
-        local slot = floor(draw() * pages * fullest)
+        local slot = floor(draw() * slots)
         i, page = slot % fullest, floor(slot / fullest)
-        local there = i * (width + 4) < #get(s.shard, field_of(s, kind, page))
+        local _, _, count = keys_of(s, kind, page)
         tries = tries + 1
-      until (there and not (kind == my_kind and page == my_page and i == mine)) or tries == 100
+      until (i < count and not (kind == my_kind and page == my_page and i == mine)) or tries == 100
     end
   end
-  local n = #out
   while want > 0 do
-    local width, text, from, count = WIDTH[kind], nil, nil, nil
-    if s.pages[kind] > 1 then
-      text, from = get(s.shard, field_of(s, kind, page)), 0
-      count = #text / (width + 4)
-    else
-      text, from, count = read_page(s, kind, 0), 0, s.count[kind]
-    end
+    local width, text, from, count = WIDTH[kind], keys_of(s, kind, page)
     if kind == my_kind and page == my_page and i <= mine then
       local before = min(mine - i, want)
-      n = n + 1
-      out[n] = sub(text, i * width + 1, (i + before) * width)
+      if before > 0 then
+        n = n + 1
+        out[n] = sub(text, from + i * width, from + (i + before) * width - 1)
+      end
       want, i = want - before, mine + 1
     end
     if i < count and want > 0 then
       local rest = min(count - i, want)
       n = n + 1
-      out[n] = sub(text, i * width + 1, (i + rest) * width)
+      out[n] = sub(text, from + i * width, from + (i + rest) * width - 1)
       want = want - rest
     end
     page, i = page + 1, 0
@@ -590,6 +636,7 @@ local function select(s, first, last, my_kind, my_page, mine, want, eligible, ou
       kind, page = kind < last and last or first, 0
     end
   end
+  return n
 end
 
 -- Half of `want` for each family, and what one leaves unused goes to the other.
@@ -605,31 +652,39 @@ local STATS = '<I4I4I4'
 
 local function stats(s)
   local count = s.count
-  return min(count[1] + count[3], LARGEST), min(count[2] + count[4], LARGEST), s.downloads
+  return count[1] + count[3], count[2] + count[4], s.downloads
 end
 
-local function announce(keys, args)
-  local request = args[1]
-  local info_hash, place, flags, now, lifetime, want, room4, room6, limit, a, b, salt, at =
-    decode('<c20I4BI4I4I2I2I2I2I4I4c16', request)
+-- One announce. Its answer goes behind the `n` pieces of `out`, and says of how many pieces it is.
+local function announce_one(shards, key, request, out, n)
+  local info_hash, place, h, flags, now, lifetime, want, room4, room6, limit, a, b, salt, at =
+    decode('<c20I4I4BI4I4I2I2I2I2I4I4c16', request)
   local endpoint = sub(request, at)
-  local shard, value = open(keys[1], salt, limit, info_hash)
+  local shard, value = shards[key], nil
+  if shard then
+    value = get(shard, info_hash)
+    value = value ~= '' and value or nil
+  else
+    shard, value = open(key, info_hash)
+    shards[key] = shard
+  end
   now = advance(shard, now)
   local stopped = band(flags, STOPPED) ~= 0
   if stopped and not value then
-    return encode('<BI4I4I4I4BI2', 0, 0, 0, 0, now, 0, 0)
+    out[n + 1] = encode('<BBI4I4I4I4BI2', 0, 0, 0, 0, 0, now, 0, 0)
+    return n + 1
   end
-  local s = swarm_of(shard, info_hash, value)
+  local s = swarm_of(shard, info_hash, value, salt, limit)
   local first = band(flags, IPV6) ~= 0 and 3 or 1
   local seeder = flags % 2 == SEEDER
   local kind = seeder and first or first + 1
   local other = seeder and first + 1 or first
-  local page, mine, h = look_up(s, kind, endpoint)
+  local page, mine = look_up(s, kind, endpoint, h)
   local changes, evicted = 0, 0
 
   if mine and not stopped then
     changes = REFRESHED
-    refresh(s, kind, page, mine, now)
+    set_number(s, kind, page, mine, now)
   else
     local pages, there = { [kind] = page }, mine
     local before = mine and kind
@@ -664,14 +719,15 @@ local function announce(keys, args)
       end
       if not value then
         changes = changes + CREATED
-        enter(shard, info_hash, place, now + lifetime + 1)
+        enter(s, place, now + lifetime + 1)
       elseif s.kept then
         is_back(s, place, now + lifetime + 1)
       end
     end
   end
 
-  local out, n4 = { '' }, 0
+  local head, n4 = n + 1, 0
+  n = head
   if want > 0 and not stopped then
     local count = s.count
     local e4, e6 = 0, 0
@@ -684,8 +740,8 @@ local function announce(keys, args)
     local n6
     n4, n6 = share(want, min(e4, room4), min(e6, room6))
     seed(a, b)
-    select(s, seeder and 2 or 1, 2, kind, page, mine, n4, e4, out)
-    select(s, seeder and 4 or 3, 4, kind, page, mine, n6, e6, out)
+    n = select(s, seeder and 2 or 1, 2, kind, page, mine, n4, e4, out, n)
+    n = select(s, seeder and 4 or 3, 4, kind, page, mine, n6, e6, out, n)
   end
 
   if changes ~= REFRESHED then
@@ -694,20 +750,31 @@ local function announce(keys, args)
       shrink(s, k)
     end
     if changes == LEFT and peers(s) == 0 then
-      set_due(shard, info_hash, place, function()
+      set_due(s, place, function()
         return 0
       end)
     end
     save(s)
   end
-  commit(shard)
   local complete, incomplete, downloads = stats(s)
-  out[1] = encode('<BI4I4I4I4BI2', changes, complete, incomplete, downloads, now, evicted, n4)
-  return concat(out)
+  out[head] = encode('<BBI4I4I4I4BI2', n - head, changes, complete, incomplete, downloads, now, evicted, n4)
+  return n
+end
+
+-- Announces, in order.
+local function announce(keys, args)
+  local shards, out, n = {}, {}, 0
+  for i = 1, #keys do
+    n = announce_one(shards, keys[i], args[i], out, n)
+  end
+  for _, shard in next, shards do
+    commit(shard)
+  end
+  return out
 end
 
 local function scrape(keys, args)
-  local shard, value = open(keys[1], '', 0, args[1])
+  local shard, value = open(keys[1], args[1])
   if not value then
     return false
   end
@@ -715,21 +782,21 @@ local function scrape(keys, args)
 end
 
 local function remove(keys, args)
-  local info_hash, place, salt = decode('<c20I4c16', args[1])
-  local shard, value = open(keys[1], salt, 0, info_hash)
+  local info_hash, place = decode('<c20I4', args[1])
+  local shard, value = open(keys[1], info_hash)
   if not value then
     return false
   end
   local s = swarm_of(shard, info_hash, value)
   drop(s)
-  leave(shard, info_hash, place)
+  leave(s, place)
   commit(shard)
   return encode(STATS, stats(s))
 end
 
 local function add_downloads(keys, args)
   local info_hash, earlier = decode('<c20I4', args[1])
-  local shard, value = open(keys[1], '', 0, info_hash)
+  local shard, value = open(keys[1], info_hash)
   if not value then
     return false
   end
@@ -740,17 +807,17 @@ local function add_downloads(keys, args)
   return 1
 end
 
--- Peers of a snapshot: each with its kind, its time, and its endpoint.
+-- Peers of a snapshot: each with its kind, its time, its hash, and its endpoint.
 local function restore(keys, args)
   local request = args[1]
   local info_hash, place, now, lifetime, downloads, limit, salt, at = decode('<c20I4I4I4I4I2c16', request)
-  local shard, value = open(keys[1], salt, limit, info_hash)
+  local shard, value = open(keys[1], info_hash)
   now = advance(shard, now)
-  local s = swarm_of(shard, info_hash, value)
+  local s = swarm_of(shard, info_hash, value, salt, limit)
   local added, known, expired, refused, oldest = 0, 0, 0, 0, LARGEST
   while at <= #request do
-    local kind, time
-    kind, time, at = decode('<BI4', request, at)
+    local kind, time, h
+    kind, time, h, at = decode('<BI4I4', request, at)
     local endpoint = sub(request, at, at + WIDTH[kind] - 1)
     at = at + WIDTH[kind]
     time = min(time, now)
@@ -758,8 +825,8 @@ local function restore(keys, args)
       expired = expired + 1
     else
       local first, pages = kind < 3 and 1 or 3, {}
-      local seeds, leeches, h
-      pages[first], seeds, h = look_up(s, first, endpoint)
+      local seeds, leeches
+      pages[first], seeds = look_up(s, first, endpoint, h)
       pages[first + 1], leeches = look_up(s, first + 1, endpoint, h)
       if seeds or leeches then
         known = known + 1
@@ -775,14 +842,14 @@ local function restore(keys, args)
   if value or added > 0 or downloads > 0 then
     s.downloads = max(s.downloads, downloads)
     if not value then
-      enter(shard, info_hash, place, added > 0 and oldest + lifetime + 1 or 0)
+      enter(s, place, added > 0 and oldest + lifetime + 1 or 0)
     elseif added > 0 then
       -- Where a sweep stands in the middle of the swarm, it begins again.
       s.kind = 0
       if s.kept then
         is_back(s, place, oldest + lifetime + 1)
       else
-        set_due(shard, info_hash, place, function(due)
+        set_due(s, place, function(due)
           return min(due, oldest + lifetime + 1)
         end)
       end
@@ -850,7 +917,7 @@ end
 -- One step of forgetting: of the swarms that are due, until about `HOLD` peers were seen.
 local function sweep(keys, args)
   local now, lifetime, drops, budget = decode('<I4I4BI4', args[1])
-  local shard = open(keys[1], '', 0)
+  local shard = open(keys[1])
   local visited, expired, removed, more = 0, 0, 0, 0
   if not shard.raw then
     return encode('<I4I4I4I4B', now, 0, 0, 0, 0)
@@ -897,7 +964,7 @@ local function sweep(keys, args)
                 end
                 due = KEPT
               end
-              dues = with(dues, i, due)
+              dues = with(dues, i * 4 + 1, due)
               save(s)
             end
           end
@@ -924,23 +991,23 @@ end
 
 -- The page of the directory in which a hash falls: how many pages there are, and its info hashes.
 local function names(keys, args)
-  local shard = open(keys[1], '', 0)
+  local shard = open(keys[1])
   if not shard.raw then
     return encode('<I4', 1)
   end
   local d, pages = directory(shard), meta(shard).pages
-  local found = read_page(d, DIRECTORY, page_of(decode('<I4', args[1]), pages))
+  local found = keys_of(d, DIRECTORY, page_of(decode('<I4', args[1]), pages))
   return encode('<I4', pages) .. found
 end
 
 -- The same, with the counts of each.
 local function walk(keys, args)
-  local shard = open(keys[1], '', 0)
+  local shard = open(keys[1])
   if not shard.raw then
     return encode('<I4', 1)
   end
   local d, pages = directory(shard), meta(shard).pages
-  local found = read_page(d, DIRECTORY, page_of(decode('<I4', args[1]), pages))
+  local found = keys_of(d, DIRECTORY, page_of(decode('<I4', args[1]), pages))
   local out = { encode('<I4', pages) }
   for at = 1, #found, 20 do
     local info_hash = sub(found, at, at + 19)
@@ -953,7 +1020,7 @@ end
 -- endpoints and their times.
 local function list(keys, args)
   local info_hash, first, h = decode('<c20BI4', args[1])
-  local shard, value = open(keys[1], '', 0, info_hash)
+  local shard, value = open(keys[1], info_hash)
   if not value then
     return false
   end

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
+    ops,
     pin::pin,
     sync::{
         Arc,
@@ -28,10 +29,14 @@ use crate::{
     Error, RedisConfig,
     library::LIBRARY,
     topology::{Address, Range, Topology},
+    wire,
 };
 
 /// Calls that are sent to one server at once; more wait for their answers.
 const PIPELINE: usize = 256;
+
+/// Announces that are sent as one: what is saved with each more is little then, and nobody else waits for long.
+const BUNDLE: usize = 32;
 
 /// How long to wait before a call is tried again, and before a connection is: twice as long each time, from the first to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
@@ -44,9 +49,21 @@ const GREETING: Duration = Duration::from_millis(1000);
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) slot: u16,
-    pub(crate) cmd: Cmd,
+    pub(crate) what: What,
     /// Done twice it is as if done once: it is sent again when nobody knows whether it was done.
     pub(crate) repeatable: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    Command(Cmd),
+    /// Several of these may be sent as one.
+    Announce {
+        key: Vec<u8>,
+        request: Vec<u8>,
+        /// Whoever leaves may do so where memory is full.
+        leaves: bool,
+    },
 }
 
 /// The servers, and how patient to be with them.
@@ -142,7 +159,9 @@ impl Link {
                         let reason = format!("{address} was to be asked");
                         again.push((Try { call: tried.call, ask: Some(address) }, reason));
                     }
-                    Outcome::Again(reason) => again.push((Try { call: tried.call, ask: None }, reason)),
+                    Outcome::Again(reason) | Outcome::Apart(reason) => {
+                        again.push((Try { call: tried.call, ask: None }, reason));
+                    }
                 }
             }
             if again.is_empty() {
@@ -194,12 +213,18 @@ impl Link {
                 None => groups.push((node, connection, vec![tried.clone()])),
             }
         }
+        let one_key = topology.is_cluster();
+        if one_key {
+            // What can be sent as one stands together then, in order still.
+            groups.iter_mut().for_each(|(_, _, group)| group.sort_by_key(|tried| calls[tried.call].slot));
+        }
         if let [(node, connection, group)] = groups.as_slice() {
             // What nearly every call does.
-            outcomes.extend(node.send(*connection, calls, group, deadline).await);
+            outcomes.extend(node.send(*connection, calls, group, one_key, deadline).await);
         } else {
-            let sent =
-                groups.iter().map(|(node, connection, group)| node.send(*connection, calls, group, deadline));
+            let sent = groups
+                .iter()
+                .map(|(node, connection, group)| node.send(*connection, calls, group, one_key, deadline));
             outcomes.extend(join_all(sent).await.into_iter().flatten());
         }
         outcomes
@@ -280,14 +305,72 @@ struct Try {
     ask: Option<Address>,
 }
 
+impl Call {
+    /// Whether memory that is full is no reason against it, where the others are not in the way.
+    const fn leaves(&self) -> bool {
+        matches!(self.what, What::Announce { leaves: true, .. })
+    }
+}
+
+/// Calls that are sent as one: announces behind each other. In a Cluster they have one key, or a slot on its way would hold them up until
+/// it has arrived.
+struct Bundle(ops::Range<usize>);
+
+impl Bundle {
+    fn all(calls: &[Call], part: &[Try], one_key: bool) -> Vec<Self> {
+        let mut bundles: Vec<Self> = Vec::with_capacity(part.len() / 4 + 1);
+        for (at, tried) in part.iter().enumerate() {
+            let joins = bundles.last().is_some_and(|Self(bundle)| {
+                let last = &part[bundle.end - 1];
+                bundle.len() < BUNDLE
+                    && last.ask == tried.ask
+                    && match (&calls[last.call].what, &calls[tried.call].what) {
+                        (What::Announce { key: last, .. }, What::Announce { key, .. }) => {
+                            !one_key || last == key
+                        }
+                        _ => false,
+                    }
+            });
+            match bundles.last_mut() {
+                Some(last) if joins => last.0.end = at + 1,
+                _ => bundles.push(Self(at..at + 1)),
+            }
+        }
+        bundles
+    }
+
+    fn asks(&self, part: &[Try]) -> bool {
+        part[self.0.start].ask.is_some()
+    }
+
+    fn command(&self, calls: &[Call], part: &[Try]) -> Cmd {
+        let bundle = part[self.0.clone()].iter().map(|tried| &calls[tried.call]);
+        let announces = || {
+            bundle.clone().filter_map(|call| match &call.what {
+                What::Announce { key, request, .. } => Some((key, request)),
+                What::Command(_) => None,
+            })
+        };
+        match &calls[part[self.0.start].call].what {
+            What::Command(cmd) => cmd.clone(),
+            What::Announce { .. } => {
+                let leave = bundle.clone().all(Call::leaves);
+                wire::announces(if leave { &LIBRARY.leave } else { &LIBRARY.announce }, announces)
+            }
+        }
+    }
+}
+
 /// What came of sending a call once.
 #[derive(Debug)]
 enum Outcome {
     Answered(Value),
     /// It will not be done.
     Refused(String),
-    /// It was not done; at once it would be.
+    /// It was not done; as soon as the functions are there it will be.
     Again(String),
+    /// It was not done because of what it was sent with.
+    Apart(String),
     /// It was not done; another server does it from now on.
     Elsewhere(String),
     /// It was not done; this server does it this time.
@@ -361,11 +444,13 @@ impl Node {
         connection: usize,
         calls: &[Call],
         group: &[Try],
+        one_key: bool,
         deadline: Instant,
     ) -> Vec<(Try, Outcome)> {
         let mut outcomes = Vec::with_capacity(group.len());
         for part in group.chunks(PIPELINE) {
-            let answered = self.send_part(&self.connections[connection], calls, part, deadline).await;
+            let answered =
+                self.send_part(&self.connections[connection], calls, part, one_key, deadline).await;
             outcomes.extend(part.iter().cloned().zip(answered));
         }
         outcomes
@@ -376,19 +461,21 @@ impl Node {
         on: &Connection,
         calls: &[Call],
         part: &[Try],
+        one_key: bool,
         deadline: Instant,
     ) -> Vec<Outcome> {
         let (made, mut connection) = match on.get(self, deadline).await {
             Ok(connection) => connection,
             Err(reason) => return part.iter().map(|_| Outcome::Later(reason.clone())).collect(),
         };
-        let mut pipeline = Pipeline::with_capacity(part.len());
+        let bundles = Bundle::all(calls, part, one_key);
+        let mut pipeline = Pipeline::with_capacity(bundles.len());
         pipeline.ignore_errors();
-        for tried in part {
-            if tried.ask.is_some() {
+        for bundle in &bundles {
+            if bundle.asks(part) {
                 pipeline.cmd("ASKING").ignore();
             }
-            pipeline.add_command(calls[tried.call].cmd.clone());
+            pipeline.add_command(bundle.command(calls, part));
         }
         let count = pipeline.len();
         let sent = timeout_at(deadline, connection.send_packed_commands(&pipeline, 0, count)).await;
@@ -396,17 +483,11 @@ impl Node {
             Ok(Ok(values)) => {
                 let mut values = values.into_iter();
                 let mut outcomes = Vec::with_capacity(part.len());
-                for tried in part {
-                    if tried.ask.is_some() {
+                for bundle in &bundles {
+                    if bundle.asks(part) {
                         values.next();
                     }
-                    outcomes.push(match values.next() {
-                        None => {
-                            Outcome::Lost(format!("{} has answered less than it was asked", self.address))
-                        }
-                        Some(Value::ServerError(error)) => self.refused(&error.into()),
-                        Some(value) => Outcome::Answered(value),
-                    });
+                    self.unpack(calls, &part[bundle.0.clone()], values.next(), &mut outcomes);
                 }
                 if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Again(_))) {
                     self.load(&mut connection, deadline).await;
@@ -425,6 +506,32 @@ impl Node {
             }
         };
         part.iter().map(|_| Outcome::Lost(reason.clone())).collect()
+    }
+
+    /// What an answer means for each of the calls that were sent as one.
+    fn unpack(&self, calls: &[Call], bundle: &[Try], answer: Option<Value>, outcomes: &mut Vec<Outcome>) {
+        let little = || Outcome::Lost(format!("{} has answered less than it was asked", self.address));
+        match answer {
+            None => outcomes.extend(bundle.iter().map(|_| little())),
+            Some(Value::ServerError(error)) => {
+                let error = error.into();
+                let can_leave = bundle.iter().any(|tried| !calls[tried.call].leaves());
+                outcomes.extend(bundle.iter().map(|tried| match self.refused(&error) {
+                    Outcome::Refused(reason) if can_leave && calls[tried.call].leaves() => {
+                        Outcome::Apart(reason)
+                    }
+                    outcome => outcome,
+                }));
+            }
+            Some(Value::Array(pieces)) if bundle.len() > 1 => {
+                let mut pieces = pieces.into_iter();
+                outcomes.extend(bundle.iter().map(|_| match wire::pieces(&mut pieces) {
+                    Some(answer) => Outcome::Answered(Value::Array(answer)),
+                    None => little(),
+                }));
+            }
+            Some(value) => outcomes.push(Outcome::Answered(value)),
+        }
     }
 
     /// What an error of the server means for the call.

@@ -25,7 +25,7 @@ use swarmkeep::{
 use crate::{
     Error, RedisConfig,
     library::LIBRARY,
-    link::{Call, Link},
+    link::{Call, Link, What},
     place::{Layout, Order, slot},
     wire::{self, Garbled, Page, Reader, Shard, Terms, seconds},
 };
@@ -158,7 +158,10 @@ impl RedisRepository {
         let ours = format!("1 {shards} {} {by_address}", HEXLOWER.encode(salt));
         let mut cmd = Cmd::new();
         cmd.arg("SET").arg(&key).arg(&ours).arg("NX").arg("GET");
-        let answer = self.link.call(Call { slot: slot(key.as_bytes()), cmd, repeatable: true }).await?;
+        let answer = self
+            .link
+            .call(Call { slot: slot(key.as_bytes()), what: What::Command(cmd), repeatable: true })
+            .await?;
         let theirs = match answer {
             Value::Nil => return Ok(self.layout.clone()),
             Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -197,20 +200,26 @@ impl RedisRepository {
 
     fn ask(&self, shard: u32, function: &str, request: &[u8], repeatable: bool) -> Call {
         let key = self.key(shard);
-        Call { slot: slot(&key), cmd: wire::call(function, &key, request), repeatable }
+        Call { slot: slot(&key), what: What::Command(wire::call(function, &key, request)), repeatable }
     }
 
     /// An announce into an empty buffer.
     fn announcing(&self, announce: &Announce, terms: Terms, peers: &PeerBuffer<'_>, random: u64) -> Call {
         let (shard, place) = self.layout.place(&announce.info_hash);
-        // Who leaves may do so where memory is full.
-        let leaves = announce.event == AnnounceEvent::Stopped;
-        let function = if leaves { &LIBRARY.leave } else { &LIBRARY.announce };
-        self.ask(shard, function, &wire::announce(announce, place, terms, &self.layout, peers, random), true)
+        let key = self.key(shard);
+        Call {
+            slot: slot(&key),
+            what: What::Announce {
+                key,
+                request: wire::announce(announce, place, terms, &self.layout, peers, random),
+                leaves: announce.event == AnnounceEvent::Stopped,
+            },
+            repeatable: true,
+        }
     }
 
-    fn announced(&self, answer: Value, peers: &mut PeerBuffer<'_>) -> Result<Announced, Unavailable> {
-        let (announced, newest) = wire::announced(&bulk(answer)?, peers)?;
+    fn announced(&self, answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<Announced, Unavailable> {
+        let (announced, newest) = wire::announced(answer, peers)?;
         self.learn(newest);
         Ok(announced)
     }
@@ -227,7 +236,7 @@ impl RedisRepository {
                 let key = self.key(shard);
                 let mut cmd = Cmd::new();
                 cmd.arg("HGET").arg(&key).arg("m");
-                Call { slot: slot(&key), cmd, repeatable: true }
+                Call { slot: slot(&key), what: What::Command(cmd), repeatable: true }
             })
             .collect();
         let answers = self.answers(&calls).await?;
@@ -482,13 +491,13 @@ impl RedisRepository {
         let mut cmd = Cmd::new();
         cmd.arg("SET").arg(&key).arg(&self.node).arg("NX").arg("GET").arg("PX").arg(milliseconds);
         let slot = slot(key.as_bytes());
-        let holder = self.link.call(Call { slot, cmd, repeatable: true }).await?;
+        let holder = self.link.call(Call { slot, what: What::Command(cmd), repeatable: true }).await?;
         let holds = match holder {
             Value::Nil => true,
             Value::BulkString(holder) if holder == self.node.as_bytes() => {
                 let mut cmd = Cmd::new();
                 cmd.arg("PEXPIRE").arg(&key).arg(milliseconds);
-                self.link.call(Call { slot, cmd, repeatable: true }).await?;
+                self.link.call(Call { slot, what: What::Command(cmd), repeatable: true }).await?;
                 true
             }
             _ => false,
@@ -614,7 +623,7 @@ impl RedisRepository {
         calls.extend(parts.map(|part| {
             let downloaded = swarm.stats.downloaded;
             let mut request = wire::restore(&swarm.info_hash, place, terms, downloaded, &self.layout);
-            part.iter().for_each(|peer| wire::push_record(&mut request, peer));
+            part.iter().for_each(|peer| wire::push_record(&mut request, peer, &self.layout));
             self.ask(shard, &LIBRARY.restore, &request, true)
         }));
     }
@@ -667,7 +676,7 @@ impl AsyncTorrentRepository for RedisRepository {
             let random = if wire::draws(announce, peers) { rng.next_u64() } else { 0 };
             let call = self.announcing(announce, self.terms(now), peers, random);
             let answer = self.link.call(call).await?;
-            self.announced(answer, peers)
+            self.announced(&answer, peers)
         })
     }
 
@@ -697,7 +706,7 @@ impl AsyncTorrentRepository for RedisRepository {
             }
             let mut result = Ok(());
             for (request, answer) in batch.iter_mut().zip(self.link.call_all(&calls).await) {
-                match answer.and_then(|answer| self.announced(answer, &mut request.peers)) {
+                match answer.and_then(|answer| self.announced(&answer, &mut request.peers)) {
                     Ok(announced) => request.answer = Some(announced),
                     Err(unavailable) => result = Err(unavailable),
                 }

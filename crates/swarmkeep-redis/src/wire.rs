@@ -1,6 +1,6 @@
 //! What the functions inside the servers are asked and what they answer: little-endian numbers one behind the other, and bytes.
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, Changes, Endpoint, Evicted, Families, Family, InfoHash, PeerBuffer,
     PeerCounts, PeerRecord, Role, SwarmStats, Timestamp, Totals,
@@ -64,6 +64,35 @@ pub(crate) fn call(function: &str, key: &[u8], request: &[u8]) -> Cmd {
     cmd
 }
 
+/// Announces as one call of a function.
+pub(crate) fn announces<'a, I>(function: &str, announces: impl Fn() -> I) -> Cmd
+where
+    I: Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>,
+{
+    let (count, bytes) = announces()
+        .fold((0, 0), |(count, bytes), (key, request)| (count + 1, bytes + key.len() + request.len()));
+    let mut cmd = Cmd::with_capacity(3 + 2 * count, function.len() + bytes + 16);
+    cmd.arg("FCALL").arg(function).arg(count);
+    announces().for_each(|(key, _)| {
+        cmd.arg(key.as_slice());
+    });
+    announces().for_each(|(_, request)| {
+        cmd.arg(request.as_slice());
+    });
+    cmd
+}
+
+/// The answer to the next one of several announces: what comes first says how many pieces follow.
+pub(crate) fn pieces(answer: &mut impl Iterator<Item = Value>) -> Option<Vec<Value>> {
+    let head = answer.next()?;
+    let Value::BulkString(bytes) = &head else { return None };
+    let count = usize::from(*bytes.first()?);
+    let mut pieces = Vec::with_capacity(1 + count);
+    pieces.push(head);
+    pieces.extend(answer.take(count));
+    (pieces.len() == 1 + count).then_some(pieces)
+}
+
 /// What is the same in all announces of a store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
@@ -105,9 +134,10 @@ pub(crate) fn announce(
         | flag(WANTS_V4, announce.families.contains(Families::V4))
         | flag(WANTS_V6, announce.families.contains(Families::V6));
     let short = |number: usize| u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes();
-    let mut bytes = Vec::with_capacity(84);
+    let mut bytes = Vec::with_capacity(88);
     bytes.extend(announce.info_hash.as_bytes());
     bytes.extend(place.to_le_bytes());
+    bytes.extend(layout.hash_of_peer(announce.endpoint.as_bytes()).to_le_bytes());
     bytes.push(flags);
     bytes.extend(now.to_le_bytes());
     bytes.extend(lifetime.to_le_bytes());
@@ -122,20 +152,45 @@ pub(crate) fn announce(
 }
 
 /// The answer to an announce, its peers into the buffer; and the time that counts in that shard.
-pub(crate) fn announced(bytes: &[u8], peers: &mut PeerBuffer<'_>) -> Result<(Announced, u32), Garbled> {
-    let mut answer = Reader(bytes);
-    let changes = Changes::from_bits(answer.u8()?).ok_or(Garbled)?;
-    let stats = answer.stats()?;
-    let newest = answer.u32()?;
-    let evicted = Evicted { swarms: 0, peers: answer.u8()?.into() };
-    let v4 = answer.u16()?;
-    let (v4, rest) = answer.bytes(usize::from(v4) * 6)?.as_chunks();
-    let (v6, rest_v6) = answer.0.as_chunks();
-    if !rest.is_empty() || !rest_v6.is_empty() || v4.len() > peers.v4.room() || v6.len() > peers.v6.room() {
+pub(crate) fn announced(answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<(Announced, u32), Garbled> {
+    let Value::Array(pieces) = answer else { return Err(Garbled) };
+    let mut pieces = pieces.iter().map(|piece| match piece {
+        Value::BulkString(bytes) => Ok(bytes.as_slice()),
+        _ => Err(Garbled),
+    });
+    let mut head = Reader(pieces.next().ok_or(Garbled)??);
+    let _pieces = head.u8()?;
+    let changes = Changes::from_bits(head.u8()?).ok_or(Garbled)?;
+    let stats = head.stats()?;
+    let newest = head.u32()?;
+    let evicted = Evicted { swarms: 0, peers: head.u8()?.into() };
+    let mut left = usize::from(head.u16()?);
+    for piece in pieces {
+        // A piece is of one family: first come those of IPv4.
+        let piece = piece?;
+        let rest = if left > 0 {
+            let (v4, rest) = piece.as_chunks();
+            left = left.checked_sub(v4.len()).ok_or(Garbled)?;
+            if v4.len() > peers.v4.room() {
+                return Err(Garbled);
+            }
+            peers.v4.extend(v4);
+            rest
+        } else {
+            let (v6, rest) = piece.as_chunks();
+            if v6.len() > peers.v6.room() {
+                return Err(Garbled);
+            }
+            peers.v6.extend(v6);
+            rest
+        };
+        if !rest.is_empty() {
+            return Err(Garbled);
+        }
+    }
+    if left > 0 {
         return Err(Garbled);
     }
-    peers.v4.extend(v4);
-    peers.v6.extend(v6);
     Ok((Announced::new(stats, changes).evicting(evicted), newest))
 }
 
@@ -216,7 +271,7 @@ pub(crate) fn restore(
 }
 
 /// One peer of it.
-pub(crate) fn push_record(bytes: &mut Vec<u8>, peer: &PeerRecord) {
+pub(crate) fn push_record(bytes: &mut Vec<u8>, peer: &PeerRecord, layout: &Layout) {
     let kind = match (peer.endpoint.family(), peer.role) {
         (Family::V4, Role::Seeder) => 1,
         (Family::V4, Role::Leecher) => 2,
@@ -225,5 +280,6 @@ pub(crate) fn push_record(bytes: &mut Vec<u8>, peer: &PeerRecord) {
     };
     bytes.push(kind);
     bytes.extend(seconds(peer.last_announce).to_le_bytes());
+    bytes.extend(layout.hash_of_peer(peer.endpoint.as_bytes()).to_le_bytes());
     bytes.extend(peer.endpoint.as_bytes());
 }
