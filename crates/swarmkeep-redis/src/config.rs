@@ -13,6 +13,7 @@ pub struct RedisConfig {
     pub(crate) patience: Duration,
     pub(crate) connections: usize,
     pub(crate) in_flight: usize,
+    pub(crate) staleness: Duration,
     pub(crate) root_certificate: Option<Vec<u8>>,
 }
 
@@ -27,6 +28,7 @@ impl RedisConfig {
             patience: Duration::from_secs(2),
             connections: 2,
             in_flight: 4096,
+            staleness: Duration::ZERO,
             root_certificate: None,
         }
     }
@@ -54,6 +56,18 @@ impl RedisConfig {
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// How stale the answers to regular announces may be in swarms that are announced to often; not at all without this.
+    ///
+    /// Such a swarm is asked about once in half of that time, for as many peers as will do for all who announce meanwhile, and what these
+    /// change is sent together within the other half. So the server of one very large swarm bears several times as many announces
+    /// (docs/scaling.md). What it costs: counts and peers are so old; an announce that was answered from here says
+    /// [`REFRESHED`](swarmkeep::Changes::REFRESHED) whatever it was; and it is lost if this process or the server is lost before it was sent.
+    #[must_use]
+    pub const fn staleness(mut self, staleness: Duration) -> Self {
+        self.staleness = staleness;
         self
     }
 

@@ -16,6 +16,7 @@
 //!
 //! [`AsyncTorrentRepository`]: swarmkeep::AsyncTorrentRepository
 
+mod answers;
 mod config;
 mod library;
 mod link;

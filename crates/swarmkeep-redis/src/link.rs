@@ -115,6 +115,11 @@ impl Link {
         })
     }
 
+    /// Runs by itself.
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(future);
+    }
+
     pub(crate) fn is_cluster(&self) -> bool {
         self.topology.read().is_cluster()
     }

@@ -16,14 +16,17 @@ use parking_lot::Mutex;
 use redis::{Cmd, Value};
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, Answer, AsyncTorrentRepository, BoundedBy, Budget, Capabilities,
-    CompactV4, Cursor, Family, InfoHash, LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord, Random,
-    Records, Removed, RepositoryConfig, Request, Restored, Retention, Role, SwarmStats, SwarmSummary, Swept,
-    Timestamp, Totals, Unavailable,
+    CompactV4, CompactV6, Cursor, Families, Family, InfoHash, LongestHold, MemoryUse, PageCost, PeerBuffer,
+    PeerRecord, Random, Records, Removed, RepositoryConfig, Request, Restored, Retention, Role, SwarmStats,
+    SwarmSummary, Swept, Timestamp, Totals, Unavailable,
     sweep::{Next, Pass},
 };
+use tokio::time::sleep;
+use tracing::warn;
 
 use crate::{
     Error, RedisConfig,
+    answers::{Answers, FETCHED, Sample, Way},
     library::LIBRARY,
     link::{Call, Link, What},
     place::{Layout, Order, slot},
@@ -42,10 +45,10 @@ const ABREAST: u32 = 64;
 /// The lease on sweeping: how long it is good for, and after how much of that it is renewed.
 const LEASE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
-/// What a swarm and its peers take in a server, on average: measured with jemalloc 5.3, see docs/redis-format.md.
-const BYTES_A_SWARM: u64 = 116;
-const BYTES_A_V4_PEER: u64 = 13;
-const BYTES_A_V6_PEER: u64 = 26;
+/// What a swarm and its peers take in a server, on average: measured with jemalloc 5.3, docs/redis-bench.md.
+const BYTES_A_SWARM: u64 = 108;
+const BYTES_A_V4_PEER: u64 = 14;
+const BYTES_A_V6_PEER: u64 = 27;
 
 /// A repository that several processes share, on Redis or Valkey.
 ///
@@ -65,6 +68,8 @@ pub struct RedisRepository {
     latest: AtomicU32,
     pass: Pass<u32, Group>,
     lease: Mutex<Option<Instant>>,
+    /// Where answers may be stale.
+    answers: Option<Arc<Answers>>,
 }
 
 /// Shards that are swept one after another.
@@ -132,6 +137,7 @@ impl RedisRepository {
             latest: AtomicU32::new(0),
             pass: Pass::new(0),
             lease: Mutex::new(None),
+            answers: Answers::new(servers.staleness),
         };
         let there = store.agree().await.map_err(|unavailable| Error::Unreachable(unavailable.reason))?;
         let mismatch = |what: String| Err(Error::Mismatch { prefix: servers.prefix.clone(), what });
@@ -218,8 +224,64 @@ impl RedisRepository {
         }
     }
 
-    fn announced(&self, answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<Announced, Unavailable> {
-        let (announced, newest) = wire::announced(answer, peers)?;
+    /// How an announce is to be answered. What changes where it is answered from here is sent later.
+    fn plan(&self, announce: &Announce, terms: Terms, peers: &PeerBuffer<'_>, random: u64) -> Plan {
+        let asked = || self.announcing(announce, terms, peers, random);
+        let Some(answers) = self.answers.as_ref().filter(|_| wire::draws(announce, peers)) else {
+            return Plan::Ask { call: asked(), fetches: false };
+        };
+        let nobody = PeerBuffer::new(&mut [], &mut []);
+        match answers.way(announce, || self.announcing(&announce.want(0), terms, &nobody, 0)) {
+            Way::Asked => Plan::Ask { call: asked(), fetches: false },
+            Way::Fetched => {
+                let wide = announce.want(FETCHED).families(Families::all());
+                let call = self.announcing(&wide, terms, &Room::default().buffer(), random);
+                Plan::Ask { call, fetches: true }
+            }
+            Way::Kept { from, first } => {
+                if first {
+                    self.send_later(Arc::clone(answers), announce.info_hash);
+                }
+                Plan::Answer(from)
+            }
+        }
+    }
+
+    /// Sends what is waiting of a swarm when it has waited for as long as it may.
+    fn send_later(&self, answers: Arc<Answers>, info_hash: InfoHash) {
+        let link = Arc::clone(&self.link);
+        self.link.spawn(async move {
+            sleep(answers.age()).await;
+            let sent = link.call_all(&answers.waiting(&info_hash)).await;
+            let lost: Vec<_> = sent.into_iter().filter_map(Result::err).collect();
+            if let Some(error) = lost.first() {
+                warn!(%error, announces = lost.len(), "what was answered already could not be sent");
+            }
+        });
+    }
+
+    fn announced(
+        &self,
+        answer: &Value,
+        fetches: bool,
+        announce: &Announce,
+        random: u64,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Result<Announced, Unavailable> {
+        let mut room;
+        let mut fetched;
+        let (announced, newest) = match &self.answers {
+            Some(answers) if fetches => {
+                room = Room::default();
+                fetched = room.buffer();
+                let (announced, newest) = wire::announced(answer, &mut fetched)?;
+                let sample = Sample::new(announce, announced.stats, &fetched);
+                sample.answer(announce, random, peers);
+                answers.keep(announce, sample);
+                (announced, newest)
+            }
+            _ => wire::announced(answer, peers)?,
+        };
         self.learn(newest);
         Ok(announced)
     }
@@ -642,6 +704,30 @@ impl RedisRepository {
     }
 }
 
+/// How an announce is to be answered.
+enum Plan {
+    Answer(Arc<Sample>),
+    Ask { call: Call, fetches: bool },
+}
+
+/// Room for as many peers as are fetched, of either family.
+struct Room {
+    v4: Vec<u8>,
+    v6: Vec<u8>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { v4: vec![0; FETCHED * CompactV4::LEN], v6: vec![0; FETCHED * CompactV6::LEN] }
+    }
+}
+
+impl Room {
+    fn buffer(&mut self) -> PeerBuffer<'_> {
+        PeerBuffer::new(&mut self.v4, &mut self.v6)
+    }
+}
+
 /// Where a listing of swarms stands.
 #[derive(Debug, Clone, Copy)]
 struct Position {
@@ -674,9 +760,13 @@ impl AsyncTorrentRepository for RedisRepository {
         self.link.inside(async move {
             peers.clear();
             let random = if wire::draws(announce, peers) { rng.next_u64() } else { 0 };
-            let call = self.announcing(announce, self.terms(now), peers, random);
-            let answer = self.link.call(call).await?;
-            self.announced(&answer, peers)
+            match self.plan(announce, self.terms(now), peers, random) {
+                Plan::Answer(from) => Ok(from.answer(announce, random, peers)),
+                Plan::Ask { call, fetches } => {
+                    let answer = self.link.call(call).await?;
+                    self.announced(&answer, fetches, announce, random, peers)
+                }
+            }
         })
     }
 
@@ -688,8 +778,9 @@ impl AsyncTorrentRepository for RedisRepository {
     ) -> Answer<'a, ()> {
         self.link.inside(async move {
             let terms = self.terms(now);
-            let (mut calls, mut panicked) = (Vec::with_capacity(batch.len()), None);
-            for request in batch.iter_mut() {
+            let (mut calls, mut asked) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+            let mut panicked = None;
+            for (index, request) in batch.iter_mut().enumerate() {
                 request.peers.clear();
                 let mut random = 0;
                 if wire::draws(&request.announce, &request.peers) {
@@ -702,11 +793,24 @@ impl AsyncTorrentRepository for RedisRepository {
                         }
                     }
                 }
-                calls.push(self.announcing(&request.announce, terms, &request.peers, random));
+                match self.plan(&request.announce, terms, &request.peers, random) {
+                    Plan::Answer(from) => {
+                        request.answer = Some(from.answer(&request.announce, random, &mut request.peers));
+                    }
+                    Plan::Ask { call, fetches } => {
+                        calls.push(call);
+                        asked.push((index, fetches, random));
+                    }
+                }
             }
             let mut result = Ok(());
-            for (request, answer) in batch.iter_mut().zip(self.link.call_all(&calls).await) {
-                match answer.and_then(|answer| self.announced(&answer, &mut request.peers)) {
+            for ((index, fetches, random), answer) in asked.into_iter().zip(self.link.call_all(&calls).await)
+            {
+                let Request { announce, peers, .. } = &mut batch[index];
+                let announced =
+                    answer.and_then(|answer| self.announced(&answer, fetches, announce, random, peers));
+                let request = &mut batch[index];
+                match announced {
                     Ok(announced) => request.answer = Some(announced),
                     Err(unavailable) => result = Err(unavailable),
                 }

@@ -247,6 +247,14 @@ impl<'a> PeerBuffer<'a> {
         self.len() == 0
     }
 
+    /// How many peers of each family to select into this buffer where so many are eligible (rule 9): half of `want` each, and what
+    /// one family leaves unused goes to the other. An odd one goes to IPv4.
+    pub fn share(&self, want: usize, v4_eligible: usize, v6_eligible: usize) -> (usize, usize) {
+        let (v4, v6) = (v4_eligible.min(self.v4.room()), v6_eligible.min(self.v6.room()));
+        let v6 = v6.min((want / 2).max(want.saturating_sub(v4)));
+        (v4.min(want - v6), v6)
+    }
+
     /// The peers that were written, IPv4 first.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
         let valid = "stores write only endpoints that were valid when they announced";
@@ -358,19 +366,15 @@ pub(crate) fn address<const N: usize>(endpoint: &[u8; N]) -> &[u8] {
     &endpoint[..if N == CompactV4::LEN { 4 } else { 8 }]
 }
 
-/// How many peers of each family to select (rule 9): half of `want` each where both are asked for, and what one family
-/// leaves unused goes to the other. An odd one goes to IPv4.
-pub(crate) fn share(want: usize, v4_eligible: usize, v6_eligible: usize) -> (usize, usize) {
-    let v6 = v6_eligible.min((want / 2).max(want.saturating_sub(v4_eligible)));
-    (v4_eligible.min(want - v6), v6)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn share_gives_each_family_half_and_the_rest_to_whoever_has_more() {
+        let (mut v4, mut v6) = ([0; 70 * CompactV4::LEN], [0; 50 * CompactV6::LEN]);
+        let peers = PeerBuffer::new(&mut v4, &mut v6);
+        let share = |want, v4, v6| peers.share(want, v4, v6);
         assert_eq!(share(50, 80, 80), (25, 25));
         assert_eq!(share(50, 80, 3), (47, 3));
         assert_eq!(share(50, 3, 80), (3, 47));
@@ -378,5 +382,8 @@ mod tests {
         assert_eq!(share(50, 0, 0), (0, 0));
         assert_eq!(share(1, 1, 1), (1, 0));
         assert_eq!(share(0, 9, 9), (0, 0));
+        // As many as fit.
+        assert_eq!(share(200, 100, 100), (70, 50));
+        assert_eq!(share(90, 20, 100), (20, 50));
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     Announce, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer, PeerCounts, PeerDetails,
     PeerId, PeerRecord, Random, Retention, Role, Section, SwarmStats, Timestamp,
-    announce::{Transition, address, share},
+    announce::{Transition, address},
     report::NotRestored,
     sweep::Expired,
     totals::Population,
@@ -62,8 +62,7 @@ impl RecordSwarm {
         let own = |which| (announce.endpoint.family() == which).then_some(place);
         let v4 = self.v4.eligible(asked(Families::V4), role, own(Family::V4));
         let v6 = self.v6.eligible(asked(Families::V6), role, own(Family::V6));
-        let (v4_count, v6_count) =
-            share(announce.want, v4.len().min(peers.v4.room()), v6.len().min(peers.v6.room()));
+        let (v4_count, v6_count) = peers.share(announce.want, v4.len(), v6.len());
         self.v4.select(v4, v4_count, rng, &mut peers.v4);
         self.v6.select(v6, v6_count, rng, &mut peers.v6);
     }

@@ -4,4 +4,5 @@
 mod conformance;
 mod crowd;
 mod faults;
+mod stale;
 mod stores;

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Announce, AnnounceEvent, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer,
     PeerCounts, PeerRecord, Random, Role, Section, SplitMix64,
-    announce::{Transition, share},
+    announce::Transition,
     report::NotRestored,
     sweep::{Expired, VISITS_A_HOLD},
     totals::Population,
@@ -337,8 +337,7 @@ impl Large {
             }
             _ => Eligible::NOBODY,
         };
-        let (v4_count, v6_count) =
-            share(announce.want, v4.len().min(peers.v4.room()), v6.len().min(peers.v6.room()));
+        let (v4_count, v6_count) = peers.share(announce.want, v4.len(), v6.len());
         v4.select(v4_count, seed_of(Family::V4, seed), &mut peers.v4);
         v6.select(v6_count, seed_of(Family::V6, seed), &mut peers.v6);
     }

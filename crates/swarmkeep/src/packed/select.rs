@@ -1,6 +1,6 @@
 //! Selecting peers from a swarm of few.
 
-use crate::{Announce, Families, PeerBuffer, Random, Section, announce::share};
+use crate::{Announce, Families, PeerBuffer, Random, Section};
 
 /// Peers of one family that may be selected: a run of endpoints, less the announcer's own.
 #[derive(Debug, Clone, Copy)]
@@ -48,11 +48,9 @@ pub(super) fn select(
     rng: &mut dyn Random,
     peers: &mut PeerBuffer<'_>,
 ) {
-    let asked =
-        |family, len: usize, room: usize| if announce.families.contains(family) { len.min(room) } else { 0 };
-    let v4_len = asked(Families::V4, v4.len(), peers.v4.room());
-    let v6_len = asked(Families::V6, v6.len(), peers.v6.room());
-    let (v4_count, v6_count) = share(announce.want, v4_len, v6_len);
+    let asked = |family, len: usize| if announce.families.contains(family) { len } else { 0 };
+    let (v4_count, v6_count) =
+        peers.share(announce.want, asked(Families::V4, v4.len()), asked(Families::V6, v6.len()));
     v4.write(v4_count, rng, &mut peers.v4);
     v6.write(v6_count, rng, &mut peers.v6);
 }

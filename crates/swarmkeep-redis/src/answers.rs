@@ -1,0 +1,275 @@
+//! Answers that are kept for a while, so that a swarm that everybody asks about does not depend on what one server can bear.
+//!
+//! Where a swarm is announced to often, one announce fetches many of its peers, and regular announces are answered out of these until they
+//! are too old. What they change, the time of a peer, is sent together with what other announces change. Both take at most half of the
+//! staleness that is allowed, so that no tracker sees a swarm as it was longer ago than that. Whoever starts, completes or stops is told
+//! to the server at once.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use swarmkeep::{
+    Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Endpoint, Families, InfoHash,
+    PeerBuffer, Role, SwarmStats,
+};
+
+use crate::link::Call;
+
+/// Peers that one announce fetches for the others, of both families together.
+pub(crate) const FETCHED: usize = 512;
+
+/// A swarm is hot that is announced to so often within half of the staleness: fewer are not worth fetching so many peers.
+const HOT: u32 = 16;
+
+/// Swarms that are counted, swarms that are hot, and changes of one of these that wait at once; what is more goes to the servers as always.
+const COUNTED: usize = 1 << 16;
+const KEPT: usize = 1 << 10;
+const WAITING: usize = 1 << 12;
+
+/// What is kept of the swarms that are hot.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    /// Half of the staleness.
+    age: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Announces of each swarm since then.
+    counted: HashMap<InfoHash, u32>,
+    since: Instant,
+    hot: HashMap<InfoHash, Hot>,
+}
+
+#[derive(Debug, Default)]
+struct Hot {
+    for_seeders: Kept,
+    for_leechers: Kept,
+    /// Changes that are to be sent.
+    waiting: Vec<Call>,
+}
+
+/// Peers for whoever has one role.
+#[derive(Debug, Default)]
+struct Kept {
+    /// Since when somebody fetches them.
+    asked: Option<Instant>,
+    peers: Option<Arc<Sample>>,
+}
+
+/// Some peers of a swarm, and its counts then.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    taken: Instant,
+    stats: SwarmStats,
+    v4: Vec<[u8; CompactV4::LEN]>,
+    v6: Vec<[u8; CompactV6::LEN]>,
+}
+
+/// How to answer an announce.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// The server answers.
+    Asked,
+    /// The server answers with as many peers as are worth keeping.
+    Fetched,
+    /// From these; what it changes waits for others, and is sent after `age` if nobody was waiting before.
+    Kept { from: Arc<Sample>, first: bool },
+}
+
+impl Answers {
+    /// `None` if nothing may be stale.
+    pub(crate) fn new(staleness: Duration) -> Option<Arc<Self>> {
+        (!staleness.is_zero()).then(|| {
+            let state = State { counted: HashMap::new(), since: Instant::now(), hot: HashMap::new() };
+            Arc::new(Self { age: staleness / 2, state: Mutex::new(state) })
+        })
+    }
+
+    /// How long changes may wait.
+    pub(crate) const fn age(&self) -> Duration {
+        self.age
+    }
+
+    /// How to answer; `change` is what is to be sent of it, where it is answered from here.
+    pub(crate) fn way(&self, announce: &Announce, change: impl FnOnce() -> Call) -> Way {
+        if announce.event != AnnounceEvent::None || announce.want > FETCHED {
+            return Way::Asked;
+        }
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if now.duration_since(state.since) > self.age {
+            state.since = now;
+            let counted = std::mem::take(&mut state.counted);
+            let is_hot = |info_hash: &InfoHash| counted.get(info_hash).is_some_and(|count| *count >= HOT);
+            state.hot.retain(|info_hash, hot| !hot.waiting.is_empty() || is_hot(info_hash));
+        }
+        let counts = state.counted.len() < COUNTED || state.counted.contains_key(&announce.info_hash);
+        let count = if counts { state.counted.entry(announce.info_hash).or_default() } else { &mut 0 };
+        *count = count.saturating_add(1);
+        let may_be = *count >= HOT && state.hot.len() < KEPT || state.hot.contains_key(&announce.info_hash);
+        if !may_be {
+            return Way::Asked;
+        }
+        let hot = state.hot.entry(announce.info_hash).or_default();
+        let has_room = hot.waiting.len() < WAITING;
+        let kept = hot.kept(announce.role());
+        match &kept.peers {
+            Some(from) if now.duration_since(from.taken) < self.age && has_room => {
+                let from = Arc::clone(from);
+                hot.waiting.push(change());
+                Way::Kept { from, first: hot.waiting.len() == 1 }
+            }
+            // One fetches, and the others ask as always until it has. What was asked for may be lost.
+            _ if kept.asked.is_none_or(|asked| now.duration_since(asked) > self.age) => {
+                kept.asked = Some(now);
+                Way::Fetched
+            }
+            _ => Way::Asked,
+        }
+    }
+
+    /// What was fetched, for whoever asks next.
+    pub(crate) fn keep(&self, announce: &Announce, sample: Arc<Sample>) {
+        let mut state = self.state.lock();
+        if let Some(hot) = state.hot.get_mut(&announce.info_hash) {
+            *hot.kept(announce.role()) = Kept { asked: None, peers: Some(sample) };
+        }
+    }
+
+    /// The changes that wait, in order: from now on they are the caller's to send.
+    pub(crate) fn waiting(&self, info_hash: &InfoHash) -> Vec<Call> {
+        let mut state = self.state.lock();
+        state.hot.get_mut(info_hash).map(|hot| std::mem::take(&mut hot.waiting)).unwrap_or_default()
+    }
+}
+
+impl Hot {
+    const fn kept(&mut self, role: Role) -> &mut Kept {
+        match role {
+            Role::Seeder => &mut self.for_seeders,
+            Role::Leecher => &mut self.for_leechers,
+        }
+    }
+}
+
+impl Sample {
+    /// The peers that `announce` was answered with, and itself if others of its role may have it.
+    pub(crate) fn new(announce: &Announce, stats: SwarmStats, peers: &PeerBuffer<'_>) -> Arc<Self> {
+        let (mut v4, mut v6) = (peers.v4.peers().to_vec(), peers.v6.peers().to_vec());
+        if announce.role() == Role::Leecher {
+            match announce.endpoint {
+                Endpoint::V4(endpoint) => v4.push(*endpoint.as_bytes()),
+                Endpoint::V6(endpoint) => v6.push(*endpoint.as_bytes()),
+            }
+        }
+        Arc::new(Self { taken: Instant::now(), stats, v4, v6 })
+    }
+
+    /// Answers an announce as a store would that holds just these peers.
+    pub(crate) fn answer(&self, announce: &Announce, random: u64, peers: &mut PeerBuffer<'_>) -> Announced {
+        let own = announce.endpoint.as_bytes();
+        let v4_mine = self.v4.iter().position(|peer| peer.as_slice() == own);
+        let v6_mine = self.v6.iter().position(|peer| peer.as_slice() == own);
+        let eligible = |family, len: usize, mine: Option<usize>| {
+            if announce.families.contains(family) { len - usize::from(mine.is_some()) } else { 0 }
+        };
+        let v4 = eligible(Families::V4, self.v4.len(), v4_mine);
+        let v6 = eligible(Families::V6, self.v6.len(), v6_mine);
+        peers.clear();
+        let (want_v4, want_v6) = peers.share(announce.want, v4, v6);
+        window(&self.v4, v4_mine, want_v4, random as u32, |part| peers.v4.extend(part));
+        window(&self.v6, v6_mine, want_v6, (random >> 32) as u32, |part| peers.v6.extend(part));
+        Announced::new(self.stats, Changes::REFRESHED)
+    }
+}
+
+/// `want` of the peers behind a random one, around the end, without the one at `mine`.
+fn window<T>(peers: &[T], mine: Option<usize>, want: usize, random: u32, mut out: impl FnMut(&[T])) {
+    let eligible = peers.len() - usize::from(mine.is_some());
+    if want == 0 || eligible == 0 {
+        return;
+    }
+    let start = (u64::from(random) * eligible as u64) >> 32;
+    let start = start as usize;
+    // As ranks among the eligible: behind `mine` each stands one further.
+    let mut part = |from: usize, to: usize| match mine {
+        Some(mine) if to <= mine => out(&peers[from..to]),
+        Some(mine) if from >= mine => out(&peers[from + 1..to + 1]),
+        Some(mine) => {
+            out(&peers[from..mine]);
+            out(&peers[mine + 1..to + 1]);
+        }
+        None => out(&peers[from..to]),
+    };
+    let end = (start + want).min(eligible);
+    part(start, end);
+    part(0, want - (end - start));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::What;
+
+    #[test]
+    fn windows_hold_as_many_as_wanted_each_once_and_never_the_announcer() {
+        for size in 0..20_u32 {
+            let peers: Vec<_> = (0..size).collect();
+            for mine in (0..size as usize).map(Some).chain([None]) {
+                let eligible = size as usize - usize::from(mine.is_some());
+                let mut hits = vec![0; size as usize];
+                for want in 0..=eligible {
+                    for start in 0..eligible as u64 {
+                        let random = ((start << 32) / eligible as u64 + 1) as u32;
+                        let mut found = Vec::new();
+                        window(&peers, mine, want, random, |part| found.extend_from_slice(part));
+                        assert_eq!(found.len(), want, "of {size} without {mine:?} from {start}");
+                        found.iter().for_each(|&peer| hits[peer as usize] += 1);
+                        found.sort_unstable();
+                        found.dedup();
+                        assert_eq!(found.len(), want, "each once");
+                    }
+                }
+                let expected = |peer| if Some(peer) == mine { 0 } else { (0..=eligible).sum::<usize>() };
+                assert!(
+                    hits.iter().enumerate().all(|(peer, &hits)| hits == expected(peer)),
+                    "all alike: {hits:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn few_announces_are_asked_for_and_many_are_not() {
+        let answers = Answers::new(Duration::from_secs(1000)).expect("something may be stale");
+        let announce = Announce::new(InfoHash::new([1; 20]), "192.0.2.1:1".parse().expect("an endpoint"));
+        let change = || Call { slot: 0, what: What::Command(redis::Cmd::new()), repeatable: true };
+        for _ in 1..HOT {
+            assert!(matches!(answers.way(&announce, change), Way::Asked));
+        }
+        assert!(matches!(answers.way(&announce, change), Way::Fetched), "one for all");
+        assert!(matches!(answers.way(&announce, change), Way::Asked), "while it is fetched");
+        let mut room = [0; 6];
+        let peers = PeerBuffer::new(&mut room, &mut []);
+        answers.keep(&announce, Sample::new(&announce, SwarmStats::default(), &peers));
+        assert!(matches!(answers.way(&announce, change), Way::Kept { first: true, .. }));
+        assert!(matches!(answers.way(&announce, change), Way::Kept { first: false, .. }));
+        assert!(matches!(answers.way(&announce.left(0), change), Way::Fetched), "for another role");
+        for event in [AnnounceEvent::Started, AnnounceEvent::Completed, AnnounceEvent::Stopped] {
+            assert!(matches!(answers.way(&announce.event(event), change), Way::Asked));
+        }
+        assert_eq!(answers.waiting(&announce.info_hash).len(), 2);
+        assert_eq!(answers.waiting(&announce.info_hash).len(), 0);
+        for _ in 0..WAITING {
+            assert!(matches!(answers.way(&announce, change), Way::Kept { .. }));
+        }
+        assert!(!matches!(answers.way(&announce, change), Way::Kept { .. }), "no more wait than may");
+    }
+}
