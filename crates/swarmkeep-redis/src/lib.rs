@@ -29,3 +29,8 @@ mod wire;
 
 pub use config::{Error, RedisConfig};
 pub use store::RedisRepository;
+
+/// The README's code compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

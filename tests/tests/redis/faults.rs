@@ -7,8 +7,8 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, HashKey, PeerBuffer, RepositoryConfig,
-    Request, Retention, SplitMix64, Timestamp,
+    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Changes, Cursor, HashKey, PeerBuffer,
+    RepositoryConfig, Request, Retention, SplitMix64, Timestamp,
 };
 use swarmkeep_redis::{
     Error, RedisConfig, RedisRepository,
@@ -145,9 +145,23 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
         assert_eq!(held.len(), acknowledged.len(), "what was refused was not done");
         assert_eq!(store.scrape(&torrent(0)).await.expect("reading takes no memory").incomplete, 1);
 
-        for n in 0..2000 {
-            let leaves = Announce::new(torrent(n), endpoint(n)).event(AnnounceEvent::Stopped);
-            tell(&store, &leaves).await.expect("whoever leaves makes room");
+        // What is freed by whoever asks less now is not to be the room.
+        let limit =
+            |megabytes| server.command(&["CONFIG", "SET", "maxmemory", megabytes]).expect("it answers");
+        limit("2mb");
+        let leaves = |n| Announce::new(torrent(n), endpoint(n)).event(AnnounceEvent::Stopped);
+        for n in 0..1000 {
+            tell(&store, &leaves(n)).await.expect("whoever leaves makes room");
+        }
+        let comes = |n| Announce::new(torrent(n), endpoint(n));
+        let mut batch: Vec<_> = (1000..2000)
+            .flat_map(|n| [comes(1_000_000 + n), leaves(n)])
+            .map(|announce| Request::new(announce, PeerBuffer::new(&mut [], &mut [])))
+            .collect();
+        store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await.expect_err("some come");
+        for request in &batch {
+            let leaves = request.announce.event == AnnounceEvent::Stopped;
+            assert_eq!(request.answer.is_some(), leaves, "among those who come others leave");
         }
         let mut swept = 0;
         while swept < 2000 {
@@ -156,6 +170,7 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
             swept += step.swarms_removed;
         }
         store.remove(&torrent(3000)).await.expect("it makes room").expect("it was there");
+        limit("5mb");
         let mut room = false;
         for n in 2_000_000..2_000_050 {
             room |= tell(&store, &finished(n)).await.is_ok();
@@ -227,8 +242,12 @@ fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
         assert_counted_once(&store).await;
         // The first sweep writes down again how the store is laid out, before anybody else begins another one.
         store.sweep(NOW, Retention::DropEmpty, Budget::peers(1)).await.expect("reached");
-        let other = connect(&settings).await;
+        let theirs = RepositoryConfig::new(HashKey::from_bytes([8; 16])).lifetime(Duration::from_secs(1800));
+        let other = RedisRepository::connect(&settings, &theirs).await.expect("reached");
         assert_eq!(members(&other).await, members(&store).await);
+        let known =
+            tell(&other, &finished(told.acknowledged[told.acknowledged.len() - 1])).await.expect("reached");
+        assert_eq!(known.changes, Changes::REFRESHED, "both look for a peer in the same place");
     });
 }
 
@@ -309,6 +328,7 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
     RUNTIME.block_on(async {
         let settings = settings(cluster.urls());
         let store = connect(&settings).await;
+        let impatient = connect(&settings.clone().patience(Duration::from_secs(1))).await;
         let (told, moved) = announce_while(&store, 0, async {
             a_while().await;
             let moving = Arc::clone(&cluster);
@@ -325,6 +345,14 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
                     // Announces come while the key has not moved yet, and when it has and the slot has not.
                     std::thread::sleep(Duration::from_millis(10));
                     moved += migration.move_keys(100).expect("both are live");
+                    // However long it takes: whoever asks about it is answered by whoever has it.
+                    if shard == 0 {
+                        RUNTIME.block_on(async {
+                            for n in 1_000_000..1_000_300 {
+                                tell(&impatient, &finished(n)).await.expect("by the server that has the key");
+                            }
+                        });
+                    }
                     std::thread::sleep(Duration::from_millis(10));
                     moved += migration.finish().expect("both are live");
                 }
