@@ -6,7 +6,7 @@ use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     net::TcpStream,
     os::unix::ffi::OsStrExt as _,
-    process::{Command, Stdio},
+    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,16 +18,16 @@ use nix::sys::{
 };
 use serde::Serialize;
 use swarmkeep::{
-    Announce, AsyncTorrentRepository, CompactV4, HashKey, PeerBuffer, Random, RepositoryConfig, Request,
+    Announce, AsyncTorrentRepository, CompactV4, CompactV6, HashKey, PeerBuffer, Random, RepositoryConfig,
+    Request, Timestamp,
 };
-use swarmkeep_benches::NOW;
 use swarmkeep_load::tables::significant;
 use swarmkeep_redis::{RedisRepository, servers::Server};
 use swarmkeep_workload::{Place, Workload};
 
 use crate::{
     Bench, Result,
-    drive::{WANT, client_cpu, median, settings},
+    drive::{client_cpu, median, settings},
     report::{Goal, Section, table, whole},
 };
 
@@ -67,6 +67,16 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
     Ok(section)
 }
 
+/// `redis-benchmark` takes what it sends from its arguments, which end at a zero: numbers have none in any of their bytes, and what is drawn is
+/// drawn until it has none.
+const SMALL: u16 = 0x0101;
+const NOW: Timestamp = Timestamp::from_secs(0x7070_7070);
+const LIFETIME: Duration = Duration::from_secs(0x0101_0101);
+const ROOM: (usize, usize) = (SMALL as usize * CompactV4::LEN, SMALL as usize * CompactV6::LEN);
+
+/// Peers that an announce is told.
+const TOLD: usize = 50;
+
 /// One run, by either.
 #[derive(Debug, Clone, Copy)]
 struct Run {
@@ -78,7 +88,9 @@ struct Run {
 impl Row {
     fn measure(bench: &Bench, connections: usize, pipeline: usize) -> Result<Self> {
         let server = Server::start()?;
-        let config = RepositoryConfig::new(HashKey::from_bytes([7; 16]));
+        let config = RepositoryConfig::new(HashKey::from_bytes([7; 16]))
+            .lifetime(LIFETIME)
+            .max_endpoints_an_address(SMALL.into());
         let connecting = async {
             let settings = settings(&server).connections(connections);
             RedisRepository::connect(&settings, &config).await
@@ -118,42 +130,51 @@ impl Random for Constant {
     }
 }
 
-/// Swarms of as many peers as are told, each on a connection of its own, the announce of one of its leechers, and what the store sends for the
-/// first of them.
+/// A swarm for each connection with as many peers as are told, the announce of one of its leechers, and the words that our client sends for
+/// the first of them.
 async fn swarms(
     server: &Server,
     store: &RedisRepository,
     connections: usize,
 ) -> Result<(Vec<Announce>, Vec<Vec<u8>>)> {
-    let workload = Workload::uniform(5, u64::MAX, WANT as u32 + 1)
-        .with_profile(|profile| (profile.ipv6, profile.seeders) = (0.0, 0.0));
+    /// Nine swarms in ten will do; a request that has a zero in whatever swarm never will.
+    const TRIES: u64 = 10_000;
+    let workload = Workload::uniform(5, u64::MAX, TOLD as u32 + 1)
+        .with_profile(|profile| (profile.ipv6, profile.seeders, profile.want) = (0.0, 0.0, SMALL.into()));
     let (mut taken, mut announces, mut command) = (BTreeSet::new(), Vec::new(), Vec::new());
-    for swarm in 0_u64.. {
+    for swarm in 0..TRIES {
+        let announce = workload.announce(Place { swarm, peer: 0 });
         let mut monitor = Monitor::start(server)?;
-        let mut told = 0;
-        for peer in (0..=WANT as u32).rev() {
-            let announce = workload.announce(Place { swarm, peer });
-            let mut room = [0; WANT * CompactV4::LEN];
-            let mut peers = PeerBuffer::new(&mut room, &mut []);
-            store.announce(&announce, NOW, &mut Constant, &mut peers).await?;
-            told = peers.len();
-        }
-        if told != WANT {
-            return Err(format!("the last announce is told {told} peers").into());
-        }
-        let seen = monitor.last_command(WANT + 1)?;
+        tell(store, &announce).await?;
+        let seen = monitor.call()?;
         let key = seen.get(3).ok_or("a call has a key")?;
-        if taken.insert(usize::from(slot(key)) % connections) {
-            announces.push(workload.announce(Place { swarm, peer: 0 }));
-            if command.is_empty() {
-                command = seen;
-            }
-            if taken.len() == connections {
-                break;
-            }
+        if seen.iter().any(|word| word.contains(&0)) || !taken.insert(usize::from(slot(key)) % connections) {
+            continue;
+        }
+        for peer in 1..=TOLD as u32 {
+            tell(store, &workload.announce(Place { swarm, peer })).await?;
+        }
+        let told = tell(store, &announce).await?;
+        if told != TOLD {
+            return Err(format!("an announce to a swarm of {} is told {told} peers", TOLD + 1).into());
+        }
+        announces.push(announce);
+        if command.is_empty() {
+            command = seen;
+        }
+        if taken.len() == connections {
+            return Ok((announces, command));
         }
     }
-    Ok((announces, command))
+    Err("there is a zero in every request, and redis-benchmark cannot send any: choose other numbers".into())
+}
+
+/// How many peers an announce is told.
+async fn tell(store: &RedisRepository, announce: &Announce) -> Result<usize> {
+    let (mut v4, mut v6) = (vec![0; ROOM.0], vec![0; ROOM.1]);
+    let mut peers = PeerBuffer::new(&mut v4, &mut v6);
+    store.announce(announce, NOW, &mut Constant, &mut peers).await?;
+    Ok(peers.len())
 }
 
 /// A caller for each connection, which waits for a batch before it sends the next, as `redis-benchmark` does.
@@ -164,18 +185,17 @@ fn run_ours(
     announces: &[Announce],
     pipeline: usize,
 ) -> Result<Run> {
-    const ROOM: usize = WANT * CompactV4::LEN;
     let (server_before, client_before, began) = (server.cpu()?, client_cpu(), Instant::now());
     let until = began + bench.during;
     let counts = bench.runtime.block_on(try_join_all(announces.iter().map(|announce| {
         let (store, announce) = (Arc::clone(store), announce.clone());
         let calling = async move {
-            let (mut count, mut room) = (0, vec![0; pipeline * ROOM]);
+            let (mut v4, mut v6) = (vec![0; pipeline * ROOM.0], vec![0; pipeline * ROOM.1]);
+            let mut count = 0;
             while Instant::now() < until {
-                let mut batch: Vec<_> = room
-                    .chunks_mut(ROOM)
-                    .map(|room| Request::new(announce.clone(), PeerBuffer::new(room, &mut [])))
-                    .collect();
+                let rooms = v4.chunks_mut(ROOM.0).zip(v6.chunks_mut(ROOM.1));
+                let mut batch: Vec<_> =
+                    rooms.map(|(v4, v6)| Request::new(announce.clone(), PeerBuffer::new(v4, v6))).collect();
                 store.announce_batch(&mut batch, NOW, &mut Constant).await?;
                 count += batch.len() as u64;
             }
@@ -201,19 +221,12 @@ fn redis_benchmark(
     pipeline: usize,
     calls: u64,
 ) -> Result<Run> {
-    let (request, words) = command.split_last().ok_or("an empty command")?;
     let (server_before, client_before) = (server.cpu()?, children_cpu()?);
-    let mut child = Command::new("redis-benchmark")
-        .args(["-h", "127.0.0.1", "-p", &server.port().to_string(), "--csv", "-x"])
+    let output = Command::new("redis-benchmark")
+        .args(["-h", "127.0.0.1", "-p", &server.port().to_string(), "--csv"])
         .args(["-c", &connections.to_string(), "-P", &pipeline.to_string(), "-n", &calls.to_string()])
-        .args(words.iter().map(|word| OsStr::from_bytes(word)))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    // From there it may have any bytes, also those that end an argument.
-    child.stdin.take().ok_or("no way to its input")?.write_all(request)?;
-    let output = child.wait_with_output()?;
+        .args(command.iter().map(|word| OsStr::from_bytes(word)))
+        .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let rate = text.lines().last().and_then(|line| line.split("\",\"").nth(1)?.parse().ok());
     let rate: f64 = rate.ok_or_else(|| {
@@ -253,22 +266,16 @@ impl Monitor {
         Ok(line)
     }
 
-    /// The last of so many calls of functions that answered.
-    fn last_command(&mut self, calls: usize) -> Result<Vec<Vec<u8>>> {
-        let mut seen = 0;
+    /// The next call of a function, without those for which the functions are loaded first.
+    fn call(&mut self) -> Result<Vec<Vec<u8>>> {
         loop {
             let line = self.line()?;
             if line.is_empty() {
                 return Err("the server has closed MONITOR".into());
             }
-            // `TIME [0 lua]` is what a function does.
-            let of_client = !line.windows(5).take(40).any(|five| five == b" lua]");
             let arguments = arguments(&line);
-            if of_client && arguments.first().is_some_and(|name| name == b"FCALL") {
-                seen += 1;
-                if seen == calls {
-                    return Ok(arguments);
-                }
+            if arguments.first().is_some_and(|name| name == b"FCALL") {
+                return Ok(arguments);
             }
         }
     }
@@ -333,6 +340,6 @@ fn text(rows: &[Row]) -> String {
 }
 
 const CLIENT: &str = "\
-A leecher of a swarm of 51 announces and is told the 50 others, again and again. `redis-benchmark -c CONNECTIONS -P PIPELINE -x` sends, byte by byte, what our client was seen to send (`MONITOR`); it has \
+A leecher of a swarm of 51 announces and is told the 50 others, again and again. `redis-benchmark -c CONNECTIONS -P PIPELINE` sends, byte by byte, what our client was seen to send (`MONITOR`); it has \
 one swarm, ours one for each connection, and calls `announce_batch` with as many announces as the pipeline is deep, from one task for each connection. `redis-benchmark` makes its request once, and of an answer \
 it reads how long it is; our client makes each request anew, and takes each answer apart.";
