@@ -40,18 +40,20 @@ const CONNECTIONS: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Way {
+    Published,
     Naive,
     One,
     Batch,
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 3] = [Self::Naive, Self::One, Self::Batch];
+    pub(crate) const ALL: [Self; 4] = [Self::Published, Self::Naive, Self::One, Self::Batch];
 }
 
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::Published => "naive, as published",
             Self::Naive => "naive",
             Self::One => "`announce`",
             Self::Batch => "`announce_batch`",
@@ -97,7 +99,9 @@ impl Stores {
                 let filling = async move {
                     let fill = workload.fill_part(part, BATCHES);
                     match way {
-                        Way::Naive => stores.naive.fill(part as usize, fill, stores.now()).await,
+                        Way::Published | Way::Naive => {
+                            stores.naive.fill(part as usize, fill, stores.now()).await
+                        }
                         Way::One | Way::Batch => stores.fill_ours(fill).await,
                     }
                 };
@@ -131,10 +135,11 @@ impl Stores {
     ) -> Result<usize> {
         let (mut v4, mut v6) = ([0; WANT * CompactV4::LEN], [0; WANT * CompactV6::LEN]);
         let mut peers = PeerBuffer::new(&mut v4, &mut v6);
-        if way == Way::Naive {
-            self.naive.announce(task as usize, announce, self.now(), &mut peers).await?;
-        } else {
-            self.ours.announce(announce, self.now(), rng, &mut peers).await?;
+        let (via, now) = (task as usize, self.now());
+        match way {
+            Way::Published => drop(self.naive.as_published(via, announce, now, &mut peers).await?),
+            Way::Naive => drop(self.naive.announce(via, announce, now, &mut peers).await?),
+            Way::One | Way::Batch => drop(self.ours.announce(announce, now, rng, &mut peers).await?),
         }
         Ok(peers.len())
     }

@@ -36,7 +36,8 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
         let workload = Workload::uniform(6, swarms, size).with_profile(|profile| {
             (profile.ipv6, profile.stopped, profile.completed) = (0.0, 0.0, 0.0);
         });
-        let ways = if size > LARGEST_NAIVE { &Way::ALL[1..] } else { &Way::ALL[..] };
+        let ways: &[Way] =
+            if size > LARGEST_NAIVE { &[Way::One, Way::Batch] } else { &[Way::Naive, Way::One, Way::Batch] };
         let stores = Stores::start(&bench.runtime, None)?;
         bench.say(format!("hot: filling {swarms} × {size}"));
         stores.fill(&bench.runtime, Way::One, &workload)?;

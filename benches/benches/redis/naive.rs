@@ -4,18 +4,19 @@
 //! a field and the time of its announce as its value; a hash for each family that names the hashes of its swarms; numbers of seeders, leechers
 //! and hashes beside. To select peers, `HKEYS` fetches all of a hash, and the client takes as many as are wanted.
 //!
-//! Everything that can be cheaper without another design is:
+//! [`as_published`](Naive::as_published) asks what the original asks, one after another. In [`announce`](Naive::announce) everything is cheaper that can
+//! be without another design:
 //! - What does not depend on an answer is one pipeline and one round trip: the changes, the counts (`HLEN` of both, a scrape) and the first
 //!   `HKEYS`. The original takes a round trip for each.
 //! - The second `HKEYS`, of leechers for a leecher, is only asked for where there are too few seeders; the original reads both always.
 //! - Without `MULTI` and `EXEC`, with which the original keeps the two changes together.
-//! - Keys have the info hash in 20 bytes rather than 40 digits, times are seconds rather than nanoseconds, peers are decoded until there are
-//!   enough, and numbers beside are changed together with the second read.
-//! - Nothing is ever swept.
+//! - Numbers beside are changed together with the second read.
+//!
+//! Of both, keys have the info hash in 20 bytes rather than 40 digits, times are seconds rather than nanoseconds, peers are decoded until there
+//! are enough, calls of all callers share connections and their packets, and nothing is ever swept.
 
-use futures_util::TryStreamExt as _;
-use futures_util::stream::FuturesUnordered;
-use redis::{Client, Pipeline, Value, aio::MultiplexedConnection};
+use futures_util::future::try_join_all;
+use redis::{Client, Cmd, Pipeline, Value, aio::MultiplexedConnection};
 use swarmkeep::{Announce, AnnounceEvent, Family, InfoHash, PeerBuffer, SwarmStats, Timestamp};
 
 use crate::Result;
@@ -31,9 +32,8 @@ pub(crate) struct Naive {
 impl Naive {
     pub(crate) async fn connect(url: &str, connections: usize) -> Result<Self> {
         let client = Client::open(url)?;
-        let connecting: FuturesUnordered<_> =
-            (0..connections).map(|_| client.get_multiplexed_async_connection()).collect();
-        Ok(Self { connections: connecting.try_collect().await? })
+        let connecting = (0..connections).map(|_| client.get_multiplexed_async_connection());
+        Ok(Self { connections: try_join_all(connecting).await? })
     }
 
     /// An announce through the connection `via`. No store of this design counts downloads.
@@ -104,6 +104,61 @@ impl Naive {
         Ok(stats)
     }
 
+    /// The same as the original does it: each step waits for the one before, and both hashes are read whole.
+    pub(crate) async fn as_published(
+        &self,
+        via: usize,
+        announce: &Announce,
+        now: Timestamp,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Result<SwarmStats> {
+        peers.clear();
+        let swarm = Swarm::of(announce);
+        let (member, seeder) = (member(announce), announce.left == 0);
+        if announce.event == AnnounceEvent::Stopped {
+            for (key, count) in [(&swarm.seeders, "S"), (&swarm.leechers, "L")] {
+                if number(self.ask_one(via, Cmd::hdel(key, &member)).await?)? == 1 {
+                    self.ask_one(via, Cmd::decr(swarm.count(count), 1)).await?;
+                }
+            }
+        } else {
+            let graduates = announce.event == AnnounceEvent::Completed;
+            let mut transaction = Pipeline::new();
+            transaction.cmd("MULTI");
+            if graduates {
+                transaction.cmd("HDEL").arg(&swarm.leechers).arg(&member);
+            }
+            swarm.put(&mut transaction, seeder || graduates, &member, now);
+            transaction.cmd("EXEC");
+            let Some(Value::Array(done)) = self.ask(via, &transaction).await?.pop() else {
+                return Err("a transaction has answers".into());
+            };
+            let mut done = done.into_iter().map(number);
+            let mut is_one = || done.next().transpose().map(|done| done == Some(1));
+            if graduates && is_one()? {
+                self.ask_one(via, Cmd::decr(swarm.count("L"), 1)).await?;
+            }
+            if is_one()? {
+                let role = if seeder || graduates { "S" } else { "L" };
+                self.ask_one(via, Cmd::incr(swarm.count(role), 1)).await?;
+            }
+            if is_one()? {
+                self.ask_one(via, Cmd::incr(swarm.count("infohash"), 1)).await?;
+            }
+        }
+        let complete = number(self.ask_one(via, Cmd::hlen(&swarm.seeders)).await?)?;
+        let incomplete = number(self.ask_one(via, Cmd::hlen(&swarm.leechers)).await?)?;
+        if announce.event != AnnounceEvent::Stopped && announce.want > 0 {
+            let leechers = self.ask_one(via, Cmd::hkeys(&swarm.leechers)).await?;
+            let seeders = self.ask_one(via, Cmd::hkeys(&swarm.seeders)).await?;
+            if !seeder {
+                select(Some(seeders), &member, announce.want, peers)?;
+            }
+            select(Some(leechers), &member, announce.want, peers)?;
+        }
+        Ok(SwarmStats { complete, incomplete, downloaded: 0 })
+    }
+
     /// Puts peers into their swarms, each once, without selecting any.
     pub(crate) async fn fill(
         &self,
@@ -133,6 +188,11 @@ impl Naive {
             self.ask(via, &counts).await?;
         }
         Ok(())
+    }
+
+    async fn ask_one(&self, via: usize, command: Cmd) -> Result<Value> {
+        let mut connection = self.connections[via % self.connections.len()].clone();
+        Ok(connection.send_packed_command(&command).await?)
     }
 
     async fn ask(&self, via: usize, pipeline: &Pipeline) -> Result<Vec<Value>> {
