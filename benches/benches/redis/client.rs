@@ -188,14 +188,14 @@ fn run_ours(
     let (server_before, client_before, began) = (server.cpu()?, client_cpu(), Instant::now());
     let until = began + bench.during;
     let counts = bench.runtime.block_on(try_join_all(announces.iter().map(|announce| {
-        let (store, announce) = (Arc::clone(store), announce.clone());
+        let (store, announce) = (Arc::clone(store), *announce);
         let calling = async move {
             let (mut v4, mut v6) = (vec![0; pipeline * ROOM.0], vec![0; pipeline * ROOM.1]);
             let mut count = 0;
-            while Instant::now() < until {
+            while count == 0 || Instant::now() < until {
                 let rooms = v4.chunks_mut(ROOM.0).zip(v6.chunks_mut(ROOM.1));
                 let mut batch: Vec<_> =
-                    rooms.map(|(v4, v6)| Request::new(announce.clone(), PeerBuffer::new(v4, v6))).collect();
+                    rooms.map(|(v4, v6)| Request::new(announce, PeerBuffer::new(v4, v6))).collect();
                 store.announce_batch(&mut batch, NOW, &mut Constant).await?;
                 count += batch.len() as u64;
             }

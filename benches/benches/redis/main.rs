@@ -23,6 +23,7 @@ use tokio::runtime::Runtime;
 
 use crate::report::{Report, Section};
 
+mod agree;
 mod announces;
 mod bytes;
 mod client;
@@ -101,6 +102,8 @@ fn main() -> Result<()> {
         turns: turns.max(1),
         bar,
     };
+    bench.say("asking both designs the same".to_owned());
+    agree::check(&bench)?;
     let mut report = Report::new(seconds, bench.turns)?;
     for (_, measure) in parts {
         let section = measure(&bench)?;

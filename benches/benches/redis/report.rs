@@ -109,8 +109,11 @@ impl Report {
     }
 }
 
+/// A title, and what stands below it in the row of an `R`.
+type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
+
 /// A table with a row for each of `rows`.
-pub(crate) fn table<R>(rows: &[R], columns: &[(&str, &dyn Fn(&R) -> String)]) -> String {
+pub(crate) fn table<R>(rows: &[R], columns: &[Column<'_, R>]) -> String {
     let columns = columns.iter().map(|(title, cell)| {
         [(*title).to_owned()].into_iter().chain(rows.iter().map(cell)).collect::<Vec<_>>()
     });
