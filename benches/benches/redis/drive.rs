@@ -91,9 +91,10 @@ impl Stores {
         NOW.saturating_add(self.began.elapsed().as_secs())
     }
 
-    /// Puts every peer of a population into the store of one design.
+    /// Puts every peer of a population into the store of one design, which has none of them yet.
     pub(crate) fn fill(self: &Arc<Self>, runtime: &Runtime, way: Way, workload: &Workload) -> Result<()> {
         runtime.block_on(async {
+            let before = self.peers(way).await?;
             let parts = (0..BATCHES).map(|part| {
                 let (stores, workload) = (Arc::clone(self), workload.clone());
                 let filling = async move {
@@ -107,8 +108,22 @@ impl Stores {
                 };
                 async { tokio::spawn(filling).await? }
             });
-            try_join_all(parts).await.map(drop)
+            try_join_all(parts).await?;
+            match self.peers(way).await? - before {
+                added if added == workload.peers() => Ok(()),
+                added => Err(format!("{way} has {added} peers more, of {}", workload.peers()).into()),
+            }
         })
+    }
+
+    async fn peers(&self, way: Way) -> Result<u64> {
+        match way {
+            Way::Published | Way::Naive => self.naive.peers().await,
+            Way::One | Way::Batch => {
+                let totals = self.ours.totals().await?;
+                Ok(totals.v4.peers() + totals.v6.peers())
+            }
+        }
     }
 
     async fn fill_ours(&self, mut announces: impl Iterator<Item = Announce>) -> Result<()> {

@@ -16,7 +16,7 @@
 //! are enough, calls of all callers share connections and their packets, and nothing is ever swept.
 
 use futures_util::future::try_join_all;
-use redis::{Client, Cmd, Pipeline, Value, aio::MultiplexedConnection};
+use redis::{Client, Cmd, FromRedisValue as _, Pipeline, Value, aio::MultiplexedConnection};
 use swarmkeep::{Announce, AnnounceEvent, Family, InfoHash, PeerBuffer, SwarmStats, Timestamp};
 
 use crate::Result;
@@ -188,6 +188,17 @@ impl Naive {
             self.ask(via, &counts).await?;
         }
         Ok(())
+    }
+
+    /// How many there are, by the numbers that are kept beside.
+    pub(crate) async fn peers(&self) -> Result<u64> {
+        let mut pipeline = Pipeline::new();
+        for count in ["IPv4_S_count", "IPv4_L_count", "IPv6_S_count", "IPv6_L_count"] {
+            pipeline.cmd("GET").arg(count);
+        }
+        let counts = self.ask(0, &pipeline).await?;
+        let counts = counts.into_iter().map(Option::<u64>::from_redis_value);
+        Ok(counts.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().sum())
     }
 
     async fn ask_one(&self, via: usize, command: Cmd) -> Result<Value> {
