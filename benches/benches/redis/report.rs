@@ -1,6 +1,6 @@
 //! What was found: goals, tables, JSON, and the document with all of it.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, fs};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -19,6 +19,8 @@ pub(crate) struct Report {
     date: String,
     server: String,
     machine: Machine,
+    /// The load average of the minute before: what else the machine has to do takes from what is reached end to end.
+    load_before: Option<f64>,
     seconds: f64,
     turns: usize,
     pub(crate) sections: Vec<Section>,
@@ -73,6 +75,9 @@ impl Report {
             date: Date::today().to_string(),
             server: format!("{program} {version} with {}", field("mem_allocator")),
             machine: Machine::this(),
+            load_before: fs::read_to_string("/proc/loadavg")
+                .ok()
+                .and_then(|text| text.split(' ').next()?.parse().ok()),
             seconds,
             turns,
             sections: Vec::new(),
@@ -84,8 +89,16 @@ impl Report {
         let mut text = format!(
             "# What the store on Redis costs\n\n{}; {}, configured as it comes but for snapshots; swarmkeep {}; {}.\n\nWritten by `{command}`, \
              which starts the server, on this machine's loopback. {BEGINNING} Each run lasts {} s; what is compared takes turns, {} of them, and the numbers are \
-             medians.\n",
-            self.machine, self.server, self.version, self.date, self.seconds, self.turns
+             medians.{}\n",
+            self.machine,
+            self.server,
+            self.version,
+            self.date,
+            self.seconds,
+            self.turns,
+            self.load_before.map_or_else(String::new, |load| format!(
+                " The machine's load average was {load} before it began; where that is not about 0, others took from everything here but processor time and bytes."
+            ))
         );
         let goals: Vec<_> = self.sections.iter().flat_map(|section| &section.goals).collect();
         if !goals.is_empty() {
