@@ -104,26 +104,28 @@ fn main() -> Result<()> {
     };
     bench.say("asking both designs the same".to_owned());
     agree::check(&bench)?;
+    let json = after("--json");
+    // Of what was asked for, what the document depends on.
+    let flags = arguments.iter().skip(1);
+    let flags = flags.filter(|flag| !["--bench", "--json"].contains(&flag.as_str()) && Some(*flag) != json);
+    let flags = flags.map(|flag| format!(" {flag}")).collect::<String>();
+    let command = format!("cargo bench -p swarmkeep-benches --bench redis --{flags}");
     let mut report = Report::new(seconds, bench.turns)?;
     for (_, measure) in parts {
         let section = measure(&bench)?;
         bench.bar.suspend(|| println!("{}", section.text));
         report.sections.push(section);
         bench.bar.inc(1);
+        // After each part, so that none is lost where a later one fails.
+        if let Some(path) = after("--markdown") {
+            fs::write(in_workspace(path), report.markdown(&command))?;
+        }
+        if let Some(path) = json {
+            fs::write(in_workspace(path), serde_json::to_vec_pretty(&report)?)?;
+        }
     }
     bench.bar.finish_and_clear();
-    let flags = arguments.iter().skip(1).filter(|argument| *argument != "--bench");
-    let flags = flags.map(|flag| format!(" {flag}")).collect::<String>();
-    let text = report.markdown(&format!("cargo bench -p swarmkeep-benches --bench redis --{flags}"));
-    if let Some(goals) = text.split("\n## ").find(|part| part.starts_with("Goals")) {
-        println!("## {goals}");
-    }
-    if let Some(path) = after("--markdown") {
-        fs::write(in_workspace(path), text)?;
-    }
-    if let Some(path) = after("--json") {
-        fs::write(in_workspace(path), serde_json::to_vec_pretty(&report)?)?;
-    }
+    println!("{}", report.goals());
     Ok(())
 }
 

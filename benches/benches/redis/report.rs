@@ -84,6 +84,26 @@ impl Report {
         })
     }
 
+    /// What is to be reached, and what was; nothing where there are no numbers for any of it.
+    pub(crate) fn goals(&self) -> String {
+        let goals: Vec<_> = self.sections.iter().flat_map(|section| &section.goals).collect();
+        if goals.is_empty() {
+            return String::new();
+        }
+        let table = table(
+            &goals,
+            &[
+                ("goal", &|goal| goal.what.clone()),
+                ("measured", &|goal| significant(goal.measured)),
+                ("to reach", &|goal| {
+                    format!("{} {}", if goal.at_most { "≤" } else { "≥" }, significant(goal.goal))
+                }),
+                ("reached", &|goal| if goal.reached { "yes" } else { "no" }.to_owned()),
+            ],
+        );
+        format!("## Goals\n\n{table}")
+    }
+
     /// The whole document.
     pub(crate) fn markdown(&self, command: &str) -> String {
         let mut text = format!(
@@ -100,20 +120,9 @@ impl Report {
                 " The machine's load average was {load} before it began; where that is not about 0, others took from everything here but processor time and bytes."
             ))
         );
-        let goals: Vec<_> = self.sections.iter().flat_map(|section| &section.goals).collect();
+        let goals = self.goals();
         if !goals.is_empty() {
-            let table = table(
-                &goals,
-                &[
-                    ("goal", &|goal| goal.what.clone()),
-                    ("measured", &|goal| significant(goal.measured)),
-                    ("to reach", &|goal| {
-                        format!("{} {}", if goal.at_most { "≤" } else { "≥" }, significant(goal.goal))
-                    }),
-                    ("reached", &|goal| if goal.reached { "yes" } else { "no" }.to_owned()),
-                ],
-            );
-            let _ = write!(text, "\n## Goals\n\n{table}");
+            let _ = write!(text, "\n{goals}");
         }
         for section in &self.sections {
             let _ = write!(text, "\n{}", section.text);
