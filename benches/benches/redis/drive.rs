@@ -1,0 +1,392 @@
+//! Announces to either design on one server: as many as it bears, or so many a second; and what they take.
+
+use std::{
+    fmt,
+    num::NonZeroU64,
+    sync::{Arc, mpsc},
+    thread::{available_parallelism, sleep},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::try_join_all;
+use rustix::{
+    thread::set_current_timer_slack,
+    time::{ClockId, clock_gettime},
+};
+use serde::Serialize;
+use swarmkeep::{
+    Announce, AsyncTorrentRepository, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request,
+    SplitMix64, SwarmStats, Timestamp,
+};
+use swarmkeep_benches::NOW;
+use swarmkeep_redis::{RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_workload::Workload;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{Result, naive::Naive};
+
+/// Peers that every announce asks for.
+pub(crate) const WANT: usize = 50;
+
+/// Announces that wait for their answers at once; as many in batches as eight callers with this many have.
+const TASKS: u64 = 64;
+const BATCH: usize = 32;
+const BATCHES: u64 = 8;
+
+/// Connections of each design: what [`RedisConfig`] has without being told.
+const CONNECTIONS: usize = 2;
+
+/// Who makes an announce, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Way {
+    Published,
+    Naive,
+    One,
+    Batch,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 4] = [Self::Published, Self::Naive, Self::One, Self::Batch];
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Published => "naive, as published",
+            Self::Naive => "naive",
+            Self::One => "`announce`",
+            Self::Batch => "`announce_batch`",
+        })
+    }
+}
+
+/// The threads that clients run on: all cores but the server's.
+pub(crate) fn runtime() -> Result<Runtime> {
+    let cores = available_parallelism().map_or(1, |cores| cores.get());
+    Ok(Builder::new_multi_thread().worker_threads(cores.saturating_sub(1).max(1)).enable_all().build()?)
+}
+
+/// Both designs on one server, and nothing else there.
+pub(crate) struct Stores {
+    // Before the server, which their connections lead to.
+    naive: Naive,
+    ours: RedisRepository,
+    pub(crate) server: Server,
+    began: Instant,
+}
+
+impl Stores {
+    pub(crate) fn start(runtime: &Runtime, shards: Option<usize>) -> Result<Arc<Self>> {
+        let server = Server::start()?;
+        let config = RepositoryConfig::new(HashKey::from_bytes([7; 16]));
+        let config = shards.iter().fold(config, |config, &shards| config.shards(shards));
+        let ours = runtime.block_on(RedisRepository::connect(&settings(&server), &config))?;
+        let naive = runtime.block_on(Naive::connect(&server.url(), CONNECTIONS))?;
+        Ok(Arc::new(Self { naive, ours, server, began: Instant::now() }))
+    }
+
+    /// Times go on, as they do in a tracker.
+    fn now(&self) -> Timestamp {
+        NOW.saturating_add(self.began.elapsed().as_secs())
+    }
+
+    /// Puts every peer of a population into the store of one design, which has none of them yet.
+    pub(crate) fn fill(self: &Arc<Self>, runtime: &Runtime, way: Way, workload: &Workload) -> Result<()> {
+        runtime.block_on(async {
+            let before = self.peers(way).await?;
+            let parts = (0..BATCHES).map(|part| {
+                let (stores, workload) = (Arc::clone(self), workload.clone());
+                let filling = async move {
+                    let fill = workload.fill_part(part, BATCHES);
+                    match way {
+                        Way::Published | Way::Naive => {
+                            stores.naive.fill(part as usize, fill, stores.now()).await
+                        }
+                        Way::One | Way::Batch => stores.fill_ours(fill).await,
+                    }
+                };
+                async { tokio::spawn(filling).await? }
+            });
+            try_join_all(parts).await?;
+            match self.peers(way).await? - before {
+                added if added == workload.peers() => Ok(()),
+                added => Err(format!("{way} has {added} peers more, of {}", workload.peers()).into()),
+            }
+        })
+    }
+
+    async fn peers(&self, way: Way) -> Result<u64> {
+        match way {
+            Way::Published | Way::Naive => self.naive.peers().await,
+            Way::One | Way::Batch => {
+                let totals = self.ours.totals().await?;
+                Ok(totals.v4.peers() + totals.v6.peers())
+            }
+        }
+    }
+
+    async fn fill_ours(&self, mut announces: impl Iterator<Item = Announce>) -> Result<()> {
+        const AT_ONCE: usize = 128;
+        loop {
+            let batch = announces.by_ref().take(AT_ONCE);
+            let mut batch: Vec<_> = batch
+                .map(|announce| Request::new(announce.want(0), PeerBuffer::new(&mut [], &mut [])))
+                .collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.ours.announce_batch(&mut batch, self.now(), &mut SplitMix64::new(1)).await?;
+        }
+    }
+
+    /// One announce, and how many peers it was told.
+    pub(crate) async fn announce(
+        &self,
+        way: Way,
+        task: u64,
+        announce: &Announce,
+        rng: &mut SplitMix64,
+    ) -> Result<usize> {
+        let (mut v4, mut v6) = ([0; WANT * CompactV4::LEN], [0; WANT * CompactV6::LEN]);
+        let mut peers = PeerBuffer::new(&mut v4, &mut v6);
+        self.ask(way, task, announce, rng, &mut peers).await?;
+        Ok(peers.len())
+    }
+
+    /// One announce, and all that is said of it.
+    pub(crate) async fn ask(
+        &self,
+        way: Way,
+        task: u64,
+        announce: &Announce,
+        rng: &mut SplitMix64,
+        peers: &mut PeerBuffer<'_>,
+    ) -> Result<SwarmStats> {
+        let (via, now) = (task as usize, self.now());
+        match way {
+            Way::Published => self.naive.as_published(via, announce, now, peers).await,
+            Way::Naive => self.naive.announce(via, announce, now, peers).await,
+            Way::One | Way::Batch => Ok(self.ours.announce(announce, now, rng, peers).await?.stats),
+        }
+    }
+
+    /// One caller's announces, one after another.
+    async fn one_by_one(&self, way: Way, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
+        let (mut rng, mut done) = (SplitMix64::new(task), Done::default());
+        for announce in workload.announces(task) {
+            let start = Instant::now();
+            if start >= until && !done.took.is_empty() {
+                break;
+            }
+            done.peers += self.announce(way, task, &announce, &mut rng).await? as u64;
+            done.took.push(nanos(start));
+        }
+        Ok(done)
+    }
+
+    /// One caller's batches; an announce takes as long as its batch.
+    async fn in_batches(&self, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
+        const ROOM: usize = WANT * (CompactV4::LEN + CompactV6::LEN);
+        let (mut rng, mut done) = (SplitMix64::new(task), Done::default());
+        let (mut announces, mut room) = (workload.announces(task), vec![0; BATCH * ROOM]);
+        while done.took.is_empty() || Instant::now() < until {
+            let mut batch: Vec<_> = room
+                .chunks_mut(ROOM)
+                .zip(announces.by_ref())
+                .map(|(room, announce)| {
+                    let (v4, v6) = room.split_at_mut(WANT * CompactV4::LEN);
+                    Request::new(announce, PeerBuffer::new(v4, v6))
+                })
+                .collect();
+            let start = Instant::now();
+            self.ours.announce_batch(&mut batch, self.now(), &mut rng).await?;
+            let took = nanos(start);
+            done.peers += batch.iter().map(|request| request.peers.len() as u64).sum::<u64>();
+            done.took.extend(batch.iter().map(|_| took));
+        }
+        Ok(done)
+    }
+
+    /// As many announces as the store bears for a while.
+    pub(crate) fn saturate(
+        self: &Arc<Self>,
+        runtime: &Runtime,
+        way: Way,
+        workload: &Arc<Workload>,
+        during: Duration,
+    ) -> Result<Sample> {
+        let before = Reading::take(&self.server)?;
+        let until = before.at + during;
+        let done = runtime.block_on(async {
+            let tasks = if way == Way::Batch { BATCHES } else { TASKS };
+            let working = (0..tasks).map(|task| {
+                let (stores, workload) = (Arc::clone(self), Arc::clone(workload));
+                let working = async move {
+                    match way {
+                        Way::Batch => stores.in_batches(&workload, task, until).await,
+                        _ => stores.one_by_one(way, &workload, task, until).await,
+                    }
+                };
+                async { tokio::spawn(working).await? }
+            });
+            try_join_all(working).await
+        })?;
+        let wall = before.at.elapsed();
+        let after = Reading::take(&self.server)?;
+        let took: Vec<u32> = done.iter().flat_map(|done| done.took.iter().copied()).collect();
+        let announces = took.len() as f64;
+        let each = |used: Duration| used.as_secs_f64() * 1e6 / announces;
+        Ok(Sample {
+            announces_a_second: announces / wall.as_secs_f64(),
+            server_us: each(after.server.saturating_sub(before.server)),
+            client_us: each(after.client.saturating_sub(before.client)),
+            bytes_to_server: (after.input - before.input) as f64 / announces,
+            bytes_from_server: (after.output - before.output) as f64 / announces,
+            peers: done.iter().map(|done| done.peers).sum::<u64>() as f64 / announces,
+            latency: Latency::of(took),
+        })
+    }
+
+    /// So many announces a second for a while, each when it is due, whatever became of those before: how long after that each was answered.
+    pub(crate) fn paced(
+        self: &Arc<Self>,
+        runtime: &Runtime,
+        way: Way,
+        workload: &Workload,
+        rate: f64,
+        during: Duration,
+    ) -> Result<Vec<u32>> {
+        /// Behind those of the tasks of [`saturate`](Stores::saturate).
+        const STREAM: u64 = 1000;
+        // Sleeps end when they are to, and not 50 µs later.
+        set_current_timer_slack(NonZeroU64::new(1))?;
+        let (done, answers) = mpsc::channel();
+        let began = Instant::now();
+        for (nth, announce) in workload.announces(STREAM).enumerate() {
+            let after = Duration::from_secs_f64(nth as f64 / rate);
+            if after >= during {
+                break;
+            }
+            let due = began + after;
+            sleep(due.saturating_duration_since(Instant::now()));
+            let (stores, done) = (Arc::clone(self), done.clone());
+            runtime.spawn(async move {
+                let nth = nth as u64;
+                let answer = stores.announce(way, nth, &announce, &mut SplitMix64::new(nth)).await;
+                let _ = done.send(answer.map(|_| nanos(due)));
+            });
+        }
+        drop(done);
+        answers.into_iter().collect()
+    }
+}
+
+/// Where a store of a bench is. A run is no reason to be impatient.
+pub(crate) fn settings(server: &Server) -> RedisConfig {
+    let patience = Duration::from_secs(60);
+    RedisConfig::new([server.url()])
+        .prefix("b:")
+        .connections(CONNECTIONS)
+        .in_flight(1 << 20)
+        .patience(patience)
+}
+
+/// How long ago that was; more than four seconds are four.
+fn nanos(since: Instant) -> u32 {
+    u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX)
+}
+
+/// What one caller has done: at least one announce, however busy the machine is.
+#[derive(Default)]
+struct Done {
+    peers: u64,
+    took: Vec<u32>,
+}
+
+/// What a run took, for each announce.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) announces_a_second: f64,
+    pub(crate) server_us: f64,
+    pub(crate) client_us: f64,
+    pub(crate) bytes_to_server: f64,
+    pub(crate) bytes_from_server: f64,
+    pub(crate) peers: f64,
+    pub(crate) latency: Latency,
+}
+
+impl Sample {
+    /// The median of each number.
+    pub(crate) fn median(of: &[Self]) -> Self {
+        let median = |number: &dyn Fn(&Self) -> f64| median(of.iter().map(number));
+        Self {
+            announces_a_second: median(&|sample| sample.announces_a_second),
+            server_us: median(&|sample| sample.server_us),
+            client_us: median(&|sample| sample.client_us),
+            bytes_to_server: median(&|sample| sample.bytes_to_server),
+            bytes_from_server: median(&|sample| sample.bytes_from_server),
+            peers: median(&|sample| sample.peers),
+            latency: Latency {
+                p50_us: median(&|sample| sample.latency.p50_us),
+                p99_us: median(&|sample| sample.latency.p99_us),
+            },
+        }
+    }
+
+    /// Announces a second of a server that waits for nobody.
+    pub(crate) fn bound(&self) -> f64 {
+        1e6 / self.server_us
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Latency {
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+}
+
+impl Latency {
+    pub(crate) fn of(mut took: Vec<u32>) -> Self {
+        let mut percentile = |percent| {
+            let nth = (took.len().saturating_sub(1)) * percent / 100;
+            if took.is_empty() { 0.0 } else { f64::from(*took.select_nth_unstable(nth).1) / 1e3 }
+        };
+        Self { p50_us: percentile(50), p99_us: percentile(99) }
+    }
+}
+
+pub(crate) fn median(of: impl Iterator<Item = f64>) -> f64 {
+    let mut of: Vec<_> = of.collect();
+    of.sort_by(f64::total_cmp);
+    of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The processor time that this process has used, all threads.
+pub(crate) fn client_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What was used up so far.
+struct Reading {
+    at: Instant,
+    server: Duration,
+    client: Duration,
+    input: u64,
+    output: u64,
+}
+
+impl Reading {
+    fn take(server: &Server) -> Result<Self> {
+        let net = server.info("stats")?;
+        let bytes = |field: &str| -> Result<u64> { Ok(net.get(field).ok_or("no such field")?.parse()?) };
+        Ok(Self {
+            server: server.cpu()?,
+            client: client_cpu(),
+            input: bytes("total_net_input_bytes")?,
+            output: bytes("total_net_output_bytes")?,
+            at: Instant::now(),
+        })
+    }
+}
