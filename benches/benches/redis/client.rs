@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
+    fmt,
     io::{self, BufRead as _, BufReader, Write as _},
     net::TcpStream,
     os::unix::ffi::OsStrExt as _,
@@ -31,14 +32,28 @@ use crate::{
     report::{Goal, Section, table, whole},
 };
 
-/// Connections, and calls that wait on each at once. What the goal is about has a little of both.
-const SHAPES: [(usize, usize); 5] = [(1, 1), (1, 32), (2, 32), (8, 32), (50, 1)];
-const GOAL: (usize, usize) = (2, 32);
+/// Connections, calls that wait on each at once, and announces that are one call. What the goals are about has a little of each.
+const SHAPES: [Shape; 6] = [
+    Shape { connections: 1, pipeline: 1, bundle: 1 },
+    Shape { connections: 2, pipeline: 32, bundle: 1 },
+    Shape { connections: 8, pipeline: 32, bundle: 1 },
+    Shape { connections: 50, pipeline: 1, bundle: 1 },
+    Shape { connections: 2, pipeline: 4, bundle: 32 },
+    Shape { connections: 8, pipeline: 1, bundle: 32 },
+];
+const GOALS: [usize; 2] = [1, 4];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct Shape {
+    connections: usize,
+    pipeline: usize,
+    bundle: usize,
+}
 
 #[derive(Debug, Serialize)]
 struct Row {
-    connections: usize,
-    pipeline: usize,
+    #[serde(flatten)]
+    shape: Shape,
     ours: f64,
     redis_benchmark: f64,
     /// Each turn's ratio, and the median of them.
@@ -50,19 +65,12 @@ struct Row {
 }
 
 pub(crate) fn measure(bench: &Bench) -> Result<Section> {
-    let shapes = if bench.test { &SHAPES[2..3] } else { &SHAPES[..] };
-    let rows = shapes
-        .iter()
-        .map(|&(connections, pipeline)| Row::measure(bench, connections, pipeline))
-        .collect::<Result<Vec<_>>>()?;
+    let shapes = if bench.test { &SHAPES[4..5] } else { &SHAPES[..] };
+    let rows = shapes.iter().map(|&shape| Row::measure(bench, shape)).collect::<Result<Vec<_>>>()?;
     let mut section = Section::new("client", &rows, text(&rows))?;
-    let goal = rows.iter().filter(|row| (row.connections, row.pipeline) == GOAL);
-    section.goals = goal
-        .map(|row| {
-            let what =
-                format!("{} connections, pipelines of {}: of what redis-benchmark reaches", GOAL.0, GOAL.1);
-            Goal::at_least(0.9, what, row.share)
-        })
+    let goals = rows.iter().filter(|row| GOALS.iter().any(|&goal| SHAPES[goal] == row.shape));
+    section.goals = goals
+        .map(|row| Goal::at_least(0.9, format!("{}: of what redis-benchmark reaches", row.shape), row.share))
         .collect();
     Ok(section)
 }
@@ -85,8 +93,16 @@ struct Run {
     server_us: f64,
 }
 
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { connections, pipeline, bundle } = self;
+        write!(f, "{connections} connections, {pipeline} calls at once, {bundle} announces a call")
+    }
+}
+
 impl Row {
-    fn measure(bench: &Bench, connections: usize, pipeline: usize) -> Result<Self> {
+    fn measure(bench: &Bench, shape: Shape) -> Result<Self> {
+        let Shape { connections, bundle, .. } = shape;
         let server = Server::start()?;
         let config = RepositoryConfig::new(HashKey::from_bytes([7; 16]))
             .lifetime(LIFETIME)
@@ -96,20 +112,19 @@ impl Row {
             RedisRepository::connect(&settings, &config).await
         };
         let store = Arc::new(bench.runtime.block_on(connecting)?);
-        let (announces, command) = bench.runtime.block_on(swarms(&server, &store, connections))?;
+        let (announces, command) = bench.runtime.block_on(swarms(&server, &store, connections, bundle))?;
         let mut runs = [Vec::new(), Vec::new()];
         for turn in 0..bench.turns {
-            bench.say(format!("client: {connections} connections × {pipeline}, turn {}", turn + 1));
-            let ours = run_ours(bench, &server, &store, &announces, pipeline)?;
-            let calls = (ours.rate * bench.during.as_secs_f64()) as u64;
+            bench.say(format!("client: {shape}, turn {}", turn + 1));
+            let ours = run_ours(bench, &server, &store, &announces, shape)?;
+            let calls = (ours.rate * bench.during.as_secs_f64()) as u64 / bundle as u64;
             runs[0].push(ours);
-            runs[1].push(redis_benchmark(&server, &command, connections, pipeline, calls.max(1))?);
+            runs[1].push(redis_benchmark(&server, &command, shape, calls.max(1))?);
         }
         let [ours, theirs] = runs;
         let of = |runs: &[Run], number: fn(&Run) -> f64| median(runs.iter().map(number));
         Ok(Self {
-            connections,
-            pipeline,
+            shape,
             ours: of(&ours, |run| run.rate),
             redis_benchmark: of(&theirs, |run| run.rate),
             share: median(ours.iter().zip(&theirs).map(|(ours, theirs)| ours.rate / theirs.rate)),
@@ -136,6 +151,7 @@ async fn swarms(
     server: &Server,
     store: &RedisRepository,
     connections: usize,
+    bundle: usize,
 ) -> Result<(Vec<Announce>, Vec<Vec<u8>>)> {
     /// Nine swarms in ten will do; a request that has a zero in whatever swarm never will.
     const TRIES: u64 = 10_000;
@@ -160,7 +176,13 @@ async fn swarms(
         }
         announces.push(announce);
         if command.is_empty() {
-            command = seen;
+            let mut monitor = Monitor::start(server)?;
+            tell_all(store, &announce, bundle).await?;
+            command = monitor.call()?;
+            let keys = command.get(2).and_then(|keys| str::from_utf8(keys).ok()?.parse().ok());
+            if keys != Some(bundle) {
+                return Err(format!("{bundle} announces are sent as one call: {keys:?}").into());
+            }
         }
         if taken.len() == connections {
             return Ok((announces, command));
@@ -177,20 +199,29 @@ async fn tell(store: &RedisRepository, announce: &Announce) -> Result<usize> {
     Ok(peers.len())
 }
 
-/// A caller for each connection, which waits for a batch before it sends the next, as `redis-benchmark` does.
+/// A batch of the same announce.
+async fn tell_all(store: &RedisRepository, announce: &Announce, bundle: usize) -> Result<()> {
+    let (mut v4, mut v6) = (vec![0; bundle * ROOM.0], vec![0; bundle * ROOM.1]);
+    let rooms = v4.chunks_mut(ROOM.0).zip(v6.chunks_mut(ROOM.1));
+    let mut batch: Vec<_> = rooms.map(|(v4, v6)| Request::new(*announce, PeerBuffer::new(v4, v6))).collect();
+    Ok(store.announce_batch(&mut batch, NOW, &mut Constant).await?)
+}
+
+/// As many callers for each connection as its pipeline is deep; each waits for its call before it makes the next.
 fn run_ours(
     bench: &Bench,
     server: &Server,
     store: &Arc<RedisRepository>,
     announces: &[Announce],
-    pipeline: usize,
+    Shape { pipeline, bundle, .. }: Shape,
 ) -> Result<Run> {
     let (server_before, client_before, began) = (server.cpu()?, client_cpu(), Instant::now());
     let until = began + bench.during;
-    let counts = bench.runtime.block_on(try_join_all(announces.iter().map(|announce| {
-        let (store, announce) = (Arc::clone(store), *announce);
+    let callers = announces.iter().flat_map(|announce| std::iter::repeat_n(*announce, pipeline));
+    let counts = bench.runtime.block_on(try_join_all(callers.map(|announce| {
+        let store = Arc::clone(store);
         let calling = async move {
-            let (mut v4, mut v6) = (vec![0; pipeline * ROOM.0], vec![0; pipeline * ROOM.1]);
+            let (mut v4, mut v6) = (vec![0; bundle * ROOM.0], vec![0; bundle * ROOM.1]);
             let mut count = 0;
             while count == 0 || Instant::now() < until {
                 let rooms = v4.chunks_mut(ROOM.0).zip(v6.chunks_mut(ROOM.1));
@@ -217,8 +248,7 @@ fn run_ours(
 fn redis_benchmark(
     server: &Server,
     command: &[Vec<u8>],
-    connections: usize,
-    pipeline: usize,
+    Shape { connections, pipeline, bundle }: Shape,
     calls: u64,
 ) -> Result<Run> {
     let (server_before, client_before) = (server.cpu()?, children_cpu()?);
@@ -232,9 +262,9 @@ fn redis_benchmark(
     let rate: f64 = rate.ok_or_else(|| {
         format!("redis-benchmark says {text:?} and {:?}", String::from_utf8_lossy(&output.stderr))
     })?;
-    let each = |used: Duration| used.as_secs_f64() * 1e6 / calls as f64;
+    let each = |used: Duration| used.as_secs_f64() * 1e6 / (calls * bundle as u64) as f64;
     Ok(Run {
-        rate,
+        rate: rate * bundle as f64,
         client_us: each(children_cpu()?.saturating_sub(client_before)),
         server_us: each(server.cpu()?.saturating_sub(server_before)),
     })
@@ -326,7 +356,10 @@ fn text(rows: &[Row]) -> String {
     let table = table(
         rows,
         &[
-            ("connections × pipeline", &|row| format!("{} × {}", row.connections, row.pipeline)),
+            ("connections × calls × announces", &|row| {
+                let Shape { connections, pipeline, bundle } = row.shape;
+                format!("{connections} × {pipeline} × {bundle}")
+            }),
             ("ours, a second", &|row| whole(row.ours)),
             ("redis-benchmark", &|row| whole(row.redis_benchmark)),
             ("of it", &|row| format!("{:.1} %", row.share * 100.0)),
@@ -341,5 +374,5 @@ fn text(rows: &[Row]) -> String {
 
 const CLIENT: &str = "\
 A leecher of a swarm of 51 announces and is told the 50 others, again and again. `redis-benchmark -c CONNECTIONS -P PIPELINE` sends, byte by byte, what our client was seen to send (`MONITOR`); it has \
-one swarm, ours one for each connection, and calls `announce_batch` with as many announces as the pipeline is deep, from one task for each connection. `redis-benchmark` makes its request once, and of an answer \
+one swarm, ours one for each connection, and calls `announce_batch` from as many tasks as the pipeline is deep for each connection, with so many announces, which it sends as one call. `redis-benchmark` makes its request once, and of an answer \
 it reads how long it is; our client makes each request anew, and takes each answer apart.";
