@@ -1,7 +1,8 @@
-//! `swarmkeep serve`: a tracker over any store of the catalog.
+//! `swarmkeep serve`: a tracker over any store of the catalog, or one on Redis that it shares with others.
 
 mod log;
 mod manager;
+mod redis;
 mod reload;
 mod schema;
 mod user;
@@ -21,16 +22,17 @@ use std::{
 
 use clap::{CommandFactory, FromArgMatches};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use swarmkeep::{HashKey, Restored};
+use swarmkeep::{HashKey, Restored, catalog::Repository};
 use swarmkeep_state::{Directory, Pace, State};
-use swarmkeep_tracker::Server;
+use swarmkeep_tracker::Bound;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use self::{
     log::Log,
+    redis::NotReached,
     reload::Reload,
-    schema::{Fixed, Kept, LogFormat, Settings},
+    schema::{Fixed, Kept, LogFormat, Settings, Store},
     user::User,
 };
 use crate::settings::{self, Effective};
@@ -97,6 +99,7 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
     } else {
         let Read { effective, settings } = Read::at_start();
         settings.server(&mut Kept::new()?).unwrap_or_else(|error| crate::refuse(error.to_string()));
+        settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
         effective
     };
     for (variable, nearest) in unknown_variables {
@@ -121,15 +124,20 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         warn!("{}", unknown(&variable, nearest));
     }
     let mut kept = Kept::new()?;
-    let config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
-    let store = repository
-        .build(&settings.repository(HashKey::from_os()?))
-        .unwrap_or_else(|error| crate::refuse(error.to_string()));
+    let mut config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
+    let sizes = settings.repository(HashKey::from_os()?);
+    let (embedded, shared) = match settings.store().unwrap_or_else(|error| crate::refuse(error.to_string())) {
+        Store::Embedded(row) => {
+            (Some(row.build(&sizes).unwrap_or_else(|error| crate::refuse(error.to_string()))), None)
+        }
+        Store::Redis(servers) => (None, Some(servers)),
+    };
+    if let Some(servers) = &shared {
+        config = config.node(&servers.node);
+    }
 
     allow_all_files_that_may_be();
-    let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(store.clone(), Pace::default())));
-    let store = state.as_ref().map_or(store, |state| state.repository());
-    let server = Server::bind_with(&config, store, manager::sockets()?)?;
+    let bound = Bound::open(&config, manager::sockets()?)?;
     // With the lists that it began with.
     drop(config);
     // Before there are threads, and before anything that a stranger has sent is read.
@@ -137,6 +145,18 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         user.become_for_good()?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let store = match (embedded, &shared) {
+        (Some(store), _) => store,
+        // Its connections live in the runtime, whose threads must not be there earlier.
+        (None, Some(servers)) => match runtime.block_on(servers.reach(&sizes)) {
+            Ok(store) => Repository::Async(Arc::new(store)),
+            Err(NotReached::Refused(error)) => crate::refuse(error.to_string()),
+            Err(unreachable) => return Err(unreachable.into()),
+        },
+        (None, None) => unreachable!("it is one of them"),
+    };
+    let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(store.clone(), Pace::default())));
+    let server = bound.over(state.as_ref().map_or(store, |state| state.repository()))?;
     if let (Some(state), Some(path)) = (&state, &settings.fixed.state) {
         let _runtime = runtime.enter();
         let every = Duration::from_secs(settings.fixed.snapshot_every.into());
@@ -160,7 +180,10 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             LogFormat::Text => eprintln!("{line}"),
             LogFormat::Json => info!("{line}"),
         };
-        say(format!("listening on {}; repository {}", listed.join(", "), repository.name));
+        say(format!("listening on {}; repository {}", listed.join(", "), repository.name()));
+        if let Some(servers) = &shared {
+            info!(node = servers.node, "the store is shared with the trackers that have its prefix");
+        }
         if let Some(address) = server.admin_address()? {
             let scheme = if settings.fixed.admin_tls { "https" } else { "http" };
             let dashboard = format!("dashboard at {scheme}://{address}/");
