@@ -5,6 +5,7 @@ mod manager;
 mod redis;
 mod reload;
 mod schema;
+mod store;
 mod user;
 
 use std::{
@@ -22,7 +23,7 @@ use std::{
 
 use clap::{CommandFactory, FromArgMatches};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use swarmkeep::{HashKey, Restored, catalog::Repository};
+use swarmkeep::{HashKey, Restored};
 use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tracker::Bound;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,9 +31,9 @@ use tracing::{error, info, warn};
 
 use self::{
     log::Log,
-    redis::NotReached,
     reload::Reload,
-    schema::{Fixed, Kept, LogFormat, Settings, Store},
+    schema::{Fixed, Kept, LogFormat, Settings},
+    store::NotBuilt,
     user::User,
 };
 use crate::settings::{self, Effective};
@@ -118,7 +119,7 @@ fn unknown(variable: &str, nearest: Option<String>) -> String {
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let Read { settings, effective: Effective { settings: running, unknown_variables, .. } } =
         Read::at_start();
-    let Fixed { repository, log_format, .. } = settings.fixed;
+    let Fixed { repository: chosen, log_format, .. } = settings.fixed;
     let log = Log::start(settings.live.log, log_format);
     for (variable, nearest) in unknown_variables {
         warn!("{}", unknown(&variable, nearest));
@@ -126,14 +127,9 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let mut kept = Kept::new()?;
     let mut config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
     let sizes = settings.repository(HashKey::from_os()?);
-    let (embedded, shared) = match settings.store().unwrap_or_else(|error| crate::refuse(error.to_string())) {
-        Store::Embedded(row) => {
-            (Some(row.build(&sizes).unwrap_or_else(|error| crate::refuse(error.to_string()))), None)
-        }
-        Store::Redis(servers) => (None, Some(servers)),
-    };
-    if let Some(servers) = &shared {
-        config = config.node(&servers.node);
+    let store = settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
+    if let Some(node) = store.node() {
+        config = config.node(node);
     }
 
     allow_all_files_that_may_be();
@@ -145,18 +141,15 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         user.become_for_good()?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let store = match (embedded, &shared) {
-        (Some(store), _) => store,
-        // Its connections live in the runtime, whose threads must not be there earlier.
-        (None, Some(servers)) => match runtime.block_on(servers.reach(&sizes)) {
-            Ok(store) => Repository::Async(Arc::new(store)),
-            Err(NotReached::Refused(error)) => crate::refuse(error.to_string()),
-            Err(unreachable) => return Err(unreachable.into()),
-        },
-        (None, None) => unreachable!("it is one of them"),
+    // Here, since connections to servers live in the runtime.
+    let repository = match runtime.block_on(store.build(&sizes)) {
+        Ok(repository) => repository,
+        Err(NotBuilt::Settings(wrong)) => crate::refuse(wrong),
+        Err(unreachable) => return Err(unreachable.into()),
     };
-    let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(store.clone(), Pace::default())));
-    let server = bound.over(state.as_ref().map_or(store, |state| state.repository()))?;
+    let state =
+        settings.fixed.state.as_ref().map(|_| Arc::new(State::new(repository.clone(), Pace::default())));
+    let server = bound.over(state.as_ref().map_or(repository, |state| state.repository()))?;
     if let (Some(state), Some(path)) = (&state, &settings.fixed.state) {
         let _runtime = runtime.enter();
         let every = Duration::from_secs(settings.fixed.snapshot_every.into());
@@ -180,9 +173,9 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             LogFormat::Text => eprintln!("{line}"),
             LogFormat::Json => info!("{line}"),
         };
-        say(format!("listening on {}; repository {}", listed.join(", "), repository.name()));
-        if let Some(servers) = &shared {
-            info!(node = servers.node, "the store is shared with the trackers that have its prefix");
+        say(format!("listening on {}; repository {}", listed.join(", "), chosen.name()));
+        if let Some(node) = store.node() {
+            info!(node, "the store is shared with all trackers that have its prefix");
         }
         if let Some(address) = server.admin_address()? {
             let scheme = if settings.fixed.admin_tls { "https" } else { "http" };

@@ -105,32 +105,15 @@ pub(crate) struct Servers {
     patience: Duration,
 }
 
-/// Why a store on Redis was not reached.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NotReached {
-    /// The settings, or those that it was begun with.
-    #[error("{0}")]
-    Refused(Error),
-    #[error(
-        "cannot reach the store on Redis, and have tried for {tried:?}: {reason}; start the server, or give the address and the password \
-         of one that answers"
-    )]
-    Unreachable { tried: Duration, reason: String },
-}
-
 impl Servers {
     /// Reaches the store, in the runtime that its connections stay in. Tries again for as long as a request would.
-    pub(crate) async fn reach(&self, config: &RepositoryConfig) -> Result<RedisRepository, NotReached> {
+    pub(crate) async fn reach(&self, config: &RepositoryConfig) -> Result<RedisRepository, Error> {
         const PAUSE: Duration = Duration::from_millis(100);
         let enough = Instant::now() + self.patience;
         loop {
             match RedisRepository::connect(&self.config, config).await {
-                Ok(store) => return Ok(store),
                 Err(Error::Unreachable(_)) if Instant::now() + PAUSE < enough => sleep(PAUSE).await,
-                Err(Error::Unreachable(reason)) => {
-                    return Err(NotReached::Unreachable { tried: self.patience, reason });
-                }
-                Err(error) => return Err(NotReached::Refused(error)),
+                reached => return reached,
             }
         }
     }

@@ -17,10 +17,7 @@ use clap::{
     ArgAction, Args as _, Command, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use swarmkeep::{
-    ConfigError, HashKey, RepositoryConfig, Retention,
-    catalog::{self, Implementation},
-};
+use swarmkeep::{ConfigError, HashKey, RepositoryConfig, Retention};
 use swarmkeep_tracker::{
     AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Reach, Rules, Scope, Tls,
     Token,
@@ -29,7 +26,8 @@ use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{
-    redis::{Redis, Servers},
+    redis::Redis,
+    store::{Chosen, Store},
     user::User,
 };
 use crate::units::{bytes, counted};
@@ -258,34 +256,6 @@ fn admin(text: &str) -> Result<Admin, String> {
             .map(Admin::At)
             .map_err(|_| "expected an address and port as 127.0.0.1:6970, or off".into()),
     }
-}
-
-/// Which store keeps the swarms.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Chosen {
-    /// One of the catalog, in this process.
-    Embedded(&'static Implementation),
-    /// The one that has settings of its own.
-    Redis,
-}
-
-impl Chosen {
-    fn all() -> impl Iterator<Item = Self> {
-        catalog::ALL.iter().map(Self::Embedded).chain([Self::Redis])
-    }
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Embedded(row) => row.name,
-            Self::Redis => "redis",
-        }
-    }
-}
-
-/// A store that can be built.
-pub(crate) enum Store {
-    Embedded(&'static Implementation),
-    Redis(Servers),
 }
 
 /// What clients are answered while the store cannot be reached.
