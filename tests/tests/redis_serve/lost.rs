@@ -108,7 +108,7 @@ fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
             [PATIENCE, "--retry-interval=45", "--workers=1", &format!("--when-unavailable={answer}")];
         let tracker = setup.tracker(&[server.url()], &arguments);
         server.pause().expect("it runs");
-        let mut client = Client::of(tracker.udp);
+        let (mut client, mut neighbour) = (Client::of(tracker.udp), Client::of(tracker.udp));
         let connection_id = client.connect();
         client.socket.set_read_timeout(Some(Duration::from_millis(1))).expect("above zero");
         let (mut sent, mut slowest, mut answers) = (BTreeMap::new(), Duration::ZERO, BTreeMap::new());
@@ -128,6 +128,8 @@ fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
             client.send(&bytes_of(AnnounceRequest { port, transaction_id, ..announce(connection_id) }));
             sent.insert(n, Instant::now());
             if n % 32 == 0 {
+                // Once it has an answer, the announces have been taken.
+                neighbour.connect();
                 receive(&mut sent, &mut slowest, &mut answers);
             }
         }
@@ -136,8 +138,8 @@ fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
             receive(&mut sent, &mut slowest, &mut answers);
         }
         println!("{answer}: slowest {slowest:?}, {} lost, {answers:?}", sent.len());
-        // A few are lost in the sockets of a busy machine, as datagrams are.
-        assert!(sent.len() < ASKED as usize / 20, "{} of {ASKED} have no answer", sent.len());
+        // Some are lost in our own socket, as datagrams are where many come at once.
+        assert!(sent.len() < ASKED as usize / 10, "{} of {ASKED} have no answer", sent.len());
         // Those before it in the queue wait twice, then it does.
         assert!(slowest < Duration::from_millis(3 * 300) + SOON, "{slowest:?}");
         match expected {

@@ -45,15 +45,15 @@ impl Setup {
             program: swarmkeep_tests::serve::program()?,
             folder: tempfile::tempdir().expect("a folder of ours"),
         };
-        let tokens = setup.write("tokens", &format!("{TOKEN} read,write,peers\n"));
-        fs::set_permissions(tokens, fs::Permissions::from_mode(0o600)).expect("ours");
+        setup.write("tokens", &format!("{TOKEN} read,write,peers\n"));
         Some(setup)
     }
 
-    /// A file in the folder of the test; answers its path.
+    /// A file in the folder of the test, for nobody else's eyes; answers its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.folder.path().join(name);
         fs::write(&path, text).expect("a file of ours");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
         path.to_str().expect("text").to_owned()
     }
 

@@ -91,7 +91,12 @@ impl Redis {
                     "redis-ca is of no use without TLS: give URLs that begin with rediss://".into(),
                 );
             }
-            config = config.root_certificate(read("redis-ca", path)?);
+            let pem = read("redis-ca", path)?;
+            // Without any, nobody would be trusted, and each server's certificate be said to be wrong.
+            if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
+                return wrong(format!("redis-ca: {}: it has no certificate in PEM", path.display()));
+            }
+            config = config.root_certificate(pem);
         }
         Ok(Servers { config, node, patience: self.redis_patience })
     }
