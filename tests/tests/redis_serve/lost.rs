@@ -108,38 +108,41 @@ fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
             [PATIENCE, "--retry-interval=45", "--workers=1", &format!("--when-unavailable={answer}")];
         let tracker = setup.tracker(&[server.url()], &arguments);
         server.pause().expect("it runs");
-        let (mut client, mut neighbour) = (Client::of(tracker.udp), Client::of(tracker.udp));
-        let connection_id = client.connect();
-        client.socket.set_read_timeout(Some(Duration::from_millis(1))).expect("above zero");
+        let mut neighbour = Client::of(tracker.udp);
+        let connection_id = neighbour.connect();
+        // So many that the answers to one fit into its socket, whenever they come.
+        let clients: Vec<_> = (0..20).map(|_| Client::of(tracker.udp)).collect();
+        clients.iter().for_each(|client| client.socket.set_nonblocking(true).expect("a socket"));
         let (mut sent, mut slowest, mut answers) = (BTreeMap::new(), Duration::ZERO, BTreeMap::new());
-        let receive =
-            |sent: &mut BTreeMap<u32, Instant>, slowest: &mut Duration, answers: &mut BTreeMap<_, u32>| {
-                let mut packet = [0; 2048];
+        let mut receive = |sent: &mut BTreeMap<u32, Instant>| {
+            let mut packet = [0; 2048];
+            for client in &clients {
                 while let Ok(len) = client.socket.recv(&mut packet) {
                     let id = u32::from_be_bytes(packet[4..8].try_into().expect("a header"));
-                    *slowest = (*slowest).max(sent.remove(&id).expect("asked for").elapsed());
-                    *answers.entry(format!("{:?}", told(&packet[..len]))).or_default() += 1;
+                    slowest = slowest.max(sent.remove(&id).expect("asked for").elapsed());
+                    *answers.entry(format!("{:?}", told(&packet[..len]))).or_insert(0) += 1;
                 }
-            };
+            }
+        };
         const ASKED: u32 = 4000;
         for n in 1..=ASKED {
-            let port = 1 + (n % 60_000) as u16;
-            let transaction_id = TransactionId(n);
-            client.send(&bytes_of(AnnounceRequest { port, transaction_id, ..announce(connection_id) }));
+            let (port, transaction_id) = (1 + (n % 60_000) as u16, TransactionId(n));
+            let request = AnnounceRequest { port, transaction_id, ..announce(connection_id) };
+            clients[n as usize % clients.len()].send(&bytes_of(request));
             sent.insert(n, Instant::now());
             if n % 32 == 0 {
                 // Once it has an answer, the announces have been taken.
                 neighbour.connect();
-                receive(&mut sent, &mut slowest, &mut answers);
+                receive(&mut sent);
             }
         }
         let enough = Instant::now() + Duration::from_secs(5);
         while !sent.is_empty() && Instant::now() < enough {
-            receive(&mut sent, &mut slowest, &mut answers);
+            receive(&mut sent);
+            thread::sleep(Duration::from_millis(1));
         }
         println!("{answer}: slowest {slowest:?}, {} lost, {answers:?}", sent.len());
-        // Some are lost in our own socket, as datagrams are where many come at once.
-        assert!(sent.len() < ASKED as usize / 10, "{} of {ASKED} have no answer", sent.len());
+        assert!(sent.len() < ASKED as usize / 100, "{} of {ASKED} have no answer", sent.len());
         // Those before it in the queue wait twice, then it does.
         assert!(slowest < Duration::from_millis(3 * 300) + SOON, "{slowest:?}");
         match expected {

@@ -64,9 +64,10 @@ fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
     let Some(setup) = Setup::new() else { return };
     let server = started(Server::start());
     let document = include_str!("../../../docs/two-trackers.md");
-    let rule = document.lines().find_map(|line| line.split_once("ACL SETUSER "));
-    let rule = rule.expect("there is one").1.replace("PASSWORD", "given");
-    let words: Vec<_> = ["ACL", "SETUSER"].into_iter().chain(rule.split_whitespace()).collect();
+    let rule = document.lines().find_map(|line| line.strip_prefix("user tracker "));
+    let rule = rule.expect("there is one").replace("PASSWORD", "given");
+    let words: Vec<_> =
+        ["ACL", "SETUSER", "tracker", "reset"].into_iter().chain(rule.split_whitespace()).collect();
     server.command(&words).expect("it is understood");
     let urls = [format!("redis://tracker:given@127.0.0.1:{}", server.port())];
     let arguments = ["--interval=1", "--lifetime=2", "--redis-node=one", "--redis-prefix=swarmkeep:"];
