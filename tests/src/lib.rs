@@ -2,6 +2,7 @@
 
 mod alone;
 mod device;
+pub mod serve;
 pub mod torrents;
 mod tracker;
 pub mod udp;

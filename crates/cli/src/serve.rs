@@ -1,9 +1,11 @@
-//! `swarmkeep serve`: a tracker over any store of the catalog.
+//! `swarmkeep serve`: a tracker over any store of the catalog, or one on Redis that it shares with others.
 
 mod log;
 mod manager;
+mod redis;
 mod reload;
 mod schema;
+mod store;
 mod user;
 
 use std::{
@@ -23,7 +25,7 @@ use clap::{CommandFactory, FromArgMatches};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep::{HashKey, Restored};
 use swarmkeep_state::{Directory, Pace, State};
-use swarmkeep_tracker::Server;
+use swarmkeep_tracker::Bound;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
@@ -31,6 +33,7 @@ use self::{
     log::Log,
     reload::Reload,
     schema::{Fixed, Kept, LogFormat, Settings},
+    store::NotBuilt,
     user::User,
 };
 use crate::settings::{self, Effective};
@@ -97,6 +100,7 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
     } else {
         let Read { effective, settings } = Read::at_start();
         settings.server(&mut Kept::new()?).unwrap_or_else(|error| crate::refuse(error.to_string()));
+        settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
         effective
     };
     for (variable, nearest) in unknown_variables {
@@ -115,21 +119,21 @@ fn unknown(variable: &str, nearest: Option<String>) -> String {
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let Read { settings, effective: Effective { settings: running, unknown_variables, .. } } =
         Read::at_start();
-    let Fixed { repository, log_format, .. } = settings.fixed;
+    let Fixed { repository: chosen, log_format, .. } = settings.fixed;
     let log = Log::start(settings.live.log, log_format);
     for (variable, nearest) in unknown_variables {
         warn!("{}", unknown(&variable, nearest));
     }
     let mut kept = Kept::new()?;
-    let config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
-    let store = repository
-        .build(&settings.repository(HashKey::from_os()?))
-        .unwrap_or_else(|error| crate::refuse(error.to_string()));
+    let mut config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
+    let sizes = settings.repository(HashKey::from_os()?);
+    let store = settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
+    if let Some(node) = store.node() {
+        config = config.node(node);
+    }
 
     allow_all_files_that_may_be();
-    let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(store.clone(), Pace::default())));
-    let store = state.as_ref().map_or(store, |state| state.repository());
-    let server = Server::bind_with(&config, store, manager::sockets()?)?;
+    let bound = Bound::open(&config, manager::sockets()?)?;
     // With the lists that it began with.
     drop(config);
     // Before there are threads, and before anything that a stranger has sent is read.
@@ -137,6 +141,15 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         user.become_for_good()?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // Here, since connections to servers live in the runtime.
+    let repository = match runtime.block_on(store.build(&sizes)) {
+        Ok(repository) => repository,
+        Err(NotBuilt::Settings(wrong)) => crate::refuse(wrong),
+        Err(unreachable) => return Err(unreachable.into()),
+    };
+    let state =
+        settings.fixed.state.as_ref().map(|_| Arc::new(State::new(repository.clone(), Pace::default())));
+    let server = bound.over(state.as_ref().map_or(repository, |state| state.repository()))?;
     if let (Some(state), Some(path)) = (&state, &settings.fixed.state) {
         let _runtime = runtime.enter();
         let every = Duration::from_secs(settings.fixed.snapshot_every.into());
@@ -160,7 +173,10 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             LogFormat::Text => eprintln!("{line}"),
             LogFormat::Json => info!("{line}"),
         };
-        say(format!("listening on {}; repository {}", listed.join(", "), repository.name));
+        say(format!("listening on {}; repository {}", listed.join(", "), chosen.name()));
+        if let Some(node) = store.node() {
+            info!(node, "the store is shared with all trackers that have its prefix");
+        }
         if let Some(address) = server.admin_address()? {
             let scheme = if settings.fixed.admin_tls { "https" } else { "http" };
             let dashboard = format!("dashboard at {scheme}://{address}/");

@@ -84,7 +84,17 @@ pub(crate) struct Setting {
     pub(crate) value_name: String,
     pub(crate) is_list: bool,
     pub(crate) values: Vec<String>,
+    /// Whether there may be passwords in them.
+    pub(crate) is_secret: bool,
     pub(crate) place: Place,
+}
+
+impl Setting {
+    /// The values, as they may be shown.
+    pub(crate) fn shown(&self) -> Vec<String> {
+        let shown = |value: &String| if self.is_secret { without_password(value) } else { value.clone() };
+        self.values.iter().map(shown).collect()
+    }
 }
 
 /// Reads the settings of `command`'s subcommand that `arguments` name, whose schema is `schema`.
@@ -180,7 +190,20 @@ fn setting(option: &Arg, matches: &ArgMatches, given: &BTreeMap<String, (Place, 
         value_name: option.get_value_names().into_iter().flatten().map(ToString::to_string).collect(),
         is_list: is_list(option),
         values: values.collect(),
+        is_secret: option.is_hide_default_value_set(),
         place,
+    }
+}
+
+/// A URL as it may be shown: with `***` in the place of its password, or of whatever may be one.
+pub(crate) fn without_password(url: &str) -> String {
+    let Some((before, host)) = url.rsplit_once('@') else { return url.into() };
+    let (scheme, user) = before
+        .split_once("://")
+        .map_or(("", before), |(_, user)| (&before[..before.len() - user.len()], user));
+    match user.split_once(':') {
+        Some((name, _)) if !scheme.is_empty() => format!("{scheme}{name}:***@{host}"),
+        _ => format!("{scheme}***@{host}"),
     }
 }
 
@@ -266,7 +289,8 @@ pub(crate) fn to_toml(settings: &[Setting], commented: bool) -> String {
     let mut by_heading: Vec<_> = settings.iter().collect();
     by_heading.sort_by_key(|setting| place_of(setting.heading.clone()));
     let mut last = None;
-    for Setting { name, heading, help, value_name, is_list, values, place } in by_heading {
+    for setting in by_heading {
+        let Setting { name, heading, help, value_name, is_list, place, .. } = setting;
         if last != Some(heading) {
             last = Some(heading);
             let _ = writeln!(out, "## {}\n", heading.as_deref().unwrap_or_default());
@@ -274,7 +298,7 @@ pub(crate) fn to_toml(settings: &[Setting], commented: bool) -> String {
         for line in wrap(help, 100) {
             let _ = writeln!(out, "# {line}");
         }
-        let values: Vec<_> = values.iter().map(|value| to_value(value)).collect();
+        let values: Vec<_> = setting.shown().iter().map(|value| to_value(value)).collect();
         let (value, has_value) = match (&values[..], is_list) {
             ([value], false) => (value.clone(), true),
             ([], false) => (value_name.clone(), false),
@@ -353,6 +377,9 @@ mod tests {
         /// Whether.
         #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set)]
         whether: bool,
+        /// With whom.
+        #[arg(long, hide_default_value = true)]
+        link: Option<String>,
     }
 
     fn schema() -> Command {
@@ -413,11 +440,16 @@ mod tests {
             ("HOME", "x"),
         ];
         for (arguments, environment, file, expected) in [
-            (&[][..], &[][..], None, ["7", "", "", "false"]),
-            (&[], &[], Some(file), ["10", "a b", "far", "true"]),
-            (&[], &both, Some(file), ["20", "c d", "far", "false"]),
-            (&["--how-many=30", "--place", "e", "--whether"], &both, Some(file), ["30", "e", "far", "true"]),
-            (&["--which", "near"], &both, None, ["20", "c d", "near", "false"]),
+            (&[][..], &[][..], None, ["7", "", "", "false", ""]),
+            (&[], &[], Some(file), ["10", "a b", "far", "true", ""]),
+            (&[], &both, Some(file), ["20", "c d", "far", "false", ""]),
+            (
+                &["--how-many=30", "--place", "e", "--whether"],
+                &both,
+                Some(file),
+                ["30", "e", "far", "true", ""],
+            ),
+            (&["--which", "near"], &both, None, ["20", "c d", "near", "false", ""]),
         ] {
             assert_eq!(values(&read(arguments, environment, file).unwrap()), expected);
         }
@@ -425,7 +457,7 @@ mod tests {
         let places: Vec<_> = effective.settings.iter().map(|setting| setting.place.to_string()).collect();
         assert_eq!(places[0], "SWARMKEEP_HOW_MANY");
         assert!(places[1].ends_with(".toml:2"), "{places:?}");
-        assert_eq!(places[2..], ["command line", "default"]);
+        assert_eq!(places[2..4], ["command line", "default"]);
     }
 
     #[test]
@@ -472,12 +504,28 @@ mod tests {
     }
 
     #[test]
+    fn passwords_are_not_shown() {
+        for (url, shown) in [
+            ("redis://192.0.2.1:6379/3", "redis://192.0.2.1:6379/3"),
+            ("redis://:secret@192.0.2.1", "redis://:***@192.0.2.1"),
+            ("rediss://tracker:se:c@ret://@[2001:db8::1]:1", "rediss://tracker:***@[2001:db8::1]:1"),
+            ("redis://secret@192.0.2.1", "redis://***@192.0.2.1"),
+            ("tracker:secret@192.0.2.1", "***@192.0.2.1"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+        let effective = read(&["--which=near", "--link=x://a:b@c"], &[], None).unwrap();
+        let text = to_toml(&effective.settings, false);
+        assert!(text.contains("link = \"x://a:***@c\" # from command line\n"), "{text}");
+    }
+
+    #[test]
     fn what_is_printed_can_be_read_again() {
         let effective = read(&["--place=\"a\" # \u{e9}\\", "--place=-3", "--whether"], &[], None).unwrap();
         let text = to_toml(&effective.settings, false);
         let again = read(&[], &[], Some(&text)).unwrap();
         assert_eq!(values(&again), values(&effective), "{text}");
         let commented = read(&[], &[], Some(&to_toml(&effective.settings, true))).unwrap();
-        assert_eq!(values(&commented), ["7", "", "", "false"]);
+        assert_eq!(values(&commented), ["7", "", "", "false", ""]);
     }
 }

@@ -68,6 +68,9 @@ Workloads:
 In the last two 10 % of the peers have IPv6; in all of them 50 % are seeders; 5 % of the announces are
 `stopped`, 1 % `completed`; 50 peers are wanted.
 
+A store on Redis is not among them: its time is that of servers and a network, its memory is theirs, and
+both are measured there (docs/two-trackers.md).
+
 Columns:
   ns          wall time of an announce that updates, counts and selects, over all threads (so the
               inverse of the throughput); the median of rounds of 16,384 announces a thread

@@ -93,12 +93,31 @@ fn wrong_settings_are_refused_with_exit_code_2() {
         ("min-interval = \"40m\"", "min-interval is longer than the interval"),
         ("allow-list = \"/a\"\ndeny-list = \"/b\"", "allow-list and deny-list exclude each other"),
         ("deny-list = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
+        ("repository = \"redis\"", "the repository redis needs --redis-url"),
+        ("redis-url = \"redis://192.0.2.1\"", "redis-url is given, and the repository is packed"),
+        (
+            "repository = \"redis\"\nredis-url = [\"redis://192.0.2.1\", \"me:secret@192.0.2.2\"]",
+            "redis-url: ***@192.0.2.2: it begins with neither redis:// nor rediss://",
+        ),
+        (
+            "repository = \"redis\"\nredis-url = \"redis://192.0.2.1\"\nstate = \"/nowhere/at/all\"",
+            "state is of no use with the repository redis",
+        ),
+        (
+            "repository = \"redis\"\nredis-url = \"redis://192.0.2.1\"\nredis-password-file = \"/nowhere/at/all\"",
+            "redis-password-file: cannot read /nowhere/at/all",
+        ),
+        (
+            "redis-patience = \"5s\"",
+            ":1: redis-patience: `5s` is not a value for it: expected a time from 10ms to 4s",
+        ),
+        ("when-unavailable = \"maybe\"", "`maybe` is not a value for it; allowed are error, empty"),
     ] {
         let file = folder.write("a.toml", text);
         let (code, _, errors) = config(&["--config", &file], &[]);
         assert!(code == Some(2) && errors.contains(expected), "{text}: {code:?} {errors}");
         let errors = common::refused(&["--udp", "127.0.0.1:0", "--config", &file]);
-        assert!(errors.contains(expected), "{errors}");
+        assert!(errors.contains(expected) && !errors.contains("secret"), "{errors}");
     }
 }
 

@@ -21,6 +21,7 @@ pub struct Config {
     pub(crate) admin_tokens: Vec<Token>,
     pub(crate) admin_tls: bool,
     pub(crate) repository_name: Option<String>,
+    pub(crate) node: Option<String>,
 }
 
 impl Config {
@@ -44,6 +45,7 @@ impl Config {
             admin_tokens: Vec::new(),
             admin_tls: false,
             repository_name: None,
+            node: None,
         }
     }
 
@@ -149,6 +151,13 @@ impl Config {
     #[must_use]
     pub fn repository_name(mut self, name: impl Into<String>) -> Self {
         self.repository_name = Some(name.into());
+        self
+    }
+
+    /// Sets what this tracker is called in metrics and on the dashboard, among others that share its store.
+    #[must_use]
+    pub fn node(mut self, name: impl Into<String>) -> Self {
+        self.node = Some(name.into());
         self
     }
 }

@@ -52,8 +52,8 @@ pub use lists::{AccessList, ListKind, PasskeyList};
 pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SweepCounts, Threads, Times};
 pub use rate::RateLimiter;
 use refusal::Refusal;
-pub use rules::{LiveRules, Rules};
-pub use server::{Control, Server, Sockets};
+pub use rules::{LiveRules, Rules, WhenUnavailable};
+pub use server::{Bound, Control, Server, Sockets};
 pub use tls::Tls;
 pub use udp::{AnswerBuffer, Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 

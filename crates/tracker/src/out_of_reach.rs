@@ -1,4 +1,4 @@
-//! For tests: a store that cannot be reached.
+//! For tests: stores that cannot be reached.
 
 use swarmkeep::{Capabilities, LongestHold, Unavailable};
 
@@ -14,3 +14,16 @@ macro_rules! unavailable {
     }};
 }
 swarmkeep::async_repository! { [] OutOfReach, unavailable }
+
+/// Never answers at all.
+#[derive(Debug)]
+pub(crate) struct Silent;
+
+macro_rules! silence {
+    (@plain $this:ident, capabilities) => { Capabilities::new(LongestHold::Visits(1)) };
+    ($this:ident, $method:ident $(, $argument:ident)*) => {{
+        $(let _ = $argument;)*
+        Box::pin(std::future::pending())
+    }};
+}
+swarmkeep::async_repository! { [] Silent, silence }

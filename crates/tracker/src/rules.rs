@@ -23,6 +23,8 @@ pub struct Rules {
     pub(crate) longest_interval_secs: Option<u32>,
     pub(crate) jitter_percent: u32,
     pub(crate) min_interval_secs: Option<u32>,
+    pub(crate) retry_interval_secs: u32,
+    pub(crate) when_unavailable: WhenUnavailable,
     pub(crate) default_want: usize,
     pub(crate) most_want: usize,
     pub(crate) retention: Retention,
@@ -44,6 +46,8 @@ impl Rules {
             longest_interval_secs: None,
             jitter_percent: 10,
             min_interval_secs: None,
+            retry_interval_secs: 60,
+            when_unavailable: WhenUnavailable::Error,
             default_want: 50,
             most_want: 200,
             retention: Retention::DropEmpty,
@@ -83,6 +87,21 @@ impl Rules {
     #[must_use]
     pub const fn min_interval_secs(mut self, seconds: u32) -> Self {
         self.min_interval_secs = Some(seconds);
+        self
+    }
+
+    /// Sets what clients are answered while the store cannot be reached; an error unless set.
+    #[must_use]
+    pub const fn when_unavailable(mut self, answer: WhenUnavailable) -> Self {
+        self.when_unavailable = answer;
+        self
+    }
+
+    /// Sets how many seconds clients are told to wait that are answered [without the store](WhenUnavailable::Empty): 60 unless set, and
+    /// never longer than the interval. It is stretched and has its jitter as the interval has.
+    #[must_use]
+    pub const fn retry_interval_secs(mut self, seconds: u32) -> Self {
+        self.retry_interval_secs = seconds;
         self
     }
 
@@ -221,6 +240,17 @@ impl Default for Rules {
     }
 }
 
+/// What clients are answered while the store cannot be reached, or more waits for it than may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenUnavailable {
+    /// An error, which clients show to their users; over HTTP with when to come back (BEP 31).
+    #[default]
+    Error,
+    /// Announces a success without peers, after which clients come back soon: those they know already stay with them. Nothing of such an
+    /// announce is kept, a download that it says is complete neither. Scrapes are errors still, since counts would be wrong.
+    Empty,
+}
+
 /// The rules of a running tracker, shared by all who answer. Clones are the same ones.
 #[derive(Debug, Clone)]
 pub struct LiveRules(Arc<Live>);
@@ -285,8 +315,17 @@ impl LiveRules {
 
     /// How many seconds one client is told to wait.
     pub(crate) fn interval(&self, rules: &Rules, rng: &mut dyn Random) -> u32 {
+        self.stretched(rules.interval_secs, rules, rng)
+    }
+
+    /// How many seconds one client is told to wait that was answered without the store.
+    pub(crate) fn retry_interval(&self, rules: &Rules, rng: &mut dyn Random) -> u32 {
+        self.stretched(rules.retry_interval_secs.min(rules.interval_secs), rules, rng)
+    }
+
+    fn stretched(&self, seconds: u32, rules: &Rules, rng: &mut dyn Random) -> u32 {
         let stretch = u64::from(self.0.stretch.load(Relaxed));
-        let interval = u64::from(rules.interval_secs) * stretch / u64::from(UNSTRETCHED);
+        let interval = u64::from(seconds) * stretch / u64::from(UNSTRETCHED);
         let jitter = interval * u64::from(rules.jitter_percent) / 100;
         let more = if jitter == 0 { 0 } else { rng.below(jitter as usize + 1) as u64 };
         u32::try_from(interval + more).unwrap_or(u32::MAX)
@@ -316,6 +355,23 @@ mod tests {
         assert_eq!(intervals(&live, &mut rng), (1000, 1000));
         live.replace(Rules::new().interval_secs(u32::MAX));
         assert_eq!(intervals(&live, &mut rng), (u32::MAX, u32::MAX));
+    }
+
+    #[test]
+    fn who_is_to_retry_waits_as_stretched_but_no_longer_than_others() {
+        let mut rng = SplitMix64::new(1);
+        let rules = Rules::new().interval_secs(1000).longest_interval_secs(2000).retry_interval_secs(100);
+        let live = LiveRules::new(rules.clone());
+        let mut retries = |live: &LiveRules| {
+            let rules = live.now();
+            let all: Vec<_> = (0..10_000).map(|_| live.retry_interval(&rules, &mut rng)).collect();
+            (*all.iter().min().unwrap(), *all.iter().max().unwrap())
+        };
+        assert_eq!(retries(&live), (100, 110));
+        (0..100).for_each(|_| live.adapt(true));
+        assert_eq!(retries(&live), (200, 220));
+        let live = LiveRules::new(rules.retry_interval_secs(5000).jitter_percent(0));
+        assert_eq!(retries(&live), (1000, 1000));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, PipeReader, PipeWriter},
+    mem,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
     num::NonZero,
     sync::Arc,
@@ -18,7 +19,7 @@ use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 use tracing::warn;
 
 use crate::{
-    Config, Error, HttpHandler, LiveRules, Metrics, Reach, Rules,
+    Config, Error, HttpHandler, LiveRules, Metrics, Reach,
     admin::Admin,
     clock::now,
     http,
@@ -82,42 +83,7 @@ impl Server {
     /// # Errors
     /// As [`bind`](Self::bind), and [`Error::HandedOver`].
     pub fn bind_with(config: &Config, repository: Repository, open: Sockets) -> Result<Self, Error> {
-        let cores = || thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
-        // Each is a thread of the runtime's, which has no more than twice as many for such work.
-        let workers = config.udp_workers.unwrap_or_else(cores).min(const { NonZero::new(256).unwrap() });
-        let bind_udp = |address| {
-            udp::bind(address, workers).map_err(|source| Error::Bind { protocol: "udp", address, source })
-        };
-        let listen = |protocol| {
-            move |address| http::listen(address).map_err(|source| Error::Bind { protocol, address, source })
-        };
-        let given = (config.udp.len(), config.http.len(), config.https.len());
-        let handed_over = (open.udp.len(), open.http.len(), open.https.len());
-        let (udp, http, https) = if (given, handed_over) == Default::default() {
-            (on_every_interface(bind_udp)?, on_every_interface(listen("http"))?, Vec::new())
-        } else {
-            let adopt_udp = |sockets| udp::adopt(sockets, workers);
-            let adopt = |listeners: Vec<_>| listeners.into_iter().map(http::adopt).collect();
-            (
-                either("udp", open.udp, adopt_udp, &config.udp, bind_udp)?,
-                either("http", open.http, adopt, &config.http, listen("http"))?,
-                either("https", open.https, adopt, &config.https, listen("https"))?,
-            )
-        };
-        if !https.is_empty() && config.tls.is_none() {
-            return Err(Error::NoCertificate);
-        }
-        let rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
-        let stopping = io::pipe().map_err(Error::NoPipe)?;
-        let rules = LiveRules::new(config.rules.clone());
-        let control = Control { repository, rules, metrics: Arc::default() };
-        for socket in udp.iter().flatten() {
-            control.metrics.watch_drops(socket);
-        }
-        let admin = Admin::bind(config, open.admin, &control)?;
-        // Without the first rules, whose lists would stay in memory when others have replaced them.
-        let config = Config { rules: Rules::new(), ..config.clone() };
-        Ok(Self { udp, http, https, admin, stopping, rng, config, control })
+        Bound::open(config, open)?.over(repository)
     }
 
     /// What the tracker can be asked and told while it runs.
@@ -219,6 +185,71 @@ impl Server {
         if timeout(LONGEST_STOP, tasks.join_all()).await.is_err() {
             warn!("stopped with requests unanswered");
         }
+    }
+}
+
+/// The sockets of a tracker that has no store yet: what takes privileges is done, and the store may need a runtime, or a server that is
+/// far away. Requests wait in them until [`run`](Server::run).
+#[derive(Debug)]
+pub struct Bound {
+    udp: Vec<Vec<UdpSocket>>,
+    http: Vec<TcpListener>,
+    https: Vec<TcpListener>,
+    admin: Option<TcpListener>,
+    config: Config,
+}
+
+impl Bound {
+    /// Opens the sockets but those that are open already.
+    ///
+    /// # Errors
+    /// [`Error::Bind`], [`Error::HandedOver`], or [`Error::NoCertificate`].
+    pub fn open(config: &Config, open: Sockets) -> Result<Self, Error> {
+        let cores = || thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
+        // Each is a thread of the runtime's, which has no more than twice as many for such work.
+        let workers = config.udp_workers.unwrap_or_else(cores).min(const { NonZero::new(256).unwrap() });
+        let bind_udp = |address| {
+            udp::bind(address, workers).map_err(|source| Error::Bind { protocol: "udp", address, source })
+        };
+        let listen = |protocol| {
+            move |address| http::listen(address).map_err(|source| Error::Bind { protocol, address, source })
+        };
+        let given = (config.udp.len(), config.http.len(), config.https.len());
+        let handed_over = (open.udp.len(), open.http.len(), open.https.len());
+        let (udp, http, https) = if (given, handed_over) == Default::default() {
+            (on_every_interface(bind_udp)?, on_every_interface(listen("http"))?, Vec::new())
+        } else {
+            let adopt_udp = |sockets| udp::adopt(sockets, workers);
+            let adopt = |listeners: Vec<_>| listeners.into_iter().map(http::adopt).collect();
+            (
+                either("udp", open.udp, adopt_udp, &config.udp, bind_udp)?,
+                either("http", open.http, adopt, &config.http, listen("http"))?,
+                either("https", open.https, adopt, &config.https, listen("https"))?,
+            )
+        };
+        if !https.is_empty() && config.tls.is_none() {
+            return Err(Error::NoCertificate);
+        }
+        let admin = Admin::listen(config, open.admin)?;
+        Ok(Self { udp, http, https, admin, config: config.clone() })
+    }
+
+    /// The tracker with its store.
+    ///
+    /// # Errors
+    /// [`Error::NoPipe`], or [`Error::NoEntropy`].
+    pub fn over(self, repository: Repository) -> Result<Server, Error> {
+        let Self { udp, http, https, admin, mut config } = self;
+        let rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
+        let stopping = io::pipe().map_err(Error::NoPipe)?;
+        // Without the first rules, whose lists would stay in memory when others have replaced them.
+        let rules = LiveRules::new(mem::take(&mut config.rules));
+        let control = Control { repository, rules, metrics: Arc::default() };
+        for socket in udp.iter().flatten() {
+            control.metrics.watch_drops(socket);
+        }
+        let admin = admin.map(|listener| Admin::over(listener, &config, &control)).transpose()?;
+        Ok(Server { udp, http, https, admin, stopping, rng, config, control })
     }
 }
 

@@ -9,11 +9,16 @@ mod tracker;
 
 mod browser;
 
-use std::{collections::BTreeSet, env, path::Path, thread, time::Duration};
+use std::{collections::BTreeSet, env, path::Path, sync::Arc, thread, time::Duration};
 
 use browser::Browser;
 use serde_json::Value;
-use swarmkeep::AnnounceEvent::{Completed, Started};
+use swarmkeep::{
+    AnnounceEvent::{Completed, Started},
+    HashKey, RepositoryConfig,
+    catalog::Repository,
+};
+use swarmkeep_redis::{RedisConfig, RedisRepository, servers::Server};
 use tracker::{ALL, Load, READ, Tracker, config, hash, packed};
 
 const TAB: &str = "\u{e004}";
@@ -250,6 +255,27 @@ fn needs_chromium_to_see_that_it_is_disconnected_and_comes_back() {
     }
     assert_eq!(browser.text("state"), "Not connected");
     screenshot(&browser, "sign.png");
+}
+
+#[test]
+fn needs_chromium_and_redis_to_see_who_shares_the_store_and_for_how_long_it_is_lost() {
+    let server = Server::start().unwrap_or_else(|error| panic!("this test needs a real server: {error:?}"));
+    let connections = swarmkeep_tests::runtime();
+    let settings = RedisConfig::new([server.url()]).patience(Duration::from_millis(300));
+    let key = HashKey::from_os().expect("entropy");
+    let store = connections.block_on(RedisRepository::connect(&settings, &RepositoryConfig::new(key)));
+    let store = Repository::Async(Arc::new(store.expect("it has just started")));
+    let tracker = Tracker::with(&config().repository_name("redis").node("tracker-one"), store);
+    let browser = open(&tracker, ALL);
+    assert!(browser.text("about").contains("redis, as tracker-one"), "{}", browser.text("about"));
+    let store = "[...document.querySelectorAll('#tracker tr')].find(row => row.cells[0].innerText === 'Store').cells[1].innerText";
+    browser.wait("that it answers", &format!("return {store} === 'answers'"));
+    check_what_was_said_and_asked(&browser, &tracker);
+    server.kill();
+    browser.wait("for how long it has not", &format!("return {store}.startsWith('silent for ')"));
+    assert_eq!(browser.text("tile-torrents-more"), "store out of reach");
+    server.restart().expect("it starts");
+    browser.wait("that it answers again", &format!("return {store} === 'answers'"));
 }
 
 /// Nothing to the console, and nothing from anywhere else.

@@ -287,9 +287,14 @@ pub(crate) struct Running(Child);
 
 impl Running {
     pub(crate) fn start(client: &Client, place: &Place) -> Self {
+        Self::start_with(client, place, &[])
+    }
+
+    /// With more options, behind those that it has.
+    pub(crate) fn start_with(client: &Client, place: &Place, options: &[&str]) -> Self {
         let log = fs::File::create(place.home.join("log")).expect("a folder of ours");
         let mut command = (client.command)(place);
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
+        command.args(options).stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
         Self(command.spawn().expect("`is_installed` has run it"))
     }
 

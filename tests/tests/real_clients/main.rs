@@ -11,6 +11,7 @@ mod network;
 mod ours;
 mod restart;
 mod tap;
+mod two_trackers;
 
 use std::{
     collections::BTreeMap,

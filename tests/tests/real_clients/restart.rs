@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
-    io::{self, Write as _},
+    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -11,7 +10,7 @@ use std::{
 
 use swarmkeep::{Family::V4, SwarmStats};
 use swarmkeep_bittorrent::{InfoHash, metainfo::Metainfo};
-use swarmkeep_tests::udp;
+use swarmkeep_tests::{serve::program, udp};
 
 use crate::{
     FILE, Kind, Protocol, Row,
@@ -37,14 +36,7 @@ fn needs_three_clients_to_meet_after_the_tracker_was_killed() {
 /// The first has the file, and the second downloads it. Once the tracker is there again, the third finds both, who have not announced since.
 fn meet(test: &'static str, protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     let present: Vec<_> = clients.iter().map(|client| client.is_installed()).collect();
-    let program = env::current_exe().expect("a test is a program").with_file_name("../swarmkeep");
-    if !program.exists() {
-        let message = "the program is missing: cargo build -p swarmkeep-cli, in the same profile";
-        assert!(env::var_os("CI").is_none(), "{message}");
-        // Past the test harness, which shows nothing of a test that passes.
-        let _ = writeln!(io::stderr(), "SKIPPED: {message}");
-        return;
-    }
+    let Some(program) = program() else { return };
     if present.contains(&false) || !in_a_network_of_its_own(test) {
         return; // What is missing has been said.
     }

@@ -90,8 +90,8 @@ fn changes(before: &[Setting], after: &[Setting]) -> (Vec<Change>, Vec<Change>) 
     differ
         .map(|(before, after)| Change {
             name: after.name.clone(),
-            from: before.values.join(", "),
-            to: after.values.join(", "),
+            from: before.shown().join(", "),
+            to: after.shown().join(", "),
         })
         .partition(is_live)
 }

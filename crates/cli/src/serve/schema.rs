@@ -17,10 +17,7 @@ use clap::{
     ArgAction, Args as _, Command, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use swarmkeep::{
-    ConfigError, HashKey, RepositoryConfig, Retention,
-    catalog::{self, Implementation},
-};
+use swarmkeep::{ConfigError, HashKey, RepositoryConfig, Retention};
 use swarmkeep_tracker::{
     AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Reach, Rules, Scope, Tls,
     Token,
@@ -28,7 +25,11 @@ use swarmkeep_tracker::{
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::user::User;
+use super::{
+    redis::Redis,
+    store::{Chosen, Store},
+    user::User,
+};
 use crate::units::{bytes, counted};
 
 /// All settings.
@@ -90,9 +91,9 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "N", default_value = "64", help_heading = LISTENING)]
     pub(crate) http_connections_an_address: NonZero<usize>,
 
-    /// Which store keeps the swarms.
+    /// Which store keeps the swarms: one in this process, or `redis`, which several trackers share.
     #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository(), help_heading = STORE)]
-    pub(crate) repository: &'static Implementation,
+    pub(crate) repository: Chosen,
 
     /// How long a peer is remembered after its last announce, as 2700, 2700s, 45m or 1h.
     #[arg(long, value_name = "TIME", default_value = "45m", value_parser = seconds, help_heading = STORE)]
@@ -114,6 +115,9 @@ pub(crate) struct Fixed {
     /// How much memory the store takes at most, as 512MiB or 4GiB. No bound without this.
     #[arg(long, value_name = "BYTES", value_parser = memory, help_heading = STORE)]
     pub(crate) max_bytes: Option<NonZero<usize>>,
+
+    #[command(flatten)]
+    pub(crate) redis: Redis,
 
     /// Folder that the tracker outlives restarts by, made if there is none: snapshots of all swarms, and download counts for ever. Without
     /// it, a restart begins with nothing.
@@ -153,6 +157,15 @@ pub(crate) struct Live {
     /// How long clients over HTTP are told to wait at least, whatever their users do.
     #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = ANSWERS)]
     pub(crate) min_interval: Option<u32>,
+
+    /// What clients are answered while the store cannot be reached, as one on Redis at times: `error` tells them so; `empty` is a success
+    /// without peers, after which they come back in retry-interval and keep the peers that they know. Scrapes get an error in any case.
+    #[arg(long, value_name = "ANSWER", default_value = "error", help_heading = ANSWERS)]
+    pub(crate) when_unavailable: WhenUnavailable,
+
+    /// How long clients are told to wait that are answered `empty`: no longer than the interval, and with its jitter.
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = seconds, help_heading = ANSWERS)]
+    pub(crate) retry_interval: u32,
 
     /// How many peers a client gets that does not say how many it wants.
     #[arg(long, value_name = "N", default_value = "50", help_heading = ANSWERS)]
@@ -245,6 +258,22 @@ fn admin(text: &str) -> Result<Admin, String> {
     }
 }
 
+/// What clients are answered while the store cannot be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WhenUnavailable {
+    Error,
+    Empty,
+}
+
+impl From<WhenUnavailable> for swarmkeep_tracker::WhenUnavailable {
+    fn from(answer: WhenUnavailable) -> Self {
+        match answer {
+            WhenUnavailable::Error => Self::Error,
+            WhenUnavailable::Empty => Self::Empty,
+        }
+    }
+}
+
 /// As what to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -255,7 +284,7 @@ pub(crate) enum LogFormat {
 /// Settings that do not go together.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Contradiction(String);
+pub(crate) struct Contradiction(pub(super) String);
 
 impl Settings {
     /// What the store is built from.
@@ -288,6 +317,25 @@ impl Settings {
         NonZero::new(self.fixed.endpoints_an_address.unwrap_or(unset))
     }
 
+    /// Which store there is to be, with what it takes to build it but its sizes.
+    pub(crate) fn store(&self) -> Result<Store, Contradiction> {
+        let Fixed { repository, redis, state, .. } = &self.fixed;
+        match repository {
+            Chosen::Embedded(_) if !redis.redis_url.is_empty() => Err(Contradiction(format!(
+                "redis-url is given, and the repository is {}: give --repository redis, or leave the URL out",
+                repository.name()
+            ))),
+            Chosen::Embedded(row) => Ok(Store::Embedded(row)),
+            // Each would bring back peers and downloads of its own past, among those of all.
+            Chosen::Redis if state.is_some() => Err(Contradiction(
+                "state is of no use with the repository redis, which outlives this tracker: leave --state out, and have the server write to \
+                 its disk (appendonly yes)"
+                    .into(),
+            )),
+            Chosen::Redis => Ok(Store::Redis(redis.servers()?)),
+        }
+    }
+
     /// What the server is started with.
     pub(crate) fn server(&self, kept: &mut Kept) -> Result<Config, Box<dyn Error>> {
         let Fixed {
@@ -314,7 +362,7 @@ impl Settings {
             .admin_tls(self.fixed.admin_tls)
             .http_connections(http_connections.get())
             .http_connections_an_address(http_connections_an_address.get())
-            .repository_name(repository.name);
+            .repository_name(repository.name());
         let config = match self.fixed.admin {
             Admin::Off => config,
             Admin::At(address) => {
@@ -417,7 +465,9 @@ impl Settings {
 
     /// How long clients are told to wait.
     fn times(&self) -> Result<Rules, Contradiction> {
-        let Live { interval, longest_interval, jitter, min_interval, .. } = self.live;
+        let Live {
+            interval, longest_interval, jitter, min_interval, when_unavailable, retry_interval, ..
+        } = self.live;
         let lifetime = self.fixed.lifetime;
         if longest_interval.is_some_and(|longest| longest < interval) {
             let message = format!(
@@ -439,7 +489,11 @@ impl Settings {
                  {lifetime}: give a longer lifetime, or a shorter interval"
             )));
         }
-        let mut rules = Rules::new().interval_secs(interval).jitter_percent(jitter);
+        let mut rules = Rules::new()
+            .interval_secs(interval)
+            .jitter_percent(jitter)
+            .when_unavailable(when_unavailable.into())
+            .retry_interval_secs(retry_interval);
         if let Some(longest) = longest_interval {
             rules = rules.longest_interval_secs(longest);
         }
@@ -487,10 +541,10 @@ impl Kept {
     }
 }
 
-/// One of the catalog's names.
-fn repository() -> impl TypedValueParser<Value = &'static Implementation> {
-    PossibleValuesParser::new(catalog::ALL.iter().map(|row| row.name))
-        .map(|name| catalog::find(&name).expect("only names of the catalog pass"))
+/// One of the catalog's names, or the other one.
+fn repository() -> impl TypedValueParser<Value = Chosen> {
+    PossibleValuesParser::new(Chosen::all().map(Chosen::name))
+        .map(|name| Chosen::all().find(|chosen| chosen.name() == name).expect("only names of these pass"))
 }
 
 fn level() -> impl TypedValueParser<Value = LevelFilter> {

@@ -37,6 +37,11 @@ fn exposition(shared: &Shared, sample: &Sample, open: bool) -> String {
     let mut out = Exposition { text: String::with_capacity(32 * 1024), open };
     of_protocols(&mut out, &counts);
     of_store(&mut out, sample);
+    if let Some(node) = &shared.node {
+        let labels = [("repository", shared.store_name.as_deref().unwrap_or("")), ("node", node)];
+        out.gauge("store_info", "What a store that several trackers share is called, and this one among them; the value is always 1.")
+            .sample(&labels, 1);
+    }
     of_sweeps(&mut out, &counts);
     if let Some(state) = shared.control.metrics.state() {
         of_state(&mut out, &state);
@@ -117,6 +122,13 @@ fn of_protocols(out: &mut Exposition, counts: &Counts) {
 fn of_store(out: &mut Exposition, sample: &Sample) {
     out.gauge("store_up", "Whether the store has answered; without it, there are no other metrics of it.")
         .sample(&[], u8::from(sample.totals.is_some()));
+    if let Some(answered) = sample.answered {
+        out.gauge(
+            "store_answered_timestamp_seconds",
+            "When the store has last answered, since the Unix epoch.",
+        )
+        .sample(&[], answered.as_secs());
+    }
     if let Some(totals) = sample.totals {
         out.gauge("torrents", "Torrents with peers, or kept for the number of their downloads.")
             .sample(&[], totals.swarms);

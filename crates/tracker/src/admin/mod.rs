@@ -54,11 +54,7 @@ pub(crate) struct Admin {
 
 impl Admin {
     /// Takes the listener that is open already, or opens the address that `config` names, if it does.
-    pub(crate) fn bind(
-        config: &Config,
-        open: Option<TcpListener>,
-        control: &Control,
-    ) -> Result<Option<Self>, Error> {
+    pub(crate) fn listen(config: &Config, open: Option<TcpListener>) -> Result<Option<TcpListener>, Error> {
         let protocol = "admin";
         let listener = match (open, config.admin) {
             (Some(open), _) => http::adopt(open).map_err(|source| Error::HandedOver { protocol, source })?,
@@ -67,11 +63,20 @@ impl Admin {
             }
             (None, None) => return Ok(None),
         };
+        if config.admin_tls && config.tls.is_none() {
+            return Err(Error::NoCertificate);
+        }
+        Ok(Some(listener))
+    }
+
+    /// Answers at a listener about a tracker.
+    pub(crate) fn over(listener: TcpListener, config: &Config, control: &Control) -> Result<Self, Error> {
         let tls = config.admin_tls.then(|| config.tls.clone().ok_or(Error::NoCertificate)).transpose()?;
         let key = Key::drawn().map_err(Error::NoEntropy)?;
         let shared = Shared {
             tokens: Tokens::new(config.admin_tokens.clone()),
             store_name: config.repository_name.clone(),
+            node: config.node.clone(),
             latest: watch::Sender::new(Arc::new(Sample::before_any(control))),
             control: control.clone(),
             key,
@@ -85,7 +90,7 @@ impl Admin {
             editing: Arc::default(),
             stopping: watch::Sender::new(false),
         };
-        Ok(Some(Self { listener, tls, shared: Arc::new(shared) }))
+        Ok(Self { listener, tls, shared: Arc::new(shared) })
     }
 
     /// Where it listens; a port that was given as 0 is the real one here.
@@ -115,6 +120,7 @@ impl Admin {
 struct Shared {
     control: Control,
     store_name: Option<String>,
+    node: Option<String>,
     tokens: Tokens,
     key: Key,
     started: SystemTime,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde::Serialize;
-use swarmkeep::{Family, MemoryUse, PeerCounts, catalog::Repository};
+use swarmkeep::{Family, MemoryUse, PeerCounts, Timestamp, catalog::Repository};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use utoipa::ToSchema;
 
@@ -39,6 +39,8 @@ pub(super) struct Sample {
     pub(super) counts: Counts,
     pub(super) process: Process,
     pub(super) totals: Option<swarmkeep::Totals>,
+    /// When the store has last answered, if it has.
+    pub(super) answered: Option<Timestamp>,
     pub(super) memory: Option<MemoryUse>,
     pub(super) drops: u64,
 }
@@ -53,6 +55,7 @@ impl Sample {
             counts: control.metrics.counts(),
             process: Process::now(),
             totals: None,
+            answered: None,
             memory: None,
             drops: 0,
         }
@@ -66,7 +69,8 @@ pub(super) async fn sample_for_ever(shared: &Shared) -> Infallible {
     let mut recent = VecDeque::from([shared.latest()]);
     loop {
         steps.tick().await;
-        let sample = Arc::new(sample(shared, &recent[0]).await);
+        let last_answer = shared.latest().answered;
+        let sample = Arc::new(sample(shared, &recent[0], last_answer).await);
         shared.history.add(&sample);
         shared.latest.send_replace(Arc::clone(&sample));
         recent.push_back(sample);
@@ -76,7 +80,8 @@ pub(super) async fn sample_for_ever(shared: &Shared) -> Infallible {
     }
 }
 
-async fn sample(shared: &Shared, earlier: &Sample) -> Sample {
+/// `earlier` is what was gathered at the beginning of the window; `last_answer` when the store has last answered before.
+async fn sample(shared: &Shared, earlier: &Sample, last_answer: Option<Timestamp>) -> Sample {
     let Control { repository, metrics, rules, .. } = &shared.control;
     let of_store = match repository {
         Repository::Sync(store) => Ok((store.totals(), store.memory())),
@@ -86,6 +91,7 @@ async fn sample(shared: &Shared, earlier: &Sample) -> Sample {
         }
     };
     let (totals, memory) = of_store.ok().unzip();
+    let last_answer = totals.map_or(last_answer, |_| Some(now()));
     let (counts, process, drops, taken) = (metrics.counts(), Process::now(), metrics.drops(), Instant::now());
     let window = taken.duration_since(earlier.taken);
     let stats = Stats {
@@ -95,7 +101,9 @@ async fn sample(shared: &Shared, earlier: &Sample) -> Sample {
         window_seconds: window.as_secs_f64(),
         store: Store {
             name: shared.store_name.clone(),
+            node: shared.node.clone(),
             reachable: totals.is_some(),
+            answered: last_answer.map(Timestamp::as_secs),
             bytes: memory.map(|memory| memory.bytes),
             bytes_are_exact: memory.map(|memory| memory.exact),
         },
@@ -118,7 +126,7 @@ async fn sample(shared: &Shared, earlier: &Sample) -> Sample {
         wrong_tokens: shared.tokens.wrong(),
     };
     let json = serde_json::to_string(&stats).expect("numbers and names");
-    Sample { taken, stats, json, counts, process, totals, memory, drops }
+    Sample { taken, stats, json, counts, process, totals, answered: last_answer, memory, drops }
 }
 
 /// What the tracker is doing. Counters are since it started, rates and latencies over the last few seconds.
@@ -156,8 +164,16 @@ struct Store {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     name: Option<String>,
+    /// What this tracker is called among those that share it, if it is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    node: Option<String>,
     /// Whether it has answered.
     reachable: bool,
+    /// When it has last answered, in seconds since the Unix epoch, if it ever has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    answered: Option<u64>,
     /// What torrents and peers take; absent while it cannot be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

@@ -17,7 +17,7 @@ use crate::{
     Reach, Refusal,
     access::split_passkey,
     metrics::{Counters, Kind, Reason},
-    rules::{LiveRules, Rules},
+    rules::{LiveRules, Rules, WhenUnavailable},
     seldom::log_stranger,
     store,
 };
@@ -145,29 +145,38 @@ impl HttpHandler {
     ) -> Result<usize, Refusal> {
         let request = AnnounceRequest::parse(query)?;
         let client = client.ok_or(Refusal::NoClient)?.to_canonical();
-        let (announce, min_interval) = {
-            let rules = self.rules.now();
-            (announce_of(&request, &rules, client, listener)?, rules.min_interval_secs)
-        };
+        let announce = announce_of(&request, &self.rules.now(), client, listener)?;
         let room = |family| if announce.families.contains(family) { announce.want } else { 0 };
         let (room_v4, room_v6) = (room(Families::V4), room(Families::V6));
 
         let mut writer = AnnounceResponseWriter::new(out, room_v4, room_v6);
         let (v4, v6) = writer.rooms();
         let mut peers = PeerBuffer::new(v4, v6);
-        let answered = store::announce(&self.repository, &announce, now, rng, &mut peers).await?;
+        let answered = store::announce(&self.repository, &announce, now, rng, &mut peers).await;
         let (v4, v6) = (peers.v4.as_bytes().len(), peers.v6.as_bytes().len());
-        self.counters.changed(answered.changes);
-        let SwarmStats { complete, incomplete, downloaded } = answered.stats;
-        let head = AnnounceHead {
-            complete,
-            incomplete,
-            downloaded: Some(downloaded),
-            interval: self.rules.interval(&self.rules.now(), rng),
-            min_interval,
-            external_ip: Some(client),
-            ..AnnounceHead::default()
+        let rules = self.rules.now();
+        let ((v4, v6), head) = match answered {
+            Ok(answered) => {
+                self.counters.changed(answered.changes);
+                let SwarmStats { complete, incomplete, downloaded } = answered.stats;
+                let interval = self.rules.interval(&rules, rng);
+                let downloaded = Some(downloaded);
+                (
+                    (v4, v6),
+                    AnnounceHead { complete, incomplete, downloaded, interval, ..AnnounceHead::default() },
+                )
+            }
+            Err(no_answer) => match rules.when_unavailable {
+                WhenUnavailable::Error => return Err(no_answer.into()),
+                WhenUnavailable::Empty => {
+                    self.counters.refused(Reason::Unavailable);
+                    let interval = self.rules.retry_interval(&rules, rng);
+                    ((0, 0), AnnounceHead { interval, ..AnnounceHead::default() })
+                }
+            },
         };
+        let min_interval = rules.min_interval_secs.map(|min| min.min(head.interval));
+        let head = AnnounceHead { min_interval, external_ip: Some(client), ..head };
         let body = if request.compact == Some(false) {
             writer.finish_long(&head, v4, v6)
         } else {
@@ -579,5 +588,27 @@ mod tests {
             ("the tracker's store is not available; try again later".into(), Some(RetryIn::Minutes(5)));
         assert_eq!(tracker.failure("/announce", &query), expected);
         assert_eq!(tracker.failure("/scrape", &query), expected);
+    }
+
+    #[test]
+    fn a_store_out_of_reach_is_an_empty_answer_where_that_is_wanted() {
+        let rules = Rules::new()
+            .jitter_percent(0)
+            .min_interval_secs(100)
+            .when_unavailable(WhenUnavailable::Empty)
+            .retry_interval_secs(45);
+        let mut tracker = Tracker::of(Repository::Async(Arc::new(OutOfReach)), rules);
+        for compact in [None, Some(true), Some(false)] {
+            let body = tracker.body("192.0.2.1", &AnnounceRequest { compact, ..at_port(1) });
+            let response = AnnounceResponse::parse(&body).unwrap().expect("no failure");
+            let head = response.head;
+            assert_eq!((head.complete, head.incomplete, head.downloaded), (0, 0, None));
+            assert_eq!((head.interval, head.min_interval), (45, Some(45)), "no longer than the interval");
+            assert_eq!(response.endpoints().count(), 0);
+        }
+        let mut query = Vec::new();
+        ScrapeRequest::write([HASH], &mut query);
+        let text = "the tracker's store is not available; try again later";
+        assert_eq!(tracker.failure("/scrape", str::from_utf8(&query).unwrap()).0, text);
     }
 }

@@ -23,9 +23,9 @@ use crate::{
     Reach, Refusal,
     access::{Passkeys, split_passkey},
     metrics::{Counters, Kind, Reason},
-    rules::{LiveRules, Rules},
+    rules::{LiveRules, Rules, WhenUnavailable},
     seldom::log_stranger,
-    store,
+    store::{self, NoAnswer},
 };
 
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
@@ -103,11 +103,16 @@ impl Handler {
     }
 
     /// Tells those who wait for the store to come again: it has more to do than it can.
-    pub fn turn_away(&self, batch: &mut Batch) {
+    pub fn turn_away(&self, batch: &mut Batch, rng: &mut dyn Random) {
+        let rules = self.rules.now();
         for (exchange, answer) in batch.exchanges.iter_mut().zip(batch.answers.iter_mut()) {
-            if let State::Announce(transaction_id, _) | State::Scrape(transaction_id) = exchange.state {
-                exchange.state = self.refuse(Refusal::Overloaded, transaction_id, answer);
-            }
+            exchange.state = match exchange.state {
+                State::Announce(transaction_id, _) => {
+                    self.answer_without_store(Refusal::Overloaded, transaction_id, &rules, rng, answer)
+                }
+                State::Scrape(transaction_id) => self.refuse(Refusal::Overloaded, transaction_id, answer),
+                _ => continue,
+            };
         }
     }
 
@@ -161,9 +166,31 @@ impl Handler {
         State::Answered(ErrorResponse { transaction_id, message: text.as_bytes() }.write(out))
     }
 
+    /// Answers an announce that the store has not answered.
+    fn answer_without_store(
+        &self,
+        refusal: Refusal,
+        transaction_id: TransactionId,
+        rules: &Rules,
+        rng: &mut dyn Random,
+        out: &mut AnswerBuffer,
+    ) -> State {
+        match rules.when_unavailable {
+            WhenUnavailable::Error => self.refuse(refusal, transaction_id, out),
+            WhenUnavailable::Empty => {
+                self.counters.refused(refusal.reason());
+                let header = out.first_chunk_mut().expect("an answer is longer than its header");
+                let interval = self.rules.retry_interval(rules, rng);
+                AnnounceResponseHeader { transaction_id, interval, leechers: 0, seeders: 0 }.write(header);
+                State::Answered(header.len())
+            }
+        }
+    }
+
     /// Answers what waits for counts.
     pub(super) async fn scrape(&self, repository: &Repository, batch: &mut Batch) {
         let Batch { packets, answers, exchanges, .. } = batch;
+        let mut lost = false;
         for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
             if let State::Scrape(transaction_id) = exchange.state
                 && let Ok(Request::Scrape(request)) = Request::parse(&packet[..exchange.received])
@@ -173,7 +200,13 @@ impl Handler {
                     |SwarmStats { complete: seeders, incomplete: leechers, downloaded: completed }| {
                         response.push(ScrapeStats { seeders, completed, leechers });
                     };
-                exchange.state = match store::scrape(repository, request.info_hashes(), counts).await {
+                // Where one had no answer, those behind it do not wait as long each.
+                let scraped = match lost {
+                    false => store::scrape(repository, request.info_hashes(), counts).await,
+                    true => Err(NoAnswer),
+                };
+                lost |= scraped.is_err();
+                exchange.state = match scraped {
                     Ok(()) => State::Answered(response.finish()),
                     Err(no_answer) => self.refuse(no_answer.into(), transaction_id, answer),
                 };
@@ -226,7 +259,7 @@ impl Handler {
                     AnnounceResponseHeader { transaction_id, interval, leechers, seeders }.write(header);
                     State::Answered(header.len() + peers)
                 }
-                None => self.refuse(Refusal::Unavailable, transaction_id, answer),
+                None => self.answer_without_store(Refusal::Unavailable, transaction_id, &rules, rng, answer),
             };
         }
     }
@@ -294,11 +327,15 @@ mod tests {
     };
 
     use super::*;
-    use crate::{metrics::Metrics, out_of_reach::OutOfReach};
+    use crate::{
+        metrics::Metrics,
+        out_of_reach::{OutOfReach, Silent},
+    };
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const TRANSACTION: TransactionId = TransactionId(0xdead_beef);
     const HASH: InfoHash = InfoHash::new([0xaa; 20]);
+    const RULES: Rules = Rules::new().interval_secs(1234).jitter_percent(0);
 
     /// A handler, a store and a clock, as a client sees them.
     struct Tracker {
@@ -313,7 +350,7 @@ mod tests {
         fn over(repository: Repository) -> Self {
             let mut rng = SplitMix64::new(1);
             let ids = Arc::new(ConnectionIds::new(NOW, &mut rng));
-            let rules = LiveRules::new(Rules::new().interval_secs(1234).jitter_percent(0));
+            let rules = LiveRules::new(RULES);
             let handler = Handler::new(ids, rules);
             Self { handler, repository, now: NOW, rng, batch: Batch::new() }
         }
@@ -598,6 +635,55 @@ mod tests {
     }
 
     #[test]
+    fn a_store_out_of_reach_is_an_empty_answer_where_that_is_wanted() {
+        let mut tracker = Tracker::over(Repository::Async(Arc::new(OutOfReach)));
+        let empty = RULES.when_unavailable(WhenUnavailable::Empty).retry_interval_secs(45);
+        tracker.handler.rules.replace(empty);
+        for source in [at("192.0.2.1:9"), at("[2001:db8::1]:9")] {
+            let id = tracker.connect(source);
+            let nobody =
+                AnnounceResponseHeader { transaction_id: TRANSACTION, interval: 45, leechers: 0, seeders: 0 };
+            assert_eq!(tracker.announce(source, request(id)), (nobody, vec![]));
+            let mut scrape = [0; 36];
+            ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).write(&mut scrape);
+            let text = "the tracker's store is not available; try again later";
+            assert_eq!(tracker.refusal(&scrape, source), text, "no counts are better than wrong ones");
+        }
+        assert_eq!(tracker.refused(Reason::Unavailable), 4);
+
+        let source = at("192.0.2.1:9");
+        let id = tracker.connect(source);
+        tracker.batch.clear();
+        tracker.batch.push(&bytes_of(request(id)), source);
+        assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW, &mut tracker.rng));
+        tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
+        let (answer, _) = tracker.batch.answers().next().expect("an answer");
+        let Ok(Response::Announce(answer)) = Response::parse(answer, Family::V4) else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(answer.header.interval, 45);
+        assert_eq!(tracker.refused(Reason::Overloaded), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn scrapes_of_a_store_that_never_answers_wait_for_it_together() {
+        let mut rng = SplitMix64::new(1);
+        let ids = Arc::new(ConnectionIds::new(NOW, &mut rng));
+        let handler = Handler::new(Arc::clone(&ids), LiveRules::new(RULES));
+        let source = at("192.0.2.1:9");
+        let id = ids.at(NOW, &mut rng).issue(source.ip());
+        let mut scrape = [0; 36];
+        ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).write(&mut scrape);
+        let mut batch = Batch::new();
+        (0..Batch::MOST).for_each(|_| batch.push(&scrape, source));
+        assert!(handler.admit(&mut batch, Reach::Private, NOW, &mut rng));
+        let asked = tokio::time::Instant::now();
+        handler.finish(&Repository::Async(Arc::new(Silent)), &mut batch, NOW, &mut rng).await;
+        assert!(asked.elapsed().as_secs() < 10, "{:?}", asked.elapsed());
+        assert_eq!(batch.answers().count(), Batch::MOST);
+    }
+
+    #[test]
     fn a_batch_of_everything_is_answered_as_one_by_one() {
         for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
             let (mut together, mut alone) = (Tracker::named(name), Tracker::named(name));
@@ -639,7 +725,7 @@ mod tests {
         tracker.batch.clear();
         tracker.batch.push(&bytes_of(request(id)), source);
         assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW, &mut tracker.rng));
-        tracker.handler.turn_away(&mut tracker.batch);
+        tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
         let (answer, _) = tracker.batch.answers().next().expect("an answer");
         let Ok(Response::Error(error)) = Response::parse(answer, Family::V4) else { panic!("{answer:?}") };
         assert_eq!(error.message, b"the tracker is overloaded; try again later");

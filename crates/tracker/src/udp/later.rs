@@ -63,7 +63,7 @@ impl Later {
         let Queue { handler, .. } = &*self.queue;
         let mut waiting = self.queue.waiting();
         if !waiting.admit(batch) {
-            handler.turn_away(batch);
+            handler.turn_away(batch, rng);
         }
         if waiting.tasks < Self::MOST_TASKS {
             waiting.tasks += 1;

@@ -1,0 +1,236 @@
+//! The store on Redis: its settings, and how it is reached when the tracker starts.
+
+use std::{
+    fmt, fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process,
+    str::FromStr,
+    time::Duration,
+};
+
+use clap::builder::NonEmptyStringValueParser;
+use rustix::system::uname;
+use swarmkeep::RepositoryConfig;
+use swarmkeep_bittorrent::query::Escaped;
+use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use super::schema::Contradiction;
+use crate::{settings::without_password, units::counted};
+
+const REDIS: &str = "Store on Redis (--repository redis)";
+
+/// Where the store on Redis is, and how patient to be with it.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Redis {
+    /// Where the servers are, as redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// over TLS; may be repeated. Several are nodes of
+    /// one Cluster, of which one is enough: it names the others. Passwords are better kept in the environment, the file of settings or
+    /// --redis-password-file: whoever is on this machine sees command lines.
+    // Hidden, which `settings` takes as a sign that there may be a password in it.
+    #[arg(long, value_name = "URL", value_delimiter = ',', hide_default_value = true, help_heading = REDIS)]
+    pub(crate) redis_url: Vec<Url>,
+
+    /// File with the password for those URLs that have none.
+    #[arg(long, value_name = "FILE", help_heading = REDIS)]
+    redis_password_file: Option<PathBuf>,
+
+    /// File in PEM with the authority that vouches for servers of rediss://; those that the system trusts without this.
+    #[arg(long, value_name = "FILE", help_heading = REDIS)]
+    redis_ca: Option<PathBuf>,
+
+    /// What all keys begin with: trackers that share a store have the same, and those with another know nothing of it.
+    #[arg(long, value_name = "TEXT", default_value = "swarmkeep:", help_heading = REDIS)]
+    redis_prefix: String,
+
+    /// What this tracker is called among those that share the store, in metrics and where it sweeps for all; HOST-PROCESS without this.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = REDIS)]
+    redis_node: Option<String>,
+
+    /// For how long a request may try to reach a server that is slow, lost or just being replaced, from 10ms to 4s; see when-unavailable.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = patience, help_heading = REDIS)]
+    redis_patience: Duration,
+}
+
+impl Redis {
+    /// What they say together. Reads the files.
+    pub(crate) fn servers(&self) -> Result<Servers, Contradiction> {
+        let wrong = |text: String| Err(Contradiction(text));
+        if self.redis_url.is_empty() {
+            return wrong(
+                "the repository redis needs --redis-url: give one, as redis://127.0.0.1:6379".into(),
+            );
+        }
+        let password = self.redis_password_file.as_deref().map(password_in).transpose()?;
+        let mut urls = Vec::with_capacity(self.redis_url.len());
+        for url in &self.redis_url {
+            let is_wrong = match url.parts() {
+                None => Some("it begins with neither redis:// nor rediss://"),
+                Some(Parts { password: Some("***"), .. }) => Some(
+                    "its password was left out where it was printed: write it again, or name its file by --redis-password-file",
+                ),
+                Some(_) => None,
+            };
+            if let Some(what) = is_wrong {
+                return wrong(format!("redis-url: {url}: {what}"));
+            }
+            urls.push(
+                password.as_ref().map_or_else(|| url.0.clone(), |password| url.with_password(password)),
+            );
+        }
+        let node = self
+            .redis_node
+            .clone()
+            .unwrap_or_else(|| format!("{}-{}", uname().nodename().to_string_lossy(), process::id()));
+        let mut config =
+            RedisConfig::new(urls).prefix(&self.redis_prefix).node(&node).patience(self.redis_patience);
+        if let Some(path) = &self.redis_ca {
+            if !self.redis_url.iter().all(|url| url.0.starts_with("rediss://")) {
+                return wrong(
+                    "redis-ca is of no use without TLS: give URLs that begin with rediss://".into(),
+                );
+            }
+            let pem = read("redis-ca", path)?;
+            // Without any, nobody would be trusted, and each server's certificate be said to be wrong.
+            if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
+                return wrong(format!("redis-ca: {}: it has no certificate in PEM", path.display()));
+            }
+            config = config.root_certificate(pem);
+        }
+        Ok(Servers { config, node, patience: self.redis_patience })
+    }
+}
+
+/// The servers of a store, to be reached.
+pub(crate) struct Servers {
+    config: RedisConfig,
+    /// What this tracker is called among others.
+    pub(crate) node: String,
+    patience: Duration,
+}
+
+impl Servers {
+    /// Reaches the store, in the runtime that its connections stay in. Tries again for as long as a request would.
+    pub(crate) async fn reach(&self, config: &RepositoryConfig) -> Result<RedisRepository, Error> {
+        const PAUSE: Duration = Duration::from_millis(100);
+        let enough = Instant::now() + self.patience;
+        loop {
+            match RedisRepository::connect(&self.config, config).await {
+                Err(Error::Unreachable(_)) if Instant::now() + PAUSE < enough => sleep(PAUSE).await,
+                reached => return reached,
+            }
+        }
+    }
+}
+
+/// A URL that may have a password in it, which is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Url(String);
+
+/// `SCHEME://USER:PASSWORD@REST`
+struct Parts<'a> {
+    scheme: &'a str,
+    user: &'a str,
+    password: Option<&'a str>,
+    rest: &'a str,
+}
+
+impl Url {
+    /// Nothing if it is not the URL of a server.
+    fn parts(&self) -> Option<Parts<'_>> {
+        let scheme = ["redis://", "rediss://"].into_iter().find(|scheme| self.0.starts_with(scheme))?;
+        let rest = &self.0[scheme.len()..];
+        let (user, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
+        let (user, password) = user.split_once(':').map_or((user, None), |(user, word)| (user, Some(word)));
+        Some(Parts { scheme, user, password, rest })
+    }
+
+    /// The same with a password, if it has none.
+    fn with_password(&self, password: &str) -> String {
+        match self.parts() {
+            Some(Parts { scheme, user, password: None, rest }) => {
+                let mut room = Vec::new();
+                let escaped = Escaped::encode(password.as_bytes(), &mut room).encoded();
+                format!("{scheme}{user}:{}@{rest}", String::from_utf8_lossy(escaped))
+            }
+            _ => self.0.clone(),
+        }
+    }
+}
+
+impl FromStr for Url {
+    type Err = std::convert::Infallible;
+
+    // What is wrong with it is said later: clap would show what it refuses.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_password(&self.0))
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn password_in(path: &Path) -> Result<String, Contradiction> {
+    let bytes = read("redis-password-file", path)?;
+    let wrong = |what: &str| Contradiction(format!("redis-password-file: {}: {what}", path.display()));
+    let text = String::from_utf8(bytes).map_err(|_| wrong("expected text in UTF-8"))?;
+    let password = text.lines().next().filter(|line| !line.is_empty());
+    let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
+    if mode & 0o007 != 0 {
+        warn!(file = %path.display(), "everybody can read or change the password: chmod o= it");
+    }
+    password.map(Into::into).ok_or_else(|| wrong("its first line is empty: write the password there"))
+}
+
+fn read(setting: &str, path: &Path) -> Result<Vec<u8>, Contradiction> {
+    let wrong = |error| Contradiction(format!("{setting}: cannot read {}: {error}", path.display()));
+    fs::read(path).map_err(wrong)
+}
+
+/// Longer is of no use: the tracker waits for 5 seconds for any store.
+fn patience(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1), ("s", 1000)];
+    let milliseconds = counted(text, &units).filter(|_| units.iter().any(|(unit, _)| text.ends_with(unit)));
+    let patience = milliseconds.filter(|milliseconds| (10..=4000).contains(milliseconds));
+    patience.map(Duration::from_millis).ok_or_else(|| "expected a time from 10ms to 4s".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        let Ok(url) = text.parse();
+        url
+    }
+
+    #[test]
+    fn a_password_of_a_file_is_for_urls_without() {
+        for (text, with) in [
+            ("redis://192.0.2.1", "redis://:a%20b%40c@192.0.2.1"),
+            ("rediss://tracker@192.0.2.1:1/2", "rediss://tracker:a%20b%40c@192.0.2.1:1/2"),
+            ("redis://:own@192.0.2.1", "redis://:own@192.0.2.1"),
+        ] {
+            assert_eq!(url(text).with_password("a b@c"), with);
+        }
+    }
+
+    #[test]
+    fn patience_has_its_bounds() {
+        assert_eq!(patience("10ms"), Ok(Duration::from_millis(10)));
+        assert_eq!(patience("4s"), Ok(Duration::from_secs(4)));
+        for wrong in ["", "9ms", "4001ms", "5s", "2", "2m", "s", "-1s", "1.5s"] {
+            assert!(patience(wrong).is_err(), "{wrong}");
+        }
+    }
+}

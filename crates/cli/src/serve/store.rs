@@ -1,0 +1,74 @@
+//! Which store keeps the swarms, and how it comes to be.
+
+use std::sync::Arc;
+
+use swarmkeep::{
+    RepositoryConfig,
+    catalog::{self, Implementation, Repository},
+};
+use swarmkeep_redis::Error as RedisError;
+
+use super::redis::Servers;
+
+/// Which store keeps the swarms.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Chosen {
+    /// One of the catalog, in this process.
+    Embedded(&'static Implementation),
+    /// One that has settings of its own.
+    Redis,
+}
+
+impl Chosen {
+    /// Each of them.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        catalog::ALL.iter().map(Self::Embedded).chain([Self::Redis])
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Embedded(row) => row.name,
+            Self::Redis => "redis",
+        }
+    }
+}
+
+/// A store, and what it takes to build it.
+pub(crate) enum Store {
+    Embedded(&'static Implementation),
+    Redis(Servers),
+}
+
+/// Why there is no store.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotBuilt {
+    /// The settings do not allow it.
+    #[error("{0}")]
+    Settings(String),
+    #[error(
+        "cannot reach the store on Redis: {0}; start the server, or give the address, the user and the password of one that answers"
+    )]
+    Unreachable(String),
+}
+
+impl Store {
+    /// What this tracker is called among those that share the store, if it is shared.
+    pub(crate) fn node(&self) -> Option<&str> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Redis(servers) => Some(&servers.node),
+        }
+    }
+
+    /// Builds it in the runtime in which it will be asked, where its connections stay.
+    pub(crate) async fn build(&self, config: &RepositoryConfig) -> Result<Repository, NotBuilt> {
+        match self {
+            Self::Embedded(row) => row.build(config).map_err(|error| NotBuilt::Settings(error.to_string())),
+            Self::Redis(servers) => match servers.reach(config).await {
+                Ok(store) => Ok(Repository::Async(Arc::new(store))),
+                Err(RedisError::Unreachable(reason)) => Err(NotBuilt::Unreachable(reason)),
+                Err(error) => Err(NotBuilt::Settings(error.to_string())),
+            },
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The program at work beside a test: `swarmkeep serve`.
+
+use std::{
+    env, fs,
+    io::{self, Write as _},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::NamedTempFile;
+
+/// After how long something is not going to happen, on a busy machine.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Where the program is, beside the tests' own. Where it was not built, that is said: in CI by failing.
+pub fn program() -> Option<PathBuf> {
+    let program = env::current_exe().expect("a test is a program").with_file_name("../swarmkeep");
+    if program.exists() {
+        return Some(program);
+    }
+    let message = "the program is missing: cargo build -p swarmkeep-cli, in the same profile";
+    assert!(env::var_os("CI").is_none(), "{message}");
+    // Past the test harness, which shows nothing of a test that passes.
+    let _ = writeln!(io::stderr(), "SKIPPED: {message}");
+    None
+}
+
+/// The program with this subcommand, which finds no setting in the environment.
+pub fn swarmkeep(program: &PathBuf, subcommand: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().arg(subcommand);
+    command
+}
+
+/// A tracker in a process of its own, killed when dropped.
+#[derive(Debug)]
+pub struct Serve {
+    child: Child,
+    log: NamedTempFile,
+}
+
+impl Serve {
+    /// Starts it, and waits until it listens.
+    pub fn start(command: Command) -> Self {
+        let mut serve = Self::launch(command);
+        let deadline = Instant::now() + LONGEST;
+        while !serve.log().contains("listening on ") {
+            let ended = serve.child.try_wait().expect("a child");
+            assert!(ended.is_none() && Instant::now() < deadline, "it does not listen: {}", serve.log());
+            thread::sleep(Duration::from_millis(5));
+        }
+        // With where its dashboard is, if it says so.
+        thread::sleep(Duration::from_millis(20));
+        serve
+    }
+
+    /// Starts what does not listen, and waits for its end; answers its exit code, what it said, and how long it took.
+    pub fn refused(command: Command) -> (Option<i32>, String, Duration) {
+        let asked = Instant::now();
+        let mut serve = Self::launch(command);
+        let status = serve.ended();
+        (status.code(), serve.log(), asked.elapsed())
+    }
+
+    fn launch(mut command: Command) -> Self {
+        let log = NamedTempFile::new().expect("a file of ours");
+        let written = log.as_file().try_clone().expect("open");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(written).spawn();
+        Self { child: child.expect("the program starts"), log }
+    }
+
+    /// What it has said so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log.path()).expect("text")
+    }
+
+    /// Where it listens over `udp`, `http` or `https`, or has its `dashboard`.
+    pub fn address(&self, protocol: &str) -> SocketAddr {
+        let log = self.log();
+        let found = log.lines().find_map(|line| match protocol {
+            "dashboard" => line.split_once("dashboard at http://")?.1.split('/').next()?.parse().ok(),
+            _ => {
+                let listening = line.split_once("listening on ")?.1.split(';').next()?;
+                let of = listening.split(&format!("{protocol} ")).nth(1)?;
+                of.split([',', ' ']).next()?.parse().ok()
+            }
+        });
+        found.unwrap_or_else(|| panic!("no {protocol}: {log}"))
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("`kill` is there").success());
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + LONGEST;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end: {}", self.log());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
