@@ -53,7 +53,11 @@ impl Zipf {
         let law = |largest| Law { largest, exponent, most };
         // What is beyond the one peer that each swarm has anyway.
         let surplus = |largest: f64| -> u64 {
-            law(largest).runs(swarms).take_while(|run| run.size > 1).map(|run| run.swarms * (run.size - 1)).sum()
+            law(largest)
+                .runs(swarms)
+                .take_while(|run| run.size > 1)
+                .map(|run| run.swarms * (run.size - 1))
+                .sum()
         };
         // Where a bound cuts off the head, the law has to begin far above all peers.
         let (mut low, mut high) = (1.0, peers as f64);
