@@ -273,8 +273,11 @@ mod tests {
         let snapshot = fate(80..80, Some(70));
         let since = session(&[75, 105], 1000, true);
         assert_eq!(happens(&since, &snapshot).2, [105 * 60..150 * 60], "it came since");
-        let before = session(&[40, 70, 100], 1000, true);
-        assert_eq!(happens(&before, &snapshot).2, [80 * 60..145 * 60], "as old as it was then, at 40");
+        let before = session(&[39, 69, 99], 1000, true);
+        assert_eq!(happens(&before, &snapshot).2, [80 * 60..144 * 60], "it came at 69");
+        let older = session(&[41, 71, 101], 1000, true);
+        let gap = [80 * 60..86 * 60, 101 * 60..146 * 60];
+        assert_eq!(happens(&older, &snapshot).2, gap, "as old as it was then, from 41");
         let stopped = session(&[40], 75, true);
         assert_eq!(happens(&stopped, &snapshot).2, [80 * 60..85 * 60], "it stopped since, and is back");
         assert_eq!(happens(&session(&[40], 65, true), &snapshot).2, []);

@@ -443,16 +443,18 @@ mod tests {
     #[test]
     fn an_empty_store_fills_as_intervals_pass() {
         let mut model = model(vec![crash()]);
-        model.habits.jitter = 0.0;
+        // Nobody comes or goes, and all intervals are the same: then announces are uniform over one.
+        model.habits = Habits { jitter: 0.0, median: 1e9, deviation: 0.0, ..model.habits };
         let tallies = simulated(&model, &[task(&model, 100_000, 100_000)]);
         let Tally { live, reached, .. } = &tallies[1];
-        // Announces are uniform over an interval, and newcomers come beside them.
-        let churn = 1.0 / model.habits.mean_session();
         for (n, (reached, live)) in reached.iter().zip(live).enumerate() {
             let at = f64::from(n as Time * STEP + STEP / 2);
-            let gone = (at / f64::from(model.habits.interval)).min(1.0);
-            let expected = 1.0 - (1.0 - gone) * (1.0 - at * churn).max(0.0);
-            assert!((reached / live - expected).abs() < 0.01, "{} for {expected} after {at}", reached / live);
+            let expected = (at / f64::from(model.habits.interval)).min(1.0);
+            assert!(
+                (reached / live - expected).abs() < 0.006,
+                "{} for {expected} after {at} ms",
+                reached / live
+            );
         }
     }
 
