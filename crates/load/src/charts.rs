@@ -123,17 +123,20 @@ fn draw_line(
     style: ShapeStyle,
     dashed: bool,
 ) -> Drawn {
+    if !dashed {
+        return area.draw(&PathElement::new(points.to_vec(), style));
+    }
     for ends in points.windows(2) {
         let [from, to] = [ends[0], ends[1]].map(|(x, y)| (f64::from(x), f64::from(y)));
         let length = (to.0 - from.0).hypot(to.1 - from.1);
-        // One part, or dashes as long as the gaps.
-        let parts = if dashed { ((length / 10.0) as usize).max(1) } else { 1 };
+        // Dashes are as long as the gaps.
+        let parts = ((length / 10.0) as usize).max(1);
         let at = |share: f64| {
             ((from.0 + (to.0 - from.0) * share) as i32, (from.1 + (to.1 - from.1) * share) as i32)
         };
         for part in 0..parts {
             let start = part as f64 / parts as f64;
-            let end = start + if dashed { 0.5 } else { 1.0 } / parts as f64;
+            let end = start + 0.5 / parts as f64;
             area.draw(&PathElement::new(vec![at(start), at(end)], style))?;
         }
     }

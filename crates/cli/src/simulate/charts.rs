@@ -61,14 +61,15 @@ pub(crate) fn draw(report: &Report, directory: &Path) -> io::Result<()> {
     let linear = [Scale::Linear; 2];
     let known = of(|failed| {
         let points = failed.reached_percent.iter().enumerate();
-        points.step_by(6).map(|(n, &share)| (n as f64 * failed.step_seconds / 60.0, share)).collect()
+        let of_all = |share: f64| 100.0 - failed.hit_percent / 100.0 * (100.0 - share);
+        points.step_by(6).map(|(n, &share)| (n as f64 * failed.step_seconds / 60.0, of_all(share))).collect()
     });
-    let title = "Peers that can be handed out, in % of those hit";
+    let title = "Peers that can be handed out, in % of all";
     charts::plot(&directory.join("recovery.svg"), title, "minutes since the failure", linear, &known)?;
     let announces = of(|failed| {
         let points = failed.attempts_relative.iter().enumerate().take(300);
         points.map(|(second, &times)| (second as f64, times)).collect()
     });
-    let title = "Announces sent a second, in terms of ordinary times";
+    let title = "Announces sent a second by those hit, in terms of ordinary times";
     charts::plot(&directory.join("announces.svg"), title, "seconds since the failure", linear, &announces)
 }

@@ -43,7 +43,6 @@ pub(crate) struct Described {
     pub(crate) stored_peers: f64,
     pub(crate) largest_swarm: u64,
     pub(crate) swarms_of_one: u64,
-    /// Torrents of those peers who share theirs with 50 others.
     pub(crate) peers_in_large_percent: f64,
     pub(crate) announces_a_second: f64,
     pub(crate) joined_a_second: f64,
@@ -77,8 +76,9 @@ pub(crate) struct Failed {
     pub(crate) what: String,
     /// Share of all peers whose swarms it hit.
     pub(crate) hit_percent: f64,
-    /// Announces that nobody answered.
+    /// Announces that nobody answered, and what share they are of an hour's announces of those hit.
     pub(crate) unanswered: f64,
+    pub(crate) unanswered_percent: f64,
     /// Of those hit, the most peers that could not be handed out when machines answered again.
     pub(crate) lost_percent: f64,
     /// Seconds until half, 90 % and 99 % of those that could not be handed out can be again.
@@ -140,6 +140,7 @@ impl Failed {
             what: failure.what.clone(),
             hit_percent: 100.0 * failure.happening.peers * tally.live[0] / nothing.live[0],
             unanswered: tally.failed.iter().sum(),
+            unanswered_percent: 100.0 * tally.failed.iter().sum::<f64>() / tally.usual.max(1e-9),
             lost_percent: lost.map_or(100.0, |lost| 100.0 - lost),
             back_seconds: if most > 0.0 { [0.5, 0.9, 0.99].map(back) } else { [0.0; 3] },
             poor_percent: of_answers(tally.poor),
@@ -269,7 +270,7 @@ impl Report {
         markdown(&[
             column("", &|failed| format!("`{}`", failed.key)),
             column("hit, % of peers", &|failed| significant(failed.hit_percent)),
-            column("announces unanswered", &|failed| significant(failed.unanswered)),
+            column("unanswered, % of an hour's announces", &|failed| significant(failed.unanswered_percent)),
             column("lost, % of those hit", &|failed| significant(failed.lost_percent)),
             column("s till 50 % back", &back(0)),
             column("90 %", &back(1)),
