@@ -528,7 +528,8 @@ impl<'a> Simulation<'a> {
             row("peers handed out over IPv6", traffic.handed_out[1], other.handed_out[1]),
         ];
         for (sample, exact) in samples.iter().zip(exacts) {
-            let pairs: [(&str, fn(&Failed) -> f64); 5] = [
+            type Number = fn(&Failed) -> f64;
+            let pairs: [(&str, Number); 5] = [
                 ("hit, %", |failed| failed.hit_percent),
                 ("lost, %", |failed| failed.lost_percent),
                 ("minutes till 90 % back", |failed| failed.back_seconds[1] / 60.0),

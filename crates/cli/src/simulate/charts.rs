@@ -56,7 +56,9 @@ pub(crate) fn draw(report: &Report, directory: &Path) -> io::Result<()> {
         points,
     };
     let of = |value: fn(&Failed) -> Vec<(f64, f64)>| -> Vec<_> {
-        report.failures.iter().enumerate().map(|(n, failed)| line((n, failed), value(failed))).collect()
+        let seen =
+            report.failures.iter().filter(|failed| failed.unanswered > 0.0 || failed.lost_percent > 1.0);
+        seen.enumerate().map(|(n, failed)| line((n, failed), value(failed))).collect()
     };
     let linear = [Scale::Linear; 2];
     let known = of(|failed| {

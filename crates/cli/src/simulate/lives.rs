@@ -211,31 +211,33 @@ mod tests {
     }
 
     /// Seconds of attempts that failed, of answers with whether the peer was known, and when it is known.
+    type Seconds = (Vec<Time>, Vec<(Time, bool)>, Vec<(Time, Time)>);
+
     #[derive(Default)]
-    struct Seen(Vec<Time>, Vec<(Time, bool)>, Vec<Known>);
+    struct Seen(Seconds);
 
     impl Witness for Seen {
         fn attempted(&mut self, at: Time, answered: bool) {
             if !answered {
-                self.0.push(at / SECOND);
+                self.0.0.push(at / SECOND);
             }
         }
 
         fn answered(&mut self, at: Time, knew: bool) {
-            self.1.push((at / SECOND, knew));
+            self.0.1.push((at / SECOND, knew));
         }
 
         fn known(&mut self, range: Known) {
             if !range.is_empty() {
-                self.2.push(range.start / SECOND..range.end / SECOND);
+                self.0.2.push((range.start / SECOND, range.end / SECOND));
             }
         }
     }
 
-    fn happens(session: &Session, fate: &Fate) -> (Vec<Time>, Vec<(Time, bool)>, Vec<Known>) {
+    fn happens(session: &Session, fate: &Fate) -> Seconds {
         let mut seen = Seen::default();
         session.under(&habits(), fate, &mut seen);
-        (seen.0, seen.1, seen.2)
+        seen.0
     }
 
     #[test]
@@ -245,14 +247,14 @@ mod tests {
         assert_eq!(stays.known(&habits()), -5 * MINUTE..140 * MINUTE);
         let (failed, answers, known) = happens(&stays, &nothing);
         assert_eq!((failed, answers), (vec![], vec![(85 * 60, true), (115 * 60, true)]));
-        assert_eq!(known, [80 * 60..160 * 60]);
+        assert_eq!(known, [(80 * 60, 160 * 60)]);
 
         let silent = session(&[-5, 25, 55, 85], 90, false);
         assert_eq!(silent.known(&habits()), -5 * MINUTE..130 * MINUTE);
-        assert_eq!(happens(&silent, &nothing).2, [80 * 60..130 * 60]);
+        assert_eq!(happens(&silent, &nothing).2, [(80 * 60, 130 * 60)]);
         let stops = session(&[-5, 25, 55, 85], 90, true);
         assert_eq!(stops.known(&habits()), -5 * MINUTE..90 * MINUTE);
-        assert_eq!(happens(&stops, &nothing).2, [80 * 60..90 * 60]);
+        assert_eq!(happens(&stops, &nothing).2, [(80 * 60, 90 * 60)]);
         assert_eq!(happens(&session(&[-5, 25], 30, true), &nothing), (vec![], vec![], vec![]));
     }
 
@@ -262,7 +264,7 @@ mod tests {
             happens(&session(&[55, 85, 115], 1000, true), &fate(80..87, Some(Time::MIN / MINUTE)));
         assert_eq!(failed, [5100, 5115, 5145, 5205], "until 5220");
         assert_eq!(answers, [(5325, false), (5325 + 1800, true)], "and what follows is as late");
-        assert_eq!(known, [5325..5325 + 1800 + 2700]);
+        assert_eq!(known, [(5325, 5325 + 1800 + 2700)]);
         let others = Fate { has_others: true, ..fate(80..87, None) };
         let (failed, answers, _) = happens(&session(&[55, 85], 1000, true), &others);
         assert_eq!((failed, answers), (vec![5100], vec![(5115, true)]));
@@ -272,14 +274,14 @@ mod tests {
     fn a_store_goes_back_to_what_it_knew_then() {
         let snapshot = fate(80..80, Some(70));
         let since = session(&[75, 105], 1000, true);
-        assert_eq!(happens(&since, &snapshot).2, [105 * 60..150 * 60], "it came since");
+        assert_eq!(happens(&since, &snapshot).2, [(105 * 60, 150 * 60)], "it came since");
         let before = session(&[39, 69, 99], 1000, true);
-        assert_eq!(happens(&before, &snapshot).2, [80 * 60..144 * 60], "it came at 69");
+        assert_eq!(happens(&before, &snapshot).2, [(80 * 60, 144 * 60)], "it came at 69");
         let older = session(&[41, 71, 101], 1000, true);
-        let gap = [80 * 60..86 * 60, 101 * 60..146 * 60];
+        let gap = [(80 * 60, 86 * 60), (101 * 60, 146 * 60)];
         assert_eq!(happens(&older, &snapshot).2, gap, "as old as it was then, from 41");
         let stopped = session(&[40], 75, true);
-        assert_eq!(happens(&stopped, &snapshot).2, [80 * 60..85 * 60], "it stopped since, and is back");
+        assert_eq!(happens(&stopped, &snapshot).2, [(80 * 60, 85 * 60)], "it stopped since, and is back");
         assert_eq!(happens(&session(&[40], 65, true), &snapshot).2, []);
         // Not heard since 34, and forgotten at 79.
         assert_eq!(happens(&session(&[34], 36, false), &snapshot).2, []);
@@ -288,8 +290,8 @@ mod tests {
     #[test]
     fn who_stops_while_nobody_answers_stays_known() {
         let outage = fate(80..82, None);
-        assert_eq!(happens(&session(&[55], 81, true), &outage).2, [80 * 60..100 * 60]);
-        assert_eq!(happens(&session(&[55], 83, true), &outage).2, [80 * 60..83 * 60]);
+        assert_eq!(happens(&session(&[55], 81, true), &outage).2, [(80 * 60, 100 * 60)]);
+        assert_eq!(happens(&session(&[55], 83, true), &outage).2, [(80 * 60, 83 * 60)]);
     }
 
     #[test]

@@ -79,9 +79,9 @@ pub(crate) struct Failed {
     /// Announces that nobody answered, and what share they are of an hour's announces of those hit.
     pub(crate) unanswered: f64,
     pub(crate) unanswered_percent: f64,
-    /// Of those hit, the most peers that could not be handed out when machines answered again.
+    /// Of those hit, the most peers that could not be handed out after machines answered again.
     pub(crate) lost_percent: f64,
-    /// Seconds until half, 90 % and 99 % of those that could not be handed out can be again.
+    /// Seconds until half, 90 % and 99 % of those can be, and all that were not lost.
     pub(crate) back_seconds: [f64; 3],
     /// Of the answers within the hour to peers of swarms that were hit, those that had fewer peers than usual, and how much they had less on
     /// average over all answers.
@@ -104,8 +104,11 @@ pub(crate) struct Checked {
     pub(crate) exact: f64,
 }
 
+/// Less than that share is not lost but has just come.
+const NOISE: f64 = 0.05;
+
 impl Failed {
-    /// Of tallies of a failure, and of all peers when nothing happens. While nobody answers for `down_steps`, nobody can be handed out.
+    /// Of tallies of a failure, and of all peers when nothing happens. Nobody can be handed out while nobody answers: `down`, since the failure.
     pub(crate) fn new(
         failure: &super::failures::Failure,
         tally: &Tally,
@@ -117,23 +120,22 @@ impl Failed {
         let reached = (0..steps).map(|step| {
             let (begin, live) = (step as i32 * STEP, tally.live[step]);
             let share = if live > 0.0 { tally.reached[step] / live } else { 1.0 };
-            if unreachable.contains(&begin) { 0.0 } else { share * 100.0 }
+            if unreachable.contains(&begin) { 0.0 } else { (share * 100.0).min(100.0) }
         });
         let reached: Vec<_> = reached.collect();
-        let most = reached.iter().map(|share| 100.0 - share).fold(0.0, f64::max);
-        let step_seconds = f64::from(STEP / SECOND);
+        let again = unreachable.end.max(0);
+        let first = (again / STEP) as usize + usize::from(again % STEP > 0);
+        let lost = reached[first.min(steps)..].iter().map(|share| 100.0 - share).fold(0.0, f64::max);
         let back = |share: f64| {
-            // Noise of newcomers is not a loss.
-            let last = reached.iter().rposition(|reached| 100.0 - reached > most * (1.0 - share) + 1e-9);
-            last.map_or(0.0, |last| (last + 1) as f64 * step_seconds)
+            let most = if lost > NOISE { lost * (1.0 - share) } else { NOISE };
+            let last = reached.iter().rposition(|reached| 100.0 - reached > most);
+            last.map_or(0.0, |last| (last + 1) as f64 * f64::from(STEP / SECOND))
         };
         let answered: f64 = tally.answered.iter().sum();
         let of_answers = |number: f64| if answered > 0.0 { 100.0 * number / answered } else { 0.0 };
         let seconds = tally.attempts.len() as f64;
         let relative = tally.attempts.iter().map(|attempts| attempts / (tally.usual / seconds).max(1e-9));
         let relative: Vec<_> = relative.collect();
-        let when_back = (unreachable.end.max(0) / STEP) as usize;
-        let lost = reached.get(when_back + usize::from(unreachable.end % STEP > 0));
         Self {
             key: failure.key,
             arrangement: failure.arrangement.name(),
@@ -141,12 +143,12 @@ impl Failed {
             hit_percent: 100.0 * failure.happening.peers * tally.live[0] / nothing.live[0],
             unanswered: tally.failed.iter().sum(),
             unanswered_percent: 100.0 * tally.failed.iter().sum::<f64>() / tally.usual.max(1e-9),
-            lost_percent: lost.map_or(100.0, |lost| 100.0 - lost),
-            back_seconds: if most > 0.0 { [0.5, 0.9, 0.99].map(back) } else { [0.0; 3] },
+            lost_percent: lost,
+            back_seconds: [0.5, 0.9, 0.99].map(back),
             poor_percent: of_answers(tally.poor),
             missing_percent: of_answers(tally.missing),
             peak: relative.iter().copied().fold(0.0, f64::max),
-            step_seconds,
+            step_seconds: f64::from(STEP / SECOND),
             reached_percent: reached,
             attempts_relative: relative,
         }
@@ -204,7 +206,8 @@ impl Report {
 
     fn needed(&self) -> String {
         let Machine { cores, memory_bytes, network_bits, busy } = self.machine;
-        let each: [(&str, fn(&Needs) -> String); 13] = [
+        type Cell = fn(&Needs) -> String;
+        let each: [(&str, Cell); 13] = [
             ("machines", |needs| needs.machines.map_or("not enough".to_owned(), |n| n.to_string())),
             ("trackers", |needs| needs.trackers.to_string()),
             ("Redis masters", |needs| needs.masters.map_or("none is enough".to_owned(), |n| n.to_string())),
