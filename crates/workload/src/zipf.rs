@@ -165,5 +165,6 @@ mod tests {
         let sizes = sizes(&Zipf::new(100_000, 1_000_000, 1.0, 10_000));
         let at_the_bound = sizes.iter().filter(|&&size| size >= 10_000).count();
         assert!((2..100).contains(&at_the_bound), "{at_the_bound}");
+        assert!(sizes[0] < 10_100, "{} with what was left over", sizes[0]);
     }
 }
