@@ -13,6 +13,8 @@ use clap::{ArgGroup, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use swarmkeep_load::{Config, Date, Mix, Progress, Report, Swarms, Target};
 
+use crate::units;
+
 /// What the program ends with when answers were wrong.
 const WRONG: u8 = 3;
 
@@ -63,11 +65,11 @@ pub(crate) struct Args {
     target: Vec<Target>,
 
     /// How long to measure, as 500ms, 10s or 5m; at most 1h.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::time)]
     duration: Duration,
 
     /// How long to send the same without counting it before that.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::time)]
     warm_up: Duration,
 
     /// Clients at once, each with a socket of its own.
@@ -87,11 +89,11 @@ pub(crate) struct Args {
     rate: Option<f64>,
 
     /// After how long without an answer a request has failed.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::time)]
     timeout: Duration,
 
     /// For how long a connection id is used; the next is asked for a little before.
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = units::time)]
     connection_lifetime: Duration,
 
     /// Torrents that the workers share.
@@ -308,23 +310,6 @@ impl Args {
     }
 }
 
-/// A time in milliseconds, seconds, minutes or hours.
-fn time(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let unit = match unit {
-        "ms" => 1,
-        "" | "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => 0,
-    };
-    let milliseconds =
-        number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|_| unit > 0);
-    milliseconds
-        .map(Duration::from_millis)
-        .ok_or_else(|| "expected a time such as 500ms, 10s, 5m or 1h".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -334,18 +319,6 @@ mod tests {
         for (word, text) in [("--fill", "--fill"), ("[::1]:1", "'[::1]:1'"), ("a'b", r"'a'\''b'"), ("", "''")]
         {
             assert_eq!(quoted(word), text);
-        }
-    }
-
-    #[test]
-    fn times_have_units() {
-        for (text, milliseconds) in
-            [("500ms", 500), ("10", 10_000), ("10s", 10_000), ("5m", 300_000), ("1h", 3_600_000)]
-        {
-            assert_eq!(time(text), Ok(Duration::from_millis(milliseconds)));
-        }
-        for wrong in ["", "s", "-1s", "1d", "1.5s", "99999999999999999999s", "18446744073709551615h"] {
-            assert!(time(wrong).is_err(), "{wrong}");
         }
     }
 }

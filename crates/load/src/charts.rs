@@ -1,4 +1,4 @@
-//! Lines over one or two logarithmic axes, as SVG. The shootout draws with them too.
+//! Lines over linear and logarithmic axes, as SVG. The shootout and the simulation draw with them too.
 
 use std::{io, path::Path};
 
@@ -48,10 +48,21 @@ pub enum Scale {
 /// # Errors
 /// What the file system says.
 pub fn lines(path: &Path, title: &str, grows: &str, scale: Scale, lines: &[Line]) -> io::Result<()> {
-    draw(path, title, grows, scale, lines).map_err(io::Error::other)
+    plot(path, title, grows, [scale, Scale::Logarithmic], lines)
 }
 
-fn draw(path: &Path, title: &str, grows: &str, scale: Scale, lines: &[Line]) -> Drawn {
+/// The same with the scales of both axes: the horizontal one and that of values.
+///
+/// # Errors
+/// What the file system says.
+pub fn plot(path: &Path, title: &str, grows: &str, scales: [Scale; 2], lines: &[Line]) -> io::Result<()> {
+    draw(path, title, grows, scales, lines).map_err(io::Error::other)
+}
+
+/// A line of more points is drawn without them.
+const POINTS: usize = 40;
+
+fn draw(path: &Path, title: &str, grows: &str, scales: [Scale; 2], lines: &[Line]) -> Drawn {
     let points = || lines.iter().flat_map(|line| &line.points);
     let mut xs: Vec<_> = points().map(|&(x, _)| x).collect();
     xs.sort_by(f64::total_cmp);
@@ -59,8 +70,13 @@ fn draw(path: &Path, title: &str, grows: &str, scale: Scale, lines: &[Line]) -> 
     if xs.len() < 2 {
         return Ok(());
     }
-    let ys = round_numbers(points().map(|&(_, y)| y));
-    let (x_axis, y_axis) = (Axis::over(&xs, scale), Axis::over(&ys, Scale::Logarithmic));
+    let xs = if lines.iter().any(|line| line.points.len() > POINTS) {
+        scales[0].round(xs.into_iter())
+    } else {
+        xs
+    };
+    let ys = scales[1].round(points().map(|&(_, y)| y));
+    let (x_axis, y_axis) = (Axis::over(&xs, scales[0]), Axis::over(&ys, scales[1]));
     let at = |&(x, y): &(f64, f64)| PLOT.at(x_axis.share(x), y_axis.share(y));
 
     let labels = lines.iter().filter(|line| !line.dashed).count() as i32;
@@ -88,7 +104,7 @@ fn draw(path: &Path, title: &str, grows: &str, scale: Scale, lines: &[Line]) -> 
         let points: Vec<_> = line.points.iter().map(at).collect();
         draw_line(&area, &points, style, line.dashed)?;
         if !line.dashed {
-            for &point in &points {
+            for &point in points.iter().filter(|_| points.len() <= POINTS) {
                 area.draw(&Circle::new(point, 3, style.filled()))?;
             }
             let x = PLOT.right + 20;
@@ -107,17 +123,20 @@ fn draw_line(
     style: ShapeStyle,
     dashed: bool,
 ) -> Drawn {
+    if !dashed {
+        return area.draw(&PathElement::new(points.to_vec(), style));
+    }
     for ends in points.windows(2) {
         let [from, to] = [ends[0], ends[1]].map(|(x, y)| (f64::from(x), f64::from(y)));
         let length = (to.0 - from.0).hypot(to.1 - from.1);
-        // One part, or dashes as long as the gaps.
-        let parts = if dashed { ((length / 10.0) as usize).max(1) } else { 1 };
+        // Dashes are as long as the gaps.
+        let parts = ((length / 10.0) as usize).max(1);
         let at = |share: f64| {
             ((from.0 + (to.0 - from.0) * share) as i32, (from.1 + (to.1 - from.1) * share) as i32)
         };
         for part in 0..parts {
             let start = part as f64 / parts as f64;
-            let end = start + if dashed { 0.5 } else { 1.0 } / parts as f64;
+            let end = start + 0.5 / parts as f64;
             area.draw(&PathElement::new(vec![at(start), at(end)], style))?;
         }
     }
@@ -171,6 +190,14 @@ impl Scale {
             Self::Logarithmic => number.ln(),
         }
     }
+
+    /// Numbers for an axis, around all of these.
+    fn round(self, numbers: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
+        match self {
+            Self::Linear => even_steps(numbers.fold(0.0, f64::max)),
+            Self::Logarithmic => round_numbers(numbers),
+        }
+    }
 }
 
 /// 1, 2 or 5 times powers of ten, from the last that is not above all numbers to the first that is not below them.
@@ -182,6 +209,14 @@ fn round_numbers(numbers: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
     let first = all.partition_point(|&number| number <= least).saturating_sub(1);
     let last = all.partition_point(|&number| number < most).max(first + 1);
     all[first..=last].to_vec()
+}
+
+/// From 0 in up to ten steps of 1, 2 or 5 times a power of ten, to the first that is not below `most`.
+fn even_steps(most: f64) -> Vec<f64> {
+    let powers = (-9..12).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(power)));
+    let step = powers.into_iter().find(|step| step * 10.0 >= most).unwrap_or(most);
+    let last = (most / step).ceil().max(1.0) as u32;
+    (0..=last).map(|n| f64::from(n) * step).collect()
 }
 
 /// `20`, `500 k`, `2 M`.
@@ -223,6 +258,13 @@ mod tests {
         assert_eq!(around(&[8.1, 30.0]), [5.0, 10.0, 20.0, 50.0]);
         assert_eq!(around(&[100.0, 100.0]), [100.0, 200.0]);
         assert_eq!([20.0, 1000.0, 50_000.0, 2e6, 0.5].map(short), ["20", "1000", "50 k", "2 M", "0.5"]);
+    }
+
+    #[test]
+    fn a_linear_axis_begins_at_0_and_has_even_steps() {
+        assert_eq!(even_steps(100.0).len(), 11);
+        assert_eq!(even_steps(3.1), [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]);
+        assert_eq!(even_steps(60.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
     }
 
     #[test]

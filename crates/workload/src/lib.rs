@@ -14,15 +14,18 @@
 //! assert_eq!(one, other, "a stream repeats from its seed");
 //! ```
 
+mod zipf;
+
 use std::{
     iter::FusedIterator,
-    mem,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::Range,
     sync::Arc,
 };
 
 use swarmkeep::{Announce, AnnounceEvent, Endpoint, InfoHash, PeerId, Random, SplitMix64};
+
+pub use zipf::{Run, Zipf};
 
 /// A population of peers in swarms, and the announces they send.
 #[derive(Debug, Clone)]
@@ -307,23 +310,12 @@ impl FusedIterator for Announces<'_> {}
 
 /// Where each swarm of more than one peer starts, largest first, and behind them the first of the others.
 fn zipf_starts(swarms: u64, peers: u64) -> Vec<u64> {
-    assert!(peers >= swarms, "{peers} peers cannot be in {swarms} swarms: each has one or more");
-    let size = |largest: f64, rank: u64| (largest / rank as f64).round().max(1.0) as u64;
-    let large = |largest: f64| (1..=swarms).take_while(move |&rank| size(largest, rank) > 1);
-    // What a largest swarm of this size adds up to, beyond the one peer that each swarm has anyway.
-    let surplus = |largest: f64| large(largest).map(|rank| size(largest, rank) - 1).sum::<u64>();
-
-    let (mut low, mut high) = (1.0, peers as f64);
-    for _ in 0..40 {
-        let middle = f64::midpoint(low, high);
-        if surplus(middle) <= peers - swarms { low = middle } else { high = middle }
-    }
-    // Rounding leaves a few over; they go to the largest.
-    let mut missing = peers - swarms - surplus(low);
     let (mut starts, mut end) = (vec![0], 0);
-    for rank in large(low) {
-        end += size(low, rank) + mem::take(&mut missing);
-        starts.push(end);
+    for run in Zipf::new(swarms, peers, 1.0, u64::MAX).runs().take_while(|run| run.size > 1) {
+        for _ in 0..run.swarms {
+            end += run.size;
+            starts.push(end);
+        }
     }
     starts
 }
