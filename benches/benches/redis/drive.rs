@@ -44,9 +44,15 @@ pub(crate) enum Way {
     Naive,
     One,
     Batch,
+    Stale,
 }
 
 impl Way {
+    pub(crate) const fn is_batch(self) -> bool {
+        matches!(self, Self::Batch | Self::Stale)
+    }
+
+    /// All whose answers are as new as what is there.
     pub(crate) const ALL: [Self; 4] = [Self::Published, Self::Naive, Self::One, Self::Batch];
 }
 
@@ -57,6 +63,7 @@ impl fmt::Display for Way {
             Self::Naive => "naive",
             Self::One => "`announce`",
             Self::Batch => "`announce_batch`",
+            Self::Stale => "`announce_batch`, up to a second stale",
         })
     }
 }
@@ -72,6 +79,7 @@ pub(crate) struct Stores {
     // Before the server, which their connections lead to.
     naive: Naive,
     ours: RedisRepository,
+    stale: RedisRepository,
     pub(crate) server: Server,
     began: Instant,
 }
@@ -82,8 +90,10 @@ impl Stores {
         let config = RepositoryConfig::new(HashKey::from_bytes([7; 16]));
         let config = shards.iter().fold(config, |config, &shards| config.shards(shards));
         let ours = runtime.block_on(RedisRepository::connect(&settings(&server), &config))?;
+        let stale = settings(&server).staleness(Duration::from_secs(1));
+        let stale = runtime.block_on(RedisRepository::connect(&stale, &config))?;
         let naive = runtime.block_on(Naive::connect(&server.url(), CONNECTIONS))?;
-        Ok(Arc::new(Self { naive, ours, server, began: Instant::now() }))
+        Ok(Arc::new(Self { naive, ours, stale, server, began: Instant::now() }))
     }
 
     /// Times go on, as they do in a tracker.
@@ -103,7 +113,7 @@ impl Stores {
                         Way::Published | Way::Naive => {
                             stores.naive.fill(part as usize, fill, stores.now()).await
                         }
-                        Way::One | Way::Batch => stores.fill_ours(fill).await,
+                        Way::One | Way::Batch | Way::Stale => stores.fill_ours(fill).await,
                     }
                 };
                 async { tokio::spawn(filling).await? }
@@ -119,7 +129,7 @@ impl Stores {
     async fn peers(&self, way: Way) -> Result<u64> {
         match way {
             Way::Published | Way::Naive => self.naive.peers().await,
-            Way::One | Way::Batch => {
+            Way::One | Way::Batch | Way::Stale => {
                 let totals = self.ours.totals().await?;
                 Ok(totals.v4.peers() + totals.v6.peers())
             }
@@ -168,6 +178,7 @@ impl Stores {
             Way::Published => self.naive.as_published(via, announce, now, peers).await,
             Way::Naive => self.naive.announce(via, announce, now, peers).await,
             Way::One | Way::Batch => Ok(self.ours.announce(announce, now, rng, peers).await?.stats),
+            Way::Stale => Ok(self.stale.announce(announce, now, rng, peers).await?.stats),
         }
     }
 
@@ -186,7 +197,7 @@ impl Stores {
     }
 
     /// One caller's batches; an announce takes as long as its batch.
-    async fn in_batches(&self, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
+    async fn in_batches(&self, way: Way, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
         const ROOM: usize = WANT * (CompactV4::LEN + CompactV6::LEN);
         let (mut rng, mut done) = (SplitMix64::new(task), Done::default());
         let (mut announces, mut room) = (workload.announces(task), vec![0; BATCH * ROOM]);
@@ -200,7 +211,8 @@ impl Stores {
                 })
                 .collect();
             let start = Instant::now();
-            self.ours.announce_batch(&mut batch, self.now(), &mut rng).await?;
+            let store = if way == Way::Stale { &self.stale } else { &self.ours };
+            store.announce_batch(&mut batch, self.now(), &mut rng).await?;
             let took = nanos(start);
             done.peers += batch.iter().map(|request| request.peers.len() as u64).sum::<u64>();
             done.took.extend(batch.iter().map(|_| took));
@@ -219,12 +231,12 @@ impl Stores {
         let before = Reading::take(&self.server)?;
         let until = before.at + during;
         let done = runtime.block_on(async {
-            let tasks = if way == Way::Batch { BATCHES } else { TASKS };
+            let tasks = if way.is_batch() { BATCHES } else { TASKS };
             let working = (0..tasks).map(|task| {
                 let (stores, workload) = (Arc::clone(self), Arc::clone(workload));
                 let working = async move {
                     match way {
-                        Way::Batch => stores.in_batches(&workload, task, until).await,
+                        way if way.is_batch() => stores.in_batches(way, &workload, task, until).await,
                         _ => stores.one_by_one(way, &workload, task, until).await,
                     }
                 };

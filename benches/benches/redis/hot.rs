@@ -36,8 +36,8 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
         let workload = Workload::uniform(6, swarms, size).with_profile(|profile| {
             (profile.ipv6, profile.stopped, profile.completed) = (0.0, 0.0, 0.0);
         });
-        let ways: &[Way] =
-            if size > LARGEST_NAIVE { &[Way::One, Way::Batch] } else { &[Way::Naive, Way::One, Way::Batch] };
+        let ways = [Way::Naive, Way::One, Way::Batch, Way::Stale];
+        let ways = &ways[usize::from(size > LARGEST_NAIVE)..];
         let stores = Stores::start(&bench.runtime, None)?;
         bench.say(format!("hot: filling {swarms} × {size}"));
         stores.fill(&bench.runtime, Way::One, &workload)?;
@@ -68,7 +68,7 @@ fn in_turns(
     for (&way, samples) in ways.iter().zip(samples) {
         let sample = Sample::median(&samples);
         // A batch has no rate of its own: those of single announces are what a caller feels.
-        let at_half_the_rate = if way == Way::Batch {
+        let at_half_the_rate = if way.is_batch() {
             Latency::default()
         } else {
             let rate = sample.announces_a_second / 2.0;
@@ -102,4 +102,4 @@ fn text(rows: &[Row]) -> String {
 
 const HOT: &str = "\
 All announces go to one swarm: to one key, which is on one server of a Cluster, and over one of the connections. The rows with several swarms are what the whole server bears. p50 and p99 are those of 64 callers \
-that do nothing else, or of batches; at half the rate, announces come at regular times.";
+that do nothing else, or of batches; at half the rate, announces come at regular times. Where answers may be a second stale (`RedisConfig::staleness`), one announce in half a second asks, and what the others change is sent together.";

@@ -17,7 +17,7 @@ use swarmkeep::{
     PeerBuffer, Role, SwarmStats,
 };
 
-use crate::link::Call;
+use crate::{link::Call, place::Order};
 
 /// Peers that one announce fetches for the others, of both families together.
 pub(crate) const FETCHED: usize = 512;
@@ -25,10 +25,13 @@ pub(crate) const FETCHED: usize = 512;
 /// A swarm is hot that is announced to so often within half of the staleness: fewer are not worth fetching so many peers.
 const HOT: u32 = 16;
 
-/// Swarms that are counted, swarms that are hot, and changes of one of these that wait at once; what is more goes to the servers as always.
+/// So many changes of a swarm do not wait for more: some twenty for each page of a swarm of 10,000.
+const ENOUGH: usize = 1 << 13;
+
+/// Swarms that are counted, swarms that are hot, and changes that wait or are on their way; what is more goes to the servers as always.
 const COUNTED: usize = 1 << 16;
 const KEPT: usize = 1 << 10;
-const WAITING: usize = 1 << 12;
+const UNSENT: usize = 1 << 16;
 
 /// What is kept of the swarms that are hot.
 #[derive(Debug)]
@@ -44,14 +47,16 @@ struct State {
     counted: HashMap<InfoHash, u32>,
     since: Instant,
     hot: HashMap<InfoHash, Hot>,
+    /// Changes that wait, of all swarms, and those on their way.
+    unsent: usize,
 }
 
 #[derive(Debug, Default)]
 struct Hot {
     for_seeders: Kept,
     for_leechers: Kept,
-    /// Changes that are to be sent.
-    waiting: Vec<Call>,
+    /// Changes that are to be sent, and where the peer stands in the order of the swarm's table.
+    waiting: Vec<(Order, Call)>,
 }
 
 /// Peers for whoever has one role.
@@ -78,26 +83,22 @@ pub(crate) enum Way {
     Asked,
     /// The server answers with as many peers as are worth keeping.
     Fetched,
-    /// From these; what it changes waits for others, and is sent after `age` if nobody was waiting before.
-    Kept { from: Arc<Sample>, first: bool },
+    /// From these. What it changes waits for others, and all that waits is to be sent after `send`, if somebody else is not to do that.
+    Kept { from: Arc<Sample>, send: Option<Duration> },
 }
 
 impl Answers {
     /// `None` if nothing may be stale.
     pub(crate) fn new(staleness: Duration) -> Option<Arc<Self>> {
         (!staleness.is_zero()).then(|| {
-            let state = State { counted: HashMap::new(), since: Instant::now(), hot: HashMap::new() };
+            let state =
+                State { counted: HashMap::new(), since: Instant::now(), hot: HashMap::new(), unsent: 0 };
             Arc::new(Self { age: staleness / 2, state: Mutex::new(state) })
         })
     }
 
-    /// How long changes may wait.
-    pub(crate) const fn age(&self) -> Duration {
-        self.age
-    }
-
     /// How to answer; `change` is what is to be sent of it, where it is answered from here.
-    pub(crate) fn way(&self, announce: &Announce, change: impl FnOnce() -> Call) -> Way {
+    pub(crate) fn way(&self, announce: &Announce, change: impl FnOnce() -> (Order, Call)) -> Way {
         if announce.event != AnnounceEvent::None || announce.want > FETCHED {
             return Way::Asked;
         }
@@ -118,13 +119,19 @@ impl Answers {
             return Way::Asked;
         }
         let hot = state.hot.entry(announce.info_hash).or_default();
-        let has_room = hot.waiting.len() < WAITING;
+        let has_room = state.unsent < UNSENT;
         let kept = hot.kept(announce.role());
         match &kept.peers {
             Some(from) if now.duration_since(from.taken) < self.age && has_room => {
                 let from = Arc::clone(from);
                 hot.waiting.push(change());
-                Way::Kept { from, first: hot.waiting.len() == 1 }
+                state.unsent += 1;
+                let send = match hot.waiting.len() {
+                    1 => Some(self.age),
+                    ENOUGH => Some(Duration::ZERO),
+                    _ => None,
+                };
+                Way::Kept { from, send }
             }
             // One fetches, and the others ask as always until it has. What was asked for may be lost.
             _ if kept.asked.is_none_or(|asked| now.duration_since(asked) > self.age) => {
@@ -143,10 +150,19 @@ impl Answers {
         }
     }
 
-    /// The changes that wait, in order: from now on they are the caller's to send.
+    /// So many changes have been sent, or will never be.
+    pub(crate) fn sent(&self, count: usize) {
+        self.state.lock().unsent -= count;
+    }
+
+    /// The changes that wait: the caller sends them, and says so. Those of one page of the swarm stand together, so that the server reads and
+    /// writes it once for several; those of one peer, in order.
     pub(crate) fn waiting(&self, info_hash: &InfoHash) -> Vec<Call> {
-        let mut state = self.state.lock();
-        state.hot.get_mut(info_hash).map(|hot| std::mem::take(&mut hot.waiting)).unwrap_or_default()
+        let hot =
+            |state: &mut State| state.hot.get_mut(info_hash).map(|hot| std::mem::take(&mut hot.waiting));
+        let mut waiting = hot(&mut self.state.lock()).unwrap_or_default();
+        waiting.sort_by_key(|(order, _)| *order);
+        waiting.into_iter().map(|(_, call)| call).collect()
     }
 }
 
@@ -250,7 +266,10 @@ mod tests {
     fn few_announces_are_asked_for_and_many_are_not() {
         let answers = Answers::new(Duration::from_secs(1000)).expect("something may be stale");
         let announce = Announce::new(InfoHash::new([1; 20]), "192.0.2.1:1".parse().expect("an endpoint"));
-        let change = || Call { slot: 0, what: What::Command(redis::Cmd::new()), repeatable: true };
+        let change = || {
+            let call = Call { slot: 0, what: What::Command(redis::Cmd::new()), repeatable: true };
+            (Order(0), call)
+        };
         for _ in 1..HOT {
             assert!(matches!(answers.way(&announce, change), Way::Asked));
         }
@@ -259,17 +278,27 @@ mod tests {
         let mut room = [0; 6];
         let peers = PeerBuffer::new(&mut room, &mut []);
         answers.keep(&announce, Sample::new(&announce, SwarmStats::default(), &peers));
-        assert!(matches!(answers.way(&announce, change), Way::Kept { first: true, .. }));
-        assert!(matches!(answers.way(&announce, change), Way::Kept { first: false, .. }));
+        assert!(matches!(answers.way(&announce, change), Way::Kept { send: Some(_), .. }));
+        assert!(matches!(answers.way(&announce, change), Way::Kept { send: None, .. }));
         assert!(matches!(answers.way(&announce.left(0), change), Way::Fetched), "for another role");
         for event in [AnnounceEvent::Started, AnnounceEvent::Completed, AnnounceEvent::Stopped] {
             assert!(matches!(answers.way(&announce.event(event), change), Way::Asked));
         }
         assert_eq!(answers.waiting(&announce.info_hash).len(), 2);
         assert_eq!(answers.waiting(&announce.info_hash).len(), 0);
-        for _ in 0..WAITING {
-            assert!(matches!(answers.way(&announce, change), Way::Kept { .. }));
+        for nth in 3..=UNSENT {
+            let Way::Kept { send, .. } = answers.way(&announce, change) else {
+                panic!("{nth} changes are not too many")
+            };
+            if send == Some(Duration::ZERO) {
+                assert_eq!(answers.waiting(&announce.info_hash).len(), ENOUGH, "enough are not to wait");
+            }
         }
-        assert!(!matches!(answers.way(&announce, change), Way::Kept { .. }), "no more wait than may");
+        assert!(
+            !matches!(answers.way(&announce, change), Way::Kept { .. }),
+            "no more are unsent than may be"
+        );
+        answers.sent(1);
+        assert!(matches!(answers.way(&announce, change), Way::Kept { .. }));
     }
 }

@@ -136,6 +136,11 @@ impl Link {
             let busy = || Unavailable::new(format!("{} calls are waiting already", self.most_in_flight));
             return calls.iter().map(|_| Err(busy())).collect();
         };
+        self.call_those(calls).await
+    }
+
+    /// The same for calls whose number is bounded elsewhere.
+    pub(crate) async fn call_those(&self, calls: &[Call]) -> Vec<Result<Value, Unavailable>> {
         let deadline = Instant::now() + self.patience;
         let mut answers: Vec<Option<Result<Value, Unavailable>>> = calls.iter().map(|_| None).collect();
         let mut waiting: Vec<Try> = (0..calls.len()).map(|call| Try { call, ask: None }).collect();
@@ -671,7 +676,8 @@ fn seed(url: &str, config: &RedisConfig) -> Result<ConnectionInfo, Error> {
 fn without_password(url: &str) -> String {
     match (url.find("://"), url.rfind('@')) {
         (Some(scheme), Some(at)) if scheme + 3 <= at => format!("{}***{}", &url[..scheme + 3], &url[at..]),
-        _ => url.to_owned(),
+        (_, Some(at)) => format!("***{}", &url[at..]),
+        (_, None) => url.to_owned(),
     }
 }
 
@@ -683,6 +689,6 @@ mod tests {
     fn passwords_are_not_shown() {
         assert_eq!(without_password("redis://user:pass@word@192.0.2.1:1"), "redis://***@192.0.2.1:1");
         assert_eq!(without_password("redis://192.0.2.1"), "redis://192.0.2.1");
-        assert_eq!(without_password("nonsense@"), "nonsense@");
+        assert_eq!(without_password("user:password@192.0.2.1"), "***@192.0.2.1");
     }
 }

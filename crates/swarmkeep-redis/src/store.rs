@@ -42,8 +42,9 @@ const RESTORED: usize = 128;
 /// Shards that are asked at once when something is looked for in all of them.
 const ABREAST: u32 = 64;
 
-/// The lease on sweeping: how long it is good for, and after how much of that it is renewed.
-const LEASE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
+/// The lease on sweeping is good for this part of the lifetime, so that who sweeps ten times in one keeps it; and for so long at least.
+/// After a third of it, it is renewed.
+const LEASE: (u32, Duration) = (8, Duration::from_secs(30));
 
 /// What a swarm and its peers take in a server, on average: measured with jemalloc 5.3, docs/redis-bench.md.
 const BYTES_A_SWARM: u64 = 108;
@@ -231,28 +232,37 @@ impl RedisRepository {
             return Plan::Ask { call: asked(), fetches: false };
         };
         let nobody = PeerBuffer::new(&mut [], &mut []);
-        match answers.way(announce, || self.announcing(&announce.want(0), terms, &nobody, 0)) {
+        let change = || {
+            let hash = self.layout.hash_of_peer(announce.endpoint.as_bytes());
+            (Order::of(hash), self.announcing(&announce.want(0), terms, &nobody, 0))
+        };
+        match answers.way(announce, change) {
             Way::Asked => Plan::Ask { call: asked(), fetches: false },
             Way::Fetched => {
                 let wide = announce.want(FETCHED).families(Families::all());
                 let call = self.announcing(&wide, terms, &Room::default().buffer(), random);
                 Plan::Ask { call, fetches: true }
             }
-            Way::Kept { from, first } => {
-                if first {
-                    self.send_later(Arc::clone(answers), announce.info_hash);
+            Way::Kept { from, send } => {
+                if let Some(after) = send {
+                    self.send(after, Arc::clone(answers), announce.info_hash);
                 }
                 Plan::Answer(from)
             }
         }
     }
 
-    /// Sends what is waiting of a swarm when it has waited for as long as it may.
-    fn send_later(&self, answers: Arc<Answers>, info_hash: InfoHash) {
+    /// Sends what is waiting of a swarm after a while.
+    fn send(&self, after: Duration, answers: Arc<Answers>, info_hash: InfoHash) {
         let link = Arc::clone(&self.link);
         self.link.spawn(async move {
-            sleep(answers.age()).await;
-            let sent = link.call_all(&answers.waiting(&info_hash)).await;
+            sleep(after).await;
+            let calls = answers.waiting(&info_hash);
+            if calls.is_empty() {
+                return;
+            }
+            let sent = link.call_those(&calls).await;
+            answers.sent(calls.len());
             let lost: Vec<_> = sent.into_iter().filter_map(Result::err).collect();
             if let Some(error) = lost.first() {
                 warn!(%error, announces = lost.len(), "what was answered already could not be sent");
@@ -538,7 +548,8 @@ impl RedisRepository {
 
     /// Whether it is this process that sweeps: one at a time is enough, and if two did they would only share the work.
     async fn holds_lease(&self) -> Result<bool, Unavailable> {
-        if self.lease.lock().is_some_and(|taken| taken.elapsed() < LEASE.1) {
+        let lease = Duration::from_secs((self.lifetime / LEASE.0).into()).max(LEASE.1);
+        if self.lease.lock().is_some_and(|taken| taken.elapsed() < lease / 3) {
             return Ok(true);
         }
         // Servers that have lost everything are told again how the store is laid out, or its trackers would part ways.
@@ -549,7 +560,7 @@ impl RedisRepository {
             )));
         }
         let key = format!("{}lease", self.prefix);
-        let milliseconds = LEASE.0.as_millis() as u64;
+        let milliseconds = lease.as_millis() as u64;
         let mut cmd = Cmd::new();
         cmd.arg("SET").arg(&key).arg(&self.node).arg("NX").arg("GET").arg("PX").arg(milliseconds);
         let slot = slot(key.as_bytes());

@@ -2,6 +2,7 @@
 
 use std::{
     fmt, fs,
+    ops::RangeInclusive,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process,
@@ -51,6 +52,11 @@ pub(crate) struct Redis {
     /// For how long a request may try to reach a server that is slow, lost or just being replaced, from 10ms to 4s; see when-unavailable.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = patience, help_heading = REDIS)]
     redis_patience: Duration,
+
+    /// How stale the answers to regular announces may be in swarms that are announced to often, up to 1m: so a single very large swarm does not depend
+    /// on what one server bears (docs/scaling.md). Whoever starts, completes or stops is told to the servers at once all the same.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = staleness, help_heading = REDIS)]
+    redis_staleness: Duration,
 }
 
 impl Redis {
@@ -83,8 +89,11 @@ impl Redis {
             .redis_node
             .clone()
             .unwrap_or_else(|| format!("{}-{}", uname().nodename().to_string_lossy(), process::id()));
-        let mut config =
-            RedisConfig::new(urls).prefix(&self.redis_prefix).node(&node).patience(self.redis_patience);
+        let mut config = RedisConfig::new(urls)
+            .prefix(&self.redis_prefix)
+            .node(&node)
+            .patience(self.redis_patience)
+            .staleness(self.redis_staleness);
         if let Some(path) = &self.redis_ca {
             if !self.redis_url.iter().all(|url| url.0.starts_with("rediss://")) {
                 return wrong(
@@ -199,10 +208,18 @@ fn read(setting: &str, path: &Path) -> Result<Vec<u8>, Contradiction> {
 
 /// Longer is of no use: the tracker waits for 5 seconds for any store.
 fn patience(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1000)];
+    time(text, 10..=4000).ok_or_else(|| "expected a time from 10ms to 4s".into())
+}
+
+fn staleness(text: &str) -> Result<Duration, String> {
+    time(text, 0..=60_000).ok_or_else(|| "expected a time up to 1m, as 500ms or 2s".into())
+}
+
+/// Of so many milliseconds.
+fn time(text: &str, range: RangeInclusive<u64>) -> Option<Duration> {
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000)];
     let milliseconds = counted(text, &units).filter(|_| units.iter().any(|(unit, _)| text.ends_with(unit)));
-    let patience = milliseconds.filter(|milliseconds| (10..=4000).contains(milliseconds));
-    patience.map(Duration::from_millis).ok_or_else(|| "expected a time from 10ms to 4s".into())
+    milliseconds.filter(|milliseconds| range.contains(milliseconds)).map(Duration::from_millis)
 }
 
 #[cfg(test)]
@@ -226,7 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn patience_has_its_bounds() {
+    fn times_have_their_bounds() {
+        assert_eq!(staleness("0s"), Ok(Duration::ZERO));
+        assert_eq!(staleness("1m"), Ok(Duration::from_secs(60)));
+        for wrong in ["", "0", "61s", "2m", "-1s"] {
+            assert!(staleness(wrong).is_err(), "{wrong}");
+        }
+
         assert_eq!(patience("10ms"), Ok(Duration::from_millis(10)));
         assert_eq!(patience("4s"), Ok(Duration::from_secs(4)));
         for wrong in ["", "9ms", "4001ms", "5s", "2", "2m", "s", "-1s", "1.5s"] {

@@ -27,27 +27,27 @@ pub(crate) struct Costs {
     pub(crate) packed_v6_peer: f64,
 
     /// µs of the server's core for an announce in Redis that wants 50 peers.
-    #[arg(long, value_name = "US", default_value = "10", value_parser = super::positive)]
+    #[arg(long, value_name = "US", default_value = "13.9", value_parser = super::positive)]
     pub(crate) redis_announce: f64,
 
-    /// µs of the tracker's core for asking Redis; assumed.
-    #[arg(long, value_name = "US", default_value = "10", value_parser = super::positive)]
+    /// µs of the tracker's core for asking Redis, in batches.
+    #[arg(long, value_name = "US", default_value = "1.33", value_parser = super::positive)]
     pub(crate) redis_client: f64,
 
     /// Bytes of memory of a swarm in Redis.
-    #[arg(long, value_name = "BYTES", default_value = "116", value_parser = super::positive)]
+    #[arg(long, value_name = "BYTES", default_value = "108", value_parser = super::positive)]
     pub(crate) redis_swarm: f64,
 
     /// Bytes of an IPv4 peer in Redis.
-    #[arg(long, value_name = "BYTES", default_value = "13", value_parser = super::positive)]
+    #[arg(long, value_name = "BYTES", default_value = "14", value_parser = super::positive)]
     pub(crate) redis_v4_peer: f64,
 
     /// Bytes of an IPv6 peer in Redis.
-    #[arg(long, value_name = "BYTES", default_value = "26", value_parser = super::positive)]
+    #[arg(long, value_name = "BYTES", default_value = "27", value_parser = super::positive)]
     pub(crate) redis_v6_peer: f64,
 
-    /// Bytes between tracker and Redis for an announce, both ways, without the peers; estimated.
-    #[arg(long, value_name = "BYTES", default_value = "300", value_parser = super::positive)]
+    /// Bytes between tracker and Redis for an announce, both ways, without the peers.
+    #[arg(long, value_name = "BYTES", default_value = "141", value_parser = super::positive)]
     pub(crate) redis_wire: f64,
 
     /// µs of the way to Redis and back, within one data centre; assumed.
@@ -70,12 +70,12 @@ pub(crate) const SOURCES: [(&str, &str); 14] = [
     ("packed-swarm", "`docs/packed-store.md`, 10 M swarms × 1 IPv4 peer: RSS, B a swarm"),
     ("packed-v4-peer", "`README.md`, row `packed`: RSS B a peer"),
     ("packed-v6-peer", "`docs/packed-store.md`, 1 swarm × 2 M IPv6 peers: RSS, B a peer"),
-    ("redis-announce", "first measurement of the store on Redis 7.0.15"),
-    ("redis-client", "**assumed**: not measured yet"),
+    ("redis-announce", "`docs/redis-bench.md`, 200 × 1,000 of members, `announce_batch`: server µs"),
+    ("redis-client", "the same row: client µs"),
     ("redis-swarm", "`BYTES_A_SWARM` in `crates/swarmkeep-redis/src/store.rs`"),
     ("redis-v4-peer", "`BYTES_A_V4_PEER`, the same file"),
     ("redis-v6-peer", "`BYTES_A_V6_PEER`, the same file"),
-    ("redis-wire", "**estimated** from the length of an `FCALL` and of its answer"),
+    ("redis-wire", "the same row: bytes there and back, less 6 for each of 50 peers"),
     ("redis-round-trip", "**assumed**: one data centre"),
     ("frame", "IEEE 802.3: 8 of preamble, 14 of header, 4 of checksum, 12 of gap"),
     (
