@@ -23,7 +23,7 @@ const LATER: Timestamp = Timestamp::from_secs(NOW.as_secs() + 60);
 
 /// Members of swarm 0: the odd ones have everything.
 fn member(n: u32) -> Announce {
-    Announce::new(torrent(0), endpoint(n)).left(u64::from(n % 2 == 0))
+    Announce::new(torrent(0), endpoint(n)).left(u64::from(n.is_multiple_of(2)))
 }
 
 /// Two trackers' stores that are one: the first may answer from what it keeps.
