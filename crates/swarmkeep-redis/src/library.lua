@@ -671,7 +671,7 @@ local function announce_one(shards, key, request, out, n)
   now = advance(shard, now)
   local stopped = band(flags, STOPPED) ~= 0
   if stopped and not value then
-    out[n + 1] = encode('<BBI4I4I4I4BI2', 0, 0, 0, 0, 0, now, 0, 0)
+    out[n + 1] = encode('<I2BI4I4I4I4BI2', 0, 0, 0, 0, 0, now, 0, 0)
     return n + 1
   end
   local s = swarm_of(shard, info_hash, value, salt, limit)
@@ -757,7 +757,7 @@ local function announce_one(shards, key, request, out, n)
     save(s)
   end
   local complete, incomplete, downloads = stats(s)
-  out[head] = encode('<BBI4I4I4I4BI2', n - head, changes, complete, incomplete, downloads, now, evicted, n4)
+  out[head] = encode('<I2BI4I4I4I4BI2', n - head, changes, complete, incomplete, downloads, now, evicted, n4)
   return n
 end
 

@@ -86,7 +86,7 @@ where
 pub(crate) fn pieces(answer: &mut impl Iterator<Item = Value>) -> Option<Vec<Value>> {
     let head = answer.next()?;
     let Value::BulkString(bytes) = &head else { return None };
-    let count = usize::from(*bytes.first()?);
+    let count = usize::from(Reader(bytes).u16().ok()?);
     let mut pieces = Vec::with_capacity(1 + count);
     pieces.push(head);
     pieces.extend(answer.take(count));
@@ -159,7 +159,7 @@ pub(crate) fn announced(answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<(A
         _ => Err(Garbled),
     });
     let mut head = Reader(pieces.next().ok_or(Garbled)??);
-    let _pieces = head.u8()?;
+    let _pieces = head.u16()?;
     let changes = Changes::from_bits(head.u8()?).ok_or(Garbled)?;
     let stats = head.stats()?;
     let newest = head.u32()?;

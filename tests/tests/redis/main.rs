@@ -4,5 +4,6 @@
 mod conformance;
 mod crowd;
 mod faults;
+mod large;
 mod stale;
 mod stores;
