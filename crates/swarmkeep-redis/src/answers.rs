@@ -55,8 +55,8 @@ struct State {
 struct Hot {
     for_seeders: Kept,
     for_leechers: Kept,
-    /// Changes that are to be sent, and where the peer stands in the order of the swarm's table.
-    waiting: Vec<(Order, Call)>,
+    /// Changes that are to be sent, the latest of each peer, and where that stands in the order of the swarm's table.
+    waiting: HashMap<Endpoint, (Order, Call)>,
 }
 
 /// Peers for whoever has one role.
@@ -81,8 +81,8 @@ pub(crate) struct Sample {
 pub(crate) enum Way {
     /// The server answers.
     Asked,
-    /// The server answers with as many peers as are worth keeping.
-    Fetched,
+    /// The server answers with as many peers as are worth keeping, as of now.
+    Fetched(Instant),
     /// From these. What it changes waits for others, and all that waits is to be sent after `send`, if somebody else is not to do that.
     Kept { from: Arc<Sample>, send: Option<Duration> },
 }
@@ -97,9 +97,28 @@ impl Answers {
         })
     }
 
-    /// How to answer; `change` is what is to be sent of it, where it is answered from here.
-    pub(crate) fn way(&self, announce: &Announce, change: impl FnOnce() -> (Order, Call)) -> Way {
-        if announce.event != AnnounceEvent::None || announce.want > FETCHED {
+    /// How to answer; `change` is what is to be sent of it, where it is answered from here. `selects` says whether it is to be told anybody.
+    pub(crate) fn way(
+        &self,
+        announce: &Announce,
+        selects: bool,
+        change: impl FnOnce() -> (Order, Call),
+    ) -> Way {
+        let way = self.choose(announce, selects, change);
+        if !matches!(way, Way::Kept { .. }) {
+            // What waits of the same peer must not arrive behind this.
+            let state = &mut *self.state.lock();
+            if let Some(hot) = state.hot.get_mut(&announce.info_hash)
+                && hot.waiting.remove(&announce.endpoint).is_some()
+            {
+                state.unsent -= 1;
+            }
+        }
+        way
+    }
+
+    fn choose(&self, announce: &Announce, selects: bool, change: impl FnOnce() -> (Order, Call)) -> Way {
+        if !selects || announce.event != AnnounceEvent::None || announce.want > FETCHED {
             return Way::Asked;
         }
         let now = Instant::now();
@@ -122,9 +141,14 @@ impl Answers {
         let has_room = state.unsent < UNSENT;
         let kept = hot.kept(announce.role());
         match &kept.peers {
-            Some(from) if now.duration_since(from.taken) < self.age && has_room => {
+            Some(from) if now.duration_since(from.taken) < self.age => {
+                if !has_room {
+                    return Way::Asked;
+                }
                 let from = Arc::clone(from);
-                hot.waiting.push(change());
+                if hot.waiting.insert(announce.endpoint, change()).is_some() {
+                    return Way::Kept { from, send: None };
+                }
                 state.unsent += 1;
                 let send = match hot.waiting.len() {
                     1 => Some(self.age),
@@ -136,7 +160,7 @@ impl Answers {
             // One fetches, and the others ask as always until it has. What was asked for may be lost.
             _ if kept.asked.is_none_or(|asked| now.duration_since(asked) > self.age) => {
                 kept.asked = Some(now);
-                Way::Fetched
+                Way::Fetched(now)
             }
             _ => Way::Asked,
         }
@@ -155,13 +179,21 @@ impl Answers {
         self.state.lock().unsent -= count;
     }
 
+    /// Nothing of a swarm is to be sent any more: it was removed.
+    pub(crate) fn forget(&self, info_hash: &InfoHash) {
+        let state = &mut *self.state.lock();
+        let hot = state.hot.remove(info_hash);
+        state.unsent -= hot.map_or(0, |hot| hot.waiting.len());
+    }
+
     /// The changes that wait: the caller sends them, and says so. Those of one page of the swarm stand together, so that the server reads and
-    /// writes it once for several; those of one peer, in order.
+    /// writes it once for several.
     pub(crate) fn waiting(&self, info_hash: &InfoHash) -> Vec<Call> {
         let hot =
             |state: &mut State| state.hot.get_mut(info_hash).map(|hot| std::mem::take(&mut hot.waiting));
-        let mut waiting = hot(&mut self.state.lock()).unwrap_or_default();
-        waiting.sort_by_key(|(order, _)| *order);
+        let waiting = hot(&mut self.state.lock()).unwrap_or_default();
+        let mut waiting: Vec<_> = waiting.into_values().collect();
+        waiting.sort_unstable_by_key(|(order, _)| *order);
         waiting.into_iter().map(|(_, call)| call).collect()
     }
 }
@@ -177,7 +209,12 @@ impl Hot {
 
 impl Sample {
     /// The peers that `announce` was answered with, and itself if others of its role may have it.
-    pub(crate) fn new(announce: &Announce, stats: SwarmStats, peers: &PeerBuffer<'_>) -> Arc<Self> {
+    pub(crate) fn new(
+        taken: Instant,
+        announce: &Announce,
+        stats: SwarmStats,
+        peers: &PeerBuffer<'_>,
+    ) -> Arc<Self> {
         let (mut v4, mut v6) = (peers.v4.peers().to_vec(), peers.v6.peers().to_vec());
         if announce.role() == Role::Leecher {
             match announce.endpoint {
@@ -185,7 +222,7 @@ impl Sample {
                 Endpoint::V6(endpoint) => v6.push(*endpoint.as_bytes()),
             }
         }
-        Arc::new(Self { taken: Instant::now(), stats, v4, v6 })
+        Arc::new(Self { taken, stats, v4, v6 })
     }
 
     /// Answers an announce as a store would that holds just these peers.
@@ -262,43 +299,73 @@ mod tests {
         }
     }
 
-    #[test]
-    fn few_announces_are_asked_for_and_many_are_not() {
+    fn peer(n: u32) -> Announce {
+        let endpoint = Endpoint::new(std::net::Ipv4Addr::from_bits(n + 1).into(), 1).expect("a port");
+        Announce::new(InfoHash::new([1; 20]), endpoint)
+    }
+
+    /// Of the peer with this number.
+    fn change(slot: u16) -> impl Fn() -> (Order, Call) + Copy {
+        move || (Order(0), Call { slot, what: What::Command(redis::Cmd::new()), repeatable: true })
+    }
+
+    fn hot() -> Arc<Answers> {
         let answers = Answers::new(Duration::from_secs(1000)).expect("something may be stale");
-        let announce = Announce::new(InfoHash::new([1; 20]), "192.0.2.1:1".parse().expect("an endpoint"));
-        let change = || {
-            let call = Call { slot: 0, what: What::Command(redis::Cmd::new()), repeatable: true };
-            (Order(0), call)
-        };
         for _ in 1..HOT {
-            assert!(matches!(answers.way(&announce, change), Way::Asked));
+            assert!(matches!(answers.way(&peer(0), true, change(0)), Way::Asked));
         }
-        assert!(matches!(answers.way(&announce, change), Way::Fetched), "one for all");
-        assert!(matches!(answers.way(&announce, change), Way::Asked), "while it is fetched");
+        let Way::Fetched(asked) = answers.way(&peer(0), true, change(0)) else { panic!("one for all") };
+        assert!(matches!(answers.way(&peer(0), true, change(0)), Way::Asked), "while it is fetched");
         let mut room = [0; 6];
         let peers = PeerBuffer::new(&mut room, &mut []);
-        answers.keep(&announce, Sample::new(&announce, SwarmStats::default(), &peers));
-        assert!(matches!(answers.way(&announce, change), Way::Kept { send: Some(_), .. }));
-        assert!(matches!(answers.way(&announce, change), Way::Kept { send: None, .. }));
-        assert!(matches!(answers.way(&announce.left(0), change), Way::Fetched), "for another role");
+        answers.keep(&peer(0), Sample::new(asked, &peer(0), SwarmStats::default(), &peers));
+        answers
+    }
+
+    #[test]
+    fn few_announces_are_asked_for_and_many_are_not() {
+        let answers = hot();
+        assert!(matches!(answers.way(&peer(0), true, change(0)), Way::Kept { send: Some(_), .. }));
+        assert!(matches!(answers.way(&peer(1), true, change(1)), Way::Kept { send: None, .. }));
+        assert!(
+            matches!(answers.way(&peer(2).left(0), true, change(2)), Way::Fetched(_)),
+            "for another role"
+        );
         for event in [AnnounceEvent::Started, AnnounceEvent::Completed, AnnounceEvent::Stopped] {
-            assert!(matches!(answers.way(&announce.event(event), change), Way::Asked));
+            assert!(matches!(answers.way(&peer(2).event(event), true, change(2)), Way::Asked));
         }
-        assert_eq!(answers.waiting(&announce.info_hash).len(), 2);
-        assert_eq!(answers.waiting(&announce.info_hash).len(), 0);
-        for nth in 3..=UNSENT {
-            let Way::Kept { send, .. } = answers.way(&announce, change) else {
-                panic!("{nth} changes are not too many")
+        assert_eq!(answers.waiting(&peer(0).info_hash).len(), 2);
+        assert_eq!(answers.waiting(&peer(0).info_hash).len(), 0);
+        for n in 2..UNSENT as u32 {
+            let Way::Kept { send, .. } = answers.way(&peer(n), true, change(0)) else {
+                panic!("{n} changes are not too many")
             };
             if send == Some(Duration::ZERO) {
-                assert_eq!(answers.waiting(&announce.info_hash).len(), ENOUGH, "enough are not to wait");
+                assert_eq!(answers.waiting(&peer(n).info_hash).len(), ENOUGH, "enough are not to wait");
             }
         }
-        assert!(
-            !matches!(answers.way(&announce, change), Way::Kept { .. }),
-            "no more are unsent than may be"
-        );
+        let more = peer(UNSENT as u32);
+        assert!(matches!(answers.way(&more, true, change(0)), Way::Asked), "no more are unsent than may be");
         answers.sent(1);
-        assert!(matches!(answers.way(&announce, change), Way::Kept { .. }));
+        assert!(matches!(answers.way(&more, true, change(0)), Way::Kept { .. }));
+    }
+
+    #[test]
+    fn nothing_that_waits_arrives_behind_what_the_peer_says_later() {
+        let answers = hot();
+        let waits = |n| assert!(matches!(answers.way(&peer(n), true, change(n as u16)), Way::Kept { .. }));
+        (0..4).for_each(waits);
+        // The same again, later: one change, the latest.
+        answers.way(&peer(0), true, change(100));
+        assert!(matches!(answers.way(&peer(1).event(AnnounceEvent::Stopped), false, change(1)), Way::Asked));
+        assert!(matches!(answers.way(&peer(2).left(0), true, change(2)), Way::Fetched(_)));
+        let mut slots: Vec<_> = answers.waiting(&peer(0).info_hash).iter().map(|call| call.slot).collect();
+        slots.sort_unstable();
+        assert_eq!(slots, [3, 100]);
+        answers.sent(2);
+        (0..4).for_each(waits);
+        answers.forget(&peer(0).info_hash);
+        assert_eq!(answers.waiting(&peer(0).info_hash).len(), 0);
+        assert_eq!(answers.state.lock().unsent, 0, "all are accounted for");
     }
 }

@@ -237,7 +237,8 @@ local function write_page(of, kind, page, keys, numbers, due)
   end
   put(of.shard, field_of(of, kind, page), keys)
   put(of.shard, field_of(of, kind + NUMBERS, page), numbers)
-  of.fullest[kind] = max(of.fullest[kind], #keys / WIDTH[kind])
+  -- Two bytes: more stand in one page only where an address may have so many endpoints.
+  of.fullest[kind] = min(max(of.fullest[kind], #keys / WIDTH[kind]), 65535)
   if kind == DIRECTORY then
     set_page_due(of, page, due or smallest(numbers))
   end
@@ -303,6 +304,10 @@ local function grow(of, kind)
     of.pages[kind], of.keys[kind], of.numbers[kind] = page + 1, '', ''
     write_page(of, kind, from, concat(stay), concat(stay_numbers))
     write_page(of, kind, page, concat(go), concat(go_numbers))
+    -- A sweep that is in the middle of this table has passed the end, where some stand now that it has not seen.
+    if of.kind == kind then
+      of.oldest = min(of.oldest, smallest(concat(go_numbers)))
+    end
   end
 end
 

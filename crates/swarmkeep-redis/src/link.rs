@@ -391,6 +391,12 @@ enum Outcome {
     Lost(String),
 }
 
+impl Outcome {
+    const fn is_final(&self) -> bool {
+        matches!(self, Self::Answered(_) | Self::Refused(_))
+    }
+}
+
 /// A server.
 pub(crate) struct Node {
     pub(crate) address: Address,
@@ -457,10 +463,16 @@ impl Node {
         one_key: bool,
         deadline: Instant,
     ) -> Vec<(Try, Outcome)> {
-        let mut outcomes = Vec::with_capacity(group.len());
+        let mut outcomes: Vec<(Try, Outcome)> = Vec::with_capacity(group.len());
         for part in group.chunks(PIPELINE) {
-            let answered =
-                self.send_part(&self.connections[connection], calls, part, one_key, deadline).await;
+            // What comes behind does not overtake what is tried again.
+            let behind = outcomes.last().is_some_and(|(_, outcome)| !outcome.is_final());
+            let answered = if behind {
+                let reason = || format!("{} has not answered what came before", self.address);
+                part.iter().map(|_| Outcome::Later(reason())).collect()
+            } else {
+                self.send_part(&self.connections[connection], calls, part, one_key, deadline).await
+            };
             outcomes.extend(part.iter().cloned().zip(answered));
         }
         outcomes
@@ -499,8 +511,12 @@ impl Node {
                     }
                     self.unpack(calls, &part[bundle.0.clone()], values.next(), &mut outcomes);
                 }
-                if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Again(_))) {
-                    self.load(&mut connection, deadline).await;
+                let misses = |outcome: &Outcome| matches!(outcome, Outcome::Again(_));
+                if outcomes.iter().any(misses) && !self.load(&mut connection, deadline).await {
+                    for outcome in outcomes.iter_mut().filter(|outcome| misses(outcome)) {
+                        let reason = format!("{} has not taken the functions", self.address);
+                        *outcome = Outcome::Later(reason);
+                    }
                 }
                 return outcomes;
             }
@@ -540,6 +556,7 @@ impl Node {
                     None => little(),
                 }));
             }
+            Some(_) if bundle.len() > 1 => outcomes.extend(bundle.iter().map(|_| little())),
             Some(value) => outcomes.push(Outcome::Answered(value)),
         }
     }
@@ -570,16 +587,18 @@ impl Node {
         }
     }
 
-    /// Loads the functions: the server is new, or has lost them.
-    async fn load(&self, connection: &mut MultiplexedConnection, deadline: Instant) {
+    /// Loads the functions, if it can: the server is new, or has lost them.
+    async fn load(&self, connection: &mut MultiplexedConnection, deadline: Instant) -> bool {
         let mut cmd = Cmd::new();
         cmd.arg("FUNCTION").arg("LOAD").arg("REPLACE").arg(&LIBRARY.code);
         let loaded = timeout_at(deadline, connection.send_packed_command(&cmd)).await;
-        match loaded.map(|answer| answer.and_then(Value::extract_error)) {
+        let loaded = loaded.map(|answer| answer.and_then(Value::extract_error));
+        match &loaded {
             Ok(Ok(_)) => info!(server = %self.address, "functions loaded"),
             Ok(Err(error)) => warn!(server = %self.address, %error, "the functions were not loaded"),
             Err(_) => {}
         }
+        matches!(loaded, Ok(Ok(_)))
     }
 }
 

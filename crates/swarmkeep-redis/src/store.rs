@@ -39,6 +39,9 @@ const SHARDS: u32 = 1024;
 /// Peers of one call of `restore`.
 const RESTORED: usize = 128;
 
+/// Calls that are sent together where there are many.
+const PART: usize = 256;
+
 /// Shards that are asked at once when something is looked for in all of them.
 const ABREAST: u32 = 64;
 
@@ -163,12 +166,15 @@ impl RedisRepository {
         let key = format!("{}store", self.prefix);
         let Layout { shards, salt, by_address } = &self.layout;
         let ours = format!("1 {shards} {} {by_address}", HEXLOWER.encode(salt));
-        let mut cmd = Cmd::new();
-        cmd.arg("SET").arg(&key).arg(&ours).arg("NX").arg("GET");
-        let answer = self
-            .link
-            .call(Call { slot: slot(key.as_bytes()), what: What::Command(cmd), repeatable: true })
-            .await?;
+        // Reading is allowed when memory is full.
+        let answer = match self.command(&key, Cmd::get(&key)).await? {
+            Value::Nil => {
+                let mut cmd = Cmd::new();
+                cmd.arg("SET").arg(&key).arg(&ours).arg("NX").arg("GET");
+                self.command(&key, cmd).await?
+            }
+            answer => answer,
+        };
         let theirs = match answer {
             Value::Nil => return Ok(self.layout.clone()),
             Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -179,9 +185,15 @@ impl RedisRepository {
         let ["1", shards, salt, by_address] = words.as_slice() else { return Err(unknown()) };
         let salt = HEXLOWER.decode(salt.as_bytes()).ok().and_then(|salt| salt.try_into().ok());
         match (shards.parse(), salt, by_address.parse()) {
-            (Ok(shards), Some(salt), Ok(by_address)) => Ok(Layout { shards, salt, by_address }),
+            (Ok(shards @ 1..), Some(salt), Ok(by_address)) => Ok(Layout { shards, salt, by_address }),
             _ => Err(unknown()),
         }
+    }
+
+    /// A command about one key.
+    async fn command(&self, key: &str, cmd: Cmd) -> Result<Value, Unavailable> {
+        let call = Call { slot: slot(key.as_bytes()), what: What::Command(cmd), repeatable: true };
+        self.link.call(call).await
     }
 
     /// The time that counts here.
@@ -228,20 +240,18 @@ impl RedisRepository {
     /// How an announce is to be answered. What changes where it is answered from here is sent later.
     fn plan(&self, announce: &Announce, terms: Terms, peers: &PeerBuffer<'_>, random: u64) -> Plan {
         let asked = || self.announcing(announce, terms, peers, random);
-        let Some(answers) = self.answers.as_ref().filter(|_| wire::draws(announce, peers)) else {
-            return Plan::Ask { call: asked(), fetches: false };
-        };
+        let Some(answers) = &self.answers else { return Plan::Ask { call: asked(), fetched: None } };
         let nobody = PeerBuffer::new(&mut [], &mut []);
         let change = || {
             let hash = self.layout.hash_of_peer(announce.endpoint.as_bytes());
             (Order::of(hash), self.announcing(&announce.want(0), terms, &nobody, 0))
         };
-        match answers.way(announce, change) {
-            Way::Asked => Plan::Ask { call: asked(), fetches: false },
-            Way::Fetched => {
+        match answers.way(announce, wire::draws(announce, peers), change) {
+            Way::Asked => Plan::Ask { call: asked(), fetched: None },
+            Way::Fetched(now) => {
                 let wide = announce.want(FETCHED).families(Families::all());
                 let call = self.announcing(&wide, terms, &Room::default().buffer(), random);
-                Plan::Ask { call, fetches: true }
+                Plan::Ask { call, fetched: Some(now) }
             }
             Way::Kept { from, send } => {
                 if let Some(after) = send {
@@ -261,11 +271,13 @@ impl RedisRepository {
             if calls.is_empty() {
                 return;
             }
-            let sent = link.call_those(&calls).await;
-            answers.sent(calls.len());
-            let lost: Vec<_> = sent.into_iter().filter_map(Result::err).collect();
-            if let Some(error) = lost.first() {
-                warn!(%error, announces = lost.len(), "what was answered already could not be sent");
+            for part in calls.chunks(PART) {
+                let sent = link.call_those(part).await;
+                answers.sent(part.len());
+                let lost: Vec<_> = sent.into_iter().filter_map(Result::err).collect();
+                if let Some(error) = lost.first() {
+                    warn!(%error, announces = lost.len(), "what was answered already could not be sent");
+                }
             }
         });
     }
@@ -273,19 +285,17 @@ impl RedisRepository {
     fn announced(
         &self,
         answer: &Value,
-        fetches: bool,
+        fetched: Option<Instant>,
         announce: &Announce,
         random: u64,
         peers: &mut PeerBuffer<'_>,
     ) -> Result<Announced, Unavailable> {
-        let mut room;
-        let mut fetched;
-        let (announced, newest) = match &self.answers {
-            Some(answers) if fetches => {
-                room = Room::default();
-                fetched = room.buffer();
-                let (announced, newest) = wire::announced(answer, &mut fetched)?;
-                let sample = Sample::new(announce, announced.stats, &fetched);
+        let (announced, newest) = match (&self.answers, fetched) {
+            (Some(answers), Some(asked)) => {
+                let mut room = Room::default();
+                let mut wide = room.buffer();
+                let (announced, newest) = wire::announced(answer, &mut wide)?;
+                let sample = Sample::new(asked, announce, announced.stats, &wide);
                 sample.answer(announce, random, peers);
                 answers.keep(announce, sample);
                 (announced, newest)
@@ -297,7 +307,14 @@ impl RedisRepository {
     }
 
     async fn answers(&self, calls: &[Call]) -> Result<Vec<Value>, Unavailable> {
-        self.link.call_all(calls).await.into_iter().collect()
+        let mut answers = Vec::with_capacity(calls.len());
+        // Each part has as long as one call has, and does not keep announces out.
+        for part in calls.chunks(PART) {
+            for answer in self.link.call_all(part).await {
+                answers.push(answer?);
+            }
+        }
+        Ok(answers)
     }
 
     /// What the shards say of themselves; `None` of one that nobody has announced to.
@@ -434,7 +451,9 @@ impl RedisRepository {
                 more.extend(order.behind_page(answer.u32()?).map(|order| (shard, order)));
                 while !answer.is_empty() {
                     let info_hash = InfoHash::new(answer.array()?);
-                    if after.is_none_or(|after| info_hash > *after) {
+                    // Not what was on pages before, which may have become this one.
+                    let is_new = Order::of(self.layout.place(&info_hash).1) >= order;
+                    if is_new && after.is_none_or(|after| info_hash > *after) {
                         smallest.push(info_hash);
                         if smallest.len() > limit {
                             smallest.pop();
@@ -561,16 +580,21 @@ impl RedisRepository {
         }
         let key = format!("{}lease", self.prefix);
         let milliseconds = lease.as_millis() as u64;
-        let mut cmd = Cmd::new();
-        cmd.arg("SET").arg(&key).arg(&self.node).arg("NX").arg("GET").arg("PX").arg(milliseconds);
-        let slot = slot(key.as_bytes());
-        let holder = self.link.call(Call { slot, what: What::Command(cmd), repeatable: true }).await?;
-        let holds = match holder {
-            Value::Nil => true,
+        let holds = match self.command(&key, Cmd::get(&key)).await? {
+            Value::Nil => {
+                let mut cmd = Cmd::new();
+                cmd.arg("SET").arg(&key).arg(&self.node).arg("NX").arg("PX").arg(milliseconds);
+                match self.command(&key, cmd).await {
+                    Ok(taken) => taken != Value::Nil,
+                    // Somebody has to make room, and two may.
+                    Err(unavailable) if unavailable.reason.contains("OOM") => true,
+                    Err(unavailable) => return Err(unavailable),
+                }
+            }
             Value::BulkString(holder) if holder == self.node.as_bytes() => {
                 let mut cmd = Cmd::new();
                 cmd.arg("PEXPIRE").arg(&key).arg(milliseconds);
-                self.link.call(Call { slot, what: What::Command(cmd), repeatable: true }).await?;
+                self.command(&key, cmd).await?;
                 true
             }
             _ => false,
@@ -663,6 +687,9 @@ impl RedisRepository {
     }
 
     fn removing(&self, info_hash: &InfoHash) -> Call {
+        if let Some(answers) = &self.answers {
+            answers.forget(info_hash);
+        }
         let (shard, place) = self.layout.place(info_hash);
         let mut request = info_hash.as_bytes().to_vec();
         request.extend(place.to_le_bytes());
@@ -718,7 +745,11 @@ impl RedisRepository {
 /// How an announce is to be answered.
 enum Plan {
     Answer(Arc<Sample>),
-    Ask { call: Call, fetches: bool },
+    Ask {
+        call: Call,
+        /// Since when, where others are to be answered from it.
+        fetched: Option<Instant>,
+    },
 }
 
 /// Room for as many peers as are fetched, of either family.
@@ -773,9 +804,9 @@ impl AsyncTorrentRepository for RedisRepository {
             let random = if wire::draws(announce, peers) { rng.next_u64() } else { 0 };
             match self.plan(announce, self.terms(now), peers, random) {
                 Plan::Answer(from) => Ok(from.answer(announce, random, peers)),
-                Plan::Ask { call, fetches } => {
+                Plan::Ask { call, fetched } => {
                     let answer = self.link.call(call).await?;
-                    self.announced(&answer, fetches, announce, random, peers)
+                    self.announced(&answer, fetched, announce, random, peers)
                 }
             }
         })
@@ -808,9 +839,9 @@ impl AsyncTorrentRepository for RedisRepository {
                     Plan::Answer(from) => {
                         request.answer = Some(from.answer(&request.announce, random, &mut request.peers));
                     }
-                    Plan::Ask { call, fetches } => {
+                    Plan::Ask { call, fetched } => {
                         calls.push(call);
-                        asked.push((index, fetches, random));
+                        asked.push((index, fetched, random));
                     }
                 }
             }

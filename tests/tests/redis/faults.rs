@@ -120,7 +120,8 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
     let limits = [("maxmemory", "5mb"), ("maxmemory-policy", "noeviction")];
     let server = Arc::new(started(Server::start_with(&limits)));
     RUNTIME.block_on(async {
-        let store = connect(&settings([server.url()])).await;
+        let settings = settings([server.url()]);
+        let store = connect(&settings).await;
         let mut acknowledged = Vec::new();
         let refused = loop {
             let numbers = acknowledged.len() as u32..acknowledged.len() as u32 + 500;
@@ -153,6 +154,7 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
         for n in 0..1000 {
             tell(&store, &leaves(n)).await.expect("whoever leaves makes room");
         }
+        connect(&settings).await.totals().await.expect("a tracker that starts now is no trouble");
         let comes = |n| Announce::new(torrent(n), endpoint(n));
         let mut batch: Vec<_> = (1000..2000)
             .flat_map(|n| [comes(1_000_000 + n), leaves(n)])

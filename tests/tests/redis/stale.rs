@@ -135,8 +135,14 @@ fn redis_answers_are_not_staler_than_allowed() {
 
         heat().await;
         ask(&stale, &member(300), LATER, 1).await;
+        ask(&stale, &member(302), LATER, 1).await;
+        tell(&stale, &member(302).event(AnnounceEvent::Stopped)).await.expect("reached");
         sleep(STALENESS).await;
-        assert_eq!(count(&exact).await, (50, 51, 1), "who was never seen before");
+        assert_eq!(
+            count(&exact).await,
+            (50, 51, 1),
+            "who was never seen before, and not who has stopped since"
+        );
 
         heat().await;
         for n in 400..420 {
