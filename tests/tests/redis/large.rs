@@ -27,14 +27,23 @@ fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
                 part.iter().map(|n| Request::new(comes(n), PeerBuffer::new(&mut [], &mut []))).collect();
             store.announce_batch(&mut batch, NOW, &mut rng).await.expect("reached");
         }
-        let mut room = vec![0; WANT * 6];
-        let mut peers = PeerBuffer::new(&mut room, &mut []);
-        let asks = Announce::new(torrent(0), endpoint(0)).want(WANT);
-        let announced = store.announce(&asks, NOW, &mut rng, &mut peers).await.expect("reached");
-        assert_eq!(announced.stats.peers(), u64::from(PEERS));
-        let told: BTreeSet<Endpoint> = peers.endpoints().collect();
-        assert_eq!(told.len(), WANT, "all of them different");
-        assert!(!told.contains(&endpoint(0)), "nobody is handed to itself");
+        // Two, which are one call.
+        let mut rooms = vec![0; 2 * WANT * 6];
+        let mut batch: Vec<_> = rooms
+            .chunks_mut(WANT * 6)
+            .map(|room| {
+                let asks = Announce::new(torrent(0), endpoint(0)).want(WANT);
+                Request::new(asks, PeerBuffer::new(room, &mut []))
+            })
+            .collect();
+        store.announce_batch(&mut batch, NOW, &mut rng).await.expect("reached");
+        for request in &batch {
+            let announced = request.answer.expect("each is answered");
+            assert_eq!(announced.stats.peers(), u64::from(PEERS));
+            let told: BTreeSet<Endpoint> = request.peers.endpoints().collect();
+            assert_eq!(told.len(), WANT, "all of them different");
+            assert!(!told.contains(&endpoint(0)), "nobody is handed to itself");
+        }
     });
 }
 
