@@ -23,7 +23,7 @@ use swarmkeep::{
     Request, Timestamp,
 };
 use swarmkeep_load::tables::significant;
-use swarmkeep_redis::{RedisRepository, servers::Server};
+use swarmkeep_redis::{RedisRepository, servers::Server, slot};
 use swarmkeep_workload::{Place, Workload};
 
 use crate::{
@@ -339,17 +339,6 @@ fn arguments(line: &[u8]) -> Vec<Vec<u8>> {
         arguments.push(argument);
     }
     arguments
-}
-
-/// The hash slot of a key (Redis Cluster specification), by which our client chooses the connection.
-fn slot(key: &[u8]) -> u16 {
-    let tag = key.split(|&byte| byte == b'{').nth(1).and_then(|rest| rest.split(|&byte| byte == b'}').next());
-    let crc = tag.unwrap_or(key).iter().fold(0_u16, |crc, &byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-        })
-    });
-    crc % 16_384
 }
 
 fn text(rows: &[Row]) -> String {

@@ -332,7 +332,7 @@ impl<'a> Simulation<'a> {
         };
         let needs = sizing.needs(&population, given);
         let shards = sizing.shards(&population);
-        let masters = needs[2].masters.unwrap_or(place::SHARDS);
+        let masters = needs[2].masters.unwrap_or(swarmkeep_redis::SHARDS);
         let fleet = Fleet {
             sharded: needs[1].trackers,
             busiest_tracker: Loads::of_trackers(&self.zipf, self.places, needs[1].trackers).busiest(),

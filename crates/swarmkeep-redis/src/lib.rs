@@ -28,6 +28,7 @@ mod topology;
 mod wire;
 
 pub use config::{Error, RedisConfig};
+pub use place::{SHARDS, SLOTS, slot};
 pub use store::RedisRepository;
 
 /// The README's code compiles.

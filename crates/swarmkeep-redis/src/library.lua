@@ -994,26 +994,26 @@ local function sweep(keys, args)
   return encode('<I4I4I4I4B', now, visited, expired, removed, more)
 end
 
--- The page of the directory in which a hash falls: how many pages there are, and its info hashes.
-local function names(keys, args)
+-- The shard, the info hashes of the page of its directory in which a hash falls, and how many pages there are.
+local function page_at(keys, args)
   local shard = open(keys[1])
   if not shard.raw then
-    return encode('<I4', 1)
+    return shard, '', encode('<I4', 1)
   end
-  local d, pages = directory(shard), meta(shard).pages
-  local found = keys_of(d, DIRECTORY, page_of(decode('<I4', args[1]), pages))
-  return encode('<I4', pages) .. found
+  local pages = meta(shard).pages
+  local found = keys_of(directory(shard), DIRECTORY, page_of(decode('<I4', args[1]), pages))
+  return shard, found, encode('<I4', pages)
+end
+
+local function names(keys, args)
+  local _, found, pages = page_at(keys, args)
+  return pages .. found
 end
 
 -- The same, with the counts of each.
 local function walk(keys, args)
-  local shard = open(keys[1])
-  if not shard.raw then
-    return encode('<I4', 1)
-  end
-  local d, pages = directory(shard), meta(shard).pages
-  local found = keys_of(d, DIRECTORY, page_of(decode('<I4', args[1]), pages))
-  local out = { encode('<I4', pages) }
+  local shard, found, pages = page_at(keys, args)
+  local out = { pages }
   for at = 1, #found, 20 do
     local info_hash = sub(found, at, at + 19)
     out[#out + 1] = info_hash .. encode(STATS, stats(swarm_of(shard, info_hash, get(shard, info_hash))))

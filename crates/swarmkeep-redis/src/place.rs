@@ -4,7 +4,10 @@ use sha1::{Digest, Sha1};
 use swarmkeep::InfoHash;
 
 /// How many hash slots a Cluster has.
-pub(crate) const SLOTS: u16 = 16_384;
+pub const SLOTS: u16 = 16_384;
+
+/// Shards of a store that is not told how many.
+pub const SHARDS: u32 = 1024;
 
 /// What all trackers of a store must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +71,7 @@ impl Order {
 }
 
 /// The hash slot of a key (Redis Cluster specification): CRC-16/XMODEM of what stands in its first braces.
-pub(crate) fn slot(key: &[u8]) -> u16 {
+pub fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
         let length = rest.iter().position(|&byte| byte == b'}')?;

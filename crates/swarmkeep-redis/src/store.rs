@@ -29,12 +29,9 @@ use crate::{
     answers::{Answers, FETCHED, Sample, Way},
     library::LIBRARY,
     link::{Call, Link, What},
-    place::{Layout, Order, slot},
+    place::{Layout, Order, SHARDS, slot},
     wire::{self, Garbled, Page, Reader, Shard, Terms, seconds},
 };
-
-/// Shards of a store that is not told how many.
-const SHARDS: u32 = 1024;
 
 /// Peers of one call of `restore`.
 const RESTORED: usize = 128;

@@ -1,8 +1,10 @@
 //! What can go wrong in each arrangement, and whose swarms it hits.
 
+use swarmkeep_redis::SHARDS;
+
 use super::{
     lives::{Fate, Habits, SECOND, Time},
-    place::{Places, SHARDS, master},
+    place::{Places, master},
     swarm::Happening,
 };
 

@@ -1,13 +1,10 @@
 //! Which machine a swarm is on: by rendezvous hashing in front of trackers, and by the hash slots of a Redis Cluster.
 
 use swarmkeep::{Random, SplitMix64};
+use swarmkeep_redis::{SHARDS, SLOTS, slot};
 use swarmkeep_workload::{Run, Zipf};
 
 use super::costs::Costs;
-
-/// Shards of a store on Redis, and hash slots of a Cluster.
-pub(crate) const SHARDS: u32 = 1024;
-const SLOTS: u32 = 16_384;
 
 /// Swarms up to this rank are placed one by one, and those behind it, which have few peers each, by what the hash does on average.
 const PLACED: u64 = 1 << 20;
@@ -34,16 +31,6 @@ pub(crate) fn master(shard: u32, masters: u32) -> u32 {
     let slot = u64::from(slot(shard.to_string().as_bytes()));
     // As many slots each, in order; the last has the rest.
     (slot * u64::from(masters) / u64::from(SLOTS)) as u32
-}
-
-/// The hash slot of what stands in a key's braces: CRC-16/XMODEM (Redis Cluster specification).
-fn slot(tag: &[u8]) -> u32 {
-    let crc = tag.iter().fold(0_u16, |crc, &byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-        })
-    });
-    u32::from(crc) % SLOTS
 }
 
 /// How much of everything each of some machines has.
@@ -163,8 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_those_of_the_specification() {
-        assert_eq!(slot(b"123456789"), 0x31c3);
+    fn every_shard_has_a_master() {
         assert_eq!((0..SHARDS).map(|shard| master(shard, 5)).max(), Some(4));
         assert_eq!((0..SHARDS).filter(|&shard| master(shard, 1) == 0).count(), SHARDS as usize);
     }

@@ -179,9 +179,9 @@ impl Sizing<'_> {
             let loads = load(masters);
             busy(&loads) <= self.machine.busy && memory(&loads) <= may_use
         };
-        let counts = [1].into_iter().chain(CLUSTER..=super::place::SHARDS);
+        let counts = [1].into_iter().chain(CLUSTER..=swarmkeep_redis::SHARDS);
         let masters = given.masters.or_else(|| counts.clone().find(enough));
-        let loads = load(masters.unwrap_or(super::place::SHARDS));
+        let loads = load(masters.unwrap_or(swarmkeep_redis::SHARDS));
         let cores = rate * (self.costs.asking() + redis_announce) / 1e6;
         let on_trackers = rate * self.costs.asking() / 1e6;
         let may_run = f64::from(self.machine.cores) * self.machine.busy;
