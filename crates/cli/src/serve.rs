@@ -142,14 +142,14 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Here, since connections to servers live in the runtime.
-    let repository = match runtime.block_on(store.build(&sizes)) {
-        Ok(repository) => repository,
+    let built = match runtime.block_on(store.build(&sizes)) {
+        Ok(built) => built,
         Err(NotBuilt::Settings(wrong)) => crate::refuse(wrong),
         Err(unreachable) => return Err(unreachable.into()),
     };
-    let state =
-        settings.fixed.state.as_ref().map(|_| Arc::new(State::new(repository.clone(), Pace::default())));
-    let server = bound.over(state.as_ref().map_or(repository, |state| state.repository()))?;
+    let unkept = || built.repository.clone();
+    let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(unkept(), Pace::default())));
+    let server = bound.over(state.as_ref().map_or_else(unkept, |state| state.repository()))?;
     if let (Some(state), Some(path)) = (&state, &settings.fixed.state) {
         let _runtime = runtime.enter();
         let every = Duration::from_secs(settings.fixed.snapshot_every.into());
@@ -208,6 +208,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
                 manager::stopping();
             })
             .await;
+        built.flush().await;
         Ok(())
     });
     // What it needs of the runtime is there still.

@@ -7,7 +7,11 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::Deref,
     panic::{self, AssertUnwindSafe},
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -33,13 +37,25 @@ pub(crate) const BOTH: Families = Families::all();
 
 /// A store under test.
 #[derive(Debug, Clone)]
-pub(crate) struct Store(Arc<dyn TorrentRepository>);
+pub(crate) struct Store {
+    repository: Arc<dyn TorrentRepository>,
+    /// Announces that may be made by themselves still where there are many.
+    alone: Arc<AtomicUsize>,
+}
 
 impl Deref for Store {
     type Target = dyn TorrentRepository;
 
     fn deref(&self) -> &Self::Target {
-        &*self.0
+        &*self.repository
+    }
+}
+
+impl From<Box<dyn TorrentRepository>> for Store {
+    fn from(repository: Box<dyn TorrentRepository>) -> Self {
+        // So many by themselves, and more in batches: a store behind a network would need minutes otherwise.
+        const ALONE: usize = 1000;
+        Self { repository: repository.into(), alone: Arc::new(ALONE.into()) }
     }
 }
 
@@ -54,7 +70,7 @@ pub(crate) fn build(subject: &dyn Subject) -> Store {
 
 pub(crate) fn build_with(subject: &dyn Subject, config: &RepositoryConfig) -> Store {
     match subject.build(config) {
-        Ok(store) => Store(store.into()),
+        Ok(store) => store.into(),
         Err(error) => panic!("{config:?} is refused: {error}"),
     }
 }
@@ -231,11 +247,31 @@ pub(crate) fn announce_with(
     now: Timestamp,
     rng: &mut dyn Random,
 ) -> Answer {
-    let room = announce.want.min(10_000);
-    let (mut v4, mut v6) = (vec![0; 6 * room], vec![0; 18 * room]);
-    let mut buffer = PeerBuffer::new(&mut v4, &mut v6);
+    let mut room = Room::for_all(announce);
+    let mut buffer = room.buffer();
     let announced = store.announce(announce, now, rng, &mut buffer);
     Answer { announced, peers: buffer.endpoints().collect() }
+}
+
+/// Room for all that an announce wants, of either family.
+struct Room {
+    v4: Vec<u8>,
+    v6: Vec<u8>,
+}
+
+impl Room {
+    fn for_all(announce: &Announce) -> Self {
+        let room = room_for(announce);
+        Self { v4: vec![0; 6 * room], v6: vec![0; 18 * room] }
+    }
+
+    fn buffer(&mut self) -> PeerBuffer<'_> {
+        PeerBuffer::new(&mut self.v4, &mut self.v6)
+    }
+}
+
+fn room_for(announce: &Announce) -> usize {
+    announce.want.min(10_000)
 }
 
 impl Store {
@@ -252,23 +288,40 @@ impl Store {
 
     /// Announces peers that want nobody: the way to fill a swarm.
     pub(crate) fn fill(&self, seconds: u64, announces: impl IntoIterator<Item = Announce>) {
-        // So many by themselves, and more in batches: a store behind a network would need minutes otherwise.
-        const ALONE: usize = 1000;
-        const BATCH: usize = 256;
+        let announces = announces.into_iter().map(|announce| announce.want(0));
+        self.tell_all(at(seconds), announces, &mut SplitMix64::new(1), |_| {});
+    }
 
-        let nobody = || PeerBuffer::new(&mut [], &mut []);
-        let mut rng = SplitMix64::new(1);
-        let mut announces = announces.into_iter().map(|announce| announce.want(0));
-        for announce in announces.by_ref().take(ALONE) {
-            self.announce(&announce, at(seconds), &mut rng, &mut nobody());
-        }
-        loop {
-            let batch = announces.by_ref().take(BATCH).map(|announce| Request::new(announce, nobody()));
-            let mut batch: Vec<_> = batch.collect();
-            if batch.is_empty() {
-                break;
+    /// Announces at `now` with randomness `rng`, the first ones by themselves and the others in batches, and hands on the answers.
+    pub(crate) fn tell_all(
+        &self,
+        now: Timestamp,
+        announces: impl IntoIterator<Item = Announce>,
+        rng: &mut dyn Random,
+        mut told: impl FnMut(Answer),
+    ) {
+        const BATCH: usize = 256;
+        const BYTES: usize = 1 << 20;
+
+        let mut announces = announces.into_iter().peekable();
+        while let Some(next) = announces.peek() {
+            let is_left = |alone: usize| alone.checked_sub(1);
+            if self.alone.fetch_update(Relaxed, Relaxed, is_left).is_ok() {
+                told(announce_with(self, next, now, rng));
+                announces.next();
+                continue;
             }
-            self.announce_batch(&mut batch, at(seconds), &mut rng);
+            let most = (BYTES / (24 * room_for(next)).max(1)).clamp(1, BATCH);
+            let batch: Vec<_> = announces.by_ref().take(most).collect();
+            let mut rooms: Vec<_> = batch.iter().map(Room::for_all).collect();
+            let requests =
+                batch.iter().zip(&mut rooms).map(|(announce, room)| Request::new(*announce, room.buffer()));
+            let mut requests: Vec<_> = requests.collect();
+            self.announce_batch(&mut requests, now, rng);
+            for Request { answer, peers, .. } in requests {
+                let announced = answer.expect("a batch that has returned is answered");
+                told(Answer { announced, peers: peers.endpoints().collect() });
+            }
         }
     }
 

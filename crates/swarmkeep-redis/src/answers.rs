@@ -7,6 +7,7 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,11 +17,11 @@ use swarmkeep::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Endpoint, Families, InfoHash,
     PeerBuffer, Role, SwarmStats,
 };
+use tokio::sync::Notify;
 
-use crate::{link::Call, place::Order};
-
-/// Peers that one announce fetches for the others, of both families together.
+/// Peers that one announce fetches for the others, half of each family; and those that suffice for whoever asks, of whichever family.
 pub(crate) const FETCHED: usize = 512;
+const ENOUGH_PEERS: usize = FETCHED / 2;
 
 /// A swarm is hot that is announced to so often within half of the staleness: fewer are not worth fetching so many peers.
 const HOT: u32 = 16;
@@ -39,6 +40,8 @@ pub(crate) struct Answers {
     /// Half of the staleness.
     age: Duration,
     state: Mutex<State>,
+    /// Told when nothing is unsent.
+    idle: Notify,
 }
 
 #[derive(Debug)]
@@ -55,8 +58,8 @@ struct State {
 struct Hot {
     for_seeders: Kept,
     for_leechers: Kept,
-    /// Changes that are to be sent, the latest of each peer, and where that stands in the order of the swarm's table.
-    waiting: HashMap<Endpoint, (Order, Call)>,
+    /// Announces that are to be sent, the latest of each peer, and when they came.
+    waiting: HashMap<Endpoint, (Announce, u32)>,
 }
 
 /// Peers for whoever has one role.
@@ -93,40 +96,34 @@ impl Answers {
         (!staleness.is_zero()).then(|| {
             let state =
                 State { counted: HashMap::new(), since: Instant::now(), hot: HashMap::new(), unsent: 0 };
-            Arc::new(Self { age: staleness / 2, state: Mutex::new(state) })
+            Arc::new(Self { age: staleness / 2, state: Mutex::new(state), idle: Notify::new() })
         })
     }
 
-    /// How to answer; `change` is what is to be sent of it, where it is answered from here. `selects` says whether it is to be told anybody.
-    pub(crate) fn way(
-        &self,
-        announce: &Announce,
-        selects: bool,
-        change: impl FnOnce() -> (Order, Call),
-    ) -> Way {
-        let way = self.choose(announce, selects, change);
+    /// How to answer. `selects` says whether peers are to be told.
+    pub(crate) fn way(&self, announce: &Announce, now: u32, selects: bool) -> Way {
+        let mut state = self.state.lock();
+        let way = self.choose(&mut state, announce, now, selects);
         if !matches!(way, Way::Kept { .. }) {
             // What waits of the same peer must not arrive behind this.
-            let state = &mut *self.state.lock();
+            let state = &mut *state;
             if let Some(hot) = state.hot.get_mut(&announce.info_hash)
                 && hot.waiting.remove(&announce.endpoint).is_some()
             {
-                state.unsent -= 1;
+                state.sent(1, &self.idle);
             }
         }
         way
     }
 
-    fn choose(&self, announce: &Announce, selects: bool, change: impl FnOnce() -> (Order, Call)) -> Way {
-        if !selects || announce.event != AnnounceEvent::None || announce.want > FETCHED {
+    fn choose(&self, state: &mut State, announce: &Announce, now: u32, selects: bool) -> Way {
+        if !selects || announce.event != AnnounceEvent::None || announce.want > ENOUGH_PEERS {
             return Way::Asked;
         }
-        let now = Instant::now();
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        if now.duration_since(state.since) > self.age {
-            state.since = now;
-            let counted = std::mem::take(&mut state.counted);
+        let at = Instant::now();
+        if at.duration_since(state.since) > self.age {
+            state.since = at;
+            let counted = mem::take(&mut state.counted);
             let is_hot = |info_hash: &InfoHash| counted.get(info_hash).is_some_and(|count| *count >= HOT);
             state.hot.retain(|info_hash, hot| !hot.waiting.is_empty() || is_hot(info_hash));
         }
@@ -141,12 +138,12 @@ impl Answers {
         let has_room = state.unsent < UNSENT;
         let kept = hot.kept(announce.role());
         match &kept.peers {
-            Some(from) if now.duration_since(from.taken) < self.age => {
+            Some(from) if at.duration_since(from.taken) < self.age => {
                 if !has_room {
                     return Way::Asked;
                 }
                 let from = Arc::clone(from);
-                if hot.waiting.insert(announce.endpoint, change()).is_some() {
+                if hot.waiting.insert(announce.endpoint, (*announce, now)).is_some() {
                     return Way::Kept { from, send: None };
                 }
                 state.unsent += 1;
@@ -158,9 +155,9 @@ impl Answers {
                 Way::Kept { from, send }
             }
             // One fetches, and the others ask as always until it has. What was asked for may be lost.
-            _ if kept.asked.is_none_or(|asked| now.duration_since(asked) > self.age) => {
-                kept.asked = Some(now);
-                Way::Fetched(now)
+            _ if kept.asked.is_none_or(|asked| at.duration_since(asked) > self.age) => {
+                kept.asked = Some(at);
+                Way::Fetched(at)
             }
             _ => Way::Asked,
         }
@@ -174,27 +171,58 @@ impl Answers {
         }
     }
 
-    /// So many changes have been sent, or will never be.
-    pub(crate) fn sent(&self, count: usize) {
-        self.state.lock().unsent -= count;
-    }
-
     /// Nothing of a swarm is to be sent any more: it was removed.
     pub(crate) fn forget(&self, info_hash: &InfoHash) {
-        let state = &mut *self.state.lock();
+        let mut state = self.state.lock();
         let hot = state.hot.remove(info_hash);
-        state.unsent -= hot.map_or(0, |hot| hot.waiting.len());
+        state.sent(hot.map_or(0, |hot| hot.waiting.len()), &self.idle);
     }
 
-    /// The changes that wait: the caller sends them, and says so. Those of one page of the swarm stand together, so that the server reads and
-    /// writes it once for several.
-    pub(crate) fn waiting(&self, info_hash: &InfoHash) -> Vec<Call> {
-        let hot =
-            |state: &mut State| state.hot.get_mut(info_hash).map(|hot| std::mem::take(&mut hot.waiting));
-        let waiting = hot(&mut self.state.lock()).unwrap_or_default();
-        let mut waiting: Vec<_> = waiting.into_values().collect();
-        waiting.sort_unstable_by_key(|(order, _)| *order);
-        waiting.into_iter().map(|(_, call)| call).collect()
+    /// The announces of a swarm that wait, for the caller to send.
+    pub(crate) fn waiting(&self, info_hash: &InfoHash) -> Waiting<'_> {
+        let mut state = self.state.lock();
+        let waiting = state.hot.get_mut(info_hash).map(|hot| mem::take(&mut hot.waiting));
+        drop(state);
+        Waiting { announces: waiting.unwrap_or_default().into_values().collect(), of: self }
+    }
+
+    /// The swarms of which announces wait.
+    pub(crate) fn swarms_with_waiting(&self) -> Vec<InfoHash> {
+        let state = self.state.lock();
+        let waiting = state.hot.iter().filter(|(_, hot)| !hot.waiting.is_empty());
+        waiting.map(|(info_hash, _)| *info_hash).collect()
+    }
+
+    /// Waits until nothing waits, and nothing is on its way.
+    pub(crate) async fn all_sent(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.state.lock().unsent == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+/// Announces on their way, and when they came; when this is dropped they have been sent, or will never be.
+pub(crate) struct Waiting<'a> {
+    pub(crate) announces: Vec<(Announce, u32)>,
+    of: &'a Answers,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.of.state.lock().sent(self.announces.len(), &self.of.idle);
+    }
+}
+
+impl State {
+    fn sent(&mut self, count: usize, idle: &Notify) {
+        self.unsent -= count;
+        if self.unsent == 0 {
+            idle.notify_waiters();
+        }
     }
 }
 
@@ -269,7 +297,6 @@ fn window<T>(peers: &[T], mine: Option<usize>, want: usize, random: u32, mut out
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::What;
 
     #[test]
     fn windows_hold_as_many_as_wanted_each_once_and_never_the_announcer() {
@@ -299,73 +326,73 @@ mod tests {
         }
     }
 
+    const NOW: u32 = 1000;
+
     fn peer(n: u32) -> Announce {
         let endpoint = Endpoint::new(std::net::Ipv4Addr::from_bits(n + 1).into(), 1).expect("a port");
         Announce::new(InfoHash::new([1; 20]), endpoint)
     }
 
-    /// Of the peer with this number.
-    fn change(slot: u16) -> impl Fn() -> (Order, Call) + Copy {
-        move || (Order(0), Call { slot, what: What::Command(redis::Cmd::new()), repeatable: true })
-    }
-
     fn hot() -> Arc<Answers> {
         let answers = Answers::new(Duration::from_secs(1000)).expect("something may be stale");
         for _ in 1..HOT {
-            assert!(matches!(answers.way(&peer(0), true, change(0)), Way::Asked));
+            assert!(matches!(answers.way(&peer(0), NOW, true), Way::Asked));
         }
-        let Way::Fetched(asked) = answers.way(&peer(0), true, change(0)) else { panic!("one for all") };
-        assert!(matches!(answers.way(&peer(0), true, change(0)), Way::Asked), "while it is fetched");
+        let Way::Fetched(asked) = answers.way(&peer(0), NOW, true) else { panic!("one for all") };
+        assert!(matches!(answers.way(&peer(0), NOW, true), Way::Asked), "while it is fetched");
         let mut room = [0; 6];
         let peers = PeerBuffer::new(&mut room, &mut []);
         answers.keep(&peer(0), Sample::new(asked, &peer(0), SwarmStats::default(), &peers));
         answers
     }
 
+    fn waiting(answers: &Answers) -> Vec<(Announce, u32)> {
+        let mut waiting = answers.waiting(&peer(0).info_hash).announces.clone();
+        waiting.sort_unstable_by_key(|(announce, _)| announce.endpoint);
+        waiting
+    }
+
     #[test]
     fn few_announces_are_asked_for_and_many_are_not() {
         let answers = hot();
-        assert!(matches!(answers.way(&peer(0), true, change(0)), Way::Kept { send: Some(_), .. }));
-        assert!(matches!(answers.way(&peer(1), true, change(1)), Way::Kept { send: None, .. }));
-        assert!(
-            matches!(answers.way(&peer(2).left(0), true, change(2)), Way::Fetched(_)),
-            "for another role"
-        );
+        assert!(matches!(answers.way(&peer(0), NOW, true), Way::Kept { send: Some(_), .. }));
+        assert!(matches!(answers.way(&peer(1), NOW, true), Way::Kept { send: None, .. }));
+        assert!(matches!(answers.way(&peer(2).left(0), NOW, true), Way::Fetched(_)), "for another role");
         for event in [AnnounceEvent::Started, AnnounceEvent::Completed, AnnounceEvent::Stopped] {
-            assert!(matches!(answers.way(&peer(2).event(event), true, change(2)), Way::Asked));
+            assert!(matches!(answers.way(&peer(2).event(event), NOW, true), Way::Asked));
         }
-        assert_eq!(answers.waiting(&peer(0).info_hash).len(), 2);
-        assert_eq!(answers.waiting(&peer(0).info_hash).len(), 0);
-        for n in 2..UNSENT as u32 {
-            let Way::Kept { send, .. } = answers.way(&peer(n), true, change(0)) else {
+        assert_eq!(waiting(&answers), [(peer(0), NOW), (peer(1), NOW)]);
+        assert_eq!(waiting(&answers), []);
+        let mut on_their_way = Vec::new();
+        for n in 0..UNSENT as u32 {
+            let Way::Kept { send, .. } = answers.way(&peer(n), NOW, true) else {
                 panic!("{n} changes are not too many")
             };
             if send == Some(Duration::ZERO) {
-                assert_eq!(answers.waiting(&peer(n).info_hash).len(), ENOUGH, "enough are not to wait");
+                on_their_way.push(answers.waiting(&peer(n).info_hash));
+                let sent = on_their_way.last().map(|waiting| waiting.announces.len());
+                assert_eq!(sent, Some(ENOUGH), "enough are not to wait");
             }
         }
         let more = peer(UNSENT as u32);
-        assert!(matches!(answers.way(&more, true, change(0)), Way::Asked), "no more are unsent than may be");
-        answers.sent(1);
-        assert!(matches!(answers.way(&more, true, change(0)), Way::Kept { .. }));
+        assert!(matches!(answers.way(&more, NOW, true), Way::Asked), "no more are unsent than may be");
+        on_their_way.pop();
+        assert!(matches!(answers.way(&more, NOW, true), Way::Kept { .. }));
     }
 
     #[test]
     fn nothing_that_waits_arrives_behind_what_the_peer_says_later() {
         let answers = hot();
-        let waits = |n| assert!(matches!(answers.way(&peer(n), true, change(n as u16)), Way::Kept { .. }));
+        let waits = |n| assert!(matches!(answers.way(&peer(n), NOW, true), Way::Kept { .. }));
         (0..4).for_each(waits);
         // The same again, later: one change, the latest.
-        answers.way(&peer(0), true, change(100));
-        assert!(matches!(answers.way(&peer(1).event(AnnounceEvent::Stopped), false, change(1)), Way::Asked));
-        assert!(matches!(answers.way(&peer(2).left(0), true, change(2)), Way::Fetched(_)));
-        let mut slots: Vec<_> = answers.waiting(&peer(0).info_hash).iter().map(|call| call.slot).collect();
-        slots.sort_unstable();
-        assert_eq!(slots, [3, 100]);
-        answers.sent(2);
+        answers.way(&peer(0), NOW + 1, true);
+        assert!(matches!(answers.way(&peer(1).event(AnnounceEvent::Stopped), NOW, false), Way::Asked));
+        assert!(matches!(answers.way(&peer(2).left(0), NOW, true), Way::Fetched(_)));
+        assert_eq!(waiting(&answers), [(peer(0), NOW + 1), (peer(3), NOW)]);
         (0..4).for_each(waits);
         answers.forget(&peer(0).info_hash);
-        assert_eq!(answers.waiting(&peer(0).info_hash).len(), 0);
+        assert_eq!(waiting(&answers), []);
         assert_eq!(answers.state.lock().unsent, 0, "all are accounted for");
     }
 }

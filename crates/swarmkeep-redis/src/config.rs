@@ -64,7 +64,8 @@ impl RedisConfig {
     /// Such a swarm is asked about once in half of that time, for as many peers as will do for all who announce meanwhile, and what these
     /// change is sent together within the other half. So the server of one very large swarm bears several times as many announces
     /// (docs/scaling.md). What it costs: counts and peers are so old; an announce that was answered from here says
-    /// [`REFRESHED`](swarmkeep::Changes::REFRESHED) whatever it was; and it is lost if this process or the server is lost before it was sent.
+    /// [`REFRESHED`](swarmkeep::Changes::REFRESHED) whatever it was; and it is lost if this process or the server is lost before it was
+    /// sent: call [`flush`](crate::RedisRepository::flush) before you end. Whoever wants more than 256 peers is answered by the server.
     #[must_use]
     pub const fn staleness(mut self, staleness: Duration) -> Self {
         self.staleness = staleness;
@@ -126,4 +127,34 @@ pub enum Error {
         /// What differs.
         what: String,
     },
+}
+
+/// A URL as it may be shown: with `***` in the place of its password, or of whatever may be one.
+pub fn without_password(url: &str) -> String {
+    let Some((before, host)) = url.rsplit_once('@') else { return url.into() };
+    let (scheme, user) = before
+        .split_once("://")
+        .map_or(("", before), |(_, user)| (&before[..before.len() - user.len()], user));
+    match user.split_once(':') {
+        Some((name, _)) if !scheme.is_empty() => format!("{scheme}{name}:***@{host}"),
+        _ => format!("{scheme}***@{host}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (url, shown) in [
+            ("redis://192.0.2.1:6379/3", "redis://192.0.2.1:6379/3"),
+            ("redis://:secret@192.0.2.1", "redis://:***@192.0.2.1"),
+            ("rediss://tracker:se:c@ret://@[2001:db8::1]:1", "rediss://tracker:***@[2001:db8::1]:1"),
+            ("redis://secret@192.0.2.1", "redis://***@192.0.2.1"),
+            ("tracker:secret@192.0.2.1", "***@192.0.2.1"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
 }

@@ -17,17 +17,18 @@
 //! [`AsyncTorrentRepository`]: swarmkeep::AsyncTorrentRepository
 
 mod answers;
+mod calls;
 mod config;
 mod library;
 mod link;
 mod place;
+mod reply;
 #[cfg(feature = "servers")]
 pub mod servers;
 mod store;
 mod topology;
-mod wire;
 
-pub use config::{Error, RedisConfig};
+pub use config::{Error, RedisConfig, without_password};
 pub use place::{SHARDS, SLOTS, slot};
 pub use store::RedisRepository;
 

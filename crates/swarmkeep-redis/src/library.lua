@@ -591,8 +591,9 @@ local function draw()
   return (x - y) % 2147483562 / 2147483562
 end
 
--- Puts `want` of the peers of the kinds `first` to `last` behind the `n` pieces of `out`, and says how many these are then: peers that follow a random one in their order, and the first ones
--- behind the last. The announcer is none of them: it is the one `mine` of page `my_page` of `my_kind`.
+-- Puts `want` of the peers of the kinds `first` to `last` behind the `n` pieces of `out`, and says how many these are then: peers that
+-- follow a random one in their order, and the first ones behind the last. The announcer is none of them: it is the one `mine` of page
+-- `my_page` of `my_kind`.
 local function select(s, first, last, my_kind, my_page, mine, want, eligible, out, n)
   if want <= 0 then
     return n
@@ -660,6 +661,68 @@ local function stats(s)
   return count[1] + count[3], count[2] + count[4], s.downloads
 end
 
+-- Notes what an announce says of its peer, which stands at `mine` of that page if it is there in that role: what this changes, how many
+-- others had to go, and where the peer stands then.
+local function update(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
+  local stopped = band(flags, STOPPED) ~= 0
+  if mine and not stopped then
+    set_number(s, kind, page, mine, now)
+    return REFRESHED, 0, mine
+  end
+  local seeder = kind % 2 == 1
+  local other = seeder and kind + 1 or kind - 1
+  local pages, there, before = { [kind] = page }, mine, mine and kind
+  if not mine then
+    pages[other], there = look_up(s, other, endpoint, h)
+    before = there and other
+  end
+  if before then
+    cut(s, before, pages[before], there)
+  end
+  if stopped then
+    return before and LEFT or 0, 0
+  end
+
+  local changes, evicted = JOINED, 0
+  if before then
+    changes = REFRESHED + (seeder and PROMOTED or DEMOTED)
+  elseif s.limit > 0 then
+    local full, oldest_kind, oldest_at = is_full(s, min(kind, other), pages, endpoint)
+    if full then
+      cut(s, oldest_kind, pages[oldest_kind], oldest_at)
+      local m = meta(s.shard)
+      m.evicted, evicted = m.evicted + 1, 1
+    end
+  end
+  mine = add(s, kind, page, endpoint, now)
+  if seeder and band(flags, FINISHED) ~= 0 then
+    changes = changes + COMPLETED
+    s.downloads = min(s.downloads + 1, LARGEST)
+  end
+  if s.value == '' then
+    changes = changes + CREATED
+    enter(s, place, now + lifetime + 1)
+  elseif s.kept then
+    is_back(s, place, now + lifetime + 1)
+  end
+  return changes, evicted, mine
+end
+
+-- Puts peers for the one that stands there behind the `n` pieces of `out`: how many pieces these are then, and how many peers are of IPv4.
+local function hand_out(s, kind, page, mine, flags, want, room4, room6, out, n)
+  local count, leecher = s.count, kind % 2 == 0
+  local e4, e6 = 0, 0
+  if band(flags, WANTS_V4) ~= 0 then
+    e4 = count[2] + (leecher and count[1] - (kind == 2 and 1 or 0) or 0)
+  end
+  if band(flags, WANTS_V6) ~= 0 then
+    e6 = count[4] + (leecher and count[3] - (kind == 4 and 1 or 0) or 0)
+  end
+  local n4, n6 = share(want, min(e4, room4), min(e6, room6))
+  n = select(s, leecher and 1 or 2, 2, kind, page, mine, n4, e4, out, n)
+  return select(s, leecher and 3 or 4, 4, kind, page, mine, n6, e6, out, n), n4
+end
+
 -- One announce. Its answer goes behind the `n` pieces of `out`, and says of how many pieces it is.
 local function announce_one(shards, key, request, out, n)
   local info_hash, place, h, flags, now, lifetime, want, room4, room6, limit, a, b, salt, at =
@@ -679,74 +742,19 @@ local function announce_one(shards, key, request, out, n)
     out[n + 1] = encode('<I2BI4I4I4I4BI2', 0, 0, 0, 0, 0, now, 0, 0)
     return n + 1
   end
+
   local s = swarm_of(shard, info_hash, value, salt, limit)
   local first = band(flags, IPV6) ~= 0 and 3 or 1
-  local seeder = flags % 2 == SEEDER
-  local kind = seeder and first or first + 1
-  local other = seeder and first + 1 or first
+  local kind = flags % 2 == SEEDER and first or first + 1
   local page, mine = look_up(s, kind, endpoint, h)
-  local changes, evicted = 0, 0
-
-  if mine and not stopped then
-    changes = REFRESHED
-    set_number(s, kind, page, mine, now)
-  else
-    local pages, there = { [kind] = page }, mine
-    local before = mine and kind
-    if not mine then
-      pages[other], there = look_up(s, other, endpoint, h)
-      before = there and other
-    end
-    if before then
-      cut(s, before, pages[before], there)
-    end
-    if stopped then
-      changes = before and LEFT or 0
-    else
-      if before then
-        changes = REFRESHED + (seeder and PROMOTED or DEMOTED)
-      else
-        changes = JOINED
-        if limit > 0 then
-          local full, oldest_kind, oldest_at = is_full(s, first, pages, endpoint)
-          if full then
-            cut(s, oldest_kind, pages[oldest_kind], oldest_at)
-            evicted = 1
-            local m = meta(shard)
-            m.evicted = m.evicted + 1
-          end
-        end
-      end
-      mine = add(s, kind, page, endpoint, now)
-      if seeder and band(flags, FINISHED) ~= 0 then
-        changes = changes + COMPLETED
-        s.downloads = min(s.downloads + 1, LARGEST)
-      end
-      if not value then
-        changes = changes + CREATED
-        enter(s, place, now + lifetime + 1)
-      elseif s.kept then
-        is_back(s, place, now + lifetime + 1)
-      end
-    end
-  end
+  local changes, evicted
+  changes, evicted, mine = update(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
 
   local head, n4 = n + 1, 0
   n = head
   if want > 0 and not stopped then
-    local count = s.count
-    local e4, e6 = 0, 0
-    if band(flags, WANTS_V4) ~= 0 then
-      e4 = count[2] + (seeder and 0 or count[1]) - (first == 1 and not seeder and 1 or 0)
-    end
-    if band(flags, WANTS_V6) ~= 0 then
-      e6 = count[4] + (seeder and 0 or count[3]) - (first == 3 and not seeder and 1 or 0)
-    end
-    local n6
-    n4, n6 = share(want, min(e4, room4), min(e6, room6))
     seed(a, b)
-    n = select(s, seeder and 2 or 1, 2, kind, page, mine, n4, e4, out, n)
-    n = select(s, seeder and 4 or 3, 4, kind, page, mine, n6, e6, out, n)
+    n, n4 = hand_out(s, kind, page, mine, flags, want, room4, room6, out, n)
   end
 
   if changes ~= REFRESHED then

@@ -27,9 +27,10 @@ use tracing::{debug, info, warn};
 
 use crate::{
     Error, RedisConfig,
+    config::without_password,
     library::LIBRARY,
+    reply,
     topology::{Address, Range, Topology},
-    wire,
 };
 
 /// Calls that are sent to one server at once; more wait for their answers.
@@ -69,9 +70,11 @@ pub(crate) enum What {
 /// The servers, and how patient to be with them.
 #[derive(Debug)]
 pub(crate) struct Link {
-    seeds: Vec<ConnectionInfo>,
+    /// The servers that were named by those who want to reach them,
+    seeds: Vec<Arc<Node>>,
+    /// and those that were named by others: they are kept for as long as they serve something, or until it is asked again who does.
+    others: Mutex<Vec<Arc<Node>>>,
     patience: Duration,
-    connections: usize,
     topology: RwLock<Arc<Topology>>,
     /// Whoever holds it asks which server serves what.
     asking: tokio::sync::Mutex<()>,
@@ -82,21 +85,18 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) async fn connect(config: &RedisConfig) -> Result<Self, Error> {
-        let seeds = config.urls.iter().map(|url| seed(url, config)).collect::<Result<Vec<_>, _>>()?;
+        let node = |url: &String| Ok(Arc::new(Node::new(seed(url, config)?, config.connections.max(1))));
         let link = Self {
+            seeds: config.urls.iter().map(node).collect::<Result<_, Error>>()?,
+            others: Mutex::default(),
             patience: config.patience,
-            connections: config.connections.max(1),
             topology: RwLock::new(Arc::new(Topology::unknown())),
             asking: tokio::sync::Mutex::new(()),
             in_flight: AtomicUsize::new(0),
             most_in_flight: config.in_flight.max(1),
             runtime: Handle::current(),
-            seeds,
         };
-        match link.find_servers().await {
-            Ok(topology) => *link.topology.write() = Arc::new(topology),
-            Err(reason) => return Err(Error::Unreachable(reason)),
-        }
+        link.find_servers(None).await.map_err(Error::Unreachable)?;
         Ok(link)
     }
 
@@ -120,8 +120,9 @@ impl Link {
         self.runtime.spawn(future);
     }
 
-    pub(crate) fn is_cluster(&self) -> bool {
-        self.topology.read().is_cluster()
+    /// For how long a call may try.
+    pub(crate) const fn patience(&self) -> Duration {
+        self.patience
     }
 
     /// One call, and its answer.
@@ -144,10 +145,11 @@ impl Link {
         let deadline = Instant::now() + self.patience;
         let mut answers: Vec<Option<Result<Value, Unavailable>>> = calls.iter().map(|_| None).collect();
         let mut waiting: Vec<Try> = (0..calls.len()).map(|call| Try { call, ask: None }).collect();
-        let mut pause = PAUSE.0;
+        let (mut pause, mut has_moved) = (PAUSE.0, false);
         loop {
             let mut again = Vec::new();
-            let (mut is_new, mut wait) = (true, false);
+            // Whether to wait, whether to ask which server serves what, and whom.
+            let (mut wait, mut look, mut named) = (false, false, None);
             for (tried, outcome) in self.once(calls, &waiting, deadline).await {
                 match outcome {
                     Outcome::Answered(value) => answers[tried.call] = Some(Ok(value)),
@@ -157,12 +159,12 @@ impl Link {
                         answers[tried.call] = Some(Err(Unavailable::new(reason)));
                     }
                     Outcome::Lost(reason) | Outcome::Later(reason) => {
-                        wait = true;
-                        is_new = false;
+                        (wait, look) = (true, true);
                         again.push((Try { call: tried.call, ask: None }, reason));
                     }
-                    Outcome::Elsewhere(reason) => {
-                        is_new = false;
+                    Outcome::Elsewhere(address, reason) => {
+                        // Sent to and fro, it is between servers that have not agreed yet.
+                        (wait, look, named) = (wait || has_moved, true, address);
                         again.push((Try { call: tried.call, ask: None }, reason));
                     }
                     Outcome::Ask(address) => {
@@ -177,6 +179,7 @@ impl Link {
             if again.is_empty() {
                 break;
             }
+            has_moved |= look;
             let wakes = Instant::now() + if wait { pause } else { Duration::ZERO };
             if wakes >= deadline {
                 for (tried, reason) in again {
@@ -189,8 +192,8 @@ impl Link {
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);
             }
-            if !is_new {
-                self.look_again(deadline).await;
+            if look {
+                self.look_again(named.as_ref(), deadline).await;
             }
             waiting = again.into_iter().map(|(tried, _)| tried).collect();
             waiting.sort_unstable_by_key(|tried| tried.call);
@@ -207,7 +210,7 @@ impl Link {
         for tried in waiting {
             let slot = calls[tried.call].slot;
             let node = match &tried.ask {
-                Some(address) => Some(self.node(&topology, address)),
+                Some(address) => Some(self.node(address)),
                 None => topology.master_of(slot).cloned(),
             };
             let Some(node) = node else {
@@ -240,51 +243,59 @@ impl Link {
         outcomes
     }
 
-    /// The server at this address: the one known already, or a new one.
-    fn node(&self, topology: &Topology, address: &Address) -> Arc<Node> {
-        let known = topology.nodes.iter().find(|node| node.address == *address);
+    /// The server at this address.
+    fn node(&self, address: &Address) -> Arc<Node> {
+        let mut others = self.others.lock();
+        let known = self.seeds.iter().chain(&*others).find(|node| node.address == *address);
         known.cloned().unwrap_or_else(|| {
-            let like = self.seeds[0].clone();
-            Arc::new(Node::at(address.clone(), &like, self.connections))
+            let node = Arc::new(self.seeds[0].at(address.clone()));
+            others.push(Arc::clone(&node));
+            node
         })
     }
 
-    /// Asks which server serves what, unless somebody else has just done so.
-    async fn look_again(&self, deadline: Instant) {
-        if !self.is_cluster() {
+    /// Asks which server serves what, unless somebody else has just done so: the one that was named by another first.
+    async fn look_again(&self, named: Option<&Address>, deadline: Instant) {
+        let before = Arc::clone(&self.topology.read());
+        if !before.is_cluster() {
             return;
         }
-        let before = Arc::clone(&self.topology.read());
         let Ok(_asking) = timeout_at(deadline, self.asking.lock()).await else { return };
         if !Arc::ptr_eq(&before, &self.topology.read()) {
             return;
         }
-        match timeout_at(deadline, self.find_servers()).await {
-            Ok(Ok(topology)) => *self.topology.write() = Arc::new(topology),
-            Ok(Err(reason)) => debug!(%reason, "no server tells of the others"),
-            Err(_) => {}
+        if let Ok(Err(reason)) = timeout_at(deadline, self.find_servers(named)).await {
+            debug!(%reason, "no server tells of the others");
         }
     }
 
-    /// Asks the servers that are known, and those that were named, until one answers.
-    async fn find_servers(&self) -> Result<Topology, String> {
-        let known = Arc::clone(&self.topology.read());
-        let seeds = self.seeds.iter().map(|seed| Arc::new(Node::new(seed.clone(), self.connections)));
+    /// Asks one server after the other, those that have answered lately before those that have not, until one tells who serves what.
+    async fn find_servers(&self, named: Option<&Address>) -> Result<(), String> {
+        let named = named.map(|address| self.node(address));
+        let mut nodes: Vec<_> = self.others.lock().iter().chain(&self.seeds).cloned().collect();
+        nodes.sort_by_key(|node| !node.is_connected());
         let mut reasons = Vec::new();
-        for node in known.nodes.iter().cloned().chain(seeds) {
-            match timeout(GREETING, node.slots()).await {
-                Ok(Ok(None)) => return Ok(Topology::single(node)),
+        for node in named.into_iter().chain(nodes) {
+            let topology = match timeout(GREETING, node.slots()).await {
+                Ok(Ok(None)) => Topology::single(node),
                 Ok(Ok(Some(ranges))) if ranges.is_empty() => {
                     reasons.push(format!("{} serves no slots", node.address));
+                    continue;
                 }
-                Ok(Ok(Some(ranges))) => {
-                    return Ok(Topology::cluster(&ranges, |address| {
-                        if *address == node.address { Arc::clone(&node) } else { self.node(&known, address) }
-                    }));
+                Ok(Ok(Some(ranges))) => Topology::cluster(&ranges, |address| self.node(address)),
+                Ok(Err(reason)) => {
+                    reasons.push(format!("{}: {reason}", node.address));
+                    continue;
                 }
-                Ok(Err(reason)) => reasons.push(format!("{}: {reason}", node.address)),
-                Err(_) => reasons.push(format!("{}: no answer within {GREETING:?}", node.address)),
-            }
+                Err(_) => {
+                    reasons.push(format!("{}: no answer within {GREETING:?}", node.address));
+                    continue;
+                }
+            };
+            let serves = |node: &Arc<Node>| topology.nodes.iter().any(|other| Arc::ptr_eq(node, other));
+            self.others.lock().retain(serves);
+            *self.topology.write() = Arc::new(topology);
+            return Ok(());
         }
         Err(reasons.join("; "))
     }
@@ -357,7 +368,7 @@ impl Bundle {
         let bundle = part[self.0.clone()].iter().map(|tried| &calls[tried.call]);
         let announces = || {
             bundle.clone().filter_map(|call| match &call.what {
-                What::Announce { key, request, .. } => Some((key, request)),
+                What::Announce { key, request, .. } => Some((key.as_slice(), request.as_slice())),
                 What::Command(_) => None,
             })
         };
@@ -365,7 +376,17 @@ impl Bundle {
             What::Command(cmd) => cmd.clone(),
             What::Announce { .. } => {
                 let leave = bundle.clone().all(Call::leaves);
-                wire::announces(if leave { &LIBRARY.leave } else { &LIBRARY.announce }, announces)
+                let function = if leave { &LIBRARY.leave } else { &LIBRARY.announce };
+                let bytes = announces().fold(0, |bytes, (key, request)| bytes + key.len() + request.len());
+                let mut cmd = Cmd::with_capacity(3 + 2 * self.0.len(), function.len() + bytes + 16);
+                cmd.arg("FCALL").arg(function).arg(self.0.len());
+                announces().for_each(|(key, _)| {
+                    cmd.arg(key);
+                });
+                announces().for_each(|(_, request)| {
+                    cmd.arg(request);
+                });
+                cmd
             }
         }
     }
@@ -381,8 +402,8 @@ enum Outcome {
     Again(String),
     /// It was not done because of what it was sent with.
     Apart(String),
-    /// It was not done; another server does it from now on.
-    Elsewhere(String),
+    /// It was not done; another server does it from now on, this one if it was named.
+    Elsewhere(Option<Address>, String),
     /// It was not done; this server does it this time.
     Ask(Address),
     /// It was not done; later it may be.
@@ -422,9 +443,9 @@ impl Node {
         Self { address, info, connections: (0..connections).map(|_| Connection::default()).collect() }
     }
 
-    /// Another server, reached as `like` is.
-    fn at(address: Address, like: &ConnectionInfo, connections: usize) -> Self {
-        let addr = match like.addr() {
+    /// Another server, reached as this one is.
+    fn at(&self, address: Address) -> Self {
+        let addr = match self.info.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
                 host: address.host.clone(),
                 port: address.port,
@@ -433,7 +454,12 @@ impl Node {
             },
             _ => ConnectionAddr::Tcp(address.host.clone(), address.port),
         };
-        Self::new(like.clone().set_addr(addr), connections)
+        Self::new(self.info.clone().set_addr(addr), self.connections.len())
+    }
+
+    /// Whether the last that was heard of it is not that it does not answer.
+    fn is_connected(&self) -> bool {
+        self.connections.iter().any(|connection| connection.open.lock().is_some())
     }
 
     /// What a Cluster's servers serve; `None` of a server that is none of a Cluster.
@@ -551,7 +577,7 @@ impl Node {
             }
             Some(Value::Array(pieces)) if bundle.len() > 1 => {
                 let mut pieces = pieces.into_iter();
-                outcomes.extend(bundle.iter().map(|_| match wire::pieces(&mut pieces) {
+                outcomes.extend(bundle.iter().map(|_| match reply::pieces(&mut pieces) {
                     Some(answer) => Outcome::Answered(Value::Array(answer)),
                     None => little(),
                 }));
@@ -570,7 +596,7 @@ impl Node {
                 Some(address) => Outcome::Ask(address),
                 None => Outcome::Later(reason),
             },
-            (ErrorKind::Server(ServerErrorKind::Moved), _) => Outcome::Elsewhere(reason),
+            (ErrorKind::Server(ServerErrorKind::Moved), _) => Outcome::Elsewhere(target(), reason),
             (
                 ErrorKind::Server(
                     ServerErrorKind::TryAgain
@@ -688,26 +714,5 @@ fn seed(url: &str, config: &RedisConfig) -> Result<ConnectionInfo, Error> {
             let client = Client::build_with_tls(info, certificates).map_err(refused)?;
             Ok(client.get_connection_info().clone())
         }
-    }
-}
-
-/// A URL as it may be shown.
-fn without_password(url: &str) -> String {
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme + 3 <= at => format!("{}***{}", &url[..scheme + 3], &url[at..]),
-        (_, Some(at)) => format!("***{}", &url[at..]),
-        (_, None) => url.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_are_not_shown() {
-        assert_eq!(without_password("redis://user:pass@word@192.0.2.1:1"), "redis://***@192.0.2.1:1");
-        assert_eq!(without_password("redis://192.0.2.1"), "redis://192.0.2.1");
-        assert_eq!(without_password("user:password@192.0.2.1"), "***@192.0.2.1");
     }
 }

@@ -10,9 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use swarmkeep::{
     Announce, AnnounceEvent, AsyncTorrentRepository, Cursor, Endpoint, InfoHash, PeerBuffer, SplitMix64,
-    Timestamp, Totals, Unavailable,
+    SwarmSummary, Timestamp, Totals, Unavailable,
 };
 use swarmkeep_redis::RedisRepository;
 use tokio::task::JoinSet;
@@ -20,6 +21,9 @@ use tokio::task::JoinSet;
 pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 const TORRENTS: u32 = 300;
+
+/// Swarms that are looked at together.
+const ABREAST: usize = 16;
 
 /// Info hashes without structure.
 pub(crate) fn torrent(n: u32) -> InfoHash {
@@ -42,7 +46,8 @@ pub(crate) async fn tell(
     announce: &Announce,
 ) -> Result<swarmkeep::Announced, Unavailable> {
     let mut room = [0; 60];
-    let seed = announce.endpoint.as_bytes().iter().fold(1, |seed, &byte| seed * 31 + u64::from(byte));
+    let mix = |seed: u64, &byte: &u8| seed.wrapping_mul(31).wrapping_add(byte.into());
+    let seed = announce.endpoint.as_bytes().iter().fold(1, mix);
     store.announce(announce, NOW, &mut SplitMix64::new(seed), &mut PeerBuffer::new(&mut room, &mut [])).await
 }
 
@@ -105,33 +110,42 @@ pub(crate) async fn members(store: &RedisRepository) -> BTreeMap<InfoHash, BTree
         cursor = store.walk(cursor, 1000, &mut swarms).await.expect("reached");
     }
     let (mut members, mut counted) = (BTreeMap::new(), Totals::default());
-    for swarm in swarms {
-        let (mut cursor, mut peers) = (Cursor::START, Vec::new());
-        while !cursor.is_end() {
-            cursor = store.peers(&swarm.info_hash, cursor, 1000, &mut peers).await.expect("reached");
+    for some in swarms.chunks(ABREAST) {
+        for (swarm, endpoints) in
+            some.iter().zip(join_all(some.iter().map(|swarm| listed(store, swarm))).await)
+        {
+            counted.swarms += 1;
+            counted.v4.seeders += u64::from(swarm.stats.complete);
+            counted.v4.leechers += u64::from(swarm.stats.incomplete);
+            assert!(members.insert(swarm.info_hash, endpoints).is_none(), "a swarm is shown twice");
         }
-        let endpoints: BTreeSet<_> = peers.iter().map(|peer| peer.endpoint).collect();
-        assert_eq!(endpoints.len(), peers.len(), "a peer is listed twice");
-        assert_eq!(swarm.stats.peers(), peers.len() as u64, "the counts of a swarm and its peers");
-        counted.swarms += 1;
-        counted.v4.seeders += u64::from(swarm.stats.complete);
-        counted.v4.leechers += u64::from(swarm.stats.incomplete);
-        assert_eq!(
-            store.scrape(&swarm.info_hash).await.expect("reached"),
-            swarm.stats,
-            "its scrape and its summary"
-        );
-        assert!(
-            swarm.stats.downloaded >= swarm.stats.complete,
-            "a download is counted for each who has finished: {:?}",
-            swarm.stats
-        );
-        assert!(members.insert(swarm.info_hash, endpoints).is_none(), "a swarm is shown twice");
     }
     let mut totals = store.totals().await.expect("reached");
     totals.evicted = counted.evicted;
     assert_eq!(totals, counted, "totals, and what is there");
     members
+}
+
+/// The peers of a swarm, compared with what else is said of it.
+async fn listed(store: &RedisRepository, swarm: &SwarmSummary) -> BTreeSet<Endpoint> {
+    let (mut cursor, mut peers) = (Cursor::START, Vec::new());
+    while !cursor.is_end() {
+        cursor = store.peers(&swarm.info_hash, cursor, 1000, &mut peers).await.expect("reached");
+    }
+    let endpoints: BTreeSet<_> = peers.iter().map(|peer| peer.endpoint).collect();
+    assert_eq!(endpoints.len(), peers.len(), "a peer is listed twice");
+    assert_eq!(swarm.stats.peers(), peers.len() as u64, "the counts of a swarm and its peers");
+    assert_eq!(
+        store.scrape(&swarm.info_hash).await.expect("reached"),
+        swarm.stats,
+        "its scrape and its summary"
+    );
+    assert!(
+        swarm.stats.downloaded >= swarm.stats.complete,
+        "a download is counted for each who has finished: {:?}",
+        swarm.stats
+    );
+    endpoints
 }
 
 /// As many downloads as peers: nobody's was counted twice, or not at all.

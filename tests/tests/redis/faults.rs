@@ -2,6 +2,7 @@
 //! `docs/scaling.md` has the table of what is asserted here.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,7 +15,7 @@ use swarmkeep_redis::{
     Error, RedisConfig, RedisRepository,
     servers::{Cluster, Reply, Server},
 };
-use tokio::time::sleep;
+use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
     crowd::{NOW, announce_while, assert_counted_once, endpoint, finished, lost, members, tell, torrent},
@@ -368,6 +369,83 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
         assert!(moved >= 16, "{moved} keys were moved");
         assert_eq!(told.refused, []);
         assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
+        assert_counted_once(&store).await;
+    });
+}
+
+/// A slot has moved, and of the other servers one stands still: whoever is told where it went asks there, and waits for nobody.
+#[test]
+fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still() {
+    /// Less than a server is given to say who serves what, and than it takes the others to replace it.
+    const SOON: Duration = Duration::from_millis(500);
+    let cluster = started(Cluster::start(3, 0));
+    RUNTIME.block_on(async {
+        let store = connect(&settings(cluster.urls())).await;
+        for n in 0..200 {
+            tell(&store, &finished(n)).await.expect("reached");
+        }
+        // It serves the first slots, so it is the first one to be asked where nobody else is named.
+        let first = cluster.server(cluster.master_of_slot(0).expect("there is one"));
+        let answered_without_it = async |numbers: Vec<u32>| {
+            first.pause().expect("it is ours");
+            let mut asked = JoinSet::new();
+            for &n in &numbers {
+                let store = Arc::clone(&store);
+                asked.spawn(async move {
+                    let answer = tokio::time::timeout(SOON, tell(&store, &finished(n))).await;
+                    answer.is_ok_and(|answer| answer.is_ok()).then_some(n)
+                });
+            }
+            let answered: BTreeSet<u32> = asked.join_all().await.into_iter().flatten().collect();
+            first.resume().expect("it is ours");
+            answered
+        };
+        let of_others = answered_without_it((0..200).collect()).await;
+        assert!((80..180).contains(&of_others.len()), "{} of 200 are of the other two", of_others.len());
+
+        let [_, from, to] = cluster.masters()[..] else { panic!("there are three masters") };
+        let mut moved = 0;
+        for shard in 0..16 {
+            let slot = cluster.slot_of(format!("{{{shard}}}")).expect("it answers");
+            if cluster.master_of_slot(slot).expect("there is one") == from {
+                cluster.migrate_slot(slot, to).expect("both are live");
+                moved += 1;
+            }
+        }
+        assert!(moved > 0, "no shard was there");
+        assert_eq!(answered_without_it(of_others.iter().copied().collect()).await, of_others);
+    });
+}
+
+/// A Cluster grows: slots are on their way to a server that nobody names yet. It is reached by few connections, and loses nobody.
+#[test]
+fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
+    let mut cluster = started(Cluster::start(3, 0));
+    let new = started(cluster.add_master());
+    let cluster = Arc::new(cluster);
+    RUNTIME.block_on(async {
+        let store = connect(&settings(cluster.urls()[..3].to_vec())).await;
+        let connections = || {
+            let statistics = cluster.server(new).info("stats").expect("it answers");
+            let received = statistics.get("total_connections_received").expect("it counts them");
+            received.parse::<u32>().expect("a number")
+        };
+        let (told, ()) = announce_while(&store, 0, a_while()).await;
+        assert_eq!(told.refused, []);
+        let slot = cluster.slot_of("{0}").expect("it answers");
+        let mut migration = cluster.begin_migration(slot, new).expect("both are live");
+        migration.move_keys(100).expect("both are live");
+        let before = connections();
+        let (asked, ()) = announce_while(&store, 1_000_000, a_while()).await;
+        assert_eq!(asked.refused, []);
+        let received = connections() - before;
+        assert!(received <= 8, "{received} connections for {} announces", asked.acknowledged.len());
+        migration.finish().expect("both are live");
+        let (after, ()) = announce_while(&store, 2_000_000, a_while()).await;
+        assert_eq!(after.refused, []);
+        for told in [told, asked, after] {
+            assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
+        }
         assert_counted_once(&store).await;
     });
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, AsyncTorrentRepository, Changes, Cursor, Endpoint, PeerBuffer, PeerRecord,
-    SplitMix64, SwarmStats, Timestamp,
+    Announce, AnnounceEvent, AsyncTorrentRepository, Changes, Cursor, Endpoint, Families, PeerBuffer,
+    PeerRecord, SplitMix64, SwarmStats, Timestamp,
 };
 use swarmkeep_redis::{RedisRepository, servers::Server};
 use tokio::time::sleep;
@@ -27,13 +27,13 @@ fn member(n: u32) -> Announce {
 }
 
 /// Two trackers' stores that are one: the first may answer from what it keeps.
-async fn two(server: &Server) -> (Arc<RedisRepository>, Arc<RedisRepository>) {
+async fn two(server: &Server, staleness: Duration) -> (Arc<RedisRepository>, Arc<RedisRepository>) {
     let settings = settings([server.url()]);
     let connect = async |settings| match RedisRepository::connect(settings, &config()).await {
         Ok(store) => Arc::new(store),
         Err(error) => panic!("{error}"),
     };
-    (connect(&settings.clone().staleness(STALENESS)).await, connect(&settings).await)
+    (connect(&settings.clone().staleness(staleness)).await, connect(&settings).await)
 }
 
 /// Asks for 50 peers.
@@ -72,7 +72,7 @@ fn redis_answers_that_may_be_stale_spare_the_server_and_all_times_arrive() {
     const MEMBERS: u32 = 300;
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let (stale, exact) = two(&server).await;
+        let (stale, exact) = two(&server, STALENESS).await;
         for n in 0..MEMBERS {
             tell(&exact, &member(n)).await.expect("reached");
         }
@@ -110,7 +110,7 @@ fn redis_answers_that_may_be_stale_spare_the_server_and_all_times_arrive() {
 fn redis_answers_are_not_staler_than_allowed() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let (stale, exact) = two(&server).await;
+        let (stale, exact) = two(&server, STALENESS).await;
         for n in 0..100 {
             tell(&exact, &member(n)).await.expect("reached");
         }
@@ -175,5 +175,72 @@ fn redis_answers_end_when_they_are_stale_and_no_server_is_there() {
         let begin = Instant::now();
         assert!(tell(&store, &member(2)).await.is_err());
         assert!(begin.elapsed() < Duration::from_secs(1), "as long as patience lasts");
+    });
+}
+
+/// A tracker that ends: what it has answered is sent before.
+#[test]
+fn redis_answers_are_all_sent_by_a_flush_which_says_if_they_are_not() {
+    const LONG: Duration = Duration::from_secs(1000);
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let (stale, exact) = two(&server, LONG).await;
+        let refresh = async |now| {
+            for n in 0..200 {
+                ask(&stale, &member(n), now, n.into()).await;
+            }
+        };
+        refresh(NOW).await;
+        refresh(LATER).await;
+        let late = |peers: BTreeMap<_, PeerRecord>| {
+            peers.values().filter(|peer| peer.last_announce == LATER).count()
+        };
+        assert!(late(listed(&exact).await) < 20, "it may answer for long from what it has");
+        stale.flush().await.expect("reached");
+        assert_eq!(late(listed(&exact).await), 200);
+        exact.flush().await.expect("there is nothing to be sent");
+
+        let patience = Duration::from_millis(300);
+        let settings = settings([server.url()]).staleness(LONG).patience(patience);
+        let store = RedisRepository::connect(&settings, &config()).await.expect("reached");
+        for n in 0..200 {
+            ask(&store, &member(n), NOW, n.into()).await;
+        }
+        server.pause().expect("it is ours");
+        let begin = Instant::now();
+        store.flush().await.expect_err("nobody answers");
+        assert!(begin.elapsed() < patience * 3, "{:?}", begin.elapsed());
+        server.resume().expect("it is ours");
+    });
+}
+
+/// Who asks for one family of a swarm that has both gets as many as there are, however few of either were fetched.
+#[test]
+fn redis_answers_hold_as_many_of_one_family_as_are_wanted() {
+    const EACH: u32 = 400;
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let (stale, exact) = two(&server, Duration::from_secs(1000)).await;
+        let v6 = |n: u32| {
+            let address = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n as u16);
+            Endpoint::new(address.into(), 6881).expect("the port is not 0")
+        };
+        for n in 0..EACH {
+            tell(&exact, &member(2 * n)).await.expect("reached");
+            tell(&exact, &Announce::new(torrent(0), v6(n))).await.expect("reached");
+        }
+        for want in [10, 256, 257, 300, 512] {
+            for n in 0..40 {
+                let announce = member(2 * n).want(want).families(Families::V4);
+                let mut room = [0; 6 * 512];
+                let mut peers = PeerBuffer::new(&mut room, &mut []);
+                stale
+                    .announce(&announce, LATER, &mut SplitMix64::new(n.into()), &mut peers)
+                    .await
+                    .expect("reached");
+                let expected = want.min(EACH as usize - 1);
+                assert_eq!(peers.endpoints().count(), expected, "{want} of {EACH} of each family");
+            }
+        }
     });
 }

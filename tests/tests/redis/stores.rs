@@ -60,7 +60,8 @@ fn on(
     config: &RepositoryConfig,
 ) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
     let config = match config.shard_count() {
-        None => config.clone().shards(16),
+        // As few as can stand on three masters, with all that a case has: it is looked through all the time.
+        None => config.clone().shards(4),
         Some(_) => config.clone(),
     };
     match RUNTIME.block_on(RedisRepository::connect(&settings(urls), &config)) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use swarmkeep::{
-    AnnounceEvent::{Completed, Started, Stopped},
+    AnnounceEvent::{Completed, None, Started, Stopped},
     InfoHash,
 };
 use swarmkeep_redis::servers::{Cluster, Server};
@@ -131,4 +131,22 @@ fn redis_that_comes_a_little_later_than_the_tracker_is_waited_for() {
         tracker.join().expect("it listens")
     });
     assert!(matches!(tracker.announce(udp::HASH, 1, 0, Started), Told::Peers(..)));
+}
+
+/// What a tracker has answered from what it keeps is told to the store before it ends.
+#[test]
+fn redis_announces_that_wait_are_sent_when_the_tracker_is_told_to_stop() {
+    let Some(setup) = Setup::new() else { return };
+    let server = started(Server::start());
+    let urls = [server.url()];
+    let mut stale = setup.tracker(&urls, &["--redis-staleness=1m", "--interval=600"]);
+    for port in 1..=200 {
+        assert!(matches!(stale.announce(hash(1), port, 9, None), Told::Peers(..)));
+    }
+    let exact = setup.tracker(&urls, &["--interval=600"]);
+    let (_, before, _) = scrape(&exact, hash(1));
+    assert!(before < 100, "{before} of 200 were sent already: this shows nothing");
+    stale.serve.signal("TERM");
+    assert!(stale.serve.ended().success(), "{}", stale.serve.log());
+    assert_eq!(scrape(&exact, hash(1)), (0, 200, 0));
 }

@@ -14,12 +14,12 @@ use clap::builder::NonEmptyStringValueParser;
 use rustix::system::uname;
 use swarmkeep::RepositoryConfig;
 use swarmkeep_bittorrent::query::Escaped;
-use swarmkeep_redis::{Error, RedisConfig, RedisRepository};
+use swarmkeep_redis::{Error, RedisConfig, RedisRepository, without_password};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::schema::Contradiction;
-use crate::{settings::without_password, units::counted};
+use crate::units::counted;
 
 const REDIS: &str = "Store on Redis (--repository redis)";
 

@@ -6,7 +6,8 @@ use swarmkeep::{
     RepositoryConfig,
     catalog::{self, Implementation, Repository},
 };
-use swarmkeep_redis::Error as RedisError;
+use swarmkeep_redis::{Error as RedisError, RedisRepository};
+use tracing::warn;
 
 use super::redis::Servers;
 
@@ -61,14 +62,37 @@ impl Store {
     }
 
     /// Builds it in the runtime in which it will be asked, where its connections stay.
-    pub(crate) async fn build(&self, config: &RepositoryConfig) -> Result<Repository, NotBuilt> {
+    pub(crate) async fn build(&self, config: &RepositoryConfig) -> Result<Built, NotBuilt> {
         match self {
-            Self::Embedded(row) => row.build(config).map_err(|error| NotBuilt::Settings(error.to_string())),
+            Self::Embedded(row) => match row.build(config) {
+                Ok(repository) => Ok(Built { repository, redis: None }),
+                Err(error) => Err(NotBuilt::Settings(error.to_string())),
+            },
             Self::Redis(servers) => match servers.reach(config).await {
-                Ok(store) => Ok(Repository::Async(Arc::new(store))),
+                Ok(store) => {
+                    let store = Arc::new(store);
+                    Ok(Built { repository: Repository::Async(Arc::clone(&store) as _), redis: Some(store) })
+                }
                 Err(RedisError::Unreachable(reason)) => Err(NotBuilt::Unreachable(reason)),
                 Err(error) => Err(NotBuilt::Settings(error.to_string())),
             },
+        }
+    }
+}
+
+/// A store that was built.
+pub(crate) struct Built {
+    pub(crate) repository: Repository,
+    redis: Option<Arc<RedisRepository>>,
+}
+
+impl Built {
+    /// Sends what it has answered and not yet sent: the last thing that is asked of it.
+    pub(crate) async fn flush(&self) {
+        if let Some(store) = &self.redis
+            && let Err(error) = store.flush().await
+        {
+            warn!(%error, "announces of which peers were told that they are noted are lost");
         }
     }
 }

@@ -157,11 +157,11 @@ pub(crate) fn peers_that_stay_are_exported_whatever_moves_around_them(subject: &
         let torrents = [1, 2, 3].map(hash);
         let staying = |n: u32| (torrents[n as usize % 3], peer(family(n), 1_000_000 + n));
         let passing = |n: u32| (torrents[n as usize % 3], peer(family(n), n));
-        let tell = |seconds: u64, (torrent, endpoint): (InfoHash, Endpoint), left: u32| {
-            store.fill(seconds, [Announce::new(torrent, endpoint).left(left.into())]);
+        let announce = |(torrent, endpoint): (InfoHash, Endpoint), left: u32| {
+            Announce::new(torrent, endpoint).left(left.into())
         };
-        (0..stay).for_each(|n| tell(0, staying(n), n % 2));
-        (0..stay).for_each(|n| tell(0, passing(n), 1));
+        store.fill(0, (0..stay).map(|n| announce(staying(n), n % 2)));
+        store.fill(0, (0..stay).map(|n| announce(passing(n), 1)));
         let (mut export, mut shown, mut step) = (Export::new(), HashSet::new(), 0);
         while !export.is_complete() {
             store.export(&mut export, at(1), Budget::peers(budget));
@@ -170,13 +170,14 @@ pub(crate) fn peers_that_stay_are_exported_whatever_moves_around_them(subject: &
             }
             let block = |n: u32| n * 250..(n + 1) * 250;
             match step % 24 {
-                phase @ 0..12 => block(phase).for_each(|n| tell(1, passing(n), n % 2)),
+                phase @ 0..12 => store.fill(1, block(phase).map(|n| announce(passing(n), n % 2))),
                 phase => {
                     let gone = block(phase - 12).map(passing);
                     store.fill(1, gone.map(|(torrent, endpoint)| stopped(torrent, endpoint)));
                 }
             }
-            (0..stay).filter(|n| n % 5 == step % 5).for_each(|n| tell(1, staying(n), (n + step / 5) % 2));
+            let move_over = (0..stay).filter(|n| n % 5 == step % 5);
+            store.fill(1, move_over.map(|n| announce(staying(n), (n + step / 5) % 2)));
             step += 1;
             assert!(step < 100_000, "an export that never ends");
         }
@@ -186,7 +187,8 @@ pub(crate) fn peers_that_stay_are_exported_whatever_moves_around_them(subject: &
 }
 
 pub(crate) fn swarms_that_stay_are_exported_while_others_come_and_go(subject: &dyn Subject) {
-    for budget in [1, 10, 100] {
+    // In small steps fewer come and go between two of them: as many in all.
+    for (budget, block) in [(1, 40), (10, 100), (100, 100)] {
         let store = build(subject);
         // The largest and the smallest numbers are not at the ends of anybody's order.
         let passing = |n: u64| hash(1_000_000 + n);
@@ -197,13 +199,12 @@ pub(crate) fn swarms_that_stay_are_exported_while_others_come_and_go(subject: &d
             store.export(&mut export, at(0), Budget::peers(budget));
             let swarms = export.records().iter();
             shown.extend(swarms.filter(|swarm| swarm.len() == 1).map(|swarm| swarm.info_hash));
-            let (block, grows) = (step % 10 * 100, step / 10 % 2 == 1);
-            for n in block..block + 100 {
-                if grows {
-                    store.fill(0, [leecher(passing(n), v4(1))]);
-                } else {
-                    store.remove(&passing(n));
-                }
+            let blocks = 1000 / block;
+            let others = (0..block).map(|n| passing(step % blocks * block + n));
+            if step / blocks % 2 == 1 {
+                store.fill(0, others.map(|torrent| leecher(torrent, v4(1))));
+            } else {
+                store.forget(others);
             }
             step += 1;
             assert!(step < 100_000, "an export that never ends");

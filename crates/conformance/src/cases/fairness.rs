@@ -7,6 +7,7 @@
 
 use std::{
     collections::HashMap,
+    iter::repeat_n,
     sync::{Mutex, PoisonError},
 };
 
@@ -110,12 +111,11 @@ fn assert_fair_among(
 ) {
     let mut hits: HashMap<Endpoint, u32> = HashMap::with_capacity(eligible);
     let mut rng = SplitMix64::new(2026);
-    for _ in 0..announces {
-        let answer = announce_with(store, &announce, at(0), &mut rng);
+    store.tell_all(at(0), repeat_n(announce, announces), &mut rng, |answer| {
         let handed = answer.peers.iter().filter(|peer| counted(peer));
         assert_eq!(handed.clone().count(), window, "handed out at once, of {eligible}");
         handed.for_each(|&peer| *hits.entry(peer).or_default() += 1);
-    }
+    });
     assert!(hits.len() <= eligible, "{} peers were handed out, {eligible} are eligible", hits.len());
     let mut counts: Vec<u32> = hits.into_values().collect();
     counts.resize(eligible, 0);

@@ -91,16 +91,19 @@ pub(crate) fn walk_goes_in_a_stable_order(subject: &dyn Subject) {
 /// shrinks several times.
 pub(crate) fn walk_shows_swarms_that_stay_exactly_once_while_others_come_and_go(subject: &dyn Subject) {
     let staying = |n: u64| hash(1_000_000 + n);
-    for limit in [1, 17, 300] {
+    // In small steps fewer come and go between two of them: as many in all.
+    for (limit, block) in [(1, 50), (17, 150), (300, 150)] {
         let store = build(subject);
         store.fill(0, (0..300).map(|n| leecher(staying(n), v4(1))));
         let (mut cursor, mut all, mut step) = (Cursor::START, Vec::new(), 0);
         while !cursor.is_end() {
             cursor = store.walk(cursor, limit, &mut all);
-            let block = |n: u64| n * 150..(n + 1) * 150;
-            match step % 40 {
-                come @ 0..20 => store.fill(0, block(come).map(|n| leecher(hash(n), v4(1)))),
-                go => store.forget(block(go - 20).map(hash)),
+            let blocks = 3000 / block;
+            let others = (0..block).map(|n| hash(step % blocks * block + n));
+            if step / blocks % 2 == 0 {
+                store.fill(0, others.map(|torrent| leecher(torrent, v4(1))));
+            } else {
+                store.forget(others);
             }
             step += 1;
         }

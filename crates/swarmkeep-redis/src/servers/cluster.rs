@@ -59,6 +59,32 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Starts one more node, a master that serves no slots yet, and says which: its number is above all others. All nodes know it when
+    /// this returns.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn add_master(&mut self) -> Result<usize> {
+        const WITHIN: Duration = Duration::from_secs(30);
+        let (new, server) = (self.servers.len(), Server::start_with(&CONFIGURATION)?);
+        for (_, other) in self.live() {
+            server.command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
+        }
+        self.ids.push(server.text(&["CLUSTER", "MYID"])?);
+        self.servers.push(server);
+        wait_until("joining a Cluster", WITHIN, || {
+            let all = self.live().count();
+            for (node, server) in self.live() {
+                let fine = view_of(server)?.iter().filter(|seen| seen.is_fine).count();
+                if fine < all {
+                    return Err(format!("node {node} is connected to {fine} of {all} nodes"));
+                }
+                is_ok(server)?;
+            }
+            Ok(new)
+        })
+    }
+
     /// All nodes, for a client.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {

@@ -1,21 +1,40 @@
-//! What the functions inside the servers are asked and what they answer: little-endian numbers one behind the other, and bytes.
+//! What the servers answer: little-endian numbers one behind the other, and bytes.
 
-use redis::{Cmd, Value};
+use redis::Value;
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, Changes, Endpoint, Evicted, Families, Family, InfoHash, PeerBuffer,
-    PeerCounts, PeerRecord, Role, SwarmStats, Timestamp, Totals,
+    Announced, Changes, Endpoint, Evicted, Family, PeerBuffer, PeerCounts, PeerRecord, Role, SwarmStats,
+    Timestamp, Totals, Unavailable,
 };
-
-use crate::place::Layout;
-
-/// Seconds in the servers: 32 bits, enough until 2106. Later counts as that.
-pub(crate) fn seconds(time: Timestamp) -> u32 {
-    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
-}
 
 /// An answer that is too short, or longer than it says.
 #[derive(Debug)]
 pub(crate) struct Garbled;
+
+impl From<Garbled> for Unavailable {
+    fn from(_: Garbled) -> Self {
+        Self::new("a server's answer is shorter or longer than it says: are all trackers of one version?")
+    }
+}
+
+/// An answer that is of another kind than what was asked for.
+pub(crate) fn strange(answer: &Value) -> Unavailable {
+    Unavailable::new(format!("a server answers with what nobody asked for: {answer:?}"))
+}
+
+pub(crate) fn bulk(answer: Value) -> Result<Vec<u8>, Unavailable> {
+    match answer {
+        Value::BulkString(bytes) => Ok(bytes),
+        other => Err(strange(&other)),
+    }
+}
+
+/// Counts, where there is a swarm.
+pub(crate) fn stats(answer: Value) -> Result<Option<SwarmStats>, Unavailable> {
+    match answer {
+        Value::Nil => Ok(None),
+        answer => Ok(Some(Reader(&bulk(answer)?).stats()?)),
+    }
+}
 
 /// What is left to read of an answer.
 #[derive(Debug, Clone, Copy)]
@@ -57,31 +76,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A call of a function on one key.
-pub(crate) fn call(function: &str, key: &[u8], request: &[u8]) -> Cmd {
-    let mut cmd = Cmd::with_capacity(5, function.len() + key.len() + request.len() + 32);
-    cmd.arg("FCALL").arg(function).arg("1").arg(key).arg(request);
-    cmd
-}
-
-/// Announces as one call of a function.
-pub(crate) fn announces<'a, I>(function: &str, announces: impl Fn() -> I) -> Cmd
-where
-    I: Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>,
-{
-    let (count, bytes) = announces()
-        .fold((0, 0), |(count, bytes), (key, request)| (count + 1, bytes + key.len() + request.len()));
-    let mut cmd = Cmd::with_capacity(3 + 2 * count, function.len() + bytes + 16);
-    cmd.arg("FCALL").arg(function).arg(count);
-    announces().for_each(|(key, _)| {
-        cmd.arg(key.as_slice());
-    });
-    announces().for_each(|(_, request)| {
-        cmd.arg(request.as_slice());
-    });
-    cmd
-}
-
 /// The answer to the next one of several announces: what comes first says how many pieces follow.
 pub(crate) fn pieces(answer: &mut impl Iterator<Item = Value>) -> Option<Vec<Value>> {
     let head = answer.next()?;
@@ -91,64 +85,6 @@ pub(crate) fn pieces(answer: &mut impl Iterator<Item = Value>) -> Option<Vec<Val
     pieces.push(head);
     pieces.extend(answer.take(count));
     (pieces.len() == 1 + count).then_some(pieces)
-}
-
-/// What is the same in all announces of a store.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
-    pub(crate) now: u32,
-    pub(crate) lifetime: u32,
-    /// Endpoints an address; 0 is any number.
-    pub(crate) limit: u16,
-}
-
-const SEEDER: u8 = 1;
-const FINISHED: u8 = 2;
-const STOPPED: u8 = 4;
-const IPV6: u8 = 8;
-const WANTS_V4: u8 = 16;
-const WANTS_V6: u8 = 32;
-
-/// Whether what is handed out can depend on randomness.
-pub(crate) fn draws(announce: &Announce, peers: &PeerBuffer<'_>) -> bool {
-    let room = |family, room| announce.families.contains(family) && room > 0;
-    announce.want > 0
-        && announce.event != AnnounceEvent::Stopped
-        && (room(Families::V4, peers.v4.room()) || room(Families::V6, peers.v6.room()))
-}
-
-/// An announce into a buffer that is empty.
-pub(crate) fn announce(
-    announce: &Announce,
-    place: u32,
-    Terms { now, lifetime, limit }: Terms,
-    layout: &Layout,
-    peers: &PeerBuffer<'_>,
-    random: u64,
-) -> Vec<u8> {
-    let flag = |flag, set| if set { flag } else { 0 };
-    let flags = flag(SEEDER, announce.left == 0)
-        | flag(FINISHED, announce.event == AnnounceEvent::Completed)
-        | flag(STOPPED, announce.event == AnnounceEvent::Stopped)
-        | flag(IPV6, announce.endpoint.family() == Family::V6)
-        | flag(WANTS_V4, announce.families.contains(Families::V4))
-        | flag(WANTS_V6, announce.families.contains(Families::V6));
-    let short = |number: usize| u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes();
-    let mut bytes = Vec::with_capacity(88);
-    bytes.extend(announce.info_hash.as_bytes());
-    bytes.extend(place.to_le_bytes());
-    bytes.extend(layout.hash_of_peer(announce.endpoint.as_bytes()).to_le_bytes());
-    bytes.push(flags);
-    bytes.extend(now.to_le_bytes());
-    bytes.extend(lifetime.to_le_bytes());
-    bytes.extend(short(announce.want));
-    bytes.extend(short(peers.v4.room()));
-    bytes.extend(short(peers.v6.room()));
-    bytes.extend(limit.to_le_bytes());
-    bytes.extend(random.to_le_bytes());
-    bytes.extend(layout.salt);
-    bytes.extend(announce.endpoint.as_bytes());
-    bytes
 }
 
 /// The answer to an announce, its peers into the buffer; and the time that counts in that shard.
@@ -251,35 +187,4 @@ impl<'a> Page<'a> {
             Ok(PeerRecord { endpoint, role: self.role, last_announce, details: None })
         })
     }
-}
-
-/// The beginning of what restores a swarm, before its peers.
-pub(crate) fn restore(
-    info_hash: &InfoHash,
-    place: u32,
-    Terms { now, lifetime, limit }: Terms,
-    downloaded: u32,
-    layout: &Layout,
-) -> Vec<u8> {
-    let mut bytes = info_hash.as_bytes().to_vec();
-    for number in [place, now, lifetime, downloaded] {
-        bytes.extend(number.to_le_bytes());
-    }
-    bytes.extend(limit.to_le_bytes());
-    bytes.extend(layout.salt);
-    bytes
-}
-
-/// One peer of it.
-pub(crate) fn push_record(bytes: &mut Vec<u8>, peer: &PeerRecord, layout: &Layout) {
-    let kind = match (peer.endpoint.family(), peer.role) {
-        (Family::V4, Role::Seeder) => 1,
-        (Family::V4, Role::Leecher) => 2,
-        (Family::V6, Role::Seeder) => 3,
-        (Family::V6, Role::Leecher) => 4,
-    };
-    bytes.push(kind);
-    bytes.extend(seconds(peer.last_announce).to_le_bytes());
-    bytes.extend(layout.hash_of_peer(peer.endpoint.as_bytes()).to_le_bytes());
-    bytes.extend(peer.endpoint.as_bytes());
 }

@@ -1,0 +1,199 @@
+//! What the servers are asked: each call with the key that it is about. Requests are little-endian numbers one behind the other, and bytes.
+
+use redis::Cmd;
+use swarmkeep::{
+    Announce, AnnounceEvent, Families, Family, InfoHash, PeerBuffer, PeerRecord, Role, SwarmSummary,
+    Timestamp,
+};
+
+use crate::{
+    library::LIBRARY,
+    link::{Call, What},
+    place::{Layout, Order, slot},
+};
+
+/// Peers of one call that restores them.
+const RESTORED: usize = 128;
+
+const SEEDER: u8 = 1;
+const FINISHED: u8 = 2;
+const STOPPED: u8 = 4;
+const IPV6: u8 = 8;
+const WANTS_V4: u8 = 16;
+const WANTS_V6: u8 = 32;
+
+/// What calls are made of: the same in all of a store.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    /// Of all keys.
+    pub(crate) prefix: String,
+    pub(crate) layout: Layout,
+    /// In seconds.
+    pub(crate) lifetime: u32,
+    /// Endpoints an address; 0 is any number.
+    pub(crate) limit: u16,
+}
+
+/// Seconds in the servers: 32 bits, enough until 2106. Later counts as that.
+pub(crate) fn seconds(time: Timestamp) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// Whether what is handed out can depend on randomness.
+pub(crate) fn draws(announce: &Announce, peers: &PeerBuffer<'_>) -> bool {
+    let room = |family, room| announce.families.contains(family) && room > 0;
+    announce.want > 0
+        && announce.event != AnnounceEvent::Stopped
+        && (room(Families::V4, peers.v4.room()) || room(Families::V6, peers.v6.room()))
+}
+
+impl Calls {
+    /// A command about the key with this name, which is none of a shard.
+    pub(crate) fn command(&self, verb: &str, name: &str, arguments: &[&str]) -> Call {
+        let key = format!("{}{name}", self.prefix);
+        let mut cmd = Cmd::new();
+        cmd.arg(verb).arg(&key).arg(arguments);
+        Call { slot: slot(key.as_bytes()), what: What::Command(cmd), repeatable: true }
+    }
+
+    /// An announce into a buffer that is empty.
+    pub(crate) fn announce(
+        &self,
+        announce: &Announce,
+        now: u32,
+        peers: &PeerBuffer<'_>,
+        random: u64,
+    ) -> Call {
+        let (shard, place) = self.layout.place(&announce.info_hash);
+        let flag = |flag, set| if set { flag } else { 0 };
+        let flags = flag(SEEDER, announce.left == 0)
+            | flag(FINISHED, announce.event == AnnounceEvent::Completed)
+            | flag(STOPPED, announce.event == AnnounceEvent::Stopped)
+            | flag(IPV6, announce.endpoint.family() == Family::V6)
+            | flag(WANTS_V4, announce.families.contains(Families::V4))
+            | flag(WANTS_V6, announce.families.contains(Families::V6));
+        let short = |number: usize| u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes();
+        let mut request = Vec::with_capacity(88);
+        request.extend(announce.info_hash.as_bytes());
+        request.extend(place.to_le_bytes());
+        request.extend(self.layout.hash_of_peer(announce.endpoint.as_bytes()).to_le_bytes());
+        request.push(flags);
+        request.extend(now.to_le_bytes());
+        request.extend(self.lifetime.to_le_bytes());
+        request.extend(short(announce.want));
+        request.extend(short(peers.v4.room()));
+        request.extend(short(peers.v6.room()));
+        request.extend(self.limit.to_le_bytes());
+        request.extend(random.to_le_bytes());
+        request.extend(self.layout.salt);
+        request.extend(announce.endpoint.as_bytes());
+        let key = self.key(shard);
+        Call {
+            slot: slot(&key),
+            what: What::Announce { key, request, leaves: announce.event == AnnounceEvent::Stopped },
+            repeatable: true,
+        }
+    }
+
+    /// What a shard says of itself; nothing if nobody has announced to it.
+    pub(crate) fn counts(&self, shard: u32) -> Call {
+        let key = self.key(shard);
+        let mut cmd = Cmd::new();
+        cmd.arg("HGET").arg(&key).arg("m");
+        Call { slot: slot(&key), what: What::Command(cmd), repeatable: true }
+    }
+
+    /// The counts of a swarm.
+    pub(crate) fn scrape(&self, info_hash: &InfoHash) -> Call {
+        let (shard, _) = self.layout.place(info_hash);
+        self.function(&LIBRARY.scrape, shard, info_hash.as_bytes())
+    }
+
+    /// Which swarms stand on the page of a shard's directory where `at` falls.
+    pub(crate) fn names(&self, shard: u32, at: Order) -> Call {
+        self.function(&LIBRARY.names, shard, &at.hash().to_le_bytes())
+    }
+
+    /// The same with their counts.
+    pub(crate) fn walk(&self, shard: u32, at: Order) -> Call {
+        self.function(&LIBRARY.walk, shard, &at.hash().to_le_bytes())
+    }
+
+    /// The peers of a family on the pages of a swarm where `at` falls.
+    pub(crate) fn list(&self, info_hash: &InfoHash, family: Family, at: Order) -> Call {
+        let (shard, _) = self.layout.place(info_hash);
+        let mut request = info_hash.as_bytes().to_vec();
+        request.push(if family == Family::V4 { 1 } else { 3 });
+        request.extend(at.hash().to_le_bytes());
+        self.function(&LIBRARY.list, shard, &request)
+    }
+
+    /// One step of forgetting.
+    pub(crate) fn sweep(&self, shard: u32, now: u32, drops_empty: bool, budget: u64) -> Call {
+        let mut request = Vec::with_capacity(13);
+        request.extend(now.to_le_bytes());
+        request.extend(self.lifetime.to_le_bytes());
+        request.push(drops_empty.into());
+        request.extend(u32::try_from(budget).unwrap_or(u32::MAX).to_le_bytes());
+        self.function(&LIBRARY.sweep, shard, &request)
+    }
+
+    pub(crate) fn remove(&self, info_hash: &InfoHash) -> Call {
+        let (shard, place) = self.layout.place(info_hash);
+        let mut request = info_hash.as_bytes().to_vec();
+        request.extend(place.to_le_bytes());
+        request.extend(self.layout.salt);
+        Call { repeatable: false, ..self.function(&LIBRARY.remove, shard, &request) }
+    }
+
+    pub(crate) fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> Call {
+        let (shard, _) = self.layout.place(info_hash);
+        let mut request = info_hash.as_bytes().to_vec();
+        request.extend(earlier.to_le_bytes());
+        Call { repeatable: false, ..self.function(&LIBRARY.add_downloads, shard, &request) }
+    }
+
+    /// What restores a swarm: one call for each few peers.
+    pub(crate) fn restore(
+        &self,
+        swarm: &SwarmSummary,
+        peers: &[PeerRecord],
+        now: u32,
+        calls: &mut Vec<Call>,
+    ) {
+        let (shard, place) = self.layout.place(&swarm.info_hash);
+        let none: &[PeerRecord] = &[];
+        let parts = peers.chunks(RESTORED).chain(peers.is_empty().then_some(none));
+        calls.extend(parts.map(|part| {
+            let mut request = swarm.info_hash.as_bytes().to_vec();
+            for number in [place, now, self.lifetime, swarm.stats.downloaded] {
+                request.extend(number.to_le_bytes());
+            }
+            request.extend(self.limit.to_le_bytes());
+            request.extend(self.layout.salt);
+            for peer in part {
+                request.push(match (peer.endpoint.family(), peer.role) {
+                    (Family::V4, Role::Seeder) => 1,
+                    (Family::V4, Role::Leecher) => 2,
+                    (Family::V6, Role::Seeder) => 3,
+                    (Family::V6, Role::Leecher) => 4,
+                });
+                request.extend(seconds(peer.last_announce).to_le_bytes());
+                request.extend(self.layout.hash_of_peer(peer.endpoint.as_bytes()).to_le_bytes());
+                request.extend(peer.endpoint.as_bytes());
+            }
+            self.function(&LIBRARY.restore, shard, &request)
+        }));
+    }
+
+    fn key(&self, shard: u32) -> Vec<u8> {
+        format!("{}{{{shard}}}", self.prefix).into_bytes()
+    }
+
+    fn function(&self, function: &str, shard: u32, request: &[u8]) -> Call {
+        let key = self.key(shard);
+        let mut cmd = Cmd::with_capacity(5, function.len() + key.len() + request.len() + 32);
+        cmd.arg("FCALL").arg(function).arg("1").arg(&key).arg(request);
+        Call { slot: slot(&key), what: What::Command(cmd), repeatable: true }
+    }
+}

@@ -1,0 +1,243 @@
+//! Going through what the servers hold: swarms in the order of the store or of their info hashes, and the peers of one.
+
+use std::collections::BinaryHeap;
+
+use redis::Value;
+use swarmkeep::{CompactV4, Cursor, Family, InfoHash, PeerRecord, Role, SwarmSummary, Unavailable};
+
+use super::{ABREAST, RedisRepository};
+use crate::{
+    place::Order,
+    reply::{Page, Reader, bulk, stats},
+};
+
+impl RedisRepository {
+    /// Where a listing of swarms goes on: a shard, a place in its order, and the swarm that was shown last there.
+    fn position(&self, from: Cursor) -> Option<Position> {
+        if from.is_end() {
+            return None;
+        }
+        let Some(bytes) = from.bytes() else {
+            return Some(Position { shard: 0, order: Order(0), after: None });
+        };
+        if let Ok(bytes) = <[u8; 20]>::try_from(bytes) {
+            let info_hash = InfoHash::new(bytes);
+            let (shard, hash) = self.calls.layout.place(&info_hash);
+            return Some(Position { shard, order: Order::of(hash), after: Some(info_hash) });
+        }
+        let mut words = Reader(bytes);
+        let (shard, order) = (words.u32().ok()?, words.u32().ok()?);
+        Some(Position { shard, order: Order(order), after: None })
+    }
+
+    pub(super) async fn walk_on(
+        &self,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<SwarmSummary>,
+    ) -> Result<Cursor, Unavailable> {
+        let Some(mut at) = self.position(from) else { return Ok(Cursor::END) };
+        let (mut left, mut abreast) = (limit, 1);
+        while at.shard < self.calls.layout.shards {
+            // Empty shards are passed more and more at once.
+            let shards: Vec<_> = (at.shard..self.calls.layout.shards.min(at.shard + abreast)).collect();
+            let calls = shards.iter().map(|&shard| {
+                let order = if shard == at.shard { at.order } else { Order(0) };
+                self.calls.walk(shard, order)
+            });
+            let answers = self.answers(&calls.collect::<Vec<_>>()).await?;
+            abreast = (abreast * 2).min(ABREAST);
+            for (shard, answer) in shards.into_iter().zip(answers) {
+                if shard != at.shard {
+                    at = Position { shard, order: Order(0), after: None };
+                }
+                let answer = bulk(answer)?;
+                let mut answer = Reader(&answer);
+                let behind = at.order.behind_page(answer.u32()?);
+                let mut found = Vec::new();
+                while !answer.is_empty() {
+                    let info_hash = InfoHash::new(answer.array()?);
+                    let order = Order::of(self.calls.layout.place(&info_hash).1);
+                    let stats = answer.stats()?;
+                    if (order, Some(info_hash)) > (at.order, at.after) {
+                        found.push((order, SwarmSummary { info_hash, stats }));
+                    }
+                }
+                if !found.is_empty() {
+                    abreast = 1;
+                }
+                found.sort_unstable_by_key(|(order, swarm)| (*order, swarm.info_hash));
+                let fits = found.len().min(left);
+                out.extend(found[..fits].iter().map(|(_, swarm)| *swarm));
+                left -= fits;
+                if fits < found.len() {
+                    return Ok(match fits.checked_sub(1) {
+                        Some(last) => Cursor::after(found[last].1.info_hash.as_bytes()),
+                        None => from_or(from, &at),
+                    });
+                }
+                at = match behind {
+                    Some(order) => Position { shard, order, after: None },
+                    None => Position { shard: shard + 1, order: Order(0), after: None },
+                };
+                if left == 0 {
+                    return Ok(at.cursor(self.calls.layout.shards));
+                }
+                if behind.is_some() {
+                    // The rest of this shard comes before the others.
+                    break;
+                }
+            }
+            // One hold visits a page; a step is a few of them.
+            if limit - left >= limit.min(4096) {
+                return Ok(at.cursor(self.calls.layout.shards));
+            }
+        }
+        Ok(Cursor::END)
+    }
+
+    /// All info hashes behind `after`, the `limit` smallest of them in order.
+    async fn smallest(&self, after: Option<&InfoHash>, limit: usize) -> Result<Vec<InfoHash>, Unavailable> {
+        let mut smallest = BinaryHeap::new();
+        let mut asked: Vec<_> = (0..self.calls.layout.shards).map(|shard| (shard, Order(0))).collect();
+        while !asked.is_empty() {
+            let calls = asked.iter().map(|(shard, order)| self.calls.names(*shard, *order));
+            let answers = self.answers(&calls.collect::<Vec<_>>()).await?;
+            let mut more = Vec::new();
+            for ((shard, order), answer) in asked.into_iter().zip(answers) {
+                let answer = bulk(answer)?;
+                let mut answer = Reader(&answer);
+                more.extend(order.behind_page(answer.u32()?).map(|order| (shard, order)));
+                while !answer.is_empty() {
+                    let info_hash = InfoHash::new(answer.array()?);
+                    // Not what was on pages before, which may have become this one.
+                    let is_new = Order::of(self.calls.layout.place(&info_hash).1) >= order;
+                    if is_new && after.is_none_or(|after| info_hash > *after) {
+                        smallest.push(info_hash);
+                        if smallest.len() > limit {
+                            smallest.pop();
+                        }
+                    }
+                }
+            }
+            asked = more;
+        }
+        Ok(smallest.into_sorted_vec())
+    }
+
+    pub(super) async fn page_on(
+        &self,
+        after: Option<&InfoHash>,
+        limit: usize,
+        out: &mut Vec<SwarmSummary>,
+    ) -> Result<(), Unavailable> {
+        let (mut after, mut left) = (after.copied(), limit);
+        while left > 0 {
+            let names = self.smallest(after.as_ref(), left).await?;
+            let asked = names.len();
+            let calls: Vec<_> = names.iter().map(|info_hash| self.calls.scrape(info_hash)).collect();
+            for (info_hash, answer) in names.into_iter().zip(self.answers(&calls).await?) {
+                after = Some(info_hash);
+                // It may have gone in between.
+                if let Some(stats) = stats(answer)? {
+                    out.push(SwarmSummary { info_hash, stats });
+                    left -= 1;
+                }
+            }
+            if asked == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn peers_on(
+        &self,
+        info_hash: &InfoHash,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Result<Cursor, Unavailable> {
+        let order_of = |compact: &[u8]| Order::of(self.calls.layout.hash_of_peer(compact));
+        let family_of = |v6: bool| if v6 { Family::V6 } else { Family::V4 };
+        let (mut family, mut order, mut after) = match from.bytes() {
+            _ if from.is_end() => return Ok(Cursor::END),
+            None => (Family::V4, Order(0), Vec::new()),
+            Some([v6, order @ ..]) if order.len() == 4 => {
+                (family_of(*v6 == 1), Order(Reader(order).u32()?), Vec::new())
+            }
+            Some(compact) => (family_of(compact.len() > CompactV4::LEN), order_of(compact), compact.to_vec()),
+        };
+        let mut left = limit;
+        loop {
+            let answer = self.link.call(self.calls.list(info_hash, family, order)).await?;
+            if answer == Value::Nil {
+                return Ok(Cursor::END);
+            }
+            let answer = bulk(answer)?;
+            let mut answer = Reader(&answer);
+            let kinds = [
+                Page::read(&mut answer, family, Role::Seeder)?,
+                Page::read(&mut answer, family, Role::Leecher)?,
+            ];
+            // As far as both pages go: `None` is the end of the table.
+            let behind = kinds.iter().filter_map(|page| order.behind_page(page.pages)).min();
+            let mut found = Vec::new();
+            for record in kinds.iter().flat_map(|page| page.peers(family)) {
+                let record = record?;
+                let at = order_of(record.endpoint.as_bytes());
+                let seen = (at, record.endpoint.as_bytes()) <= (order, after.as_slice()) && !after.is_empty();
+                if at >= order && !seen && behind.is_none_or(|behind| at < behind) {
+                    found.push((at, record));
+                }
+            }
+            found.sort_unstable_by_key(|(at, record)| (*at, record.endpoint));
+            let fits = found.len().min(left);
+            out.extend(found[..fits].iter().map(|(_, record)| *record));
+            left -= fits;
+            if fits < found.len() {
+                return Ok(match fits.checked_sub(1) {
+                    Some(last) => Cursor::after(found[last].1.endpoint.as_bytes()),
+                    None => from,
+                });
+            }
+            (family, order) = match (behind, family) {
+                (Some(behind), family) => (family, behind),
+                (None, Family::V4) => (Family::V6, Order(0)),
+                (None, Family::V6) => return Ok(Cursor::END),
+            };
+            after.clear();
+            if left == 0 {
+                let mut cursor = vec![u8::from(family == Family::V6)];
+                cursor.extend(order.0.to_le_bytes());
+                return Ok(Cursor::after(&cursor));
+            }
+        }
+    }
+}
+
+/// Where a listing of swarms stands.
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    shard: u32,
+    order: Order,
+    /// The swarm that was shown last, at that place of the order.
+    after: Option<InfoHash>,
+}
+
+impl Position {
+    fn cursor(&self, shards: u32) -> Cursor {
+        if self.shard >= shards {
+            return Cursor::END;
+        }
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&self.shard.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.order.0.to_le_bytes());
+        Cursor::after(&bytes)
+    }
+}
+
+/// Goes on where it stood: not even one fitted.
+fn from_or(from: Cursor, at: &Position) -> Cursor {
+    if at.after.is_some() { from } else { at.cursor(u32::MAX) }
+}
