@@ -19,7 +19,7 @@ use swarmkeep::{
 };
 use tokio::sync::Notify;
 
-/// Peers that one announce fetches for the others, half of each family; and those that suffice for whoever asks, of whichever family.
+/// Peers that one announce fetches for the others, half of each family: enough for whoever wants fewer than half, of whichever family.
 pub(crate) const FETCHED: usize = 512;
 const ENOUGH_PEERS: usize = FETCHED / 2;
 
@@ -52,6 +52,8 @@ struct State {
     hot: HashMap<InfoHash, Hot>,
     /// Changes that wait, of all swarms, and those on their way.
     unsent: usize,
+    /// Changes that no server has taken.
+    lost: u64,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +62,8 @@ struct Hot {
     for_leechers: Kept,
     /// Announces that are to be sent, the latest of each peer, and when they came.
     waiting: HashMap<Endpoint, (Announce, u32)>,
+    /// Somebody is to send them.
+    is_scheduled: bool,
 }
 
 /// Peers for whoever has one role.
@@ -94,8 +98,13 @@ impl Answers {
     /// `None` if nothing may be stale.
     pub(crate) fn new(staleness: Duration) -> Option<Arc<Self>> {
         (!staleness.is_zero()).then(|| {
-            let state =
-                State { counted: HashMap::new(), since: Instant::now(), hot: HashMap::new(), unsent: 0 };
+            let state = State {
+                counted: HashMap::new(),
+                since: Instant::now(),
+                hot: HashMap::new(),
+                unsent: 0,
+                lost: 0,
+            };
             Arc::new(Self { age: staleness / 2, state: Mutex::new(state), idle: Notify::new() })
         })
     }
@@ -117,7 +126,7 @@ impl Answers {
     }
 
     fn choose(&self, state: &mut State, announce: &Announce, now: u32, selects: bool) -> Way {
-        if !selects || announce.event != AnnounceEvent::None || announce.want > ENOUGH_PEERS {
+        if !selects || announce.event != AnnounceEvent::None || announce.want >= ENOUGH_PEERS {
             return Way::Asked;
         }
         let at = Instant::now();
@@ -147,10 +156,10 @@ impl Answers {
                     return Way::Kept { from, send: None };
                 }
                 state.unsent += 1;
-                let send = match hot.waiting.len() {
-                    1 => Some(self.age),
-                    ENOUGH => Some(Duration::ZERO),
-                    _ => None,
+                let send = if !mem::replace(&mut hot.is_scheduled, true) {
+                    Some(self.age)
+                } else {
+                    (hot.waiting.len() == ENOUGH).then_some(Duration::ZERO)
                 };
                 Way::Kept { from, send }
             }
@@ -178,12 +187,22 @@ impl Answers {
         state.sent(hot.map_or(0, |hot| hot.waiting.len()), &self.idle);
     }
 
-    /// The announces of a swarm that wait, for the caller to send.
-    pub(crate) fn waiting(&self, info_hash: &InfoHash) -> Waiting<'_> {
+    /// Of which peers of a swarm announces wait: the caller takes and sends them.
+    pub(crate) fn waiting(&self, info_hash: &InfoHash) -> Vec<Endpoint> {
         let mut state = self.state.lock();
-        let waiting = state.hot.get_mut(info_hash).map(|hot| mem::take(&mut hot.waiting));
-        drop(state);
-        Waiting { announces: waiting.unwrap_or_default().into_values().collect(), of: self }
+        let Some(hot) = state.hot.get_mut(info_hash) else { return Vec::new() };
+        hot.is_scheduled = false;
+        hot.waiting.keys().copied().collect()
+    }
+
+    /// Those of these that wait still, for the caller to send now.
+    pub(crate) fn take(&self, info_hash: &InfoHash, peers: &[Endpoint]) -> OnTheirWay<'_> {
+        let mut state = self.state.lock();
+        let waiting = state.hot.get_mut(info_hash).map(|hot| &mut hot.waiting);
+        let taken =
+            waiting.into_iter().flat_map(|waiting| peers.iter().filter_map(|peer| waiting.remove(peer)));
+        let announces: Vec<_> = taken.collect();
+        OnTheirWay { lost: announces.len(), announces, of: self }
     }
 
     /// The swarms of which announces wait.
@@ -191,6 +210,12 @@ impl Answers {
         let state = self.state.lock();
         let waiting = state.hot.iter().filter(|(_, hot)| !hot.waiting.is_empty());
         waiting.map(|(info_hash, _)| *info_hash).collect()
+    }
+
+    /// Changes that wait or are on their way, and those that were lost so far.
+    pub(crate) fn unsent_and_lost(&self) -> (usize, u64) {
+        let state = self.state.lock();
+        (state.unsent, state.lost)
     }
 
     /// Waits until nothing waits, and nothing is on its way.
@@ -205,15 +230,29 @@ impl Answers {
     }
 }
 
-/// Announces on their way, and when they came; when this is dropped they have been sent, or will never be.
-pub(crate) struct Waiting<'a> {
-    pub(crate) announces: Vec<(Announce, u32)>,
+/// Announces that are being sent, and when they came.
+pub(crate) struct OnTheirWay<'a> {
+    announces: Vec<(Announce, u32)>,
+    lost: usize,
     of: &'a Answers,
 }
 
-impl Drop for Waiting<'_> {
+impl OnTheirWay<'_> {
+    pub(crate) fn announces(&self) -> &[(Announce, u32)] {
+        &self.announces
+    }
+
+    /// All but so many have arrived; without this none has.
+    pub(crate) fn arrived_but(mut self, lost: usize) {
+        self.lost = lost;
+    }
+}
+
+impl Drop for OnTheirWay<'_> {
     fn drop(&mut self) {
-        self.of.state.lock().sent(self.announces.len(), &self.of.idle);
+        let mut state = self.of.state.lock();
+        state.lost += self.lost as u64;
+        state.sent(self.announces.len(), &self.of.idle);
     }
 }
 
@@ -347,7 +386,10 @@ mod tests {
     }
 
     fn waiting(answers: &Answers) -> Vec<(Announce, u32)> {
-        let mut waiting = answers.waiting(&peer(0).info_hash).announces.clone();
+        let info_hash = peer(0).info_hash;
+        let taken = answers.take(&info_hash, &answers.waiting(&info_hash));
+        let mut waiting = taken.announces().to_vec();
+        taken.arrived_but(0);
         waiting.sort_unstable_by_key(|(announce, _)| announce.endpoint);
         waiting
     }
@@ -369,14 +411,20 @@ mod tests {
                 panic!("{n} changes are not too many")
             };
             if send == Some(Duration::ZERO) {
-                on_their_way.push(answers.waiting(&peer(n).info_hash));
-                let sent = on_their_way.last().map(|waiting| waiting.announces.len());
-                assert_eq!(sent, Some(ENOUGH), "enough are not to wait");
+                let waiting = answers.waiting(&peer(n).info_hash);
+                assert_eq!(waiting.len(), ENOUGH, "enough are not to wait");
+                on_their_way.push(answers.take(&peer(n).info_hash, &waiting));
             }
         }
         let more = peer(UNSENT as u32);
         assert!(matches!(answers.way(&more, NOW, true), Way::Asked), "no more are unsent than may be");
+        assert_eq!(answers.unsent_and_lost(), (UNSENT, 0));
         on_their_way.pop();
+        assert_eq!(
+            answers.unsent_and_lost(),
+            (UNSENT - ENOUGH, ENOUGH as u64),
+            "nobody has said that they arrived"
+        );
         assert!(matches!(answers.way(&more, NOW, true), Way::Kept { .. }));
     }
 
@@ -390,6 +438,15 @@ mod tests {
         assert!(matches!(answers.way(&peer(1).event(AnnounceEvent::Stopped), NOW, false), Way::Asked));
         assert!(matches!(answers.way(&peer(2).left(0), NOW, true), Way::Fetched(_)));
         assert_eq!(waiting(&answers), [(peer(0), NOW + 1), (peer(3), NOW)]);
+        // Whoever is about to be sent, and says something else before.
+        (4..6).for_each(waits);
+        let next = answers.waiting(&peer(0).info_hash);
+        answers.way(&peer(4).event(AnnounceEvent::Stopped), NOW, false);
+        waits(6);
+        let taken = answers.take(&peer(0).info_hash, &next);
+        assert_eq!(taken.announces(), [(peer(5), NOW)]);
+        drop(taken);
+        assert_eq!(waiting(&answers), [(peer(6), NOW)]);
         (0..4).for_each(waits);
         answers.forget(&peer(0).info_hash);
         assert_eq!(waiting(&answers), []);

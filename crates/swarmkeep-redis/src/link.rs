@@ -21,7 +21,7 @@ use redis::{
 use swarmkeep::{Answer, Unavailable};
 use tokio::{
     runtime::Handle,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 use tracing::{debug, info, warn};
 
@@ -145,11 +145,10 @@ impl Link {
         let deadline = Instant::now() + self.patience;
         let mut answers: Vec<Option<Result<Value, Unavailable>>> = calls.iter().map(|_| None).collect();
         let mut waiting: Vec<Try> = (0..calls.len()).map(|call| Try { call, ask: None }).collect();
-        let (mut pause, mut has_moved) = (PAUSE.0, false);
+        let (mut pause, mut has_looked) = (PAUSE.0, false);
         loop {
             let mut again = Vec::new();
-            // Whether to wait, whether to ask which server serves what, and whom.
-            let (mut wait, mut look, mut named) = (false, false, None);
+            let mut before = Before::default();
             for (tried, outcome) in self.once(calls, &waiting, deadline).await {
                 match outcome {
                     Outcome::Answered(value) => answers[tried.call] = Some(Ok(value)),
@@ -159,12 +158,15 @@ impl Link {
                         answers[tried.call] = Some(Err(Unavailable::new(reason)));
                     }
                     Outcome::Lost(reason) | Outcome::Later(reason) => {
-                        (wait, look) = (true, true);
+                        before.wait = true;
+                        before.look = true;
                         again.push((Try { call: tried.call, ask: None }, reason));
                     }
                     Outcome::Elsewhere(address, reason) => {
-                        // Sent to and fro, it is between servers that have not agreed yet.
-                        (wait, look, named) = (wait || has_moved, true, address);
+                        // After a look the servers have not agreed yet.
+                        before.wait |= has_looked;
+                        before.look = true;
+                        before.named = address;
                         again.push((Try { call: tried.call, ask: None }, reason));
                     }
                     Outcome::Ask(address) => {
@@ -179,8 +181,8 @@ impl Link {
             if again.is_empty() {
                 break;
             }
-            has_moved |= look;
-            let wakes = Instant::now() + if wait { pause } else { Duration::ZERO };
+            has_looked |= before.look;
+            let wakes = Instant::now() + if before.wait { pause } else { Duration::ZERO };
             if wakes >= deadline {
                 for (tried, reason) in again {
                     let reason = format!("{reason}; tried for {:?}", self.patience);
@@ -188,12 +190,12 @@ impl Link {
                 }
                 break;
             }
-            if wait {
+            if before.wait {
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);
             }
-            if look {
-                self.look_again(named.as_ref(), deadline).await;
+            if before.look {
+                self.look_again(before.named.as_ref(), deadline).await;
             }
             waiting = again.into_iter().map(|(tried, _)| tried).collect();
             waiting.sort_unstable_by_key(|tried| tried.call);
@@ -269,36 +271,46 @@ impl Link {
         }
     }
 
-    /// Asks one server after the other, those that have answered lately before those that have not, until one tells who serves what.
+    /// Asks one server after the other until one tells who serves what: the one that was named, those that answer, and the others.
     async fn find_servers(&self, named: Option<&Address>) -> Result<(), String> {
         let named = named.map(|address| self.node(address));
+        let is_named = |node: &Arc<Node>| named.as_ref().is_some_and(|named| Arc::ptr_eq(named, node));
         let mut nodes: Vec<_> = self.others.lock().iter().chain(&self.seeds).cloned().collect();
-        nodes.sort_by_key(|node| !node.is_connected());
+        nodes.sort_by_cached_key(|node| (!is_named(node), !node.answers()));
         let mut reasons = Vec::new();
-        for node in named.into_iter().chain(nodes) {
-            let topology = match timeout(GREETING, node.slots()).await {
-                Ok(Ok(None)) => Topology::single(node),
-                Ok(Ok(Some(ranges))) if ranges.is_empty() => {
-                    reasons.push(format!("{} serves no slots", node.address));
-                    continue;
+        for node in nodes {
+            match self.topology_of(&node).await {
+                Ok(topology) => {
+                    let serves =
+                        |node: &Arc<Node>| topology.nodes.iter().any(|other| Arc::ptr_eq(node, other));
+                    self.others.lock().retain(serves);
+                    *self.topology.write() = Arc::new(topology);
+                    return Ok(());
                 }
-                Ok(Ok(Some(ranges))) => Topology::cluster(&ranges, |address| self.node(address)),
-                Ok(Err(reason)) => {
-                    reasons.push(format!("{}: {reason}", node.address));
-                    continue;
-                }
-                Err(_) => {
-                    reasons.push(format!("{}: no answer within {GREETING:?}", node.address));
-                    continue;
-                }
-            };
-            let serves = |node: &Arc<Node>| topology.nodes.iter().any(|other| Arc::ptr_eq(node, other));
-            self.others.lock().retain(serves);
-            *self.topology.write() = Arc::new(topology);
-            return Ok(());
+                Err(reason) => reasons.push(format!("{}: {reason}", node.address)),
+            }
         }
         Err(reasons.join("; "))
     }
+
+    /// Who serves what, as this server sees it.
+    async fn topology_of(&self, node: &Arc<Node>) -> Result<Topology, String> {
+        match node.slots().await? {
+            None => Ok(Topology::single(Arc::clone(node))),
+            Some(ranges) if ranges.is_empty() => Err("it serves no slots".to_owned()),
+            Some(ranges) => Ok(Topology::cluster(&ranges, |address| self.node(address))),
+        }
+    }
+}
+
+/// What comes before calls are sent again.
+#[derive(Debug, Default)]
+struct Before {
+    wait: bool,
+    /// Asking which server serves what,
+    look: bool,
+    /// first the one that was named as serving something.
+    named: Option<Address>,
 }
 
 /// The room of some calls among those that may wait at once.
@@ -457,8 +469,8 @@ impl Node {
         Self::new(self.info.clone().set_addr(addr), self.connections.len())
     }
 
-    /// Whether the last that was heard of it is not that it does not answer.
-    fn is_connected(&self) -> bool {
+    /// Whether it has answered lately, as far as is known.
+    fn answers(&self) -> bool {
         self.connections.iter().any(|connection| connection.open.lock().is_some())
     }
 
@@ -468,14 +480,20 @@ impl Node {
         let (made, mut connection) = self.connections[0].get(self, deadline).await?;
         let mut cmd = Cmd::new();
         cmd.arg("CLUSTER").arg("SLOTS");
-        match connection.send_packed_command(&cmd).await.and_then(Value::extract_error) {
-            Ok(answer) => Ok(Some(Range::all(&answer, &self.address))),
-            Err(error) if error.to_string().contains("cluster support disabled") => Ok(None),
-            Err(error) => {
-                if is_cut(&error) {
-                    self.connections[0].forget(made);
+        match timeout_at(deadline, connection.send_packed_command(&cmd)).await {
+            Ok(answer) => match answer.and_then(Value::extract_error) {
+                Ok(answer) => Ok(Some(Range::all(&answer, &self.address))),
+                Err(error) if error.to_string().contains("cluster support disabled") => Ok(None),
+                Err(error) => {
+                    if is_cut(&error) {
+                        self.connections[0].forget(made);
+                    }
+                    Err(error.to_string())
                 }
-                Err(error.to_string())
+            },
+            Err(_) => {
+                self.connections[0].forget(made);
+                Err(format!("no answer within {GREETING:?}"))
             }
         }
     }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use data_encoding::HEXLOWER;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::Value;
 use swarmkeep::{
@@ -170,9 +171,7 @@ impl RedisRepository {
                     let (answers, info_hash) = (Arc::clone(answers), announce.info_hash);
                     self.link.spawn(async move {
                         sleep(after).await;
-                        if let Err(error) = send_waiting(&link, &calls, &answers, &info_hash).await {
-                            warn!(%error, "what was answered already could not be sent");
-                        }
+                        send_waiting(&link, &calls, &answers, &info_hash).await;
                     });
                 }
                 Plan::Answer(from)
@@ -187,15 +186,27 @@ impl RedisRepository {
     pub fn flush(&self) -> Answer<'_, ()> {
         self.link.inside(async move {
             let Some(answers) = &self.answers else { return Ok(()) };
+            let (_, before) = answers.unsent_and_lost();
             let send = async {
-                for info_hash in answers.swarms_with_waiting() {
-                    send_waiting(&self.link, &self.calls, answers, &info_hash).await?;
+                loop {
+                    let swarms = answers.swarms_with_waiting();
+                    if swarms.is_empty() {
+                        break;
+                    }
+                    // One server that is lost keeps nobody from the others.
+                    let send = |info_hash| send_waiting(&self.link, &self.calls, answers, info_hash);
+                    join_all(swarms.iter().map(send)).await;
                 }
                 answers.all_sent().await;
-                Ok(())
             };
-            let late = |_| Unavailable::new("some of what was answered already was not sent in time");
-            timeout(self.link.patience(), send).await.map_err(late)?
+            let _ = timeout(self.link.patience(), send).await;
+            let (unsent, lost) = answers.unsent_and_lost();
+            match unsent as u64 + lost - before {
+                0 => Ok(()),
+                all => {
+                    Err(Unavailable::new(format!("{all} announces that were answered already were not sent")))
+                }
+            }
         })
     }
 
@@ -223,7 +234,7 @@ impl RedisRepository {
         Ok(announced)
     }
 
-    async fn answers(&self, calls: &[Call]) -> Result<Vec<Value>, Unavailable> {
+    async fn ask_all(&self, calls: &[Call]) -> Result<Vec<Value>, Unavailable> {
         let mut answers = Vec::with_capacity(calls.len());
         // Each part has as long as one call has, and does not keep announces out.
         for part in calls.chunks(PART) {
@@ -237,7 +248,7 @@ impl RedisRepository {
     /// What the shards say of themselves; `None` of one that nobody has announced to.
     async fn shards(&self, shards: &[u32]) -> Result<Vec<Option<Shard>>, Unavailable> {
         let calls: Vec<_> = shards.iter().map(|&shard| self.calls.counts(shard)).collect();
-        let answers = self.answers(&calls).await?;
+        let answers = self.ask_all(&calls).await?;
         let read = |answer| match answer {
             Value::Nil => Ok(None),
             answer => Ok(Some(Shard::read(&bulk(answer)?)?)),
@@ -279,7 +290,7 @@ impl RedisRepository {
             shown.into_iter().map(|swarm| swarm.info_hash).filter(|info_hash| forbidden(info_hash)).collect();
         let calls: Vec<_> = named.iter().map(|info_hash| self.removing(info_hash)).collect();
         let mut removed = Vec::new();
-        for (info_hash, answer) in named.into_iter().zip(self.answers(&calls).await?) {
+        for (info_hash, answer) in named.into_iter().zip(self.ask_all(&calls).await?) {
             removed.extend(stats(answer)?.map(|stats| SwarmSummary { info_hash, stats }));
         }
         Ok(Removed::new(removed, next))
@@ -287,7 +298,7 @@ impl RedisRepository {
 
     async fn restored(&self, calls: &[Call]) -> Result<Restored, Unavailable> {
         let mut all = Restored::default();
-        for answer in self.answers(calls).await? {
+        for answer in self.ask_all(calls).await? {
             let answer = bulk(answer)?;
             let mut answer = Reader(&answer);
             self.learn(answer.u32()?);
@@ -326,25 +337,23 @@ async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavailable> {
     }
 }
 
-/// Sends what waits of a swarm: those that stand on one page of it together, so that the server reads and writes that once for several.
-/// Where one is lost, so are the others: all of a swarm is in one place.
-async fn send_waiting(
-    link: &Link,
-    calls: &Calls,
-    answers: &Answers,
-    info_hash: &InfoHash,
-) -> Result<(), Unavailable> {
-    let order = |announce: &Announce| Order::of(calls.layout.hash_of_peer(announce.endpoint.as_bytes()));
-    let mut waiting = answers.waiting(info_hash);
-    waiting.announces.sort_by_cached_key(|(announce, _)| order(announce));
+/// Sends what waits of a swarm: those that stand on one page of it together, so that the server reads and writes that once for several. What
+/// a peer says meanwhile goes behind what is on its way, through the same connection, and takes back what is not.
+async fn send_waiting(link: &Link, calls: &Calls, answers: &Answers, info_hash: &InfoHash) {
+    let mut peers = answers.waiting(info_hash);
+    peers.sort_by_cached_key(|peer| Order::of(calls.layout.hash_of_peer(peer.as_bytes())));
     let nobody = PeerBuffer::new(&mut [], &mut []);
-    for part in waiting.announces.chunks(PART) {
+    for part in peers.chunks(PART) {
+        let taken = answers.take(info_hash, part);
         let announce =
             |(announce, now): &(Announce, u32)| calls.announce(&announce.want(0), *now, &nobody, 0);
-        let part: Vec<_> = part.iter().map(announce).collect();
-        link.call_those(&part).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let asked: Vec<_> = taken.announces().iter().map(announce).collect();
+        let lost: Vec<_> = link.call_those(&asked).await.into_iter().filter_map(Result::err).collect();
+        if let Some(error) = lost.first() {
+            warn!(%error, announces = lost.len(), "what was answered already could not be sent");
+        }
+        taken.arrived_but(lost.len());
     }
-    Ok(())
 }
 
 /// How an announce is to be answered.

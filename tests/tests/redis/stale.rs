@@ -10,8 +10,11 @@ use swarmkeep::{
     Announce, AnnounceEvent, AsyncTorrentRepository, Changes, Cursor, Endpoint, Families, PeerBuffer,
     PeerRecord, SplitMix64, SwarmStats, Timestamp,
 };
-use swarmkeep_redis::{RedisRepository, servers::Server};
-use tokio::time::sleep;
+use swarmkeep_redis::{
+    RedisRepository,
+    servers::{Cluster, Server},
+};
+use tokio::time::{sleep, timeout};
 
 use crate::{
     crowd::{NOW, endpoint, tell, torrent},
@@ -229,18 +232,57 @@ fn redis_answers_hold_as_many_of_one_family_as_are_wanted() {
             tell(&exact, &member(2 * n)).await.expect("reached");
             tell(&exact, &Announce::new(torrent(0), v6(n))).await.expect("reached");
         }
-        for want in [10, 256, 257, 300, 512] {
+        for want in [10, 255, 256, 257, 300, 512] {
             for n in 0..40 {
-                let announce = member(2 * n).want(want).families(Families::V4);
-                let mut room = [0; 6 * 512];
-                let mut peers = PeerBuffer::new(&mut room, &mut []);
-                stale
-                    .announce(&announce, LATER, &mut SplitMix64::new(n.into()), &mut peers)
-                    .await
-                    .expect("reached");
-                let expected = want.min(EACH as usize - 1);
-                assert_eq!(peers.endpoints().count(), expected, "{want} of {EACH} of each family");
+                let of_v4 = member(2 * n).families(Families::V4);
+                let of_v6 = Announce::new(torrent(0), v6(n)).families(Families::V6);
+                for announce in [of_v4, of_v6] {
+                    let mut room = ([0; 6 * 512], [0; 18 * 512]);
+                    let mut peers = PeerBuffer::new(&mut room.0, &mut room.1);
+                    let mut rng = SplitMix64::new(n.into());
+                    stale.announce(&announce.want(want), LATER, &mut rng, &mut peers).await.expect("reached");
+                    let expected = want.min(EACH as usize - 1);
+                    assert_eq!(peers.endpoints().count(), expected, "{want} of {EACH} of each family");
+                }
             }
         }
+    });
+}
+
+/// A server that stands still when a tracker ends: what is for the others arrives.
+#[test]
+fn redis_cluster_server_that_stands_still_keeps_no_answers_from_the_others() {
+    const SWARMS: u32 = 30;
+    const MEMBERS: u32 = 40;
+    let cluster = started(Cluster::start(3, 0));
+    RUNTIME.block_on(async {
+        let settings = settings(cluster.urls());
+        let connect = async |settings| RedisRepository::connect(settings, &config()).await.expect("reached");
+        let patience = Duration::from_millis(600);
+        let may_be_stale = settings.clone().staleness(Duration::from_secs(1000)).patience(patience);
+        let (stale, exact) = (connect(&may_be_stale).await, connect(&settings).await);
+        for now in [NOW, NOW, LATER] {
+            for (swarm, n) in (0..SWARMS).flat_map(|swarm| (0..MEMBERS).map(move |n| (swarm, n))) {
+                let announce = Announce::new(torrent(swarm), endpoint(n));
+                let mut nobody = [0; 6];
+                let mut peers = PeerBuffer::new(&mut nobody, &mut []);
+                stale.announce(&announce, now, &mut SplitMix64::new(1), &mut peers).await.expect("reached");
+            }
+        }
+        let lost = cluster.server(cluster.masters()[0]);
+        lost.pause().expect("it is ours");
+        stale.flush().await.expect_err("one does not answer");
+        let mut arrived = 0;
+        for swarm in 0..SWARMS {
+            let (info_hash, mut peers) = (torrent(swarm), Vec::new());
+            let listing = exact.peers(&info_hash, Cursor::START, 1000, &mut peers);
+            if timeout(Duration::from_millis(20), listing).await.is_ok() {
+                let late = peers.iter().filter(|peer| peer.last_announce == LATER).count();
+                assert_eq!(late, MEMBERS as usize, "of swarm {swarm}, whose server answers");
+                arrived += 1;
+            }
+        }
+        lost.resume().expect("it is ours");
+        assert!((10..SWARMS).contains(&arrived), "{arrived} of {SWARMS} are of the other two servers");
     });
 }

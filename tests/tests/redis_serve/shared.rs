@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use swarmkeep::{
-    AnnounceEvent::{Completed, None, Started, Stopped},
+    AnnounceEvent::{self, Completed, Started, Stopped},
     InfoHash,
 };
 use swarmkeep_redis::servers::{Cluster, Server};
@@ -141,7 +141,7 @@ fn redis_announces_that_wait_are_sent_when_the_tracker_is_told_to_stop() {
     let urls = [server.url()];
     let mut stale = setup.tracker(&urls, &["--redis-staleness=1m", "--interval=600"]);
     for port in 1..=200 {
-        assert!(matches!(stale.announce(hash(1), port, 9, None), Told::Peers(..)));
+        assert!(matches!(stale.announce(hash(1), port, 9, AnnounceEvent::None), Told::Peers(..)));
     }
     let exact = setup.tracker(&urls, &["--interval=600"]);
     let (_, before, _) = scrape(&exact, hash(1));

@@ -111,11 +111,15 @@ fn assert_fair_among(
 ) {
     let mut hits: HashMap<Endpoint, u32> = HashMap::with_capacity(eligible);
     let mut rng = SplitMix64::new(2026);
-    store.tell_all(at(0), repeat_n(announce, announces), &mut rng, |answer| {
+    let mut count = |answer: Answer| {
         let handed = answer.peers.iter().filter(|peer| counted(peer));
         assert_eq!(handed.clone().count(), window, "handed out at once, of {eligible}");
         handed.for_each(|&peer| *hits.entry(peer).or_default() += 1);
-    });
+    };
+    // Half of them by themselves, and the others in batches, which stores may answer in another way.
+    let alone = announces / 2;
+    (0..alone).for_each(|_| count(announce_with(store, &announce, at(0), &mut rng)));
+    store.tell_all(at(0), repeat_n(announce, announces - alone), &mut rng, count);
     assert!(hits.len() <= eligible, "{} peers were handed out, {eligible} are eligible", hits.len());
     let mut counts: Vec<u32> = hits.into_values().collect();
     counts.resize(eligible, 0);

@@ -17,6 +17,8 @@ pub struct Cluster {
     servers: Vec<Server>,
     /// What each is called in the Cluster.
     ids: Vec<String>,
+    /// The configuration of each.
+    directives: Vec<(String, String)>,
 }
 
 impl Cluster {
@@ -48,13 +50,14 @@ impl Cluster {
     pub fn start_with(masters: usize, replicas_each: usize, directives: &[(&str, &str)]) -> Result<Self> {
         assert!((1..=usize::from(Self::SLOTS)).contains(&masters), "a Cluster has 1 to 16384 masters");
         let directives = [&CONFIGURATION, directives].concat();
+        let owned = directives.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         let servers = thread::scope(|scope| {
             let start = || Server::start_with(&directives);
             let starting: Vec<_> = (0..masters * (1 + replicas_each)).map(|_| scope.spawn(start)).collect();
             starting.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>()
         })?;
         let ids = servers.iter().map(|server| server.text(&["CLUSTER", "MYID"])).collect::<Result<_>>()?;
-        let cluster = Self { servers, ids };
+        let cluster = Self { servers, ids, directives: owned };
         cluster.form(masters, replicas_each)?;
         Ok(cluster)
     }
@@ -66,7 +69,9 @@ impl Cluster {
     /// As [`start`](Self::start).
     pub fn add_master(&mut self) -> Result<usize> {
         const WITHIN: Duration = Duration::from_secs(30);
-        let (new, server) = (self.servers.len(), Server::start_with(&CONFIGURATION)?);
+        let directives: Vec<_> =
+            self.directives.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let (new, server) = (self.servers.len(), Server::start_with(&directives)?);
         for (_, other) in self.live() {
             server.command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
         }

@@ -45,7 +45,7 @@ impl RedisRepository {
                 let order = if shard == at.shard { at.order } else { Order(0) };
                 self.calls.walk(shard, order)
             });
-            let answers = self.answers(&calls.collect::<Vec<_>>()).await?;
+            let answers = self.ask_all(&calls.collect::<Vec<_>>()).await?;
             abreast = (abreast * 2).min(ABREAST);
             for (shard, answer) in shards.into_iter().zip(answers) {
                 if shard != at.shard {
@@ -102,7 +102,7 @@ impl RedisRepository {
         let mut asked: Vec<_> = (0..self.calls.layout.shards).map(|shard| (shard, Order(0))).collect();
         while !asked.is_empty() {
             let calls = asked.iter().map(|(shard, order)| self.calls.names(*shard, *order));
-            let answers = self.answers(&calls.collect::<Vec<_>>()).await?;
+            let answers = self.ask_all(&calls.collect::<Vec<_>>()).await?;
             let mut more = Vec::new();
             for ((shard, order), answer) in asked.into_iter().zip(answers) {
                 let answer = bulk(answer)?;
@@ -136,7 +136,7 @@ impl RedisRepository {
             let names = self.smallest(after.as_ref(), left).await?;
             let asked = names.len();
             let calls: Vec<_> = names.iter().map(|info_hash| self.calls.scrape(info_hash)).collect();
-            for (info_hash, answer) in names.into_iter().zip(self.answers(&calls).await?) {
+            for (info_hash, answer) in names.into_iter().zip(self.ask_all(&calls).await?) {
                 after = Some(info_hash);
                 // It may have gone in between.
                 if let Some(stats) = stats(answer)? {
