@@ -661,14 +661,9 @@ local function stats(s)
   return count[1] + count[3], count[2] + count[4], s.downloads
 end
 
--- Notes what an announce says of its peer, which stands at `mine` of that page if it is there in that role: what this changes, how many
--- others had to go, and where the peer stands then.
-local function update(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
-  local stopped = band(flags, STOPPED) ~= 0
-  if mine and not stopped then
-    set_number(s, kind, page, mine, now)
-    return REFRESHED, 0, mine
-  end
+-- Notes that a peer comes, leaves or changes its role; it stands at `mine` of that page if it is there in that role already. Says what
+-- this changes, how many others had to go, and where the peer stands then.
+local function move(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
   local seeder = kind % 2 == 1
   local other = seeder and kind + 1 or kind - 1
   local pages, there, before = { [kind] = page }, mine, mine and kind
@@ -679,7 +674,7 @@ local function update(s, place, kind, page, mine, endpoint, h, flags, now, lifet
   if before then
     cut(s, before, pages[before], there)
   end
-  if stopped then
+  if band(flags, STOPPED) ~= 0 then
     return before and LEFT or 0, 0
   end
 
@@ -747,8 +742,12 @@ local function announce_one(shards, key, request, out, n)
   local first = band(flags, IPV6) ~= 0 and 3 or 1
   local kind = flags % 2 == SEEDER and first or first + 1
   local page, mine = look_up(s, kind, endpoint, h)
-  local changes, evicted
-  changes, evicted, mine = update(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
+  local changes, evicted = REFRESHED, 0
+  if mine and not stopped then
+    set_number(s, kind, page, mine, now)
+  else
+    changes, evicted, mine = move(s, place, kind, page, mine, endpoint, h, flags, now, lifetime)
+  end
 
   local head, n4 = n + 1, 0
   n = head
