@@ -62,8 +62,8 @@ struct Hot {
     for_leechers: Kept,
     /// Announces that are to be sent, the latest of each peer, and when they came.
     waiting: HashMap<Endpoint, (Announce, u32)>,
-    /// Somebody is to send them.
-    is_scheduled: bool,
+    /// How many have come since somebody began to send them: for the first of them somebody is to come.
+    since_sent: usize,
 }
 
 /// Peers for whoever has one role.
@@ -156,10 +156,11 @@ impl Answers {
                     return Way::Kept { from, send: None };
                 }
                 state.unsent += 1;
-                let send = if !mem::replace(&mut hot.is_scheduled, true) {
-                    Some(self.age)
-                } else {
-                    (hot.waiting.len() == ENOUGH).then_some(Duration::ZERO)
+                hot.since_sent += 1;
+                let send = match hot.since_sent {
+                    1 => Some(self.age),
+                    ENOUGH => Some(Duration::ZERO),
+                    _ => None,
                 };
                 Way::Kept { from, send }
             }
@@ -191,7 +192,7 @@ impl Answers {
     pub(crate) fn waiting(&self, info_hash: &InfoHash) -> Vec<Endpoint> {
         let mut state = self.state.lock();
         let Some(hot) = state.hot.get_mut(info_hash) else { return Vec::new() };
-        hot.is_scheduled = false;
+        hot.since_sent = 0;
         hot.waiting.keys().copied().collect()
     }
 
@@ -426,6 +427,21 @@ mod tests {
             "nobody has said that they arrived"
         );
         assert!(matches!(answers.way(&more, NOW, true), Way::Kept { .. }));
+    }
+
+    #[test]
+    fn whoever_comes_while_others_are_sent_has_nobody_sent_for_them_at_once() {
+        let answers = hot();
+        let way = |n| match answers.way(&peer(n), NOW, true) {
+            Way::Kept { send, .. } => send,
+            other => panic!("{other:?}"),
+        };
+        let many = ENOUGH as u32;
+        assert_eq!((0..many).filter(|&n| way(n) == Some(Duration::ZERO)).count(), 1);
+        let all = answers.waiting(&peer(0).info_hash);
+        answers.take(&peer(0).info_hash, &all[..256]).arrived_but(0);
+        let sent_for: Vec<_> = (many..many + 512).filter_map(way).collect();
+        assert_eq!(sent_for, [answers.age], "the others are on their way already");
     }
 
     #[test]
