@@ -96,7 +96,7 @@ impl Link {
             most_in_flight: config.in_flight.max(1),
             runtime: Handle::current(),
         };
-        link.find_servers(None).await.map_err(Error::Unreachable)?;
+        link.find_servers(None, GREETING).await.map_err(Error::Unreachable)?;
         Ok(link)
     }
 
@@ -266,20 +266,23 @@ impl Link {
         if !Arc::ptr_eq(&before, &self.topology.read()) {
             return;
         }
-        if let Ok(Err(reason)) = timeout_at(deadline, self.find_servers(named)).await {
+        // One that is silent leaves time for another.
+        let each = GREETING.min(self.patience / 2);
+        if let Ok(Err(reason)) = timeout_at(deadline, self.find_servers(named, each)).await {
             debug!(%reason, "no server tells of the others");
         }
     }
 
     /// Asks one server after the other until one tells who serves what: the one that was named, those that answer, and the others.
-    async fn find_servers(&self, named: Option<&Address>) -> Result<(), String> {
+    /// Each has so long.
+    async fn find_servers(&self, named: Option<&Address>, each: Duration) -> Result<(), String> {
         let named = named.map(|address| self.node(address));
         let is_named = |node: &Arc<Node>| named.as_ref().is_some_and(|named| Arc::ptr_eq(named, node));
         let mut nodes: Vec<_> = self.others.lock().iter().chain(&self.seeds).cloned().collect();
         nodes.sort_by_cached_key(|node| (!is_named(node), !node.answers()));
         let mut reasons = Vec::new();
         for node in nodes {
-            match self.topology_of(&node).await {
+            match self.topology_of(&node, each).await {
                 Ok(topology) => {
                     let serves =
                         |node: &Arc<Node>| topology.nodes.iter().any(|other| Arc::ptr_eq(node, other));
@@ -294,8 +297,8 @@ impl Link {
     }
 
     /// Who serves what, as this server sees it.
-    async fn topology_of(&self, node: &Arc<Node>) -> Result<Topology, String> {
-        match node.slots().await? {
+    async fn topology_of(&self, node: &Arc<Node>, within: Duration) -> Result<Topology, String> {
+        match node.slots(within).await? {
             None => Ok(Topology::single(Arc::clone(node))),
             Some(ranges) if ranges.is_empty() => Err("it serves no slots".to_owned()),
             Some(ranges) => Ok(Topology::cluster(&ranges, |address| self.node(address))),
@@ -475,8 +478,8 @@ impl Node {
     }
 
     /// What a Cluster's servers serve; `None` of a server that is none of a Cluster.
-    async fn slots(&self) -> Result<Option<Vec<Range>>, String> {
-        let deadline = Instant::now() + GREETING;
+    async fn slots(&self, within: Duration) -> Result<Option<Vec<Range>>, String> {
+        let deadline = Instant::now() + within;
         let (made, mut connection) = self.connections[0].get(self, deadline).await?;
         let mut cmd = Cmd::new();
         cmd.arg("CLUSTER").arg("SLOTS");
@@ -493,7 +496,7 @@ impl Node {
             },
             Err(_) => {
                 self.connections[0].forget(made);
-                Err(format!("no answer within {GREETING:?}"))
+                Err(format!("no answer within {within:?}"))
             }
         }
     }

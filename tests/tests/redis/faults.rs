@@ -417,6 +417,37 @@ fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still
     });
 }
 
+/// A server that nobody asks anything else is silent, and the first to be asked who has taken a lost master's place.
+#[test]
+fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
+    let cluster = Arc::new(started(Cluster::start(3, 1)));
+    RUNTIME.block_on(async {
+        let slot = cluster.slot_of("{0}").expect("it answers");
+        let lost = cluster.master_of_slot(slot).expect("there is one");
+        let silent = (0..6)
+            .find(|&node| !cluster.masters().contains(&node) && !cluster.replicas_of(lost).contains(&node));
+        let silent = silent.expect("two other replicas");
+        let mut urls = cluster.urls();
+        urls.swap(0, silent);
+        let store = connect(&settings(urls).patience(Duration::from_millis(400))).await;
+        let failing = Arc::clone(&cluster);
+        blocking(move || {
+            failing.server(lost).kill();
+            failing.wait_for_failover(slot, lost, Duration::from_secs(20)).expect("a replica takes over");
+            failing.server(silent).pause().expect("it is ours");
+        })
+        .await;
+        for n in 0..300 {
+            // The first that comes to the lost master may learn who is silent, and no more.
+            let _ = tell(&store, &finished(n)).await;
+        }
+        for n in 300..600 {
+            tell(&store, &finished(n)).await.expect("all masters are known");
+        }
+        cluster.server(silent).resume().expect("it is ours");
+    });
+}
+
 /// A Cluster grows: slots are on their way to a server that nobody names yet. It is reached by few connections, and loses nobody.
 #[test]
 fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
