@@ -1,0 +1,196 @@
+//! Announces to swarms of four sizes: the naive design, `announce` and `announce_batch` in turns on one server.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use swarmkeep_workload::Workload;
+use swarmkeep_workload::tables::{grouped, significant};
+
+use crate::{
+    Bench, Result,
+    drive::{Latency, Sample, Stores, Way},
+    report::{Goal, Section, table, whole},
+};
+
+/// The size whose swarms the goal is about.
+const GOAL: u32 = 1_000;
+
+const MEMBERS: &str = "of members";
+
+/// Announces a second at which latency is measured, where both designs bear twice as many.
+const MODERATE: f64 = 5_000.0;
+
+#[derive(Debug, Serialize)]
+struct Row {
+    peers_a_swarm: u32,
+    swarms: u64,
+    announces: &'static str,
+    way: Way,
+    #[serde(flatten)]
+    sample: Sample,
+    paced: Vec<Paced>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Paced {
+    rate: f64,
+    #[serde(flatten)]
+    latency: Latency,
+}
+
+pub(crate) fn measure(bench: &Bench) -> Result<Section> {
+    // As many peers in all, so that only the size of swarms differs.
+    let peers: u64 = if bench.test { 2_000 } else { 200_000 };
+    let sizes: &[u32] = if bench.test { &[1, 100] } else { &[1, 100, 1_000, 10_000] };
+    let mut rows = Vec::new();
+    for &size in sizes {
+        let members = Workload::uniform(1, peers / u64::from(size), size).with_profile(|profile| {
+            (profile.ipv6, profile.stopped, profile.completed) = (0.0, 0.0, 0.0);
+        });
+        let churn = members.clone().with_profile(|profile| profile.stopped = 0.05);
+        let stores = Stores::start(&bench.runtime, None)?;
+        for way in [Way::Naive, Way::One] {
+            bench.say(format!("{size} peers a swarm: filling, {way}"));
+            stores.fill(&bench.runtime, way, &members)?;
+        }
+        for (announces, workload) in [(MEMBERS, members), ("5 % leave", churn)] {
+            rows.extend(in_turns(bench, &stores, size, announces, workload)?);
+        }
+    }
+    let mut section = Section::new("announces", &rows, text(&rows))?;
+    section.goals = goals(&rows);
+    Ok(section)
+}
+
+fn in_turns(
+    bench: &Bench,
+    stores: &Arc<Stores>,
+    size: u32,
+    announces: &'static str,
+    workload: Workload,
+) -> Result<Vec<Row>> {
+    let workload = Arc::new(workload);
+    let mut samples = [const { Vec::new() }; 4];
+    for turn in 0..bench.turns {
+        for (way, samples) in Way::ALL.into_iter().zip(&mut samples) {
+            bench.say(format!("{size} peers a swarm: announces {announces}, turn {}, {way}", turn + 1));
+            samples.push(stores.saturate(&bench.runtime, way, &workload, bench.during)?);
+        }
+    }
+    let samples = samples.map(|samples| Sample::median(&samples));
+    let is_members = announces == MEMBERS;
+    let peers = samples.map(|sample| sample.peers);
+    // Of the same swarms all are told as many; of those that somebody leaves it depends on who has.
+    if is_members && peers.iter().any(|peers| (peers - samples[0].peers).abs() > 0.05 * peers.max(1.0)) {
+        return Err(format!("the designs do not do the same work: they tell of {peers:?} peers").into());
+    }
+    let [_, half_of_naive, half, _] = samples.map(|sample| sample.announces_a_second / 2.0);
+    let moderate = half_of_naive.min(MODERATE);
+    let mut runs = vec![(Way::Naive, moderate), (Way::One, moderate), (Way::One, half)];
+    let mut took = vec![Vec::new(); runs.len()];
+    if !is_members {
+        runs.clear();
+    }
+    for turn in 0..bench.turns {
+        for (&(way, rate), took) in runs.iter().zip(&mut took) {
+            let at = whole(rate);
+            bench.say(format!("{size} peers a swarm: {at} announces a second, turn {}, {way}", turn + 1));
+            took.extend(stores.paced(&bench.runtime, way, &workload, rate, bench.during)?);
+        }
+    }
+    let paced: Vec<_> = runs
+        .into_iter()
+        .zip(took)
+        .map(|((way, rate), took)| (way, Paced { rate, latency: Latency::of(took) }))
+        .collect();
+    let rows = Way::ALL.into_iter().zip(samples).map(|(way, sample)| Row {
+        peers_a_swarm: size,
+        swarms: workload.swarms(),
+        announces,
+        way,
+        sample,
+        paced: paced.iter().filter(|(of, _)| *of == way).map(|(_, paced)| *paced).collect(),
+    });
+    Ok(rows.collect())
+}
+
+fn goals(rows: &[Row]) -> Vec<Goal> {
+    let of = |way| {
+        let mut rows = rows.iter().filter(|row| row.peers_a_swarm == GOAL && row.announces == MEMBERS);
+        rows.find(|row| row.way == way).map(|row| row.sample)
+    };
+    let samples = Way::ALL.map(of);
+    let [Some(published), Some(naive), Some(one), Some(batch)] = samples else { return Vec::new() };
+    let pairs = [(Way::Naive, naive), (Way::Published, published)]
+        .into_iter()
+        .flat_map(|naive| [(Way::One, one), (Way::Batch, batch)].map(|ours| (naive, ours)));
+    pairs
+        .flat_map(|((naive, before), (way, sample))| {
+            [
+                ("announces a second", sample.announces_a_second / before.announces_a_second),
+                ("server µs", before.server_us / sample.server_us),
+            ]
+            .map(|(of, measured)| {
+                let size = grouped(GOAL.into());
+                Goal::at_least(10.0, format!("swarms of {size}, {way}: times {naive}, {of}"), measured)
+            })
+        })
+        .collect()
+}
+
+fn text(rows: &[Row]) -> String {
+    let naive = |row: &Row| {
+        let alike = |other: &&Row| {
+            other.way == Way::Naive
+                && other.peers_a_swarm == row.peers_a_swarm
+                && other.announces == row.announces
+        };
+        rows.iter().find(alike).map_or(1.0, |naive| naive.sample.announces_a_second)
+    };
+    let announces = table(
+        rows,
+        &[
+            ("swarms × peers", &|row| {
+                format!("{} × {}", grouped(row.swarms), grouped(row.peers_a_swarm.into()))
+            }),
+            ("announces", &|row| row.announces.to_owned()),
+            ("", &|row| row.way.to_string()),
+            ("a second", &|row| whole(row.sample.announces_a_second)),
+            ("× naive", &|row| significant(row.sample.announces_a_second / naive(row))),
+            ("server µs", &|row| significant(row.sample.server_us)),
+            ("if the server were alone", &|row| whole(row.sample.bound())),
+            ("client µs", &|row| significant(row.sample.client_us)),
+            ("bytes there", &|row| whole(row.sample.bytes_to_server)),
+            ("and back", &|row| whole(row.sample.bytes_from_server)),
+            ("peers told", &|row| significant(row.sample.peers)),
+        ],
+    );
+    let paced: Vec<_> = rows.iter().flat_map(|row| row.paced.iter().map(move |paced| (row, paced))).collect();
+    let latency = table(
+        &paced,
+        &[
+            ("swarms × peers", &|(row, _)| {
+                format!("{} × {}", grouped(row.swarms), grouped(row.peers_a_swarm.into()))
+            }),
+            ("", &|(row, _)| row.way.to_string()),
+            ("announces a second", &|(_, paced)| whole(paced.rate)),
+            ("p50, µs", &|(_, paced)| whole(paced.latency.p50_us)),
+            ("p99, µs", &|(_, paced)| whole(paced.latency.p99_us)),
+        ],
+    );
+    format!(
+        "## Announces beside the naive design\n\n{ANNOUNCES}\n\n{announces}\n### Latency at a fixed rate\n\n{LATENCY}\n\n{latency}"
+    )
+}
+
+const ANNOUNCES: &str = "\
+Both designs' stores are on the same server, filled with the same peers, over two connections each. Half of the peers are seeders, all over IPv4; an announce wants 50 peers and \
+is told the swarm's counts. 64 callers make one announce after another, each of a random member, or 8 callers make batches of 32. Where 5 % leave, who has left joins again with its next announce.
+
+The **naive design** is the one that trackers on Redis usually have, modelled on chihaya's: a hash of seeders and one of leechers for each swarm, peers as fields, `HKEYS` of all of them \
+to select from, numbers of peers beside. **As published** it asks what chihaya's store asks, one after another; otherwise it is made cheaper where its design allows: one round trip for what can be asked at once, no `MULTI`, the second hash \
+read only where the first has too few peers. Both have shorter keys and values than chihaya's, and nothing is swept. `benches/benches/redis/naive.rs` tells all of it.";
+
+const LATENCY: &str = "\
+Announces come at regular times, whether those before were answered or not, and are measured from when they are due: both designs at 5,000 a second, or half of what the naive one bears \
+where that is less, and ours at half of what it bears itself.";

@@ -1,0 +1,320 @@
+//! The client: torrents are downloaded some at a time, piece by piece in random order.
+
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+
+use swarmkeep::{Random, SplitMix64};
+use swarmkeep_content::{
+    Content, ContentExt, ContentRepository, Geometry, NewTorrent, PieceBits, stripe_cache::StripeCache,
+};
+
+use crate::content::{Error, Result, mix, payload::Payload, trace::info_hash};
+
+/// What is downloaded, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Work {
+    pub(crate) torrents: u32,
+    /// Bytes of each.
+    pub(crate) size: u64,
+    /// How many are downloaded at a time. All get as many bytes a second.
+    pub(crate) parallel: u32,
+    pub(crate) seed: u64,
+}
+
+/// Pieces of each torrent that are read and compared afterwards, besides the first and the last.
+const SAMPLE: u32 = 14;
+
+impl Work {
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.torrents) * self.size
+    }
+
+    pub(crate) fn new_torrent(&self, number: u32) -> Result<NewTorrent> {
+        let piece_length = mix::piece_length(number, self.torrents);
+        Ok(NewTorrent::new(info_hash(number), self.size, piece_length)?)
+    }
+
+    pub(crate) fn longest_piece(&self) -> u32 {
+        mix::piece_length(self.torrents - 1, self.torrents)
+    }
+
+    /// Pieces of all torrents.
+    pub(crate) fn pieces(&self) -> u64 {
+        let pieces = |number| self.size.div_ceil(mix::piece_length(number, self.torrents).into());
+        (0..self.torrents).map(pieces).sum()
+    }
+
+    /// Downloads all of it into `store`, and flushes it after each torrent. Where there is a cache to ask, it says which piece comes next. `progress` is told of each
+    /// piece how many bytes it has.
+    ///
+    /// A piece is written once it is there as a whole, with one call, and then marked: so does a client that looks at its hash first.
+    pub(crate) fn download(
+        &self,
+        store: &dyn ContentRepository,
+        affinity: Option<&StripeCache>,
+        payload: &Payload,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let mut rng = SplitMix64::new(self.seed);
+        let mut torrents: Vec<Option<Torrent>> = Vec::new();
+        let mut coming = BinaryHeap::new();
+        let mut waiting = 0..self.torrents;
+        let mut start = |now: u64, torrents: &mut Vec<Option<Torrent>>, rng: &mut SplitMix64| {
+            let Some(number) = waiting.next() else { return Ok::<_, Error>(None) };
+            let torrent = Torrent::new(store, &self.new_torrent(number)?, number, rng)?;
+            let comes = now + torrent.pause(rng);
+            torrents.push(Some(torrent));
+            Ok(Some(Reverse((comes, number))))
+        };
+        for _ in 0..self.parallel {
+            coming.extend(start(0, &mut torrents, &mut rng)?);
+        }
+        while let Some(Reverse((now, number))) = coming.pop() {
+            let slot = &mut torrents[number as usize];
+            let torrent = slot.as_mut().expect("it is not complete");
+            let piece = torrent.pick(affinity);
+            let geometry = torrent.geometry;
+            let buffers = payload.buffers(geometry, number, piece);
+            let range = geometry.piece(piece)?;
+            torrent.content.write_at(range.start, &buffers)?;
+            torrent.content.mark_complete(piece)?;
+            progress(range.end - range.start);
+            if torrent.picked.count() < geometry.pieces() {
+                coming.push(Reverse((now + torrent.pause(&mut rng), number)));
+            } else {
+                *slot = None;
+                store.flush()?;
+                coming.extend(start(now, &mut torrents, &mut rng)?);
+            }
+        }
+        Ok(store.flush()?)
+    }
+
+    /// That every piece of all torrents is complete, and that a sample of them reads as it was written; answers how many bytes were compared.
+    ///
+    /// # Errors
+    /// The first piece that is not there or not right.
+    pub(crate) fn verify(&self, store: &dyn ContentRepository, payload: &Payload) -> Result<u64> {
+        let mut rng = SplitMix64::new(!self.seed);
+        let mut compared = 0;
+        for number in 0..self.torrents {
+            let content = store.open(&info_hash(number))?;
+            let (geometry, complete) = (content.geometry(), content.pieces()?);
+            let pieces = geometry.pieces();
+            if let Some(piece) = (0..pieces).find(|&piece| !complete.contains(piece)) {
+                return Err(Error::Wrong { torrent: number, piece, what: "is not complete any more" });
+            }
+            let random = (0..SAMPLE).map(|_| (rng.next_u64() % u64::from(pieces)) as u32);
+            for piece in random.chain([0, pieces - 1]) {
+                let bytes = content.read_piece(piece)?;
+                if bytes != payload.piece(geometry, number, piece) {
+                    return Err(Error::Wrong {
+                        torrent: number,
+                        piece,
+                        what: "does not read as it was written",
+                    });
+                }
+                compared += bytes.len() as u64;
+            }
+        }
+        Ok(compared)
+    }
+}
+
+/// A torrent that is being downloaded.
+struct Torrent {
+    content: Arc<dyn Content>,
+    number: u32,
+    geometry: Geometry,
+    /// The order in which pieces come if nothing else is asked for, the next one last.
+    order: Vec<u32>,
+    picked: PieceBits,
+}
+
+impl Torrent {
+    fn new(
+        store: &dyn ContentRepository,
+        torrent: &NewTorrent,
+        number: u32,
+        rng: &mut SplitMix64,
+    ) -> Result<Self> {
+        let pieces = torrent.geometry.pieces();
+        let mut order: Vec<_> = (0..pieces).collect();
+        shuffle(&mut order, rng);
+        let content = store.create(torrent)?;
+        Ok(Self { content, number, geometry: torrent.geometry, order, picked: PieceBits::none(pieces) })
+    }
+
+    /// The next piece; there is one.
+    fn pick(&mut self, affinity: Option<&StripeCache>) -> u32 {
+        let best = affinity.and_then(|cache| cache.affinity(&info_hash(self.number), 1).first().copied());
+        let piece = best.map(|best| best.piece).or_else(|| {
+            while let Some(piece) = self.order.pop() {
+                if !self.picked.contains(piece) {
+                    return Some(piece);
+                }
+            }
+            None
+        });
+        let piece = piece.expect("a torrent with all pieces is not asked");
+        self.picked.insert(piece);
+        piece
+    }
+
+    /// Until the next piece is there: by chance, and in proportion to its length.
+    fn pause(&self, rng: &mut SplitMix64) -> u64 {
+        let share = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        (-(1.0 - share).ln() * f64::from(self.geometry.piece_length())) as u64
+    }
+}
+
+/// In an order by chance, each as likely (Fisher and Yates).
+pub(crate) fn shuffle<T>(items: &mut [T], rng: &mut SplitMix64) {
+    for at in (1..items.len()).rev() {
+        items.swap(at, (rng.next_u64() % (at as u64 + 1)) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{IoSlice, IoSliceMut},
+        sync::atomic::{AtomicU32, Ordering::Relaxed},
+    };
+
+    use swarmkeep_content::{
+        Capabilities, ContentConfig, InfoHash, Memory, Statistics, Summary, stripe_cache::StripeCacheOptions,
+    };
+
+    use super::*;
+
+    const WORK: Work = Work { torrents: 5, size: 3_000_001, parallel: 2, seed: 1 };
+
+    #[test]
+    fn all_pieces_come_once_and_right_with_and_without_affinity() {
+        let payload = Payload::new(WORK.longest_piece());
+        let cache = |cached: bool| {
+            let memory = Arc::new(Memory::new(&ContentConfig::new("")));
+            let options = StripeCacheOptions::new().stripe(512 << 10).write_memory(1 << 20).threads(1);
+            let cache = StripeCache::new(memory, options).unwrap();
+            let mut bytes = 0;
+            WORK.download(&cache, cached.then_some(&cache), &payload, &mut |more| bytes += more).unwrap();
+            assert_eq!(bytes, WORK.bytes());
+            assert!(WORK.verify(&cache, &payload).unwrap() > WORK.bytes() / 4);
+            cache.cache_statistics()
+        };
+        let (with, without) = (cache(true), cache(false));
+        assert!(with.partial < without.partial / 2, "{with:?}, {without:?}");
+    }
+
+    #[test]
+    fn torrents_that_are_downloaded_at_a_time_get_as_many_bytes() {
+        let store = Memory::new(&ContentConfig::new(""));
+        let work = Work { torrents: 4, size: 8 << 20, parallel: 4, seed: 3 };
+        let payload = Payload::new(work.longest_piece());
+        let (mut bytes, mut halves) = (0, Vec::new());
+        work.download(&store, None, &payload, &mut |more| {
+            bytes += more;
+            if halves.is_empty() && bytes >= work.bytes() / 2 {
+                halves = store.list().unwrap();
+            }
+        })
+        .unwrap();
+        for summary in halves {
+            let share = f64::from(summary.complete) / f64::from(summary.geometry.pieces());
+            assert!((0.25..=0.75).contains(&share), "{share} of {summary:?}");
+        }
+    }
+
+    /// Writes nothing of one piece but says that it did, or writes other bytes, or forgets the mark.
+    #[derive(Debug, Clone)]
+    struct Broken {
+        inner: Arc<dyn ContentRepository>,
+        how: How,
+        pieces: Arc<AtomicU32>,
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum How {
+        OtherBytes,
+        NoMark,
+    }
+
+    #[derive(Debug)]
+    struct BrokenContent(Arc<dyn Content>, Broken);
+
+    impl ContentRepository for Broken {
+        fn create(&self, torrent: &NewTorrent) -> swarmkeep_content::Result<Arc<dyn Content>> {
+            Ok(Arc::new(BrokenContent(self.inner.create(torrent)?, self.clone())))
+        }
+
+        fn open(&self, info_hash: &InfoHash) -> swarmkeep_content::Result<Arc<dyn Content>> {
+            self.inner.open(info_hash)
+        }
+
+        fn list(&self) -> swarmkeep_content::Result<Vec<Summary>> {
+            self.inner.list()
+        }
+
+        fn delete(&self, info_hash: &InfoHash) -> swarmkeep_content::Result<bool> {
+            self.inner.delete(info_hash)
+        }
+
+        fn flush(&self) -> swarmkeep_content::Result<()> {
+            self.inner.flush()
+        }
+
+        fn statistics(&self) -> Statistics {
+            self.inner.statistics()
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            self.inner.capabilities()
+        }
+    }
+
+    impl Content for BrokenContent {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+
+        fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> swarmkeep_content::Result<()> {
+            if self.1.how == How::OtherBytes && offset == 0 {
+                let bytes: Vec<_> =
+                    buffers.iter().flat_map(|buffer| buffer.iter().map(|byte| !byte)).collect();
+                return self.0.write_at(offset, &[IoSlice::new(&bytes)]);
+            }
+            self.0.write_at(offset, buffers)
+        }
+
+        fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> swarmkeep_content::Result<()> {
+            self.0.read_at(offset, buffers)
+        }
+
+        fn mark_complete(&self, piece: u32) -> swarmkeep_content::Result<bool> {
+            if self.1.how == How::NoMark && self.1.pieces.fetch_add(1, Relaxed) == 7 {
+                return Ok(true);
+            }
+            self.0.mark_complete(piece)
+        }
+
+        fn mark_incomplete(&self, piece: u32) -> swarmkeep_content::Result<bool> {
+            self.0.mark_incomplete(piece)
+        }
+
+        fn pieces(&self) -> swarmkeep_content::Result<PieceBits> {
+            self.0.pieces()
+        }
+    }
+
+    #[test]
+    fn a_store_that_loses_or_alters_a_piece_fails_the_run() {
+        for (how, what) in [(How::OtherBytes, "does not read"), (How::NoMark, "is not complete")] {
+            let inner = Arc::new(Memory::new(&ContentConfig::new("")));
+            let store = Broken { inner, how, pieces: Arc::default() };
+            let payload = Payload::new(WORK.longest_piece());
+            WORK.download(&store, None, &payload, &mut |_| {}).unwrap();
+            let error = WORK.verify(&store, &payload).unwrap_err();
+            assert!(matches!(error, Error::Wrong { .. }) && error.to_string().contains(what), "{error}");
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! What a run found: as JSON, as text for people, as Markdown.
+
+use std::{fmt::Write, io, path::Path};
+
+use serde::Serialize;
+use swarmkeep_workload::{
+    Machine,
+    tables::{grouped, markdown, significant},
+};
+
+use crate::content::{
+    Locality, Options, Pictures, Replay, Row, Seeded, charts,
+    plan::{Store, WAYS, Way},
+};
+
+/// What a run found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    version: &'static str,
+    machine: Machine,
+    /// What was run.
+    pub options: Options,
+    /// How many times as fast as sparse files the block store with the stripe cache is on the modelled disk, both in the order of their calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speedup_over_sparse_files: Option<f64>,
+    /// The same over sparse files behind a page cache that writes back sorted and is as large as the stripe cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speedup_over_sparse_files_written_back_sorted: Option<f64>,
+    /// What is to be reached, and what was.
+    pub goals: Vec<Goal>,
+    /// The rows, in their order.
+    pub rows: Vec<Row>,
+    /// What seeding takes.
+    pub seeding: Vec<Seeded>,
+    #[serde(skip)]
+    pictures: Vec<(Way, Pictures)>,
+}
+
+/// Something to reach.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Goal {
+    /// What.
+    pub what: String,
+    /// What was measured.
+    pub measured: f64,
+    /// What is to be reached.
+    pub goal: f64,
+    /// Whether it was.
+    pub reached: bool,
+}
+
+impl Goal {
+    fn at_least(goal: f64, what: impl Into<String>, measured: f64) -> Self {
+        Self { what: what.into(), measured, goal, reached: measured >= goal }
+    }
+
+    fn at_most(goal: f64, what: impl Into<String>, measured: f64) -> Self {
+        Self { what: what.into(), measured, goal, reached: measured <= goal }
+    }
+}
+
+impl Report {
+    pub(crate) fn new(
+        options: Options,
+        rows: Vec<Row>,
+        pictures: Vec<Option<Box<Pictures>>>,
+        seeding: Vec<Seeded>,
+    ) -> Self {
+        let ways = rows.iter().map(|row| row.way);
+        let pictures = ways.zip(pictures).filter_map(|(way, pictures)| Some((way, *pictures?))).collect();
+        let mut report = Self {
+            version: env!("CARGO_PKG_VERSION"),
+            machine: Machine::this(),
+            options,
+            speedup_over_sparse_files: None,
+            speedup_over_sparse_files_written_back_sorted: None,
+            goals: Vec::new(),
+            rows,
+            seeding,
+            pictures,
+        };
+        report.speedup_over_sparse_files = report.speedup(Way::SPARSE, Way::BEST);
+        report.speedup_over_sparse_files_written_back_sorted = report
+            .row(Way::SPARSE)
+            .and_then(|row| row.modelled_sorted)
+            .zip(report.row(Way::BEST))
+            .map(|(sparse, best)| sparse.seconds / best.modelled.seconds);
+        report.goals = report.goals();
+        report
+    }
+
+    /// The row of a way, if it was measured.
+    pub fn row(&self, way: Way) -> Option<&Row> {
+        self.rows.iter().find(|row| row.way == way)
+    }
+
+    pub(crate) fn pictures(&self, way: Way) -> Option<&Pictures> {
+        self.pictures.iter().find(|(of, _)| *of == way).map(|(_, pictures)| pictures)
+    }
+
+    /// How many times as fast as `slow` `fast` is on the modelled disk.
+    fn speedup(&self, slow: Way, fast: Way) -> Option<f64> {
+        Some(self.row(slow)?.modelled.seconds / self.row(fast)?.modelled.seconds)
+    }
+
+    /// Everything that is to be reached and for which there are numbers.
+    fn goals(&self) -> Vec<Goal> {
+        let mut goals = Vec::new();
+        let cached = |store, aged| Way { store, aged, cache: true, affinity: true };
+        for store in [Store::BlockSequential, Store::BlockOrdered] {
+            for (aged, goal) in [(false, 3.0), (true, 2.0)] {
+                let way = cached(store, aged);
+                if let Some(speedup) = self.speedup(Way::SPARSE, way) {
+                    goals.push(Goal::at_least(
+                        goal,
+                        format!("{way}: times as fast as files-sparse, modelled"),
+                        speedup,
+                    ));
+                }
+            }
+        }
+        for way in WAYS.iter().filter(|way| way.store.is_block() && way.affinity) {
+            if let Some(seeks) = self.row(*way).and_then(|row| row.seeks) {
+                let each = seeks.fresh as f64 / seeks.stretches.max(1) as f64;
+                goals.push(Goal::at_most(1.0, format!("{way}: seeks for each fresh stretch"), each));
+            }
+        }
+        for store in [Store::FilesSparse, Store::FilesPreallocated] {
+            let plain = Way { store, aged: false, cache: false, affinity: false };
+            if let Some(speedup) = self.speedup(plain, cached(store, false)) {
+                let what = format!("{}: times as fast as without, modelled", cached(store, false));
+                goals.push(Goal::at_least(2.0, what, speedup));
+            }
+        }
+        let sparse = self.row(Way::SPARSE).map(Row::cpu_per_gb);
+        for way in WAYS.iter().filter(|way| way.store.is_block() && way.affinity) {
+            if let Some((row, sparse)) = self.row(*way).zip(sparse) {
+                let what = format!("{way}: CPU seconds a GB, of those of files-sparse");
+                goals.push(Goal::at_most(0.5, what, row.cpu_per_gb() / sparse));
+            }
+        }
+        for row in self.rows.iter().filter(|row| row.way.cache) {
+            if let Some(memory) = row.memory_bytes {
+                let share = memory as f64 / self.options.cache as f64;
+                goals.push(Goal::at_most(1.05, format!("{}: memory, of the cache's limit", row.name), share));
+            }
+        }
+        for seeded in &self.seeding {
+            // Peers without locality are shown, and are no goal.
+            if seeded.locality == self.options.seeding.unwrap_or_default().locality {
+                let what = "seeding, reading ahead: times as fast as single reads, modelled";
+                goals.push(Goal::at_least(5.0, what, seeded.speedup()));
+            }
+        }
+        goals
+    }
+
+    /// For scripts.
+    ///
+    /// # Panics
+    /// Never: it holds nothing that JSON cannot.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers, texts and lists of them")
+    }
+
+    /// For people, on a terminal.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\nModelled disk: {}\n\n{}", self.origin(), self.options.disk, self.table());
+        if !self.seeding.is_empty() {
+            let _ = write!(text, "\n{}", self.seeding_table());
+        }
+        if !self.goals.is_empty() {
+            let _ = write!(text, "\n{}", self.goals_table());
+        }
+        for row in self.rows.iter().filter(|row| row.note.is_some()) {
+            let _ = write!(text, "\n{}: {}", row.name, row.note.as_deref().unwrap_or_default());
+        }
+        text
+    }
+
+    /// A file of its own, with the pictures if they were drawn into `pictures`, a path as seen from where the file lies.
+    pub fn markdown(&self, pictures: Option<&Path>) -> String {
+        let mut text = format!("# What stores of torrents' content cost\n\n{}\n", self.origin());
+        let options = &self.options;
+        let _ = write!(
+            text,
+            "\nMeasured by `cargo store-bench`. Pieces come in random order, to {} torrents at a time and to each as many bytes a second; a piece is written whole \
+             with one call once it is there, as a client does that looks at its hash first, and the store is flushed after each torrent. With affinity, the cache is asked \
+             which piece is best fetched next. After each row the store was opened again, all pieces were complete, and a sample of them ({} MB in all rows) read as it \
+             was written.\n\n{}\n",
+            options.parallel.min(options.torrents),
+            grouped(self.rows.iter().map(|row| row.compared).sum::<u64>() / 1_000_000),
+            self.table(),
+        );
+        let _ = writeln!(text, "{COLUMNS}");
+        for row in self.rows.iter().filter(|row| row.note.is_some()) {
+            let _ = write!(text, "\n`{}`: {}.\n", row.name, row.note.as_deref().unwrap_or_default());
+        }
+        if let Some((order, sorted)) =
+            self.speedup_over_sparse_files.zip(self.speedup_over_sparse_files_written_back_sorted)
+        {
+            let _ = write!(
+                text,
+                "\nOn the modelled disk the block store with the stripe cache is **{order:.2} times** as fast as sparse files in the order of their calls, and {sorted:.2} times as \
+                 fast as sparse files behind a page cache as large as the stripe cache, which is written back sorted. The paper measured 3.19 times, with real disks.\n",
+            );
+        }
+        if !self.goals.is_empty() {
+            let _ = write!(text, "\n## Goals\n\n{}", self.goals_table());
+        }
+        let _ = write!(text, "\n## The modelled disk\n\n{}.\n\n{MODEL}\n", options.disk);
+        let seeks = self.seeks_table();
+        if let Some(seeks) = seeks {
+            let _ = write!(text, "\n## Where the head went in the block store\n\n{seeks}\n{SEEKS}\n");
+        }
+        if let (false, Some(seeding)) = (self.seeding.is_empty(), options.seeding) {
+            let _ = write!(
+                text,
+                "\n## Seeding\n\n{} peers, spread over the torrents evenly, ask for {} blocks of 16 KiB, one at a time each, in the order of the piece; pieces by their habit.\n\n{}\n{SEEDING}\n",
+                seeding.peers,
+                grouped(seeding.requests.into()),
+                self.seeding_table(),
+            );
+        }
+        if let Some(folder) = pictures {
+            let _ = writeln!(text, "\n## Pictures");
+            for (file, title) in charts::files(self) {
+                let _ = write!(text, "\n![{title}]({})\n", folder.join(file).display());
+            }
+        }
+        text
+    }
+
+    /// Draws all pictures for which there are points; answers the names of their files.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn draw(&self, folder: &Path) -> io::Result<Vec<String>> {
+        charts::draw(self, folder)
+    }
+
+    fn origin(&self) -> String {
+        let options = &self.options;
+        let rounds = if options.rounds > 1 {
+            format!(", medians of {} rounds", options.rounds)
+        } else {
+            String::new()
+        };
+        format!(
+            "{} torrents of {} MB, {} at a time, {} MB of cache, blocks of {} KiB, seed {}{rounds}; {}, swarmkeep {}.",
+            options.torrents,
+            grouped(options.size / 1_000_000),
+            options.parallel.min(options.torrents),
+            grouped(options.cache / 1_000_000),
+            options.block / 1024,
+            options.seed,
+            self.machine,
+            self.version,
+        )
+    }
+
+    fn table(&self) -> String {
+        let sorted = |row: &Row, value: fn(&Replay) -> String| {
+            row.modelled_sorted.as_ref().map_or(String::new(), value)
+        };
+        let seconds = |replay: &Replay| significant(replay.seconds);
+        let columns: [Column<'_, Row>; 10] = [
+            ("", &|row| row.name.clone()),
+            ("MB/s", &|row| significant(row.rate())),
+            ("CPU s/GB", &|row| format!("{:.3}", row.cpu_per_gb())),
+            ("writes", &|row| grouped(row.writes)),
+            ("flushes", &|row| grouped(row.flushes)),
+            ("memory, MB", &|row| {
+                row.memory_bytes.map_or(String::new(), |bytes| significant(bytes as f64 / 1e6))
+            }),
+            ("seeks", &|row| grouped(row.modelled.seeks)),
+            ("modelled s", &|row| seconds(&row.modelled)),
+            ("sorted: seeks", &|row| sorted(row, |replay| grouped(replay.seeks))),
+            ("sorted: s", &|row| sorted(row, seconds)),
+        ];
+        table(&columns, &self.rows)
+    }
+
+    fn seeks_table(&self) -> Option<String> {
+        let rows: Vec<_> = self.rows.iter().filter_map(|row| Some((row.clone(), row.seeks?))).collect();
+        let columns: [Column<'_, (Row, crate::content::Seeks)>; 9] = [
+            ("", &|(row, _)| row.name.clone()),
+            ("stretches", &|(_, seeks)| grouped(seeks.stretches)),
+            ("fresh", &|(_, seeks)| grouped(seeks.fresh)),
+            ("in part", &|(_, seeks)| grouped(seeks.part)),
+            ("back", &|(_, seeks)| grouped(seeks.back)),
+            ("again", &|(_, seeks)| grouped(seeks.again)),
+            ("metadata", &|(_, seeks)| grouped(seeks.metadata)),
+            ("whole stripes", &|(row, _)| row.stripes.map_or(String::new(), |(whole, _)| grouped(whole))),
+            ("stripes in part", &|(row, _)| {
+                row.stripes.map_or(String::new(), |(_, partial)| grouped(partial))
+            }),
+        ];
+        (!rows.is_empty()).then(|| table(&columns, &rows))
+    }
+
+    fn seeding_table(&self) -> String {
+        let columns: [Column<'_, Seeded>; 6] = [
+            ("peers", &|seeded| habits(seeded.locality)),
+            ("single, MB/s", &|seeded| significant(seeded.single.rate())),
+            ("sorted", &|seeded| significant(seeded.single_sorted.rate())),
+            ("cached", &|seeded| significant(seeded.single_cached.rate())),
+            ("reading ahead", &|seeded| significant(seeded.read_ahead.rate())),
+            ("times single", &|seeded| significant(seeded.speedup())),
+        ];
+        table(&columns, &self.seeding)
+    }
+
+    fn goals_table(&self) -> String {
+        let columns: [Column<'_, Goal>; 4] = [
+            ("goal", &|goal| goal.what.clone()),
+            ("measured", &|goal| significant(goal.measured)),
+            ("to reach", &|goal| goal.goal.to_string()),
+            ("reached", &|goal| if goal.reached { "yes" } else { "no" }.to_owned()),
+        ];
+        table(&columns, &self.goals)
+    }
+}
+
+/// A column of a table: its title, and what stands in it for a row.
+type Column<'a, T> = (&'static str, &'a dyn Fn(&T) -> String);
+
+fn table<T>(columns: &[Column<'_, T>], rows: &[T]) -> String {
+    let columns = columns.iter().map(|(title, cell)| {
+        [(*title).to_owned()].into_iter().chain(rows.iter().map(cell)).collect::<Vec<_>>()
+    });
+    markdown(&columns.collect::<Vec<_>>())
+}
+
+/// `25 % in order, 25 % by extent, 50 % at random (of which 25 % the same)`.
+fn habits(locality: Locality) -> String {
+    let Locality { in_order, by_extent, same_rare } = locality;
+    let random = 1.0 - in_order - by_extent;
+    let mut parts = Vec::new();
+    for (share, what) in [(in_order, "in order"), (by_extent, "by extent"), (random, "at random")] {
+        if share > 0.0 {
+            parts.push(format!("{:.0} % {what}", share * 100.0));
+        }
+    }
+    if random > 0.0 && same_rare > 0.0 {
+        parts.push(format!("of which {:.0} % as another peer", same_rare * 100.0));
+    }
+    parts.join(", ")
+}
+
+const COLUMNS: &str = "\
+**CPU** is that of all threads of the process, user and system, the last flush included; what the kernel's own threads do for the page cache of plain files is not in it. \
+**Writes** are calls: to the device, metadata included, or to the files, metadata not included. **Memory** is the most by which the process grew, the kernel's \
+page cache not included; each row had a process of its own. **Seeks** and **modelled s** replay the offsets of these calls, in their order, on the modelled disk: an image's offsets as they are, those of files through the \
+extents that the file system gave them. Of plain files the journal, the i-nodes and the bitmaps of the file system are not in the trace; of the block store all of it is. **Sorted** replays the same behind a page cache: as many bytes as the stripe cache has are held, and when it is full, or flushed, all of them are written in one sweep, \
+sorted, what touches at once. That is kinder than page caches are, which write by age and file by file.";
+
+const MODEL: &str = "\
+One access after another, from a head that stays where it was. A gap ahead costs the time in which it passes under the head, if that is less than a seek and half a turn; then \
+it is no seek. Offsets are bytes of the modelled disk, not scaled. Flushes themselves cost nothing.";
+
+const SEEKS: &str = "\
+**Stretches** are runs of neighbouring bytes that content was written to: as many seeks as there are of them, or fewer where gaps are short, are the least there can be. **Fresh** are \
+the seeks to blocks that nothing had been written to. **In part** are those into the middle of such a block and from there on, **again** those to a block of which a part had been written \
+before: a flush, or the need for memory, had not waited for the rest of a stripe. **Back** goes to where content was written last, after metadata.";
+
+const SEEDING: &str = "\
+**Single** reads each request from the disk, in the order in which they come; **sorted** lets the drive sort 32 of them at a time; **cached** puts a cache as large as the stripe cache over single reads, \
+which forgets what nobody asked for the longest time. **In order**: from a random piece on, one after another, as who watches what he downloads. **By extent**: all pieces of an aligned 4 MiB, then another \
+4 MiB at random, as libtorrent does with `piece_extent_affinity`. **At random**: any missing piece; **as another peer**: the one that another peer of the swarm began last, because rarest first makes peers \
+want the same. How many peers of which habit there are is an assumption: nobody has published it.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn habits_are_told_in_words() {
+        assert_eq!(
+            habits(Locality::default()),
+            "25 % in order, 25 % by extent, 50 % at random, of which 25 % as another peer"
+        );
+        assert_eq!(habits(Locality::RANDOM), "100 % at random");
+    }
+}

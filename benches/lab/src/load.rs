@@ -1,0 +1,543 @@
+//! A results file: three loads, graded, drawn, and compared with the newest earlier file.
+
+use std::{
+    error::Error,
+    fmt::{self, Write as _},
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    str::FromStr,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+use swarmkeep_benches::charts::{self, Line, Scale};
+use swarmkeep_cli::load::{measure, verdict};
+use swarmkeep_load::{Report, Second};
+use swarmkeep_workload::tables::{grouped, markdown, significant};
+
+use self::grade::{OverTime, OverWorkers};
+
+mod grade;
+
+/// Put a tracker under load with 10, 100 and 1,000 workers, and write a results file: `results-YYYYMMDD.md` with charts, grades and the
+/// changes since the newest earlier file.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where the results go.
+    #[arg(value_name = "DIR")]
+    report: PathBuf,
+
+    #[command(flatten)]
+    load: swarmkeep_cli::load::Args,
+}
+
+/// The loads of a results file.
+const LOADS: [usize; 3] = [10, 100, 1000];
+
+/// Measures, prints and writes.
+pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let config = args.load.config();
+    let reports = LOADS.iter().map(|&workers| measure(&config.with_workers(workers)));
+    let reports = reports.collect::<Result<Vec<_>, _>>()?;
+    let text = reports.iter().map(Report::text).collect::<Vec<_>>().join("\n");
+    let path = write_results(&args.report, Date::today(), &commands(&args.report), &reports)?;
+    io::stdout().write_all(format!("{text}\nwritten to {}\n", path.display()).as_bytes())?;
+    verdict(&reports)
+}
+
+/// The commands that measure each load of a results file by itself.
+fn commands(report: &Path) -> Vec<String> {
+    let arguments = std::env::args().skip(2).filter(|argument| Path::new(argument) != report);
+    let quoted: Vec<_> = arguments.map(|argument| quoted(&argument)).collect();
+    LOADS
+        .iter()
+        .map(|workers| format!("swarmkeep load {} --concurrency {workers}", quoted.join(" ")))
+        .collect()
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/%+@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// A day of the Gregorian calendar, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Date {
+    year: i64,
+    month: u8,
+    day: u8,
+}
+
+impl Date {
+    /// Today.
+    pub fn today() -> Self {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self::of_days((seconds / 86_400) as i64)
+    }
+
+    /// So many days after 1 January 1970, by 400 years of 146,097 days that begin in March.
+    const fn of_days(days: i64) -> Self {
+        let days = days + 719_468;
+        let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let march_month = (5 * of_year + 2) / 153;
+        let day = of_year - (153 * march_month + 2) / 5 + 1;
+        let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+        let year = year_of_era + era * 400 + (month <= 2) as i64;
+        Self { year, month: month as u8, day: day as u8 }
+    }
+
+    fn file(self) -> String {
+        format!("results-{:04}{:02}{:02}", self.year, self.month, self.day)
+    }
+}
+
+impl fmt::Display for Date {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
+    }
+}
+
+/// `20261121`, as in the names of results files.
+impl FromStr for Date {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if text.len() != 8 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(());
+        }
+        let part = |range: std::ops::Range<usize>| text[range].parse::<u16>().map_err(drop);
+        let (month, day) = (part(4..6)? as u8, part(6..8)? as u8);
+        if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+            return Err(());
+        }
+        Ok(Self { year: part(0..4)?.into(), month, day })
+    }
+}
+
+/// Numbers that a later file is compared with; they stand in the file itself, where no reader sees them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Kept {
+    machine: String,
+    loads: Vec<KeptLoad>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct KeptLoad {
+    workers: usize,
+    requests_per_second: f64,
+    success_percent: f64,
+    p50: f64,
+    p95: f64,
+    p99: f64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    cpu_seconds_per_million: Option<f64>,
+}
+
+const KEPT: &str = "<!-- swarmkeep-load: ";
+
+/// A change below which two runs of one program differ on a machine that is not otherwise idle.
+const NOISE_PERCENT: f64 = 10.0;
+
+/// Writes `results-YYYYMMDD.md` with its charts into the directory; a file of the same day is replaced. `commands` are what it was
+/// measured with, one for each report. Answers where the file is.
+///
+/// # Errors
+/// What the file system says.
+pub fn write_results(
+    directory: &Path,
+    date: Date,
+    commands: &[String],
+    reports: &[Report],
+) -> io::Result<PathBuf> {
+    fs::create_dir_all(directory)?;
+    let earlier = newest_before(directory, date)?;
+    let charts = draw(directory, date, reports)?;
+    let path = directory.join(date.file() + ".md");
+    fs::write(&path, text(date, commands, reports, &charts, earlier.as_ref()))?;
+    Ok(path)
+}
+
+/// The newest results file of an earlier day that has numbers to compare with.
+fn newest_before(directory: &Path, date: Date) -> io::Result<Option<(String, Kept)>> {
+    let mut found: Option<(Date, String)> = None;
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let day =
+            name.strip_prefix("results-").and_then(|name| name.strip_suffix(".md")?.parse::<Date>().ok());
+        if let Some(day) = day
+            && day < date
+            && found.as_ref().is_none_or(|(newest, _)| day > *newest)
+        {
+            found = Some((day, name));
+        }
+    }
+    let Some((_, name)) = found else { return Ok(None) };
+    let text = fs::read_to_string(directory.join(&name))?;
+    let kept = text.lines().find_map(|line| line.strip_prefix(KEPT)?.strip_suffix(" -->"));
+    Ok(kept.and_then(|json| serde_json::from_str(json).ok()).map(|kept| (name, kept)))
+}
+
+fn text(
+    date: Date,
+    commands: &[String],
+    reports: &[Report],
+    charts: &[(String, &str)],
+    earlier: Option<&(String, Kept)>,
+) -> String {
+    let mut text = format!("# Load of a tracker, {date}\n\n");
+    let Some(first) = reports.first() else { return text };
+    let loads: Vec<&Report> = reports.iter().collect();
+    let settings = &first.settings;
+    let _ = writeln!(
+        text,
+        "{}, swarmkeep {}; {} loop, {} s after {} s of warm-up, {} peers, mix {}, seed {}.\n\n```console",
+        first.machine,
+        first.version,
+        settings.r#loop,
+        settings.duration,
+        settings.warm_up,
+        grouped(settings.peers),
+        settings.mix,
+        settings.seed,
+    );
+    for command in commands {
+        let _ = writeln!(text, "$ {command}");
+    }
+    text += "```\n\n## Results\n\n";
+    text += &results(&loads);
+    text += "\n## Grades\n\n";
+    text += &grades(&loads);
+    text += "\nRates are held against what is expected of trackers at so many workers on a common server.\n\n## Patterns\n\n";
+    let p95: Vec<_> = loads.iter().map(|report| (report.settings.workers, report.latency.all.p95)).collect();
+    let _ = writeln!(text, "- Over workers: {}.", OverWorkers::of(&p95));
+    for report in &loads {
+        let _ = writeln!(
+            text,
+            "- {} workers, over time: {}.",
+            report.settings.workers,
+            OverTime::of(whole(report))
+        );
+    }
+    if let Some(signature) = grade::closed_loop_signature(&loads) {
+        let _ = writeln!(text, "\n{signature}");
+    }
+    for report in &loads {
+        let _ = write!(text, "\n## By kind, {} workers\n\n{}", report.settings.workers, by_kind(report));
+    }
+    if !charts.is_empty() {
+        text += "\n## Charts\n\n";
+        for (file, title) in charts {
+            let _ = writeln!(text, "![{title}]({file})");
+        }
+    }
+    let now = Kept::of(&loads);
+    text += "\n## Changes\n\n";
+    match earlier {
+        None => text += "There is no earlier file to compare with.\n",
+        Some((name, before)) => text += &changes(name, before, &now),
+    }
+    let _ = writeln!(text, "\n{KEPT}{} -->", serde_json::to_string(&now).expect("numbers and names"));
+    text
+}
+
+fn results(loads: &[&Report]) -> String {
+    let column = |title: &str, of: &dyn Fn(&Report) -> String| {
+        let cells = loads.iter().map(|report| of(report));
+        [title.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
+    };
+    let ms = |of: fn(&swarmkeep_load::Latency) -> f64| {
+        move |report: &Report| significant(of(&report.latency.all) / 1e3)
+    };
+    let mut columns = vec![
+        column("workers", &|report| grouped(report.settings.workers as u64)),
+        column("requests", &|report| grouped(report.requests)),
+        column("failed", &|report| grouped(report.failed)),
+        column("wrong", &|report| grouped(report.wrong)),
+        column("success, %", &|report| format!("{:.3}", report.success_percent)),
+        column("a second", &|report| grouped(report.requests_per_second.round() as u64)),
+        column("p50, ms", &ms(|latency| latency.p50)),
+        column("p95, ms", &ms(|latency| latency.p95)),
+        column("p99, ms", &ms(|latency| latency.p99)),
+        column("p99.9, ms", &ms(|latency| latency.p999)),
+        column("max, ms", &ms(|latency| latency.max)),
+        column("peers an answer", &|report| significant(report.peers.per_answer)),
+    ];
+    if loads.iter().all(|report| report.server.is_some()) {
+        let server = |of: fn(&swarmkeep_load::Server) -> f64| {
+            move |report: &Report| {
+                report.server.as_ref().map_or(String::new(), |server| significant(of(server)))
+            }
+        };
+        columns.push(column("CPU s a million", &server(|server| server.cpu_seconds_per_million)));
+        columns.push(column("RSS, MB", &server(|server| server.rss_bytes_after as f64 / 1e6)));
+    }
+    let mut table = markdown(&columns);
+    for report in loads {
+        for (reason, count) in &report.failures {
+            let workers = report.settings.workers;
+            let _ = write!(table, "\n{workers} workers, {} failed: {reason}.", grouped(*count));
+        }
+        for (reason, wrong) in &report.wrong_answers {
+            let (workers, count) = (report.settings.workers, grouped(wrong.count));
+            let _ =
+                write!(table, "\n{workers} workers, {count} wrong: {reason}; the first: {}.", wrong.example);
+        }
+    }
+    if table.ends_with('.') {
+        table.push('\n');
+    }
+    table
+}
+
+fn grades(loads: &[&Report]) -> String {
+    let column = |title: &str, of: &dyn Fn(&Report) -> String| {
+        let cells = loads.iter().map(|report| of(report));
+        [title.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
+    };
+    markdown(&[
+        column("workers", &|report| grouped(report.settings.workers as u64)),
+        column("rate", &|report| grade::of_rate(report.settings.workers, report.requests_per_second)),
+        column("success", &|report| grade::of_success(report.success_percent).to_string()),
+        column("p50", &|report| grade::of_p50(report.latency.all.p50).to_string()),
+        column("p95", &|report| grade::of_p95(report.latency.all.p95).to_string()),
+        column("p99", &|report| grade::of_p99(report.latency.all.p99).to_string()),
+        column("good for", &|report| grade::good_for(report).to_owned()),
+    ])
+}
+
+fn by_kind(report: &Report) -> String {
+    let titles = ["ms", "answers", "min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"];
+    let mut columns: Vec<_> = titles.iter().map(|title| vec![(*title).to_owned()]).collect();
+    for (kind, latency) in &report.latency.by_kind {
+        columns[0].push((*kind).to_owned());
+        columns[1].push(grouped(report.by_kind[kind].succeeded));
+        for (column, number) in columns[2..].iter_mut().zip(latency.numbers()) {
+            column.push(significant(number / 1e3));
+        }
+    }
+    markdown(&columns)
+}
+
+/// The table of changes, and a line that says what to make of it.
+fn changes(name: &str, before: &Kept, now: &Kept) -> String {
+    let titles = ["workers", "what", "before", "now", "change, %"];
+    let mut columns: Vec<_> = titles.iter().map(|title| vec![(*title).to_owned()]).collect();
+    let (mut better, mut worse) = (Vec::new(), Vec::new());
+    for load in &now.loads {
+        let Some(old) = before.loads.iter().find(|old| old.workers == load.workers) else { continue };
+        let mut rows = vec![
+            ("a second", old.requests_per_second, load.requests_per_second, true),
+            ("p50, ms", old.p50 / 1e3, load.p50 / 1e3, false),
+            ("p95, ms", old.p95 / 1e3, load.p95 / 1e3, false),
+            ("p99, ms", old.p99 / 1e3, load.p99 / 1e3, false),
+            ("success, %", old.success_percent, load.success_percent, true),
+        ];
+        if let Some((old, new)) = old.cpu_seconds_per_million.zip(load.cpu_seconds_per_million) {
+            rows.push(("CPU s a million", old, new, false));
+        }
+        for (what, old, new, more_is_better) in rows {
+            let percent = if old == 0.0 { 0.0 } else { (new / old - 1.0) * 100.0 };
+            if percent.abs() > NOISE_PERCENT {
+                let list = if (percent > 0.0) == more_is_better { &mut better } else { &mut worse };
+                list.push(format!("{what} at {} workers", load.workers));
+            }
+            let cells = [
+                grouped(load.workers as u64),
+                what.into(),
+                significant(old),
+                significant(new),
+                format!("{percent:+.1}"),
+            ];
+            columns.iter_mut().zip(cells).for_each(|(column, cell)| column.push(cell));
+        }
+    }
+    if columns[0].len() == 1 {
+        return format!("Against {name}, which has none of these loads.\n");
+    }
+    let list = |what: &str, list: &[String]| match list {
+        [] => String::new(),
+        list => format!(" {what}: {}.", list.join(", ")),
+    };
+    let mut line = match (better.is_empty(), worse.is_empty()) {
+        (true, true) => format!("No number changed by more than {NOISE_PERCENT} %, which is noise."),
+        _ => format!(
+            "Changed by more than {NOISE_PERCENT} % (less is noise):{}{}",
+            list("better", &better),
+            list("worse", &worse)
+        ),
+    };
+    if before.machine != now.machine {
+        let _ = write!(
+            line,
+            " The machines differ ({} before), so that none of it tells about the tracker.",
+            before.machine
+        );
+    }
+    format!("Against {name}:\n\n{}\n{line}\n", markdown(&columns))
+}
+
+impl Kept {
+    fn of(loads: &[&Report]) -> Self {
+        let load = |report: &&Report| KeptLoad {
+            workers: report.settings.workers,
+            requests_per_second: report.requests_per_second,
+            success_percent: report.success_percent,
+            p50: report.latency.all.p50,
+            p95: report.latency.all.p95,
+            p99: report.latency.all.p99,
+            cpu_seconds_per_million: report.server.map(|server| server.cpu_seconds_per_million),
+        };
+        let machine = loads.first().map(|report| report.machine.to_string());
+        Self { machine: machine.unwrap_or_default(), loads: loads.iter().map(load).collect() }
+    }
+}
+
+/// The seconds that were measured whole.
+fn whole(report: &Report) -> &[Second] {
+    let whole = (report.settings.duration as usize).min(report.series.len());
+    &report.series[..whole]
+}
+
+/// Draws the charts for which there are numbers; answers their files and titles.
+fn draw(directory: &Path, date: Date, reports: &[Report]) -> io::Result<Vec<(String, &'static str)>> {
+    let of_seconds = |value: fn(&Second) -> f64| {
+        lines(reports, |report| {
+            let points = whole(report).iter().map(|second| (second.second as f64 + 1.0, value(second)));
+            points.filter(|&(_, y)| y > 0.0).collect()
+        })
+    };
+    let percentiles = lines(reports, |report| {
+        let latency = &report.latency.all;
+        let points = [(2.0, latency.p50), (10.0, latency.p90), (20.0, latency.p95), (100.0, latency.p99)];
+        let points = points.into_iter().chain([(1000.0, latency.p999)]);
+        points.filter(|&(_, y)| y > 0.0).map(|(x, y)| (x, y / 1e3)).collect()
+    });
+    let charts = [
+        (
+            "rate",
+            "Right answers a second, over time",
+            "second",
+            Scale::Linear,
+            of_seconds(|s| s.succeeded as f64),
+        ),
+        ("p99", "p99 of each second, in ms", "second", Scale::Linear, of_seconds(|second| second.p99 / 1e3)),
+        (
+            "tail",
+            "Latency in ms, and one answer in how many took longer",
+            "one in",
+            Scale::Logarithmic,
+            percentiles,
+        ),
+    ];
+    let mut drawn = Vec::new();
+    for (name, title, grows, scale, lines) in charts {
+        let file = format!("{}-{name}.svg", date.file());
+        let path = directory.join(&file);
+        charts::lines(&path, title, grows, scale, &lines)?;
+        if path.exists() {
+            drawn.push((file, title));
+        }
+    }
+    Ok(drawn)
+}
+
+fn lines(reports: &[Report], points: impl Fn(&Report) -> Vec<(f64, f64)>) -> Vec<Line> {
+    let line = |(colour, report): (usize, &Report)| Line {
+        label: format!("{} workers", report.settings.workers),
+        colour,
+        dashed: false,
+        points: points(report),
+    };
+    reports.iter().enumerate().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn date(text: &str) -> Date {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (days, text) in [
+            (0, "1970-01-01"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (20_778, "2026-11-21"),
+            (47_540, "2100-02-28"),
+            (47_541, "2100-03-01"),
+        ] {
+            assert_eq!(Date::of_days(days).to_string(), text);
+        }
+        assert_eq!(date("20261121"), Date::of_days(20_778));
+        assert_eq!(Date::of_days(20_778).file(), "results-20261121");
+        for wrong in ["", "2026112", "202611210", "20261321", "20260100", "2026-1-1"] {
+            assert!(wrong.parse::<Date>().is_err(), "{wrong}");
+        }
+    }
+
+    fn kept(rate: f64, p99: f64, machine: &str) -> Kept {
+        let load = KeptLoad {
+            workers: 10,
+            requests_per_second: rate,
+            success_percent: 100.0,
+            p50: 100.0,
+            p95: 500.0,
+            p99,
+            cpu_seconds_per_million: None,
+        };
+        Kept { machine: machine.into(), loads: vec![load] }
+    }
+
+    #[test]
+    fn changes_are_told_and_noise_is_called_noise() {
+        let text = changes("results-20260101.md", &kept(1000.0, 900.0, "m"), &kept(1500.0, 1800.0, "m"));
+        assert!(text.contains("|      10 | ") || text.contains("| 10      |"), "{text}");
+        assert!(text.contains("+50.0") && text.contains("+100.0"), "{text}");
+        assert!(text.contains("better: a second at 10 workers. worse: p99, ms at 10 workers."), "{text}");
+        let text = changes("x", &kept(1000.0, 900.0, "m"), &kept(1050.0, 850.0, "m"));
+        assert!(text.contains("No number changed by more than 10 %"), "{text}");
+        let text = changes("x", &kept(1000.0, 900.0, "m"), &kept(2000.0, 900.0, "n"));
+        assert!(text.contains("machines differ"), "{text}");
+    }
+
+    #[test]
+    fn the_newest_earlier_file_is_found() {
+        let directory = std::env::temp_dir().join(format!("swarmkeep-results-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let write = |name: &str, rate: f64| {
+            let json = serde_json::to_string(&kept(rate, 1.0, "m")).unwrap();
+            fs::write(directory.join(name), format!("# x\n{KEPT}{json} -->\n")).unwrap();
+        };
+        write("results-20251231.md", 1.0);
+        write("results-20260102.md", 2.0);
+        write("results-20260103.md", 3.0);
+        write("results-2026.md", 4.0);
+        let found = |day| newest_before(&directory, date(day)).unwrap();
+        let (name, newest) = found("20260103").unwrap();
+        assert_eq!((name.as_str(), newest.loads[0].requests_per_second), ("results-20260102.md", 2.0));
+        assert_eq!(found("20260101").unwrap().0, "results-20251231.md");
+        assert_eq!(found("20251231"), None);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        for (word, text) in [("--fill", "--fill"), ("[::1]:1", "'[::1]:1'"), ("a'b", r"'a'\''b'"), ("", "''")]
+        {
+            assert_eq!(quoted(word), text);
+        }
+    }
+}

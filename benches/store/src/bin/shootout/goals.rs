@@ -1,0 +1,328 @@
+//! The table of goals: what the packed store is meant to reach, and what was measured.
+
+use std::{error::Error, path::Path};
+
+use serde::Serialize;
+use swarmkeep::catalog::{self, Implementation};
+use swarmkeep_workload::tables::{markdown, significant};
+
+use super::{
+    report::{Findings, Origin, stores},
+    row::{Metric, Number, Plan, Row, Spread},
+    work::Population,
+};
+
+/// One line of the table.
+struct Goal {
+    /// What is measured, with its unit.
+    what: &'static str,
+    on: &'static Run,
+    value: Measure,
+    aim: Aim,
+}
+
+/// What one process measures, for one line or several.
+struct Run {
+    name: &'static str,
+    population: Population,
+    threads: usize,
+    batch: usize,
+    fenced: bool,
+    metrics: &'static [Metric],
+}
+
+/// How a line's number comes out of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Measure {
+    Of(Number),
+    /// Time an announce as each of the threads sees it.
+    NsAThread,
+    /// Announces of all threads together.
+    MillionsASecond,
+    /// The slowest announces during a paced sweep, against those without.
+    PacedRatio,
+    ShrunkPercent,
+    FloodPercent,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Aim {
+    AtMost(f64),
+    AtLeast(f64),
+    /// Shown for what it says beside others.
+    None,
+}
+
+use Aim::{AtLeast, AtMost};
+use Measure::{FloodPercent, MillionsASecond, NsAThread, Of, PacedRatio, ShrunkPercent};
+
+const BATCH: usize = 32;
+
+impl Run {
+    const fn new(name: &'static str, population: Population, metrics: &'static [Metric]) -> Self {
+        Self { name, population, threads: 1, batch: BATCH, fenced: false, metrics }
+    }
+
+    const fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// One announce at a time. The fence keeps the processor from beginning the next one while this one waits for memory,
+    /// as when each comes in a system call of its own.
+    const fn one_at_a_time(mut self) -> Self {
+        (self.batch, self.fenced) = (1, true);
+        self
+    }
+}
+
+const MILLION: Population = Population::ipv4(1_000_000, 1);
+
+const ONE_PEER: Run = Run::new("1 M × 1", MILLION, &[Metric::Bytes, Metric::Time]);
+const ONE_PEER_BOTH: Run = Run::new("1 M × 1", MILLION, &[Metric::Time]).threads(2);
+const ONE_BY_ONE: Run = Run::new("1 M × 1", MILLION, &[Metric::Time]).one_at_a_time();
+const ONE_BY_ONE_BOTH: Run = Run::new("1 M × 1", MILLION, &[Metric::Time]).one_at_a_time().threads(2);
+const TEN_MILLION: Run =
+    Run::new("10 M × 1", Population::ipv4(10_000_000, 1), &[Metric::Bytes, Metric::Time]);
+const TWO_EACH: Run =
+    Run::new("10 M × 2", Population::ipv4(10_000_000, 2), &[Metric::Pass, Metric::Steps, Metric::Paced])
+        .threads(2);
+const SHRINKING: Run = Run::new("10 M to 100 k", Population::ipv4(10_000_000, 1), &[Metric::Shrink]);
+const FLOODED: Run = Run::new("flood", MILLION, &[Metric::Flood]).threads(2);
+const TEN_EACH: Run = Run::new("100 k × 10", Population::ipv4(100_000, 10), &[Metric::Bytes]);
+const LARGE_V4: Run =
+    Run::new("1 × 2 M IPv4", Population::ipv4(1, 2_000_000), &[Metric::Bytes, Metric::Steps, Metric::Time])
+        .threads(2);
+const LARGE_V6: Run =
+    Run::new("1 × 2 M IPv6", Population::Uniform { swarms: 1, each: 2_000_000, ipv6: 1.0 }, &[Metric::Bytes]);
+const ZIPF: Run = Run::new(
+    "Zipf",
+    Population::Zipf { swarms: 1_000_000, peers: 4_530_000 },
+    &[Metric::Bytes, Metric::Refreshes, Metric::Time],
+);
+
+const GOALS: &[Goal] = &[
+    goal("1 M swarms × 1 IPv4 peer: RSS, B a swarm", &ONE_PEER, Of(Number::RssBytesPerSwarm), AtMost(31.0)),
+    goal(
+        "10 M swarms × 1 IPv4 peer: RSS, B a swarm",
+        &TEN_MILLION,
+        Of(Number::RssBytesPerSwarm),
+        AtMost(28.5),
+    ),
+    goal("1 swarm × 2 M IPv4 peers: RSS, B a peer", &LARGE_V4, Of(Number::RssBytesPerPeer), AtMost(8.5)),
+    goal("1 swarm × 2 M IPv6 peers: RSS, B a peer", &LARGE_V6, Of(Number::RssBytesPerPeer), AtMost(21.0)),
+    goal("100 k swarms × 10 IPv4 peers: RSS, B a peer", &TEN_EACH, Of(Number::RssBytesPerPeer), AtMost(11.5)),
+    goal("Zipf: RSS, B a swarm", &ZIPF, Of(Number::RssBytesPerSwarm), AtMost(60.0)),
+    goal("announce, 1 M × 1, batches, 1 thread: ns", &ONE_PEER, NsAThread, AtMost(37.0)),
+    goal("announce, 1 M × 1, batches, 2 threads: ns a thread", &ONE_PEER_BOTH, NsAThread, AtMost(38.0)),
+    goal("announce, 1 M × 1, one at a time, 1 thread: ns", &ONE_BY_ONE, NsAThread, AtMost(110.0)),
+    goal(
+        "announce, 1 M × 1, one at a time, 2 threads: ns a thread",
+        &ONE_BY_ONE_BOTH,
+        NsAThread,
+        AtMost(110.0),
+    ),
+    goal("announce, 10 M × 1, batches: ns", &TEN_MILLION, NsAThread, AtMost(55.0)),
+    goal("announce, Zipf, batches: ns", &ZIPF, NsAThread, AtMost(150.0)),
+    goal(
+        "announces to one swarm of 2 M, batches, 2 threads: M a second",
+        &LARGE_V4,
+        MillionsASecond,
+        AtLeast(10.0),
+    ),
+    goal("allocations of a refresh, Zipf", &ZIPF, Of(Number::AllocationsPerRefresh), AtMost(0.0)),
+    goal("step of a sweep of 10 M swarms: p99.99, µs", &TWO_EACH, Of(Number::StepP9999Us), AtMost(50.0)),
+    goal("step of a sweep of 10 M swarms: longest, µs", &TWO_EACH, Of(Number::StepMaxUs), Aim::None),
+    goal("step of a sweep of a 2 M-peer swarm: p99.99, µs", &LARGE_V4, Of(Number::StepP9999Us), AtMost(50.0)),
+    goal("step of a sweep of a 2 M-peer swarm: longest, µs", &LARGE_V4, Of(Number::StepMaxUs), Aim::None),
+    goal("announce p99.9 during a paced sweep, against without: ×", &TWO_EACH, PacedRatio, AtMost(1.2)),
+    goal("sweep of 10 M swarms, 20 M peers: ms", &TWO_EACH, Of(Number::PassMs), AtMost(200.0)),
+    goal("RSS after 10 M swarms fell to 100 k: % of the peak", &SHRINKING, ShrunkPercent, AtMost(10.0)),
+    goal("sweeps until then: s", &SHRINKING, Of(Number::ShrinkSeconds), Aim::None),
+    goal("longest step of these: µs", &SHRINKING, Of(Number::ShrinkStepUs), Aim::None),
+    goal(
+        "swarms with two peers or one that came back, lost to a flood of 100 made-up ones for each: %",
+        &FLOODED,
+        FloodPercent,
+        AtMost(1.0),
+    ),
+    goal("announce of that flood, batches, 2 threads: ns", &FLOODED, Of(Number::FloodNs), Aim::None),
+];
+
+const fn goal(what: &'static str, on: &'static Run, value: Measure, aim: Aim) -> Goal {
+    Goal { what, on, value, aim }
+}
+
+/// By how much a quick run is smaller.
+const QUICK: u32 = 100;
+/// Swarms that only the default store, and those asked for by name, are filled with.
+const LARGE: u64 = 10_000_000;
+
+/// Whether a store is measured on so many swarms: most take gigabytes and minutes for ten million.
+pub(crate) fn fits(store: &Implementation, swarms: u64, named: bool) -> bool {
+    swarms < LARGE || named || store.name == catalog::ALL[0].name
+}
+
+/// What to measure: a plan for each run and store.
+pub(crate) fn plans(
+    stores: &[&Implementation],
+    named: bool,
+    quick: bool,
+    seconds: f64,
+    seed: u64,
+) -> Vec<Plan> {
+    let mut runs: Vec<&Run> = Vec::new();
+    for goal in GOALS {
+        if !runs.iter().any(|run| run.is(goal.on)) {
+            runs.push(goal.on);
+        }
+    }
+    let plan = |run: &Run, store: &Implementation| Plan {
+        store: store.name.to_owned(),
+        workload: run.name.to_owned(),
+        population: if quick { run.population.divided_by(QUICK) } else { run.population },
+        threads: run.threads,
+        batch: run.batch,
+        fenced: run.fenced,
+        seconds,
+        seed,
+        metrics: run.metrics.to_vec(),
+    };
+    let fit = |run: &Run, store: &Implementation| {
+        fits(store, run.population.workload(0).swarms(), named).then(|| plan(run, store))
+    };
+    runs.into_iter().flat_map(|run| stores.iter().filter_map(move |store| fit(run, store))).collect()
+}
+
+impl Run {
+    fn is(&self, other: &Self) -> bool {
+        (self.name, self.threads, self.batch) == (other.name, other.threads, other.batch)
+    }
+
+    fn made(&self, row: &Row) -> bool {
+        (self.name, self.threads, self.batch) == (&*row.workload, row.threads, row.batch)
+    }
+}
+
+impl Measure {
+    fn of(self, row: &Row) -> Option<f64> {
+        let ns = row.get(Number::NsPerAnnounce);
+        match self {
+            Of(number) => row.get(number),
+            NsAThread => Some(ns? * row.threads as f64),
+            MillionsASecond => Some(1e3 / ns?),
+            PacedRatio => Some(row.get(Number::PacedP999Ns)? / row.get(Number::QuietP999Ns)?),
+            ShrunkPercent => Some(row.get(Number::ShrunkRss)? * 100.0),
+            FloodPercent => Some(row.get(Number::FloodLost)? * 100.0),
+        }
+    }
+}
+
+/// The table, and all rows that it is made of.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    #[serde(flatten)]
+    origin: Origin,
+    /// By how much the populations are smaller than their names say.
+    divided_by: u32,
+    goals: Vec<Line>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Line {
+    what: &'static str,
+    goal: Aim,
+    /// What of it the measuring itself takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    harness: Option<f64>,
+    stores: Vec<Cell>,
+}
+
+#[derive(Debug, Serialize)]
+struct Cell {
+    store: String,
+    #[serde(flatten)]
+    spread: Spread,
+}
+
+impl Report {
+    pub(crate) fn new(origin: Origin, quick: bool, rows: Vec<Row>) -> Self {
+        let goals = GOALS.iter().map(|goal| Line::new(goal, &rows)).collect();
+        Self { origin, divided_by: if quick { QUICK } else { 1 }, goals, rows }
+    }
+
+    /// A line for each goal and a column for each store.
+    fn table(&self) -> String {
+        let column = |title: &str, cell: &dyn Fn(&Line) -> String| {
+            [title.to_owned()].into_iter().chain(self.goals.iter().map(cell)).collect::<Vec<_>>()
+        };
+        let mut columns =
+            vec![column("", &|line| line.what.to_owned()), column("goal", &|line| line.goal.in_words())];
+        for store in stores(&self.rows) {
+            columns.push(column(&format!("`{store}`"), &|line| line.cell(store)));
+        }
+        columns.push(column("harness", &|line| line.harness.map_or(String::new(), significant)));
+        markdown(&columns)
+    }
+}
+
+impl Findings for Report {
+    fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+
+    fn text(&self) -> String {
+        let smaller = match self.divided_by {
+            1 => String::new(),
+            divisor => format!(" All sizes are divided by {divisor}."),
+        };
+        format!("{}\nMeasured by `cargo shootout --goals`: {}.{smaller}\n", self.table(), self.origin)
+    }
+
+    fn summary(&self) -> String {
+        self.text()
+    }
+
+    fn draw(&self, _: &Path) -> Result<(), Box<dyn Error>> {
+        Ok(())
+    }
+}
+
+impl Line {
+    fn new(goal: &Goal, rows: &[Row]) -> Self {
+        let mine: Vec<_> = rows.iter().filter(|row| goal.on.made(row)).collect();
+        let harness = |row: &Row| Some(row.get(Number::HarnessNs)? * row.threads as f64);
+        let harness = Spread::of(mine.iter().filter_map(|row| harness(row)));
+        let cell = |store: &str| {
+            let numbers = mine.iter().filter(|row| row.store == store).filter_map(|row| goal.value.of(row));
+            Some(Cell { store: store.to_owned(), spread: Spread::of(numbers)? })
+        };
+        Self {
+            what: goal.what,
+            goal: goal.aim,
+            harness: harness.filter(|_| goal.value == NsAThread).map(|spread| spread.median),
+            stores: stores(rows).into_iter().filter_map(cell).collect(),
+        }
+    }
+
+    fn cell(&self, store: &str) -> String {
+        let Some(Cell { spread, .. }) = self.stores.iter().find(|cell| cell.store == store) else {
+            return String::new();
+        };
+        let [median, least, most] = [spread.median, spread.least, spread.most].map(significant);
+        if least == most { median } else { format!("{median} ({least}–{most})") }
+    }
+}
+
+impl Aim {
+    fn in_words(self) -> String {
+        match self {
+            AtMost(0.0) => "0".to_owned(),
+            AtMost(number) => format!("≤ {number}"),
+            AtLeast(number) => format!("≥ {number}"),
+            Self::None => String::new(),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! How bytes and time grow: with the peers of a swarm, with the number of swarms, with threads.
+
+use std::{error::Error, path::Path};
+
+use serde::Serialize;
+use swarmkeep::catalog::Implementation;
+
+use swarmkeep_benches::charts::{self, Line, Scale};
+use swarmkeep_workload::tables::{grouped, markdown, significant};
+
+use super::{
+    goals::fits,
+    report::{Findings, Origin, stores},
+    row::{Metric, Number, Plan, Row},
+    work::Population,
+};
+
+/// What grows, and what is drawn over it.
+struct Curve {
+    /// The workload of its rows.
+    name: &'static str,
+    /// What grows.
+    grows: &'static str,
+    /// How much of it a row has.
+    x: fn(&Row) -> u64,
+    metrics: &'static [Metric],
+    charts: &'static [Chart],
+}
+
+struct Chart {
+    file: &'static str,
+    title: &'static str,
+    value: fn(&Row) -> Option<f64>,
+    /// Drawn dashed, in the same colour.
+    dashed: Option<fn(&Row) -> Option<f64>>,
+}
+
+const BATCH: usize = 32;
+
+const CURVES: [Curve; 3] = [
+    Curve {
+        name: "swarm-size",
+        grows: "peers in each swarm",
+        x: |row| row.peers / row.swarms,
+        metrics: &[Metric::Bytes, Metric::Time],
+        charts: &[
+            Chart {
+                file: "bytes-by-swarm-size.svg",
+                title: "Bytes a peer, the swarm's share included: RSS, and asked for (dashed)",
+                value: |row| a_peer(row, Number::RssBytesPerPeer, Number::RssBytesPerSwarm),
+                dashed: Some(|row| a_peer(row, Number::LiveBytesPerPeer, Number::LiveBytesPerSwarm)),
+            },
+            Chart {
+                file: "ns-by-swarm-size.svg",
+                title: "Nanoseconds an announce, batches of 32",
+                value: |row| row.get(Number::NsPerAnnounce),
+                dashed: None,
+            },
+        ],
+    },
+    Curve {
+        name: "swarms",
+        grows: "swarms of one peer",
+        x: |row| row.swarms,
+        metrics: &[Metric::Bytes, Metric::Time],
+        charts: &[
+            Chart {
+                file: "bytes-by-swarms.svg",
+                title: "Bytes a swarm: RSS, and asked for (dashed)",
+                value: |row| row.get(Number::RssBytesPerSwarm),
+                dashed: Some(|row| row.get(Number::LiveBytesPerSwarm)),
+            },
+            Chart {
+                file: "ns-by-swarms.svg",
+                title: "Nanoseconds an announce, batches of 32",
+                value: |row| row.get(Number::NsPerAnnounce),
+                dashed: None,
+            },
+        ],
+    },
+    Curve {
+        name: "threads",
+        grows: "threads",
+        x: |row| row.threads as u64,
+        metrics: &[Metric::Time],
+        charts: &[Chart {
+            file: "announces-by-threads.svg",
+            title: "Million announces a second, Zipf's law, batches of 32",
+            value: |row| Some(1e3 / row.get(Number::NsPerAnnounce)?),
+            dashed: None,
+        }],
+    },
+];
+
+/// In swarms of one peer, bytes a peer are bytes a swarm.
+fn a_peer(row: &Row, a_peer: Number, a_swarm: Number) -> Option<f64> {
+    row.get(a_peer).or(row.get(a_swarm))
+}
+
+/// How far everything grows.
+pub(crate) struct Reach {
+    /// Peers of all swarms together, while swarms grow.
+    pub(crate) peers: u32,
+    /// The most swarms of one peer.
+    pub(crate) swarms: u64,
+    /// The thread counts.
+    pub(crate) threads: Vec<usize>,
+}
+
+impl Reach {
+    /// Populations and thread counts, in the order of [`CURVES`].
+    fn points(&self) -> [Vec<(Population, usize)>; 3] {
+        let sizes = (0..9).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u32.pow(power)));
+        // From 500 on, in powers of ten.
+        let sizes = sizes.filter(|&size| size <= 500 || size.ilog10() != (size - 1).ilog10());
+        let sizes = sizes.take_while(|&size| size <= self.peers);
+        let counts = [1000, 100, 10, 1].map(|divisor| self.swarms / divisor);
+        let counts = counts.into_iter().filter(|&count| count > 0);
+        let zipf = Population::Zipf { swarms: u64::from(self.peers), peers: 5 * u64::from(self.peers) };
+        [
+            sizes.map(|size| (Population::ipv4((self.peers / size).into(), size), 1)).collect(),
+            counts.map(|swarms| (Population::ipv4(swarms, 1), 1)).collect(),
+            self.threads.iter().map(|&threads| (zipf, threads)).collect(),
+        ]
+    }
+}
+
+/// What to measure: a plan for each point and store.
+pub(crate) fn plans(
+    stores: &[&Implementation],
+    named: bool,
+    reach: &Reach,
+    seconds: f64,
+    seed: u64,
+) -> Vec<Plan> {
+    let plan = |curve: &Curve, (population, threads), store: &Implementation| Plan {
+        store: store.name.to_owned(),
+        workload: curve.name.to_owned(),
+        population,
+        threads,
+        batch: BATCH,
+        fenced: false,
+        seconds,
+        seed,
+        metrics: curve.metrics.to_vec(),
+    };
+    let mut plans = Vec::new();
+    for (curve, points) in CURVES.iter().zip(reach.points()) {
+        for point in points {
+            let swarms = point.0.workload(seed).swarms();
+            let fit = stores.iter().filter(|store| fits(store, swarms, named));
+            plans.extend(fit.map(|store| plan(curve, point, store)));
+        }
+    }
+    plans
+}
+
+/// All rows.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    #[serde(flatten)]
+    origin: Origin,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    pub(crate) const fn new(origin: Origin, rows: Vec<Row>) -> Self {
+        Self { origin, rows }
+    }
+
+    fn lines(&self, curve: &Curve, chart: &Chart) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for (colour, store) in stores(&self.rows).into_iter().enumerate() {
+            for (value, dashed) in [(Some(chart.value), false), (chart.dashed, true)] {
+                let Some(value) = value else { continue };
+                let rows = self.rows_of(curve).filter(|row| row.store == store);
+                let points = rows.filter_map(|row| Some(((curve.x)(row) as f64, value(row)?))).collect();
+                lines.push(Line { label: store.to_owned(), colour, dashed, points });
+            }
+        }
+        lines
+    }
+
+    fn rows_of(&self, curve: &Curve) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.workload == curve.name)
+    }
+}
+
+impl Findings for Report {
+    fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+
+    /// A table for each chart: a line for each point, a column for each store.
+    fn text(&self) -> String {
+        let charts = CURVES.iter().flat_map(|curve| curve.charts.iter().map(move |chart| (curve, chart)));
+        let tables = charts.map(|(curve, chart)| {
+            let mut columns = vec![vec![curve.grows.to_owned()]];
+            let rows: Vec<_> = self.rows_of(curve).collect();
+            let mut points: Vec<_> = rows.iter().map(|row| (curve.x)(row)).collect();
+            points.sort_unstable();
+            points.dedup();
+            columns[0].extend(points.iter().map(|&x| grouped(x)));
+            for store in stores(&self.rows) {
+                let number = |x: &u64| {
+                    let row = rows.iter().find(|row| row.store == store && (curve.x)(row) == *x);
+                    row.and_then(|row| (chart.value)(row)).map_or(String::new(), significant)
+                };
+                columns.push([format!("`{store}`")].into_iter().chain(points.iter().map(number)).collect());
+            }
+            format!("\n{}\n\n{}", chart.title.replace(", and asked for (dashed)", ""), markdown(&columns))
+        });
+        format!("{}\n{}", self.origin, tables.collect::<String>())
+    }
+
+    fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>> {
+        for curve in &CURVES {
+            for chart in curve.charts {
+                let lines = self.lines(curve, chart);
+                let file = directory.join(chart.file);
+                charts::lines(&file, chart.title, curve.grows, Scale::Logarithmic, &lines)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn summary(&self) -> String {
+        self.text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_dense_where_swarms_are_small() {
+        let reach = Reach { peers: 1_000_000, swarms: 10_000_000, threads: vec![1, 2] };
+        let [sizes, counts, threads] = reach.points();
+        let each = |(population, _): &(Population, usize)| match population {
+            Population::Uniform { swarms, each, .. } => swarms * u64::from(*each) / swarms,
+            _ => unreachable!(),
+        };
+        assert_eq!(
+            sizes.iter().map(each).collect::<Vec<_>>(),
+            [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000, 1_000_000]
+        );
+        let counts: Vec<_> = counts.iter().map(|(population, _)| population.workload(1).swarms()).collect();
+        assert_eq!(counts, [10_000, 100_000, 1_000_000, 10_000_000]);
+        assert_eq!(threads.len(), 2);
+    }
+}

@@ -1,0 +1,430 @@
+//! `cargo shootout`: every store on the same work, each row in a process of its own.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    error::Error,
+    fs,
+    io::{self, Write},
+    num::NonZeroUsize,
+    path::PathBuf,
+    process::{Command, ExitCode, Stdio},
+    thread,
+    time::Duration,
+};
+
+use clap::{
+    CommandFactory as _, Parser, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+    error::ErrorKind,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use swarmkeep::catalog::{self, Implementation};
+
+use self::{
+    growth::Reach,
+    report::{Findings, Marked, Origin, Report, Way},
+    row::{Metric, Plan, Row},
+    work::{Kind, Size},
+};
+
+mod announcing;
+mod charts;
+mod counting;
+mod flood;
+mod forgetting;
+mod goals;
+mod growth;
+mod nothing;
+mod report;
+mod row;
+mod work;
+
+/// Visits of a sweep's step that is taken while announces wait.
+const SMALL_STEP: usize = 256;
+
+/// What stands for each map family by default. On `zipf` and `hot` with all cores no choice of locks within a family
+/// stands out of the noise, except that tokio's cost more: so one and the same lock for all, to compare the maps. A family
+/// without an entry is shown whole.
+const FASTEST: [&str; 3] = [
+    "btreemap-rwlock-parking-lot-mutex-parking-lot",
+    "skipmap-mutex-parking-lot",
+    "dashmap-mutex-parking-lot",
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo shootout                                packed and the fastest of each map family
+  cargo shootout --quick --only packed          a first impression of one store
+  cargo shootout --all --json > shootout.json   every store, for scripts
+  cargo shootout --memory --swarms 10000000     bytes only, ten million swarms
+  cargo shootout --readme README.md --svg docs  rewrite the README's table and draw charts
+  cargo shootout --goals --only packed          the packed store against its goals
+  cargo shootout --growth --svg docs            charts over swarm size, swarms and threads
+
+Workloads:
+  one-peer    SWARMS swarms of one peer: a tracker's long tail
+  one-swarm   one swarm of SWARMS peers
+  zipf        SWARMS swarms and PEERS peers, sizes by Zipf's law, all peers announcing as often
+  hot         nine announces in ten to one swarm of 1,000 peers, others to SWARMS / 10 of one
+In the last two 10 % of the peers have IPv6; in all of them 50 % are seeders; 5 % of the announces are
+`stopped`, 1 % `completed`; 50 peers are wanted.
+
+A store on Redis is not among them: its time is that of servers and a network, its memory is theirs, and
+both are measured there (docs/two-trackers.md).
+
+Columns:
+  ns          wall time of an announce that updates, counts and selects, over all threads (so the
+              inverse of the throughput); the median of rounds of 16,384 announces a thread
+  p99.9       of single announces while another thread sweeps without a pause; together they are
+              as many threads as there are cores
+  live, RSS   bytes asked of the allocator, and growth of the resident set (what no file backs), while
+              an empty store is filled
+
+Goals:
+  batches     32 announces a call, as a UDP tracker finds them waiting. What the calls themselves and
+              the handing over cost is in the column `harness`, measured on a store that does nothing;
+              it is not subtracted
+  one at a time
+              one announce a call and a memory fence after it: without one, the processor begins the
+              next announce while this one waits for memory, which no tracker sees that makes a system
+              call in between
+  step        of a sweep, 256 visits: an upper bound on how long it holds any lock
+  paced sweep a pass spread over 30 seconds; with and without in turns, on as many threads
+  fell to     the others' lifetime is over; sweeps in steps of 4,096 visits until nothing comes of them";
+
+/// Compare the swarm stores: time, tail latency and memory.
+#[derive(Debug, Parser)]
+#[command(
+    name = "shootout",
+    version,
+    max_term_width = 110,
+    after_long_help = EXAMPLES,
+    after_help = "See --help for examples, workloads and columns."
+)]
+struct Args {
+    /// Print the names of all stores, one a line.
+    #[arg(long, exclusive = true)]
+    list: bool,
+
+    /// Measure only these stores.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = store_names())]
+    only: Vec<&'static Implementation>,
+
+    /// Measure every store in the catalog.
+    #[arg(long, conflicts_with = "only")]
+    all: bool,
+
+    /// Measure what the packed store has goals for. Ten million swarms only in it, and in stores named by --only.
+    #[arg(long, conflicts_with_all = ["growth", "workload", "memory", "threads", "batch", "swarms", "peers", "svg"])]
+    goals: bool,
+
+    /// Measure how bytes and time grow with swarm size, swarms and threads, for charts. --swarms is the most swarms
+    /// [default: 10000000], --peers all peers while swarms grow [default: 1000000].
+    #[arg(long, conflicts_with_all = ["workload", "memory", "batch", "readme"])]
+    growth: bool,
+
+    /// Only these workloads.
+    #[arg(long, value_name = "WORKLOAD,...", value_delimiter = ',')]
+    workload: Vec<Kind>,
+
+    /// Measure bytes only.
+    #[arg(long)]
+    memory: bool,
+
+    /// Take at most half a minute: small stores, short measurements. Shows that it works, not how well.
+    #[arg(long)]
+    quick: bool,
+
+    /// Measure everything so often, the stores in turns, and print medians [default: 1; with --goals 5, with both --quick
+    /// and --goals 1].
+    #[arg(long, value_name = "N")]
+    repeat: Option<NonZeroUsize>,
+
+    /// Numbers of threads to announce with [default: 1 and as many as there are cores].
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    threads: Vec<NonZeroUsize>,
+
+    /// Announces a call; more than one go through `announce_batch`.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,32")]
+    batch: Vec<NonZeroUsize>,
+
+    /// Swarms of `one-peer` and `zipf`, peers of `one-swarm` [default: 1000000, with --quick 20000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    swarms: Option<u32>,
+
+    /// Peers of `zipf` [default: five for each swarm].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    peers: Option<u64>,
+
+    /// Seconds that each number is measured for [default: 1, with --quick less].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
+
+    /// What the workloads and the stores' hash keys are drawn from.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+
+    /// Draw charts into this directory.
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+
+    /// Rewrite the table between `<!-- shootout:begin -->` and `<!-- shootout:end -->` in this file; with --goals, between
+    /// `<!-- goals:begin -->` and `<!-- goals:end -->`.
+    #[arg(long, value_name = "FILE")]
+    readme: Option<PathBuf>,
+}
+
+/// The first word of a call that measures one row; the second is what to measure, as JSON.
+const ROW: &str = "row";
+
+#[global_allocator]
+static ALLOCATOR: counting::Counting = counting::Counting::new();
+
+fn main() -> ExitCode {
+    let words: Vec<_> = env::args().collect();
+    let done = match &words[..] {
+        [_, row, plan] if row == ROW => run_row(plan),
+        _ => run(Args::parse()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shootout: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit code 2.
+fn refuse(message: String) -> ! {
+    Args::command().error(ErrorKind::ValueValidation, message).exit()
+}
+
+/// Runs the whole comparison and prints it.
+fn run(args: Args) -> Result<(), Box<dyn Error>> {
+    if args.list {
+        let names: String = catalog::ALL.iter().map(|store| format!("{}\n", store.name)).collect();
+        return Ok(io::stdout().write_all(names.as_bytes())?);
+    }
+    // A file that cannot be rewritten is better known before the measuring than after it.
+    let name = if args.goals { "goals" } else { "shootout" };
+    let readme = args.readme.as_ref().map(|path| Ok::<_, Box<dyn Error>>((path, Marked::read(path, name)?)));
+    let readme = readme.transpose()?;
+
+    let plans = args.plans().unwrap_or_else(|message| refuse(message));
+    let rows = measure(&plans, args.repeat())?;
+    let findings = args.findings(rows);
+    let text = if args.json { findings.json()? + "\n" } else { findings.text() };
+    io::stdout().write_all(text.as_bytes())?;
+    if let Some((path, marked)) = readme {
+        fs::write(path, marked.with(&findings.summary()))?;
+    }
+    if let Some(directory) = &args.svg {
+        fs::create_dir_all(directory)?;
+        findings.draw(directory)?;
+    }
+    Ok(())
+}
+
+/// Measures every plan so often, each time in a fresh process; answers the rows of each plan. Whatever else the machine
+/// does falls on all plans alike: they take turns.
+fn measure(plans: &[Plan], repeat: usize) -> Result<Vec<Vec<Row>>, Box<dyn Error>> {
+    let bar = ProgressBar::new((plans.len() * repeat) as u64).with_style(
+        ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}").expect("a valid template"),
+    );
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let mut rows = vec![Vec::new(); plans.len()];
+    for _ in 0..repeat {
+        for (plan, rows) in plans.iter().zip(&mut rows) {
+            bar.set_message(plan.to_string());
+            rows.push(in_a_fresh_process(plan)?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(rows)
+}
+
+/// Measures one row and prints it for the process that asked.
+fn run_row(plan: &str) -> Result<(), Box<dyn Error>> {
+    let plan: Plan = serde_json::from_str(plan)?;
+    let row = row::measure(&plan)?;
+    println!("{}", serde_json::to_string(&row)?);
+    Ok(())
+}
+
+impl Args {
+    /// Makes of the rows of each plan what was asked for.
+    fn findings(&self, rows: Vec<Vec<Row>>) -> Box<dyn Findings> {
+        let origin = Origin::here(self.seed, self.repeat());
+        if self.goals {
+            return Box::new(goals::Report::new(origin, self.quick, rows.into_iter().flatten().collect()));
+        }
+        let medians = rows.iter().map(|rows| Row::median(rows)).collect();
+        if self.growth {
+            Box::new(growth::Report::new(origin, medians))
+        } else {
+            Box::new(Report::new(origin, medians))
+        }
+    }
+
+    /// What to measure, in an order that puts next to each other what is compared.
+    fn plans(&self) -> Result<Vec<Plan>, String> {
+        let (stores, named) = (self.stores(), !self.only.is_empty());
+        let seconds = self.seconds.unwrap_or(if self.quick { 0.01 } else { 1.0 });
+        if self.goals {
+            return Ok(goals::plans(&stores, named, self.quick, seconds, self.seed));
+        }
+        if self.growth {
+            return Ok(growth::plans(&stores, named, &self.reach(), seconds, self.seed));
+        }
+        self.comparison()
+    }
+
+    fn comparison(&self) -> Result<Vec<Plan>, String> {
+        let size = self.size()?;
+        let ways = self.ways();
+        let mut plans = Vec::new();
+        for kind in self.kinds() {
+            for &(threads, batch) in &ways {
+                let metrics =
+                    self.metrics(kind, (threads, batch) == ways[0], (threads, batch) == ways[ways.len() - 1]);
+                if metrics.is_empty() {
+                    continue;
+                }
+                plans.extend(self.stores().into_iter().map(|store| Plan {
+                    store: store.name.to_owned(),
+                    workload: kind.to_string(),
+                    population: kind.population(size),
+                    threads,
+                    batch,
+                    fenced: false,
+                    seconds: 0.0,
+                    seed: self.seed,
+                    metrics: metrics.clone(),
+                }));
+            }
+        }
+        let timed =
+            plans.iter().flat_map(|plan| &plan.metrics).filter(|&&metric| metric != Metric::Bytes).count();
+        let seconds = self.seconds.unwrap_or(if self.quick { (3.0 / timed as f64).min(0.2) } else { 1.0 });
+        for plan in &mut plans {
+            plan.seconds = seconds;
+        }
+        Ok(plans)
+    }
+
+    fn metrics(&self, kind: Kind, first: bool, last: bool) -> Vec<Metric> {
+        let mut metrics = Vec::new();
+        // Bytes do not depend on how announces come afterwards.
+        if first && kind.tells_bytes() {
+            metrics.push(Metric::Bytes);
+        }
+        if !self.memory {
+            metrics.push(Metric::Time);
+        }
+        // Tails show where threads meet.
+        if !self.memory && last {
+            metrics.push(Metric::Tail);
+        }
+        metrics
+    }
+
+    fn stores(&self) -> Vec<&'static Implementation> {
+        let chosen = |store: &&Implementation| {
+            let mut family = catalog::ALL.iter().filter(|other| other.family == store.family);
+            FASTEST.contains(&store.name) || !family.any(|other| FASTEST.contains(&other.name))
+        };
+        match (self.all, self.only.as_slice()) {
+            (true, _) => catalog::ALL.iter().collect(),
+            (false, []) => catalog::ALL.iter().filter(chosen).collect(),
+            (false, only) => only.to_vec(),
+        }
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        if self.workload.is_empty() { Kind::value_variants().to_vec() } else { self.workload.clone() }
+    }
+
+    fn repeat(&self) -> usize {
+        let default = if self.goals && !self.quick { 5 } else { 1 };
+        self.repeat.map_or(default, NonZeroUsize::get)
+    }
+
+    /// How announces come: each number of threads with each size of a batch, ascending.
+    fn ways(&self) -> Vec<Way> {
+        let batches = ascending(&self.batch);
+        let threads = if self.threads.is_empty() { vec![1, cores()] } else { ascending(&self.threads) };
+        let ways: BTreeSet<_> =
+            threads.iter().flat_map(|&threads| batches.iter().map(move |&batch| (threads, batch))).collect();
+        ways.into_iter().collect()
+    }
+
+    /// How far everything grows.
+    fn reach(&self) -> Reach {
+        let (peers, swarms) = if self.quick { (10_000, 100_000) } else { (1_000_000, 10_000_000) };
+        let doubling = (0..).map(|power| 1 << power).take_while(|&threads| threads < cores());
+        let threads = if self.threads.is_empty() {
+            doubling.chain([cores()]).collect()
+        } else {
+            ascending(&self.threads)
+        };
+        let peers = self.peers.map_or(peers, |peers| peers.try_into().unwrap_or(u32::MAX));
+        Reach { peers, swarms: self.swarms.map_or(swarms, u64::from), threads }
+    }
+
+    fn size(&self) -> Result<Size, String> {
+        let swarms = self.swarms.unwrap_or(if self.quick { 20_000 } else { 1_000_000 });
+        let peers = self.peers.unwrap_or(u64::from(swarms) * 5);
+        if peers < u64::from(swarms) {
+            return Err(format!(
+                "--peers {peers} is less than --swarms {swarms}: every swarm of `zipf` has a peer"
+            ));
+        }
+        Ok(Size { swarms, peers })
+    }
+}
+
+fn ascending(numbers: &[NonZeroUsize]) -> Vec<usize> {
+    let numbers: BTreeSet<_> = numbers.iter().map(|number| number.get()).collect();
+    numbers.into_iter().collect()
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// A store that has run before leaves pages behind that the next one finds; a fresh process starts from nothing.
+fn in_a_fresh_process(plan: &Plan) -> Result<Row, Box<dyn Error>> {
+    let child = Command::new(env::current_exe()?)
+        .arg(ROW)
+        .arg(serde_json::to_string(plan)?)
+        .stdin(Stdio::null())
+        .output()?;
+    if !child.status.success() {
+        return Err(format!(
+            "{plan}: {}\n{}",
+            child.status,
+            String::from_utf8_lossy(&child.stderr).trim_end()
+        )
+        .into());
+    }
+    Ok(serde_json::from_slice(&child.stdout)?)
+}
+
+fn store_names() -> impl TypedValueParser<Value = &'static Implementation> {
+    PossibleValuesParser::new(catalog::ALL.iter().map(|store| store.name))
+        .map(|name| catalog::find(&name).expect("clap lets only names of the catalog through"))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds from 0.001 to 3600".into()),
+    }
+}

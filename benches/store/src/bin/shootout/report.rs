@@ -1,0 +1,246 @@
+//! What a shootout found: as JSON, as tables for people, as the README's table.
+
+use std::{collections::BTreeSet, error::Error, fmt::Write, fs, path::Path};
+
+use serde::Serialize;
+use swarmkeep_workload::{
+    Machine,
+    tables::{grouped, markdown, significant},
+};
+
+use super::{
+    charts,
+    row::{Number, Row},
+    work::Kind,
+};
+
+/// What a shootout has found, as it is shown.
+pub(crate) trait Findings {
+    /// For scripts.
+    fn json(&self) -> serde_json::Result<String>;
+
+    /// For people.
+    fn text(&self) -> String;
+
+    /// One table for a README.
+    fn summary(&self) -> String;
+
+    /// Draws charts into the directory.
+    fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>>;
+}
+
+/// The comparison: all rows, and on what they were measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    #[serde(flatten)]
+    origin: Origin,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// Where numbers come from.
+#[derive(Debug, Serialize)]
+pub(crate) struct Origin {
+    machine: Machine,
+    version: &'static str,
+    seed: u64,
+    /// How often each number was measured.
+    repeat: usize,
+}
+
+/// How announces come: on so many threads, so many a call.
+pub(crate) type Way = (usize, usize);
+
+impl Report {
+    pub(crate) const fn new(origin: Origin, rows: Vec<Row>) -> Self {
+        Self { origin, rows }
+    }
+
+    /// The stores, in the order of their rows.
+    pub(crate) fn stores(&self) -> Vec<&str> {
+        stores(&self.rows)
+    }
+
+    /// The ways in which was announced, ascending.
+    pub(crate) fn ways(&self) -> BTreeSet<Way> {
+        self.rows.iter().map(|row| (row.threads, row.batch)).collect()
+    }
+
+    /// One number of a store on a workload, from the first of its rows that has it.
+    pub(crate) fn find(&self, store: &str, kind: Kind, value: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
+        let workload = kind.to_string();
+        self.rows.iter().filter(|row| row.store == store && row.workload == workload).find_map(value)
+    }
+
+    /// Times of announces that came in these ways, and of the slowest of them.
+    fn columns(&self, kind: Kind, prefix: &str, ways: BTreeSet<Way>) -> Vec<Column> {
+        let mut columns: Vec<_> = ways
+            .into_iter()
+            .map(|way| {
+                let title = format!("{prefix}ns, {}", in_words(way));
+                Column::new(title, kind, move |row| {
+                    row.get(Number::NsPerAnnounce).filter(|_| (row.threads, row.batch) == way)
+                })
+            })
+            .collect();
+        let title = format!("{prefix}p99.9 in a sweep, ns");
+        columns.push(Column::new(title, kind, |row| row.get(Number::P999Ns)));
+        columns
+    }
+
+    /// A Markdown table with a line for each store; columns without a number are left out.
+    fn table(&self, columns: Vec<Column>) -> String {
+        let stores = self.stores();
+        let names = stores.iter().map(|store| format!("`{store}`"));
+        let mut cells = vec![["store".to_owned()].into_iter().chain(names).collect::<Vec<_>>()];
+        for column in columns {
+            let numbers: Vec<_> =
+                stores.iter().map(|store| self.find(store, column.kind, &column.value)).collect();
+            if numbers.iter().any(Option::is_some) {
+                let numbers = numbers.into_iter().map(|number| number.map_or(String::new(), significant));
+                cells.push([column.title].into_iter().chain(numbers).collect());
+            }
+        }
+        markdown(&cells)
+    }
+}
+
+impl Findings for Report {
+    fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+
+    /// A table for each workload, with all that was measured.
+    fn text(&self) -> String {
+        let mut text = format!("{}\n", self.origin);
+        let mut seen = BTreeSet::new();
+        for row in self.rows.iter().filter(|row| seen.insert(row.workload.as_str())) {
+            let kind = clap::ValueEnum::from_str(&row.workload, false).expect("rows are of these workloads");
+            let columns = self.columns(kind, "", self.ways()).into_iter().chain(bytes(kind)).collect();
+            let swarms = if row.swarms == 1 { "swarm" } else { "swarms" };
+            let population = format!("{} {swarms}, {} peers", grouped(row.swarms), grouped(row.peers));
+            let _ = write!(text, "\n{kind}: {population}\n{}", self.table(columns));
+        }
+        text
+    }
+
+    /// One table with what matters most, and on what it was measured.
+    fn summary(&self) -> String {
+        let ways = self.ways();
+        let ends = [ways.first(), ways.last()].map(|way| way.copied().into_iter());
+        let [first, last] = ends;
+        let one_thread = ways.range(..(2, 0)).copied();
+        let zipf = self.columns(Kind::Zipf, "Zipf: ", first.chain(one_thread).chain(last.clone()).collect());
+        let hot = self.columns(Kind::Hot, "hot swarm: ", last.collect());
+        let bytes = [Kind::OnePeer, Kind::OneSwarm].into_iter().flat_map(bytes);
+        let resident = bytes.filter(|column| column.title.starts_with("RSS"));
+        let columns = zipf.into_iter().chain(hot).chain(resident).collect();
+        format!("{}\nMeasured by `cargo shootout` on {}.\n", self.table(columns), self.origin.machine)
+    }
+
+    fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>> {
+        charts::draw(self, directory)
+    }
+}
+
+/// The bytes that a workload tells.
+fn bytes(kind: Kind) -> Vec<Column> {
+    [
+        ("live B a swarm", Number::LiveBytesPerSwarm),
+        ("RSS B a swarm", Number::RssBytesPerSwarm),
+        ("live B a peer", Number::LiveBytesPerPeer),
+        ("RSS B a peer", Number::RssBytesPerPeer),
+    ]
+    .map(|(title, number)| Column::new(title, kind, move |row| row.get(number)))
+    .into()
+}
+
+/// `2 threads, batches of 32`.
+pub(crate) fn in_words((threads, batch): Way) -> String {
+    let threads = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
+    if batch == 1 { threads } else { format!("{threads}, batches of {batch}") }
+}
+
+/// The stores of these rows, in their order.
+pub(crate) fn stores(rows: &[Row]) -> Vec<&str> {
+    let mut seen = BTreeSet::new();
+    rows.iter().map(|row| row.store.as_str()).filter(|&store| seen.insert(store)).collect()
+}
+
+/// Where in a row a number is.
+pub(crate) type Value = Box<dyn Fn(&Row) -> Option<f64>>;
+
+/// A column of a table: its title, and where in the rows its numbers are.
+struct Column {
+    title: String,
+    kind: Kind,
+    value: Value,
+}
+
+impl Column {
+    fn new(title: impl Into<String>, kind: Kind, value: impl Fn(&Row) -> Option<f64> + 'static) -> Self {
+        Self { title: title.into(), kind, value: Box::new(value) }
+    }
+}
+
+impl Origin {
+    pub(crate) fn here(seed: u64, repeat: usize) -> Self {
+        Self { machine: Machine::this(), version: env!("CARGO_PKG_VERSION"), seed, repeat }
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, swarmkeep {}, seed {}", self.machine, self.version, self.seed)?;
+        if self.repeat > 1 { write!(f, ", median of {}", self.repeat) } else { Ok(()) }
+    }
+}
+
+/// A file with the two marks between which a table stands.
+pub(crate) struct Marked {
+    text: String,
+    between: std::ops::Range<usize>,
+}
+
+impl Marked {
+    /// Reads the file and finds the marks `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
+    pub(crate) fn read(path: &Path, name: &str) -> Result<Self, Box<dyn Error>> {
+        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let [first, last] = ["begin", "end"].map(|which| format!("<!-- {name}:{which} -->"));
+        let begin = text.find(&first).map(|at| at + first.len());
+        let between = begin.and_then(|begin| Some(begin..begin + text[begin..].find(&last)?));
+        let between =
+            between.ok_or_else(|| format!("{}: expected {first} and, behind it, {last}", path.display()))?;
+        Ok(Self { text, between })
+    }
+
+    /// The text with this between the marks.
+    pub(crate) fn with(mut self, table: &str) -> String {
+        self.text.replace_range(self.between, &format!("\n{table}"));
+        self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_between_the_marks_changes() {
+        let marked = |text: &str| {
+            let path = std::env::temp_dir().join(format!(
+                "swarmkeep-marks-{}-{}.md",
+                std::process::id(),
+                text.len()
+            ));
+            fs::write(&path, text).unwrap();
+            let marked = Marked::read(&path, "shootout").map(|marked| marked.with("| new |\n"));
+            fs::remove_file(&path).unwrap();
+            marked
+        };
+        let old = "a\n<!-- shootout:begin -->\n| old |\n| table |\n<!-- shootout:end -->\nb <!-- shootout:begin -->\n";
+        let new = "a\n<!-- shootout:begin -->\n| new |\n<!-- shootout:end -->\nb <!-- shootout:begin -->\n";
+        assert_eq!(marked(old).unwrap(), new);
+        assert!(marked("<!-- shootout:end --> <!-- shootout:begin -->").is_err());
+        assert!(marked("").is_err());
+    }
+}

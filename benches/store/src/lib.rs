@@ -1,0 +1,254 @@
+//! What the benches share: one function that runs a table of [`Work`]s over every store of the catalog.
+//!
+//! A work is measured on real threads that start together. An iteration is a round of many operations on each thread, so
+//! that starting is no part of the result; Criterion's throughput is announces (or other operations) a second over
+//! all threads.
+
+pub mod charts;
+
+use std::{
+    env,
+    num::NonZeroUsize,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput};
+use swarmkeep::{
+    Announce, Announced, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request, SplitMix64,
+    Timestamp, TorrentRepository,
+    catalog::{self, Implementation},
+};
+use swarmkeep_conformance::Subject;
+
+/// When every bench takes place; peers live for 45 minutes from here.
+pub const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+/// Something to measure: how a store is filled beforehand, and what is done to it then.
+pub struct Work<'a> {
+    name: String,
+    fill: Box<dyn Fn(&mut Caller<'_>) + 'a>,
+    operation: Operation<'a>,
+    round: usize,
+    each: usize,
+    fresh: bool,
+    parallel: bool,
+    only: Option<&'static str>,
+    shards: Option<usize>,
+}
+
+type Operation<'a> = Box<dyn Fn(&mut Caller<'_>, usize) + Sync + 'a>;
+
+impl<'a> Work<'a> {
+    /// An operation, given its number; it asserts its result. A round of a thread is a thousand consecutive numbers, and
+    /// threads start far apart.
+    pub fn new(name: impl Into<String>, operation: impl Fn(&mut Caller<'_>, usize) + Sync + 'a) -> Self {
+        Self {
+            name: name.into(),
+            fill: Box::new(|_| {}),
+            operation: Box::new(operation),
+            round: shrunk(1000, 20),
+            each: 1,
+            fresh: false,
+            parallel: false,
+            only: None,
+            shards: None,
+        }
+    }
+
+    /// Fills the empty store, outside the clock.
+    #[must_use]
+    pub fn filled(mut self, fill: impl Fn(&mut Caller<'_>) + 'a) -> Self {
+        self.fill = Box::new(fill);
+        self
+    }
+
+    /// Sets how many operations a round has.
+    #[must_use]
+    pub const fn round(mut self, operations: usize) -> Self {
+        self.round = operations;
+        self
+    }
+
+    /// Sets how many announces one operation makes.
+    #[must_use]
+    pub const fn announces_each(mut self, announces: usize) -> Self {
+        self.each = announces;
+        self
+    }
+
+    /// Gives each round a newly filled store. Otherwise one store is kept for all rounds.
+    #[must_use]
+    pub const fn fresh(mut self) -> Self {
+        self.fresh = true;
+        self
+    }
+
+    /// Measures on all cores too, beside one thread.
+    #[must_use]
+    pub const fn parallel(mut self) -> Self {
+        self.parallel = true;
+        self
+    }
+
+    /// Measures one store only, where others would take too much memory.
+    #[must_use]
+    pub const fn only(mut self, store: &'static str) -> Self {
+        self.only = Some(store);
+        self
+    }
+
+    /// Builds the store with so many shards.
+    #[must_use]
+    pub const fn shards(mut self, shards: usize) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+}
+
+/// Measures every work on every store: `GROUP/WORK/STORE/THREADS`.
+pub fn run(criterion: &mut Criterion, group: &str, works: &[Work<'_>]) {
+    for work in works {
+        let mut group = criterion.benchmark_group(format!("{group}/{}", work.name));
+        group.sample_size(10).sampling_mode(SamplingMode::Flat);
+        group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(800));
+        let mut counts = vec![1, cores()];
+        counts.dedup();
+        for threads in counts.into_iter().filter(|&count| count == 1 || work.parallel) {
+            group.throughput(Throughput::Elements((work.round * work.each * threads) as u64));
+            for store in catalog::ALL.iter().filter(|store| work.only.is_none_or(|only| only == store.name)) {
+                let mut kept = None;
+                // Criterion calls this again for every sample, and not at all for what was filtered out.
+                group.bench_function(BenchmarkId::new(store.name, threads), |bencher| {
+                    bencher.iter_custom(|rounds| {
+                        if !work.fresh {
+                            let (repository, done) = kept.get_or_insert_with(|| (filled(work, store), 0));
+                            let start = *done;
+                            *done += rounds as usize * work.round;
+                            return timed(work, &**repository, store, threads, start..*done);
+                        }
+                        let rounds = (0..rounds)
+                            .map(|_| timed(work, &*filled(work, store), store, threads, 0..work.round));
+                        rounds.sum()
+                    });
+                });
+            }
+        }
+    }
+}
+
+/// Whether this is a run that only tests the benches.
+pub fn testing() -> bool {
+    env::args().any(|argument| argument == "--test")
+}
+
+/// `full`, or less of it in a run that only tests.
+pub fn shrunk(full: usize, test: usize) -> usize {
+    if testing() { test } else { full }
+}
+
+/// How many threads can run at once.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// An empty store.
+pub fn empty(store: &'static Implementation, shards: Option<usize>) -> Box<dyn TorrentRepository> {
+    let config = RepositoryConfig::new(HashKey::from_bytes(*b"always this key."));
+    let config = shards.map_or(config.clone(), |shards| config.shards(shards));
+    Subject::build(&store, &config).expect("every store keeps the default configuration")
+}
+
+/// One thread that calls a store.
+pub struct Caller<'a> {
+    /// The store.
+    pub repository: &'a dyn TorrentRepository,
+    /// How another one like it is built.
+    pub store: &'static Implementation,
+    /// Which of the threads this is.
+    pub thread: usize,
+    rng: SplitMix64,
+    answers: Vec<Answer>,
+}
+
+/// Room for the peers of one answer.
+type Answer = ([u8; 50 * CompactV4::LEN], [u8; 50 * CompactV6::LEN]);
+
+/// The most announces of one batch.
+pub const BATCH: usize = 32;
+
+impl<'a> Caller<'a> {
+    fn new(repository: &'a dyn TorrentRepository, store: &'static Implementation, thread: usize) -> Self {
+        let rng = SplitMix64::new(thread as u64);
+        Self { repository, store, thread, rng, answers: vec![([0; _], [0; _]); BATCH] }
+    }
+
+    /// The same thread, calling another store.
+    pub fn of<'b>(&self, repository: &'b dyn TorrentRepository) -> Caller<'b> {
+        Caller::new(repository, self.store, self.thread)
+    }
+
+    /// Announces; also answers how many peers were selected.
+    pub fn announce(&mut self, announce: &Announce) -> (Announced, usize) {
+        let (v4, v6) = &mut self.answers[0];
+        let mut peers = PeerBuffer::new(v4, v6);
+        let answer = self.repository.announce(announce, NOW, &mut self.rng, &mut peers);
+        (answer, peers.len())
+    }
+
+    /// Announces a batch of [`BATCH`]; `check` is given each answer and how many peers were selected.
+    pub fn announce_batch(
+        &mut self,
+        announces: &[Announce; BATCH],
+        check: impl Fn(&Announce, Announced, usize),
+    ) {
+        let mut answers = self.answers.iter_mut();
+        let mut batch = announces.map(|announce| {
+            let (v4, v6) = answers.next().expect("as many answers as announces");
+            Request::new(announce, PeerBuffer::new(v4, v6))
+        });
+        self.repository.announce_batch(&mut batch, NOW, &mut self.rng);
+        for Request { announce, peers, answer } in &batch {
+            check(announce, answer.expect("a batch answers every request"), peers.len());
+        }
+    }
+}
+
+fn filled(work: &Work<'_>, store: &'static Implementation) -> Box<dyn TorrentRepository> {
+    let repository = empty(store, work.shards);
+    (work.fill)(&mut Caller::new(&*repository, store, 0));
+    repository
+}
+
+/// From the first thread's start to the last one's end.
+fn timed(
+    work: &Work<'_>,
+    repository: &dyn TorrentRepository,
+    store: &'static Implementation,
+    threads: usize,
+    numbers: std::ops::Range<usize>,
+) -> Duration {
+    let (barrier, operation) = (Barrier::new(threads), &*work.operation);
+    let body = |thread: usize| {
+        let mut caller = Caller::new(repository, store, thread);
+        barrier.wait();
+        let start = Instant::now();
+        for number in numbers.clone() {
+            // Far apart, and not by a multiple of what operations count in.
+            operation(&mut caller, thread * 0x4000_0123 + number);
+        }
+        (start, Instant::now())
+    };
+    if threads == 1 {
+        let (start, end) = body(0);
+        return end - start;
+    }
+    let body = &body;
+    let spans: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|n| scope.spawn(move || body(n))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("operations succeed")).collect()
+    });
+    let first = spans.iter().map(|(start, _)| *start).min().expect("a thread");
+    spans.into_iter().map(|(_, end)| end).max().expect("a thread") - first
+}

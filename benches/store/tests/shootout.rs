@@ -1,0 +1,256 @@
+//! `cargo shootout` as scripts use it.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use swarmkeep::catalog;
+
+fn shootout(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
+        .arg("shootout")
+        .args(args)
+        .output()
+        .expect("the program starts")
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = shootout(args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+fn keys(row: &Value) -> Vec<&str> {
+    row.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn list_is_the_catalog() {
+    let output = shootout(&["--list"]);
+    assert!(output.status.success());
+    let names: Vec<_> = str::from_utf8(&output.stdout).unwrap().lines().collect();
+    assert_eq!(names, catalog::ALL.iter().map(|store| store.name).collect::<Vec<_>>());
+}
+
+#[test]
+fn json_has_the_documented_keys() {
+    let report = json(&[
+        "--only",
+        "packed",
+        "--quick",
+        "--json",
+        "--swarms",
+        "500",
+        "--seconds",
+        "0.01",
+        "--threads",
+        "1,2",
+    ]);
+    let mut top = keys(&report);
+    top.sort_unstable();
+    assert_eq!(top, ["machine", "repeat", "rows", "seed", "version"]);
+
+    let rows = report["rows"].as_array().unwrap();
+    let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
+    let mut measured: Vec<_> = rows
+        .iter()
+        .map(|row| (row["workload"].as_str().unwrap(), number(row, "threads"), number(row, "batch")))
+        .collect();
+    measured.sort_unstable();
+    let workloads = ["hot", "one-peer", "one-swarm", "zipf"];
+    let ways = [(1, 1), (1, 32), (2, 1), (2, 32)];
+    let all = workloads.iter().flat_map(|&name| ways.map(|(threads, batch)| (name, threads, batch)));
+    assert_eq!(measured, all.collect::<Vec<_>>());
+
+    for row in rows {
+        assert_eq!(row["store"], "packed");
+        assert!(row["ns_per_announce"].as_f64().unwrap() > 0.0);
+        assert!(row["harness_ns"].as_f64().unwrap() > 0.0);
+        let way = (number(row, "threads"), number(row, "batch"));
+        assert_eq!(row.get("p999_ns").is_some(), way == (2, 32));
+        let has = |suffix: &str| {
+            assert_eq!(
+                row.get(format!("live_{suffix}")).is_some(),
+                row.get(format!("rss_{suffix}")).is_some()
+            );
+            row.get(format!("live_{suffix}")).is_some()
+        };
+        let (workload, first) = (row["workload"].as_str().unwrap(), way == (1, 1));
+        assert_eq!(has("bytes_per_swarm"), first && ["one-peer", "zipf"].contains(&workload));
+        assert_eq!(has("bytes_per_peer"), first && ["one-swarm", "zipf"].contains(&workload));
+    }
+}
+
+#[test]
+fn memory_measures_bytes_only() {
+    let report = json(&["--only", "packed", "--memory", "--json", "--swarms", "2000"]);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "no bytes of a hot swarm");
+    for row in rows {
+        assert!(row.get("ns_per_announce").is_none() && row.get("p999_ns").is_none());
+        assert!(
+            row.get("live_bytes_per_swarm").or(row.get("live_bytes_per_peer")).unwrap().as_f64().unwrap()
+                > 0.0
+        );
+    }
+}
+
+#[test]
+fn every_store_runs_and_batches() {
+    let args = [
+        "--all",
+        "--workload",
+        "zipf",
+        "--json",
+        "--swarms",
+        "300",
+        "--seconds",
+        "0.001",
+        "--threads",
+        "2",
+        "--batch",
+        "7",
+    ];
+    let report = json(&args);
+    let stores: Vec<_> =
+        report["rows"].as_array().unwrap().iter().map(|row| row["store"].as_str().unwrap()).collect();
+    assert_eq!(stores, catalog::ALL.iter().map(|store| store.name).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_table_goes_into_a_readme_and_charts_into_a_directory() {
+    let directory = Directory::new("table");
+    let readme = directory.with("README.md", "# a\n<!-- shootout:begin -->\nold\n<!-- shootout:end -->\nb\n");
+    let charts = directory.path("charts");
+    let tiny = ["--only", "packed", "--swarms", "300", "--seconds", "0.001", "--threads", "1"];
+    let output = shootout(&[&tiny[..], &["--readme", &readme, "--svg", &charts]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    assert!(String::from_utf8(output.stdout).unwrap().contains("| `packed`"));
+    let text = std::fs::read_to_string(&readme).unwrap();
+    assert!(
+        text.starts_with("# a\n<!-- shootout:begin -->\n| store")
+            && text.ends_with("<!-- shootout:end -->\nb\n"),
+        "{text}"
+    );
+    for chart in ["zipf.svg", "hot.svg", "tail.svg", "memory.svg"] {
+        assert!(std::fs::read_to_string(format!("{charts}/{chart}")).unwrap().contains("packed"), "{chart}");
+    }
+}
+
+#[test]
+fn goals_are_measured_on_stores_that_have_room_for_them() {
+    let directory = Directory::new("goals");
+    let readme = directory.with("goals.md", "<!-- goals:begin --><!-- goals:end -->\n");
+    let report = json(&["--goals", "--quick", "--json", "--readme", &readme]);
+    assert_eq!((&report["repeat"], &report["divided_by"]), (&1.into(), &100.into()));
+    let stores: BTreeSet<_> =
+        report["rows"].as_array().unwrap().iter().map(|row| row["store"].as_str().unwrap()).collect();
+    assert_eq!(stores.len(), 4, "one of each family: {stores:?}");
+
+    let (table, goals) = (std::fs::read_to_string(&readme).unwrap(), report["goals"].as_array().unwrap());
+    let mut reached = 0;
+    for goal in goals {
+        let what = goal["what"].as_str().unwrap();
+        assert!(table.contains(&format!("| {what} ")), "{table}");
+        reached += usize::from(goal["goal"] != "none");
+        let cells = goal["stores"].as_array().unwrap();
+        assert_eq!(cells[0]["store"], "packed", "{what}");
+        let packed_only =
+            ["10 M", "sweeps until", "these", "paced", "flood"].iter().any(|word| what.contains(word));
+        assert_eq!(cells.len(), if packed_only { 1 } else { 4 }, "{what}");
+        for cell in cells {
+            let [least, median, most] = ["least", "median", "most"].map(|key| cell[key].as_f64().unwrap());
+            assert!(least <= median && median <= most, "{what}: {cell}");
+            if what.starts_with("allocations") {
+                assert_eq!(most, 0.0, "{cell}");
+            } else if !what.starts_with("RSS after") && !what.contains("flood") {
+                assert!(least > 0.0, "{what}: {cell}");
+            }
+        }
+        assert_eq!(goal.get("harness").is_some(), what.starts_with("announce, "), "{what}");
+    }
+    assert!(reached >= 18 && goals.len() > reached, "{reached} of {}", goals.len());
+}
+
+#[test]
+fn growth_is_measured_and_drawn() {
+    let directory = Directory::new("growth");
+    let charts = directory.path("charts");
+    let args = ["--growth", "--quick", "--only", "packed,dashmap-mutex-std", "--threads", "1,2", "--json"];
+    let report = json(&[&args[..], &["--svg", &charts]].concat());
+    let rows = report["rows"].as_array().unwrap();
+    let count = |workload: &str| rows.iter().filter(|row| row["workload"] == workload).count();
+    assert_eq!(["swarm-size", "swarms", "threads"].map(count), [2 * 11, 2 * 4, 2 * 2]);
+    for row in rows {
+        assert!(row["ns_per_announce"].as_f64().unwrap() > 0.0);
+    }
+    for chart in [
+        "bytes-by-swarm-size.svg",
+        "ns-by-swarm-size.svg",
+        "bytes-by-swarms.svg",
+        "ns-by-swarms.svg",
+        "announces-by-threads.svg",
+    ] {
+        let svg = std::fs::read_to_string(format!("{charts}/{chart}")).unwrap();
+        assert!(svg.contains("packed") && svg.contains("dashmap-mutex-std"), "{chart}");
+        assert!(svg.matches("<circle").count() >= 4, "{chart}");
+    }
+}
+
+/// A directory of a test's own, until the test is over.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("swarmkeep-shootout-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// The path of a file with this text.
+    fn with(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.path(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn wrong_options_say_what_is_allowed_and_exit_with_2() {
+    for (args, expected) in [
+        (&["--only", "packt"][..], "packed"),
+        (&["--workload", "cold"], "one-swarm"),
+        (&["--threads", "0"], "--threads"),
+        (&["--seconds", "0"], "0.001 to 3600"),
+        (&["--swarms", "10", "--peers", "5"], "every swarm of `zipf` has a peer"),
+        (&["--only", "packed", "--all"], "cannot be used with"),
+        (&["--goals", "--growth"], "cannot be used with"),
+        (&["--repeat", "0"], "--repeat"),
+        (&["--fast"], "unexpected argument"),
+    ] {
+        let output = shootout(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains(expected), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn a_readme_without_marks_is_refused_before_anything_is_measured() {
+    let output = shootout(&["--readme", env!("CARGO_MANIFEST_PATH")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("<!-- shootout:begin -->"));
+}

@@ -1,0 +1,551 @@
+//! `seedkeep create`: a torrent file of a file or a folder.
+
+use std::{
+    error::Error,
+    ffi::{OsStr, OsString},
+    fs::{self, File, Metadata},
+    io::{self, ErrorKind, Write},
+    num::{NonZeroU32, NonZeroUsize},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileExt, MetadataExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+};
+
+use data_encoding::HEXLOWER;
+use indicatif::{BinaryBytes, ProgressBar};
+use rustix::fs::{Advice, fadvise};
+use serde::Serialize;
+use swarmkeep_metainfo::{
+    self, Creation, Error as MetainfoError, Format, Magnet, Metainfo, PieceHash, PieceHasher,
+};
+use tempfile::Builder;
+
+use crate::{
+    refuse,
+    store::{bar, counted, print_json, say},
+    units,
+};
+
+const DETAILS: &str = "\
+Examples:
+  seedkeep create album --tracker udp://tracker.example:6969
+  seedkeep create disk.iso --tracker http://a.example/announce,http://b.example/announce
+  seedkeep create album --hybrid -o /srv/torrents/album.torrent --magnet
+  seedkeep create album --json | jq -r .info_hash
+
+Which format:
+  --v1      Every client reads it. The default.
+  --v2      Each file has a hash tree of its own (BEP 52): the same file is known to be the same in
+            two torrents, and no more than 16 KiB are fetched again where something was wrong.
+            Transmission, rtorrent and aria2 do not know it.
+  --hybrid  Both, in one torrent with two info hashes, hashed twice. Behind each file there is
+            padding up to the next piece (BEP 47): some clients that know v1 only write it to files
+            in a folder .pad, Transmission 3 reads no hybrid, and aria2 1.36 gets another info hash.
+
+What goes in:
+  All files below PATH, hidden ones too, in the order of their names. Whether the owner may execute
+  a file is kept; empty folders, owners, times and other rights are not. Symbolic links, sockets,
+  devices and pipes are refused, and so are names that could not be written on Linux, macOS and
+  Windows alike: others would not get those files, or not safely. A symbolic link that is PATH
+  itself is followed. A file that changes while it is read is an error.
+
+  The same files give the same torrent file, byte for byte. So there is no date in it unless --date
+  gives one: it is no part of the info hash, and tells everybody when you were at work.
+
+Pieces:
+  By default as long as those of most torrents: the least power of two from 16 KiB to 16 MiB that
+  makes no more than 4,096 of them.
+
+Exit codes:
+  0  the torrent file is written
+  1  it could not be done
+  2  the command line is wrong";
+
+/// Make a torrent file of a file or a folder.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = DETAILS, after_help = "See --help for examples, formats, and what goes in.")]
+pub(crate) struct Args {
+    /// The file or folder to share.
+    path: PathBuf,
+
+    /// Where the torrent file goes. By default NAME.torrent in this folder.
+    #[arg(short, long, value_name = "FILE.torrent")]
+    output: Option<PathBuf>,
+
+    /// Overwrite the torrent file if there is one.
+    #[arg(long)]
+    force: bool,
+
+    /// A tracker to announce to. Each --tracker is a tier, asked when the one before does not answer; commas separate
+    /// trackers of one tier, which are asked in any order (BEP 12).
+    #[arg(long, value_name = "URL[,URL…]")]
+    tracker: Vec<String>,
+
+    /// For BitTorrent v1 (BEP 3). The default.
+    #[arg(long, group = "format")]
+    v1: bool,
+
+    /// For BitTorrent v2 (BEP 52).
+    #[arg(long, group = "format")]
+    v2: bool,
+
+    /// For both.
+    #[arg(long, group = "format")]
+    hybrid: bool,
+
+    /// Have peers found through the trackers only (BEP 27).
+    #[arg(long)]
+    private: bool,
+
+    /// Length of pieces, such as 256KiB or 4MiB: with --v2 and --hybrid a power of two from 16KiB on.
+    #[arg(long, value_name = "SIZE", value_parser = piece_length)]
+    piece_length: Option<NonZeroU32>,
+
+    /// A comment that is shown to people.
+    #[arg(long, value_name = "TEXT")]
+    comment: Option<String>,
+
+    /// What private trackers call themselves. Within what is hashed: another source is another torrent.
+    #[arg(long, value_name = "TEXT")]
+    source: Option<String>,
+
+    /// When it was made, in seconds since 1970 (`date +%s`).
+    #[arg(long, value_name = "SECONDS")]
+    date: Option<i64>,
+
+    /// Threads that read and hash. By default one for each core. A disk that turns is read fastest by one.
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+
+    /// Print the magnet link too.
+    #[arg(long)]
+    magnet: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How much is read at once: little enough to be still in the processor's cache when it is hashed a second time.
+const READ: usize = 256 << 10;
+
+/// So many of the files that cannot go in are named.
+const NAMED: usize = 10;
+
+#[derive(Serialize)]
+struct Created<'a> {
+    file: &'a str,
+    name: &'a str,
+    info_hash: String,
+    info_hash_v2: Option<String>,
+    /// Of the files, without padding.
+    bytes: u64,
+    files: usize,
+    piece_length: u32,
+    pieces: u32,
+    private: bool,
+    magnet: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let Args { path, force, .. } = args;
+    let tiers = args.tracker.iter().map(|tier| tier.split(',').map(tracker).collect());
+    let tiers: Vec<Vec<&str>> = tiers.collect::<Result<_, _>>().unwrap_or_else(|error| refuse(error));
+    let content = Content::find(path)?;
+    let mut builder = Creation::builder(content.name.as_bytes(), args.format());
+    builder.created_by(concat!("swarmkeep/", env!("CARGO_PKG_VERSION"))).private(args.private);
+    for tier in tiers {
+        builder.tier(tier);
+    }
+    if let Some(length) = args.piece_length {
+        builder.piece_length(length.get());
+    }
+    if let Some(comment) = &args.comment {
+        builder.comment(comment);
+    }
+    if let Some(source) = &args.source {
+        builder.source(source);
+    }
+    if let Some(date) = args.date {
+        builder.creation_date(date);
+    }
+    for found in &content.files {
+        let names = found.path.iter().map(OsStrExt::as_bytes);
+        builder.file(names, found.metadata.len(), found.metadata.permissions().mode() & 0o100 != 0);
+    }
+    let mut creation = builder.build().map_err(|error| match error {
+        error @ (MetainfoError::Field { .. } | MetainfoError::Tracker(_)) => refuse(error.to_string()),
+        error => format!("{}: {error}", path.display()),
+    })?;
+    let output = Output::of(args, &content)?;
+    if args.private && args.tracker.is_empty() {
+        eprintln!("seedkeep: private, and without a tracker: no peer will be found");
+    }
+    if content.empty_folders > 0 {
+        let folders = counted(content.empty_folders, "empty folder");
+        eprintln!("seedkeep: {folders} left out: torrents have files only");
+    }
+
+    let threads = args
+        .threads
+        .map_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get), NonZeroUsize::get);
+    let bar = bar(content.bytes()).with_message(path.display().to_string());
+    for hash in Reading::new(&creation, &content, &bar).hash(threads)? {
+        creation.set(hash);
+    }
+    bar.finish_and_clear();
+    content.check_all()?;
+    let torrent = creation.finish()?;
+    // What is written is what others will read.
+    let metainfo = Metainfo::parse(&torrent)?;
+    output.write(&torrent, *force)?;
+    report(args, &content, &output, &metainfo)
+}
+
+fn report(
+    args: &Args,
+    content: &Content,
+    output: &Output,
+    metainfo: &Metainfo,
+) -> Result<(), Box<dyn Error>> {
+    let info = metainfo.info();
+    let file = output.path.display().to_string();
+    let created = Created {
+        file: &file,
+        name: info.name(),
+        info_hash: info.info_hash().to_string(),
+        info_hash_v2: info.info_hash_v2().map(|hash| HEXLOWER.encode(&hash)),
+        bytes: content.bytes(),
+        files: content.files.len(),
+        piece_length: info.piece_length(),
+        pieces: info.piece_count(),
+        private: info.is_private(),
+        magnet: Magnet::from(metainfo).to_string(),
+    };
+    if args.json {
+        return print_json(&created);
+    }
+    say!(
+        "{file}: {}, {} in {} of {}",
+        counted(created.files, "file"),
+        BinaryBytes(created.bytes),
+        counted(created.pieces as usize, "piece"),
+        BinaryBytes(created.piece_length.into())
+    );
+    if info.has_v1() {
+        say!("  info hash: {}", created.info_hash);
+    }
+    if let Some(hash) = &created.info_hash_v2 {
+        say!("  info hash of v2: {hash}");
+    }
+    if args.magnet {
+        say!("{}", created.magnet);
+    }
+    Ok(())
+}
+
+impl Args {
+    fn format(&self) -> Format {
+        match (self.v2, self.hybrid) {
+            (true, _) => Format::V2,
+            (_, true) => Format::Hybrid,
+            _ => Format::V1,
+        }
+    }
+}
+
+fn piece_length(text: &str) -> Result<NonZeroU32, String> {
+    let bytes = units::bytes(text)?;
+    let length =
+        u32::try_from(bytes.get()).ok().filter(|length| *length <= swarmkeep_metainfo::LONGEST_PIECE);
+    length.and_then(NonZeroU32::new).ok_or_else(|| "pieces of more than 1GiB are read by nobody".into())
+}
+
+/// Whether anybody could announce to it.
+fn tracker(url: &str) -> Result<&str, String> {
+    let schemes = ["udp", "http", "https", "ws", "wss"];
+    let host = url.split_once("://").filter(|(scheme, _)| schemes.contains(&&*scheme.to_ascii_lowercase()));
+    match host {
+        Some((_, host)) if !host.is_empty() && !host.starts_with(['/', ':', '?']) => Ok(url),
+        _ => Err(format!("\"{url}\" is not the URL of a tracker, such as udp://tracker.example:6969")),
+    }
+}
+
+/// What is to be shared.
+struct Content {
+    /// Without symbolic links.
+    root: PathBuf,
+    /// Whether it is one file.
+    single: bool,
+    /// The torrent's: as it was called, where that is a name.
+    name: OsString,
+    /// As it was called, for messages.
+    called: PathBuf,
+    files: Vec<Found>,
+    empty_folders: usize,
+}
+
+/// A file that was found.
+struct Found {
+    /// Below the root; nothing of a single file.
+    path: PathBuf,
+    metadata: Metadata,
+}
+
+impl Content {
+    fn find(called: &Path) -> Result<Self, Box<dyn Error>> {
+        let wrong = |error: io::Error| format!("{}: {error}", called.display());
+        let root = called.canonicalize().map_err(wrong)?;
+        let metadata = root.symlink_metadata().map_err(wrong)?;
+        let single = !metadata.is_dir();
+        let name = called.file_name().or(root.file_name()).map(OsStr::to_owned);
+        let name = name.ok_or_else(|| format!("{} has no name that a torrent could have", root.display()))?;
+        let mut content =
+            Self { root, single, name, called: called.to_owned(), files: Vec::new(), empty_folders: 0 };
+        let mut refused = Vec::new();
+        if single {
+            content.take(PathBuf::new(), metadata, &mut refused);
+        } else {
+            content.walk(&mut refused)?;
+        }
+        match refused.len() {
+            0 => {
+                // As the torrent has them.
+                content.files.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+                Ok(content)
+            }
+            count => {
+                let mut words = refused[..count.min(NAMED)].join("\n  ");
+                if count > NAMED {
+                    words += &format!("\n  and {} more", count - NAMED);
+                }
+                Err(format!("torrents have files and folders only:\n  {words}").into())
+            }
+        }
+    }
+
+    /// Takes all files below the root.
+    fn walk(&mut self, refused: &mut Vec<String>) -> Result<(), Box<dyn Error>> {
+        let mut folders = vec![PathBuf::new()];
+        while let Some(folder) = folders.pop() {
+            let full = self.root.join(&folder);
+            let wrong = |error: io::Error| format!("{}: {error}", full.display());
+            let mut empty = true;
+            for entry in fs::read_dir(&full).map_err(wrong)? {
+                let entry = entry.map_err(wrong)?;
+                let path = folder.join(entry.file_name());
+                // Not that of what a symbolic link leads to.
+                let metadata =
+                    entry.metadata().map_err(|error| format!("{}: {error}", entry.path().display()))?;
+                empty = false;
+                if metadata.is_dir() {
+                    folders.push(path);
+                } else {
+                    self.take(path, metadata, refused);
+                }
+            }
+            self.empty_folders += usize::from(empty && !folder.as_os_str().is_empty());
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, path: PathBuf, metadata: Metadata, refused: &mut Vec<String>) {
+        if metadata.is_file() {
+            return self.files.push(Found { path, metadata });
+        }
+        let (kind, help) = match metadata.file_type() {
+            kind if kind.is_symlink() => ("a symbolic link", ": put what it leads to in its place"),
+            _ => ("a socket, a device or a pipe", ""),
+        };
+        let called = if self.single { self.called.clone() } else { self.called.join(path) };
+        refused.push(format!("{} is {kind}{help}", called.display()));
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files.iter().map(|found| found.metadata.len()).sum()
+    }
+
+    fn path(&self, found: &Found) -> PathBuf {
+        if self.single { self.root.clone() } else { self.root.join(&found.path) }
+    }
+
+    /// Whether a file is the one that was found, as it was then.
+    fn check(&self, found: &Found, now: &Metadata) -> Result<(), String> {
+        let times = |metadata: &Metadata| {
+            let [modified, changed] = [metadata.mtime(), metadata.ctime()];
+            (modified, metadata.mtime_nsec(), changed, metadata.ctime_nsec())
+        };
+        let then = &found.metadata;
+        let same = found.same(now) && then.len() == now.len() && times(then) == times(now);
+        if same { Ok(()) } else { Err(self.changed(found)) }
+    }
+
+    /// Looks at all files once more.
+    fn check_all(&self) -> Result<(), String> {
+        self.files.iter().try_for_each(|found| match fs::symlink_metadata(self.path(found)) {
+            Ok(now) => self.check(found, &now),
+            Err(_) => Err(self.changed(found)),
+        })
+    }
+
+    fn changed(&self, found: &Found) -> String {
+        format!("{} changed while it was read", self.path(found).display())
+    }
+}
+
+impl Found {
+    /// Whether it is this file.
+    fn same(&self, other: &Metadata) -> bool {
+        (self.metadata.dev(), self.metadata.ino()) == (other.dev(), other.ino())
+    }
+}
+
+/// Reads the content and hashes it, on many threads: each takes the next piece, so that all read at about the same place.
+struct Reading<'a> {
+    creation: &'a Creation,
+    content: &'a Content,
+    /// Of each entry of the torrent, the file that it is; padding has that of the next one.
+    found: Vec<usize>,
+    bar: &'a ProgressBar,
+    next: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl<'a> Reading<'a> {
+    fn new(creation: &'a Creation, content: &'a Content, bar: &'a ProgressBar) -> Self {
+        let mut before = 0;
+        let entries = creation.files().iter().map(|file| {
+            let found = before;
+            before += usize::from(!file.is_padding());
+            found
+        });
+        let found = entries.collect();
+        Self { creation, content, found, bar, next: AtomicU64::new(0), failed: AtomicBool::new(false) }
+    }
+
+    fn hash(&self, threads: usize) -> Result<Vec<PieceHash>, String> {
+        let threads = threads.min(self.creation.piece_count() as usize);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(|| self.pieces())).collect();
+            let mut hashes = Vec::new();
+            for thread in threads {
+                hashes.extend(thread.join().expect("it does not panic")?);
+            }
+            Ok(hashes)
+        })
+    }
+
+    /// What one thread does.
+    fn pieces(&self) -> Result<Vec<PieceHash>, String> {
+        let (mut hashes, mut open, mut buffer) = (Vec::new(), None, vec![0; READ]);
+        while !self.failed.load(Ordering::Relaxed) {
+            let next = u32::try_from(self.next.fetch_add(1, Ordering::Relaxed)).ok();
+            let Some((piece, hasher)) = next.and_then(|piece| Some((piece, self.creation.hasher(piece)?)))
+            else {
+                break;
+            };
+            let hash = self.piece(piece, hasher, &mut open, &mut buffer);
+            if hash.is_err() {
+                self.failed.store(true, Ordering::Relaxed);
+            }
+            hashes.push(hash?);
+        }
+        Ok(hashes)
+    }
+
+    fn piece(
+        &self,
+        piece: u32,
+        mut hasher: PieceHasher,
+        open: &mut Option<(usize, File)>,
+        buffer: &mut [u8],
+    ) -> Result<PieceHash, String> {
+        for segment in self.creation.segments(piece) {
+            let nth = self.found[segment.file];
+            let found = &self.content.files[nth];
+            let wrong = |error: io::Error| match error.kind() {
+                ErrorKind::UnexpectedEof => self.content.changed(found),
+                _ => format!("{}: {error}", self.content.path(found).display()),
+            };
+            let file = match open {
+                Some((at, file)) if *at == nth => file,
+                _ => {
+                    let file = File::open(self.content.path(found)).map_err(wrong)?;
+                    self.content.check(found, &file.metadata().map_err(wrong)?)?;
+                    // Only makes it faster, where it does anything.
+                    _ = fadvise(&file, 0, None, Advice::Sequential);
+                    &mut open.insert((nth, file)).1
+                }
+            };
+            let end = segment.offset + segment.length;
+            let mut at = segment.offset;
+            while at < end {
+                let part = &mut buffer[..(end - at).min(READ as u64) as usize];
+                file.read_exact_at(part, at).map_err(wrong)?;
+                hasher.update(part);
+                at += part.len() as u64;
+                self.bar.inc(part.len() as u64);
+            }
+        }
+        Ok(hasher.finish().expect("all bytes of its segments came"))
+    }
+}
+
+/// Where the torrent file goes.
+struct Output {
+    path: PathBuf,
+    folder: PathBuf,
+}
+
+impl Output {
+    /// Looks whether it could be written there, before anything is read.
+    fn of(args: &Args, content: &Content) -> Result<Self, Box<dyn Error>> {
+        let path = args.output.clone().unwrap_or_else(|| {
+            let mut name = content.name.clone();
+            name.push(".torrent");
+            name.into()
+        });
+        let shown = path.display();
+        if path.file_name().is_none() {
+            return Err(format!("{shown} is no name of a file").into());
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).canonicalize();
+        let folder = folder.map_err(|error| format!("the folder of {shown}: {error}"))?;
+        if !content.single && folder.starts_with(&content.root) {
+            return Err(
+                format!("{shown} would lie in the folder that is shared: say with -o where else").into()
+            );
+        }
+        match path.symlink_metadata() {
+            Ok(metadata) if !metadata.is_file() => Err(format!("{shown} is there, and is no file"))?,
+            Ok(metadata) if content.files.iter().any(|found| found.same(&metadata)) => {
+                Err(format!("{shown} is what is shared"))?;
+            }
+            Ok(_) if !args.force => Err(format!("{shown} is there already: --force overwrites it"))?,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => Err(format!("{shown}: {error}"))?,
+        }
+        Ok(Self { path, folder })
+    }
+
+    /// Whole, or not at all.
+    fn write(&self, torrent: &[u8], force: bool) -> Result<(), String> {
+        let wrong = |error: io::Error| format!("{}: {error}", self.path.display());
+        // As any new file: what umask takes away is taken away.
+        let readable = fs::Permissions::from_mode(0o666);
+        let mut file = Builder::new()
+            .prefix(".swarmkeep-")
+            .permissions(readable)
+            .tempfile_in(&self.folder)
+            .map_err(wrong)?;
+        file.write_all(torrent).and_then(|()| file.as_file().sync_all()).map_err(wrong)?;
+        let kept = if force { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
+        kept.map(drop).map_err(|error| wrong(error.error))
+    }
+}

@@ -1,0 +1,60 @@
+//! The `seedkeep` program as a library: what it does when it is called.
+
+use std::{error::Error, io, process::ExitCode};
+
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+
+mod create;
+mod peer;
+mod store;
+mod units;
+
+pub use store::{bar, counted, in_runs, read_torrent};
+
+/// BitTorrent for people with files: make torrents, seed and fetch them, and keep their content on a store that survives anything.
+#[derive(Parser)]
+#[command(name = "seedkeep", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a torrent file of a file or a folder.
+    Create(Box<create::Args>),
+    /// Fetch torrents from other peers.
+    Fetch(Box<peer::FetchArgs>),
+    /// Seed torrents to other peers.
+    Seed(Box<peer::SeedArgs>),
+    /// Keep torrents' content on a block device, in an image, or in plain files.
+    Store(Box<store::Args>),
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Create(args) => create::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Fetch(args) => peer::fetch(&args),
+        Command::Seed(args) => peer::seed(&args),
+        Command::Store(args) => store::run(*args),
+    };
+    match done {
+        Ok(code) => code,
+        // Whoever read the output has seen enough of it.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("seedkeep: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit code 2.
+fn refuse(message: String) -> ! {
+    Cli::command().error(ErrorKind::ValueValidation, message).exit()
+}
+
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,7 @@
+//! The `seedkeep` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    seedkeep::main()
+}

@@ -1,0 +1,593 @@
+//! `seedkeep seed` and `seedkeep fetch`: torrents to and from other peers, over any store.
+
+use std::{
+    error::Error,
+    io::IsTerminal,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    num::NonZero,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
+use serde::Serialize;
+use swarmkeep_bittorrent::PeerId;
+use swarmkeep_content::{ContentConfig, ContentRepository, Error as StoreError, Library, Memory, PieceBits};
+use swarmkeep_metainfo::{Magnet, Metainfo};
+use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{Signal, SignalKind, signal},
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{
+    store::{
+        counted,
+        opened::{For, Opened},
+        read_torrent, say,
+    },
+    units,
+};
+
+/// What the program ends with when it was stopped before everything was there.
+const INCOMPLETE: u8 = 3;
+
+const FETCH_DETAILS: &str = "\
+  seedkeep fetch some.torrent                     into this folder, as ordinary files
+  seedkeep fetch some.torrent --store disk.image  into a store that survives anything (see `seedkeep store`)
+  seedkeep fetch 'magnet:?xt=urn:btih:...'        what the link names: from its trackers, its peers, or --peer
+
+What is there already is not fetched again; what was fetched is made durable every few seconds, so that an interruption costs little. Each
+piece is verified. A peer that sends wrong bytes is not spoken with any more.
+
+Exit codes:
+  0  everything is there
+  1  it could not be done
+  2  the command line is wrong
+  3  it was stopped before everything was there; called again, it goes on";
+
+const SEED_DETAILS: &str = "\
+  seedkeep seed --store disk.image                every torrent that is complete there, or in part
+  seedkeep seed some.torrent --store ~/dir        one of a folder of ordinary files (`seedkeep store add` puts it there)
+
+Runs until it is interrupted (SIGINT, SIGTERM), then says goodbye to trackers and peers.
+
+Exit codes:
+  0  it was stopped
+  1  it could not be done
+  2  the command line is wrong";
+
+/// Fetch torrents from other peers.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = FETCH_DETAILS, after_help = "See --help for examples and the exit codes.")]
+pub(crate) struct FetchArgs {
+    /// Torrent files, and magnet links.
+    #[arg(value_name = "FILE.torrent|MAGNET", required = true)]
+    torrents: Vec<PathBuf>,
+
+    /// Go on seeding when everything is there, until interrupted.
+    #[arg(long)]
+    seed: bool,
+
+    #[command(flatten)]
+    sharing: Sharing,
+}
+
+/// Seed torrents to other peers.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = SEED_DETAILS, after_help = "See --help for examples and the exit codes.")]
+pub(crate) struct SeedArgs {
+    /// The torrent files; without any, all torrents of the store.
+    #[arg(value_name = "FILE.torrent")]
+    torrents: Vec<PathBuf>,
+
+    #[command(flatten)]
+    sharing: Sharing,
+}
+
+#[derive(Debug, clap::Args)]
+struct Sharing {
+    /// Where the content lies: a block device, an image, a folder, or `memory:` for as long as the program runs.
+    #[arg(long, value_name = "STORE", default_value = ".")]
+    store: PathBuf,
+
+    /// Where other peers call, of one or both families. [default: port 6881 of every address, or any if that is taken]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Vec<SocketAddr>,
+
+    /// A peer to call, besides those that trackers and peers tell of.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    peer: Vec<SocketAddr>,
+
+    /// Bytes a second that go out at most, over all torrents, as 2MiB.
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    up: Option<NonZero<u64>>,
+
+    /// Bytes a second that come in at most, over all torrents.
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    down: Option<NonZero<u64>>,
+
+    /// Connections in all.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    connections: usize,
+
+    /// Peers of one torrent whose requests are answered at a time.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    slots: usize,
+
+    /// Print events as JSON, one a line, in place of bars.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let (mut torrents, mut links) = (Vec::new(), Vec::new());
+    for torrent in &args.torrents {
+        match torrent.to_str().filter(|text| is_link(text)) {
+            Some(link) => links.push(link.parse::<Magnet>()?),
+            None => torrents.push(read_torrent(torrent)?),
+        }
+    }
+    let store = open(&args.sharing.store)?;
+    // Nobody has to be asked about what is in the store.
+    for link in std::mem::take(&mut links) {
+        match store.torrent_file(&link.info_hash()) {
+            Ok(Some(torrent)) => torrents.push((Metainfo::parse(&torrent)?, torrent)),
+            Ok(None) | Err(StoreError::NotFound(_)) => links.push(link),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let until = if args.seed { Until::Seeded } else { Until::Complete };
+    share(&args.sharing, &store, torrents, links, until)
+}
+
+fn is_link(text: &str) -> bool {
+    text.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("magnet:"))
+}
+
+pub(crate) fn seed(args: &SeedArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let store = open(&args.sharing.store)?;
+    let mut torrents = args.torrents.iter().map(|path| read_torrent(path)).collect::<Result<Vec<_>, _>>()?;
+    if torrents.is_empty() {
+        for summary in store.list()? {
+            if let Some(torrent) = store.torrent_file(&summary.info_hash)? {
+                torrents.push((Metainfo::parse(&torrent)?, torrent));
+            }
+        }
+    }
+    if torrents.is_empty() {
+        let store = args.sharing.store.display();
+        return Err(format!("{store} has no torrents; `seedkeep store add` puts them there").into());
+    }
+    share(&args.sharing, &store, torrents, Vec::new(), Until::Interrupted)
+}
+
+/// When to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Everything is there.
+    Complete,
+    /// Somebody interrupts; everything should be there then.
+    Seeded,
+    /// Somebody interrupts.
+    Interrupted,
+}
+
+fn open(path: &Path) -> Result<Arc<Library>, Box<dyn Error>> {
+    if path.as_os_str() == "memory:" {
+        return Ok(Arc::new(Library::open(Arc::new(Memory::new(&ContentConfig::new(""))))?));
+    }
+    Ok(Opened::open(path, For::Adding)?.repository)
+}
+
+fn share(
+    sharing: &Sharing,
+    store: &Arc<Library>,
+    torrents: Vec<(Metainfo, Vec<u8>)>,
+    links: Vec<Magnet>,
+    until: Until,
+) -> Result<ExitCode, Box<dyn Error>> {
+    let runtime = Runtime::new()?;
+    let done = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let session = sharing.start(Arc::clone(store) as _).await?;
+        let mut shown = Shown::new(sharing.json, &session)?;
+        let mut work = Work {
+            session: &session,
+            store,
+            peers: &sharing.peer,
+            unlearnt: links,
+            shared: Vec::new(),
+            failed: false,
+        };
+        let ended = work.run(torrents, until, &mut signals, &mut shown).await;
+        let (shared, failed) = (work.shared, work.failed);
+        // Whatever has happened, what was fetched is made durable, and nobody is left waiting.
+        let stopped = session.stop().await;
+        if !shared.is_empty() {
+            shown.end(&shared)?;
+        }
+        let complete = ended?;
+        stopped?;
+        Ok::<_, Box<dyn Error>>(match complete || until == Until::Interrupted {
+            _ if failed => ExitCode::FAILURE,
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(INCOMPLETE),
+        })
+    });
+    // A name that is being looked up takes as long as the system's resolver wants.
+    runtime.shutdown_background();
+    done
+}
+
+/// All that is shared, and is to be.
+struct Work<'a> {
+    session: &'a Session,
+    store: &'a Library,
+    /// Who is called besides those that trackers and peers tell of.
+    peers: &'a [SocketAddr],
+    /// Of which it is not known yet what they name.
+    unlearnt: Vec<Magnet>,
+    shared: Vec<Shared>,
+    /// Whether something went wrong with one of them; the others go on.
+    failed: bool,
+}
+
+impl Work<'_> {
+    /// Shares until somebody interrupts, or until everything is there that can be; whether it is. What a link names begins as soon
+    /// as that is known, whatever the others wait for.
+    async fn run(
+        &mut self,
+        torrents: Vec<(Metainfo, Vec<u8>)>,
+        until: Until,
+        signals: &mut Signals,
+        shown: &mut Shown,
+    ) -> Result<bool, Box<dyn Error>> {
+        for link in &mut self.unlearnt {
+            *link = self.peers.iter().fold(link.clone(), |link, peer| link.with_peer(*peer));
+        }
+        let session = self.session;
+        let links = self.unlearnt.clone();
+        let mut learning: FuturesUnordered<_> =
+            links.iter().map(|link| async move { (link, session.learn(link).await) }).collect();
+        let mut completing = FuturesUnordered::new();
+        for (metainfo, torrent) in torrents {
+            let added = self.add(metainfo, &torrent).await;
+            completing.extend(self.noted(added));
+        }
+        let mut second = interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ended = false;
+        loop {
+            tokio::select! {
+                Some((link, learnt)) = learning.next() => {
+                    self.unlearnt.retain(|unlearnt| unlearnt != link);
+                    let added = match learnt {
+                        Ok(metainfo) => {
+                            let torrent = metainfo.encode().expect("its hashes were learnt too");
+                            self.add(metainfo, &torrent).await
+                        }
+                        Err(error) => Err(error.into()),
+                    };
+                    completing.extend(self.noted(added));
+                }
+                Some(done) = completing.next() => {
+                    self.noted(done.map_err(Into::into));
+                }
+                _ = second.tick() => shown.tell(self)?,
+                () = signals.either() => return Ok(ended),
+            }
+            if !ended && learning.is_empty() && completing.is_empty() {
+                ended = true;
+                shown.tell(self)?;
+                if until == Until::Complete {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// What came of one torrent; what went wrong with it is told at once, since the others may go on for long.
+    fn noted<T>(&mut self, came: Result<T, Box<dyn Error>>) -> Option<T> {
+        match came {
+            Ok(came) => Some(came),
+            Err(error) => {
+                eprintln!("seedkeep: {error}");
+                self.failed = true;
+                None
+            }
+        }
+    }
+
+    /// Begins to share a torrent; what is answered ends when it is complete.
+    async fn add(
+        &mut self,
+        metainfo: Metainfo,
+        torrent: &[u8],
+    ) -> Result<impl Future<Output = Result<(), swarmkeep_peer::Error>> + use<>, Box<dyn Error>> {
+        match self.store.add(torrent) {
+            Ok(_) | Err(StoreError::Exists(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let tiers = metainfo.tiers().to_vec();
+        let info = Arc::new(metainfo.into_info());
+        let (name, bytes) = (info.name().to_owned(), info.length());
+        let handle = self.session.add(info, &tiers).await?;
+        handle.found(self.peers.iter().copied());
+        self.shared.push(Shared { name, bytes, handle: handle.clone() });
+        Ok(async move { handle.complete().await })
+    }
+}
+
+/// What asks the program to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn either(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+impl Sharing {
+    async fn start(&self, store: Arc<dyn ContentRepository>) -> Result<Session, swarmkeep_peer::Error> {
+        let config = |listen: Vec<SocketAddr>| {
+            SessionConfig::new(peer_id())
+                .listen(listen)
+                .connections(self.connections)
+                .upload_slots(self.slots)
+                .limits(self.up.map(NonZero::get), self.down.map(NonZero::get))
+        };
+        if !self.listen.is_empty() {
+            return Session::start(config(self.listen.clone()), store).await;
+        }
+        let usual = vec![(Ipv4Addr::UNSPECIFIED, 6881).into(), (Ipv6Addr::UNSPECIFIED, 6881).into()];
+        match Session::start(config(usual), Arc::clone(&store)).await {
+            // Taken, or there is no IPv6.
+            Err(swarmkeep_peer::Error::Listen { .. }) => {
+                Session::start(config(vec![(Ipv4Addr::UNSPECIFIED, 0).into()]), store).await
+            }
+            started => started,
+        }
+    }
+}
+
+/// As in Azureus' style: which program, which version, and twelve random letters.
+fn peer_id() -> PeerId {
+    let mut id = *b"-SK0100-............";
+    let random = rand::random::<[u8; 12]>();
+    for (letter, random) in id[8..].iter_mut().zip(random) {
+        *letter = b"abcdefghijklmnopqrstuvwxyz012345"[usize::from(random % 32)];
+    }
+    PeerId::new(id)
+}
+
+struct Shared {
+    name: String,
+    bytes: u64,
+    handle: Handle,
+}
+
+/// How it is shown: bars to people, lines of JSON to programs.
+struct Shown {
+    json: bool,
+    /// Whether there is somebody to see bars.
+    seen: bool,
+    /// Of what is shared.
+    bars: Vec<ProgressBar>,
+    /// Of links.
+    links: Vec<ProgressBar>,
+}
+
+/// An event, as `--json` prints it.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    Listening { addresses: &'a [SocketAddr] },
+    Learning { torrents: Vec<Learnt<'a>> },
+    Progress { torrents: Vec<Told<'a>> },
+    Stopped { torrents: Vec<Told<'a>> },
+}
+
+/// A magnet link of which it is not known yet what it names.
+#[derive(Serialize)]
+struct Learnt<'a> {
+    info_hash: String,
+    name: Option<&'a str>,
+    peers: usize,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    info_hash: String,
+    name: &'a str,
+    bytes: u64,
+    left: u64,
+    pieces: u32,
+    complete: u32,
+    downloaded: u64,
+    uploaded: u64,
+    wasted: u64,
+    down_rate: u64,
+    up_rate: u64,
+    peers: usize,
+    banned: usize,
+    have: String,
+}
+
+impl<'a> Told<'a> {
+    fn of(shared: &'a Shared, status: &Status) -> Self {
+        Self {
+            info_hash: shared.handle.info_hash().to_string(),
+            name: &shared.name,
+            bytes: shared.bytes,
+            left: status.left,
+            pieces: status.progress.pieces,
+            complete: status.progress.complete,
+            downloaded: status.down.0,
+            uploaded: status.up.0,
+            wasted: status.wasted,
+            down_rate: status.down.1,
+            up_rate: status.up.1,
+            peers: status.peers.len(),
+            banned: status.banned.len(),
+            have: levels(&shared.handle.pieces()),
+        }
+    }
+
+    fn all(shared: &'a [Shared]) -> Vec<Self> {
+        shared.iter().map(|shared| Self::of(shared, &shared.handle.status())).collect()
+    }
+}
+
+/// Which pieces are there: a digit for each of 64 stretches of the torrent, or for each piece if they are fewer. 0 is none of a stretch, 9 all, and what is
+/// between is in parts.
+fn levels(have: &PieceBits) -> String {
+    let pieces = u64::from(have.pieces());
+    let cells = pieces.min(64);
+    let mut counts = vec![0; cells as usize];
+    have.iter().for_each(|piece| counts[(u64::from(piece) * cells / pieces) as usize] += 1);
+    let level = |(cell, count): (u64, u64)| {
+        // Those pieces whose product above is in the cell.
+        let size = ((cell + 1) * pieces).div_ceil(cells) - (cell * pieces).div_ceil(cells);
+        match count {
+            0 => '0',
+            count if count == size => '9',
+            count => char::from(b'1' + (count * 8 / size) as u8),
+        }
+    };
+    (0..).zip(counts).map(level).collect()
+}
+
+impl Shown {
+    fn new(json: bool, session: &Session) -> Result<Self, Box<dyn Error>> {
+        let addresses = session.addresses();
+        if json {
+            line(&Event::Listening { addresses })?;
+        } else {
+            let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            eprintln!("Peers can call at {}", addresses.join(" and "));
+        }
+        Ok(Self { json, seen: !json && std::io::stderr().is_terminal(), bars: Vec::new(), links: Vec::new() })
+    }
+
+    /// How it goes.
+    fn tell(&mut self, work: &Work<'_>) -> Result<(), Box<dyn Error>> {
+        let learning = work.unlearnt.iter().map(|link| {
+            let info_hash = link.info_hash();
+            let peers = work.session.torrent(&info_hash).map_or(0, |torrent| torrent.status().peers.len());
+            Learnt { info_hash: info_hash.to_string(), name: link.name(), peers }
+        });
+        if self.json {
+            if !work.unlearnt.is_empty() {
+                line(&Event::Learning { torrents: learning.collect() })?;
+            }
+            if !work.shared.is_empty() {
+                line(&Event::Progress { torrents: Told::all(&work.shared) })?;
+            }
+        } else if self.seen {
+            self.draw(learning, &work.shared);
+        }
+        Ok(())
+    }
+
+    /// A bar for each torrent, and below them one for each link.
+    fn draw<'a>(&mut self, learning: impl ExactSizeIterator<Item = Learnt<'a>>, shared: &[Shared]) {
+        if (self.bars.len(), self.links.len()) != (shared.len(), learning.len()) {
+            self.clear();
+            let all = MultiProgress::new();
+            // So narrow that the name is to be seen on 80 columns.
+            let template = "{bar:15} {percent:>3}%  {wide_msg}";
+            let style = ProgressStyle::with_template(template).expect("a valid template");
+            let bar = |shared: &Shared| all.add(ProgressBar::new(shared.bytes).with_style(style.clone()));
+            self.bars = shared.iter().map(bar).collect();
+            let style = ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template");
+            let spinner = |_| all.add(ProgressBar::new_spinner().with_style(style.clone()));
+            self.links = (0..learning.len()).map(spinner).collect();
+        }
+        for (bar, shared) in self.bars.iter().zip(shared) {
+            let status = shared.handle.status();
+            bar.set_position(shared.bytes - status.left.min(shared.bytes));
+            bar.set_message(format!(
+                "↓ {}/s ↑ {}/s  {}  {}/{} pieces  {}",
+                BinaryBytes(status.down.1),
+                BinaryBytes(status.up.1),
+                counted(status.peers.len(), "peer"),
+                status.progress.complete,
+                status.progress.pieces,
+                shared.name
+            ));
+        }
+        for (bar, Learnt { info_hash, name, peers }) in self.links.iter().zip(learning) {
+            let name = name.map_or(info_hash, |name| name.escape_debug().to_string());
+            bar.set_message(format!("finding out what it is, from {}: {name}", counted(peers, "peer")));
+            bar.tick();
+        }
+    }
+
+    fn clear(&self) {
+        self.bars.iter().chain(&self.links).for_each(ProgressBar::finish_and_clear);
+    }
+
+    /// What came of it.
+    fn end(&mut self, shared: &[Shared]) -> Result<(), Box<dyn Error>> {
+        self.clear();
+        if self.json {
+            return line(&Event::Stopped { torrents: Told::all(shared) });
+        }
+        for shared in shared {
+            let status = shared.handle.status();
+            say!(
+                "{}: {} of {} pieces, {} came and {} went",
+                shared.name,
+                status.progress.complete,
+                status.progress.pieces,
+                BinaryBytes(status.down.0),
+                BinaryBytes(status.up.0)
+            );
+        }
+        Ok(())
+    }
+}
+
+fn line(event: &Event<'_>) -> Result<(), Box<dyn Error>> {
+    say!("{}", serde_json::to_string(event)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_tell_none_some_and_all_of_each_stretch() {
+        let of = |pieces, have: &[u32]| {
+            let mut bits = PieceBits::none(pieces);
+            have.iter().for_each(|&piece| _ = bits.insert(piece));
+            levels(&bits)
+        };
+        assert_eq!(of(0, &[]), "");
+        assert_eq!(of(3, &[1]), "090");
+        for pieces in [63, 64, 65, 100, 127, 128, 1000] {
+            let all: Vec<_> = (0..pieces).collect();
+            assert_eq!(of(pieces, &all), "9".repeat(pieces.min(64) as usize), "{pieces}");
+            assert_eq!(of(pieces, &[]), "0".repeat(pieces.min(64) as usize), "{pieces}");
+        }
+        // Ten pieces a stretch.
+        let some = of(640, &[0, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 25, 26, 27, 28]);
+        assert_eq!(&some[..5], "15800");
+    }
+}

@@ -1,0 +1,183 @@
+//! `seedkeep store`: content on block devices, in images and in plain files, for people.
+
+use std::{
+    error::Error,
+    fs::File,
+    io::{self, IsTerminal, Read},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressStyle};
+use swarmkeep_metainfo::Metainfo;
+
+mod add;
+mod check;
+mod export;
+mod format;
+mod list;
+mod map;
+#[cfg(feature = "mount")]
+mod mount;
+pub(crate) mod opened;
+mod probe;
+
+/// What the program ends with when something in a store is wrong, or missing.
+const WRONG: u8 = 3;
+
+const DETAILS: &str = "\
+A store is a block device, an image of one in a file, or a folder with the torrents' files in it.
+
+  seedkeep store format disk.image --size 100GiB     make an image (or: format /dev/sdX)
+  seedkeep store add disk.image some.torrent ~/dir   take in a torrent, and what there is of its files
+  seedkeep store list disk.image                     what is in it
+  seedkeep store check disk.image                    read everything, and name what is wrong
+  seedkeep store repair disk.image                   have it fetched again
+  seedkeep store export disk.image NAME --to ~/dir   back to ordinary files
+  seedkeep store mount disk.image /mnt               or read them where they are
+
+Torrent files are kept in the store, so that nothing but the device is needed to get at the files.
+
+Exit codes:
+  0  all is well
+  1  it could not be done
+  2  the command line is wrong
+  3  something in the store is wrong, or not all of what was asked for is there: what, is printed";
+
+/// Keep torrents' content on a block device, in an image, or in plain files.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = DETAILS, after_help = "See --help for a tour and the exit codes.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make an empty store of a block device, or of a new image.
+    Format(format::Args),
+    /// Show the torrents of a store.
+    List(list::Args),
+    /// Take in a torrent, and what there is of its files already.
+    Add(add::Args),
+    /// Write torrents back to ordinary files, each piece verified.
+    Export(export::Args),
+    /// Forget torrents and their content.
+    Remove(list::RemoveArgs),
+    /// Read everything, and name what is wrong and what it costs.
+    Check(check::Args),
+    /// Check, and mark what is wrong as missing, so that a fetch mends it.
+    Repair(check::RepairArgs),
+    /// Show how much room there is, and in what state the store is.
+    Stats(list::StatsArgs),
+    /// Show who has which block of a device.
+    Map(map::Args),
+    /// Show the torrents' files in a folder, to be read by any program.
+    #[cfg(feature = "mount")]
+    Mount(mount::Args),
+}
+
+pub(crate) fn run(Args { command }: Args) -> Result<ExitCode, Box<dyn Error>> {
+    match command {
+        Command::Format(args) => format::run(args),
+        Command::List(args) => list::run(&args),
+        Command::Add(args) => add::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Remove(args) => list::remove(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Repair(args) => check::repair(&args),
+        Command::Stats(args) => list::stats(&args),
+        Command::Map(args) => map::run(&args),
+        #[cfg(feature = "mount")]
+        Command::Mount(args) => mount::run(&args),
+    }
+}
+
+/// The store that a command works on.
+#[derive(Debug, clap::Args)]
+struct StoreArg {
+    /// The store: a block device, an image, or a folder.
+    #[arg(value_name = "STORE")]
+    path: PathBuf,
+}
+
+/// Reads a torrent file: what it says, and its bytes.
+///
+/// # Errors
+/// What is wrong with it, or what the system says.
+pub fn read_torrent(path: &Path) -> Result<(Metainfo, Vec<u8>), Box<dyn Error>> {
+    let shown = path.display();
+    let mut torrent = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(swarmkeep_metainfo::LONGEST as u64 + 1).read_to_end(&mut torrent))
+        .map_err(|error| format!("{shown}: {error}"))?;
+    let metainfo = Metainfo::parse(&torrent).map_err(|error| format!("{shown}: {error}"))?;
+    Ok((metainfo, torrent))
+}
+
+/// A bar over bytes, where somebody sees it.
+pub fn bar(bytes: u64) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(
+        "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left  {wide_msg}",
+    );
+    let bar = ProgressBar::new(bytes).with_style(style.expect("a valid template"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// Bytes of torrents, which an image may say to be more than there are.
+fn total(torrents: &[opened::Torrent]) -> u64 {
+    torrents.iter().fold(0, |sum: u64, torrent| sum.saturating_add(torrent.summary.geometry.len()))
+}
+
+/// Numbers in runs: `1, 4–7, 9`.
+pub fn in_runs(numbers: &[u32]) -> String {
+    let mut runs: Vec<[u32; 2]> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some([_, last]) if last.checked_add(1) == Some(number) => *last = number,
+            _ => runs.push([number, number]),
+        }
+    }
+    let words = runs.into_iter().map(|[first, last]| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first}–{last}"),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// `1 block`, `2 blocks`.
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// As `println!`, and whoever closes the pipe ends the program without a word.
+macro_rules! say {
+    ($($words:tt)*) => {
+        std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*)))?
+    };
+}
+pub(crate) use say;
+
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Box<dyn Error>> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    Ok(io::Write::write_all(&mut io::stdout(), &text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_told_in_runs() {
+        assert_eq!(in_runs(&[]), "");
+        assert_eq!(in_runs(&[1, 4, 5, 6, 7, 9, 10, u32::MAX]), "1, 4–7, 9, 10, 4294967295");
+    }
+}

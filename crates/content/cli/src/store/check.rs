@@ -1,0 +1,285 @@
+//! `seedkeep store check` and `repair`: every complete piece is read, and its hash compared.
+
+use std::{
+    collections::BTreeSet,
+    error::Error,
+    process::ExitCode,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use indicatif::{BinaryBytes, ProgressBar};
+use serde::Serialize;
+use swarmkeep_content::{Content, ContentExt, ContentRepository, Error as StoreError, InfoHash};
+use swarmkeep_metainfo::Info;
+
+use super::{
+    StoreArg, WRONG, bar, counted, in_runs,
+    opened::{For, Opened, Torrent},
+    print_json, say, total,
+};
+
+/// What is read at once.
+const CHUNK: usize = 1 << 20;
+
+/// Read everything, and name what is wrong and what it costs.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// Only these torrents: by name, info hash, or the beginning of one.
+    #[arg(value_name = "TORRENT")]
+    torrents: Vec<String>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Check, and mark what is wrong as missing, so that a fetch mends it.
+#[derive(Debug, clap::Args)]
+pub(super) struct RepairArgs {
+    #[command(flatten)]
+    check: Args,
+
+    /// Give up pieces that cannot be read, however many. Without it, more than 16 of them are taken for a device or a cable that fails, and may
+    /// be read again tomorrow.
+    #[arg(long)]
+    force: bool,
+}
+
+/// So many pieces that cannot be read are bad sectors.
+const MOST_UNREADABLE: usize = 16;
+
+#[derive(Serialize)]
+struct Checked {
+    /// What is wrong with the store as a whole.
+    damage: Vec<String>,
+    torrents: Vec<Findings>,
+    ok: bool,
+    /// How many pieces were marked as missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    marked: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Findings {
+    #[serde(skip)]
+    of: InfoHash,
+    info_hash: String,
+    name: Option<String>,
+    pieces: u32,
+    complete: u32,
+    /// Whether hashes were compared: they are known if the store has the torrent file.
+    verified: bool,
+    /// Pieces whose bytes are not those of the torrent.
+    wrong: Vec<u32>,
+    /// Pieces that the medium does not give.
+    unreadable: Vec<u32>,
+    /// Bytes of those pieces.
+    lost: u64,
+    /// Files that they have bytes of.
+    files: Vec<String>,
+}
+
+fn check(store: &Opened, names: &[String]) -> Result<Vec<Findings>, Box<dyn Error>> {
+    let torrents = store.named(names)?;
+    let bar = bar(total(&torrents));
+    let mut findings = Vec::new();
+    for torrent in torrents {
+        bar.set_message(torrent.title());
+        let content = store.repository.open(&torrent.info_hash())?;
+        let info = torrent.metainfo.as_ref().map(|metainfo| metainfo.info());
+        let (wrong, unreadable) = read_all(&*content, info, &bar)?;
+        findings.push(Findings::of(&torrent, wrong, unreadable));
+    }
+    bar.finish_and_clear();
+    Ok(findings)
+}
+
+/// The pieces that are wrong, and those that cannot be read.
+fn read_all(
+    content: &dyn Content,
+    info: Option<&Info>,
+    bar: &ProgressBar,
+) -> Result<(Vec<u32>, Vec<u32>), StoreError> {
+    let complete = content.pieces()?;
+    let next = AtomicU64::new(0);
+    let found = Mutex::new((BTreeSet::new(), BTreeSet::new()));
+    // Hashing takes longer than reading, where the disk is fast.
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get().min(4));
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut chunk = vec![0; CHUNK];
+                loop {
+                    let piece = next.fetch_add(1, Relaxed);
+                    if piece >= complete.pieces().into() {
+                        return;
+                    }
+                    let piece = piece as u32;
+                    let range = content.geometry().piece(piece).expect("there are as many");
+                    if complete.contains(piece) {
+                        match verify(content, info, piece, &mut chunk) {
+                            Ok(true) => {}
+                            Ok(false) => _ = found.lock().expect("nobody panics").0.insert(piece),
+                            Err(_) => _ = found.lock().expect("nobody panics").1.insert(piece),
+                        }
+                    }
+                    bar.inc(range.end - range.start);
+                }
+            });
+        }
+    });
+    let (wrong, unreadable) = found.into_inner().expect("nobody panics");
+    Ok((wrong.into_iter().collect(), unreadable.into_iter().collect()))
+}
+
+/// Whether a piece is right, as far as that is known.
+fn verify(
+    content: &dyn Content,
+    info: Option<&Info>,
+    piece: u32,
+    chunk: &mut [u8],
+) -> Result<bool, StoreError> {
+    let range = content.geometry().piece(piece)?;
+    let mut hashed = info.and_then(|info| info.check(piece));
+    // What is behind the last file of a piece of v2 has no hash.
+    let end = range.start + info.map_or(range.end - range.start, |info| info.piece_len(piece).into());
+    let mut at = range.start;
+    while at < range.end {
+        let length = (range.end - at).min(chunk.len() as u64) as usize;
+        content.read(at, &mut chunk[..length])?;
+        let counted = end.saturating_sub(at).min(length as u64) as usize;
+        hashed.iter_mut().for_each(|hashed| hashed.update(&chunk[..counted]));
+        at += length as u64;
+    }
+    Ok(hashed.is_none_or(|hashed| hashed.holds()))
+}
+
+impl Findings {
+    fn of(torrent: &Torrent, wrong: Vec<u32>, unreadable: Vec<u32>) -> Self {
+        let geometry = torrent.summary.geometry;
+        let info = torrent.metainfo.as_ref().map(|metainfo| metainfo.info());
+        let (mut lost, mut files) = (0, BTreeSet::new());
+        for piece in wrong.iter().chain(&unreadable) {
+            let range = geometry.piece(*piece).expect("it was read");
+            lost += range.end - range.start;
+            let list = info.map(|info| info.files());
+            files.extend(
+                list.into_iter().flat_map(|list| list.segments(range.clone())).map(|segment| segment.file),
+            );
+        }
+        let path = |file| info.and_then(|info| info.files().get(file)).filter(|file| !file.is_padding());
+        Self {
+            of: torrent.info_hash(),
+            info_hash: torrent.info_hash().to_string(),
+            name: torrent.name().map(ToOwned::to_owned),
+            pieces: geometry.pieces(),
+            complete: torrent.summary.complete,
+            verified: info.is_some_and(Info::knows_hashes),
+            wrong,
+            unreadable,
+            lost,
+            files: files.into_iter().filter_map(path).map(|file| file.path().join("/")).collect(),
+        }
+    }
+
+    const fn is_ok(&self) -> bool {
+        self.wrong.is_empty() && self.unreadable.is_empty()
+    }
+
+    fn print(&self) -> Result<(), Box<dyn Error>> {
+        let name = self.name.as_deref().unwrap_or("a torrent");
+        let how =
+            if self.verified { "verified" } else { "read; the store has no torrent file to verify them by" };
+        say!(
+            "{name} ({}): {} of {} pieces are marked complete, and were {how}",
+            self.info_hash,
+            self.complete,
+            self.pieces
+        );
+        for (pieces, what) in [(&self.wrong, "wrong"), (&self.unreadable, "not readable")] {
+            if !pieces.is_empty() {
+                say!("  {what}: {}", in_runs(pieces));
+            }
+        }
+        if !self.is_ok() {
+            say!("  costs {} of", BinaryBytes(self.lost));
+            for file in &self.files {
+                say!("    {file}");
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let store = Opened::open_quietly(&args.store.path, For::Reading)?;
+    let checked = Checked::of(&store, &args.torrents)?;
+    checked.print(args.json)?;
+    Ok(if checked.ok { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+}
+
+pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let store = Opened::open_quietly(&args.check.store.path, For::Writing)?;
+    let mut checked = Checked::of(&store, &args.check.torrents)?;
+    if !args.check.json {
+        checked.print(false)?;
+    }
+    let unreadable = checked.torrents.iter().map(|findings| findings.unreadable.len()).sum::<usize>();
+    let give_up = args.force || unreadable <= MOST_UNREADABLE;
+    let mut marked = 0;
+    for findings in &checked.torrents {
+        let content = store.repository.open(&findings.of)?;
+        let info = store.repository.metainfo(&findings.of)?;
+        let info = info.as_ref().map(|metainfo| metainfo.info());
+        let mut chunk = vec![0; CHUNK];
+        let lost = if give_up { &findings.unreadable[..] } else { &[] };
+        for &piece in findings.wrong.iter().chain(lost) {
+            // A second look costs little; what is marked is forgotten.
+            if !matches!(verify(&*content, info, piece, &mut chunk), Ok(true)) {
+                marked += usize::from(content.mark_incomplete(piece)?);
+            }
+        }
+    }
+    store.repository.flush()?;
+    checked.marked = Some(marked);
+    if args.check.json {
+        checked.print(true)?;
+    } else {
+        say!("Marked as missing, to be fetched or added again: {}.", counted(marked, "piece"));
+    }
+    if !give_up {
+        return Err(format!(
+            "{unreadable} pieces cannot be read: that looks like a device or a cable that fails, so they were left as they are; \
+             --force gives them up"
+        )
+        .into());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Checked {
+    fn of(store: &Opened, names: &[String]) -> Result<Self, Box<dyn Error>> {
+        let (damage, torrents) = (store.all_damage()?, check(store, names)?);
+        let ok = damage.is_empty() && torrents.iter().all(Findings::is_ok);
+        Ok(Self { damage, torrents, ok, marked: None })
+    }
+
+    fn print(&self, json: bool) -> Result<(), Box<dyn Error>> {
+        if json {
+            return print_json(self);
+        }
+        for damage in &self.damage {
+            say!("{damage}");
+        }
+        self.torrents.iter().try_for_each(Findings::print)?;
+        say!("{}", if self.ok { "All is well." } else { "Something is wrong." });
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! `seedkeep store format`.
+
+use std::{error::Error, num::NonZero, path::PathBuf, process::ExitCode, sync::Arc};
+
+use indicatif::BinaryBytes;
+use swarmkeep_content::{
+    ContentRepository,
+    block::{Allocation, BlockStore, FileDevice, FormatOptions},
+};
+
+use super::{print_json, probe::what_is_on, say};
+use crate::units::bytes;
+
+/// Make an empty store of a block device, or of a new image.
+///
+/// What is on a device is lost: if there is anything, it is named, and nothing is done without --force.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The block device or image.
+    #[arg(value_name = "DEVICE")]
+    path: PathBuf,
+
+    /// Make an image file of this size, all of it taken from the disk at once, as 100GiB.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    size: Option<NonZero<u64>>,
+
+    /// Bytes of a block: a power of two from 16KiB to 64MiB [default: 4MiB, less on a device of under 4GiB].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    block_size: Option<NonZero<u64>>,
+
+    /// Room in the root for at least so many torrents [default: a block's worth, 114,464 with blocks of 4MiB].
+    #[arg(long, value_name = "COUNT")]
+    torrents: Option<u32>,
+
+    /// Write over whatever is there.
+    #[arg(long)]
+    force: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let shown = args.path.display();
+    let mut options = FormatOptions::new();
+    if let Some(size) = args.block_size {
+        options = options.block_size(u32::try_from(size.get()).unwrap_or(u32::MAX));
+    }
+    if let Some(torrents) = args.torrents {
+        options = options.torrents(torrents);
+    }
+    match (args.path.metadata(), args.size) {
+        (Err(_), Some(size)) => {
+            let device = FileDevice::create_image(&args.path, size.get())?;
+            if let Err(error) = BlockStore::format(&device, options) {
+                // It was made here, and is of no use.
+                let _ = std::fs::remove_file(&args.path);
+                return Err(error.into());
+            }
+        }
+        (Err(error), None) => {
+            return Err(format!("{shown}: {error}; give --size to make an image there").into());
+        }
+        (Ok(there), _) if there.is_dir() => {
+            return Err(format!(
+                "{shown} is a folder, which needs no formatting: `seedkeep store add` begins a store there"
+            )
+            .into());
+        }
+        (Ok(_), Some(_)) => {
+            return Err(format!("{shown} is there already: --size is for an image that is to be made").into());
+        }
+        (Ok(_), None) => {
+            // Held until it is formatted: nobody else can put something on it meanwhile.
+            let device = Arc::new(FileDevice::open(&args.path, true)?);
+            match what_is_on(&device).map_err(|error| format!("{shown}: {error}"))? {
+                Some(found) if !args.force => {
+                    return Err(format!(
+                        "{shown} holds {found}, which would be lost; --force writes over it"
+                    )
+                    .into());
+                }
+                Some(found) => eprintln!("seedkeep: {shown} held {found}, which is written over"),
+                None => {}
+            }
+            BlockStore::format(&*device, options)?;
+        }
+    }
+    let store = BlockStore::open(&args.path, Allocation::Sequential)?;
+    let free = store.statistics().free.unwrap_or(0);
+    if args.json {
+        print_json(&serde_json::json!({
+            "block_size": store.block_size(),
+            "blocks": store.blocks(),
+            "free": free,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    say!(
+        "{shown}: an empty store in blocks of {}, with room for {}",
+        BinaryBytes(store.block_size().into()),
+        BinaryBytes(free)
+    );
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,194 @@
+//! `seedkeep store list`, `remove` and `stats`.
+
+use std::{error::Error, process::ExitCode};
+
+use indicatif::BinaryBytes;
+use serde::Serialize;
+use swarmkeep_content::ContentRepository;
+use swarmkeep_workload::tables;
+
+use super::{
+    StoreArg,
+    opened::{For, Kind, Opened, Torrent},
+    print_json, say,
+};
+
+/// Show the torrents of a store.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    info_hash: String,
+    /// Unknown if the store has no torrent file of it.
+    name: Option<String>,
+    bytes: u64,
+    piece_length: u32,
+    pieces: u32,
+    complete: u32,
+    files: Option<usize>,
+}
+
+impl Row {
+    fn of(torrent: &Torrent) -> Self {
+        let geometry = torrent.summary.geometry;
+        let info = torrent.metainfo.as_ref().map(|metainfo| metainfo.info());
+        Self {
+            info_hash: torrent.info_hash().to_string(),
+            name: torrent.name().map(ToOwned::to_owned),
+            bytes: geometry.len(),
+            piece_length: geometry.piece_length(),
+            pieces: geometry.pieces(),
+            complete: torrent.summary.complete,
+            files: info.map(|info| info.files().iter().filter(|file| !file.is_padding()).count()),
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let store = Opened::open(&args.store.path, For::Reading)?;
+    let rows: Vec<_> = store.torrents()?.iter().map(Row::of).collect();
+    if args.json {
+        print_json(&rows)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if rows.is_empty() {
+        say!("There are no torrents in the store.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let column = |head: &str, cell: &dyn Fn(&Row) -> String| {
+        [head.to_owned()].into_iter().chain(rows.iter().map(cell)).collect::<Vec<_>>()
+    };
+    say!(
+        "{}",
+        tables::markdown(&[
+            column("name", &|row| row.name.clone().unwrap_or_else(|| "(no torrent file)".into())),
+            column("bytes", &|row| BinaryBytes(row.bytes).to_string()),
+            column("complete", &|row| format!("{} of {}", row.complete, row.pieces)),
+            column("files", &|row| row.files.map_or_else(String::new, |files| files.to_string())),
+            column("info hash", &|row| row.info_hash.clone()),
+        ])
+        .trim_end()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Forget torrents and their content.
+#[derive(Debug, clap::Args)]
+pub(super) struct RemoveArgs {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// Which: by name, info hash, or the beginning of one.
+    #[arg(required = true, value_name = "TORRENT")]
+    torrents: Vec<String>,
+}
+
+pub(super) fn remove(args: &RemoveArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let store = Opened::open(&args.store.path, For::Writing)?;
+    for name in &args.torrents {
+        // One that is lost has nothing but its info hash.
+        if let Ok(info_hash) = name.parse()
+            && store.repository.delete(&info_hash)?
+        {
+            say!("removed {info_hash}");
+            continue;
+        }
+        for torrent in store.named(std::slice::from_ref(name))? {
+            store.repository.delete(&torrent.info_hash())?;
+            say!("removed {} ({})", torrent.title(), torrent.info_hash());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Show how much room there is, and in what state the store is.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatsArgs {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Stats {
+    kind: &'static str,
+    torrents: u64,
+    complete_torrents: usize,
+    /// Of torrents.
+    bytes: u64,
+    complete_bytes: u64,
+    /// Bytes of the medium.
+    used: u64,
+    free: Option<u64>,
+    block_size: Option<u32>,
+    /// How often the root was written.
+    generation: Option<u64>,
+    /// Torrents of which nothing is known any more but the name.
+    lost: Vec<String>,
+    damage: Vec<String>,
+}
+
+pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let store = Opened::open_quietly(&args.store.path, For::Reading)?;
+    let statistics = store.repository.statistics();
+    let torrents = store.repository.list()?;
+    let mut complete_bytes = 0;
+    for torrent in &torrents {
+        let pieces = store.repository.open(&torrent.info_hash)?.pieces()?;
+        let lengths = pieces.iter().filter_map(|piece| torrent.geometry.piece(piece).ok());
+        complete_bytes =
+            lengths.fold(complete_bytes, |sum: u64, range| sum.saturating_add(range.end - range.start));
+    }
+    let block = match &store.kind {
+        Kind::Block(block) => Some(block),
+        Kind::Files(_) => None,
+    };
+    let stats = Stats {
+        kind: if block.is_some() { "block" } else { "files" },
+        torrents: statistics.torrents,
+        complete_torrents: torrents
+            .iter()
+            .filter(|torrent| torrent.complete == torrent.geometry.pieces())
+            .count(),
+        bytes: torrents.iter().fold(0, |sum: u64, torrent| sum.saturating_add(torrent.geometry.len())),
+        complete_bytes,
+        used: statistics.used,
+        free: statistics.free,
+        block_size: block.map(|block| block.block_size()),
+        generation: block.map(|block| block.report().generation),
+        lost: block.into_iter().flat_map(|block| &block.report().lost).map(ToString::to_string).collect(),
+        damage: store.all_damage()?,
+    };
+    if args.json {
+        print_json(&stats)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    say!("torrents   {}, of which {} are complete", stats.torrents, stats.complete_torrents);
+    say!("content    {} of {}", BinaryBytes(stats.complete_bytes), BinaryBytes(stats.bytes));
+    say!("used       {}", BinaryBytes(stats.used));
+    if let Some(free) = stats.free {
+        say!("free       {}", BinaryBytes(free));
+    }
+    if let (Some(size), Some(generation)) = (stats.block_size, stats.generation) {
+        say!("blocks     of {}", BinaryBytes(size.into()));
+        say!("root       generation {generation}");
+    }
+    for lost in &stats.lost {
+        say!("lost       {lost}");
+    }
+    for damage in &stats.damage {
+        say!("damage     {damage}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,347 @@
+//! `seedkeep store mount`: the torrents' files, to be read by any program.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    ffi::OsStr,
+    path::PathBuf,
+    process::{self, ExitCode},
+    sync::Arc,
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
+    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry, ReplyOpen, ReplyStatfs,
+    Request, Session, SessionACL,
+};
+use indexmap::IndexMap;
+use rustix::mount::UnmountFlags;
+use swarmkeep_content::{
+    Content, ContentExt, ContentRepository, Error as StoreError, Statistics,
+    stripe_cache::{StripeCache, StripeCacheOptions},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{
+    StoreArg,
+    opened::{For, Opened, Torrent},
+    say,
+};
+
+/// How long the kernel may believe what it was told. Nothing changes: the store is not written to meanwhile.
+const FOR_EVER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The unit in which sizes are told.
+const UNIT: u32 = 4096;
+
+/// Show the torrents' files in a folder, to be read by any program.
+///
+/// Torrents stand there under their names; those that share one, each in a folder that is named by the info hash. A file that is not complete can be
+/// read up to the first byte that is missing. Stays until it is unmounted (`umount FOLDER`) or told to end (Ctrl-C).
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// An empty folder.
+    folder: PathBuf,
+
+    /// Let other users read too. Who is not root needs `user_allow_other` in /etc/fuse.conf for that.
+    #[arg(long)]
+    allow_other: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let store = Opened::open(&args.store.path, For::Reading)?;
+    let torrents = store.torrents()?;
+    // Files are mostly read from one end to the other.
+    let cache =
+        StripeCache::new(Arc::clone(&store.repository) as _, StripeCacheOptions::new().write_memory(0))?;
+    let time = args.store.path.metadata()?.modified()?;
+    let view = View::of(&cache, &torrents, time)?;
+    let count = torrents.len();
+    drop(torrents);
+    let files = view.nodes.iter().filter(|node| matches!(node.kind, Kind::File(_))).count();
+    let mut config = fuser::Config::default();
+    config.mount_options = vec![
+        MountOption::RO,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::DefaultPermissions,
+        MountOption::FSName(args.store.path.display().to_string()),
+        MountOption::Subtype("swarmkeep".into()),
+    ];
+    config.acl = if args.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(4);
+    let mut session = Session::new(view, &args.folder, &config)
+        .map_err(|error| format!("mounting at {}: {error}", args.folder.display()))?;
+    let mut unmounter = session.unmount_callable();
+    let folder = args.folder.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (mut interrupt, mut terminate, mut hangup) = {
+        let _inside = runtime.enter();
+        let [interrupt, terminate, hangup] =
+            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        (interrupt?, terminate?, hangup?)
+    };
+    thread::spawn(move || {
+        let mut told = || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
+                }
+            });
+        };
+        told();
+        if let Err(error) = unmounter.unmount() {
+            eprintln!("seedkeep: unmounting: {error}; told once more, it goes as soon as nobody uses it");
+            told();
+            // What is open stays readable until it is closed.
+            if let Err(error) = rustix::mount::unmount(&folder, UnmountFlags::DETACH) {
+                eprintln!("seedkeep: unmounting: {error}");
+                process::exit(1);
+            }
+        }
+    });
+    say!("{files} files of {count} torrents at {}", args.folder.display());
+    session.run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The files and folders, numbered from 1 on, the root first.
+struct View {
+    nodes: Vec<Node>,
+    contents: Vec<Arc<dyn Content>>,
+    statistics: Statistics,
+    time: SystemTime,
+    owner: (u32, u32),
+}
+
+struct Node {
+    parent: u64,
+    kind: Kind,
+}
+
+enum Kind {
+    Folder(IndexMap<String, u64>),
+    File(Part),
+}
+
+/// A file: part of a torrent.
+#[derive(Clone, Copy)]
+struct Part {
+    content: usize,
+    offset: u64,
+    length: u64,
+    executable: bool,
+    /// Whether all of it can be read.
+    whole: bool,
+}
+
+impl View {
+    fn of(store: &dyn ContentRepository, torrents: &[Torrent], time: SystemTime) -> Result<Self, StoreError> {
+        let mut view = Self {
+            nodes: vec![Node { parent: 1, kind: Kind::Folder(IndexMap::new()) }],
+            contents: Vec::new(),
+            statistics: store.statistics(),
+            time,
+            owner: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
+        };
+        let mut tops = BTreeMap::<_, u32>::new();
+        for torrent in torrents {
+            *tops.entry(torrent.title()).or_default() += 1;
+            // A torrent may be called like the folder of another.
+            *tops.entry(torrent.info_hash().to_string()).or_default() +=
+                u32::from(torrent.metainfo.is_some());
+        }
+        for torrent in torrents {
+            let content = store.open(&torrent.info_hash())?;
+            let complete = content.pieces()?;
+            let geometry = content.geometry();
+            let at = view.contents.len();
+            view.contents.push(content);
+            let part = |offset: u64, length: u64, executable| Part {
+                content: at,
+                offset,
+                length,
+                executable,
+                whole: geometry.pieces_of(&(offset..offset + length)).all(|piece| complete.contains(piece)),
+            };
+            let hash = torrent.info_hash().to_string();
+            let Some(metainfo) = &torrent.metainfo else {
+                view.add(&[&hash], part(0, geometry.len(), false));
+                continue;
+            };
+            // Files without a folder of their own, and those of which others have the name, are put into one.
+            let files = metainfo.info().files();
+            let mut names = files.iter().filter(|file| !file.is_padding()).map(|file| file.path());
+            let apart = tops[&torrent.title()] > 1 || names.any(|path| path[0] != metainfo.info().name());
+            for file in files.iter().filter(|file| !file.is_padding()) {
+                let mut path = file.path();
+                if apart {
+                    path.insert(0, &hash);
+                }
+                view.add(&path, part(file.offset(), file.length(), file.is_executable()));
+            }
+        }
+        Ok(view)
+    }
+
+    /// Adds a file, and the folders that it lies in.
+    fn add(&mut self, path: &[&str], part: Part) {
+        let mut parent = 1;
+        for (at, name) in path.iter().enumerate() {
+            let next = self.nodes.len() as u64 + 1;
+            let Kind::Folder(entries) = &mut self.nodes[parent as usize - 1].kind else { return };
+            let number = *entries.entry((*name).to_owned()).or_insert(next);
+            if number == next {
+                let last = at + 1 == path.len();
+                let kind = if last { Kind::File(part) } else { Kind::Folder(IndexMap::new()) };
+                self.nodes.push(Node { parent, kind });
+            }
+            parent = number;
+        }
+    }
+
+    fn node(&self, number: INodeNo) -> Option<&Node> {
+        self.nodes.get(usize::try_from(number.0).ok()?.checked_sub(1)?)
+    }
+
+    fn attributes(&self, number: INodeNo, node: &Node) -> FileAttr {
+        let (size, kind, perm, nlink) = match &node.kind {
+            Kind::Folder(entries) => (0, FileType::Directory, 0o555, 2 + entries.len() as u32),
+            Kind::File(part) => {
+                (part.length, FileType::RegularFile, if part.executable { 0o555 } else { 0o444 }, 1)
+            }
+        };
+        FileAttr {
+            ino: number,
+            size,
+            blocks: size.div_ceil(512),
+            atime: self.time,
+            mtime: self.time,
+            ctime: self.time,
+            crtime: self.time,
+            kind,
+            perm,
+            nlink,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            rdev: 0,
+            blksize: UNIT,
+            flags: 0,
+        }
+    }
+
+    /// Bytes of a file, as many as can be read in a row.
+    fn bytes(&self, part: &Part, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+        let length = part.length.saturating_sub(offset).min(size.into()) as usize;
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let mut bytes = vec![0; length];
+        let start = part.offset + offset;
+        let content = &self.contents[part.content];
+        let read = match content.read(start, &mut bytes) {
+            Err(StoreError::NotWritten { at }) if at > start => {
+                bytes.truncate((at - start) as usize);
+                content.read(start, &mut bytes)
+            }
+            read => read,
+        };
+        read.map(|()| bytes).map_err(|_| Errno::EIO)
+    }
+}
+
+impl Filesystem for View {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.node(parent).and_then(|node| match &node.kind {
+            Kind::Folder(entries) => entries.get(name.to_str()?).copied(),
+            Kind::File(_) => None,
+        });
+        match found.and_then(|number| Some((INodeNo(number), self.node(INodeNo(number))?))) {
+            Some((number, node)) => {
+                reply.entry(&FOR_EVER, &self.attributes(number, node), Generation(0));
+            }
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.node(number) {
+            Some(node) => reply.attr(&FOR_EVER, &self.attributes(number, node)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.node(number).map(|node| &node.kind) {
+            Some(Kind::File(part)) if part.whole => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+            // The page cache would take a short read for the end of the file, and whoever copies it would not know.
+            Some(Kind::File(_)) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
+            Some(Kind::Folder(_)) => reply.error(Errno::EISDIR),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.node(number).map(|node| &node.kind) {
+            Some(Kind::File(part)) => match self.bytes(part, offset, size) {
+                Ok(bytes) => reply.data(&bytes),
+                Err(error) => reply.error(error),
+            },
+            _ => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn readdir(&self, _: &Request, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let Some(Node { parent, kind: Kind::Folder(entries) }) = self.node(number) else {
+            return reply.error(Errno::ENOTDIR);
+        };
+        let own = [(".", number.0), ("..", *parent)];
+        let entry = |at: usize| match at.checked_sub(own.len()) {
+            None => Some(own[at]),
+            Some(at) => entries.get_index(at).map(|(name, number)| (name.as_str(), *number)),
+        };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (at, (name, number)) in (offset + 1..).zip((from..).map_while(entry)) {
+            let kind = match self.node(INodeNo(number)).map(|node| &node.kind) {
+                Some(Kind::File(_)) => FileType::RegularFile,
+                _ => FileType::Directory,
+            };
+            if reply.add(INodeNo(number), at, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let unit = u64::from(UNIT);
+        let free = self.statistics.free.unwrap_or(0) / unit;
+        reply.statfs(
+            self.statistics.used / unit + free,
+            free,
+            0,
+            self.nodes.len() as u64,
+            0,
+            UNIT,
+            255,
+            UNIT,
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! A store that was opened: on a device, in an image, or in a folder.
+
+use std::{
+    error::Error,
+    os::unix::fs::FileTypeExt,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep_content::{
+    ContentConfig, ContentRepository, Error as StoreError, InfoHash, Library, Summary,
+    block::{Allocation, BlockStore},
+    files::{self, FileStore, HIDDEN},
+};
+use swarmkeep_metainfo::Metainfo;
+
+/// How long to wait for who has the store open.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A store, whichever it is, with the torrent files that are kept in it.
+pub(crate) struct Opened {
+    pub(crate) repository: Arc<Library>,
+    pub(crate) kind: Kind,
+    /// What was wrong with it when it was opened, in words.
+    pub(crate) damage: Vec<String>,
+}
+
+pub(crate) enum Kind {
+    Block(BlockStore),
+    Files(FileStore),
+}
+
+/// What a store is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    /// To look at it. Others may do so at the same time, if it is on a device or an image. A folder is mended all the same: that is how it is read.
+    Reading,
+    /// To change what is in it.
+    Writing,
+    /// To put something into it: a folder need not be a store yet.
+    Adding,
+}
+
+/// A torrent of a store.
+pub(crate) struct Torrent {
+    pub(crate) summary: Summary,
+    pub(crate) metainfo: Option<Metainfo>,
+}
+
+impl Opened {
+    /// Opens the store that a path leads to. What was wrong with it is printed.
+    pub(crate) fn open(path: &Path, wanted: For) -> Result<Self, Box<dyn Error>> {
+        let opened = Self::open_quietly(path, wanted)?;
+        opened.damage.iter().for_each(|damage| eprintln!("seedkeep: {damage}"));
+        Ok(opened)
+    }
+
+    pub(crate) fn open_quietly(path: &Path, wanted: For) -> Result<Self, Box<dyn Error>> {
+        let shown = path.display();
+        let kind = path.metadata().map_err(|error| {
+            format!("{shown}: {error}; `seedkeep store format {shown} --size 100GiB` makes an image there")
+        })?;
+        let (kind, damage): (_, Vec<_>) = if kind.is_dir() {
+            if wanted != For::Adding && !path.join(HIDDEN).exists() {
+                return Err(
+                    format!("{shown} holds no store; `seedkeep store add` begins one in a folder").into()
+                );
+            }
+            let store = patiently(|| FileStore::open(&ContentConfig::new(path), files::Allocation::Sparse))?;
+            let damage = store.report().damage.iter().map(ToString::to_string).collect();
+            (Kind::Files(store), damage)
+        } else if kind.is_file() || kind.file_type().is_block_device() {
+            let store = match wanted {
+                For::Reading => patiently(|| BlockStore::open_read_only(path))?,
+                For::Writing | For::Adding => patiently(|| BlockStore::open(path, Allocation::Sequential))?,
+            };
+            let report = store.report();
+            let mut damage: Vec<_> = report.damage.iter().map(ToString::to_string).collect();
+            damage.extend(report.read_only.filter(|_| wanted != For::Reading).map(ToOwned::to_owned));
+            (Kind::Block(store), damage)
+        } else {
+            return Err(format!("{shown} is neither a block device, nor a file, nor a folder").into());
+        };
+        let store: Arc<dyn ContentRepository> = match &kind {
+            Kind::Block(store) => Arc::new(store.clone()),
+            Kind::Files(store) => Arc::new(store.clone()),
+        };
+        Ok(Self { repository: Arc::new(Library::open(store)?), kind, damage })
+    }
+
+    /// Every torrent, by name.
+    pub(crate) fn torrents(&self) -> Result<Vec<Torrent>, Box<dyn Error>> {
+        let mut torrents = Vec::new();
+        for summary in self.repository.list()? {
+            torrents.push(Torrent { summary, metainfo: self.repository.metainfo(&summary.info_hash)? });
+        }
+        torrents.sort_by(|a, b| (a.name(), a.info_hash()).cmp(&(b.name(), b.info_hash())));
+        Ok(torrents)
+    }
+
+    /// The torrents that somebody names: by info hash, by name, or by the beginning of an info hash; all if nobody is named.
+    pub(crate) fn named(&self, names: &[String]) -> Result<Vec<Torrent>, Box<dyn Error>> {
+        let mut torrents = self.torrents()?;
+        if names.is_empty() {
+            return Ok(torrents);
+        }
+        let mut picked = vec![false; torrents.len()];
+        for name in names {
+            let hash = name.to_ascii_lowercase();
+            // A stranger may have called a torrent by the info hash of another.
+            let ways: [&dyn Fn(&Torrent) -> bool; 3] = [
+                &|torrent| torrent.info_hash().to_string() == hash,
+                &|torrent| torrent.name() == Some(name),
+                &|torrent| hash.len() >= 4 && torrent.info_hash().to_string().starts_with(&hash),
+            ];
+            let found = ways.into_iter().find_map(|meant| {
+                let found: Vec<_> = (0..torrents.len()).filter(|&at| meant(&torrents[at])).collect();
+                (!found.is_empty()).then_some(found)
+            });
+            match found.as_deref() {
+                Some([at]) => picked[*at] = true,
+                None => {
+                    return Err(format!(
+                        "no torrent in the store is called {name}; `seedkeep store list` shows all"
+                    )
+                    .into());
+                }
+                Some(found) => {
+                    return Err(format!(
+                        "{} torrents are called {name}: name one by its info hash",
+                        found.len()
+                    )
+                    .into());
+                }
+            }
+        }
+        let mut picked = picked.into_iter();
+        torrents.retain(|_| picked.next() == Some(true));
+        Ok(torrents)
+    }
+
+    /// What is wrong with the store as a whole: what was found when it was opened, torrents that are lost, torrent files.
+    pub(crate) fn all_damage(&self) -> Result<Vec<String>, Box<dyn Error>> {
+        let mut damage = self.damage.clone();
+        if let Kind::Block(store) = &self.kind {
+            let told =
+                |lost: &&InfoHash| !self.damage.iter().any(|damage| damage.contains(&lost.to_string()));
+            damage.extend(store.report().lost.iter().filter(told).map(|lost| {
+                format!(
+                    "{lost} is lost: nothing is known of it but the name; `seedkeep store remove` forgets it"
+                )
+            }));
+        }
+        for summary in self.repository.list()? {
+            if self.repository.is_damaged(&summary.info_hash)? {
+                damage.push(format!(
+                    "{}: its torrent file is damaged, which costs its names and hashes; `seedkeep store add` keeps it again",
+                    summary.info_hash
+                ));
+            }
+        }
+        Ok(damage)
+    }
+}
+
+/// Opens a store that somebody who is just ending may still hold: a process that was killed lets go of it a little later.
+fn patiently<S>(open: impl Fn() -> Result<S, StoreError>) -> Result<S, StoreError> {
+    let began = Instant::now();
+    loop {
+        match open() {
+            Err(StoreError::InUse { .. }) if began.elapsed() < PATIENCE => thread::sleep(PATIENCE / 50),
+            done => return done,
+        }
+    }
+}
+
+impl Torrent {
+    pub(crate) const fn info_hash(&self) -> InfoHash {
+        self.summary.info_hash
+    }
+
+    /// What its torrent file calls it.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.metainfo.as_ref().map(|metainfo| metainfo.info().name())
+    }
+
+    /// What to call it.
+    pub(crate) fn title(&self) -> String {
+        self.name().map_or_else(|| self.info_hash().to_string(), ToOwned::to_owned)
+    }
+}

@@ -1,0 +1,33 @@
+//! Numbers with units, as options give them.
+
+use std::num::NonZero;
+
+/// A number of bytes.
+pub(crate) fn bytes(text: &str) -> Result<NonZero<u64>, String> {
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+    counted(text, &units)
+        .and_then(NonZero::new)
+        .ok_or_else(|| "expected bytes above 0, such as 536870912, 512MiB or 4GiB".into())
+}
+
+/// A whole number of one of the units, or of ones.
+fn counted(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let in_unit = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)));
+    let (number, unit) = in_unit.unwrap_or((text, 1));
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_ones_or_powers_of_1024() {
+        assert_eq!(bytes("1000").map(NonZero::get), Ok(1000));
+        assert_eq!(bytes("512MiB").map(NonZero::get), Ok(512 << 20));
+        assert_eq!(bytes("4GiB").map(NonZero::get), Ok(4 << 30));
+        for wrong in ["", "0", "0GiB", "GiB", "1GB", "-1", "99999999999TiB"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! `seedkeep create`, as somebody uses it: real files, and real programs that read and make the same torrents.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs::{self, File},
+    io::{Write, stderr},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{PermissionsExt, symlink},
+        net::UnixListener,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use swarmkeep::{Random, SplitMix64};
+use swarmkeep_metainfo::{Info, Magnet, Metainfo};
+use tempfile::TempDir;
+
+const FORMATS: [&str; 3] = ["--v1", "--v2", "--hybrid"];
+
+/// A folder to work in, with a folder `some` of files in it.
+fn scratch() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    put(&folder.path().join("some"));
+    folder
+}
+
+/// Files such as make a difference: hidden, executable, empty, of whole pieces and not, in names that sort otherwise by another rule.
+fn put(some: &Path) {
+    for (nth, (path, length)) in [
+        ("sub/z", 5),
+        ("sub.x", 5),
+        ("a/deep/er/nested.bin", 100_001),
+        ("a/empty", 0),
+        (".hidden", 40_000),
+        ("B", 32_768),
+        ("é.bin", 49_153),
+        ("a.b", 200_000),
+        ("run", 300),
+        ("copy", 100_000),
+        ("copy too", 100_000),
+        (".a/.b", 16_384),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = some.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let seed = if length == 100_000 { 99 } else { nth as u64 + 1 };
+        let mut numbers = SplitMix64::new(seed);
+        let mut bytes: Vec<u8> = (0..length / 8 + 1).flat_map(|_| numbers.next_u64().to_le_bytes()).collect();
+        bytes.truncate(length);
+        fs::write(path, bytes).unwrap();
+    }
+    fs::set_permissions(some.join("run"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+struct Ended {
+    code: i32,
+    out: String,
+    errors: String,
+}
+
+fn swarmkeep(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
+    command.arg("create").current_dir(folder);
+    command
+}
+
+fn ended(command: &mut Command) -> Ended {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
+}
+
+/// Runs `create` in a folder, with words that are separated by blanks.
+fn create(folder: &Path, words: &str) -> Ended {
+    ended(swarmkeep(folder).args(words.split(' ')))
+}
+
+/// As [`create`], where it is to succeed.
+fn done(folder: &Path, words: &str) -> String {
+    let ended = create(folder, words);
+    assert_eq!(ended.code, 0, "{words}: {}{}", ended.out, ended.errors);
+    ended.out
+}
+
+fn refused(folder: &Path, words: &str, code: i32) -> String {
+    let ended = create(folder, words);
+    assert_eq!((ended.code, &*ended.out), (code, ""), "{words}: {}", ended.errors);
+    ended.errors
+}
+
+fn read(path: &Path) -> Metainfo {
+    Metainfo::parse(&fs::read(path).unwrap()).unwrap()
+}
+
+/// Whether every piece of the files that lie in `folder` is what the torrent says.
+fn assert_verifies(info: &Info, folder: &Path) {
+    for piece in 0..info.piece_count() {
+        let mut check = info.check(piece).unwrap();
+        for segment in info.files().segments(info.piece_range(piece).unwrap()) {
+            let file = info.files().get(segment.file).unwrap();
+            let bytes = match file.is_padding() {
+                true => vec![0; file.length() as usize],
+                false => fs::read(folder.join(PathBuf::from_iter(file.path()))).unwrap(),
+            };
+            check.update(&bytes[segment.offset as usize..][..segment.length as usize]);
+        }
+        assert!(check.holds(), "piece {piece}");
+    }
+}
+
+#[test]
+fn every_format_is_what_its_files_are_and_says_so() {
+    let folder = scratch();
+    let folder = folder.path();
+    for format in FORMATS {
+        let words = format!("some {format} -o made{format}.torrent --json --piece-length 32KiB --comment x");
+        let told: Value = serde_json::from_str(&done(folder, &words)).unwrap();
+        let metainfo = read(&folder.join(format!("made{format}.torrent")));
+        let info = metainfo.info();
+        assert_verifies(info, folder);
+        let files: Vec<_> = info.files().iter().filter(|file| !file.is_padding()).collect();
+        let paths: Vec<_> = files.iter().map(|file| file.path()[1..].join("/")).collect();
+        assert_eq!(
+            paths,
+            [
+                ".a/.b",
+                ".hidden",
+                "B",
+                "a/deep/er/nested.bin",
+                "a/empty",
+                "a.b",
+                "copy",
+                "copy too",
+                "run",
+                "sub/z",
+                "sub.x",
+                "é.bin"
+            ],
+            "{format}"
+        );
+        let programs: Vec<_> =
+            files.iter().filter(|file| file.is_executable()).map(|file| file.path()[1]).collect();
+        assert_eq!(programs, ["run"]);
+        assert_eq!(info.has_v1(), format != "--v2");
+        assert_eq!(told["info_hash"], info.info_hash().to_string());
+        assert_eq!(told["info_hash_v2"].is_string(), format != "--v1");
+        assert_eq!((&told["bytes"], &told["files"]), (&638_616.into(), &12.into()));
+        assert_eq!((&told["piece_length"], &told["pieces"]), (&32_768.into(), &info.piece_count().into()));
+        let magnet: Magnet = told["magnet"].as_str().unwrap().parse().unwrap();
+        assert!(magnet.names(info) && magnet.name() == Some("some"));
+    }
+}
+
+#[test]
+fn the_same_files_give_the_same_torrent_whenever_wherever_and_by_however_many_threads() {
+    let (one, other) = (scratch(), tempfile::tempdir().unwrap());
+    // Made in another order, at another time.
+    put(&other.path().join("elsewhere/some"));
+    fs::rename(other.path().join("elsewhere/some/a"), other.path().join("a")).unwrap();
+    fs::rename(other.path().join("a"), other.path().join("elsewhere/some/a")).unwrap();
+    symlink("elsewhere/some", other.path().join("some")).unwrap();
+    for format in FORMATS {
+        done(one.path(), &format!("some {format} --force --threads 1"));
+        let expected = fs::read(one.path().join("some.torrent")).unwrap();
+        for words in ["some --threads 7", "elsewhere/some/ --threads 2", "./elsewhere/../some"] {
+            done(other.path(), &format!("{words} {format} --force"));
+            assert!(fs::read(other.path().join("some.torrent")).unwrap() == expected, "{words} {format}");
+        }
+        let inside = other.path().join("elsewhere/some");
+        done(&inside, &format!(". {format} -o ../../some.torrent --force"));
+        assert!(fs::read(other.path().join("some.torrent")).unwrap() == expected, "from within");
+    }
+    let dated = done(one.path(), "some --date 1700000000 -o dated.torrent --json");
+    let plain = done(one.path(), "some --v1 -o plain.torrent --json");
+    let hash = |told: &str| serde_json::from_str::<Value>(told).unwrap()["info_hash"].clone();
+    assert_eq!(hash(&dated), hash(&plain));
+    let dated = fs::read(one.path().join("dated.torrent")).unwrap();
+    assert!(dated.windows(28).any(|part| part == b"13:creation datei1700000000e"));
+}
+
+#[test]
+fn options_stand_in_the_torrent_and_the_magnet_link_is_printed() {
+    let folder = scratch();
+    let words = "some/a.b --tracker udp://a.example:1,http://b.example/announce --tracker https://c.example/x?y=z --private --source S --magnet";
+    let told = done(folder.path(), words);
+    let metainfo = read(&folder.path().join("a.b.torrent"));
+    assert_eq!(
+        metainfo.tiers(),
+        [vec!["udp://a.example:1", "http://b.example/announce"], vec!["https://c.example/x?y=z"]]
+    );
+    let info = metainfo.info();
+    assert!(info.is_private());
+    assert_eq!((info.files().count(), info.files().get(0).unwrap().path()), (1, vec!["a.b"]));
+    assert_verifies(info, &folder.path().join("some"));
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(lines[0], "a.b.torrent: 1 file, 195.31 KiB in 13 pieces of 16.00 KiB");
+    assert_eq!(lines[1], format!("  info hash: {}", info.info_hash()));
+    assert_eq!(lines[2].parse(), Ok(Magnet::from(&metainfo)));
+    let alone = create(folder.path(), "some --private");
+    assert!(alone.code == 0 && alone.errors.contains("no peer will be found"), "{}", alone.errors);
+}
+
+#[test]
+fn what_torrents_cannot_hold_is_refused_by_name() {
+    let folder = scratch();
+    let folder = folder.path();
+    let some = folder.join("some");
+    symlink("nowhere", some.join("link")).unwrap();
+    symlink(".", some.join("a/around")).unwrap();
+    let socket = UnixListener::bind(some.join("socket")).unwrap();
+    let said = refused(folder, "some", 1);
+    for expected in [
+        "some/link is a symbolic link",
+        "some/a/around is a symbolic link",
+        "some/socket is a socket, a device or a pipe",
+    ] {
+        assert!(said.contains(expected), "{said}");
+    }
+    drop(socket);
+    assert!(refused(folder, "some/socket", 1).contains("some/socket is a socket, a device or a pipe"));
+    (0..20).for_each(|nth| symlink("x", some.join(format!("link{nth}"))).unwrap());
+    let said = refused(folder, "some", 1);
+    assert!(said.contains("and 13 more") && said.lines().count() == 12, "{said}");
+
+    for (name, expected) in [
+        (&b"a:b"[..], "has one of"),
+        (b"\xff", "is not UTF-8"),
+        (b"NUL.txt", "device of Windows"),
+        (b"end.", "ends with a dot"),
+        (b"a\nb", "control character"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some").join(OsStr::from_bytes(name));
+        fs::create_dir(folder.path().join("some")).unwrap();
+        fs::write(path, "x").unwrap();
+        let said = refused(folder.path(), "some", 1);
+        assert!(said.contains(expected), "{said}");
+        // Of the torrent itself too.
+        let single = ended(swarmkeep(&folder.path().join("some")).arg(OsStr::from_bytes(name)));
+        assert!(single.code == 1 && single.errors.contains(expected), "{}", single.errors);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("some/within")).unwrap();
+    assert!(refused(folder.path(), "some", 1).contains("some: no files"));
+    assert!(refused(folder.path(), "nowhere", 1).contains("nowhere: No such file"));
+    assert!(refused(folder.path(), "/", 1).contains("no name"));
+    fs::write(folder.path().join("some/file"), "x").unwrap();
+    fs::write(folder.path().join("some/README"), "x").unwrap();
+    let empty = create(folder.path(), "some");
+    assert!(empty.errors.contains("1 empty folder left out"), "{}", empty.errors);
+    fs::write(folder.path().join("some/readme"), "x").unwrap();
+    assert!(refused(folder.path(), "some --force", 1).contains("but for upper and lower case"));
+}
+
+#[test]
+fn a_command_line_that_is_wrong_ends_with_2_before_anything_is_read() {
+    let folder = scratch();
+    for (words, expected) in [
+        ("some --v1 --v2", "cannot be used with"),
+        ("some --v2 --piece-length 8KiB", "power of two from 16 KiB"),
+        ("some --hybrid --piece-length 48KiB", "power of two from 16 KiB"),
+        ("some --piece-length 2GiB", "more than 1GiB"),
+        ("some --piece-length 0", "expected bytes above 0"),
+        ("some --tracker tracker.example", "not the URL of a tracker"),
+        ("some --tracker ftp://tracker.example", "not the URL of a tracker"),
+        ("some --tracker udp://a.example:1,", "not the URL of a tracker"),
+        ("some --tracker http:///announce", "not the URL of a tracker"),
+        ("some --threads 0", "number would be zero"),
+    ] {
+        let said = refused(folder.path(), words, 2);
+        assert!(said.contains(expected), "{words}: {said}");
+    }
+    assert!(!folder.path().join("some.torrent").exists());
+    done(folder.path(), "some --v1 --piece-length 1000");
+}
+
+#[test]
+fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
+    let folder = scratch();
+    let folder = folder.path();
+    fs::write(folder.join("some.torrent"), "mine").unwrap();
+    assert!(refused(folder, "some", 1).contains("some.torrent is there already: --force overwrites it"));
+    assert_eq!(fs::read(folder.join("some.torrent")).unwrap(), b"mine");
+    let umask = String::from_utf8(Command::new("sh").args(["-c", "umask"]).output().unwrap().stdout).unwrap();
+    let umask = u32::from_str_radix(umask.trim(), 8).unwrap();
+    done(folder, "some --force");
+    let mode = fs::metadata(folder.join("some.torrent")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o666 & !umask);
+    read(&folder.join("some.torrent"));
+
+    for output in ["some/some.torrent", "some/a/x.torrent", "./some/../some/x"] {
+        let said = refused(folder, &format!("some -o {output}"), 1);
+        assert!(said.contains("would lie in the folder that is shared"), "{said}");
+    }
+    let before = fs::read(folder.join("some/B")).unwrap();
+    assert!(refused(folder, "some/B -o some/B --force", 1).contains("some/B is what is shared"));
+    assert_eq!(fs::read(folder.join("some/B")).unwrap(), before);
+    fs::create_dir(folder.join("taken")).unwrap();
+    assert!(refused(folder, "some -o taken --force", 1).contains("is no file"));
+    assert!(refused(folder, "some -o nowhere/x", 1).contains("the folder of nowhere/x"));
+    let full = ended(swarmkeep(folder).args(["some", "-o", "/dev/full", "--force"]));
+    assert!(full.code == 1 && full.errors.contains("/dev/full is there, and is no file"), "{}", full.errors);
+    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["some", "some.torrent", "taken"], "nothing else is left behind");
+}
+
+/// Runs `create` and waits until it has a file open.
+fn reading(folder: &Path, words: &str, file: &Path) -> Child {
+    let command = &mut swarmkeep(folder);
+    let child = command.args(words.split(' ')).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    let open = || {
+        let files = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten();
+        files.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == file))
+    };
+    while !open() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it never opened {}", file.display());
+        thread::sleep(Duration::from_millis(1));
+    }
+    child
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_an_error() {
+    let changes: [fn(&Path); 4] = [
+        |path| File::options().append(true).open(path).unwrap().write_all(b"x").unwrap(),
+        |path| File::options().write(true).open(path).unwrap().set_len(5).unwrap(),
+        |path| File::options().write(true).open(path).unwrap().write_all(b"x").unwrap(),
+        |path| {
+            fs::write(path.with_extension("new"), "").unwrap();
+            fs::rename(path.with_extension("new"), path).unwrap();
+        },
+    ];
+    for (nth, change) in changes.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let large = folder.join("some/large");
+        fs::create_dir(folder.join("some")).unwrap();
+        // Takes a second or so, in which nothing is on the disk.
+        File::create(&large).unwrap().set_len(1 << 30).unwrap();
+        let child = reading(&folder, "some --hybrid", &large);
+        change(&large);
+        let Output { status, stderr, .. } = child.wait_with_output().unwrap();
+        let said = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(1), "change {nth}: {said}");
+        assert!(said.contains("some/large changed while it was read"), "change {nth}: {said}");
+        assert!(!folder.join("some.torrent").exists());
+    }
+}
+
+#[test]
+fn files_larger_than_the_memory_it_has_are_hashed() {
+    let folder = tempfile::tempdir().unwrap();
+    File::create(folder.path().join("large")).unwrap().set_len(1 << 30).unwrap();
+    let command = format!(
+        "ulimit -v 400000 && exec {} create large --hybrid --threads 2 --piece-length 512MiB",
+        env!("CARGO_BIN_EXE_seedkeep")
+    );
+    let ended = ended(Command::new("sh").args(["-c", &command]).current_dir(folder.path()));
+    assert_eq!(ended.code, 0, "{}", ended.errors);
+    assert!(ended.out.contains("1.00 GiB in 2 pieces of 512.00 MiB"), "{}", ended.out);
+}
+
+/// Says that something is missing: in CI by failing, elsewhere so that it is seen.
+fn present(program: &[&str], package: &str) -> bool {
+    let there =
+        Command::new(program[0]).args(&program[1..]).output().is_ok_and(|ended| ended.status.success());
+    if !there {
+        let message = format!("{} is missing: apt-get install {package}", program[0]);
+        assert!(env::var_os("CI").is_none(), "{message}");
+        let _ = writeln!(stderr(), "SKIPPED: {message}");
+    }
+    there
+}
+
+/// Makes a torrent of what is at a path, and reads ours and the magnet link of it: prints its info hashes and theirs.
+const LIBTORRENT: &str = r#"
+import json, sys
+import libtorrent as lt
+
+path, piece_length, format, ours, link = sys.argv[1:]
+flags = {"--v1": lt.create_torrent.v1_only, "--v2": lt.create_torrent.v2_only, "--hybrid": 0}[format]
+files = lt.file_storage()
+lt.add_files(files, path)
+# v1 in the order of v2: without it, that in which the folder lists them.
+if format == "--v1":
+    entries = [(files.file_path(i), files.file_size(i), files.file_flags(i)) for i in range(files.num_files())]
+    files = lt.file_storage()
+    for name, size, flag in sorted(entries, key=lambda entry: [part.encode() for part in entry[0].split("/")]):
+        files.add_file(name, size, flag)
+torrent = lt.create_torrent(files, int(piece_length), flags)
+lt.set_piece_hashes(torrent, path.rsplit("/", 1)[0])
+
+def hashes(found):
+    return [str(found.v1) if found.has_v1() else None, str(found.v2) if found.has_v2() else None]
+
+info = lt.torrent_info(ours)
+magnet = lt.parse_magnet_uri(link)
+print(json.dumps({
+    "theirs": hashes(lt.torrent_info(torrent.generate()).info_hashes()),
+    "ours": hashes(info.info_hashes()),
+    "magnet": hashes(magnet.info_hashes),
+    "tiers": [[tracker.url, tracker.tier] for tracker in info.trackers()],
+    "trackers": magnet.trackers,
+    "name": magnet.name,
+}))
+"#;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+#[test]
+fn libtorrent_makes_the_same_torrents_and_reads_ours_needs_libtorrent() {
+    if !present(&[PYTHON, "-c", "import libtorrent"], "python3-libtorrent") {
+        return;
+    }
+    let folder = scratch();
+    let folder = folder.path();
+    for (path, piece_length) in
+        [("some", 16 << 10), ("some", 64 << 10), ("some/a.b", 32 << 10), ("some/run", 16 << 10)]
+    {
+        for format in FORMATS {
+            let words = "--json --force -o made --tracker udp://t.example:1/x,http://b.example/a?b=c --tracker udp://c.example:2";
+            let told = done(folder, &format!("{path} {format} --piece-length {piece_length} {words}"));
+            let told: Value = serde_json::from_str(&told).unwrap();
+            let link = told["magnet"].as_str().unwrap();
+            let whole = folder.join(path).to_str().unwrap().to_owned();
+            let length = piece_length.to_string();
+            let arguments = ["-c", LIBTORRENT, &whole, &length, format, "made", link];
+            let read = ended(Command::new(PYTHON).args(arguments).current_dir(folder));
+            assert_eq!(read.code, 0, "{}", read.errors);
+            let read: Value = serde_json::from_str(&read.out).unwrap();
+            assert_eq!(read["theirs"], read["ours"], "{path} {format} {piece_length}");
+            assert_eq!(read["magnet"], read["ours"]);
+            let [v1, v2] = [&read["ours"][0], &read["ours"][1]];
+            assert_eq!((v1.is_string(), v2.is_string()), (format != "--v2", format != "--v1"));
+            assert_eq!(v2, &told["info_hash_v2"]);
+            assert!(v1.is_null() || v1 == &told["info_hash"]);
+            let urls = ["udp://t.example:1/x", "http://b.example/a?b=c", "udp://c.example:2"];
+            // It shuffles each tier.
+            let mut tiers = read["tiers"].as_array().unwrap().clone();
+            tiers.sort_by_key(|tracker| urls.iter().position(|url| tracker[0] == *url));
+            let expected = urls.iter().zip([0, 0, 1]).map(|(url, tier)| serde_json::json!([url, tier]));
+            assert_eq!(tiers, expected.collect::<Vec<_>>());
+            assert_eq!(read["trackers"], Value::from(urls.to_vec()));
+            assert_eq!(read["name"], told["name"]);
+        }
+    }
+}
+
+/// Torrents of v1 and hybrids of a folder and of a file, each as the file `made`.
+fn with_v1(folder: &Path, formats: &[&str], mut look: impl FnMut(Info)) {
+    for path in ["some", "some/a.b"] {
+        for format in formats {
+            let words = format!(
+                "{path} {format} --force -o made --private --tracker udp://t.example:1 --comment words"
+            );
+            done(folder, &words);
+            look(read(&folder.join("made")).into_info());
+        }
+    }
+}
+
+/// A hybrid that libtorrent made.
+fn some_hybrid() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torrents/some-hybrid.torrent")
+}
+
+#[test]
+fn transmission_reads_ours_needs_transmission() {
+    if !present(&["transmission-show", "--version"], "transmission-cli") {
+        return;
+    }
+    let folder = scratch();
+    let show = |path: &Path| ended(Command::new("transmission-show").arg(path).current_dir(folder.path()));
+    // 3.00 reads no hybrid of anybody's.
+    let formats = if show(&some_hybrid()).code == 0 { &["--v1", "--hybrid"][..] } else { &["--v1"] };
+    with_v1(folder.path(), formats, |info| {
+        let read = show(Path::new("made"));
+        assert_eq!(read.code, 0, "{}", read.errors);
+        for expected in [
+            &format!("Hash: {}", info.info_hash()),
+            &format!("Piece Count: {}", info.piece_count()),
+            "Privacy: Private",
+            "udp://t.example:1",
+            "Comment: words",
+        ] {
+            assert!(read.out.contains(expected), "{expected}: {}", read.out);
+        }
+    });
+}
+
+#[test]
+fn aria2_reads_ours_needs_aria2() {
+    if !present(&["aria2c", "--version"], "aria2") {
+        return;
+    }
+    let folder = scratch();
+    let show =
+        |path: &Path| ended(Command::new("aria2c").arg("--show-files").arg(path).current_dir(folder.path()));
+    // 1.36 takes a hybrid for another torrent, whoever made it.
+    let hybrid = show(&some_hybrid()).out.contains("Info Hash: 6913a13f298073ff086a8163eef06f8964f00dda");
+    let formats = if hybrid { &["--v1", "--hybrid"][..] } else { &["--v1"] };
+    with_v1(folder.path(), formats, |info| {
+        let read = show(Path::new("made"));
+        assert_eq!(read.code, 0, "{}", read.errors);
+        for expected in [
+            format!("Info Hash: {}", info.info_hash()),
+            format!("The Number of Pieces: {}", info.piece_count()),
+            "udp://t.example:1".to_owned(),
+            format!("Name: {}", info.name()),
+        ] {
+            assert!(read.out.contains(&expected), "{expected}: {}", read.out);
+        }
+    });
+}

@@ -1,0 +1,233 @@
+//! `seedkeep store mount` on a real mount, read by real programs.
+#![cfg(feature = "mount")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+
+use swarmkeep_content::{
+    ContentRepository, Library,
+    block::{Allocation, BlockStore, FileDevice, FormatOptions},
+};
+use swarmkeep_content_tests::{scratch_folder, torrents};
+
+/// A store on an image, in a folder with torrents' files beside it.
+fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
+    let device = FileDevice::create_image(&folder.join("image"), 64 << 20).unwrap();
+    BlockStore::format(&device, FormatOptions::new()).unwrap();
+    let library =
+        Library::open(std::sync::Arc::new(BlockStore::boot(device, Allocation::Sequential).unwrap()))
+            .unwrap();
+    for name in names {
+        library.add(&torrents::fixture(name)).unwrap();
+        let metainfo = torrents::torrent(name);
+        let info = metainfo.info();
+        let content = library.open(&info.info_hash()).unwrap();
+        for piece in (0..info.piece_count()).filter(|&piece| !skipped(name, piece)) {
+            let range = content.geometry().piece(piece).unwrap();
+            let mut bytes = torrents::piece(info, piece);
+            bytes.resize((range.end - range.start) as usize, 0);
+            content.write_at(range.start, &[std::io::IoSlice::new(&bytes)]).unwrap();
+            content.mark_complete(piece).unwrap();
+        }
+    }
+    library.flush().unwrap();
+}
+
+/// The files of a torrent, as they are to be.
+fn expected(folder: &Path, name: &str) {
+    let metainfo = torrents::torrent(name);
+    for file in metainfo.info().files().iter().filter(|file| !file.is_padding()) {
+        let path = folder.join(PathBuf::from_iter(file.path()));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, torrents::part_of_file(metainfo.info(), file, 0, file.length() as usize)).unwrap();
+    }
+}
+
+/// A mounted store. `None` where this machine lets nobody mount.
+struct Mounted {
+    process: Child,
+    at: PathBuf,
+}
+
+impl Mounted {
+    fn new(folder: &Path) -> Option<Self> {
+        if !Path::new("/dev/fuse").exists() {
+            println!("THERE IS NO /dev/fuse HERE: NOTHING IS MOUNTED, AND NOTHING TESTED");
+            return None;
+        }
+        let at = folder.join("mounted");
+        fs::create_dir(&at).unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_seedkeep"))
+            .args(["store", "mount"])
+            .args([folder.join("image"), at.clone()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut told).unwrap();
+        assert!(told.contains(" files of "), "{told}");
+        Some(Self { process, at })
+    }
+
+    /// Tells it to end, and waits until it has.
+    fn end(mut self) {
+        let ended = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().unwrap();
+        assert!(ended.success());
+        assert_eq!(self.process.wait().unwrap().code(), Some(0));
+        assert_eq!(fs::read_dir(&self.at).unwrap().count(), 0, "it is not mounted any more");
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.process.try_wait().unwrap().is_none() {
+            let _ = Command::new("umount").arg(&self.at).status();
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+fn sh(folder: &Path, command: &str) -> Output {
+    Command::new("sh").args(["-c", command]).current_dir(folder).env("LC_ALL", "C").output().unwrap()
+}
+
+fn lines(folder: &Path, command: &str) -> String {
+    let Output { status, stdout, stderr } = sh(folder, command);
+    assert!(status.success(), "{command}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+#[test]
+fn programs_read_whole_torrents_where_they_are_needs_fuse() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    let names = ["many-v1", "some-hybrid", "one-v2"];
+    image(folder, &names, |_, _| false);
+    names.iter().for_each(|name| expected(&folder.join("data"), name));
+    let Some(mounted) = Mounted::new(folder) else { return };
+    let sums = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
+    assert_eq!(lines(&mounted.at, sums), lines(&folder.join("data"), sums));
+    lines(
+        folder,
+        "cp -r mounted copy && diff -r copy data && cp -r mounted/many again && diff -r again data/many",
+    );
+    // Names, sizes and modes of all files.
+    let listed = |within: &Path| {
+        let listed = lines(within, "ls -lR");
+        let line = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            match words[..] {
+                [mode, _, _, _, size, .., name] if mode.starts_with('-') => {
+                    format!("{} {size} {name}", &mode[3..4])
+                }
+                _ if line.starts_with("total") || line.starts_with('d') => String::new(),
+                _ => line.to_owned(),
+            }
+        };
+        listed.lines().map(line).collect::<Vec<_>>()
+    };
+    fs::set_permissions(folder.join("data/some/a/run"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    assert_eq!(listed(&mounted.at), listed(&folder.join("data")));
+    // Any part of a file, and nothing behind its end.
+    let part = "dd if=one.bin bs=1000 skip=7 count=13 status=none | sha256sum; tail -c 3 one.bin | sha256sum; dd if=one.bin bs=1000003 skip=1 status=none | wc -c";
+    assert_eq!(lines(&mounted.at, part), lines(&folder.join("data"), part));
+    // It is there to be read.
+    let refused = sh(&mounted.at, "touch new || rm one.bin || echo 1 >> one.bin || mkdir folder");
+    assert!(
+        !refused.status.success()
+            && String::from_utf8_lossy(&refused.stderr).contains("Read-only file system")
+    );
+    assert!(sh(&mounted.at, "cat nothing").stderr.ends_with(b"No such file or directory\n"));
+    mounted.end();
+}
+
+#[test]
+fn what_is_missing_is_an_error_and_never_zeroes_needs_fuse() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    // Of the large one the fifth piece of 64 KiB is missing, of the others the one that has bytes of b.bin and c.bin.
+    image(folder, &["one-v2", "some-v1"], |name, piece| piece == if name == "one-v2" { 4 } else { 7 });
+    expected(&folder.join("data"), "one-v2");
+    expected(&folder.join("data"), "some-v1");
+    let Some(mounted) = Mounted::new(folder) else { return };
+    let copied = sh(folder, "cp mounted/one.bin copy");
+    assert!(
+        !copied.status.success() && String::from_utf8_lossy(&copied.stderr).contains("Input/output error")
+    );
+    let (copy, whole) =
+        (fs::read(folder.join("copy")).unwrap(), fs::read(folder.join("data/one.bin")).unwrap());
+    assert!(copy.len() == 4 << 16 && whole.starts_with(&copy), "{} bytes", copy.len());
+    assert_eq!(fs::metadata(mounted.at.join("one.bin")).unwrap().len(), 1_000_003);
+    // What is behind the gap can be read.
+    let behind = "tail -c 600000 one.bin | sha256sum";
+    assert_eq!(lines(&mounted.at, behind), lines(&folder.join("data"), behind));
+    for (file, whole) in [
+        ("some/a/deep/er/nested.bin", true),
+        ("some/b.bin", false),
+        ("some/c.bin", false),
+        ("some/e.bin", true),
+    ] {
+        let read = fs::read(mounted.at.join(file));
+        assert_eq!(read.is_ok(), whole, "{file}");
+        if let Ok(read) = read {
+            assert!(read == fs::read(folder.join("data").join(file)).unwrap(), "{file}");
+        }
+    }
+    mounted.end();
+}
+
+#[test]
+fn torrents_of_one_name_stand_apart_needs_fuse() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    image(folder, &["some-v1", "some-v2", "one-hybrid"], |_, _| false);
+    let Some(mut mounted) = Mounted::new(folder) else { return };
+    let hash = |name: &str| torrents::torrent(name).info().info_hash().to_string();
+    let mut tops = vec!["one.bin".to_owned(), hash("some-v1"), hash("some-v2")];
+    tops.sort_unstable();
+    assert_eq!(lines(&mounted.at, "ls").lines().collect::<Vec<_>>(), tops);
+    assert_eq!(fs::metadata(mounted.at.join(hash("some-v1")).join("some/b.bin")).unwrap().len(), 262_144);
+    // Others who read do not mind; who writes is refused.
+    let store = |words: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_seedkeep"))
+            .arg("store")
+            .args(words)
+            .arg(folder.join("image"))
+            .output()
+            .unwrap()
+    };
+    assert!(store(&["check"]).status.success());
+    assert!(String::from_utf8_lossy(&store(&["repair"]).stderr).contains("in use"));
+    // Unmounted by somebody else, it ends.
+    assert!(Command::new("umount").arg(&mounted.at).status().unwrap().success());
+    assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn unmounting_ends_while_a_file_is_open_needs_fuse() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    image(folder, &["one-v2"], |_, _| false);
+    let Some(mut mounted) = Mounted::new(folder) else { return };
+    let mut open = fs::File::open(mounted.at.join("one.bin")).unwrap();
+    let tell = |process: &Child| {
+        assert!(Command::new("kill").args(["-TERM", &process.id().to_string()]).status().unwrap().success());
+    };
+    tell(&mounted.process);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    if mounted.process.try_wait().unwrap().is_none() {
+        // It is in use, and was not given up at once.
+        std::io::Read::read_exact(&mut open, &mut [0; 100]).unwrap();
+        tell(&mounted.process);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert_eq!(fs::read_dir(&mounted.at).unwrap().count(), 0, "it is out of the way");
+    }
+    drop(open);
+    assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
+}

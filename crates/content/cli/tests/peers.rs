@@ -1,0 +1,239 @@
+//! `seedkeep seed` and `seedkeep fetch`, each a process, on loopback.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+use swarmkeep_metainfo::{Magnet, Metainfo};
+
+fn swarmkeep(folder: &Path, line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
+    command.current_dir(folder).args(line.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+fn done(folder: &Path, line: &str) -> Output {
+    let output = swarmkeep(folder, line).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// A folder with a torrent of 8 MiB in 512 pieces, and a store of each kind, of which `full` has all of it.
+fn prepared() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut state = 7_u64;
+    let bytes: Vec<u8> = (0..1 << 20)
+        .flat_map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state ^ state >> 29).to_le_bytes()
+        })
+        .collect();
+    fs::write(folder.path().join("data"), bytes).unwrap();
+    for store in ["full", "files"] {
+        fs::create_dir(folder.path().join(store)).unwrap();
+    }
+    done(folder.path(), "create data -o data.torrent --piece-length 16KiB");
+    done(folder.path(), "store add full data.torrent data");
+    done(folder.path(), "store format image --size 64MiB --block-size 256KiB");
+    folder
+}
+
+/// A seeder, until it is dropped.
+struct Seeder(Child, String);
+
+impl Seeder {
+    fn start(folder: &Path) -> Self {
+        let mut command = swarmkeep(folder, "seed --store full --listen 127.0.0.1:0 --json");
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(first["event"], "listening");
+        let at = first["addresses"][0].as_str().unwrap().to_owned();
+        thread::spawn(move || lines.for_each(drop));
+        Self(child, at)
+    }
+}
+
+impl Drop for Seeder {
+    fn drop(&mut self) {
+        kill(Pid::from_raw(self.0.id() as i32), Signal::SIGINT).unwrap();
+        assert!(self.0.wait().unwrap().success() || thread::panicking());
+    }
+}
+
+/// All that is told by one that is interrupted once it has told of something, and its exit code.
+fn interrupted(folder: &Path, line: &str, when: impl Fn(&Value) -> bool) -> (Vec<Value>, Option<i32>) {
+    let mut child = swarmkeep(folder, line).stdout(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    let (mut told, mut asked) = (Vec::new(), None);
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        told.push(serde_json::from_str(&line.unwrap()).unwrap());
+        let late = began.elapsed() > Duration::from_secs(60);
+        if asked.is_none() && (late || when(told.last().unwrap())) {
+            kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+            asked = Some(Instant::now());
+        }
+        assert!(!late, "it has told of something else for a minute: {told:?}");
+    }
+    let code = child.wait().unwrap().code();
+    assert!(asked.is_some_and(|asked| asked.elapsed() < Duration::from_secs(5)), "{told:?}");
+    (told, code)
+}
+
+/// The last thing that was told of the torrent.
+fn last(output: &Output) -> Value {
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let event: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    assert_eq!(event["event"], "stopped");
+    event["torrents"][0].clone()
+}
+
+#[test]
+fn what_is_seeded_is_fetched_into_a_store_of_each_kind() {
+    let folder = prepared();
+    let seeder = Seeder::start(folder.path());
+    for store in ["files", "image", "memory:"] {
+        let at = &seeder.1;
+        let fetched = done(
+            folder.path(),
+            &format!("fetch data.torrent --store {store} --listen 127.0.0.1:0 --peer {at} --json"),
+        );
+        let told = last(&fetched);
+        assert_eq!((&told["left"], &told["complete"], &told["wasted"]), (&0.into(), &512.into(), &0.into()));
+        assert_eq!(told["downloaded"], 8 << 20);
+    }
+    done(folder.path(), "store export image data --to out");
+    let expected = fs::read(folder.path().join("data")).unwrap();
+    for path in ["files/data", "out/data"] {
+        assert!(fs::read(folder.path().join(path)).unwrap() == expected, "{path}");
+    }
+}
+
+#[test]
+fn a_fetch_that_is_interrupted_says_so_and_goes_on_where_it_was() {
+    let folder = prepared();
+    let seeder = Seeder::start(folder.path());
+    let line = |more: &str| {
+        let at = &seeder.1;
+        format!("fetch data.torrent --store image --listen 127.0.0.1:0 --peer {at} --json {more}")
+    };
+    let some = |told: &Value| told["torrents"][0]["complete"].as_u64() >= Some(64);
+    let (told, code) = interrupted(folder.path(), &line("--down 2MiB"), some);
+    assert_eq!(code, Some(3));
+    let stopped = told.last().unwrap();
+    assert_eq!(stopped["event"], "stopped");
+    let before = &stopped["torrents"][0];
+    let (complete, left) = (before["complete"].as_u64().unwrap(), before["left"].as_u64().unwrap());
+    assert!((64..512).contains(&complete), "{complete} pieces, of which 128 are 2 MiB");
+    let after = last(&done(folder.path(), &line("")));
+    assert_eq!((&after["left"], after["downloaded"].as_u64()), (&0.into(), Some(left)));
+}
+
+#[test]
+fn a_magnet_link_is_enough_and_its_torrent_file_is_kept() {
+    let folder = prepared();
+    done(folder.path(), "create data -o v2.torrent --v2 --piece-length 16KiB");
+    done(folder.path(), "store add full v2.torrent data");
+    let seeder = Seeder::start(folder.path());
+    for torrent in ["data.torrent", "v2.torrent"] {
+        let metainfo = Metainfo::parse(&fs::read(folder.path().join(torrent)).unwrap()).unwrap();
+        let link = Magnet::from(&metainfo).with_peer(seeder.1.parse().unwrap());
+        let fetch = format!("fetch {link} --store image --listen 127.0.0.1:0 --json");
+        let told = last(&done(folder.path(), &fetch));
+        assert_eq!((&told["left"], &told["downloaded"]), (&0.into(), &(8 << 20).into()), "{torrent}");
+        done(
+            folder.path(),
+            &format!("store export image {} --to {torrent}.out", metainfo.info().info_hash()),
+        );
+        let same = fs::read(folder.path().join(format!("{torrent}.out/data"))).unwrap()
+            == fs::read(folder.path().join("data")).unwrap();
+        assert!(same, "{torrent}");
+        // It is there: nobody is asked.
+        let nobody = Magnet::from(&metainfo);
+        let fetch = format!("fetch {nobody} --store image --listen 127.0.0.1:0 --json");
+        assert_eq!(last(&done(folder.path(), &fetch))["downloaded"], 0, "{torrent}");
+    }
+}
+
+#[test]
+fn a_link_that_nobody_knows_is_waited_for_until_somebody_interrupts() {
+    let folder = prepared();
+    let line = "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a&dn=it --store files \
+                --listen 127.0.0.1:0 --json";
+    let (told, code) = interrupted(folder.path(), line, |told| told["event"] == "learning");
+    assert_eq!(code, Some(3));
+    let learning = &told.last().unwrap();
+    assert_eq!(learning["event"], "learning");
+    assert_eq!(
+        (&learning["torrents"][0]["name"], &learning["torrents"][0]["peers"]),
+        (&"it".into(), &0.into())
+    );
+}
+
+#[test]
+fn nothing_waits_for_a_link_that_nobody_knows() {
+    let folder = prepared();
+    done(folder.path(), "create data -o v2.torrent --v2 --piece-length 16KiB");
+    done(folder.path(), "store add full v2.torrent data");
+    let seeder = Seeder::start(folder.path());
+    let metainfo = Metainfo::parse(&fs::read(folder.path().join("v2.torrent")).unwrap()).unwrap();
+    let (link, at) = (Magnet::from(&metainfo), &seeder.1);
+    let line = format!(
+        "fetch magnet:?xt=urn:btih:c12fe1c06bba254a9dc9f519b335aa7c1367a88a data.torrent {link} --store image \
+         --listen 127.0.0.1:0 --peer {at} --json"
+    );
+    let lefts = |told: &Value| -> Vec<_> {
+        let torrents = told["torrents"].as_array().into_iter().flatten();
+        torrents.filter_map(|torrent| torrent["left"].as_u64()).collect()
+    };
+    let (told, code) = interrupted(folder.path(), &line, |told| lefts(told) == [0, 0]);
+    assert_eq!(code, Some(3), "there is one that is not complete");
+    assert_eq!(told.last().unwrap()["event"], "stopped");
+    let links = told.iter().rfind(|told| told["event"] == "learning").unwrap()["torrents"].clone();
+    assert_eq!(links.as_array().unwrap().len(), 1, "{links}");
+}
+
+#[test]
+fn what_goes_wrong_with_one_ends_no_other() {
+    let folder = prepared();
+    let seeder = Seeder::start(folder.path());
+    let metainfo = Metainfo::parse(&fs::read(folder.path().join("data.torrent")).unwrap()).unwrap();
+    // Twice the same, of which the second cannot be added; the first goes on.
+    let (link, at) = (Magnet::from(&metainfo), &seeder.1);
+    let line = format!("fetch data.torrent {link} --store files --listen 127.0.0.1:0 --peer {at} --json");
+    let output = swarmkeep(folder.path(), &line).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert_eq!(last(&output)["left"], 0);
+    assert!(
+        fs::read(folder.path().join("files/data")).unwrap() == fs::read(folder.path().join("data")).unwrap()
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let folder = prepared();
+    for (line, said) in [
+        ("fetch data --store files", "data: "),
+        ("fetch data.torrent --store nowhere", "seedkeep store format"),
+        ("seed --store files", "`seedkeep store add` puts them there"),
+        ("fetch magnet:?xt=urn:btih:12 --store files", "40 digits of hex"),
+        ("fetch data.torrent --store files --listen 192.0.2.1:1", "cannot listen at 192.0.2.1:1"),
+    ] {
+        let output = swarmkeep(folder.path(), line).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{line}: {error}");
+        assert!(error.contains(said), "{line}: {error}");
+    }
+}

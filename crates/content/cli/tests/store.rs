@@ -1,0 +1,501 @@
+//! `seedkeep store`, as somebody uses it: real files, real images and devices, processes that are killed.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+use swarmkeep_content::block::{Allocation, BlockStore};
+use swarmkeep_content_tests::{device_of, scratch_folder, torrents};
+use swarmkeep_metainfo::Info;
+
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
+    command.arg("store");
+    command
+}
+
+/// What a command prints, and how it ends.
+struct Ended {
+    code: i32,
+    out: String,
+    errors: String,
+}
+
+/// Runs a command whose words are separated by blanks; `@` is a folder.
+fn store(folder: &Path, words: &str) -> Ended {
+    let words = words.split(' ').map(|word| word.replace('@', folder.to_str().unwrap()));
+    let Output { status, stdout, stderr } = command().args(words).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
+}
+
+/// As [`store`], of a command that is to succeed.
+fn done(folder: &Path, words: &str) -> String {
+    let ended = store(folder, words);
+    assert_eq!(ended.code, 0, "{words}: {}{}", ended.out, ended.errors);
+    ended.out
+}
+
+fn json(folder: &Path, words: &str) -> (i32, Value) {
+    let ended = store(folder, words);
+    (
+        ended.code,
+        serde_json::from_str(&ended.out)
+            .unwrap_or_else(|error| panic!("{words}: {error}: {}{}", ended.out, ended.errors)),
+    )
+}
+
+/// Puts a torrent file of the fixtures into a folder, and its files into the folder `data` there.
+fn fixture(folder: &Path, name: &str) -> PathBuf {
+    let file = folder.join(name).with_extension("torrent");
+    fs::write(&file, torrents::fixture(name)).unwrap();
+    let metainfo = torrents::torrent(name);
+    write(metainfo.info(), &folder.join("data"));
+    file
+}
+
+fn write(info: &Info, folder: &Path) {
+    for file in info.files().iter().filter(|file| !file.is_padding()) {
+        let path = folder.join(PathBuf::from_iter(file.path()));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let mut written = File::create(path).unwrap();
+        for offset in (0..file.length()).step_by(1 << 20) {
+            let length = (file.length() - offset).min(1 << 20) as usize;
+            written.write_all(&torrents::part_of_file(info, file, offset, length)).unwrap();
+        }
+    }
+}
+
+/// Every file below a folder, by its path.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            } else {
+                let path = entry.path().strip_prefix(folder).unwrap().to_owned();
+                files.insert(path, fs::read(entry.path()).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// Where bytes lie in an image: the stripe cache writes from several threads, so nobody knows in which order.
+fn place_of(bytes: &[u8], image: &Path) -> u64 {
+    let image = fs::read(image).unwrap();
+    let mut places = image.windows(bytes.len()).enumerate().filter(|(_, window)| *window == bytes);
+    let (place, _) = places.next().expect("they are there");
+    assert!(places.next().is_none(), "they are there twice");
+    place as u64
+}
+
+/// Changes a byte, as a disk does that goes bad.
+fn rot(path: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[!byte[0]], at).unwrap();
+}
+
+#[test]
+fn a_newcomers_path_from_an_image_to_files_and_back() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    for name in ["many-v1", "some-v2", "one-hybrid"] {
+        fixture(folder, name);
+    }
+    assert!(done(folder, "format @/image --size 64MiB").contains("an empty store"));
+    for name in ["many-v1", "some-v2", "one-hybrid"] {
+        done(folder, &format!("add @/image @/{name}.torrent @/data"));
+    }
+    let listed = done(folder, "list @/image");
+    assert!(listed.contains("| many ") && listed.contains("230 of 230"), "{listed}");
+    let (_, listed) = json(folder, "list @/image --json");
+    assert_eq!(listed.as_array().unwrap().len(), 3);
+    assert_eq!(
+        (&listed[2]["name"], &listed[2]["files"], &listed[2]["complete"]),
+        (&"some".into(), &8.into(), &23.into())
+    );
+    assert!(done(folder, "stats @/image").contains("3, of which 3 are complete"));
+    let map = done(folder, "map @/image --svg @/map.svg");
+    assert!(map.contains("many: ") && map.contains("torrent files: "), "{map}");
+    assert!(fs::read_to_string(folder.join("map.svg")).unwrap().contains("<svg"));
+    assert!(done(folder, "check @/image").contains("All is well."));
+
+    done(folder, "export @/image --all --to @/out");
+    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
+    let mode = fs::metadata(folder.join("out/some/a/run")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o111, (mode & 0o444) >> 2, "it is executable");
+
+    done(folder, "remove @/image one.bin");
+    let (_, stats) = json(folder, "stats @/image --json");
+    assert_eq!((&stats["torrents"], &stats["complete_torrents"]), (&2.into(), &2.into()));
+    assert_eq!(store(folder, "export @/image one.bin").code, 1);
+}
+
+#[test]
+fn what_rots_is_found_named_repaired_and_fetched_again() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-v1");
+    done(folder, "format @/image --size 32MiB");
+    done(folder, "add @/image @/some-v1.torrent @/data");
+    // The fifth piece has bytes of one file alone.
+    let piece = torrents::piece(torrents::torrent("some-v1").info(), 4);
+    let image = folder.join("image");
+    rot(&image, place_of(&piece[40_000..40_064], &image));
+    let (code, checked) = json(folder, "check @/image --json");
+    assert_eq!((code, &checked["ok"]), (3, &false.into()));
+    let findings = &checked["torrents"][0];
+    assert_eq!((&findings["wrong"], &findings["verified"]), (&serde_json::json!([4]), &true.into()));
+    assert_eq!(
+        (&findings["files"], &findings["lost"]),
+        (&serde_json::json!(["some/b.bin"]), &(48 << 10).into())
+    );
+    let told = store(folder, "check @/image");
+    assert!(
+        told.code == 3 && told.out.contains("wrong: 4\n") && told.out.contains("some/b.bin"),
+        "{}",
+        told.out
+    );
+
+    // Nothing wrong is exported, and what is right is.
+    let exported = store(folder, "export @/image some --to @/out");
+    assert_eq!(exported.code, 3, "{}", exported.out);
+    let out = files(&folder.join("out"));
+    assert!(!out.contains_key(Path::new("some/b.bin")) && out.contains_key(Path::new("some/c.bin")));
+    assert!(
+        exported.out.contains("not whole: ") && exported.out.contains("out/some/b.bin"),
+        "{}",
+        exported.out
+    );
+
+    let repaired = done(folder, "repair @/image");
+    assert!(repaired.contains("added again: 1 piece."), "{repaired}");
+    assert!(done(folder, "check @/image").contains("12 of 13 pieces"));
+    assert_eq!(json(folder, "add @/image @/some-v1.torrent @/data --json").1["complete"], 13);
+    let (code, exported) = json(folder, "export @/image some --to @/out --json");
+    assert_eq!((code, &exported[0]["written"], &exported[0]["kept"]), (0, &1.into(), &12.into()));
+    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
+}
+
+#[test]
+fn damage_to_the_device_itself_is_named() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "one-v2");
+    done(folder, "format @/image --size 32MiB");
+    done(folder, "add @/image @/one-v2.torrent @/data");
+    // The second copy of the root begins with the second block.
+    let (_, stats) = json(folder, "stats @/image --json");
+    rot(&folder.join("image"), stats["block_size"].as_u64().unwrap() + 20);
+    let checked = store(folder, "check @/image");
+    assert!(checked.code == 3 && checked.out.contains("a copy of the root is damaged"), "{}", checked.out);
+    done(folder, "repair @/image");
+    done(folder, "check @/image");
+}
+
+#[test]
+fn an_add_that_is_killed_goes_on_where_it_was_durable() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    let torrent = fixture(folder, "large-v1");
+    let (_device, device) = device_of(folder, 600 << 20);
+    let device = device.to_str().unwrap();
+    done(folder, &format!("format {device}"));
+    let complete = || json(folder, &format!("list {device} --json")).1[0]["complete"].as_u64().unwrap_or(0);
+    let mut kill_after = 160 << 20;
+    loop {
+        let mut add = command()
+            .args(["add", device, torrent.to_str().unwrap(), folder.join("data").to_str().unwrap()])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // By what it has written: it makes durable every 128 MiB.
+        while written(add.id()) < kill_after {
+            assert!(add.try_wait().unwrap().is_none(), "it ended before it was killed");
+            thread::sleep(Duration::from_millis(1));
+        }
+        add.kill().unwrap();
+        add.wait().unwrap();
+        let checked = store(folder, &format!("check {device}"));
+        assert_eq!(checked.code, 0, "{}{}", checked.out, checked.errors);
+        let complete = complete();
+        assert!(complete < 512, "it ended before it was killed");
+        if complete > 0 {
+            break;
+        }
+        kill_after += 32 << 20;
+    }
+    done(folder, &format!("add {device} @/large-v1.torrent @/data"));
+    let checked = done(folder, &format!("check {device}"));
+    assert!(checked.contains("512 of 512 pieces are marked complete, and were verified"), "{checked}");
+}
+
+/// Bytes that a process has written so far.
+fn written(process: u32) -> u64 {
+    let counts = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+    counts.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn an_export_that_is_killed_goes_on_where_it_was() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "large-v1");
+    done(folder, "format @/image --size 600MiB");
+    done(folder, "add @/image @/large-v1.torrent @/data");
+    let out = folder.join("out");
+    let mut export = command()
+        .args(["export", folder.join("image").to_str().unwrap(), "--all", "--to", out.to_str().unwrap()])
+        .spawn()
+        .unwrap();
+    let hash = torrents::torrent("large-v1").info().info_hash();
+    let part = out.join(format!(".{hash}.part/0"));
+    // Half of it is written, by what the file takes.
+    while !part.metadata().is_ok_and(|part| std::os::unix::fs::MetadataExt::blocks(&part) * 512 > 128 << 20) {
+        assert!(export.try_wait().unwrap().is_none(), "it ended before it was killed");
+        thread::sleep(Duration::from_millis(1));
+    }
+    export.kill().unwrap();
+    export.wait().unwrap();
+    assert!(part.exists() && !out.join("large.bin").exists());
+    let (code, exported) = json(folder, "export @/image --all --to @/out --json");
+    assert_eq!(code, 0);
+    assert!(exported[0]["kept"].as_u64().unwrap() >= 100, "{exported}");
+    assert_eq!(files(&out), files(&folder.join("data")));
+}
+
+#[test]
+fn an_export_writes_over_nothing() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-v1");
+    done(folder, "format @/image --size 32MiB");
+    done(folder, "add @/image @/some-v1.torrent @/data");
+    fs::create_dir_all(folder.join("out/some")).unwrap();
+    for length in [5, 262_144] {
+        let mine = vec![7; length];
+        fs::write(folder.join("out/some/b.bin"), &mine).unwrap();
+        let exported = store(folder, "export @/image some --to @/out");
+        assert!(
+            exported.code == 1 && exported.errors.contains("some/b.bin is there already"),
+            "{}",
+            exported.errors
+        );
+        assert!(fs::read(folder.join("out/some/b.bin")).unwrap() == mine);
+    }
+}
+
+#[test]
+fn a_device_that_holds_something_is_not_formatted() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    let (_device, device) = device_of(folder, 32 << 20);
+    let shown = device.to_str().unwrap();
+    File::options().write(true).open(&device).unwrap().write_all_at(b"\x53\xef", 0x438).unwrap();
+    let refused = store(folder, &format!("format {shown}"));
+    assert!(
+        refused.code == 1 && refused.errors.contains("an ext2, ext3 or ext4 file system"),
+        "{}",
+        refused.errors
+    );
+    let forced = store(folder, &format!("format {shown} --force"));
+    assert!(
+        forced.code == 0 && forced.errors.contains("held an ext2, ext3 or ext4 file system"),
+        "{}",
+        forced.errors
+    );
+    let refused = store(folder, &format!("format {shown}"));
+    assert!(
+        refused.code == 1 && refused.errors.contains("a content store with 0 torrents"),
+        "{}",
+        refused.errors
+    );
+    let refused = store(folder, &format!("format {shown} --size 1GiB"));
+    assert!(refused.code == 1 && refused.errors.contains("is there already"), "{}", refused.errors);
+    let refused = store(folder, "format @/image --size 20KiB");
+    assert!(refused.code == 1 && !folder.join("image").exists(), "{}", refused.errors);
+}
+
+#[test]
+fn a_store_in_use_is_refused_to_a_second_writer() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "one-v2");
+    done(folder, "format @/image --size 32MiB");
+    let held = BlockStore::open(&folder.join("image"), Allocation::Sequential).unwrap();
+    for words in [
+        "add @/image @/one-v2.torrent",
+        "format @/image --force",
+        "repair @/image",
+        "remove @/image one.bin",
+        "check @/image",
+    ] {
+        let refused = store(folder, words);
+        assert!(
+            refused.code == 1 && refused.errors.contains("in use by another process"),
+            "{words}: {}",
+            refused.errors
+        );
+    }
+    drop(held);
+    // Those who look at it do not keep each other out.
+    let reader = BlockStore::open_read_only(&folder.join("image")).unwrap();
+    done(folder, "check @/image");
+    assert_eq!(store(folder, "repair @/image").code, 1);
+    drop(reader);
+}
+
+#[test]
+fn a_folder_of_files_is_a_store_as_well() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-hybrid");
+    fs::create_dir(folder.join("store")).unwrap();
+    let refused = store(folder, "list @/store");
+    assert!(refused.code == 1 && refused.errors.contains("holds no store"), "{}", refused.errors);
+    done(folder, "add @/store @/some-hybrid.torrent @/data");
+    assert_eq!(files(&folder.join("store/some")), files(&folder.join("data/some")));
+    rot(&folder.join("store/some/d.bin"), 100);
+    let (code, checked) = json(folder, "check @/store --json");
+    assert_eq!((code, &checked["torrents"][0]["files"][0]), (3, &"some/d.bin".into()));
+    done(folder, "repair @/store");
+    done(folder, "add @/store @/some-hybrid.torrent @/data");
+    done(folder, "export @/store --all --to @/out");
+    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
+    assert_eq!(store(folder, "map @/store").code, 1);
+}
+
+#[test]
+fn what_is_wrong_with_data_is_told() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "some-v1");
+    done(folder, "format @/image --size 32MiB");
+    assert_eq!(store(folder, "add @/image @/some-v1.torrent @/nowhere").code, 1);
+    fs::create_dir(folder.join("empty")).unwrap();
+    let refused = store(folder, "add @/image @/some-v1.torrent @/empty");
+    assert!(refused.code == 1 && refused.errors.contains("none of the files"), "{}", refused.errors);
+    assert!(done(folder, "list @/image").contains("no torrents"), "nothing was taken in");
+    fs::remove_file(folder.join("data/some/e.bin")).unwrap();
+    rot(&folder.join("data/some/b.bin"), 200_000);
+    // Their own folder will do as well.
+    let (code, added) = json(folder, "add @/image @/some-v1.torrent @/data/some --json");
+    assert_eq!((code, &added["wrong"]), (3, &serde_json::json!([6])));
+    assert!(!added["missing"].as_array().unwrap().is_empty());
+    let exported = store(folder, "export @/image some --to @/out");
+    assert!(exported.code == 3 && exported.out.contains("not in the store"), "{}", exported.out);
+    let again = store(folder, "add @/image @/some-v1.torrent");
+    assert!(again.code == 1 && again.errors.contains("in the store already"), "{}", again.errors);
+    fs::write(folder.join("no.torrent"), "no").unwrap();
+    assert_eq!(store(folder, "add @/image @/no.torrent").code, 1);
+    assert_eq!(store(folder, "list @/nothing").code, 1);
+    assert_eq!(store(folder, "list /dev/null").code, 1);
+    assert_eq!(store(folder, "list").code, 2);
+}
+
+#[test]
+fn a_torrent_of_one_file_is_added_from_that_file_and_by_its_own_hash() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    for name in ["one-v2", "one-hybrid"] {
+        fixture(folder, name);
+    }
+    done(folder, "format @/image --size 32MiB");
+    done(folder, "add @/image @/one-v2.torrent @/data/one.bin");
+    done(folder, "add @/image @/one-hybrid.torrent @/data");
+    let refused = store(folder, "export @/image one.bin --to @/out");
+    assert!(
+        refused.code == 1 && refused.errors.contains("2 torrents are called one.bin"),
+        "{}",
+        refused.errors
+    );
+    let hash = torrents::torrent("one-v2").info().info_hash().to_string();
+    done(folder, &format!("export @/image {} --to @/out", &hash[..6]));
+    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
+    done(folder, &format!("remove @/image {hash}"));
+    done(folder, "export @/image one.bin --to @/again");
+}
+
+#[test]
+fn a_damaged_torrent_file_is_told_and_kept_again() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    for name in ["some-v1", "one-v2"] {
+        fixture(folder, name);
+        done(folder, if name == "some-v1" { "format @/image --size 32MiB" } else { "list @/image" });
+        done(folder, &format!("add @/image @/{name}.torrent @/data"));
+    }
+    let torrent = torrents::fixture("some-v1");
+    let image = folder.join("image");
+    rot(&image, place_of(&torrent[torrent.len() - 64..], &image));
+    let checked = store(folder, "check @/image");
+    assert!(checked.code == 3 && checked.out.contains("its torrent file is damaged"), "{}", checked.out);
+    // The other is exported all the same.
+    let exported = store(folder, "export @/image --all --to @/out");
+    assert!(exported.code == 3 && exported.errors.contains("no torrent file of it"), "{}", exported.errors);
+    assert!(folder.join("out/one.bin").exists());
+    done(folder, "add @/image @/some-v1.torrent");
+    done(folder, "check @/image");
+    done(folder, "export @/image --all --to @/out");
+    assert_eq!(files(&folder.join("out")), files(&folder.join("data")));
+}
+
+#[test]
+fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    fixture(folder, "one-v2");
+    done(folder, "format @/image --size 32MiB");
+    done(folder, "add @/image @/one-v2.torrent @/data");
+    fs::create_dir(folder.join("out")).unwrap();
+    fs::write(folder.join("out/one.bin.part"), "mine").unwrap();
+    fs::write(folder.join("mine"), "mine").unwrap();
+    let hash = torrents::torrent("one-v2").info().info_hash();
+    let parts = folder.join(format!("out/.{hash}.part"));
+    fs::create_dir(&parts).unwrap();
+    std::os::unix::fs::symlink(folder.join("mine"), parts.join("0")).unwrap();
+    assert_eq!(store(folder, "export @/image one.bin --to @/out").code, 1);
+    fs::remove_file(parts.join("0")).unwrap();
+    done(folder, "export @/image one.bin --to @/out");
+    for mine in ["mine", "out/one.bin.part"] {
+        assert_eq!(fs::read(folder.join(mine)).unwrap(), b"mine", "{mine}");
+    }
+}
+
+#[test]
+fn whoever_closes_the_pipe_hears_no_complaint() {
+    let folder = scratch_folder();
+    let folder = folder.path();
+    done(folder, "format @/image --size 32MiB");
+    for words in ["list", "stats --json", "map", "check"] {
+        let mut words = words.split(' ');
+        let mut printing = command()
+            .arg(words.next().unwrap())
+            .arg(folder.join("image"))
+            .args(words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(printing.stdout.take());
+        let ended = printing.wait_with_output().unwrap();
+        assert!(
+            ended.status.success() && ended.stderr.is_empty(),
+            "{}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
+    }
+}

@@ -1,0 +1,413 @@
+//! The files of a torrent, one after another in one range of bytes.
+
+use std::{cell::Cell, fmt, ops::Range};
+
+use super::{
+    Error,
+    names::{self, PathFault},
+};
+
+/// The files of a torrent in the order of their bytes: one flat range, from 0, that is cut into pieces.
+///
+/// A list that exists is valid, and safe to write below any folder. Every path has names of 1 to 255 bytes of UTF-8, none of which is `.` or
+/// `..`, has a separator or a control character, or is one that Windows refuses, changes or takes for a device. No two files have the same
+/// path, even where upper and lower case make no difference (Windows, macOS): there, one would overwrite the other. No file is also
+/// another's folder. There is at least one file that is no padding.
+///
+/// Takes 16 bytes a file and 8 a name, beside the names themselves; names that follow each other's in the same folder share it.
+#[derive(Clone)]
+pub struct FileList {
+    /// The names of all nodes.
+    names: String,
+    /// Files and folders; a folder comes before what lies in it.
+    nodes: Vec<Node>,
+    entries: Vec<Entry>,
+    length: u64,
+}
+
+/// The name of a file or folder.
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    /// The folder it lies in, or [`NONE`].
+    parent: u32,
+    /// Where in `names` its name ends; it begins where that of the node before ends.
+    end: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    offset: u64,
+    /// [`NONE`] for padding.
+    node: u32,
+    executable: bool,
+}
+
+/// No node, or no file.
+const NONE: u32 = u32::MAX;
+
+impl FileList {
+    /// Most names in a path, that of the torrent's folder among them. v2 nests dictionaries as deep, and [`bencode`](swarmkeep_bittorrent::bencode)
+    /// reads 128 in each other.
+    pub const MOST_NAMES: usize = 100;
+
+    /// Longest path, in bytes, with a separator between names: half of what Linux takes (`PATH_MAX`), to leave the other half to the
+    /// folder that all are written to.
+    pub const LONGEST_PATH: usize = 2048;
+
+    /// Begins a list.
+    pub fn builder() -> FileListBuilder {
+        let list = FileList { names: String::new(), nodes: Vec::new(), entries: Vec::new(), length: 0 };
+        FileListBuilder { list, depths: Vec::new(), lengths: Vec::new(), latest: Vec::new() }
+    }
+
+    /// How many entries there are: files, and padding between them.
+    pub const fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The length of the range, in bytes: of all files, and of the padding between them.
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// An entry.
+    pub fn get(&self, index: usize) -> Option<File<'_>> {
+        (index < self.entries.len()).then_some(File { list: self, index })
+    }
+
+    /// All entries in their order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = File<'_>> {
+        (0..self.entries.len()).map(|index| File { list: self, index })
+    }
+
+    /// Where the bytes of a range lie, in their order and without gaps; what is beyond the end lies nowhere. Files without bytes, which
+    /// are in no range, are left out. O(log n) for each.
+    pub fn segments(&self, range: Range<u64>) -> impl Iterator<Item = Segment> {
+        let (mut at, end) = (range.start, range.end.min(self.length));
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            // The last that begins no later: those before it at the same place are empty.
+            let file = self.entries.partition_point(|entry| entry.offset <= at) - 1;
+            let Range { start, end: file_end } = self.range(file);
+            let segment = Segment { file, offset: at - start, length: file_end.min(end) - at };
+            at += segment.length;
+            Some(segment)
+        })
+    }
+
+    fn range(&self, index: usize) -> Range<u64> {
+        let end = self.entries.get(index + 1).map_or(self.length, |next| next.offset);
+        self.entries[index].offset..end
+    }
+
+    fn name(&self, node: u32) -> &str {
+        let node = node as usize;
+        let start = node.checked_sub(1).map_or(0, |before| self.nodes[before].end);
+        &self.names[start as usize..self.nodes[node].end as usize]
+    }
+
+    /// A node, the folder it lies in, and so on.
+    fn upwards(&self, node: u32) -> impl Iterator<Item = u32> {
+        let known = |node| (node != NONE).then_some(node);
+        std::iter::successors(known(node), move |&node| known(self.nodes[node as usize].parent))
+    }
+
+    fn path(&self, node: u32) -> Vec<&str> {
+        let mut path: Vec<_> = self.upwards(node).map(|node| self.name(node)).collect();
+        path.reverse();
+        path
+    }
+
+    pub(super) fn fault(&self, file: usize, fault: PathFault) -> Error {
+        Error::path(file, self.path(self.entries[file].node).join("/").as_bytes(), fault)
+    }
+
+    /// Whether all files can be where they are to be, next to each other. `depths` has how many names the path of each node has.
+    fn check(&self, depths: &[u8]) -> Result<(), Error> {
+        let same = self.same_nodes(depths);
+        let mut file_at = vec![NONE; self.nodes.len()];
+        let mut leads_to_file = vec![false; self.nodes.len()];
+        for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.node != NONE) {
+            let at = &mut file_at[same[entry.node as usize] as usize];
+            if *at != NONE {
+                let other = *at as usize;
+                let twice = self.path(self.entries[other].node) == self.path(entry.node);
+                let fault = if twice { PathFault::Twice(other) } else { PathFault::CaseOnly(other) };
+                return Err(self.fault(index, fault));
+            }
+            *at = index as u32;
+            for node in self.upwards(entry.node) {
+                if std::mem::replace(&mut leads_to_file[node as usize], true) {
+                    break;
+                }
+            }
+        }
+        for (node, _) in self.nodes.iter().zip(&leads_to_file).filter(|(_, leads)| **leads) {
+            let file = same.get(node.parent as usize).map_or(NONE, |&folder| file_at[folder as usize]);
+            if file != NONE {
+                return Err(self.fault(file as usize, PathFault::Folder));
+            }
+        }
+        Ok(())
+    }
+
+    /// For each node, one that stands for all that have its path where upper and lower case make no difference. O(n log n).
+    fn same_nodes(&self, depths: &[u8]) -> Vec<u32> {
+        let count = self.nodes.len() as u32;
+        let mut folded = String::with_capacity(self.names.len());
+        let mut ends = Vec::with_capacity(count as usize);
+        for node in 0..count {
+            names::fold(self.name(node), &mut folded);
+            ends.push(folded.len());
+        }
+        let folded = |node: u32| {
+            let node = node as usize;
+            &folded[node.checked_sub(1).map_or(0, |before| ends[before])..ends[node]]
+        };
+        let mut nodes: Vec<u32> = (0..count).collect();
+        nodes.sort_by_key(|&node| depths[node as usize]);
+        let same = vec![Cell::new(NONE); count as usize];
+        let key = |node: u32| match self.nodes[node as usize].parent {
+            NONE => (NONE, folded(node)),
+            parent => (same[parent as usize].get(), folded(node)),
+        };
+        // Folders of one depth are known when what lies in them is compared.
+        for level in nodes.chunk_by_mut(|&one, &other| depths[one as usize] == depths[other as usize]) {
+            level.sort_unstable_by(|&one, &other| key(one).cmp(&key(other)));
+            for alike in level.chunk_by(|&one, &other| key(one) == key(other)) {
+                alike.iter().for_each(|&node| same[node as usize].set(alike[0]));
+            }
+        }
+        same.into_iter().map(Cell::into_inner).collect()
+    }
+}
+
+/// The same files, in the same order and places.
+impl PartialEq for FileList {
+    fn eq(&self, other: &Self) -> bool {
+        self.length == other.length
+            && self.count() == other.count()
+            && self.iter().zip(other.iter()).all(|(one, other)| {
+                let same = |file: File<'_>| (file.offset(), file.is_padding(), file.is_executable());
+                same(one) == same(other) && one.has_path_of(other)
+            })
+    }
+}
+
+impl Eq for FileList {}
+
+impl fmt::Debug for FileList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// A file of a list, or padding between files.
+#[derive(Clone, Copy)]
+pub struct File<'a> {
+    list: &'a FileList,
+    index: usize,
+}
+
+impl<'a> File<'a> {
+    /// Which entry of the list it is, counted from 0.
+    pub const fn index(self) -> usize {
+        self.index
+    }
+
+    /// The names of the folders it lies in, from the torrent's own on, and its own name. Padding has none: it is not written anywhere.
+    pub fn path(self) -> Vec<&'a str> {
+        self.list.path(self.entry().node)
+    }
+
+    /// Length in bytes.
+    pub fn length(self) -> u64 {
+        let Range { start, end } = self.range();
+        end - start
+    }
+
+    /// Where its bytes begin in the range of all files.
+    pub fn offset(self) -> u64 {
+        self.entry().offset
+    }
+
+    /// Where its bytes are in the range of all files.
+    pub fn range(self) -> Range<u64> {
+        self.list.range(self.index)
+    }
+
+    /// Whether it is padding (BEP 47): zeroes, so that the next file begins with a piece.
+    pub fn is_padding(self) -> bool {
+        self.entry().node == NONE
+    }
+
+    /// Whether it is a program (BEP 47).
+    pub fn is_executable(self) -> bool {
+        self.entry().executable
+    }
+
+    pub(super) fn has_path_of(self, other: File<'_>) -> bool {
+        let names = |file: File<'a>| file.list.upwards(file.entry().node).map(|node| file.list.name(node));
+        let others = other.list.upwards(other.entry().node).map(|node| other.list.name(node));
+        names(self).eq(others)
+    }
+
+    fn entry(self) -> &'a Entry {
+        &self.list.entries[self.index]
+    }
+}
+
+impl fmt::Debug for File<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut file = f.debug_struct(if self.is_padding() { "Padding" } else { "File" });
+        if !self.is_padding() {
+            file.field("path", &self.path()).field("executable", &self.is_executable());
+        }
+        file.field("range", &self.range()).finish()
+    }
+}
+
+/// A part of a range of bytes that lies in one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Which entry of the list.
+    pub file: usize,
+    /// Where in that file, in bytes from its beginning.
+    pub offset: u64,
+    /// How many bytes, never 0.
+    pub length: u64,
+}
+
+/// Builds a [`FileList`], file by file in the order of their bytes.
+#[derive(Debug, Clone)]
+pub struct FileListBuilder {
+    /// Not checked yet.
+    list: FileList,
+    /// How many names the path of a node has, and how many bytes.
+    depths: Vec<u8>,
+    lengths: Vec<u16>,
+    /// The nodes of the file before.
+    latest: Vec<u32>,
+}
+
+impl FileListBuilder {
+    /// Adds a file of `length` bytes. The last of `path` is its own name, the others are those of the folders that it lies in.
+    ///
+    /// # Errors
+    /// [`Error::Path`] if it cannot have that path, [`Error::TooMany`]. The file is then not in the list.
+    pub fn file(&mut self, path: &[&str], length: u64, executable: bool) -> Result<&mut Self, Error> {
+        let node = self.path(path.iter().map(|name| name.as_bytes()))?;
+        self.entry(node, length, executable)
+    }
+
+    /// Adds `length` bytes of padding. No bytes are none.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`].
+    pub fn padding(&mut self, length: u64) -> Result<&mut Self, Error> {
+        if length == 0 {
+            return Ok(self);
+        }
+        self.entry(NONE, length, false)
+    }
+
+    /// The list.
+    ///
+    /// # Errors
+    /// [`Error::NoFiles`], or [`Error::Path`] if two files cannot be next to each other.
+    pub fn build(self) -> Result<FileList, Error> {
+        let Self { mut list, depths, lengths, latest } = self;
+        drop((lengths, latest));
+        list.names.shrink_to_fit();
+        list.nodes.shrink_to_fit();
+        list.entries.shrink_to_fit();
+        if list.iter().all(File::is_padding) {
+            return Err(Error::NoFiles);
+        }
+        list.check(&depths)?;
+        Ok(list)
+    }
+
+    /// As far as it is built.
+    pub(super) const fn list(&self) -> &FileList {
+        &self.list
+    }
+
+    /// Adds a file at a node that [`path`](Self::path) or [`node`](Self::node) gave.
+    pub(super) fn entry(&mut self, node: u32, length: u64, executable: bool) -> Result<&mut Self, Error> {
+        let total = self.list.length.checked_add(length).filter(|total| i64::try_from(*total).is_ok());
+        let total = total.ok_or(Error::TooMany("bytes"))?;
+        if self.list.entries.len() >= NONE as usize {
+            return Err(Error::TooMany("files"));
+        }
+        self.list.entries.push(Entry { offset: self.list.length, node, executable });
+        self.list.length = total;
+        Ok(self)
+    }
+
+    /// What is wrong with the next file, which is to be at `node`.
+    pub(super) fn fault_at(&self, node: u32, fault: PathFault) -> Error {
+        Error::path(self.list.entries.len(), self.list.path(node).join("/").as_bytes(), fault)
+    }
+
+    /// If the only entry is at `node`, and has the name of the folder it lies in, it lies in no folder.
+    pub(super) fn rise_if_alone(&mut self, node: u32) {
+        let folder = self.list.nodes[node as usize].parent;
+        let list = &self.list;
+        if list.count() == 1
+            && folder != NONE
+            && list.entries[0].node == node
+            && list.name(folder) == list.name(node)
+        {
+            self.list.entries[0].node = folder;
+        }
+    }
+
+    /// The node of a path, which shares those of the path before as far as they are the same.
+    pub(super) fn path<'a>(&mut self, path: impl Iterator<Item = &'a [u8]>) -> Result<u32, Error> {
+        let mut depth = 0;
+        for name in path {
+            if self.latest.get(depth).is_none_or(|&node| self.list.name(node).as_bytes() != name) {
+                self.latest.truncate(depth);
+                let folder = depth.checked_sub(1).map(|above| self.latest[above]);
+                let node = self.node(folder, name)?;
+                self.latest.push(node);
+            }
+            depth += 1;
+        }
+        self.latest.truncate(depth);
+        self.latest
+            .last()
+            .copied()
+            .ok_or_else(|| Error::path(self.list.entries.len(), b"", PathFault::Missing))
+    }
+
+    /// A new file or folder within `folder`.
+    pub(super) fn node(&mut self, folder: Option<u32>, name: &[u8]) -> Result<u32, Error> {
+        let (depth, length) = folder.map_or((0, 0), |folder| {
+            let folder = folder as usize;
+            (self.depths[folder] as usize, self.lengths[folder] as usize + 1)
+        });
+        let checked = names::check(name).and_then(|name| match (depth + 1, length + name.len()) {
+            (depth, _) if depth > FileList::MOST_NAMES => Err(PathFault::Deep),
+            (_, length) if length > FileList::LONGEST_PATH => Err(PathFault::Long),
+            _ => Ok(name),
+        });
+        let name = checked.map_err(|fault| {
+            let mut path =
+                folder.map_or_else(Vec::new, |folder| (self.list.path(folder).join("/") + "/").into_bytes());
+            path.extend_from_slice(name);
+            Error::path(self.list.entries.len(), &path, fault)
+        })?;
+        let end = u32::try_from(self.list.names.len() + name.len()).ok();
+        let node = u32::try_from(self.list.nodes.len()).ok().filter(|node| *node != NONE);
+        let (Some(end), Some(node)) = (end, node) else { return Err(Error::TooMany("names")) };
+        self.list.nodes.push(Node { parent: folder.unwrap_or(NONE), end });
+        self.list.names.push_str(name);
+        self.depths.push(depth as u8 + 1);
+        self.lengths.push((length + name.len()) as u16);
+        Ok(node)
+    }
+}

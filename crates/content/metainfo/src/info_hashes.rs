@@ -1,0 +1,36 @@
+//! The hashes that name an info dictionary.
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+use swarmkeep_bittorrent::InfoHash;
+
+/// By what an info dictionary is known before it is here: the hashes of a magnet link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InfoHashes {
+    v1: Option<InfoHash>,
+    v2: Option<[u8; 32]>,
+}
+
+impl InfoHashes {
+    /// The SHA-1 of v1, the SHA-256 of v2, or both of a hybrid; `None` of neither.
+    pub const fn new(v1: Option<InfoHash>, v2: Option<[u8; 32]>) -> Option<Self> {
+        if v1.is_none() && v2.is_none() { None } else { Some(Self { v1, v2 }) }
+    }
+
+    /// Whether an info dictionary, given in parts, has all of them.
+    pub fn are_of<'a>(&self, info: impl IntoIterator<Item = &'a [u8]>) -> bool {
+        let mut v1 = self.v1.map(|expected| (Sha1::new(), expected));
+        let mut v2 = self.v2.map(|expected| (Sha256::new(), expected));
+        for part in info {
+            if let Some((hash, _)) = &mut v1 {
+                hash.update(part);
+            }
+            if let Some((hash, _)) = &mut v2 {
+                hash.update(part);
+            }
+        }
+        v1.is_none_or(|(hash, expected)| <[u8; 20]>::from(hash.finalize()) == *expected.as_bytes())
+            && v2.is_none_or(|(hash, expected)| <[u8; 32]>::from(hash.finalize()) == expected)
+    }
+}

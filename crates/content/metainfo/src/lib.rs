@@ -1,0 +1,277 @@
+//! Torrent files (metainfo): v1 (BEP 3), v2 (BEP 52) and hybrids of both, read ([`Metainfo`]) and made ([`Creation`]); and [magnet links](Magnet).
+//!
+//! What is read comes from strangers, and file names in it end up on a disk. So a [`FileList`] that exists is safe to write below any
+//! folder, on Linux, macOS and Windows; see there. Reading takes time with the length of the input (n log n for the names), and memory
+//! of no more than [`MOST_MEMORY`] times its length.
+//!
+//! ```
+//! use swarmkeep_metainfo::Metainfo;
+//!
+//! let torrent = b"d8:announce21:udp://t.example:6969/4:infod6:lengthi5e4:name5:hello\
+//!     12:piece lengthi16384e6:pieces20:\xaa\xf4\xc6\x1d\xdc\xc5\xe8\xa2\xda\xbe\xde\x0f\x3b\x48\x2c\xd9\xae\xa9\x43\x4dee";
+//! let metainfo = Metainfo::parse(torrent)?;
+//! assert_eq!(metainfo.tiers(), [["udp://t.example:6969/"]]);
+//! let info = metainfo.info();
+//! assert_eq!(info.files().get(0).unwrap().path(), ["hello"]);
+//! assert!(info.verify(0, b"hello"));
+//! # Ok::<(), swarmkeep_metainfo::Error>(())
+//! ```
+
+mod create;
+mod file_tree;
+mod files;
+mod hash_tree;
+mod info;
+mod info_hashes;
+mod magnet;
+mod merkle;
+mod names;
+mod verify;
+
+pub use create::{Creation, CreationBuilder, Format, PieceHash, PieceHasher, piece_length_for};
+pub use files::{File, FileList, FileListBuilder, Segment};
+pub use info::Info;
+pub use info_hashes::InfoHashes;
+pub use magnet::Magnet;
+pub use merkle::{BlockHasher, BlockHashes, MerkleTree};
+pub use names::{PathFault, folded};
+pub use verify::PieceCheck;
+
+use swarmkeep_bittorrent::bencode::{self, Dict, Value, Writer};
+
+/// The longest metainfo and the longest info dictionary that are read, in bytes: hashes (v1) of 13 million pieces.
+pub const LONGEST: usize = 256 << 20;
+
+/// No parse takes more memory than this many times the length of its input, beside a constant 64 KiB.
+pub const MOST_MEMORY: usize = 16;
+
+/// The longest piece, in bytes. Clients stop far below.
+pub const LONGEST_PIECE: u32 = 1 << 30;
+
+/// The shortest piece of v2, in bytes, which is also the block that its hash trees have as leaves (BEP 52).
+pub const BLOCK: u32 = 16 << 10;
+
+/// As many trackers are read; there may be more.
+pub const MOST_TRACKERS: usize = 256;
+
+/// Trackers with longer URLs are passed over.
+pub const LONGEST_TRACKER: usize = 2048;
+
+/// What a torrent file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metainfo {
+    tiers: Vec<Vec<String>>,
+    info: Info,
+}
+
+impl Metainfo {
+    /// Reads a torrent file.
+    ///
+    /// Of equal keys in a dictionary the first counts; unknown ones are passed over, and so is anything in the place of a tracker's URL
+    /// that cannot be one.
+    ///
+    /// # Errors
+    /// What is wrong with it, and in which file.
+    pub fn parse(torrent: &[u8]) -> Result<Self, Error> {
+        let dict = dict(torrent)?;
+        let [announce, announce_list, info, layers] =
+            fields(dict, [b"announce", b"announce-list", b"info", b"piece layers"]);
+        let info = info.ok_or(Error::Field { key: "info", what: "is missing" })?;
+        let info = Info::read(info, Some(layers))?;
+        Ok(Self { tiers: tiers(announce, announce_list), info })
+    }
+
+    /// What a torrent file would say that shares `info` and names these trackers. Of them, those count that would be [read](Self::parse).
+    pub fn new(info: Info, tiers: &[Vec<String>]) -> Self {
+        let tiers = tiers_of(tiers.iter().map(|tier| tier.iter().map(String::as_str)));
+        Self { tiers, info }
+    }
+
+    /// The torrent file: canonical bencoding of what is known here. `None` if the hashes of some pieces are not [known](Info::knows_hashes): nobody
+    /// would read it.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        if !self.info.knows_hashes() {
+            return None;
+        }
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out);
+        writer.dict();
+        create::write_trackers(&mut writer, &self.tiers);
+        writer.bytes(b"info").put(self.info.encoded());
+        let several = |tree: &MerkleTree<'_>| tree.pieces().len() > 1;
+        let layers: Option<Vec<_>> =
+            self.info.trees().filter(several).map(|tree| Some((tree.root(), tree.piece_hashes()?))).collect();
+        if let Some(layers) = layers.filter(|_| self.info.info_hash_v2().is_some()) {
+            create::write_layers(&mut writer, layers);
+        }
+        writer.end();
+        Some(out)
+    }
+
+    /// The trackers, tier by tier in the order in which they are to be asked (BEP 12); of a torrent that has one only, a tier of
+    /// that one. No tier is empty. [`MOST_TRACKERS`] at most.
+    pub fn tiers(&self) -> &[Vec<String>] {
+        &self.tiers
+    }
+
+    /// What is shared.
+    pub const fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// What is shared.
+    pub fn into_info(self) -> Info {
+        self.info
+    }
+}
+
+/// Why bytes are no metainfo, or files no list of files.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Not bencoded.
+    #[error(transparent)]
+    Bencode(#[from] bencode::Error),
+    /// Longer than [`LONGEST`].
+    #[error("{0} bytes of metainfo: no more than {LONGEST} are read")]
+    TooLong(usize),
+    /// A key whose value is missing or wrong.
+    #[error("`{key}` {what}")]
+    Field {
+        /// The key, as it stands in the dictionary.
+        key: &'static str,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The `name` is none that a file or folder can have.
+    #[error("the name \"{name}\" {fault}")]
+    Name {
+        /// The name, escaped and cut to [`Error::LONGEST_PATH`] bytes.
+        name: String,
+        /// What is wrong with it.
+        fault: PathFault,
+    },
+    /// A file that cannot be where it is to be.
+    #[error("file {file}, \"{path}\", {fault}")]
+    Path {
+        /// Which file, counted from 0 in the order of the list.
+        file: usize,
+        /// Its path, joined by `/`, escaped and cut to [`Error::LONGEST_PATH`] bytes.
+        path: String,
+        /// What is wrong with it.
+        fault: PathFault,
+    },
+    /// A file whose entry in the dictionary is wrong in another way than its path.
+    #[error("file {file}: `{key}` {what}")]
+    File {
+        /// Which file, counted from 0 in the order of the list.
+        file: usize,
+        /// The key, as it stands in the dictionary.
+        key: &'static str,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The file does not match the parts of a hybrid both: v1 and v2 would fetch different content.
+    #[error("file {file} is not the same in the v1 and the v2 part: {what}")]
+    Hybrid {
+        /// Which file, counted from 0 in the order of the list, padding left out.
+        file: usize,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The hashes of a file's pieces (`piece layers`) are not those that its `pieces root` stands for.
+    #[error("file {file}: its piece layer {what}")]
+    Layer {
+        /// Which file, counted from 0 in the order of the list.
+        file: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A text that is no magnet link.
+    #[error("not a magnet link: {0}")]
+    Magnet(&'static str),
+    /// A torrent that is to be made has a tracker that nobody would read.
+    #[error("the tracker \"{0}\" is not a URL of 1 to {LONGEST_TRACKER} bytes without control characters")]
+    Tracker(String),
+    /// A torrent that is to be made lacks the hash of this piece.
+    #[error("piece {0} has not been hashed")]
+    Unhashed(u32),
+    /// There is no file but padding.
+    #[error("no files")]
+    NoFiles,
+    /// More files, names or bytes than can be counted: 2^32 files and bytes of names, 2^63 bytes of content, 2^32 pieces.
+    #[error("too many {0}")]
+    TooMany(&'static str),
+}
+
+impl Error {
+    /// Of a name from a stranger, no more bytes are repeated in an error.
+    pub const LONGEST_PATH: usize = 512;
+
+    fn path(file: usize, path: &[u8], fault: PathFault) -> Self {
+        Self::Path { file, path: Self::printable(path), fault }
+    }
+
+    /// What may stand in a log: no control characters, and not too long.
+    fn printable(name: &[u8]) -> String {
+        let mut out = String::new();
+        for letter in String::from_utf8_lossy(&name[..name.len().min(Self::LONGEST_PATH)]).chars() {
+            let escaped = letter.escape_debug();
+            if out.len() + escaped.clone().map(char::len_utf8).sum::<usize>() > Self::LONGEST_PATH - 3 {
+                return out + "...";
+            }
+            out.extend(escaped);
+        }
+        out
+    }
+}
+
+/// The dictionary that a message is.
+fn dict(message: &[u8]) -> Result<Dict<'_>, Error> {
+    if message.len() > LONGEST {
+        return Err(Error::TooLong(message.len()));
+    }
+    Value::parse(message)?.dict().ok_or(Error::Field { key: "info", what: "is not within a dictionary" })
+}
+
+/// The values of these keys, in one pass over the dictionary.
+fn fields<'a, const N: usize>(dict: Dict<'a>, keys: [&[u8]; N]) -> [Option<Value<'a>>; N] {
+    let mut values = [None; N];
+    for (key, value) in dict.iter() {
+        if let Some(at) = keys.iter().position(|name| *name == key) {
+            values[at].get_or_insert(value);
+        }
+    }
+    values
+}
+
+/// Whether this is taken for the URL of a tracker.
+fn may_be_tracker(url: &str) -> bool {
+    !url.is_empty() && url.len() <= LONGEST_TRACKER && !url.contains(char::is_control)
+}
+
+fn tiers(announce: Option<Value<'_>>, announce_list: Option<Value<'_>>) -> Vec<Vec<String>> {
+    let list = announce_list.and_then(Value::list).into_iter().flat_map(bencode::List::iter);
+    let tiers = tiers_of(
+        list.map(|tier| tier.list().into_iter().flat_map(bencode::List::iter).filter_map(Value::text)),
+    );
+    if tiers.is_empty() { tiers_of([announce.and_then(Value::text)]) } else { tiers }
+}
+
+/// Those that may be trackers, up to [`MOST_TRACKERS`].
+fn tiers_of<'a>(tiers: impl IntoIterator<Item = impl IntoIterator<Item = &'a str>>) -> Vec<Vec<String>> {
+    let mut room = MOST_TRACKERS;
+    let mut some = Vec::new();
+    for tier in tiers {
+        let urls = tier.into_iter().filter(|url| may_be_tracker(url));
+        let tier: Vec<_> = urls.take(room).map(str::to_owned).collect();
+        room -= tier.len();
+        if !tier.is_empty() {
+            some.push(tier);
+        }
+        if room == 0 {
+            break;
+        }
+    }
+    some
+}

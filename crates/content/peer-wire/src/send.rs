@@ -1,0 +1,302 @@
+//! What is to be sent and is not yet.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    io::{self, IoSlice, Write},
+};
+
+use crate::{Encode, PieceIndex, message::head_of_piece};
+
+/// What is to be sent to a peer: small messages as bytes, blocks as whatever holds them.
+///
+/// A block is never copied: `P` is a slice, an `Arc`, `bytes::Bytes`, a part of a mapped file, whatever is [`AsRef<[u8]>`]; it is let go of
+/// when its last byte has been sent. [`slices`](Self::slices) gives many messages for one vectored write, and
+/// [`advance`](Self::advance) takes as many bytes as the socket took, wherever that ends. Once as large as what it holds, it allocates nothing.
+///
+/// It is full from the high-water mark on until no more than the low-water mark is left, so that work comes in batches. What it holds is
+/// bounded: blocks by the high-water mark and one more; what is copied, as well.
+///
+/// Everything can be sent from memory, which may be a mapped file, and is so best where more than one block waits; `sendfile` is better for one alone
+/// (`docs/design.md`, "The peer wire", has the numbers). Whoever has blocks in files asks for a [`lone_block`](Self::lone_block) first.
+///
+/// ```
+/// use swarmkeep_peer_wire::{Message, PieceIndex, SendQueue};
+///
+/// let mut queue = SendQueue::new(16 << 10, 64 << 10);
+/// let block: std::sync::Arc<[u8]> = vec![7; 16 << 10].into();
+/// queue.push(&Message::Unchoke)?;
+/// queue.push_piece(PieceIndex(3), 0, block)?;
+/// let mut socket = Vec::new(); // or any `io::Write`
+/// while !queue.is_empty() {
+///     queue.write_to(&mut socket)?;
+/// }
+/// assert_eq!(socket.len(), 5 + 13 + (16 << 10));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct SendQueue<P> {
+    /// Whatever is copied, in order; all before `sent` is gone.
+    bytes: Vec<u8>,
+    sent: usize,
+    parts: VecDeque<Part<P>>,
+    /// Bytes of blocks that are not sent.
+    in_blocks: usize,
+    low: usize,
+    high: usize,
+    full: bool,
+}
+
+const SLICES: usize = 64;
+
+/// What lies in a queue between two places where the memory changes.
+enum Part<P> {
+    /// The next so many of the copied bytes.
+    Bytes(usize),
+    /// A block, and how much of it is gone.
+    Block { block: P, sent: usize },
+}
+
+/// A block with nothing behind it.
+#[derive(Debug, Clone, Copy)]
+pub struct LoneBlock<'a, P> {
+    /// What is to be sent before it: its head, and what was pushed earlier. Empty once that is sent.
+    pub before: &'a [u8],
+    /// The block.
+    pub block: &'a P,
+    /// How many of its bytes are sent already.
+    pub sent: usize,
+}
+
+/// Nothing was taken: as much as is allowed is waiting to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the send queue is full: wait until it has room")]
+pub struct Full<P = ()>(
+    /// What was not taken.
+    pub P,
+);
+
+impl<P: AsRef<[u8]>> SendQueue<P> {
+    /// Slices that one call of [`write_to`](Self::write_to) gives the system: 32 blocks with what stands before them. Twice as many
+    /// were not faster.
+    pub const SLICES: usize = SLICES;
+
+    /// An empty queue that is full at `high` bytes and no more so at `low`. A good high-water mark is what the socket takes in a few
+    /// milliseconds, a good low one half of it.
+    pub const fn new(low: usize, high: usize) -> Self {
+        Self { bytes: Vec::new(), sent: 0, parts: VecDeque::new(), in_blocks: 0, low, high, full: false }
+    }
+
+    /// Takes a message (or a handshake), whose bytes are copied: for all but blocks.
+    ///
+    /// # Errors
+    /// [`Full`] if as many copied bytes wait as the high-water mark says. Blocks do not count here, so that control messages are not
+    /// held up by them.
+    #[inline]
+    pub fn push(&mut self, message: &impl Encode) -> Result<(), Full> {
+        if self.bytes.len() - self.sent >= self.high {
+            return Err(Full(()));
+        }
+        let before = self.bytes.len();
+        message.encode(&mut self.bytes);
+        self.copied(self.bytes.len() - before);
+        Ok(())
+    }
+
+    /// Takes a block.
+    ///
+    /// # Errors
+    /// [`Full`], with the block, while [`is_full`](Self::is_full).
+    ///
+    /// # Panics
+    /// If 32 bits do not hold the length of the block.
+    #[inline]
+    pub fn push_piece(&mut self, piece: PieceIndex, begin: u32, block: P) -> Result<(), Full<P>> {
+        if self.full {
+            return Err(Full(block));
+        }
+        let len = block.as_ref().len();
+        let head = head_of_piece(piece, begin, len);
+        self.bytes.extend_from_slice(&head);
+        self.in_blocks += len;
+        self.copied(head.len());
+        if len > 0 {
+            self.parts.push_back(Part::Block { block, sent: 0 });
+        }
+        Ok(())
+    }
+
+    /// Bytes that are not sent.
+    pub const fn len(&self) -> usize {
+        self.bytes.len() - self.sent + self.in_blocks
+    }
+
+    /// Whether everything is sent.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether no block is taken: from the high-water mark on, until it has come down to the low one.
+    pub const fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// What is to be sent next, in order, as many slices as there are places in `out`; answers how many were put there.
+    #[inline]
+    pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        let mut at = self.sent;
+        let mut used = 0;
+        for (place, part) in out.iter_mut().zip(&self.parts) {
+            *place = IoSlice::new(match part {
+                Part::Bytes(len) => {
+                    at += len;
+                    &self.bytes[at - len..at]
+                }
+                Part::Block { block, sent } => &block.as_ref()[*sent..],
+            });
+            used += 1;
+        }
+        used
+    }
+
+    /// The block that waits, if it is the only one and the last of all. One that lies in a file goes out fastest by `send` with `MSG_MORE` of what is
+    /// before it, and `sendfile` of what is not sent of it; then [`advance`](Self::advance) by as much as both took.
+    #[inline]
+    pub fn lone_block(&self) -> Option<LoneBlock<'_, P>> {
+        let before = match self.parts.front()? {
+            Part::Bytes(len) if self.parts.len() == 2 => &self.bytes[self.sent..self.sent + len],
+            Part::Block { .. } if self.parts.len() == 1 => &[],
+            _ => return None,
+        };
+        match self.parts.back()? {
+            Part::Block { block, sent } => Some(LoneBlock { before, block, sent: *sent }),
+            Part::Bytes(_) => None,
+        }
+    }
+
+    /// Takes away the next `count` bytes, which were sent. Blocks that are sent are let go of.
+    ///
+    /// # Panics
+    /// If that is more than there is.
+    #[inline]
+    pub fn advance(&mut self, mut count: usize) {
+        assert!(count <= self.len(), "more was sent than there was");
+        while count > 0 {
+            match self.parts.front_mut().expect("parts hold as many bytes as `len` says") {
+                Part::Bytes(len) => {
+                    let taken = count.min(*len);
+                    *len -= taken;
+                    self.sent += taken;
+                    count -= taken;
+                    if *len > 0 {
+                        break;
+                    }
+                }
+                Part::Block { block, sent } => {
+                    let left = block.as_ref().len() - *sent;
+                    let taken = count.min(left);
+                    *sent += taken;
+                    self.in_blocks -= taken;
+                    count -= taken;
+                    if taken < left {
+                        break;
+                    }
+                }
+            }
+            self.parts.pop_front();
+        }
+        self.forget();
+        self.full &= self.len() > self.low;
+    }
+
+    /// Writes once what is next, as much as the writer takes; answers how much that was.
+    ///
+    /// # Errors
+    /// The writer's; nothing is taken away then. A writer that takes nothing is [`io::ErrorKind::WriteZero`].
+    pub fn write_to<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let used = self.slices(&mut slices);
+        if used == 0 {
+            return Ok(0);
+        }
+        match writer.write_vectored(&slices[..used])? {
+            0 => Err(io::ErrorKind::WriteZero.into()),
+            count => {
+                self.advance(count);
+                Ok(count)
+            }
+        }
+    }
+
+    /// Bytes that are allocated, less what blocks have.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity() + self.parts.capacity() * size_of::<Part<P>>()
+    }
+
+    /// Gives the memory back if nothing is waiting: for connections that have become idle.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            (self.bytes, self.parts) = (Vec::new(), VecDeque::new());
+        }
+    }
+
+    #[inline]
+    fn copied(&mut self, count: usize) {
+        match self.parts.back_mut() {
+            Some(Part::Bytes(len)) => *len += count,
+            _ => self.parts.push_back(Part::Bytes(count)),
+        }
+        self.full |= self.len() >= self.high;
+    }
+
+    /// Makes room of copied bytes that are gone: at once if all are, else when they are as many as those that are not.
+    #[inline]
+    fn forget(&mut self) {
+        let left = self.bytes.len() - self.sent;
+        if left == 0 {
+            self.bytes.clear();
+            self.sent = 0;
+        } else if self.sent >= left.max(4096) {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+impl<P> fmt::Debug for SendQueue<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendQueue")
+            .field("copied", &(self.bytes.len() - self.sent))
+            .field("in_blocks", &self.in_blocks)
+            .field("full", &self.full)
+            .finish()
+    }
+}
+
+impl<P> fmt::Debug for Full<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Full")
+    }
+}
+
+/// `AsyncWriteExt::write_buf` of tokio then makes one vectored write of many messages.
+impl<P: AsRef<[u8]>> bytes::Buf for SendQueue<P> {
+    fn remaining(&self) -> usize {
+        self.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match self.parts.front() {
+            None => &[],
+            Some(Part::Bytes(len)) => &self.bytes[self.sent..self.sent + len],
+            Some(Part::Block { block, sent }) => &block.as_ref()[*sent..],
+        }
+    }
+
+    fn chunks_vectored<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        self.slices(out)
+    }
+
+    fn advance(&mut self, count: usize) {
+        Self::advance(self, count);
+    }
+}

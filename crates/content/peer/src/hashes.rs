@@ -1,0 +1,198 @@
+//! The hashes of v2 torrents (BEP 52): who asks is answered from the piece layers and from pieces, and what a magnet link lacks is asked for.
+
+mod fetch;
+
+use std::ops::Range;
+
+use swarmkeep_metainfo::{BLOCK, BlockHasher, Info};
+use swarmkeep_peer_wire::HashRange;
+
+pub use self::fetch::{HashFault, HashFetch, Taken, TooManyHashes};
+
+/// What a request for hashes is answered with.
+#[derive(Debug)]
+pub enum Answer {
+    /// These, which are those of [`Hashes::new`](swarmkeep_peer_wire::Hashes::new): the range, and the hashes that prove it.
+    Hashes(Vec<[u8; 32]>),
+    /// What is computed from the content: the range is below the piece layer.
+    Read(Box<Reading>),
+}
+
+/// The most hashes in one answer: those of the blocks of a piece of 16 MiB.
+pub const MOST_HASHES: u32 = 1024;
+
+/// The most bytes of content that are read and hashed for one answer: a piece of 16 MiB, the longest that programs make unless told to.
+///
+/// libtorrent asks for the hashes of a piece's blocks after the piece turned out wrong, and for no others below the piece layer. It asks whom it
+/// likes, choked or not, so who is asked counts [`Reading::bytes`] as it counts blocks that it sends: BEP 52 has the same limits for both.
+pub const MOST_READ: u64 = 16 << 20;
+
+/// Answers a request: from what is known of the file's tree, in O(length); or says what has to be read.
+///
+/// Every layer is served, whole or in part, with as many proof layers as there are below the root.
+///
+/// # Errors
+/// Why it is to be rejected.
+pub fn answer(info: &Info, range: &HashRange<'_>) -> Result<Answer, Refusal> {
+    let tree = info.tree(range.root()).ok_or(Refusal::File)?;
+    let (base, index, length) = (range.base_layer(), u64::from(range.index()), u64::from(range.length()));
+    if range.length() > MOST_HASHES {
+        return Err(Refusal::Many(range.length()));
+    }
+    let height = tree.height();
+    if base >= height {
+        return Err(Refusal::Layer { layer: base, height });
+    }
+    if index + length > 1 << (height - base) {
+        return Err(Refusal::Range { end: index + length, layer: base, whole: 1 << (height - base) });
+    }
+    if !range.length().is_power_of_two() && index + length < tree.length().div_ceil(u64::from(BLOCK) << base)
+    {
+        return Err(Refusal::Length(range.length()));
+    }
+    // The layer of the hash above the range, and of the one that the proof leads to.
+    let whole = base + range.length().next_power_of_two().trailing_zeros();
+    let top = whole.max(base + range.proof_layers() + 1);
+    if top > height {
+        return Err(Refusal::Proof { layer: top, height });
+    }
+    let beside = |layer: u32| (index >> (layer - base)) ^ 1;
+    let known = |layer, index, length| tree.hashes(layer, index, length).ok_or(Refusal::Unknown);
+    let uncles = |from: u32| (from..top).map(move |layer| Ok(known(layer, beside(layer), 1)?[0]));
+    if base >= tree.piece_layer() {
+        let mut hashes = known(base, index, length)?;
+        for uncle in uncles(whole) {
+            hashes.push(uncle?);
+        }
+        return Ok(Answer::Hashes(hashes));
+    }
+    // All hashes that are below the piece layer are below this one.
+    let below = whole.max(top.min(tree.piece_layer()));
+    let nth = index >> (below - base);
+    let Some(blocks) = tree.blocks(below, nth) else {
+        // Padding and nothing else, of which nobody needs a proof.
+        return Err(Refusal::Padding);
+    };
+    let bytes = blocks.range().end - blocks.range().start;
+    if bytes > MOST_READ {
+        return Err(Refusal::Long(bytes));
+    }
+    let piece_length = u64::from(info.piece_length());
+    let file = u64::from(tree.pieces().start) * piece_length;
+    let piece = |at: u64| ((file + at) / piece_length) as u32;
+    Ok(Answer::Read(Box::new(Reading {
+        bytes: file + blocks.range().start..file + blocks.range().end,
+        pieces: piece(blocks.range().start)..piece(blocks.range().end - 1) + 1,
+        expected: tree.hashes(below, nth, 1).map(|hashes| hashes[0]),
+        uncles: uncles(below).collect::<Result<_, _>>()?,
+        blocks,
+        range: (base, index, length),
+        layers: whole..below,
+        top: (below, nth),
+    })))
+}
+
+/// Hashes that are to be computed from content.
+#[derive(Debug)]
+pub struct Reading {
+    bytes: Range<u64>,
+    pieces: Range<u32>,
+    blocks: BlockHasher,
+    range: (u32, u64, u64),
+    /// Those with a hash of the proof that is computed too.
+    layers: Range<u32>,
+    /// Layer and index of the hash above all that is computed.
+    top: (u32, u64),
+    /// What is known of that.
+    expected: Option<[u8; 32]>,
+    uncles: Vec<[u8; 32]>,
+}
+
+impl Reading {
+    /// The bytes that are to be read, in the range of all files; no more than [`MOST_READ`].
+    pub const fn bytes(&self) -> &Range<u64> {
+        &self.bytes
+    }
+
+    /// The pieces that those are of. Who does not have them all rejects the request.
+    pub const fn pieces(&self) -> &Range<u32> {
+        &self.pieces
+    }
+
+    /// The next of those bytes, however many. Hashes them: not on a thread that others wait for.
+    pub fn update(&mut self, data: &[u8]) {
+        self.blocks.update(data);
+    }
+
+    /// The hashes, as in [`Answer::Hashes`].
+    ///
+    /// # Errors
+    /// [`Refusal::Content`] if bytes are missing, or are not those of the torrent as far as the piece layer tells.
+    pub fn finish(self) -> Result<Vec<[u8; 32]>, Refusal> {
+        let (base, index, length) = self.range;
+        let blocks = self.blocks.finish().ok_or(Refusal::Content)?;
+        let one = |layer, index| Some(blocks.hashes(layer, index, 1)?[0]);
+        if self.expected.is_some() && one(self.top.0, self.top.1) != self.expected {
+            return Err(Refusal::Content);
+        }
+        let mut hashes = blocks.hashes(base, index, length).ok_or(Refusal::Content)?;
+        for layer in self.layers {
+            hashes.push(one(layer, (index >> (layer - base)) ^ 1).ok_or(Refusal::Content)?);
+        }
+        hashes.extend(self.uncles);
+        Ok(hashes)
+    }
+}
+
+/// Why a request for hashes is rejected. A peer that asks for such may go on: it cannot know all of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The torrent is v1, or has other files.
+    #[error("no file has that root")]
+    File,
+    /// There is nothing to be asked of that layer.
+    #[error("layer {layer} is not below the root, which is layer {height}")]
+    Layer {
+        /// The base layer of the request.
+        layer: u32,
+        /// That of the root.
+        height: u32,
+    },
+    /// Hashes behind the end of a layer.
+    #[error("{end} hashes of layer {layer}, which has {whole}")]
+    Range {
+        /// Where the range ends.
+        end: u64,
+        /// The base layer of the request.
+        layer: u32,
+        /// How many hashes it has, padding among them.
+        whole: u64,
+    },
+    /// Some hashes that no others can be computed from, and not the last of the layer either.
+    #[error("{0} hashes, which are no power of two, and not the last of the layer")]
+    Length(u32),
+    /// A proof that goes on above the root.
+    #[error("a proof up to layer {layer}: the root is layer {height}")]
+    Proof {
+        /// The layer that it leads to.
+        layer: u32,
+        /// That of the root.
+        height: u32,
+    },
+    /// More than [`MOST_HASHES`].
+    #[error("{0} hashes at once: no more than {MOST_HASHES} are sent")]
+    Many(u32),
+    /// Blocks behind the end of the file, and nothing else.
+    #[error("no block of the file is below those hashes")]
+    Padding,
+    /// More than [`MOST_READ`].
+    #[error("{0} bytes are to be hashed: no more than {MOST_READ} are")]
+    Long(u64),
+    /// The piece layer has not come yet.
+    #[error("the hashes of the file's pieces are not known")]
+    Unknown,
+    /// The content cannot be read as it should be.
+    #[error("the content is not that of the torrent")]
+    Content,
+}

@@ -1,0 +1,314 @@
+//! Piece layers that came with no torrent file: whom to ask for what, and what holds of the answers.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    hash::Hash,
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+use swarmkeep_metainfo::{Info, LONGEST, MerkleTree};
+use swarmkeep_peer_wire::{HashRange, Hashes};
+
+/// Fetches the piece layers that an info dictionary lacks, of any peers, and gives them to it file by file. `P` tells peers apart.
+///
+/// They are asked for in chunks of [`HashRange::MOST`] pieces, each with its proof, so that whoever sends a wrong one is found out at
+/// once. A connection calls [`request`](Self::request) until there is nothing, when it is ready, whenever something came, and now and
+/// then; nothing here keeps time.
+///
+/// Memory: 64 bytes for each file of several pieces, 8 for each chunk, and 32 for each hash that came and was right.
+#[derive(Debug)]
+pub struct HashFetch<P> {
+    info: Info,
+    /// Those that are missing, in the order of their pieces.
+    layers: Vec<Layer>,
+    /// How many of them are not whole.
+    missing: usize,
+    /// Chunks for which no answer is awaited. One that is known may be among them.
+    wanted: VecDeque<Chunk>,
+    /// In the order in which they were asked for; those that were answered since are still among them.
+    awaited: VecDeque<(Instant, P, Chunk)>,
+    /// Of layers that are not whole.
+    arrived: BTreeMap<Chunk, Box<[[u8; 32]]>>,
+    peers: HashMap<P, Peer>,
+}
+
+#[derive(Debug)]
+struct Layer {
+    root: [u8; 32],
+    missing: u32,
+}
+
+/// Some hashes of a layer, [`HashRange::MOST`] or what is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Chunk {
+    layer: u32,
+    nth: u32,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    asked: Vec<Asked>,
+    rejects: u32,
+    not_before: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    chunk: Chunk,
+    /// Whether its time is over: somebody else may be asked.
+    late: bool,
+}
+
+/// What became of hashes that a peer sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Taken {
+    /// They were known: somebody else was asked too, when these did not come.
+    Late,
+    /// They are right, and some of the file's are still missing.
+    Part,
+    /// They were the last of a file: [`HashFetch::info`] can now check its pieces.
+    File,
+    /// They were the last of all.
+    All,
+}
+
+impl<P: Copy + Eq + Hash> HashFetch<P> {
+    /// As many requests are not answered by one peer before it is asked no more.
+    pub const MOST_ASKED: usize = 4;
+    /// An answer that has not come after so long is asked of others.
+    pub const PATIENCE: Duration = Duration::from_secs(20);
+    /// A peer that rejects is asked again after so long, and after twice as long each time, up to 32 times.
+    pub const AFTER_REJECT: Duration = Duration::from_secs(10);
+    /// Who has nothing else to bring is asked for what somebody else was asked for, that long ago.
+    pub const AGAIN: Duration = Duration::from_secs(2);
+    /// Chunks that are looked at for one of which a peer has pieces.
+    const LOOKED_AT: usize = 64;
+
+    /// Begins to fetch what is missing, which may be nothing.
+    ///
+    /// # Errors
+    /// [`TooManyHashes`] if a torrent file with those would not be read either.
+    pub fn new(info: Info) -> Result<Self, TooManyHashes> {
+        let mut trees: Vec<_> = info.trees().filter(|tree| tree.piece_hashes().is_none()).collect();
+        trees.sort_unstable_by_key(|tree| tree.pieces().start);
+        let hashes = trees.iter().map(|tree| tree.pieces().len() as u64).sum();
+        if hashes > LONGEST as u64 / 32 {
+            return Err(TooManyHashes(hashes));
+        }
+        let layers: Vec<_> =
+            trees.iter().map(|tree| Layer { root: *tree.root(), missing: chunks(tree) }).collect();
+        let of_layer = |(layer, tree): (usize, &MerkleTree<'_>)| {
+            (0..chunks(tree)).map(move |nth| Chunk { layer: layer as u32, nth })
+        };
+        let wanted = trees.iter().enumerate().flat_map(of_layer).collect();
+        Ok(Self {
+            missing: layers.len(),
+            wanted,
+            layers,
+            awaited: VecDeque::new(),
+            arrived: BTreeMap::new(),
+            peers: HashMap::new(),
+            info,
+        })
+    }
+
+    /// What is shared, with the piece layers that are whole.
+    pub const fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// The same; nothing more is fetched.
+    pub fn into_info(self) -> Info {
+        self.info
+    }
+
+    /// Whether nothing is missing.
+    pub const fn is_complete(&self) -> bool {
+        self.missing == 0
+    }
+
+    /// What to ask a peer for next, if anything. `has` tells whether it has one of those pieces: of others it need not know the hashes (BEP 52).
+    pub fn request(
+        &mut self,
+        peer: P,
+        now: Instant,
+        has: impl Fn(Range<u32>) -> bool,
+    ) -> Option<HashRange<'_>> {
+        self.give_up_waiting(now);
+        let asked = self.peers.entry(peer).or_default();
+        if asked.asked.len() >= Self::MOST_ASKED || asked.not_before.is_some_and(|time| now < time) {
+            return None;
+        }
+        for _ in 0..self.wanted.len().min(Self::LOOKED_AT) {
+            let chunk = self.wanted.pop_front()?;
+            if self.is_known(chunk) {
+                continue;
+            }
+            if !self.may_bring(peer, chunk, &has) {
+                self.wanted.push_back(chunk);
+                continue;
+            }
+            self.awaited.push_back((now, peer, chunk));
+            return Some(self.ask(peer, chunk, false));
+        }
+        let slow = self.awaited.iter().take(Self::LOOKED_AT).find(|(since, _, chunk)| {
+            now.saturating_duration_since(*since) >= Self::AGAIN
+                && !self.is_known(*chunk)
+                && self.may_bring(peer, *chunk, &has)
+        });
+        let (_, _, chunk) = *slow?;
+        // If it is late or does not come, that is of no consequence: the other one is waited for.
+        Some(self.ask(peer, chunk, true))
+    }
+
+    fn may_bring(&self, peer: P, chunk: Chunk, has: impl Fn(Range<u32>) -> bool) -> bool {
+        let asked =
+            self.peers.get(&peer).is_some_and(|peer| peer.asked.iter().any(|asked| asked.chunk == chunk));
+        !asked && has(pieces(&self.tree(chunk.layer), chunk.nth))
+    }
+
+    fn ask(&mut self, peer: P, chunk: Chunk, late: bool) -> HashRange<'_> {
+        self.peers.entry(peer).or_default().asked.push(Asked { chunk, late });
+        let tree = self.tree(chunk.layer);
+        let (base, height) = (tree.piece_layer(), tree.height());
+        let (index, length) = asked_for(&tree, chunk.nth);
+        let root = &self.layers[chunk.layer as usize].root;
+        let range = HashRange::new(root, base, index, length, height - base - 1);
+        range.expect("a power of two, and no more layers than there can be")
+    }
+
+    /// Takes hashes that a peer sent. That is 0.1 ms of hashing; the last of a file hash its whole layer once more, 0.2 s for a million pieces.
+    ///
+    /// # Errors
+    /// What no honest peer does; whoever does is no longer asked, once it is [gone](Self::gone).
+    pub fn hashes(&mut self, peer: P, hashes: &Hashes<'_>) -> Result<Taken, HashFault> {
+        let asked = self.answered(peer, &hashes.range())?;
+        let chunk = asked.chunk;
+        let tree = self.tree(chunk.layer);
+        let range = hashes.range();
+        if !tree.verify(range.base_layer(), range.index().into(), hashes.base(), hashes.proof()) {
+            self.want_again(&asked);
+            return Err(HashFault::Wrong);
+        }
+        if self.is_known(chunk) {
+            return Ok(Taken::Late);
+        }
+        let real = pieces(&tree, chunk.nth).len();
+        self.arrived.insert(chunk, hashes.base()[..real].into());
+        let layer = &mut self.layers[chunk.layer as usize];
+        layer.missing -= 1;
+        if layer.missing > 0 {
+            return Ok(Taken::Part);
+        }
+        let root = layer.root;
+        let mut all = Vec::new();
+        for nth in 0.. {
+            let Some(hashes) = self.arrived.remove(&Chunk { nth, ..chunk }) else { break };
+            all.extend_from_slice(&hashes);
+        }
+        self.info.set_piece_layer(&root, &all).expect("each of its parts was proved");
+        self.missing -= 1;
+        Ok(if self.is_complete() { Taken::All } else { Taken::File })
+    }
+
+    /// A peer will not answer.
+    ///
+    /// # Errors
+    /// As in [`hashes`](Self::hashes).
+    pub fn rejected(&mut self, peer: P, range: &HashRange<'_>, now: Instant) -> Result<(), HashFault> {
+        let asked = self.answered(peer, range)?;
+        self.want_again(&asked);
+        let peer = self.peers.entry(peer).or_default();
+        peer.not_before = Some(now + Self::AFTER_REJECT * (1 << peer.rejects.min(5)));
+        peer.rejects += 1;
+        Ok(())
+    }
+
+    /// A connection has ended, or has nothing to do with this any more.
+    pub fn gone(&mut self, peer: P) {
+        for asked in self.peers.remove(&peer).into_iter().flat_map(|peer| peer.asked) {
+            self.want_again(&asked);
+        }
+    }
+
+    /// What a peer was asked for, and has now answered.
+    fn answered(&mut self, peer: P, range: &HashRange<'_>) -> Result<Asked, HashFault> {
+        let asked = self.peers.get_mut(&peer).map(|peer| &mut peer.asked).ok_or(HashFault::NotAsked)?;
+        let (info, layers) = (&self.info, &self.layers);
+        let same = |asked: &Asked| {
+            let root = &layers[asked.chunk.layer as usize].root;
+            root == range.root() && {
+                let tree = info.tree(root).expect("it is one of the torrent's");
+                let (base, proof) = (tree.piece_layer(), tree.height() - tree.piece_layer() - 1);
+                asked_for(&tree, asked.chunk.nth) == (range.index(), range.length())
+                    && (base, proof) == (range.base_layer(), range.proof_layers())
+            }
+        };
+        let nth = asked.iter().position(same).ok_or(HashFault::NotAsked)?;
+        Ok(asked.swap_remove(nth))
+    }
+
+    fn give_up_waiting(&mut self, now: Instant) {
+        while let Some((time, peer, chunk)) = self.awaited.front().copied() {
+            if now.saturating_duration_since(time) < Self::PATIENCE {
+                break;
+            }
+            self.awaited.pop_front();
+            let Some(peer) = self.peers.get_mut(&peer) else { continue };
+            if let Some(asked) = peer.asked.iter_mut().find(|asked| asked.chunk == chunk && !asked.late) {
+                asked.late = true;
+                self.wanted.push_front(chunk);
+            }
+        }
+    }
+
+    fn want_again(&mut self, asked: &Asked) {
+        if !asked.late {
+            self.wanted.push_back(asked.chunk);
+        }
+    }
+
+    fn is_known(&self, chunk: Chunk) -> bool {
+        self.layers[chunk.layer as usize].missing == 0 || self.arrived.contains_key(&chunk)
+    }
+
+    fn tree(&self, layer: u32) -> MerkleTree<'_> {
+        self.info.tree(&self.layers[layer as usize].root).expect("it is one of the torrent's")
+    }
+}
+
+fn chunks(tree: &MerkleTree<'_>) -> u32 {
+    (tree.pieces().len() as u32).div_ceil(HashRange::MOST)
+}
+
+/// The pieces of a chunk.
+fn pieces(tree: &MerkleTree<'_>, chunk: u32) -> Range<u32> {
+    let Range { start, end } = tree.pieces();
+    let first = start + chunk * HashRange::MOST;
+    first..end.min(first + HashRange::MOST)
+}
+
+/// Index and length of a chunk. The last is as long as it must be, and 2 at least (BEP 52).
+fn asked_for(tree: &MerkleTree<'_>, chunk: u32) -> (u32, u32) {
+    let length = (pieces(tree, chunk).len() as u32).next_power_of_two().max(2);
+    (chunk * HashRange::MOST, length)
+}
+
+/// What a peer did wrong, which ends its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HashFault {
+    /// An answer to nothing, or to something else.
+    #[error("hashes that were not asked for")]
+    NotAsked,
+    /// Hashes and a proof that do not lead to the root. Nobody sends such by mistake.
+    #[error("hashes that are not those of the file")]
+    Wrong,
+}
+
+/// The torrent has more pieces than are dealt with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the hashes of {0} pieces are missing: no more than {max} are fetched", max = LONGEST / 32)]
+pub struct TooManyHashes(pub u64);

@@ -1,0 +1,183 @@
+//! What a torrent lacks that came as a magnet link: its info dictionary, then the hashes of its pieces.
+
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+use swarmkeep_metainfo::{Info, InfoHashes, Magnet};
+use swarmkeep_peer_wire::{HashRange, Hashes};
+use tokio::sync::oneshot;
+
+use crate::{
+    Error,
+    hashes::{HashFault, HashFetch, Taken},
+    metadata::{Fetched, MetadataFault, MetadataFetch},
+    picker::PeerKey,
+};
+
+/// Learns from the peers of a torrent what it is.
+#[derive(Debug)]
+pub(crate) struct Learning {
+    stage: Stage,
+    /// Whether its peers speak v2: then they are asked for hashes also where v1 has some.
+    v2: bool,
+    learnt: Option<oneshot::Sender<Result<Info, Error>>>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Metadata(Box<MetadataFetch<PeerKey>>),
+    /// The dictionary is here, and is being read.
+    Reading,
+    /// Since when; hashes of a hybrid are not waited for long.
+    Hashes(Box<HashFetch<PeerKey>>, Instant),
+    Done,
+}
+
+/// What a peer is to be asked for.
+pub(crate) enum Question<'a> {
+    Metadata { piece: u32 },
+    Hashes(HashRange<'a>),
+}
+
+/// What became of a part of the info dictionary.
+pub(crate) enum Heard {
+    Part,
+    /// Whoever was not to be asked may be asked now.
+    Again,
+    Whole {
+        info: Vec<u8>,
+        liars: Vec<PeerKey>,
+    },
+}
+
+/// A hybrid has hashes of v1 as well, and peers that learnt it by those know no others.
+const HYBRID: Duration = Duration::from_secs(10);
+
+impl Learning {
+    pub(crate) fn new(magnet: &Magnet) -> (Self, oneshot::Receiver<Result<Info, Error>>) {
+        let (v1, v2) = (magnet.info_hash_v1(), magnet.info_hash_v2());
+        let hashes = InfoHashes::new(v1, v2).expect("a magnet link has one of them");
+        let (learnt, result) = oneshot::channel();
+        let fetch = MetadataFetch::new(hashes, MetadataFetch::<PeerKey>::LONGEST);
+        (Self { stage: Stage::Metadata(fetch.into()), v2: v1.is_none(), learnt: Some(learnt) }, result)
+    }
+
+    pub(crate) const fn is_done(&self) -> bool {
+        matches!(self.stage, Stage::Done)
+    }
+
+    /// A peer has the info dictionary, and says how long it is.
+    pub(crate) fn offered(&mut self, peer: PeerKey, size: u32) -> Result<(), MetadataFault> {
+        match &mut self.stage {
+            Stage::Metadata(fetch) => fetch.offered(peer, size),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next question for a peer, if there is any. `has` tells whether it has one of those pieces.
+    pub(crate) fn ask(
+        &mut self,
+        peer: PeerKey,
+        now: Instant,
+        has: impl Fn(Range<u32>) -> bool,
+    ) -> Option<Question<'_>> {
+        if let Stage::Hashes(_, since) = &self.stage
+            && now.saturating_duration_since(*since) > HYBRID
+        {
+            self.do_without();
+        }
+        match &mut self.stage {
+            Stage::Metadata(fetch) => fetch.request(peer, now).map(|piece| Question::Metadata { piece }),
+            Stage::Hashes(fetch, _) => fetch.request(peer, now, has).map(Question::Hashes),
+            Stage::Reading | Stage::Done => None,
+        }
+    }
+
+    pub(crate) fn metadata(
+        &mut self,
+        peer: PeerKey,
+        piece: u32,
+        total_size: u32,
+        data: &[u8],
+    ) -> Result<Heard, MetadataFault> {
+        // Somebody else was faster.
+        let Stage::Metadata(fetch) = &mut self.stage else { return Ok(Heard::Part) };
+        Ok(match fetch.data(peer, piece, total_size, data)? {
+            Fetched::Part => Heard::Part,
+            Fetched::Wrong { .. } => Heard::Again,
+            Fetched::Whole { info, liars } => {
+                self.stage = Stage::Reading;
+                Heard::Whole { info, liars }
+            }
+        })
+    }
+
+    pub(crate) fn metadata_rejected(&mut self, peer: PeerKey, piece: u32) -> Result<(), MetadataFault> {
+        match &mut self.stage {
+            Stage::Metadata(fetch) => fetch.rejected(peer, piece, Instant::now()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The info dictionary, or what is wrong with it.
+    pub(crate) fn read(&mut self, info: Result<Info, Error>) {
+        match info {
+            Ok(info) if info.knows_hashes() && !self.v2 => self.end(Ok(info)),
+            Ok(info) => match HashFetch::new(info) {
+                Ok(fetch) if fetch.is_complete() => self.end(Ok(fetch.into_info())),
+                Ok(fetch) => self.stage = Stage::Hashes(Box::new(fetch), Instant::now()),
+                Err(error) => self.end(Err(Error::Torrent(error.to_string()))),
+            },
+            Err(error) => self.end(Err(error)),
+        }
+    }
+
+    pub(crate) fn hashes(&mut self, peer: PeerKey, hashes: &Hashes<'_>) -> Result<(), HashFault> {
+        let Stage::Hashes(fetch, _) = &mut self.stage else { return Ok(()) };
+        if fetch.hashes(peer, hashes)? == Taken::All
+            && let Stage::Hashes(fetch, _) = std::mem::replace(&mut self.stage, Stage::Done)
+        {
+            self.end(Ok(fetch.into_info()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn hashes_rejected(&mut self, peer: PeerKey, range: &HashRange<'_>) -> Result<(), HashFault> {
+        match &mut self.stage {
+            Stage::Hashes(fetch, _) => {
+                fetch.rejected(peer, range, Instant::now())?;
+                self.do_without();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a hybrid without the hashes that are missing.
+    fn do_without(&mut self) {
+        if let Stage::Hashes(fetch, _) = &self.stage
+            && fetch.info().knows_hashes()
+            && let Stage::Hashes(fetch, _) = std::mem::replace(&mut self.stage, Stage::Done)
+        {
+            self.end(Ok(fetch.into_info()));
+        }
+    }
+
+    pub(crate) fn gone(&mut self, peer: PeerKey) {
+        match &mut self.stage {
+            Stage::Metadata(fetch) => fetch.gone(peer),
+            Stage::Hashes(fetch, _) => fetch.gone(peer),
+            Stage::Reading | Stage::Done => {}
+        }
+    }
+
+    fn end(&mut self, info: Result<Info, Error>) {
+        self.stage = Stage::Done;
+        if let Some(learnt) = self.learnt.take() {
+            // Nobody waits for it any more.
+            let _ = learnt.send(info);
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! Info dictionaries by magnet link (BEP 9): fetched piece by piece from peers that may lie, and served to those that may flood.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},
+    hash::{BuildHasher, Hash},
+    time::{Duration, Instant},
+};
+
+use swarmkeep_metainfo::InfoHashes;
+use swarmkeep_peer_wire::{METADATA_PIECE, MetadataMessage};
+
+/// Fetches an info dictionary of which the hash is known, from peers that are told apart by `P`.
+///
+/// At first all peers that claim the same size are asked, each for other pieces; the size is the one that most claim. If the whole
+/// then has another hash, somebody lied, and from there on each attempt takes all pieces from one peer: of a wrong whole it is known then whose it
+/// is. Who lied in the first attempt is known once the right dictionary is here, by what each sent for which piece.
+///
+/// A connection calls [`request`](Self::request) until there is nothing, when it is ready, whenever something came, and every few
+/// seconds; nothing here keeps time. Memory is taken for what has come, however much a peer says that there is.
+#[derive(Debug)]
+pub struct MetadataFetch<P> {
+    hashes: InfoHashes,
+    longest: u32,
+    peers: HashMap<P, Peer>,
+    attempt: Option<Attempt<P>>,
+    /// What peers sent in the attempt of many that was wrong: piece, and a keyed hash of the size and its bytes.
+    suspects: Vec<(P, u32, u64)>,
+    key: RandomState,
+    /// Whether one peer is to send all.
+    alone: bool,
+    turns: u64,
+    done: bool,
+}
+
+#[derive(Debug)]
+struct Peer {
+    /// What it claims.
+    size: u32,
+    asked: Vec<Asked>,
+    /// Times that it rejected, or was too slow.
+    failures: u32,
+    not_before: Option<Instant>,
+    /// When it could last be asked: whoever does not come for requests is not waited for.
+    seen: Option<Instant>,
+    /// Whose turn it is when one is to send all: whoever waits longest. Who comes anew waits behind those that failed.
+    turn: u64,
+    lied: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    piece: u32,
+    since: Instant,
+    /// Whether its time is over, or the attempt is.
+    late: bool,
+}
+
+#[derive(Debug)]
+struct Attempt<P> {
+    size: u32,
+    arrived: BTreeMap<u32, (P, Box<[u8]>)>,
+    /// From here on nothing has been asked for.
+    next: u32,
+    /// Before that, nobody is asked for these.
+    again: BTreeSet<u32>,
+    /// Who is to send all.
+    alone: Option<P>,
+    /// When it is given up.
+    until: Instant,
+}
+
+/// What became of a piece that a peer sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Fetched<P> {
+    /// More are missing, or it came too late to be of use.
+    Part,
+    /// It was the last, and the whole has another hash. One of these lied, or several.
+    Wrong {
+        /// Everybody who sent a piece.
+        suspects: Vec<P>,
+    },
+    /// It was the last, and the whole has the right hash.
+    Whole {
+        /// The info dictionary.
+        info: Vec<u8>,
+        /// Who sent something else before.
+        liars: Vec<P>,
+    },
+}
+
+impl<P: Copy + Eq + Hash> MetadataFetch<P> {
+    /// The longest dictionary that is fetched unless something else is said: that of a v1 torrent of 1.5 million pieces. libtorrent stops at 30 MiB.
+    pub const LONGEST: u32 = 32 << 20;
+    /// As many requests are not answered by one peer before it is asked no more.
+    pub const MOST_ASKED: usize = 4;
+    /// A piece that has not come after so long is asked of others.
+    pub const PATIENCE: Duration = Duration::from_secs(15);
+    /// An attempt is given up after so long for each piece (64 KiB/s), besides twice [`PATIENCE`](Self::PATIENCE); with a peer that
+    /// failed before, after twice as long each time. So a peer that sends just enough not to be too slow does not hold up the others.
+    pub const A_PIECE: Duration = Duration::from_millis(250);
+    /// A peer that rejects or is too slow is asked again after so long, and after twice as long each time, up to 32 times.
+    pub const AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+    /// Begins to fetch what has these hashes, if it has no more than `longest` bytes.
+    pub fn new(hashes: InfoHashes, longest: u32) -> Self {
+        Self {
+            hashes,
+            longest,
+            peers: HashMap::new(),
+            attempt: None,
+            suspects: Vec::new(),
+            key: RandomState::new(),
+            alone: false,
+            turns: 0,
+            done: false,
+        }
+    }
+
+    /// A peer says in its extended handshake that it has the dictionary, and how long it is. Only the first time counts.
+    ///
+    /// # Errors
+    /// [`MetadataFault::Size`] if there is no such dictionary, or none that is fetched. The peer may be good for something else.
+    pub fn offered(&mut self, peer: P, size: u32) -> Result<(), MetadataFault> {
+        if size == 0 || size > self.longest {
+            return Err(MetadataFault::Size { size, most: self.longest });
+        }
+        self.peers.entry(peer).or_insert_with(|| Peer {
+            size,
+            asked: Vec::new(),
+            failures: 0,
+            not_before: None,
+            seen: None,
+            turn: self.turns,
+            lied: false,
+        });
+        self.turns += 1;
+        Ok(())
+    }
+
+    /// The piece to ask a peer for next, if any.
+    pub fn request(&mut self, peer: P, now: Instant) -> Option<u32> {
+        self.give_up_waiting(now);
+        let asked = self.peers.get_mut(&peer).filter(|_| !self.done)?;
+        asked.seen = Some(now);
+        if asked.asked.len() >= Self::MOST_ASKED || !asked.may_be_asked(now) {
+            return None;
+        }
+        let (size, failures) = (asked.size, asked.failures);
+        if self.alone {
+            if self.attempt.is_none() && self.is_next(peer, now) {
+                self.attempt = Some(Attempt::new(size, Some(peer), now + Self::time_for(size, failures)));
+            }
+        } else {
+            let most = self.most_claimed(size);
+            if self.attempt.as_ref().is_none_or(|attempt| attempt.size != most) {
+                self.abandon();
+                let time = Self::time_for(most, 0);
+                // Of those who say otherwise, some may be right.
+                let doubtful = self.peers.values().any(|peer| peer.size != most);
+                let time = if doubtful { time.min(4 * Self::PATIENCE) } else { time };
+                self.attempt = Some(Attempt::new(most, None, now + time));
+            }
+        }
+        let attempt = self.attempt.as_mut()?;
+        if attempt.size != size || attempt.alone.is_some_and(|alone| alone != peer) {
+            return None;
+        }
+        let asked = &mut self.peers.get_mut(&peer)?.asked;
+        let piece = attempt.next_piece(|piece| asked.iter().any(|asked| asked.piece == piece))?;
+        asked.push(Asked { piece, since: now, late: false });
+        Some(piece)
+    }
+
+    /// A peer sent a piece.
+    ///
+    /// # Errors
+    /// What no honest peer does. Its connection ends, and it is [gone](Self::gone).
+    pub fn data(
+        &mut self,
+        peer: P,
+        piece: u32,
+        total_size: u32,
+        data: &[u8],
+    ) -> Result<Fetched<P>, MetadataFault> {
+        let (asked, size) = self.answered(peer, piece)?;
+        let expected = MetadataMessage::piece_len(size, piece);
+        if total_size != size || data.len() != expected as usize {
+            self.want_again(asked, size);
+            return Err(if total_size == size {
+                MetadataFault::Length { piece, length: data.len(), expected }
+            } else {
+                MetadataFault::OtherSize { claimed: size, sent: total_size }
+            });
+        }
+        let Some(attempt) = self.attempt.as_mut() else { return Ok(Fetched::Part) };
+        let of_another = attempt.size != size || attempt.alone.is_some_and(|alone| alone != peer);
+        if of_another || attempt.arrived.contains_key(&piece) {
+            return Ok(Fetched::Part);
+        }
+        attempt.again.remove(&piece);
+        attempt.arrived.insert(piece, (peer, data.into()));
+        if attempt.arrived.len() < pieces(attempt.size) as usize {
+            return Ok(Fetched::Part);
+        }
+        let whole = self.attempt.take().expect("it is there");
+        self.judge(peer, whole)
+    }
+
+    /// A peer will not send a piece.
+    ///
+    /// # Errors
+    /// [`MetadataFault::NotAsked`].
+    pub fn rejected(&mut self, peer: P, piece: u32, now: Instant) -> Result<(), MetadataFault> {
+        let (asked, size) = self.answered(peer, piece)?;
+        self.want_again(asked, size);
+        self.failed(peer, now);
+        Ok(())
+    }
+
+    /// A connection has ended, or has nothing to do with this any more. What it sent still counts, if it was not to send all.
+    pub fn gone(&mut self, peer: P) {
+        let Some(Peer { asked, size, .. }) = self.peers.remove(&peer) else { return };
+        asked.into_iter().for_each(|asked| self.want_again(asked, size));
+        if self.is_alone(peer) {
+            self.abandon();
+        }
+    }
+
+    /// Whether all pieces make what was looked for; if not, whose fault it is.
+    fn judge(&mut self, last: P, whole: Attempt<P>) -> Result<Fetched<P>, MetadataFault> {
+        let size = whole.size;
+        if self.hashes.are_of(whole.arrived.values().map(|(_, data)| &data[..])) {
+            self.done = true;
+            let mut liars = Vec::new();
+            for &(peer, piece, sent) in &self.suspects {
+                let right = whole.arrived.get(&piece).map(|(_, data)| self.key.hash_one((size, data)));
+                if right != Some(sent) && !liars.contains(&peer) {
+                    liars.push(peer);
+                }
+            }
+            let mut info = Vec::with_capacity(size as usize);
+            // Each is dropped when it has been copied.
+            for (_, (_, data)) in whole.arrived {
+                info.extend_from_slice(&data);
+            }
+            return Ok(Fetched::Whole { info, liars });
+        }
+        self.alone = true;
+        self.abandon();
+        let mut suspects: Vec<P> = Vec::new();
+        for (peer, _) in whole.arrived.values() {
+            if !suspects.contains(peer) {
+                suspects.push(*peer);
+            }
+        }
+        if suspects.len() == 1 {
+            if let Some(peer) = self.peers.get_mut(&last) {
+                peer.lied = true;
+            }
+            return Err(MetadataFault::Wrong);
+        }
+        for (piece, (peer, data)) in whole.arrived {
+            self.suspects.push((peer, piece, self.key.hash_one((size, data))));
+        }
+        for peer in &suspects {
+            self.last_in_turn(*peer);
+        }
+        Ok(Fetched::Wrong { suspects })
+    }
+
+    /// The size that most peers claim; that of the attempt, or else `size`, if no other has more.
+    fn most_claimed(&self, size: u32) -> u32 {
+        let mut votes = HashMap::new();
+        for peer in self.peers.values().filter(|peer| !peer.lied) {
+            *votes.entry(peer.size).or_insert(0) += 1;
+        }
+        let now = self.attempt.as_ref().map_or(size, |attempt| attempt.size);
+        let most = votes.iter().max_by_key(|(size, count)| (**count, **size == now));
+        most.map_or(size, |(size, _)| *size)
+    }
+
+    fn last_in_turn(&mut self, peer: P) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.turn = self.turns;
+            self.turns += 1;
+        }
+    }
+
+    /// Whether no other peer waits longer than this one.
+    fn is_next(&self, peer: P, now: Instant) -> bool {
+        let there = |peer: &&Peer| {
+            let here = peer.seen.is_some_and(|seen| now.saturating_duration_since(seen) < Self::PATIENCE);
+            here && peer.may_be_asked(now) && peer.asked.len() < Self::MOST_ASKED
+        };
+        let first = self.peers.values().filter(there).map(|peer| peer.turn).min();
+        self.peers.get(&peer).is_some_and(|peer| first.is_none_or(|first| peer.turn <= first))
+    }
+
+    fn give_up_waiting(&mut self, now: Instant) {
+        let mut again = Vec::new();
+        for peer in self.peers.values_mut() {
+            for asked in peer.asked.iter_mut().filter(|asked| !asked.late) {
+                if now.saturating_duration_since(asked.since) >= Self::PATIENCE {
+                    again.push((*asked, peer.size));
+                    asked.late = true;
+                }
+            }
+        }
+        let slow = !again.is_empty();
+        again.into_iter().for_each(|(asked, size)| self.want_again(asked, size));
+        match &self.attempt {
+            // Nobody else is asked meanwhile.
+            Some(Attempt { alone: Some(peer), until, .. }) if slow || *until <= now => {
+                self.failed(*peer, now)
+            }
+            // Most of them may claim a size and send nothing.
+            Some(Attempt { alone: None, until, .. }) if *until <= now => {
+                self.alone = true;
+                self.abandon();
+            }
+            _ => {}
+        }
+    }
+
+    fn time_for(size: u32, failures: u32) -> Duration {
+        2 * Self::PATIENCE + Self::A_PIECE * pieces(size) * (1 << failures.min(10))
+    }
+
+    /// A peer did not send what it was to send. If it was to send all, somebody else will.
+    fn failed(&mut self, peer: P, now: Instant) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.not_before = Some(now + Self::AFTER_FAILURE * (1 << peer.failures.min(5)));
+            peer.failures += 1;
+        }
+        self.last_in_turn(peer);
+        if self.is_alone(peer) {
+            self.abandon();
+        }
+    }
+
+    /// Whether a peer is to send all.
+    fn is_alone(&self, peer: P) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| attempt.alone == Some(peer))
+    }
+
+    /// Ends an attempt. What peers were asked for may still come.
+    fn abandon(&mut self) {
+        self.attempt = None;
+        for asked in self.peers.values_mut().flat_map(|peer| &mut peer.asked) {
+            asked.late = true;
+        }
+    }
+
+    /// What a peer was asked for, and has now answered; and the size that it claims.
+    fn answered(&mut self, peer: P, piece: u32) -> Result<(Asked, u32), MetadataFault> {
+        let fault = MetadataFault::NotAsked { piece };
+        let peer = self.peers.get_mut(&peer).ok_or(fault)?;
+        let nth = peer.asked.iter().position(|asked| asked.piece == piece).ok_or(fault)?;
+        Ok((peer.asked.swap_remove(nth), peer.size))
+    }
+
+    fn want_again(&mut self, asked: Asked, size: u32) {
+        if let Some(attempt) = &mut self.attempt
+            && !asked.late
+            && attempt.size == size
+            && !attempt.arrived.contains_key(&asked.piece)
+        {
+            attempt.again.insert(asked.piece);
+        }
+    }
+}
+
+impl Peer {
+    fn may_be_asked(&self, now: Instant) -> bool {
+        !self.lied && self.not_before.is_none_or(|time| time <= now)
+    }
+}
+
+impl<P> Attempt<P> {
+    const fn new(size: u32, alone: Option<P>, until: Instant) -> Self {
+        Self { size, arrived: BTreeMap::new(), next: 0, again: BTreeSet::new(), alone, until }
+    }
+
+    /// The next to ask somebody for, who is not `asked` for it.
+    fn next_piece(&mut self, asked: impl Fn(u32) -> bool) -> Option<u32> {
+        let again = self.again.iter().copied().find(|piece| !asked(*piece));
+        if let Some(piece) = again {
+            self.again.remove(&piece);
+            return Some(piece);
+        }
+        while self.next < pieces(self.size) {
+            let piece = self.next;
+            self.next += 1;
+            if !self.arrived.contains_key(&piece) {
+                if !asked(piece) {
+                    return Some(piece);
+                }
+                // Asked for in an attempt before, and still to come.
+                self.again.insert(piece);
+            }
+        }
+        None
+    }
+}
+
+const fn pieces(size: u32) -> u32 {
+    size.div_ceil(METADATA_PIECE)
+}
+
+/// What a peer did wrong, or cannot help with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetadataFault {
+    /// A size that is not fetched.
+    #[error("metadata of {size} bytes: from 1 to {most} are fetched")]
+    Size {
+        /// What the peer says.
+        size: u32,
+        /// The most that are fetched.
+        most: u32,
+    },
+    /// An answer to nothing.
+    #[error("piece {piece} of the metadata, which was not asked for")]
+    NotAsked {
+        /// The piece.
+        piece: u32,
+    },
+    /// Another size than in its handshake.
+    #[error("metadata of {sent} bytes, which were {claimed} in the handshake")]
+    OtherSize {
+        /// In the handshake.
+        claimed: u32,
+        /// With the piece.
+        sent: u32,
+    },
+    /// More or fewer bytes than the piece has.
+    #[error("{length} bytes for piece {piece} of the metadata, which has {expected}")]
+    Length {
+        /// The piece.
+        piece: u32,
+        /// How many came.
+        length: usize,
+        /// How many it has.
+        expected: u32,
+    },
+    /// All of the pieces are its own, and the whole has another hash.
+    #[error("metadata with another info hash")]
+    Wrong,
+}
+
+/// Serves an info dictionary to one peer, which may ask for all of it [`TIMES`](Self::TIMES) times.
+///
+/// BEP 9 has peers reject what is asked for more often, so that nobody is made to send without end.
+#[derive(Debug, Clone, Default)]
+pub struct MetadataUploads {
+    served: u32,
+}
+
+impl MetadataUploads {
+    /// As often, a peer is sent the whole: once is enough, and again if it lost its way.
+    pub const TIMES: u32 = 3;
+
+    /// The answer to a request: the piece of `info`, or that it is rejected.
+    pub fn answer<'a>(&mut self, info: &'a [u8], piece: u32) -> MetadataMessage<'a> {
+        let Ok(total_size) = u32::try_from(info.len()) else { return MetadataMessage::Reject { piece } };
+        let begin = piece as usize * METADATA_PIECE as usize;
+        let length = MetadataMessage::piece_len(total_size, piece) as usize;
+        if length == 0 || self.served >= Self::TIMES * pieces(total_size) {
+            return MetadataMessage::Reject { piece };
+        }
+        self.served += 1;
+        MetadataMessage::Data { piece, total_size, data: &info[begin..begin + length] }
+    }
+}

@@ -1,0 +1,642 @@
+//! A torrent's announces to its trackers: tiers (BEP 12), over UDP (BEP 15, 41) and HTTP (BEP 3, 7, 23, 24, 31), in both address
+//! families.
+//!
+//! [`Trackers`] is the list of one torrent, [`TrackerClient`] what asks for all torrents of a process. Each family goes through the tiers on its own, so a
+//! tracker with an IPv4 and an IPv6 address hears of the torrent at both, and its peers of both are found. A torrent that is known by
+//! two info hashes (BEP 52, hybrids) has two of these.
+//!
+//! What a tracker can cost: a bounded number of bytes and seconds an answer, and announces no more often than
+//! [`shortest_interval`](TrackersOptions::shortest_interval) allows. Nothing that it says is shown or passed on unchecked.
+//!
+//! ```no_run
+//! use swarmkeep_peer::trackers::{ClientOptions, Identity, Progress, TrackerClient, Trackers, TrackersOptions};
+//! # async fn example(info_hash: swarmkeep_bittorrent::InfoHash, peer_id: swarmkeep_bittorrent::PeerId) -> std::io::Result<()> {
+//! let client = TrackerClient::new(ClientOptions::new())?;
+//! let identity = Identity { info_hash, peer_id, port: 6881, key: 7 };
+//! let trackers = Trackers::new(&[["udp://tracker.example:6969/announce"]], identity, client, &TrackersOptions::new());
+//! for (url, error) in trackers.refused() {
+//!     eprintln!("{url}: {error}");
+//! }
+//! let (found, mut peers) = tokio::sync::mpsc::channel(16);
+//! let handle = trackers.spawn(|| Progress { left: 1 << 30, ..Progress::default() }, found);
+//! let first = peers.recv().await;
+//! handle.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod http;
+mod line;
+mod resolve;
+mod tls;
+mod udp;
+mod url;
+mod walk;
+
+use std::{
+    collections::HashSet,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use swarmkeep_bittorrent::{AnnounceEvent, Endpoint, Family, InfoHash, PeerId};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::{JoinError, JoinHandle, JoinSet},
+    time::{Instant, sleep_until, timeout},
+};
+use tracing::debug;
+
+use self::{
+    client::{Announce, Answer, MOST_PEERS},
+    url::TrackerUrl,
+    walk::{Failure, Pace, Step, Walk, shuffled},
+};
+pub use self::{
+    client::{ClientOptions, Retry, TrackerClient, TrackerError},
+    url::UrlError,
+    walk::AnnounceTo,
+};
+
+/// Who announces: the same for as long as the torrent runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The torrent.
+    pub info_hash: InfoHash,
+    /// What the client calls itself.
+    pub peer_id: PeerId,
+    /// The port at which it listens, in both families.
+    pub port: u16,
+    /// A random number by which a tracker may know the client again at another address. Not for peers.
+    pub key: u32,
+}
+
+/// How far the torrent is, in bytes of content, since it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Bytes sent to peers.
+    pub uploaded: u64,
+    /// Bytes received from peers.
+    pub downloaded: u64,
+    /// Bytes still to download. 0 makes it a seeder; while the metadata is not there yet, any other number.
+    pub left: u64,
+}
+
+/// How a torrent announces. Start with [`new`](Self::new) and chain what should differ.
+#[derive(Debug, Clone)]
+pub struct TrackersOptions {
+    pace: Pace,
+    want: Option<u32>,
+    stop_patience: Duration,
+}
+
+impl TrackersOptions {
+    /// What suits trackers on the Internet.
+    pub const fn new() -> Self {
+        Self {
+            pace: Pace {
+                announce_to: AnnounceTo::EveryTier,
+                shortest_interval: Duration::from_secs(60),
+                longest_interval: Duration::from_secs(2 * 60 * 60),
+                first_back_off: Duration::from_secs(30),
+            },
+            want: None,
+            stop_patience: Duration::from_secs(5),
+        }
+    }
+
+    /// Sets which tiers are announced to; [`AnnounceTo::EveryTier`] unless set.
+    #[must_use]
+    pub const fn announce_to(mut self, tiers: AnnounceTo) -> Self {
+        self.pace.announce_to = tiers;
+        self
+    }
+
+    /// Sets the shortest time between two answers of a tracker and the announces that follow them, whatever it says; a minute unless set. Only
+    /// `completed` and `stopped` are told sooner.
+    #[must_use]
+    pub fn shortest_interval(mut self, interval: Duration) -> Self {
+        self.pace.shortest_interval = interval;
+        self.pace.longest_interval = self.pace.longest_interval.max(interval);
+        self
+    }
+
+    /// Sets the longest time between two announces, whatever a tracker says; two hours unless set.
+    #[must_use]
+    pub fn longest_interval(mut self, interval: Duration) -> Self {
+        self.pace.longest_interval = interval;
+        self.pace.shortest_interval = self.pace.shortest_interval.min(interval);
+        self
+    }
+
+    /// Sets for how long a tracker is left alone that has failed once; 30 seconds unless set. That doubles with each failure in a row,
+    /// up to an hour, and up to half of it is taken off at random.
+    #[must_use]
+    pub const fn first_back_off(mut self, wait: Duration) -> Self {
+        self.pace.first_back_off = wait;
+        self
+    }
+
+    /// Sets how many peers are asked for at first; what a tracker gives unasked unless set.
+    #[must_use]
+    pub const fn want_peers(mut self, peers: u32) -> Self {
+        self.want = Some(peers);
+        self
+    }
+
+    /// Sets for how long [`stop`](TrackersHandle::stop) waits for trackers in all; 5 seconds unless set.
+    #[must_use]
+    pub const fn stop_patience(mut self, longest: Duration) -> Self {
+        self.stop_patience = longest;
+        self
+    }
+}
+
+impl Default for TrackersOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The trackers of one torrent, before they are announced to.
+#[derive(Debug)]
+pub struct Trackers {
+    listed: Vec<Listed>,
+    walks: [Walk; 2],
+    refused: Vec<(String, UrlError)>,
+    identity: Identity,
+    client: TrackerClient,
+    options: TrackersOptions,
+}
+
+#[derive(Debug)]
+struct Listed {
+    url: TrackerUrl,
+    tier: usize,
+    /// By family.
+    heard: [Heard; 2],
+}
+
+/// What was heard of one tracker over one family.
+#[derive(Debug, Default)]
+struct Heard {
+    address: Option<SocketAddr>,
+    latest: Option<(Instant, Answer)>,
+    /// How many peers there were in that: they are not kept.
+    peers: usize,
+    error: Option<TrackerError>,
+    tracker_id: Option<Vec<u8>>,
+}
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// The most trackers of a torrent, as in torrent files.
+const MOST_TRACKERS: usize = swarmkeep_metainfo::MOST_TRACKERS;
+
+/// The most peers that wait for whoever takes them: some answers' worth.
+const MOST_WAITING: usize = 4 * MOST_PEERS;
+
+/// For how long it is tried to tell a tracker `stopped` that has not said whether it took the `started`. It may have, and if it is
+/// one that does not answer, nobody should wait for it.
+const DOUBTFUL: Duration = Duration::from_secs(1);
+
+impl Trackers {
+    /// Takes the tiers of a torrent, in the order of the torrent; within a tier, trackers are shuffled (BEP 12). What is not understood is left
+    /// out, and listed in [`refused`](Self::refused). There may be none.
+    pub fn new<T, U>(
+        tiers: impl IntoIterator<Item = T>,
+        identity: Identity,
+        client: TrackerClient,
+        options: &TrackersOptions,
+    ) -> Self
+    where
+        T: IntoIterator<Item = U>,
+        U: AsRef<str>,
+    {
+        let (mut listed, mut refused, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        let mut order = Vec::new();
+        for (tier, urls) in tiers.into_iter().enumerate() {
+            let mut of_tier = Vec::new();
+            for url in urls {
+                let text = url.as_ref();
+                let parsed = TrackerUrl::parse(text).and_then(|url| match () {
+                    () if !seen.insert(url.clone()) => Err(UrlError::Twice),
+                    () if listed.len() == MOST_TRACKERS => Err(UrlError::TooMany),
+                    () => Ok(url),
+                });
+                match parsed {
+                    Ok(url) => {
+                        of_tier.push(listed.len());
+                        listed.push(Listed { url, tier, heard: Default::default() });
+                    }
+                    // As many as there can be of the others, so that a list without end costs no more than one with.
+                    Err(error) if refused.len() < MOST_TRACKERS => {
+                        refused.push((client::readable(text.as_bytes()), error));
+                    }
+                    Err(_) => {}
+                }
+            }
+            order.push(of_tier);
+        }
+        let order = shuffled(order, &mut rand::rng());
+        let now = Instant::now();
+        let walks = FAMILIES.map(|_| Walk::new(&order, options.pace, now));
+        Self { listed, walks, refused, identity, client, options: options.clone() }
+    }
+
+    /// What was left out of the list, and why; the first 256.
+    pub fn refused(&self) -> &[(String, UrlError)] {
+        &self.refused
+    }
+
+    /// Begins to announce, in a task. `progress` is asked at each announce and must not block. Peers go to `found` as they come: what trackers say, the
+    /// client's own endpoint among it. Whoever takes them slowly gets them in larger portions, and what is beyond 4,000 not at all.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn spawn(
+        self,
+        progress: impl Fn() -> Progress + Send + 'static,
+        found: mpsc::Sender<Vec<Endpoint>>,
+    ) -> TrackersHandle {
+        let Self { listed, walks, identity, client, options, .. } = self;
+        let state = State { listed, walks, want: options.want, is_stopping: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), told: Notify::new() });
+        let announcer = Announcer {
+            shared: Arc::clone(&shared),
+            client,
+            identity,
+            progress,
+            asking: JoinSet::new(),
+            stop_patience: options.stop_patience,
+        };
+        TrackersHandle { shared, task: tokio::spawn(announcer.run(found)) }
+    }
+}
+
+/// The announces of a torrent that runs. Dropping it ends them without a word to the trackers; [`stop`](Self::stop) takes leave.
+#[derive(Debug)]
+pub struct TrackersHandle {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+/// What is known of a tracker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrackerStatus {
+    /// Its URL, with the passkey if there is one in it.
+    pub url: String,
+    /// Which tier it is in, from 0.
+    pub tier: usize,
+    /// Over IPv4.
+    pub v4: FamilyStatus,
+    /// Over IPv6.
+    pub v6: FamilyStatus,
+}
+
+/// What is known of a tracker over one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FamilyStatus {
+    /// Its address, when it was last asked.
+    pub address: Option<SocketAddr>,
+    /// Whether it is being asked.
+    pub is_asking: bool,
+    /// Whether it has taken the `started`.
+    pub is_started: bool,
+    /// Its latest good answer.
+    pub latest: Option<LatestAnswer>,
+    /// How often in a row it has failed since.
+    pub failures: u32,
+    /// How it failed, if it did after its latest good answer.
+    pub error: Option<TrackerError>,
+    /// In what time it is to be asked; `None` while it is being asked or another is to be asked before, or if it will never be.
+    pub next_in: Option<Duration>,
+}
+
+/// What a tracker answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LatestAnswer {
+    /// How long ago that was.
+    pub ago: Duration,
+    /// Peers that have everything.
+    pub seeders: u32,
+    /// Peers that still have to download.
+    pub leechers: u32,
+    /// Peers that were in the answer.
+    pub peers: usize,
+    /// After what time it wants to be asked again, in its own words.
+    pub interval: Duration,
+    /// Before what time it does not want to be asked again, if it said so.
+    pub min_interval: Option<Duration>,
+    /// Where it sees the client (BEP 24), if it said so.
+    pub external_ip: Option<IpAddr>,
+    /// What it warns of.
+    pub warning: Option<String>,
+}
+
+impl TrackersHandle {
+    /// Tells trackers at once that the download is complete: those that have seen it begin. Does nothing when told again, or of a torrent that
+    /// was complete when it was started. Whoever calls this has `left` at 0 before: nobody is told while something is left.
+    pub fn completed(&self) {
+        self.tell(|state| state.walks.iter_mut().for_each(Walk::complete));
+    }
+
+    /// Announces at once to trackers that allow it: not to those that asked for time, nor to those that just failed.
+    pub fn announce_now(&self) {
+        let now = Instant::now();
+        self.tell(|state| state.walks.iter_mut().for_each(|walk| walk.hurry(now)));
+    }
+
+    /// Sets how many peers each announce asks for from now on; `None` leaves it to the tracker.
+    pub fn want_peers(&self, peers: Option<u32>) {
+        self.shared.state.lock().want = peers;
+    }
+
+    /// What is known of each tracker, in the order of the torrent.
+    pub fn status(&self) -> Vec<TrackerStatus> {
+        let now = Instant::now();
+        let state = self.shared.state.lock();
+        let status = |(nth, listed): (usize, &Listed)| {
+            let [v4, v6] = [0, 1].map(|family: usize| {
+                let (leg, next) = state.walks[family].leg(nth, now)?;
+                Some(listed.heard[family].status(leg, next, now))
+            });
+            Some(TrackerStatus { url: listed.url.to_string(), tier: listed.tier, v4: v4?, v6: v6? })
+        };
+        state.listed.iter().enumerate().filter_map(status).collect()
+    }
+
+    /// Ends the announces, and tells `stopped` to all trackers that have taken a `started`; before it `completed`, if that is still to be
+    /// told. Takes 5 seconds at most, or as the options say.
+    pub async fn stop(mut self) {
+        self.tell(|state| state.is_stopping = true);
+        if let Err(error) = (&mut self.task).await {
+            pass_on(error);
+        }
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut State)) {
+        what(&mut self.shared.state.lock());
+        self.shared.told.notify_one();
+    }
+}
+
+impl Drop for TrackersHandle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Heard {
+    fn status(&self, leg: &walk::Leg, next: Option<Instant>, now: Instant) -> FamilyStatus {
+        let latest = self.latest.as_ref().map(|(at, answer)| LatestAnswer {
+            ago: now.saturating_duration_since(*at),
+            seeders: answer.seeders,
+            leechers: answer.leechers,
+            peers: self.peers,
+            interval: answer.interval,
+            min_interval: answer.min_interval,
+            external_ip: answer.external_ip,
+            warning: answer.warning.clone(),
+        });
+        FamilyStatus {
+            address: self.address,
+            is_asking: leg.asked.is_some(),
+            is_started: leg.started,
+            latest,
+            failures: leg.failures,
+            error: self.error.clone(),
+            next_in: next.map(|next| next.saturating_duration_since(now)),
+        }
+    }
+}
+
+/// What the handle and the task have in common.
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    told: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    listed: Vec<Listed>,
+    /// By family.
+    walks: [Walk; 2],
+    want: Option<u32>,
+    is_stopping: bool,
+}
+
+/// The task of one torrent.
+struct Announcer<P> {
+    shared: Arc<Shared>,
+    client: TrackerClient,
+    identity: Identity,
+    progress: P,
+    asking: JoinSet<Asked>,
+    stop_patience: Duration,
+}
+
+/// How an announce went.
+struct Asked {
+    tracker: usize,
+    family: usize,
+    address: Option<SocketAddr>,
+    answer: Result<Answer, TrackerError>,
+}
+
+impl<P: Fn() -> Progress + 'static> Announcer<P> {
+    async fn run(mut self, found: mpsc::Sender<Vec<Endpoint>>) {
+        let mut waiting = Vec::new();
+        while !self.shared.state.lock().is_stopping {
+            let next = self.ask();
+            let due = async {
+                match next {
+                    Some(next) => sleep_until(next).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.shared.told.notified() => {}
+                Some(asked) = self.asking.join_next() => match asked {
+                    Ok(asked) => self.note(asked, &mut waiting),
+                    Err(error) => pass_on(error),
+                },
+                () = due => {}
+                room = found.reserve(), if !waiting.is_empty() => {
+                    let peers = std::mem::take(&mut waiting);
+                    // If nobody takes them, there are still those who look for us.
+                    if let Ok(room) = room {
+                        room.send(peers);
+                    }
+                }
+            }
+        }
+        self.take_leave().await;
+    }
+
+    /// Begins all announces that are due; answers when the next one is.
+    fn ask(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        // Before the lock: whoever counts may want to look at the status.
+        let progress = (self.progress)();
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.state.lock();
+        let mut next: Option<Instant> = None;
+        for family in 0..FAMILIES.len() {
+            loop {
+                match state.walks[family].step(now, progress.left > 0) {
+                    Step::Ask(tracker, event) => {
+                        let want = state.want;
+                        self.asking.spawn(self.announce(&state, tracker, family, event, want, progress));
+                    }
+                    Step::Wait(until) => {
+                        next = next.into_iter().chain(until).min();
+                        break;
+                    }
+                }
+            }
+        }
+        next
+    }
+
+    fn announce(
+        &self,
+        state: &State,
+        tracker: usize,
+        family: usize,
+        event: AnnounceEvent,
+        want: Option<u32>,
+        progress: Progress,
+    ) -> impl Future<Output = Asked> + use<P> {
+        let (client, identity) = (self.client.clone(), self.identity);
+        let listed = &state.listed[tracker];
+        let (url, tracker_id) = (listed.url.clone(), listed.heard[family].tracker_id.clone());
+        let failures = state.walks[family].leg(tracker, Instant::now()).map_or(0, |(leg, _)| leg.failures);
+        async move {
+            let announce = Announce { identity, progress, event, want, tracker_id: tracker_id.as_deref() };
+            let (address, answer) = client.announce(&url, FAMILIES[family], failures, &announce).await;
+            match &answer {
+                Ok(answer) => debug!(%url, ?address, ?event, peers = answer.peers.len(), "announced"),
+                Err(error) => debug!(%url, ?address, ?event, %error, "not announced"),
+            }
+            Asked { tracker, family, address, answer }
+        }
+    }
+
+    /// Remembers how an announce went, and puts the peers of its answer to those that wait.
+    fn note(&self, asked: Asked, waiting: &mut Vec<Endpoint>) {
+        let Asked { tracker, family, address, answer } = asked;
+        let now = Instant::now();
+        let mut state = self.shared.state.lock();
+        let State { listed, walks, .. } = &mut *state;
+        let (heard, walk) = (&mut listed[tracker].heard[family], &mut walks[family]);
+        heard.address = address.or(heard.address);
+        match answer {
+            Ok(mut answer) => {
+                walk.answered(tracker, answer.interval, answer.min_interval, now);
+                let peers = std::mem::take(&mut answer.peers);
+                heard.peers = peers.len();
+                waiting.extend(peers.into_iter().take(MOST_WAITING.saturating_sub(waiting.len())));
+                // Without a new one, the old one stays good (BEP 3).
+                heard.tracker_id = answer.tracker_id.take().or(heard.tracker_id.take());
+                heard.error = None;
+                heard.latest = Some((now, answer));
+            }
+            Err(error) => {
+                let why = match &error {
+                    TrackerError::NoAddress(_) | TrackerError::NoFamily(_) => Failure::Absent,
+                    TrackerError::Refused { retry: Some(Retry::Never), .. } => Failure::Never,
+                    TrackerError::Refused { retry: Some(Retry::After(wait)), .. } => {
+                        Failure::Again(Some(*wait))
+                    }
+                    TrackerError::Status { retry, .. } => Failure::Again(*retry),
+                    _ => Failure::Again(None),
+                };
+                heard.error = Some(error);
+                walk.failed(tracker, why, now, &mut rand::rng());
+            }
+        }
+    }
+
+    /// Tells `stopped` to whoever took a `started`, or may have; and `completed` before it to whoever is still to hear of that. Half of the
+    /// patience at most is for the latter.
+    async fn take_leave(mut self) {
+        let until = Instant::now() + self.stop_patience;
+        let half = self.stop_patience / 2;
+        let told = timeout(half, self.completed_is_told()).await;
+        // Whoever has not answered may have taken it: it would count twice.
+        let in_doubt = told.is_err();
+        self.asking.shutdown().await;
+        let progress = (self.progress)();
+        let shared = Arc::clone(&self.shared);
+        {
+            let state = shared.state.lock();
+            for (family, walk) in state.walks.iter().enumerate() {
+                for leg in walk.legs() {
+                    let patience = until.saturating_duration_since(Instant::now());
+                    let patience = match leg.asked {
+                        _ if leg.started => patience,
+                        Some((AnnounceEvent::Started, _)) => DOUBTFUL.min(patience),
+                        _ => continue,
+                    };
+                    let tracker = leg.tracker;
+                    let tell = |event| self.announce(&state, tracker, family, event, Some(0), progress);
+                    let is_asked = in_doubt && leg.is_told_of_completion();
+                    let owes_completed = walk.owes_completed(leg, progress.left > 0) && !is_asked;
+                    let completed = owes_completed.then(|| tell(AnnounceEvent::Completed));
+                    let stopped = tell(AnnounceEvent::Stopped);
+                    self.asking.spawn(async move {
+                        let late =
+                            || Asked { tracker, family, address: None, answer: Err(TrackerError::Silent) };
+                        let both = async {
+                            if let Some(completed) = completed {
+                                let _ = timeout(half, completed).await;
+                            }
+                            stopped.await
+                        };
+                        timeout(patience, both).await.unwrap_or_else(|_| late())
+                    });
+                }
+            }
+        }
+        while let Some(asked) = self.asking.join_next().await {
+            asked.map_or_else(pass_on, drop);
+        }
+    }
+
+    /// Waits for those that are just being told that the download is complete, and takes note of what is answered already.
+    async fn completed_is_told(&mut self) {
+        let is_telling = |shared: &Shared| {
+            let state = shared.state.lock();
+            state.walks.iter().flat_map(Walk::legs).any(walk::Leg::is_told_of_completion)
+        };
+        loop {
+            let asked = match self.asking.try_join_next() {
+                Some(asked) => asked,
+                None if is_telling(&self.shared) => match self.asking.join_next().await {
+                    Some(asked) => asked,
+                    None => return,
+                },
+                None => return,
+            };
+            match asked {
+                Ok(asked) => self.note(asked, &mut Vec::new()),
+                Err(error) => pass_on(error),
+            }
+        }
+    }
+}
+
+/// A task of ours has panicked, which is a mistake in here, or it was ended with the runtime.
+fn pass_on(error: JoinError) {
+    if let Ok(panic) = error.try_into_panic() {
+        std::panic::resume_unwind(panic);
+    }
+}

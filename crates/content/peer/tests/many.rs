@@ -1,0 +1,229 @@
+//! A thousand torrents and two hundred connections at once, within the memory that the documentation of `SessionConfig` states.
+#![expect(unsafe_code, reason = "an allocator can only be put in front of another through an unsafe trait")]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep_bittorrent::PeerId;
+use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
+use swarmkeep_metainfo::Info;
+use swarmkeep_peer::{Session, SessionConfig};
+use swarmkeep_peer_wire::{Block, Encode, Handshake, Limits, Message, PieceIndex, ReceiveBuffer, Reserved};
+
+/// Counts the bytes that live.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to `System` as it came, and its answer back; counting neither allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const TORRENTS: usize = 1000;
+const CONNECTIONS: usize = 200;
+const PIECE: u32 = 16 << 10;
+/// Pieces of a torrent.
+const PIECES: u32 = 4;
+/// Blocks that each asks for, over and over the same: more than is sent to one that reads nothing.
+const ASKED: u32 = 128;
+
+/// What the documentation states: bytes of a torrent, of each of its pieces, of a connection that waits and of one that is answered.
+const A_TORRENT: usize = 16 << 10;
+const A_PIECE: usize = 40;
+const A_CONNECTION: usize = 16 << 10;
+const AN_ANSWERED: usize = (3 * 256 + 64) << 10;
+
+/// The hashes are nobody's: who seeds does not look at them.
+fn info(n: usize, pieces: u32) -> Arc<Info> {
+    let name = format!("{n:06}");
+    let mut bytes =
+        format!("d6:lengthi{}e4:name6:{name}12:piece lengthi{PIECE}e", u64::from(pieces) * u64::from(PIECE));
+    bytes += &format!("6:pieces{}:{}e", pieces * 20, "-".repeat(pieces as usize * 20));
+    Arc::new(Info::parse(bytes.as_bytes()).unwrap())
+}
+
+/// The bytes of a piece of a torrent.
+fn piece(n: usize, piece: u32) -> Vec<u8> {
+    (0..PIECE / 8)
+        .flat_map(|at| ((n as u64) << 40 | u64::from(piece) << 20 | u64::from(at)).to_le_bytes())
+        .collect()
+}
+
+/// Waits until as much is allocated as before, for some time.
+fn live() -> usize {
+    let mut before = LIVE.load(Relaxed);
+    let mut since = Instant::now();
+    while since.elapsed() < Duration::from_millis(300) {
+        thread::sleep(Duration::from_millis(10));
+        let now = LIVE.load(Relaxed);
+        if now.abs_diff(before) > 64 << 10 {
+            (before, since) = (now, Instant::now());
+        }
+    }
+    LIVE.load(Relaxed)
+}
+
+/// Somebody who asks, with as much memory from the beginning as it takes in the end.
+struct Asker {
+    stream: TcpStream,
+    received: ReceiveBuffer,
+    torrent: usize,
+}
+
+impl Asker {
+    fn new(torrent: usize, address: SocketAddr) -> Self {
+        let limits = Limits::for_torrent(u64::from(PIECES * PIECE), PIECE).unwrap();
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        // So that what is sent to it waits on the other side.
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.connect(&address.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut received = ReceiveBuffer::new(limits);
+        received.space();
+        Self { stream, received, torrent }
+    }
+
+    fn say(&mut self, message: &impl Encode) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// Waits for more.
+    fn read(&mut self) {
+        let count = self.stream.read(self.received.space()).expect("something in time");
+        assert!(count > 0, "the connection was ended");
+        self.received.filled(count);
+    }
+
+    fn shake_hands(&mut self, n: usize, info: &Info) {
+        let mut id = [b'-'; 20];
+        id[..8].copy_from_slice(&n.to_le_bytes());
+        let reserved = Reserved::FAST;
+        self.say(&Handshake { reserved, info_hash: info.info_hash(), peer_id: PeerId::new(id) });
+        while self.received.next_handshake().unwrap().is_none() {
+            self.read();
+        }
+        self.say(&Message::HaveNone);
+    }
+
+    fn ask(&mut self) {
+        self.say(&Message::Interested);
+        loop {
+            match self.received.next_message().unwrap() {
+                Some(Message::Unchoke) => break,
+                Some(_) => {}
+                None => self.read(),
+            }
+        }
+        for n in 0..ASKED {
+            self.say(&Message::Request(Block { piece: PieceIndex(n % PIECES), begin: 0, length: PIECE }));
+        }
+    }
+
+    fn take_all(&mut self) {
+        let pieces: Vec<_> = (0..PIECES).map(|n| piece(self.torrent, n)).collect();
+        for n in 0..ASKED {
+            loop {
+                match self.received.next_message().unwrap() {
+                    Some(Message::Piece(came)) => {
+                        assert_eq!((came.piece, came.begin), (PieceIndex(n % PIECES), 0));
+                        assert!(came.data == pieces[(n % PIECES) as usize], "other bytes than the store has");
+                        break;
+                    }
+                    Some(_) => {}
+                    None => self.read(),
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documentation_says() {
+    let infos: Vec<_> = (0..TORRENTS).map(|n| info(n, PIECES)).collect();
+    let store = Memory::new(&ContentConfig::new(""));
+    for (n, info) in infos.iter().enumerate() {
+        let content = store.create(&NewTorrent::of(info).unwrap()).unwrap();
+        for number in 0..PIECES {
+            content.write(u64::from(number * PIECE), &piece(n, number)).unwrap();
+            content.mark_complete(number).unwrap();
+        }
+    }
+    let many_pieces = info(TORRENTS, 1 << 16);
+    store.create(&NewTorrent::of(&many_pieces).unwrap()).unwrap();
+    let config = SessionConfig::new(PeerId::new([9; 20]))
+        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
+        .connections(CONNECTIONS)
+        .connections_an_address(CONNECTIONS)
+        // It has a bound of its own.
+        .cache(4 << 20, 64 << 10);
+
+    let session = Session::start(config, Arc::new(store)).await.unwrap();
+    let empty = live();
+    let mut handles = Vec::with_capacity(TORRENTS + 1);
+    for info in &infos {
+        handles.push(session.add(Arc::clone(info), &[]).await.unwrap());
+    }
+    let with_torrents = live();
+    let a_torrent = (with_torrents - empty) / TORRENTS;
+
+    handles.push(session.add(Arc::clone(&many_pieces), &[]).await.unwrap());
+    let with_pieces = live();
+    let a_piece = (with_pieces - with_torrents) / (1 << 16);
+
+    let mut askers: Vec<_> =
+        (0..CONNECTIONS).map(|n| Asker::new(n * TORRENTS / CONNECTIONS, session.addresses()[0])).collect();
+    // Those who ask are here as well.
+    let before = with_pieces + askers.iter().map(|asker| asker.received.capacity()).sum::<usize>();
+    for (n, asker) in askers.iter_mut().enumerate() {
+        asker.shake_hands(n, &infos[asker.torrent]);
+    }
+    thread::sleep(Duration::from_secs(4));
+    let connected = live();
+    let a_connection = (connected - before) / CONNECTIONS;
+
+    askers.iter_mut().for_each(Asker::ask);
+    let an_answered = (live() - before) / CONNECTIONS;
+    askers.iter_mut().for_each(Asker::take_all);
+    let sent: u64 = handles.iter().map(|handle| handle.status().up.0).sum();
+    assert_eq!(sent, CONNECTIONS as u64 * u64::from(ASKED * PIECE));
+
+    thread::sleep(Duration::from_secs(4));
+    let an_idle = live().saturating_sub(before) / CONNECTIONS;
+
+    println!(
+        "{a_torrent} bytes a torrent, {a_piece} a piece, {a_connection} a connection, {an_answered} one that is answered, {an_idle} one that was"
+    );
+    assert!(a_torrent <= A_TORRENT, "{a_torrent} bytes a torrent");
+    assert!(a_piece <= A_PIECE, "{a_piece} bytes a piece");
+    assert!(a_connection <= A_CONNECTION, "{a_connection} bytes a connection that waits");
+    assert!(an_answered <= AN_ANSWERED, "{an_answered} bytes a connection that is answered");
+    assert!(an_answered > 128 << 10, "what was sent did not wait");
+    assert!(an_idle <= A_CONNECTION, "{an_idle} bytes a connection that was answered");
+    session.stop().await.unwrap();
+}

@@ -1,0 +1,831 @@
+//! Every state that a crash could leave, one after another: what was flushed, and any part of what was not; and each flush left out in turn.
+//!
+//! The model of the file system keeps what POSIX promises and no more: a flush of a file makes durable what it holds, a flush of a folder which names
+//! are in it. Of the rest any part may be there: changes of names each for itself, renames whole, content in sectors of 512 bytes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fmt, fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use swarmkeep_metainfo::FileList;
+use tempfile::TempDir;
+
+use super::{
+    Allocation, Damage, FileStore, HIDDEN,
+    disk::{Disk, Op, Step},
+    tests::{Tap, Witness},
+};
+use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, NewTorrent};
+
+const PIECE: u32 = 1000;
+const SECTOR: usize = 512;
+
+/// Which flushes are left out.
+type LeftOut = fn(Step) -> bool;
+/// Whether a change arrives, by its number; asked for each sector of content.
+type Kept = Box<dyn FnMut(usize) -> bool>;
+
+/// A file or folder, whatever its name.
+type Node = usize;
+const ROOT: Node = 0;
+
+#[derive(Debug, Clone, Hash)]
+enum Kind {
+    Folder(BTreeMap<String, Node>),
+    File(Vec<u8>),
+}
+
+/// A file system.
+#[derive(Debug, Clone, Default)]
+struct Image(Vec<Arc<Kind>>);
+
+impl Image {
+    fn names(&mut self, folder: Node) -> &mut BTreeMap<String, Node> {
+        match Arc::make_mut(&mut self.0[folder]) {
+            Kind::Folder(names) => names,
+            Kind::File(_) => panic!("{folder} is a file"),
+        }
+    }
+
+    fn bytes(&mut self, file: Node) -> &mut Vec<u8> {
+        match Arc::make_mut(&mut self.0[file]) {
+            Kind::File(bytes) => bytes,
+            Kind::Folder(_) => panic!("{file} is a folder"),
+        }
+    }
+
+    /// Makes a change, of which `kept` says which sectors arrive.
+    fn apply(&mut self, change: &Change, mut kept: impl FnMut() -> bool) {
+        match change {
+            Change::Link { folder, name, node } => _ = self.names(*folder).insert(name.clone(), *node),
+            Change::Unlink { folder, name } => _ = self.names(*folder).remove(name),
+            Change::Rename { from, name, to, new, node } => {
+                self.names(*from).remove(name);
+                self.names(*to).insert(new.clone(), *node);
+            }
+            Change::Write { node, at, bytes } => {
+                let file = self.bytes(*node);
+                let (mut at, mut bytes) = (*at as usize, &bytes[..]);
+                while !bytes.is_empty() {
+                    let (now, later) = bytes.split_at(bytes.len().min(SECTOR - at % SECTOR));
+                    if kept() {
+                        file.resize(file.len().max(at + now.len()), 0);
+                        file[at..at + now.len()].copy_from_slice(now);
+                    }
+                    at += now.len();
+                    bytes = later;
+                }
+            }
+            Change::Length { node, len } => self.bytes(*node).resize(*len as usize, 0),
+            Change::Punch { node, at, len } => {
+                let file = self.bytes(*node);
+                let end = file.len().min((at + len) as usize);
+                file[(*at as usize).min(end)..end].fill(0);
+            }
+        }
+    }
+
+    /// Puts it into a folder; `inodes` learns which node is which there. What the store keeps for itself comes last, as it did.
+    fn materialize(&self, node: Node, at: &Path, inodes: &mut HashMap<u64, Node>) {
+        match &*self.0[node] {
+            Kind::File(bytes) => fs::write(at, bytes).unwrap(),
+            Kind::Folder(names) => {
+                if node != ROOT {
+                    fs::create_dir(at).unwrap();
+                }
+                let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|(name, _)| *name == HIDDEN);
+                for (name, &below) in others.into_iter().chain(own) {
+                    self.materialize(below, &at.join(name), inodes);
+                }
+            }
+        }
+        inodes.insert(fs::metadata(at).unwrap().ino(), node);
+    }
+
+    /// Its names, and how long files are.
+    fn tree(&self, node: Node) -> String {
+        match &*self.0[node] {
+            Kind::File(bytes) => bytes.len().to_string(),
+            Kind::Folder(names) => {
+                let below = |(name, below): (&String, &Node)| format!("{name}: {}", self.tree(*below));
+                format!("{{{}}}", names.iter().map(below).collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+
+    fn fingerprint(&self, node: Node, into: &mut DefaultHasher) {
+        match &*self.0[node] {
+            Kind::File(bytes) => bytes.hash(into),
+            Kind::Folder(names) => {
+                for (name, &below) in names {
+                    name.hash(into);
+                    self.fingerprint(below, into);
+                }
+                "end".hash(into);
+            }
+        }
+    }
+}
+
+/// A change to a file system, by its nodes.
+#[derive(Debug, Clone)]
+enum Change {
+    Link { folder: Node, name: String, node: Node },
+    Unlink { folder: Node, name: String },
+    Rename { from: Node, name: String, to: Node, new: String, node: Node },
+    Write { node: Node, at: u64, bytes: Vec<u8> },
+    Length { node: Node, len: u64 },
+    Punch { node: Node, at: u64, len: u64 },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link { name, .. } => write!(f, "making {name}"),
+            Self::Unlink { name, .. } => write!(f, "removing {name}"),
+            Self::Rename { name, new, .. } => write!(f, "renaming {name} to {new}"),
+            Self::Write { node, at, bytes } => write!(f, "writing {} bytes at {at} of {node}", bytes.len()),
+            Self::Length { node, len } => write!(f, "length {len} of {node}"),
+            Self::Punch { node, at, len } => write!(f, "punching {len} at {at} of {node}"),
+        }
+    }
+}
+
+impl Change {
+    /// Whether a flush of `node` makes it durable.
+    fn is_of(&self, flushed: Node) -> bool {
+        match self {
+            Self::Link { folder, .. } | Self::Unlink { folder, .. } => *folder == flushed,
+            Self::Rename { from, to, .. } => *from == flushed || *to == flushed,
+            Self::Write { node, .. } | Self::Length { node, .. } | Self::Punch { node, .. } => {
+                *node == flushed
+            }
+        }
+    }
+
+    /// The names that it changes.
+    fn entries(&self) -> Vec<(Node, &str)> {
+        match self {
+            Self::Link { folder, name, .. } | Self::Unlink { folder, name } => vec![(*folder, name)],
+            Self::Rename { from, name, to, new, .. } => vec![(*from, name), (*to, new)],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What was recorded.
+enum Entry {
+    Done(Op),
+    /// Somebody else made a file, or removed one; durable.
+    Others {
+        folder: u64,
+        name: String,
+        made: Option<(u64, Vec<u8>)>,
+    },
+    Note(Arc<Promises>),
+}
+
+/// Records what is done, and leaves out what it is told to.
+struct Recorder {
+    log: Mutex<Vec<Entry>>,
+    left_out: LeftOut,
+}
+
+impl Witness for Recorder {
+    fn before(&self, step: Step) -> io::Result<bool> {
+        Ok(!(self.left_out)(step))
+    }
+
+    fn done(&self, op: Op) {
+        self.log.lock().push(Entry::Done(op));
+    }
+}
+
+fn open(folder: &Path, recorder: &Arc<Recorder>) -> Result<FileStore, Error> {
+    let disk = Disk::default();
+    *disk.tap.lock() = Some(Tap(Arc::clone(recorder) as Arc<dyn Witness>));
+    FileStore::open_on(disk, &ContentConfig::new(folder), Allocation::Sparse)
+}
+
+/// What a store has promised: what has to be there, and what may be.
+#[derive(Debug, Clone, Default)]
+struct Promises {
+    torrents: BTreeMap<u8, Torrent>,
+    /// What is under way: it is done, or not.
+    doing: Option<Action>,
+    created: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Torrent {
+    number: u64,
+    pieces: BTreeMap<u32, Piece>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Piece {
+    /// It was flushed: it has to be complete.
+    durable: bool,
+    /// It was marked: it may be complete.
+    marked: bool,
+    /// How often it was written, each time with something else.
+    version: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Create(u8),
+    Delete(u8),
+    Write,
+    Mark(u8, u32),
+    Unmark(u8, u32),
+    Flush,
+    /// Somebody removed a file, and the store is opened.
+    Miss(u8),
+}
+
+fn hash(name: u8) -> InfoHash {
+    InfoHash::new([name + 1; 20])
+}
+
+/// One with folders in it, one beside it, one whose place is taken, and one of which no names are known.
+fn torrent(name: u8) -> NewTorrent {
+    let list = |files: &[(&[&str], u64)]| {
+        let mut list = FileList::builder();
+        files.iter().for_each(|(path, len)| _ = list.file(path, *len, false).unwrap());
+        NewTorrent::with_files(hash(name), PIECE, list.build().unwrap()).unwrap()
+    };
+    match name {
+        0 => list(&[(&["t0", "a"], 1500), (&["t0", "b", "c"], 700)]),
+        1 => list(&[(&["t1", "x", "y"], 1000), (&["t1", "z"], 1300)]),
+        2 => list(&[(&["mine", "a"], 900), (&["mine", "b"], 400)]),
+        _ => NewTorrent::new(hash(name), 2100, PIECE).unwrap(),
+    }
+}
+
+const TORRENTS: u8 = 4;
+
+/// Numbers that look random.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+fn bytes_of(number: u64, piece: u32, version: u64, len: u64) -> Vec<u8> {
+    let mut draws = Draws(number << 32 ^ u64::from(piece) << 16 ^ version);
+    (0..len).map(|_| draws.below(256) as u8).collect()
+}
+
+/// A store at work.
+struct Work {
+    folder: TempDir,
+    recorder: Arc<Recorder>,
+    store: Option<FileStore>,
+    promises: Promises,
+    draws: Draws,
+}
+
+fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+impl Work {
+    fn say(&mut self, doing: Option<Action>) {
+        self.promises.doing = doing;
+        self.recorder.log.lock().push(Entry::Note(Arc::new(self.promises.clone())));
+    }
+
+    fn store(&self) -> &FileStore {
+        self.store.as_ref().expect("it is open")
+    }
+
+    fn act(&mut self) {
+        let name = self.draws.below(TORRENTS.into()) as u8;
+        let Some(torrent) = self.promises.torrents.get(&name) else { return self.create(name) };
+        let pieces = self::torrent(name).geometry.pieces();
+        let piece = self.draws.below(pieces.into()) as u32;
+        let marked = torrent.pieces.get(&piece).is_some_and(|piece| piece.marked);
+        match self.draws.below(12) {
+            0 => self.delete(name),
+            1 => self.miss(name),
+            2 | 3 => self.flush(),
+            _ if marked => self.unmark(name, piece),
+            _ => self.write(name, piece),
+        }
+    }
+
+    fn create(&mut self, name: u8) {
+        self.say(Some(Action::Create(name)));
+        self.store().create(&torrent(name)).unwrap();
+        self.promises.created += 1;
+        let number = self.promises.created;
+        self.promises.torrents.insert(name, Torrent { number, pieces: BTreeMap::new() });
+        self.say(None);
+        if name == 1 && self.draws.below(2) == 0 {
+            self.others("t1/x", "own", Some(b"own"));
+        }
+    }
+
+    /// Somebody else makes or removes a file.
+    fn others(&mut self, folder: &str, name: &str, bytes: Option<&[u8]>) {
+        let folder = self.folder.path().join(folder);
+        let path = folder.join(name);
+        let made = match bytes {
+            Some(bytes) => {
+                fs::write(&path, bytes).unwrap();
+                Some((fs::metadata(&path).unwrap().ino(), bytes.to_vec()))
+            }
+            None => {
+                fs::remove_file(&path).unwrap();
+                None
+            }
+        };
+        let folder = fs::metadata(folder).unwrap().ino();
+        self.recorder.log.lock().push(Entry::Others { folder, name: name.to_owned(), made });
+    }
+
+    fn delete(&mut self, name: u8) {
+        self.say(Some(Action::Delete(name)));
+        assert!(self.store().delete(&hash(name)).unwrap());
+        self.promises.torrents.remove(&name);
+        self.say(None);
+        if name == 1 && self.folder.path().join("t1/x/own").exists() {
+            // Or it could not come again under its name.
+            self.others("t1/x", "own", None);
+            for (above, name) in [("t1", "x"), (".", "t1")] {
+                let folder = self.folder.path().join(above);
+                fs::remove_dir(folder.join(name)).unwrap();
+                let folder = fs::metadata(folder).unwrap().ino();
+                self.recorder.log.lock().push(Entry::Others { folder, name: name.to_owned(), made: None });
+            }
+        }
+        if self.draws.below(2) == 0 {
+            self.create(name);
+        }
+    }
+
+    fn write(&mut self, name: u8, piece: u32) {
+        let content = self.store().open(&hash(name)).unwrap();
+        let range = content.geometry().piece(piece).unwrap();
+        let torrent = self.promises.torrents.get_mut(&name).unwrap();
+        let known = torrent.pieces.entry(piece).or_default();
+        known.version += 1;
+        let bytes = bytes_of(torrent.number, piece, known.version, range.end - range.start);
+        self.say(Some(Action::Write));
+        content.write(range.start, &bytes).unwrap();
+        self.say(Some(Action::Mark(name, piece)));
+        assert!(content.mark_complete(piece).unwrap());
+        self.piece(name, piece).marked = true;
+        self.say(None);
+    }
+
+    fn piece(&mut self, name: u8, piece: u32) -> &mut Piece {
+        self.promises.torrents.get_mut(&name).unwrap().pieces.get_mut(&piece).unwrap()
+    }
+
+    fn unmark(&mut self, name: u8, piece: u32) {
+        self.say(Some(Action::Unmark(name, piece)));
+        assert!(self.store().open(&hash(name)).unwrap().mark_incomplete(piece).unwrap());
+        let known = self.piece(name, piece);
+        (known.marked, known.durable) = (false, false);
+        self.say(None);
+        self.write(name, piece);
+    }
+
+    fn flush(&mut self) {
+        self.say(Some(Action::Flush));
+        self.store().flush().unwrap();
+        for piece in self.promises.torrents.values_mut().flat_map(|torrent| torrent.pieces.values_mut()) {
+            piece.durable = piece.marked;
+        }
+        self.say(None);
+    }
+
+    /// A file is gone while the store is not open.
+    fn miss(&mut self, name: u8) {
+        let new = torrent(name);
+        let Some(files) = new.files.as_deref() else { return };
+        self.flush();
+        let (index, path) = self.store().paths(&hash(name)).unwrap().remove(0);
+        let root = self.folder.path().canonicalize().unwrap();
+        let path = path.strip_prefix(root).unwrap();
+        let folder = path.parent().unwrap().to_str().unwrap().to_owned();
+        let file = path.file_name().unwrap().to_str().unwrap().to_owned();
+        self.store = None;
+        for piece in new.geometry.pieces_of(&files.get(index).unwrap().range()) {
+            if let Some(known) = self.promises.torrents.get_mut(&name).unwrap().pieces.get_mut(&piece) {
+                (known.marked, known.durable) = (false, false);
+            }
+        }
+        self.others(&folder, &file, None);
+        self.say(Some(Action::Miss(name)));
+        self.store = Some(open(self.folder.path(), &self.recorder).unwrap());
+        self.say(None);
+    }
+}
+
+#[derive(Default)]
+struct Explored {
+    states: u64,
+    distinct: HashSet<u64>,
+    /// What was wrong first.
+    found: Option<String>,
+}
+
+/// Puts a store to work, crashes it wherever it can crash, and judges what is left, until something is wrong.
+fn explore(seed: u64, actions: u32, left_out: LeftOut, explored: &mut Explored) {
+    let folder = scratch();
+    fs::create_dir(folder.path().join("mine")).unwrap();
+    fs::write(folder.path().join("mine/precious"), "precious").unwrap();
+    let names = [("mine".to_owned(), 1)].into();
+    let inside = [("precious".to_owned(), 2)].into();
+    let image = [Kind::Folder(names), Kind::Folder(inside), Kind::File(b"precious".to_vec())];
+    let base = Image(image.into_iter().map(Arc::new).collect());
+    let inode = |path: &str| fs::metadata(folder.path().join(path)).unwrap().ino();
+    let inodes = HashMap::from([(inode(""), ROOT), (inode("mine"), 1), (inode("mine/precious"), 2)]);
+    let recorder = Arc::new(Recorder { log: Mutex::default(), left_out });
+    let store = open(folder.path(), &recorder).unwrap();
+    let promises = Promises::default();
+    let mut work = Work { folder, recorder, store: Some(store), promises, draws: Draws(seed) };
+    work.say(None);
+    (0..actions).for_each(|_| work.act());
+    work.flush();
+    let log = std::mem::take(&mut *work.recorder.log.lock());
+    let mut explorer = Explorer { explored, left_out, draws: Draws(seed ^ 0xabcd), again: true };
+    explorer.crashes(base, inodes, Arc::default(), log, &format!("seed {seed}"));
+}
+
+struct Explorer<'a> {
+    explored: &'a mut Explored,
+    left_out: LeftOut,
+    draws: Draws,
+    /// Whether crashes of the store that is opened then are looked into.
+    again: bool,
+}
+
+impl Explorer<'_> {
+    /// Goes through what was recorded on a file system, and crashes before every flush and between any two things that were done.
+    fn crashes(
+        &mut self,
+        mut base: Image,
+        mut inodes: HashMap<u64, Node>,
+        mut promises: Arc<Promises>,
+        log: Vec<Entry>,
+        place: &str,
+    ) {
+        let mut pending: Vec<Change> = Vec::new();
+        // With all that was done.
+        let mut now = base.clone();
+        for (step, entry) in log.into_iter().enumerate() {
+            if self.explored.found.is_some() {
+                return;
+            }
+            let place = format!("{place}, step {step}");
+            // What the judge has put there is not of this file system.
+            if let Entry::Done(op) = &entry
+                && op.nodes().iter().any(|inode| !inodes.contains_key(inode))
+            {
+                continue;
+            }
+            let change = match entry {
+                Entry::Note(said) => {
+                    promises = said;
+                    self.epoch(&base, &pending, &promises, 1, &place);
+                    continue;
+                }
+                Entry::Others { folder, name, made } => {
+                    let folder = inodes[&folder];
+                    let node = made.map(|(inode, bytes)| {
+                        inodes.insert(inode, base.0.len());
+                        for image in [&mut base, &mut now] {
+                            image.0.push(Arc::new(Kind::File(bytes.clone())));
+                        }
+                        base.0.len() - 1
+                    });
+                    let change = match node {
+                        Some(node) => Change::Link { folder, name, node },
+                        None => Change::Unlink { folder, name },
+                    };
+                    now.apply(&change, || true);
+                    base.apply(&change, || true);
+                    continue;
+                }
+                Entry::Done(Op::Flush { node }) => {
+                    self.epoch(&base, &pending, &promises, 3, &place);
+                    let flushed = inodes[&node];
+                    // A name is durable with all that was done to it before.
+                    let mut durable: Vec<_> = pending.iter().map(|change| change.is_of(flushed)).collect();
+                    for at in (0..pending.len()).rev().filter(|&at| durable[at]).collect::<Vec<_>>() {
+                        for before in 0..at {
+                            let entries = pending[before].entries();
+                            durable[before] |=
+                                pending[at].entries().iter().any(|entry| entries.contains(entry));
+                        }
+                    }
+                    let mut durable = durable.into_iter();
+                    pending.retain(|change| {
+                        let durable = durable.next() == Some(true);
+                        if durable {
+                            base.apply(change, || true);
+                        }
+                        !durable
+                    });
+                    continue;
+                }
+                Entry::Done(Op::FlushAll) => {
+                    self.epoch(&base, &pending, &promises, 3, &place);
+                    pending.drain(..).for_each(|change| base.apply(&change, || true));
+                    continue;
+                }
+                Entry::Done(Op::Link { folder, name, node, is_folder }) => {
+                    let kind = if is_folder { Kind::Folder(BTreeMap::new()) } else { Kind::File(Vec::new()) };
+                    inodes.insert(node, base.0.len());
+                    for image in [&mut base, &mut now] {
+                        image.0.push(Arc::new(kind.clone()));
+                    }
+                    Change::Link { folder: inodes[&folder], name, node: base.0.len() - 1 }
+                }
+                Entry::Done(Op::Unlink { folder, name }) => Change::Unlink { folder: inodes[&folder], name },
+                Entry::Done(Op::Rename { from, name, to, new }) => {
+                    let (from, to) = (inodes[&from], inodes[&to]);
+                    let node = now.names(from)[&name];
+                    Change::Rename { from, name, to, new, node }
+                }
+                Entry::Done(Op::Write { node, at, bytes }) => {
+                    Change::Write { node: inodes[&node], at, bytes }
+                }
+                Entry::Done(Op::Length { node, len }) => Change::Length { node: inodes[&node], len },
+                Entry::Done(Op::Punch { node, at, len }) => Change::Punch { node: inodes[&node], at, len },
+            };
+            now.apply(&change, || true);
+            pending.push(change);
+        }
+        self.epoch(&base, &pending, &promises, 3, place);
+    }
+
+    /// What may be left if it crashes now: all and nothing of what was not flushed, each alone, each missing, and `some` parts of it.
+    fn epoch(&mut self, base: &Image, pending: &[Change], promises: &Promises, some: u64, place: &str) {
+        let all: Vec<usize> = (0..pending.len()).collect();
+        let mut kept: Vec<(String, Kept)> = Vec::new();
+        kept.push(("nothing of the rest".to_owned(), Box::new(|_| false)));
+        kept.push(("all of the rest".to_owned(), Box::new(|_| true)));
+        // What was done last is what was not looked at before.
+        for &one in all.iter().rev().take(3) {
+            kept.push((format!("all but {}", pending[one]), Box::new(move |change| change != one)));
+            kept.push((format!("{} alone", pending[one]), Box::new(move |change| change == one)));
+        }
+        for _ in 0..some {
+            let seed = self.draws.below(1 << 30);
+            let bias = 1 + self.draws.below(7);
+            let kept_too = move |change| Draws(seed ^ change as u64).below(8) < bias;
+            kept.push((format!("some, {seed}"), Box::new(kept_too)));
+            let mut draws = Draws(seed);
+            kept.push((format!("torn, {seed}"), Box::new(move |_| draws.below(8) < bias)));
+        }
+        for (what, mut kept) in kept {
+            let mut image = base.clone();
+            for (at, change) in pending.iter().enumerate() {
+                match change {
+                    Change::Write { .. } => image.apply(change, || kept(at)),
+                    _ if kept(at) => image.apply(change, || true),
+                    _ => {}
+                }
+            }
+            self.state(&image, promises, &format!("{place}: {what}"));
+        }
+    }
+
+    fn state(&mut self, image: &Image, promises: &Promises, place: &str) {
+        self.explored.states += 1;
+        let mut hasher = DefaultHasher::new();
+        image.fingerprint(ROOT, &mut hasher);
+        let content = hasher.finish();
+        format!("{promises:?}").hash(&mut hasher);
+        if self.explored.found.is_some() || !self.explored.distinct.insert(hasher.finish()) {
+            return;
+        }
+        let again = self.again && content.is_multiple_of(32);
+        let recorder = Arc::new(Recorder { log: Mutex::default(), left_out: self.left_out });
+        let folder = scratch();
+        let mut inodes = HashMap::new();
+        image.materialize(ROOT, folder.path(), &mut inodes);
+        if let Err(what) = judge(folder.path(), promises, &recorder, content.is_multiple_of(8)) {
+            let tree = image.tree(ROOT);
+            self.explored.found =
+                Some(format!("{place}\n    {what}\n    of {tree}\n    promised: {promises:?}"));
+        } else if again {
+            let log = std::mem::take(&mut *recorder.log.lock());
+            self.again = false;
+            let promises = Arc::new(promises.clone());
+            self.crashes(image.clone(), inodes, promises, log, &format!("{place}; opened"));
+            self.again = true;
+        }
+    }
+}
+
+/// Every file below a folder that is none of the store's own, and what it holds.
+fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(now) = folders.pop() {
+        for entry in fs::read_dir(now).unwrap() {
+            let path = entry.unwrap().path();
+            if !path.is_dir() {
+                found.insert(path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap());
+            } else if path.file_name().unwrap() != HIDDEN {
+                folders.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong with a store that crashed, if anything. Its log ends when it is open.
+fn judge(
+    folder: &Path,
+    promises: &Promises,
+    recorder: &Arc<Recorder>,
+    to_the_end: bool,
+) -> Result<(), String> {
+    let doing = promises.doing;
+    let mut others = files_below(folder);
+    others.retain(|path, _| path.starts_with("mine") || path.ends_with("own"));
+    if let Some(Action::Create(name @ 0..2)) = doing
+        && !folder.join(format!("t{name}")).exists()
+    {
+        // Nobody has told the store's user that it is there: somebody else takes its place.
+        let path = PathBuf::from(["t0/a", "t1/z"][usize::from(name)]);
+        let bytes = vec![b'o'; [1500, 1300][usize::from(name)]];
+        fs::create_dir(folder.join(path.parent().unwrap())).unwrap();
+        fs::write(folder.join(&path), &bytes).unwrap();
+        others.insert(path, bytes);
+    }
+    let store = open(folder, recorder).map_err(|error| format!("it does not open: {error}"))?;
+    let opened = recorder.log.lock().len();
+    let result = judge_open(&store, folder, promises, &others, to_the_end);
+    recorder.log.lock().truncate(opened);
+    result
+}
+
+fn judge_open(
+    store: &FileStore,
+    folder: &Path,
+    promises: &Promises,
+    others: &BTreeMap<PathBuf, Vec<u8>>,
+    to_the_end: bool,
+) -> Result<(), String> {
+    let doing = promises.doing;
+    let was_missed = |damage: &Damage| matches!((damage, doing), (Damage::File { info_hash, .. }, Some(Action::Miss(name))) if *info_hash == hash(name));
+    if let Some(damage) = store.report().damage.iter().find(|damage| !was_missed(damage)) {
+        return Err(format!("it reports: {damage}"));
+    }
+    let root = folder.canonicalize().unwrap();
+    let mut known: BTreeSet<PathBuf> = others.keys().cloned().collect();
+    for name in 0..TORRENTS {
+        let promised = promises.torrents.get(&name);
+        let Ok(content) = store.open(&hash(name)) else {
+            if promised.is_some() && doing != Some(Action::Delete(name)) {
+                return Err(format!("torrent {name} is gone"));
+            }
+            continue;
+        };
+        if promised.is_none() && doing != Some(Action::Create(name)) {
+            return Err(format!("torrent {name} is back"));
+        }
+        for (_, path) in store.paths(&hash(name)).unwrap() {
+            let path = path.strip_prefix(&root).unwrap().to_owned();
+            if others.contains_key(&path) {
+                return Err(format!("torrent {name} has somebody else's {}", path.display()));
+            }
+            known.insert(path);
+        }
+        let nothing = BTreeMap::new();
+        let pieces = promised.map_or(&nothing, |torrent| &torrent.pieces);
+        judge_pieces(&*content, promised.map_or(0, |torrent| torrent.number), pieces, |piece| {
+            [Action::Unmark(name, piece), Action::Mark(name, piece)].map(Some).contains(&doing)
+        })
+        .map_err(|what| format!("torrent {name}: {what}"))?;
+    }
+    let there = files_below(folder);
+    if let Some((path, _)) = others.iter().find(|(path, bytes)| there.get(*path) != Some(bytes)) {
+        return Err(format!("somebody else's {} is not as it was", path.display()));
+    }
+    if let Some(path) = there.keys().find(|path| !known.contains(*path)) {
+        return Err(format!("nobody knows of {}; {:?}", path.display(), store.report()));
+    }
+    for (kept, most) in [("making", 0), ("torrents", store.list().unwrap().len())] {
+        let count = fs::read_dir(folder.join(HIDDEN).join(kept)).unwrap().count();
+        if count > most {
+            return Err(format!("{count} in {kept}"));
+        }
+    }
+    if to_the_end {
+        for summary in store.list().unwrap() {
+            let content = store.open(&summary.info_hash).unwrap();
+            let rest: Vec<_> = (0..summary.geometry.pieces())
+                .filter(|&piece| !content.pieces().unwrap().contains(piece))
+                .collect();
+            for piece in rest {
+                let range = summary.geometry.piece(piece).unwrap();
+                content.write(range.start, &bytes_of(99, piece, 1, range.end - range.start)).unwrap();
+                assert!(content.mark_complete(piece).unwrap());
+            }
+            store.flush().unwrap();
+            assert!(store.delete(&summary.info_hash).unwrap());
+        }
+        let left = files_below(folder);
+        if left != *others || store.statistics().used != 0 {
+            return Err(format!("when all is deleted, {:?} are left", left.keys()));
+        }
+    }
+    Ok(())
+}
+
+fn judge_pieces(
+    content: &dyn Content,
+    number: u64,
+    pieces: &BTreeMap<u32, Piece>,
+    is_changing: impl Fn(u32) -> bool,
+) -> Result<(), String> {
+    let complete = content.pieces().unwrap();
+    for piece in 0..complete.pieces() {
+        let known = pieces.get(&piece).cloned().unwrap_or_default();
+        match complete.contains(piece) {
+            false if known.durable && !is_changing(piece) => return Err(format!("piece {piece} is lost")),
+            false => {}
+            true if !known.marked && !is_changing(piece) => {
+                return Err(format!("piece {piece} is complete, and is not marked"));
+            }
+            true => {
+                let read = content.read_piece(piece).map_err(|error| format!("piece {piece}: {error}"))?;
+                if read != bytes_of(number, piece, known.version, read.len() as u64) {
+                    return Err(format!("piece {piece} holds something else"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn whenever_it_crashes_what_was_promised_is_there() {
+    let mut explored = Explored::default();
+    for seed in 0..5 {
+        explore(seed, 30, |_| false, &mut explored);
+        if let Some(found) = explored.found {
+            panic!("{found}");
+        }
+    }
+    println!("{} crash states, {} distinct", explored.states, explored.distinct.len());
+    assert!(explored.distinct.len() > 3000);
+}
+
+#[test]
+fn each_flush_that_is_left_out_is_a_mutant_that_is_noticed() {
+    let mutants: &[(&str, LeftOut)] = &[
+        ("content", |step| matches!(step, Step::Flush(_))),
+        ("have-bits", |step| step == Step::FlushBits),
+        ("a new state", |step| step == Step::FlushState),
+        ("the name of a state", |step| step == Step::SyncState),
+        ("how long new files are", |step| step == Step::FlushMade),
+        ("the names of new files", |step| step == Step::SyncMade),
+        ("where files are made", |step| step == Step::SyncMaking),
+        ("that files are in their place", |step| step == Step::SyncPlaced),
+        ("that a torrent is deleted", |step| step == Step::SyncDeleted),
+        ("names in folders that stay", |step| step == Step::SyncStaying),
+        ("that files are removed", |step| step == Step::SyncRemoved),
+        ("that nothing is left to remove", |step| step == Step::SyncForgotten),
+        ("that there are folders for states", |step| step == Step::SyncHidden),
+        ("that there is a store", |step| step == Step::SyncStore),
+        ("that what was not finished is none", |step| step == Step::SyncUnmade),
+        ("the names of files made anew", |step| step == Step::SyncMended),
+    ];
+    let missed: Vec<_> = mutants
+        .iter()
+        .filter(|(what, left_out)| {
+            let mut explored = Explored::default();
+            for seed in 0..20 {
+                explore(seed, 30, *left_out, &mut explored);
+                if let Some(found) = &explored.found {
+                    println!("without a flush of {what}, state {}: {found}", explored.states);
+                    return false;
+                }
+            }
+            println!("without a flush of {what}: NOTHING in {} states", explored.states);
+            true
+        })
+        .map(|(what, _)| what)
+        .collect();
+    assert!(missed.is_empty(), "{missed:?}");
+}

@@ -1,0 +1,261 @@
+//! Where the files of a torrent lie: making them, looking at them, removing them.
+
+use std::{fs::File, io, iter, ops::Range, os::fd::AsFd};
+
+use rustix::{
+    fd::BorrowedFd,
+    fs::{AtFlags, OFlags, Stat, StatxFlags},
+    io::Errno,
+};
+
+use super::{
+    Allocation,
+    disk::{Disk, Step},
+    folder,
+    folder::{Purpose, Walk},
+    state::Record,
+};
+use crate::{Error, Result};
+
+/// A torrent and where it lies.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) record: Record,
+    /// Its info hash, which is also the name of its state.
+    pub(super) name: String,
+}
+
+/// What lies where a file is to be.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// A file as long as it is to be, and where it has room on the disk, counted in the torrent; not asked of files that are complete.
+    There(Vec<Range<u64>>),
+    /// A file that is shorter and has no bytes, as a crash may leave one that was made anew.
+    Blank,
+    /// A file of another length.
+    Another,
+    /// Nothing.
+    Gone,
+    /// Something that is no file.
+    NoFile,
+}
+
+/// Seconds and nanoseconds.
+pub(super) type Time = (i64, u32);
+
+impl Place {
+    pub(super) fn new(record: Record) -> Self {
+        Self { name: record.info_hash.to_string(), record }
+    }
+
+    /// The same torrent, in a folder that is named by its info hash, or not.
+    pub(super) fn set_apart(&mut self, apart: bool) {
+        self.record.apart = apart;
+    }
+
+    /// Its files, without padding.
+    pub(super) fn files(&self) -> impl Iterator<Item = swarmkeep_metainfo::File<'_>> {
+        self.record.files.iter().filter(|file| !file.is_padding())
+    }
+
+    /// Where a file lies, from the store's folder on.
+    pub(super) fn path(&self, index: usize) -> Vec<&str> {
+        let file = self.record.files.get(index).expect("it comes from the list");
+        self.record.apart.then_some(&*self.name).into_iter().chain(file.path()).collect()
+    }
+
+    /// The one name at the top of the store's folder that all its paths begin with, if it is one.
+    pub(super) fn top(&self) -> Option<&str> {
+        if self.record.apart {
+            return Some(&self.name);
+        }
+        let mut tops = self.files().map(|file| file.path()[0]);
+        let top = tops.next()?;
+        tops.all(|other| other == top).then_some(top)
+    }
+
+    /// Makes all files below a folder in which nothing lies, without the name of a folder apart.
+    pub(super) fn make(&self, disk: &Disk, allocation: Allocation, below: &impl AsFd) -> Result<()> {
+        let mut walk = Walk::new(disk, below.as_fd(), Purpose::Make);
+        self.files().try_for_each(|file| {
+            make_file(&mut walk, disk, allocation, file, &file.path()).map(drop).map_err(
+                |error| match error {
+                    Error::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
+                        Error::Unsupported(
+                            "tell the names of two of the torrent's files apart on this file system",
+                        )
+                    }
+                    other => other,
+                },
+            )
+        })
+    }
+
+    /// What lies where its files are to be. `complete` says of which bytes it need not be known where they have room.
+    ///
+    /// An error says that this cannot be told now.
+    pub(super) fn look(
+        &self,
+        disk: &Disk,
+        top: BorrowedFd<'_>,
+        complete: impl Fn(&Range<u64>) -> bool,
+    ) -> Result<Vec<(usize, Found)>, String> {
+        let mut walk = Walk::new(disk, top, Purpose::Look);
+        let look = |file: swarmkeep_metainfo::File<'_>| {
+            let path = self.path(file.index());
+            let (name, folders) = path.split_last().expect("a file has a name");
+            let found = walk.to(folders).and_then(|at| Ok((at, folder::stat(at, name)?)));
+            let found = found.and_then(|(at, stat)| found_file(at, name, &stat, file, &complete));
+            match found {
+                Ok(found) => Ok((file.index(), found)),
+                Err(error) if folder::is_gone(&error) => Ok((file.index(), Found::Gone)),
+                Err(error) => Err(format!("{}: {error}", path.join("/"))),
+            }
+        };
+        self.files().map(look).collect()
+    }
+
+    /// Makes anew what is not as it is to be. What is in the way gets another name, if it is a file; if it is not, who writes there is told.
+    pub(super) fn mend(
+        &self,
+        disk: &Disk,
+        allocation: Allocation,
+        top: BorrowedFd<'_>,
+        found: &[(usize, Found)],
+    ) -> Result<()> {
+        let failed = || Error::io("making files anew");
+        let mut walk = Walk::new(disk, top, Purpose::Mend);
+        for (index, found) in found {
+            let path = self.path(*index);
+            let (name, folders) = path.split_last().expect("a file has a name");
+            let file = self.record.files.get(*index).expect("it comes from the list");
+            let made = match found {
+                Found::There(_) | Found::NoFile => continue,
+                Found::Gone => make_file(&mut walk, disk, allocation, file, &path),
+                Found::Blank => walk.to(folders).map_err(failed()).and_then(|at| {
+                    let blank = folder::open(at, name, OFlags::RDWR, 0).map_err(failed())?;
+                    lengthen(disk, allocation, &blank, file.length())?;
+                    Ok(blank)
+                }),
+                Found::Another => walk
+                    .to(folders)
+                    .and_then(|at| aside(disk, at, name))
+                    .map_err(failed())
+                    .and_then(|()| make_file(&mut walk, disk, allocation, file, &path)),
+            };
+            match made {
+                Err(Error::Io { source, .. })
+                    if folder::is_gone(&source) || source.kind() == io::ErrorKind::AlreadyExists => {}
+                made => disk.flush(Step::FlushMade, &made?).map_err(failed())?,
+            }
+        }
+        walk.finish().map_err(failed())
+    }
+
+    /// Removes its files, and the folders that are then empty. What somebody else has put in their place stays: what is no file or of another length, or
+    /// was made after `deleted`, which only matters if that was some time ago.
+    pub(super) fn remove(&self, disk: &Disk, top: BorrowedFd<'_>, deleted: Option<Time>) -> io::Result<()> {
+        let mut walk = Walk::new(disk, top, Purpose::Remove);
+        for file in self.files() {
+            disk.step(Step::Remove(file.index()))?;
+            let path = self.path(file.index());
+            let (name, folders) = path.split_last().expect("a file has a name");
+            let found = walk.to(folders).and_then(|at| {
+                let stat = folder::stat(at, name)?;
+                let len = stat.st_size as u64;
+                let is_its_own = folder::is_file(&stat)
+                    && (len == file.length() || len < file.length() && stat.st_blocks == 0)
+                    && deleted.is_none_or(|deleted| born(at, name, &stat) <= deleted);
+                if is_its_own { disk.unlink(at, name) } else { Ok(()) }
+            });
+            match found {
+                Err(error) if !folder::is_gone(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        walk.finish()
+    }
+}
+
+fn found_file(
+    at: BorrowedFd<'_>,
+    name: &str,
+    stat: &Stat,
+    file: swarmkeep_metainfo::File<'_>,
+    complete: impl Fn(&Range<u64>) -> bool,
+) -> io::Result<Found> {
+    let (len, room) = (stat.st_size as u64, 512 * stat.st_blocks as u64);
+    let data = || Ok::<_, io::Error>(folder::data_of(&folder::open(at, name, OFlags::RDONLY, 0)?, len));
+    if !folder::is_file(stat) {
+        return Ok(Found::NoFile);
+    }
+    if len != file.length() {
+        let is_blank = len < file.length() && (room == 0 || data()?.is_empty());
+        return Ok(if is_blank { Found::Blank } else { Found::Another });
+    }
+    let held = match room {
+        _ if complete(&file.range()) => Vec::new(),
+        0 => Vec::new(),
+        // It was all taken in advance, wherever it was written.
+        room if room >= len => iter::once(0..len).collect(),
+        _ => data()?,
+    };
+    let offset = file.offset();
+    Ok(Found::There(held.into_iter().map(|part| offset + part.start..offset + part.end).collect()))
+}
+
+/// When something was made; where the file system does not tell, when it was changed.
+fn born(at: BorrowedFd<'_>, name: &str, stat: &Stat) -> Time {
+    match rustix::fs::statx(at, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME) {
+        Ok(found) if found.stx_mask & StatxFlags::BTIME.bits() != 0 => {
+            (found.stx_btime.tv_sec, found.stx_btime.tv_nsec)
+        }
+        _ => changed(stat),
+    }
+}
+
+/// When something was given its name, or changed otherwise.
+pub(super) fn changed(stat: &Stat) -> Time {
+    (stat.st_ctime, stat.st_ctime_nsec as u32)
+}
+
+/// Makes a file as long as it is to be, by that path, where nothing lies.
+fn make_file(
+    walk: &mut Walk<'_>,
+    disk: &Disk,
+    allocation: Allocation,
+    file: swarmkeep_metainfo::File<'_>,
+    path: &[&str],
+) -> Result<File> {
+    let failed = || Error::io("making the files of a torrent");
+    let (name, folders) = path.split_last().expect("a file has a name");
+    let at = walk.to(folders).map_err(failed())?;
+    let mode = if file.is_executable() { 0o777 } else { 0o666 };
+    let made = disk.create(at, name, mode).map_err(failed())?;
+    lengthen(disk, allocation, &made, file.length())?;
+    Ok(made)
+}
+
+fn lengthen(disk: &Disk, allocation: Allocation, file: &File, len: u64) -> Result<()> {
+    let failed = || Error::io("making the files of a torrent");
+    if allocation == Allocation::Preallocated && len > 0 {
+        match disk.allocate(file, 0, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                return Err(Error::Unsupported("take the room of files at once on this file system"));
+            }
+            done => done.map_err(io::Error::from).map_err(failed())?,
+        }
+    }
+    disk.set_len(file, len).map_err(failed())
+}
+
+/// Gives a file a name that is free.
+fn aside(disk: &Disk, at: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    // No file system has names of more than 255 bytes.
+    let mut end = name.len().min(240);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    folder::first_free(&format!("{}.found", &name[..end]), |new| disk.rename_to_free(at, name, at, new))?;
+    Ok(())
+}

@@ -1,0 +1,620 @@
+//! The store: which torrents there are, how one comes and goes, and what is found when the store is opened.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io::{self, IoSlice},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use rustix::{fs::OFlags, io::Errno};
+use swarmkeep_metainfo::{FileList, folded};
+
+use super::{
+    Allocation, Damage, HIDDEN, OpenReport,
+    disk::{Disk, Step},
+    folder,
+    open_files::{OpenFiles, for_each_at_once},
+    place::{Place, changed},
+    state::{Fault, Loaded, MOST_PIECES, Record},
+    torrent::Torrent,
+};
+use crate::{
+    ContentConfig, Counters, Error, InfoHash, NewTorrent, PieceBits, Result, Statistics, lock::Locked,
+};
+
+/// The endings of a state that is not finished, of one whose torrent is deleted, and of one that could not be read.
+const NEW: &str = "new";
+const GONE: &str = "gone";
+const DAMAGED: &str = "damaged";
+
+/// What the torrents of a store share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) disk: Disk,
+    pub(super) allocation: Allocation,
+    most: u64,
+    /// The store's folder.
+    pub(super) folder: OwnedFd,
+    path: PathBuf,
+    /// The states, a file for each torrent.
+    pub(super) states: OwnedFd,
+    /// Torrents that are being made.
+    making: OwnedFd,
+    _lock: Locked,
+    pub(super) open_files: OpenFiles,
+    /// Who has something to flush. They hold this, so it does not hold them.
+    pub(super) changed: Mutex<Vec<Weak<Torrent>>>,
+    /// Bytes that are taken.
+    pub(super) used: AtomicU64,
+    pub(super) counters: Counters,
+    ids: AtomicU64,
+}
+
+impl Shared {
+    /// Takes so many bytes of the capacity.
+    pub(super) fn take(&self, bytes: u64) -> Result<()> {
+        let room = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.most);
+        if bytes > 0 {
+            let taken = self.used.try_update(Relaxed, Relaxed, room);
+            taken.map_err(|_| Error::Full { what: "its capacity is used up" })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Relaxed)
+    }
+}
+
+/// What the handles of a store share.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) shared: Arc<Shared>,
+    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
+    /// Torrents that cannot be used now. Nobody else gets their name.
+    unavailable: Mutex<HashMap<InfoHash, Unavailable>>,
+    /// Who is being created or deleted: another one who wants that waits.
+    busy: Mutex<HashSet<InfoHash>>,
+    idle: Condvar,
+    /// Names at the top of the folder, [folded], and whose they are. Those of torrents that cannot be used stay, and of torrents whose files
+    /// could not be removed.
+    tops: Mutex<HashMap<String, InfoHash>>,
+    /// One flush at a time: who waits for it, waits for its own.
+    flushing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Unavailable {
+    why: String,
+    /// Where it lies, if its state could be read: then it can be deleted.
+    place: Option<Place>,
+}
+
+/// When a torrent was deleted whose files are removed.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    Now,
+    /// Others may have put files in the place of its own since.
+    Earlier,
+}
+
+/// Keeps others from creating or deleting a torrent.
+struct Claim<'a>(&'a Store, InfoHash);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.busy.lock().remove(&self.1);
+        self.0.idle.notify_all();
+    }
+}
+
+impl Store {
+    pub(super) fn open(
+        config: &ContentConfig,
+        allocation: Allocation,
+        disk: Disk,
+    ) -> Result<(Self, OpenReport)> {
+        let path = config.folder().canonicalize().map_err(Error::io("opening the store's folder"))?;
+        let opening = |error: io::Error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::LOOP | Errno::NOTDIR) => Error::NotAStore {
+                path: path.join(HIDDEN),
+                what: "not a folder: move it away, so that the store can keep its states there".to_owned(),
+            },
+            _ => Error::io("opening the store's folder")(error),
+        };
+        let (folder, hidden, lock) = (|| {
+            let folder = OwnedFd::from(File::open(&path)?);
+            let hidden = folder::make(&disk, &folder, HIDDEN)?;
+            let lock = folder::open(&hidden, "lock", OFlags::RDWR | OFlags::CREATE, 0o666)?;
+            Ok((folder, hidden, lock))
+        })()
+        .map_err(opening)?;
+        let lock = Locked::lock(lock, &path, false)?;
+        let (states, making) = (|| {
+            let made = (folder::make(&disk, &hidden, "torrents")?, folder::make(&disk, &hidden, "making")?);
+            disk.sync(Step::SyncHidden, &hidden)?;
+            disk.sync(Step::SyncStore, &folder)?;
+            Ok(made)
+        })()
+        .map_err(opening)?;
+        let shared = Shared {
+            disk,
+            allocation,
+            most: config.most().unwrap_or(u64::MAX),
+            folder,
+            path,
+            states,
+            making,
+            _lock: lock,
+            open_files: OpenFiles::default(),
+            changed: Mutex::default(),
+            used: AtomicU64::new(0),
+            counters: Counters::default(),
+            ids: AtomicU64::new(0),
+        };
+        let store = Self {
+            shared: Arc::new(shared),
+            torrents: RwLock::default(),
+            unavailable: Mutex::default(),
+            busy: Mutex::default(),
+            idle: Condvar::new(),
+            tops: Mutex::default(),
+            flushing: Mutex::default(),
+        };
+        let mut report = OpenReport::default();
+        store.clear_away(&mut report).map_err(Error::io("looking for what was being made"))?;
+        store.load_all(&mut report).map_err(Error::io("looking for the states of the torrents"))?;
+        Ok((store, report))
+    }
+
+    /// Removes what was being made when the store ended: nobody was told that it is there.
+    fn clear_away(&self, report: &mut OpenReport) -> io::Result<()> {
+        let Shared { disk, making, states, .. } = &*self.shared;
+        for name in folder::names(making)? {
+            // What is empty has been moved to its place, which is the last step but that of removing it.
+            if disk.rmdir(making, &name).is_ok() {
+                continue;
+            }
+            let cleared = disk
+                .unlink(states, &name)
+                .and_then(|()| disk.sync(Step::SyncUnmade, states))
+                .and_then(|()| folder::remove_all(disk, making, &name));
+            if let (Err(error), Ok(info_hash)) = (cleared, name.parse()) {
+                // Its files are not in their place.
+                let why = format!("it was not finished, and cannot be cleared away: {error}");
+                self.set_unavailable(info_hash, why, None, report);
+            }
+        }
+        Ok(())
+    }
+
+    fn load_all(&self, report: &mut OpenReport) -> io::Result<()> {
+        let Shared { disk, states, .. } = &*self.shared;
+        let mut names = folder::names(states)?;
+        // A torrent that was deleted comes before one of the same name that may have come since.
+        names.sort_by_key(|name| (!name.ends_with(GONE), name.clone()));
+        for name in names {
+            let (stem, ending) = name.split_once('.').unwrap_or((&name, ""));
+            let info_hash = stem.parse::<InfoHash>().ok().filter(|hash| hash.to_string() == stem);
+            match (info_hash, ending) {
+                // What cannot be removed is written over when it is needed.
+                (_, NEW) => _ = disk.unlink(states, &name),
+                (Some(info_hash), "") if self.unavailable.lock().contains_key(&info_hash) => {}
+                (Some(info_hash), "" | GONE) => match self.read_state(&name, info_hash) {
+                    Ok(loaded) if ending.is_empty() => self.load(loaded, report),
+                    Ok(loaded) => {
+                        if let Err(error) = self.finish_delete(&Place::new(loaded.record), When::Earlier) {
+                            report.damage.push(Damage::Leftover { info_hash, what: error.to_string() });
+                        }
+                    }
+                    Err(fault) if fault.is_damage() => self.set_aside(info_hash, &name, &fault, report),
+                    Err(fault) if ending == GONE => {
+                        report.damage.push(Damage::Leftover { info_hash, what: fault.to_string() });
+                    }
+                    Err(fault) => {
+                        self.set_unavailable(info_hash, format!("its state: {fault}"), None, report);
+                    }
+                },
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read_state(&self, name: &str, info_hash: InfoHash) -> Result<Loaded, Fault> {
+        let file = folder::open(&self.shared.states, name, OFlags::RDONLY, 0)?;
+        let len = file.metadata()?.len();
+        let loaded = Record::read(len, |bytes, at| FileExt::read_exact_at(&file, bytes, at))?;
+        match loaded.record.info_hash == info_hash {
+            true => Ok(loaded),
+            false => Err(Fault::Wrong("of another torrent than its name says")),
+        }
+    }
+
+    /// Keeps a state that cannot be read by another name.
+    fn set_aside(&self, info_hash: InfoHash, name: &str, fault: &Fault, report: &mut OpenReport) {
+        let Shared { disk, states, .. } = &*self.shared;
+        let place = |aside: &str| disk.rename_to_free(states, name, states, aside);
+        match folder::first_free(&format!("{info_hash}.{DAMAGED}"), place) {
+            Ok(aside) => {
+                let path = self.shared.path.join(HIDDEN).join("torrents").join(aside);
+                report.damage.push(Damage::State { path, what: fault.to_string() });
+            }
+            Err(error) => {
+                let why = format!("its state: {fault}, and cannot be set aside: {error}");
+                self.set_unavailable(info_hash, why, None, report);
+            }
+        }
+    }
+
+    fn set_unavailable(
+        &self,
+        info_hash: InfoHash,
+        why: String,
+        place: Option<Place>,
+        report: &mut OpenReport,
+    ) {
+        report.damage.push(Damage::Unavailable { info_hash, why: why.clone() });
+        self.unavailable.lock().insert(info_hash, Unavailable { why, place });
+    }
+
+    fn load(&self, loaded: Loaded, report: &mut OpenReport) {
+        let Loaded { record, complete, bits, unknown } = loaded;
+        let info_hash = record.info_hash;
+        let place = Place::new(record);
+        // A record of which the files have no one folder in common is not read.
+        let top = folded(place.top().unwrap_or(&place.name));
+        if *self.tops.lock().entry(top).or_insert(info_hash) != info_hash {
+            let why = "another torrent has the place of its files".to_owned();
+            // Nothing there is to be deleted for it.
+            self.set_unavailable(info_hash, why, None, report);
+            return;
+        }
+        let torrent = Torrent::new(place, complete, bits, &self.shared);
+        match torrent.look(&unknown) {
+            Ok(missed) => {
+                report
+                    .damage
+                    .extend(unknown.into_iter().map(|pieces| Damage::HaveBits { info_hash, pieces }));
+                for (index, pieces) in missed.into_iter().filter(|(_, pieces)| *pieces > 0) {
+                    let path = self.shared.path.join(PathBuf::from_iter(torrent.place.path(index)));
+                    report.damage.push(Damage::File { info_hash, path, pieces });
+                }
+                self.shared.used.fetch_add(torrent.charged() + torrent.state_len, Relaxed);
+                self.torrents.write().insert(info_hash, Arc::new(torrent));
+            }
+            Err(why) => self.set_unavailable(info_hash, why, Some(torrent.place), report),
+        }
+    }
+
+    pub(super) fn get(&self, info_hash: &InfoHash) -> Result<Arc<Torrent>> {
+        let torrent = self.torrents.read().get(info_hash).cloned();
+        torrent.ok_or_else(|| self.why_not(info_hash).err().unwrap_or(Error::NotFound(*info_hash)))
+    }
+
+    /// An error if there is such a torrent and it cannot be used.
+    fn why_not(&self, info_hash: &InfoHash) -> Result<()> {
+        match self.unavailable.lock().get(info_hash) {
+            Some(Unavailable { why, .. }) => {
+                Err(Error::Unavailable { info_hash: *info_hash, why: why.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn claim(&self, info_hash: InfoHash) -> Claim<'_> {
+        let mut busy = self.busy.lock();
+        while !busy.insert(info_hash) {
+            self.idle.wait(&mut busy);
+        }
+        Claim(self, info_hash)
+    }
+
+    pub(super) fn create(&self, new: &NewTorrent) -> Result<Arc<Torrent>> {
+        let info_hash = new.info_hash;
+        let _claim = self.claim(info_hash);
+        if self.torrents.read().contains_key(&info_hash) {
+            return Err(Error::Exists(info_hash));
+        }
+        self.why_not(&info_hash)?;
+        if new.geometry.pieces() > MOST_PIECES {
+            return Err(Error::Unsupported("hold a torrent of more than 67,108,864 pieces"));
+        }
+        self.finish_earlier_delete(info_hash)?;
+        let files = match &new.files {
+            Some(files) => Arc::clone(files),
+            None => Arc::new(single_file(info_hash, new.geometry.len())?),
+        };
+        let record = Record { info_hash, geometry: new.geometry, files, apart: false };
+        let torrent = Arc::new(self.make(Place::new(record))?);
+        self.torrents.write().insert(info_hash, Arc::clone(&torrent));
+        Ok(torrent)
+    }
+
+    /// Makes the files of a torrent where nobody looks, then its state, and then moves the files to their place. At whatever moment that ends, there is
+    /// no file that nobody knows of, and no state without files.
+    fn make(&self, mut place: Place) -> Result<Torrent> {
+        let Shared { disk, folder: top, states, making, allocation, .. } = &*self.shared;
+        let geometry = place.record.geometry;
+        let bits_at = place.record.head()?.len() as u64;
+        let preallocated = *allocation == Allocation::Preallocated;
+        let room: u64 = place.files().filter(|_| preallocated).map(|file| file.length()).sum();
+        let taken = room.saturating_add(bits_at + place.record.bits_len());
+        self.shared.take(taken)?;
+        let failed = || Error::io("making a torrent");
+        let placed = self.place(&mut place);
+        let made = placed.and_then(|()| {
+            let durable = disk.sync(Step::SyncPlaced, top).and_then(|()| match place.record.apart {
+                true => Ok(()),
+                false => disk.rmdir(making, &place.name),
+            });
+            durable.map_err(|error| {
+                // As if it had been there.
+                let deleted =
+                    self.set_deleted(&place.name).and_then(|()| self.finish_delete(&place, When::Now));
+                if let Err(error) = deleted {
+                    let why = format!("it could not be made durable, nor deleted: {error}");
+                    let unavailable = Unavailable { why, place: None };
+                    self.unavailable.lock().insert(place.record.info_hash, unavailable);
+                }
+                failed()(error)
+            })
+        });
+        match made {
+            Ok(()) => {
+                let torrent = Torrent::new(place, PieceBits::none(geometry.pieces()), bits_at, &self.shared);
+                if preallocated {
+                    torrent.hold_all();
+                }
+                Ok(torrent)
+            }
+            Err(error) => {
+                if self.why_not(&place.record.info_hash).is_ok() {
+                    // Nobody was told: what cannot be removed now is when the store is opened again.
+                    let unmade = disk.unlink(states, &place.name);
+                    let _ = unmade.and_then(|()| disk.sync(Step::SyncUnmade, states));
+                    let _ = folder::remove_all(disk, making, &place.name);
+                }
+                self.shared.used.fetch_sub(taken, Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes files and state, and moves the files to where they are to be, or apart if that is taken.
+    fn place(&self, place: &mut Place) -> Result<()> {
+        let Shared { disk, folder: top, making, allocation, .. } = &*self.shared;
+        let failed = || Error::io("making a torrent");
+        let info_hash = place.record.info_hash;
+        let below = folder::make(disk, making, &place.name).map_err(failed())?;
+        place.make(disk, *allocation, &below)?;
+        folder::sync_tree(disk, &below).map_err(failed())?;
+        disk.sync(Step::SyncMaking, making).map_err(failed())?;
+        let own_place = place.top().map(str::to_owned);
+        let wanted = own_place.clone().unwrap_or_else(|| place.name.clone());
+        for apart in [false, true] {
+            let Some(name) = (if apart { Some(place.name.clone()) } else { own_place.clone() }) else {
+                continue;
+            };
+            if !self.reserve_top(&name, info_hash) {
+                continue;
+            }
+            place.set_apart(apart);
+            let moved = self.write_state(place).and_then(|()| {
+                let moved = match apart {
+                    true => disk.rename_to_free(making, &name, top, &name),
+                    false => disk.rename_to_free(&below, &name, top, &name),
+                };
+                match moved {
+                    Ok(()) => Ok(true),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+                    Err(error) => Err(failed()(error)),
+                }
+            });
+            if matches!(moved, Ok(true)) {
+                return Ok(());
+            }
+            self.release_top(&name, info_hash);
+            moved?;
+        }
+        Err(Error::Occupied { path: self.shared.path.join(wanted) })
+    }
+
+    /// Takes a name at the top of the folder, if it is free and none that the store needs itself.
+    fn reserve_top(&self, top: &str, info_hash: InfoHash) -> bool {
+        let mut tops = self.tops.lock();
+        let name = folded(top);
+        // Another torrent's info hash is where that one's files go if they have no other place.
+        let own = info_hash.to_string();
+        let anothers = name.len() == own.len() && name.parse::<InfoHash>().is_ok() && name != own;
+        let free = !anothers
+            && name != HIDDEN
+            && !tops.contains_key(&name)
+            && folder::is_free(&self.shared.folder, top).unwrap_or(true);
+        if free {
+            tops.insert(name, info_hash);
+        }
+        free
+    }
+
+    fn release_top(&self, top: &str, info_hash: InfoHash) {
+        let mut tops = self.tops.lock();
+        let name = folded(top);
+        if tops.get(&name) == Some(&info_hash) {
+            tops.remove(&name);
+        }
+    }
+
+    fn write_state(&self, place: &Place) -> Result<()> {
+        let Shared { disk, states, .. } = &*self.shared;
+        let new = format!("{}.{NEW}", place.name);
+        let head = place.record.head()?;
+        let written = (|| {
+            disk.unlink(states, &new)?;
+            let file = disk.create(states, &new, 0o666)?;
+            let mut at = 0;
+            for part in std::iter::once(head).chain(place.record.blank_bits()) {
+                disk.write(Step::WriteState, &file, at, &mut [IoSlice::new(&part)])?;
+                at += part.len() as u64;
+            }
+            disk.flush(Step::FlushState, &file)?;
+            disk.rename(states, &new, states, &place.name)?;
+            disk.sync(Step::SyncState, states)
+        })();
+        written.map_err(|error| {
+            let _ = disk.unlink(states, &new);
+            Error::io("writing the state of a torrent")(error)
+        })
+    }
+
+    pub(super) fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
+        let _claim = self.claim(*info_hash);
+        let Some(torrent) = self.torrents.read().get(info_hash).cloned() else {
+            return self.delete_unavailable(info_hash);
+        };
+        {
+            let mut writable = torrent.bits.lock();
+            self.set_deleted(&torrent.place.name)?;
+            *writable = false;
+        }
+        {
+            let mut there = torrent.gate.write();
+            *there = false;
+            self.torrents.write().remove(info_hash);
+        }
+        torrent.close_files();
+        // What cannot be removed is counted no more than after the store is opened again.
+        self.shared.used.fetch_sub(torrent.charged() + torrent.state_len, Relaxed);
+        self.finish_delete(&torrent.place, When::Now)?;
+        Ok(true)
+    }
+
+    fn delete_unavailable(&self, info_hash: &InfoHash) -> Result<bool> {
+        let place = self.unavailable.lock().get_mut(info_hash).map(|unavailable| unavailable.place.take());
+        match place {
+            None => self.finish_earlier_delete(*info_hash),
+            // Which files are its own is not known.
+            Some(None) => self.why_not(info_hash).map(|()| false),
+            Some(Some(place)) => {
+                if let Err(error) = self.set_deleted(&place.name) {
+                    if let Some(unavailable) = self.unavailable.lock().get_mut(info_hash) {
+                        unavailable.place = Some(place);
+                    }
+                    return Err(error);
+                }
+                self.unavailable.lock().remove(info_hash);
+                self.finish_delete(&place, When::Now)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Says durably that a torrent is deleted. Its state comes first: as long as it is there, so are its files, or it would be complete without
+    /// them; and behind it stays what says which files are still to be removed.
+    fn set_deleted(&self, name: &str) -> Result<()> {
+        let Shared { disk, states, .. } = &*self.shared;
+        let gone = format!("{name}.{GONE}");
+        let deleted = disk.rename(states, name, states, &gone).and_then(|()| {
+            let synced = disk.sync(Step::SyncDeleted, states);
+            synced.inspect_err(|_| _ = disk.rename(states, &gone, states, name))
+        });
+        deleted.map_err(|source| Error::Io { what: "deleting the state of a torrent", source })
+    }
+
+    /// Removes what is left of a torrent that was deleted and whose files could not be removed then; `false` if there is none.
+    fn finish_earlier_delete(&self, info_hash: InfoHash) -> Result<bool> {
+        let gone = format!("{info_hash}.{GONE}");
+        if folder::is_free(&self.shared.states, &gone).map_err(Error::io("looking for the state"))? {
+            return Ok(false);
+        }
+        let loaded = self.read_state(&gone, info_hash).map_err(|fault| Error::NotAStore {
+            path: self.shared.path.join(HIDDEN).join("torrents").join(&gone),
+            what: format!("{fault}; the torrent is deleted, and this file is to be removed"),
+        })?;
+        self.finish_delete(&Place::new(loaded.record), When::Earlier)?;
+        Ok(true)
+    }
+
+    /// Removes the files of a torrent that is deleted, and the folders that are then empty.
+    fn finish_delete(&self, place: &Place, when: When) -> Result<()> {
+        let Shared { disk, folder: top, states, .. } = &*self.shared;
+        let info_hash = place.record.info_hash;
+        let name = place.top().unwrap_or(&place.name);
+        self.tops.lock().entry(folded(name)).or_insert(info_hash);
+        let gone = format!("{}.{GONE}", place.name);
+        let removed = (|| {
+            let deleted = match when {
+                When::Now => None,
+                When::Earlier => Some(changed(&folder::stat(states, &gone)?)),
+            };
+            place.remove(disk, top.as_fd(), deleted)?;
+            disk.unlink(states, &gone)?;
+            disk.sync(Step::SyncForgotten, states)
+        })();
+        removed.map_err(|source| Error::Io {
+            what: "removing the files of a torrent that is deleted, of which the rest goes when it is deleted again or the store is opened",
+            source,
+        })?;
+        self.release_top(name, info_hash);
+        Ok(())
+    }
+
+    pub(super) fn flush(&self) -> Result<()> {
+        let _alone = self.flushing.lock();
+        let changed = std::mem::take(&mut *self.shared.changed.lock());
+        let torrents: Vec<_> = changed.iter().filter_map(Weak::upgrade).collect();
+        let dirty = |torrent| Torrent::begin_flush(torrent).into_iter().map(move |file| (torrent, file));
+        let dirty: Vec<_> = torrents.iter().flat_map(dirty).collect();
+        let failed = Mutex::new(Ok(()));
+        let note = |done: Result<()>| {
+            let mut failed = failed.lock();
+            if failed.is_ok() {
+                *failed = done;
+            }
+        };
+        // Of one that cannot be flushed, the others take no harm.
+        for_each_at_once(&dirty, |(torrent, file)| note(torrent.flush_file(*file)));
+        for_each_at_once(&torrents, |torrent| {
+            note(torrent.flush_bits().inspect_err(|_| torrent.changed()));
+        });
+        self.shared.counters.flushed();
+        failed.into_inner()
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        let used = self.shared.used.load(Relaxed);
+        let on_disk = rustix::fs::fstatvfs(&self.shared.folder)
+            .map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+            .ok();
+        let left = (self.shared.most != u64::MAX).then(|| self.shared.most.saturating_sub(used));
+        Statistics {
+            torrents: self.torrents.read().len() as u64,
+            used,
+            free: [on_disk, left].into_iter().flatten().min(),
+            ..self.shared.counters.statistics()
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.shared.path
+    }
+}
+
+/// What a torrent is whose files nobody named.
+fn single_file(info_hash: InfoHash, length: u64) -> Result<FileList> {
+    let mut files = FileList::builder();
+    // No file system has more than the 2^63 bytes that a list of files has.
+    let too_long = |_| Error::Full { what: "a file of so many bytes" };
+    files.file(&[&info_hash.to_string()], length, false).map_err(too_long)?;
+    files.build().map_err(too_long)
+}

@@ -1,0 +1,643 @@
+//! What only tests within the store can see: the order of its steps, and what it does when one of them fails.
+
+use std::{
+    collections::BTreeSet,
+    fmt, io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use swarmkeep_metainfo::FileList;
+
+use super::{
+    Allocation, Damage, FileStore, HIDDEN,
+    disk::{Disk, Op, Step},
+    state::{Fault, Loaded, Record},
+};
+use crate::{
+    Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, NewTorrent, PieceBits,
+};
+
+/// Is asked before each step, and told of each change.
+#[derive(Clone)]
+pub(super) struct Tap(pub(super) Arc<dyn Witness>);
+
+pub(super) trait Witness: Send + Sync {
+    /// Whether a step is to be done.
+    fn before(&self, step: Step) -> io::Result<bool>;
+
+    fn done(&self, _: Op) {}
+}
+
+impl<F: Fn(Step) -> io::Result<()> + Send + Sync> Witness for F {
+    fn before(&self, step: Step) -> io::Result<bool> {
+        self(step).map(|()| true)
+    }
+}
+
+impl fmt::Debug for Tap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tap")
+    }
+}
+
+const PIECE: u32 = 1 << 14;
+const HASH: InfoHash = InfoHash::new([7; 20]);
+
+fn open(folder: &Path) -> FileStore {
+    FileStore::open(&ContentConfig::new(folder), Allocation::Sparse).unwrap()
+}
+
+fn hook(store: &FileStore, hook: impl Fn(Step) -> io::Result<()> + Send + Sync + 'static) {
+    *store.store.shared.disk.tap.lock() = Some(Tap(Arc::new(hook)));
+}
+
+/// Opens a store that asks the hook from the beginning.
+fn open_hooked(folder: &Path, hook: impl Fn(Step) -> io::Result<()> + Send + Sync + 'static) -> FileStore {
+    let disk = Disk::default();
+    *disk.tap.lock() = Some(Tap(Arc::new(hook)));
+    FileStore::open_on(disk, &ContentConfig::new(folder), Allocation::Sparse).unwrap()
+}
+
+fn unhook(store: &FileStore) {
+    *store.store.shared.disk.tap.lock() = None;
+}
+
+fn broken() -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(5))
+}
+
+/// Ten files of a piece and a half each.
+fn create(store: &FileStore) -> Arc<dyn Content> {
+    let mut files = FileList::builder();
+    for name in 0..10 {
+        files.file(&["t", &name.to_string()], 3 * u64::from(PIECE) / 2, false).unwrap();
+    }
+    store.create(&NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()).unwrap()
+}
+
+fn put(content: &dyn Content, piece: u32, byte: u8) {
+    content.write(u64::from(piece) * u64::from(PIECE), &[byte; PIECE as usize]).unwrap();
+    assert!(content.mark_complete(piece).unwrap());
+}
+
+/// The pieces that the state says are complete.
+fn on_disk(folder: &Path) -> Vec<u32> {
+    let bytes = std::fs::read(folder.join(HIDDEN).join("torrents").join(HASH.to_string())).unwrap();
+    decode(&bytes).unwrap().complete.iter().collect()
+}
+
+fn decode(bytes: &[u8]) -> Result<Loaded, Fault> {
+    Record::read(bytes.len() as u64, |into, at| io::Read::read_exact(&mut &bytes[at as usize..], into))
+}
+
+/// The bytes of a state of which no piece is complete, and where in them the have-bits begin.
+fn encode(record: &Record) -> (Vec<u8>, u64) {
+    let mut bytes = record.head().unwrap();
+    let bits = bytes.len() as u64;
+    record.blank_bits().for_each(|part| bytes.extend(part));
+    assert_eq!(bytes.len() as u64, bits + record.bits_len());
+    (bytes, bits)
+}
+
+#[test]
+fn have_bits_are_written_when_their_data_is_flushed_and_flushed_in_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    // What is flushed since it was written to last, of each file; and whether have-bits are under way.
+    let seen = Arc::new(Mutex::new((BTreeSet::new(), Vec::new())));
+    let steps = Arc::clone(&seen);
+    hook(&store, move |step| {
+        let (dirty, log) = &mut *steps.lock();
+        match step {
+            Step::Write(file) => _ = dirty.insert(file),
+            Step::Flush(file) => _ = dirty.remove(&file),
+            Step::WriteBits | Step::FlushBits => log.push((step, dirty.clone())),
+            _ => {}
+        }
+        Ok(())
+    });
+    for round in 0..20 {
+        let pieces = [round % 15, (round * 7 + 3) % 15];
+        for piece in pieces {
+            content.mark_incomplete(piece).unwrap();
+            assert!(!on_disk(folder.path()).contains(&piece));
+            put(&*content, piece, round as u8);
+            assert!(!on_disk(folder.path()).contains(&piece), "before it is flushed");
+        }
+        seen.lock().1.clear();
+        store.flush().unwrap();
+        let log = seen.lock().1.clone();
+        assert_eq!(log, [(Step::WriteBits, BTreeSet::new()), (Step::FlushBits, BTreeSet::new())]);
+        assert!(pieces.iter().all(|piece| on_disk(folder.path()).contains(piece)));
+        store.flush().unwrap();
+        assert_eq!(seen.lock().1.len(), 2, "nothing is flushed twice");
+    }
+}
+
+#[test]
+fn what_is_marked_during_a_flush_waits_for_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    put(&*content, 0, 1);
+    put(&*content, 4, 1);
+    let (other, done) = (Arc::clone(&content), AtomicBool::new(false));
+    hook(&store, move |step| {
+        if matches!(step, Step::Flush(_)) && !done.swap(true, Relaxed) {
+            // Taken back while the flush is under way, and complete again with other bytes.
+            assert!(other.mark_incomplete(4).unwrap());
+            put(&*other, 4, 2);
+            put(&*other, 9, 2);
+        }
+        Ok(())
+    });
+    store.flush().unwrap();
+    unhook(&store);
+    assert_eq!(on_disk(folder.path()), [0]);
+    assert_eq!(content.read_piece(4).unwrap(), [2; PIECE as usize]);
+    store.flush().unwrap();
+    assert_eq!(on_disk(folder.path()), [0, 4, 9]);
+}
+
+#[test]
+fn a_file_that_cannot_be_flushed_costs_what_is_not_durable_and_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    (0..6).for_each(|piece| put(&*content, piece, 1));
+    store.flush().unwrap();
+    (6..15).for_each(|piece| put(&*content, piece, 2));
+    assert!(content.mark_incomplete(2).unwrap());
+    let half = u64::from(PIECE) / 2;
+    content.write(2 * u64::from(PIECE), &[3; 100]).unwrap();
+    content.write(3 * u64::from(PIECE) - 100, &[3; 100]).unwrap();
+    // File 1 has half of piece 1 and piece 2; file 5 has half of 7 and 8.
+    hook(&store, |step| if [Step::Flush(1), Step::Flush(5)].contains(&step) { broken() } else { Ok(()) });
+    assert!(matches!(store.flush(), Err(Error::Io { .. })));
+    unhook(&store);
+    let expected: Vec<_> = (0..15).filter(|piece| ![2, 7, 8].contains(piece)).collect();
+    assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), expected);
+    assert_eq!(on_disk(folder.path()), expected);
+    for at in [2 * u64::from(PIECE), 7 * u64::from(PIECE), 7 * u64::from(PIECE) + half, 8 * u64::from(PIECE)]
+    {
+        assert!(matches!(content.read(at, &mut [0]), Err(Error::NotWritten { .. })), "at {at}");
+    }
+    [2, 7, 8].into_iter().for_each(|piece| put(&*content, piece, 4));
+    store.flush().unwrap();
+    assert_eq!(on_disk(folder.path()), (0..15).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_durable_but_for_its_bits_is_not_lost_with_a_file_that_cannot_be_flushed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    let is_honest = || {
+        let there: BTreeSet<_> = content.pieces().unwrap().iter().collect();
+        let on_disk = on_disk(folder.path());
+        assert!(on_disk.iter().all(|piece| there.contains(piece)), "{on_disk:?} of {there:?}");
+    };
+    // Its bit is in the file, and may be on the disk.
+    put(&*content, 0, 1);
+    hook(&store, |step| if step == Step::FlushBits { broken() } else { Ok(()) });
+    assert!(store.flush().is_err());
+    put(&*content, 1, 1);
+    hook(&store, |step| if step == Step::Flush(0) { broken() } else { Ok(()) });
+    assert!(store.flush().is_err());
+    unhook(&store);
+    is_honest();
+    assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), [0], "1 was not flushed");
+    // And one that is being taken back.
+    store.flush().unwrap();
+    hook(&store, |step| if step == Step::FlushBits { broken() } else { Ok(()) });
+    assert!(content.mark_incomplete(0).is_err());
+    put(&*content, 1, 2);
+    hook(&store, |step| if step == Step::Flush(0) { broken() } else { Ok(()) });
+    assert!(store.flush().is_err());
+    unhook(&store);
+    is_honest();
+    store.flush().unwrap();
+    assert_eq!(on_disk(folder.path()), [0]);
+    assert_eq!(content.read_piece(0).unwrap(), [1; PIECE as usize]);
+}
+
+/// So many files of a piece each.
+fn create_many(store: &FileStore, count: u32) -> Arc<dyn Content> {
+    let mut files = FileList::builder();
+    for name in 0..count {
+        files.file(&["t", &name.to_string()], PIECE.into(), false).unwrap();
+    }
+    store.create(&NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()).unwrap()
+}
+
+#[test]
+fn a_file_that_is_closed_was_flushed_before_and_what_that_failed_with_is_told_by_the_flush() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create_many(&store, 600);
+    let seen = Arc::new(Mutex::new((BTreeSet::new(), 0)));
+    let steps = Arc::clone(&seen);
+    hook(&store, move |step| {
+        let (dirty, flushed) = &mut *steps.lock();
+        match step {
+            Step::Write(file) => _ = dirty.insert(file),
+            Step::Flush(file) => {
+                assert!(dirty.remove(&file), "{file} has nothing to flush");
+                *flushed += 1;
+                if file == 7 {
+                    return broken();
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    });
+    (0..600).for_each(|piece| put(&*content, piece, 3));
+    assert!((300..400).contains(&seen.lock().1), "{} flushed as others were opened", seen.lock().1);
+    assert!(content.pieces().unwrap().contains(7), "nobody was told yet");
+    assert!(matches!(store.flush(), Err(Error::Io { .. })));
+    assert_eq!(*seen.lock(), (BTreeSet::new(), 600));
+    let expected: Vec<_> = (0..600).filter(|&piece| piece != 7).collect();
+    assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), expected);
+    assert_eq!(on_disk(folder.path()), expected);
+    unhook(&store);
+    put(&*content, 7, 4);
+    store.flush().unwrap();
+    assert_eq!(on_disk(folder.path()).len(), 600);
+}
+
+#[test]
+fn a_flush_keeps_no_file_of_a_torrent_open_that_is_deleted_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    put(&*content, 0, 1);
+    put(&*content, 9, 1);
+    let (other, done) = (store.clone(), AtomicBool::new(false));
+    hook(&store, move |step| {
+        if matches!(step, Step::Flush(_)) && !done.swap(true, Relaxed) {
+            assert!(other.delete(&HASH).unwrap());
+        }
+        Ok(())
+    });
+    store.flush().unwrap();
+    unhook(&store);
+    let root = folder.path().canonicalize().unwrap();
+    let open =
+        std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| fd.unwrap().path().read_link().ok());
+    let kept: Vec<_> = open.filter(|path| path.starts_with(root.join("t"))).collect();
+    assert!(kept.is_empty(), "{kept:?}");
+}
+
+#[test]
+fn who_reads_does_not_wait_while_a_piece_is_taken_back_or_a_torrent_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    (0..3).for_each(|piece| put(&*content, piece, 1));
+    store.flush().unwrap();
+    let reads = Arc::new(Mutex::new(Vec::new()));
+    let (other, log) = (Arc::clone(&content), Arc::clone(&reads));
+    hook(&store, move |step| {
+        if matches!(step, Step::FlushBits | Step::SyncDeleted) {
+            let (tell, told) = std::sync::mpsc::channel();
+            let content = Arc::clone(&other);
+            std::thread::spawn(move || tell.send(content.read_piece(1).is_ok()));
+            log.lock().push((step, told.recv_timeout(std::time::Duration::from_secs(5))));
+        }
+        Ok(())
+    });
+    assert!(content.mark_incomplete(0).unwrap());
+    assert!(store.delete(&HASH).unwrap());
+    unhook(&store);
+    assert_eq!(*reads.lock(), [(Step::FlushBits, Ok(true)), (Step::SyncDeleted, Ok(true))]);
+}
+
+#[test]
+fn a_torrent_of_which_it_cannot_be_noted_what_is_missing_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    (0..15).for_each(|piece| put(&*content, piece, 1));
+    store.flush().unwrap();
+    drop((content, store));
+    std::fs::remove_file(folder.path().join("t/0")).unwrap();
+    for failing in [Step::WriteBits, Step::FlushBits, Step::SyncMended] {
+        let store = open_hooked(folder.path(), move |step| if step == failing { broken() } else { Ok(()) });
+        assert!(
+            matches!(store.report().damage[..], [Damage::Unavailable { info_hash: HASH, .. }]),
+            "{failing:?}"
+        );
+        assert!(matches!(store.open(&HASH), Err(Error::Unavailable { .. })));
+        assert_eq!(folder.path().join("t/0").exists(), failing == Step::SyncMended);
+        drop(store);
+        // For the next, if it was made in the end.
+        let _ = std::fs::remove_file(folder.path().join("t/0"));
+    }
+    let store = open(folder.path());
+    assert_eq!(
+        store.open(&HASH).unwrap().pieces().unwrap().iter().collect::<Vec<_>>(),
+        (2..15).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_create_that_cannot_be_undone_keeps_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let new = NewTorrent::new(HASH, 10, PIECE).unwrap();
+    hook(&store, |step| match step {
+        Step::SyncPlaced | Step::SyncDeleted => broken(),
+        _ => Ok(()),
+    });
+    assert!(matches!(store.create(&new), Err(Error::Io { .. })));
+    unhook(&store);
+    assert!(matches!(store.create(&new), Err(Error::Unavailable { .. })), "its files are there");
+    assert_eq!(store.statistics().used, 0);
+    drop(store);
+    let store = open(folder.path());
+    assert_eq!(store.report().damage, []);
+    assert!(store.delete(&HASH).unwrap());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nobody knows of them");
+    // One that can is gone.
+    hook(&store, |step| if step == Step::SyncPlaced { broken() } else { Ok(()) });
+    assert!(matches!(store.create(&new), Err(Error::Io { .. })));
+    unhook(&store);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    store.create(&new).unwrap();
+}
+
+#[test]
+fn names_that_a_file_system_takes_for_the_same_are_refused_and_leave_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    // As if the file before had made it, under another name.
+    let making = folder.path().join(HIDDEN).join("making").join(HASH.to_string());
+    std::fs::create_dir_all(making.join("t")).unwrap();
+    std::fs::write(making.join("t/4"), "").unwrap();
+    let mut files = FileList::builder();
+    (0..10).for_each(|name| _ = files.file(&["t", &name.to_string()], 10, false).unwrap());
+    let new = NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap();
+    assert!(matches!(store.create(&new), Err(Error::Unsupported(what)) if what.contains("apart")));
+    assert!(!making.exists());
+    store.create(&new).unwrap();
+}
+
+#[test]
+fn what_is_made_is_flushed_one_by_one_if_it_is_little_and_all_at_once_if_not() {
+    for (folders, flushes) in [(5, 12), (200, 33)] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let count = Arc::new(Mutex::new(0));
+        let steps = Arc::clone(&count);
+        hook(&store, move |step| {
+            *steps.lock() += u32::from(matches!(step, Step::SyncMade | Step::FlushMade));
+            Ok(())
+        });
+        let mut files = FileList::builder();
+        (0..folders).for_each(|name| _ = files.file(&["t", &name.to_string(), "a"], 10, false).unwrap());
+        store.create(&NewTorrent::with_files(HASH, PIECE, files.build().unwrap()).unwrap()).unwrap();
+        assert!(*count.lock() <= flushes, "{} for {folders}", *count.lock());
+    }
+}
+
+#[test]
+fn have_bits_that_cannot_be_read_are_unknown_and_the_others_known() {
+    let mut files = FileList::builder();
+    files.file(&["a"], 20_000, false).unwrap();
+    let record = record(files.build().unwrap(), 1);
+    let (mut bytes, at) = encode(&record);
+    let mut complete = PieceBits::none(record.geometry.pieces());
+    (0..complete.pieces()).for_each(|piece| _ = complete.insert(piece));
+    for (index, sector) in (0..).zip(bytes[at as usize..].chunks_exact_mut(512)) {
+        sector.copy_from_slice(&record.sector(index, &complete, |_| true));
+    }
+    // The disk does not give the third sector, nor anything that it is part of.
+    let bad = at + 2 * 512..at + 3 * 512;
+    let read = Record::read(bytes.len() as u64, |into, at| {
+        let range = at..at + into.len() as u64;
+        if range.start < bad.end && bad.start < range.end {
+            return broken();
+        }
+        into.copy_from_slice(&bytes[range.start as usize..range.end as usize]);
+        Ok(())
+    });
+    let read = read.unwrap();
+    assert_eq!(
+        read.unknown.into_iter().flatten().collect::<Vec<_>>(),
+        (2 * 4064..3 * 4064).collect::<Vec<_>>()
+    );
+    assert_eq!(read.complete.count(), 20_000 - 4064);
+}
+
+#[test]
+fn have_bits_that_cannot_be_written_are_written_by_the_next_flush() {
+    for failing in [Step::WriteBits, Step::FlushBits] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let content = create(&store);
+        (0..3).for_each(|piece| put(&*content, piece, 1));
+        hook(&store, move |step| if step == failing { broken() } else { Ok(()) });
+        assert!(matches!(store.flush(), Err(Error::Io { .. })));
+        unhook(&store);
+        assert_eq!(content.pieces().unwrap().count(), 3);
+        // One of them is taken back: whatever arrived of it, it is cleared when that returns.
+        assert!(content.mark_incomplete(1).unwrap());
+        assert!(!on_disk(folder.path()).contains(&1));
+        store.flush().unwrap();
+        assert_eq!(on_disk(folder.path()), [0, 2]);
+    }
+}
+
+#[test]
+fn a_piece_that_cannot_be_taken_back_stays_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    put(&*content, 3, 9);
+    store.flush().unwrap();
+    for failing in [Step::WriteBits, Step::FlushBits] {
+        hook(&store, move |step| if step == failing { broken() } else { Ok(()) });
+        assert!(matches!(content.mark_incomplete(3), Err(Error::Io { .. })));
+        unhook(&store);
+        assert_eq!(content.read_piece(3).unwrap(), [9; PIECE as usize]);
+        store.flush().unwrap();
+        assert_eq!(on_disk(folder.path()), [3]);
+    }
+}
+
+#[test]
+fn a_write_that_fails_counts_as_never_written_and_gives_its_room_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let content = create(&store);
+    let empty = store.statistics().used;
+    content.write(0, &[1; PIECE as usize]).unwrap();
+    hook(&store, |step| if step == Step::Write(1) { broken() } else { Ok(()) });
+    assert!(matches!(content.write(100, &[2; 2 * PIECE as usize]), Err(Error::Io { .. })));
+    unhook(&store);
+    content.read(0, &mut [0; 100]).unwrap();
+    assert!(matches!(content.read(100, &mut [0]), Err(Error::NotWritten { at: 100 })));
+    assert_eq!(store.statistics().used, empty + 100);
+}
+
+#[test]
+fn a_deleted_torrent_stays_so_when_its_files_cannot_be_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    put(&*create(&store), 0, 1);
+    store.flush().unwrap();
+    hook(&store, |step| if step == Step::Remove(5) { broken() } else { Ok(()) });
+    assert!(matches!(store.delete(&HASH), Err(Error::Io { .. })));
+    assert!(matches!(store.open(&HASH), Err(Error::NotFound(_))));
+    assert!(store.create(&NewTorrent::new(HASH, 10, PIECE).unwrap()).is_err(), "they are still to go");
+    assert!(matches!(store.delete(&HASH), Err(Error::Io { .. })), "that is tried again");
+    unhook(&store);
+    drop(store);
+    assert!(folder.path().join("t/7").exists());
+    let store = open(folder.path());
+    assert!(store.list().unwrap().is_empty() && !folder.path().join("t").exists());
+    assert_eq!(store.statistics().used, 0);
+    create(&store);
+    hook(&store, |step| if step == Step::Remove(5) { broken() } else { Ok(()) });
+    assert!(store.delete(&HASH).is_err());
+    unhook(&store);
+    // Created anew, in the place of what is removed before.
+    let content = create(&store);
+    assert_eq!(content.pieces().unwrap().count(), 0);
+    assert!(folder.path().join("t/7").exists());
+    assert_eq!(store.statistics().used, 1024);
+    drop(content);
+    hook(&store, |step| if step == Step::Remove(5) { broken() } else { Ok(()) });
+    assert!(store.delete(&HASH).is_err());
+    unhook(&store);
+    assert!(store.delete(&HASH).unwrap() && !folder.path().join("t").exists());
+    assert!(!store.delete(&HASH).unwrap());
+}
+
+fn record(files: FileList, piece_length: u32) -> Record {
+    let geometry = Geometry::new(files.length(), piece_length).unwrap();
+    Record { info_hash: HASH, geometry, files: Arc::new(files), apart: false }
+}
+
+prop_compose! {
+    fn lists()(
+        entries in prop::collection::vec((0..4_u8, 0..5_u8, 0..100_u64, 0..3_u8), 1..30)
+    ) -> FileList {
+        let mut files = FileList::builder();
+        files.file(&["t", "first"], 1, true).unwrap();
+        for (nth, (folder, deep, length, kind)) in entries.into_iter().enumerate() {
+            if kind == 2 {
+                files.padding(length).unwrap();
+                continue;
+            }
+            let name = format!("ü{nth}");
+            let folder = format!("folder {folder}");
+            let mut path = vec!["t"];
+            path.resize(1 + usize::from(deep), &folder);
+            path.push(&name);
+            files.file(&path, length, kind == 1).unwrap();
+        }
+        files.build().unwrap()
+    }
+}
+
+/// A state as it is on the disk, with the checksums that its bytes should have.
+fn seal(bytes: &mut [u8]) {
+    let field = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    if bytes.len() < 60 {
+        return;
+    }
+    let list = 60..(60 + field(bytes, 48) as usize).min(bytes.len());
+    let checksum = crc32c::crc32c(&bytes[list]);
+    bytes[52..56].copy_from_slice(&checksum.to_le_bytes());
+    let checksum = crc32c::crc32c(&bytes[..56]);
+    bytes[56..60].copy_from_slice(&checksum.to_le_bytes());
+}
+
+proptest! {
+    #[test]
+    fn states_read_as_they_were_written(files in lists(), piece_length in 1..50_u32, apart: bool, seed: u64) {
+        let record = Record { apart, ..record(files, piece_length) };
+        let (mut bytes, at) = encode(&record);
+        let mut complete = PieceBits::none(record.geometry.pieces());
+        for piece in (0..complete.pieces()).filter(|piece| seed >> (piece % 64) & 1 == 1) {
+            complete.insert(piece);
+        }
+        let sector = record.sector(0, &complete, |_| true);
+        bytes[at as usize..at as usize + 512].copy_from_slice(&sector);
+        let read = decode(&bytes).unwrap();
+        prop_assert_eq!(&*read.record.files, &*record.files);
+        prop_assert_eq!(read.record.geometry, record.geometry);
+        prop_assert_eq!((read.record.info_hash, read.record.apart, read.bits), (HASH, apart, at));
+        prop_assert_eq!((read.complete, read.unknown), (complete, vec![]));
+    }
+
+    #[test]
+    fn no_bytes_make_the_reader_panic(mut bytes in prop::collection::vec(any::<u8>(), 60..3000), list: u16) {
+        prop_assert!(decode(&bytes).is_err());
+        // Through the magic, the version and the checksums, one after another.
+        bytes[..12].copy_from_slice(b"swkfiles\x01\0\0\0");
+        prop_assert!(decode(&bytes).is_err());
+        let list = u32::from(list) % (bytes.len() as u32 - 59);
+        bytes[48..52].copy_from_slice(&list.to_le_bytes());
+        seal(&mut bytes);
+        prop_assert!(decode(&bytes).is_err());
+        // As long as it says.
+        let bits = (60 + list).next_multiple_of(512);
+        bytes[36..48].copy_from_slice(&[1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.resize(bits as usize + 512, 0);
+        seal(&mut bytes);
+        prop_assert!(!matches!(decode(&bytes), Err(Fault::Wrong("not as long as it says" | "its head is damaged"))));
+    }
+
+    #[test]
+    fn no_state_that_was_changed_and_sealed_makes_the_reader_panic(
+        files in lists(),
+        changes in prop::collection::vec((0..400_usize, any::<u8>()), 1..6),
+    ) {
+        let (mut bytes, _) = encode(&record(files, 7));
+        for (at, byte) in changes {
+            // Not what is looked at first of all.
+            let at = 16 + at % (bytes.len() - 16);
+            bytes[at] = byte;
+        }
+        seal(&mut bytes);
+        if let Ok(read) = decode(&bytes) {
+            prop_assert_eq!(read.record.files.length(), read.record.geometry.len());
+        }
+    }
+}
+
+#[test]
+fn a_list_of_a_state_whose_paths_lead_out_is_refused() {
+    for name in ["..", ".", "a/b", "con"] {
+        let mut files = FileList::builder();
+        files.file(&["safe", &"x".repeat(name.len())], 5, false).unwrap();
+        let (mut bytes, _) = encode(&record(files.build().unwrap(), 5));
+        let at = 60 + 1 + 8 + 2 + 1 + 4 + 1;
+        assert_eq!(bytes[at], b'x');
+        bytes[at..at + name.len()].copy_from_slice(name.as_bytes());
+        seal(&mut bytes);
+        assert!(matches!(decode(&bytes), Err(Fault::Files(_))), "{name:?}");
+    }
+}
+
+#[test]
+fn a_head_that_promises_more_than_there_is_takes_no_memory() {
+    let mut files = FileList::builder();
+    files.file(&["a"], 5, false).unwrap();
+    let (mut bytes, _) = encode(&record(files.build().unwrap(), 5));
+    bytes[48..52].copy_from_slice(&0x3fff_ffff_u32.to_le_bytes());
+    bytes[40..48].copy_from_slice(&(1_u64 << 33).to_le_bytes());
+    bytes[36..40].copy_from_slice(&16_u32.to_le_bytes());
+    seal(&mut bytes);
+    assert!(matches!(decode(&bytes), Err(Fault::Wrong("not as long as it says"))));
+}

@@ -1,0 +1,617 @@
+//! One torrent: its bytes in its files, and what is known of them.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, IoSlice, IoSliceMut},
+    mem,
+    ops::Range,
+    os::{fd::AsFd, unix::fs::MetadataExt},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rustix::{
+    fs::OFlags,
+    io::{Errno, retry_on_intr},
+};
+use swarmkeep_metainfo::Segment;
+
+use super::{
+    Allocation,
+    disk::Step,
+    folder,
+    open_files::Open,
+    place::{Found, Place},
+    state::Record,
+    store::Shared,
+};
+use crate::{Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts, stretches::Stretches};
+
+/// What is said of a file that is not as the store left it.
+const CHANGED: &str =
+    "a file of the torrent is gone or has lost its end: open the store again, so that it is missed";
+
+/// A torrent. Locks are taken in the order of the fields; none but `bits` is held while anything is flushed, so nobody who reads or writes waits
+/// for that.
+#[derive(Debug)]
+pub(super) struct Torrent {
+    /// What tells it from one of the same info hash that was there before.
+    id: u64,
+    pub(super) place: Place,
+    has_padding: bool,
+    /// Where in its state the have-bits begin.
+    bits_at: u64,
+    /// Bytes of its state.
+    pub(super) state_len: u64,
+    pub(super) shared: Arc<Shared>,
+    /// Held by who writes to its state; `false` when that is no longer to be.
+    pub(super) bits: Mutex<bool>,
+    /// Whether it is there. Held by who reads, writes or marks, and alone by who deletes it or takes back a piece.
+    pub(super) gate: RwLock<bool>,
+    /// Held by who writes, and alone by who marks a piece complete.
+    writing: RwLock<()>,
+    state: Mutex<State>,
+    /// Whether it is among those that a flush has to do with.
+    listed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    pieces: Pieces,
+    /// Complete pieces that are not so on the disk.
+    fresh: BTreeSet<u32>,
+    /// Complete pieces that are being flushed, and not so on the disk.
+    under_way: BTreeSet<u32>,
+    /// Complete pieces that are durable, but for their bits: those may be on the disk or not.
+    unsure: BTreeSet<u32>,
+    /// Files with bytes that may not have arrived.
+    dirty: BTreeSet<u32>,
+    room: Room,
+}
+
+/// Which part of the capacity the torrent has: every byte of its files that can be read, or that is held.
+#[derive(Debug, Default)]
+struct Room {
+    /// What has room on the disk and cannot be read: what is being written, what was written before the store was opened or is not believed, files
+    /// that have all their room.
+    held: Stretches,
+    /// What the store counts for the torrent.
+    charged: u64,
+}
+
+impl Torrent {
+    /// A torrent with these pieces, whose have-bits stand from byte `bits_at` of its state on.
+    pub(super) fn new(place: Place, complete: PieceBits, bits_at: u64, shared: &Arc<Shared>) -> Self {
+        let pieces = Pieces::with_complete(place.record.geometry, complete);
+        Self {
+            id: shared.next_id(),
+            has_padding: place.files().count() < place.record.files.count(),
+            bits_at,
+            state_len: bits_at + place.record.bits_len(),
+            place,
+            shared: Arc::clone(shared),
+            bits: Mutex::new(true),
+            gate: RwLock::new(true),
+            writing: RwLock::new(()),
+            state: Mutex::new(State {
+                pieces,
+                fresh: BTreeSet::new(),
+                under_way: BTreeSet::new(),
+                unsure: BTreeSet::new(),
+                dirty: BTreeSet::new(),
+                room: Room::default(),
+            }),
+            listed: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) const fn geometry(&self) -> Geometry {
+        self.place.record.geometry
+    }
+
+    /// Sets all its room aside, which was taken before it was there.
+    pub(super) fn hold_all(&self) {
+        let mut state = self.state.lock();
+        for part in self.file_parts(&(0..self.geometry().len())) {
+            state.room.charged += state.room.held.insert(part);
+        }
+    }
+
+    /// How many bytes of room a write of a range would take now. What of it lies beyond the end takes none.
+    pub(super) fn room_for(&self, range: Range<u64>) -> u64 {
+        let range = range.start..range.end.min(self.geometry().len());
+        let state = self.state.lock();
+        self.lacking(&state, &state.pieces.unknown(&range)).iter().map(length).sum()
+    }
+
+    /// What of a range lies in files.
+    fn file_parts(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        if !self.has_padding {
+            return vec![range.clone()];
+        }
+        let mut at = range.start;
+        let mut parts = Vec::new();
+        for segment in self.place.record.files.segments(range.clone()) {
+            let part = at..at + segment.length;
+            at = part.end;
+            if !self.is_padding(&segment) {
+                parts.push(part);
+            }
+        }
+        parts
+    }
+
+    /// What has no room yet, of ranges that are unknown.
+    fn lacking(&self, state: &State, unknown: &[Range<u64>]) -> Vec<Range<u64>> {
+        let parts = unknown.iter().flat_map(|part| self.file_parts(part));
+        parts.flat_map(|part| state.room.held.outside(&part)).collect()
+    }
+
+    pub(super) fn charged(&self) -> u64 {
+        self.state.lock().room.charged
+    }
+
+    pub(super) fn complete(&self) -> u32 {
+        self.state.lock().pieces.complete().count()
+    }
+
+    pub(super) fn close_files(&self) {
+        self.shared.open_files.close(self.id);
+    }
+
+    /// Keeps the torrent from being deleted.
+    fn enter(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        let there = self.gate.read();
+        if *there { Ok(there) } else { Err(Error::Deleted) }
+    }
+
+    /// Notes that the torrent has something to flush.
+    pub(super) fn changed(self: &Arc<Self>) {
+        if !self.listed.swap(true, Relaxed) {
+            self.shared.changed.lock().push(Arc::downgrade(self));
+        }
+    }
+
+    fn file(&self, index: usize, writable: bool) -> io::Result<Arc<Open>> {
+        let shared = &self.shared;
+        let open = shared.open_files.get(&shared.disk, (self.id, index as u32), writable, || {
+            let path = self.place.path(index);
+            let (name, folders) = path.split_last().expect("a file has a name");
+            let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+            folder::open(folder::to(&shared.folder, folders)?.as_fd(), name, flags, 0)
+        })?;
+        if writable {
+            // Writing on would make a hole of what it has lost, and a hole reads as zeroes.
+            let there = open.file.metadata()?;
+            let length = self.place.record.files.get(index).expect("it comes from the list").length();
+            if there.nlink() == 0 || there.len() < length {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(open)
+    }
+
+    fn is_padding(&self, segment: &Segment) -> bool {
+        self.place.record.files.get(segment.file).is_some_and(|file| file.is_padding())
+    }
+
+    fn write_segments(&self, range: &Range<u64>, buffers: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut rest = Parts::new(buffers.iter().map(|buffer| &**buffer));
+        for segment in self.place.record.files.segments(range.clone()) {
+            let parts = rest.take(segment.length);
+            if self.is_padding(&segment) {
+                continue;
+            }
+            let open = self.file(segment.file, true)?;
+            let mut slices: Vec<_> = parts.into_iter().map(IoSlice::new).collect();
+            let step = Step::Write(segment.file);
+            let written = self.shared.disk.write(step, &open.file, segment.offset, &mut slices);
+            open.wrote();
+            written?;
+        }
+        Ok(())
+    }
+
+    /// Takes the disk's room for a range that is written to in part.
+    fn reserve(&self, range: &Range<u64>) -> Result<()> {
+        for segment in
+            self.place.record.files.segments(range.clone()).filter(|segment| !self.is_padding(segment))
+        {
+            let open = self.file(segment.file, true).map_err(Error::io(CHANGED))?;
+            match self.shared.disk.allocate(&open.file, segment.offset, segment.length) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(error) => return Err(Error::io("the disk that the files lie on")(error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_segments(&self, range: &Range<u64>, buffers: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        let mut rest = Parts::new(buffers.iter_mut().map(|buffer| &mut **buffer));
+        for segment in self.place.record.files.segments(range.clone()) {
+            let mut parts = rest.take(segment.length);
+            if self.is_padding(&segment) {
+                parts.iter_mut().for_each(|part| part.fill(0));
+                continue;
+            }
+            let open = self.file(segment.file, false)?;
+            let mut slices: Vec<_> = parts.into_iter().map(IoSliceMut::new).collect();
+            read_all(&open.file, segment.offset, &mut slices)?;
+        }
+        Ok(())
+    }
+
+    /// Where in a range somebody wrote something else than zeroes to padding.
+    fn wrong_padding(&self, range: &Range<u64>, buffers: &[IoSlice<'_>]) -> Vec<Range<u64>> {
+        if !self.has_padding {
+            return Vec::new();
+        }
+        let mut rest = Parts::new(buffers.iter().map(|buffer| &**buffer));
+        let mut at = range.start;
+        let mut wrong = Vec::new();
+        for segment in self.place.record.files.segments(range.clone()) {
+            let parts = rest.take(segment.length);
+            let zero = |part: &&[u8]| part.iter().all(|byte| *byte == 0);
+            if self.is_padding(&segment) && !parts.iter().all(zero) {
+                wrong.push(at..at + segment.length);
+            }
+            at += segment.length;
+        }
+        wrong
+    }
+
+    /// Begins a flush, and gives the files that have something to flush. Pieces that are marked from now on are for the next one.
+    pub(super) fn begin_flush(self: &Arc<Self>) -> BTreeSet<u32> {
+        self.listed.store(false, Relaxed);
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.under_way.append(&mut state.fresh);
+        mem::take(&mut state.dirty)
+    }
+
+    pub(super) fn flush_file(&self, index: u32) -> Result<()> {
+        let key = (self.id, index);
+        let flushed = self.shared.open_files.flush(&self.shared.disk, key);
+        flushed.or_else(|source| {
+            // Of what was deleted meanwhile nothing can be lost.
+            if !*self.bits.lock() {
+                return Ok(());
+            }
+            self.lose(index as usize);
+            Err(Error::Io { what: "flushing a file of a torrent", source })
+        })
+    }
+
+    /// Makes durable which pieces are complete, of those whose files are flushed.
+    pub(super) fn flush_bits(&self) -> Result<()> {
+        let writable = self.bits.lock();
+        let sectors = {
+            let state = self.state.lock();
+            let sectors = Record::sectors_of(state.under_way.union(&state.unsure).copied());
+            self.sectors(&state, sectors, |piece| !state.fresh.contains(&piece))
+        };
+        if sectors.is_empty() || !*writable {
+            return Ok(());
+        }
+        let written = self.write_bits(&sectors);
+        // Nobody else has taken any of them in between: that takes `bits`.
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        match written {
+            Ok(()) => {
+                state.under_way.clear();
+                state.unsure.clear();
+            }
+            Err(_) => state.unsure.append(&mut state.under_way),
+        }
+        written
+    }
+
+    fn sectors(
+        &self,
+        state: &State,
+        sectors: BTreeSet<u32>,
+        counts: impl Fn(u32) -> bool,
+    ) -> Vec<(u64, [u8; 512])> {
+        let complete = state.pieces.complete();
+        let place = |index| self.bits_at + Record::place(index);
+        let sector = |index| (place(index), self.place.record.sector(index, complete, &counts));
+        sectors.into_iter().map(sector).collect()
+    }
+
+    /// Writes sectors in their place. A crash leaves each as it was or as it is to be: both are true, as bits are set when what they stand
+    /// for is durable, and cleared before it changes.
+    fn write_bits(&self, sectors: &[(u64, [u8; 512])]) -> Result<()> {
+        let Shared { disk, states, .. } = &*self.shared;
+        let written = (|| {
+            let file = folder::open(states, &self.place.name, OFlags::WRONLY, 0)?;
+            for (at, sector) in sectors {
+                disk.write(Step::WriteBits, &file, *at, &mut [IoSlice::new(sector)])?;
+            }
+            disk.flush(Step::FlushBits, &file)
+        })();
+        written.map_err(|source| Error::Io { what: "writing which pieces are complete", source })
+    }
+
+    /// Forgets what a file holds that is not durable: it may be written, or not, and the system may tell only once.
+    fn lose(&self, file: usize) {
+        // Who writes now may have written before the error and tell after it.
+        let _alone = self.gate.write();
+        self.shared.open_files.forget((self.id, file as u32));
+        let range = self.place.record.files.get(file).expect("it comes from the list").range();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        for piece in self.geometry().pieces_of(&range) {
+            if state.fresh.remove(&piece) | state.under_way.remove(&piece) {
+                state.pieces.mark_incomplete(piece).expect("the torrent has it");
+                let piece = self.geometry().piece(piece).expect("the torrent has it");
+                self.file_parts(&piece).into_iter().for_each(|part| _ = state.room.held.insert(part));
+            }
+        }
+        state.pieces.written(&range).for_each(|part| _ = state.room.held.insert(part));
+        state.pieces.lost(range);
+    }
+
+    /// Gives the disk back what a range took, of which nothing is known; `false` if it keeps it.
+    fn punch(&self, range: &Range<u64>) -> bool {
+        let mut segments =
+            self.place.record.files.segments(range.clone()).filter(|segment| !self.is_padding(segment));
+        self.shared.allocation == Allocation::Sparse
+            && segments.all(|segment| {
+                self.file(segment.file, true).is_ok_and(|open| {
+                    let punched = self.shared.disk.punch(&open.file, segment.offset, segment.length);
+                    open.wrote();
+                    punched.is_ok()
+                })
+            })
+    }
+
+    /// Looks whether its files are there and as long as they should be; what is not so is no longer complete, and made anew. Nor are `unknown` pieces,
+    /// whose have-bits could not be read. Gives the files that were missing, and how many pieces each has cost.
+    ///
+    /// Called before anybody else knows of the torrent. An error says why it cannot be used: what its state and its files may still hold stays then.
+    pub(super) fn look(&self, unknown: &[Range<u32>]) -> Result<Vec<(usize, u32)>, String> {
+        let shared = &*self.shared;
+        let top = shared.folder.as_fd();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let found = self.place.look(&shared.disk, top, |range| state.pieces.check_read(range).is_ok())?;
+        let is_gone = |(_, found): &(usize, Found)| matches!(found, Found::Gone);
+        let has_bytes = |(index, _): &&(usize, Found)| {
+            self.place.record.files.get(*index).is_some_and(|file| file.length() > 0)
+        };
+        // Not one by one, most likely: their folder is elsewhere, or what it is on is not mounted.
+        if state.pieces.complete().count() > 0 && found.iter().filter(has_bytes).all(is_gone) {
+            return Err("none of its files is where it was: bring them back and open the store again, or \
+                        delete the torrent"
+                .to_owned());
+        }
+        let mut missing = Vec::new();
+        let mut cleared = BTreeSet::new();
+        for (index, found) in &found {
+            if let Found::There(held) = found {
+                held.iter().for_each(|part| _ = state.room.held.insert(part.clone()));
+                continue;
+            }
+            let range = self.place.record.files.get(*index).expect("it comes from the list").range();
+            let pieces = self.geometry().pieces_of(&range);
+            let lost = pieces.filter(|&piece| state.pieces.mark_incomplete(piece).is_ok_and(|was| was));
+            let before = cleared.len();
+            cleared.extend(lost);
+            missing.push((*index, (cleared.len() - before) as u32));
+        }
+        let mut held = mem::take(&mut state.room.held);
+        // What is left of pieces that lay in other files too has its room.
+        for piece in cleared.iter().filter_map(|&piece| self.geometry().piece(piece).ok()) {
+            self.file_parts(&piece).into_iter().for_each(|part| _ = held.insert(part));
+        }
+        for file in missing.iter().filter_map(|(index, _)| self.place.record.files.get(*index)) {
+            held.remove(&file.range());
+        }
+        for part in held.iter().flat_map(|part| state.pieces.unknown(&part)) {
+            state.room.charged += state.room.held.insert(part);
+        }
+        state.room.charged += self.place.files().map(|file| state.pieces.known(&file.range())).sum::<u64>();
+        let unknown = unknown.iter().map(|pieces| pieces.start);
+        let sectors = self.sectors(state, Record::sectors_of(cleared.into_iter().chain(unknown)), |_| true);
+        drop(guard);
+        let why = |error: Error| error.to_string();
+        if !sectors.is_empty() {
+            // Before there is a hole in the place of what was complete.
+            self.write_bits(&sectors).map_err(why)?;
+        }
+        if !missing.is_empty() {
+            self.place.mend(&shared.disk, shared.allocation, top, &found).map_err(why)?;
+        }
+        Ok(missing)
+    }
+
+    fn write_range(self: &Arc<Self>, range: Range<u64>, buffers: &[IoSlice<'_>]) -> Result<()> {
+        let wrong = self.wrong_padding(&range, buffers);
+        let (overwrites, adds) = {
+            let mut guard = self.state.lock();
+            let state = &mut *guard;
+            state.pieces.check_write(&range)?;
+            let unknown = state.pieces.unknown(&range);
+            let lacking = self.lacking(state, &unknown);
+            let more = lacking.iter().map(length).sum();
+            self.shared.take(more)?;
+            state.room.charged += more;
+            lacking.into_iter().for_each(|part| _ = state.room.held.insert(part));
+            (unknown.iter().map(length).sum::<u64>() < length(&range), !unknown.is_empty())
+        };
+        // Bytes that were there stay if there is no room for the others: so that is seen to before any is written.
+        if overwrites && adds {
+            self.reserve(&range)?;
+        }
+        let done = self.write_segments(&range, buffers);
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Err(error) = done {
+            state.pieces.lost(range.clone());
+            self.file_parts(&range).into_iter().for_each(|part| _ = state.room.held.insert(part));
+            return Err(match error.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound => {
+                    Error::Io { what: CHANGED, source: error }
+                }
+                _ if overwrites => Error::Io { what: "writing content", source: error },
+                _ => Error::io("the disk that the files lie on")(error),
+            });
+        }
+        state.pieces.wrote(range.clone());
+        state.room.held.remove(&range);
+        wrong.into_iter().for_each(|padding| state.pieces.lost(padding));
+        let files = self.place.record.files.segments(range).filter(|segment| !self.is_padding(segment));
+        state.dirty.extend(files.map(|segment| segment.file as u32));
+        drop(guard);
+        self.changed();
+        Ok(())
+    }
+
+    /// Gives back the room that a write has taken which failed, and the disk what may be of it there. What the disk does not take back stays held.
+    fn give_back(&self, range: &Range<u64>) {
+        // Nobody else may be writing there.
+        let _alone = self.writing.write();
+        let held: Vec<_> = self.state.lock().room.held.within(range).collect();
+        for part in held.into_iter().filter(|part| self.punch(part)) {
+            let room = &mut self.state.lock().room;
+            let freed = room.held.remove(&part);
+            room.charged -= freed;
+            self.shared.used.fetch_sub(freed, Relaxed);
+        }
+    }
+}
+
+const fn length(range: &Range<u64>) -> u64 {
+    range.end - range.start
+}
+
+/// A torrent that was opened.
+#[derive(Debug)]
+pub(super) struct Handle(pub(super) Arc<Torrent>);
+
+impl Content for Handle {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let range = self.0.geometry().range(offset, len)?;
+        let _inside = self.0.enter()?;
+        if !range.is_empty() {
+            let writing = self.0.writing.read();
+            let written = self.0.write_range(range.clone(), buffers);
+            drop(writing);
+            written.inspect_err(|_| self.0.give_back(&range))?;
+            self.0.shared.counters.wrote(len);
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let range = self.0.geometry().range(offset, len)?;
+        let _inside = self.0.enter()?;
+        self.0.state.lock().pieces.check_read(&range)?;
+        if !range.is_empty() {
+            self.0.read_segments(&range, buffers).map_err(|source| match source.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound => Error::Io { what: CHANGED, source },
+                _ => Error::Io { what: "reading content", source },
+            })?;
+            self.0.shared.counters.read(len);
+        }
+        Ok(())
+    }
+
+    fn mark_complete(&self, piece: u32) -> Result<bool> {
+        let _inside = self.0.enter()?;
+        let _alone = self.0.writing.write();
+        let mut state = self.0.state.lock();
+        let new = state.pieces.mark_complete(piece)?;
+        if new {
+            state.fresh.insert(piece);
+            drop(state);
+            self.0.changed();
+        }
+        Ok(new)
+    }
+
+    fn mark_incomplete(&self, piece: u32) -> Result<bool> {
+        let torrent = &*self.0;
+        let range = torrent.geometry().piece(piece)?;
+        // Until all is done, nobody writes the bit again.
+        let _bits = torrent.bits.lock();
+        let sectors = {
+            let _inside = torrent.enter()?;
+            let state = torrent.state.lock();
+            if !state.pieces.complete().contains(piece) {
+                return Ok(false);
+            }
+            let on_disk = |other| !state.fresh.contains(&other) && !state.under_way.contains(&other);
+            match on_disk(piece) {
+                true => torrent
+                    .sectors(&state, Record::sectors_of([piece]), |other| other != piece && on_disk(other)),
+                false => Vec::new(),
+            }
+        };
+        if !sectors.is_empty()
+            && let Err(error) = torrent.write_bits(&sectors)
+        {
+            // It may be cleared there, or not: the next flush sets it right.
+            torrent.state.lock().unsure.insert(piece);
+            self.0.changed();
+            return Err(error);
+        }
+        let alone = torrent.gate.write();
+        let mut state = torrent.state.lock();
+        if !*alone {
+            return Err(Error::Deleted);
+        }
+        state.fresh.remove(&piece);
+        state.under_way.remove(&piece);
+        state.unsure.remove(&piece);
+        // A flush that failed may have been faster.
+        let was_complete = state.pieces.mark_incomplete(piece)?;
+        drop(state);
+        if was_complete {
+            let punched = torrent.punch(&range);
+            let room = &mut torrent.state.lock().room;
+            for part in torrent.file_parts(&range) {
+                if punched {
+                    room.charged -= length(&part);
+                    torrent.shared.used.fetch_sub(length(&part), Relaxed);
+                } else {
+                    room.held.insert(part);
+                }
+            }
+        }
+        Ok(was_complete)
+    }
+
+    fn pieces(&self) -> Result<PieceBits> {
+        let _inside = self.0.enter()?;
+        Ok(self.0.state.lock().pieces.complete().clone())
+    }
+
+    fn room_for(&self, range: Range<u64>) -> u64 {
+        self.0.room_for(range)
+    }
+}
+
+fn read_all(file: &File, mut at: u64, mut slices: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+    while !slices.is_empty() {
+        let most = slices.len().min(folder::MOST_BUFFERS);
+        let read = retry_on_intr(|| rustix::io::preadv(file, &mut slices[..most], at))?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        at += read as u64;
+        IoSliceMut::advance_slices(&mut slices, read);
+    }
+    Ok(())
+}

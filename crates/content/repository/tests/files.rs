@@ -1,0 +1,1110 @@
+//! The store in plain files, in what the suite of all stores does not ask: names, what others do to the files, full disks, crashes.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{Random, SplitMix64};
+use swarmkeep_content::{
+    Content, ContentConfig, ContentExt, ContentRepository, Error, FileList, InfoHash, NewTorrent,
+    files::{Allocation, Damage, FileStore, HIDDEN},
+};
+use swarmkeep_metainfo::{Info, Metainfo};
+use tempfile::TempDir;
+
+const BOTH: [Allocation; 2] = [Allocation::Sparse, Allocation::Preallocated];
+const PIECE: u32 = 16 << 10;
+
+fn open(folder: &Path) -> FileStore {
+    FileStore::open(&ContentConfig::new(folder), Allocation::Sparse).unwrap()
+}
+
+fn temporary() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn hash(n: u8) -> InfoHash {
+    InfoHash::new([n; 20])
+}
+
+fn fixture(name: &str) -> Info {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torrents");
+    let torrent = fs::read(folder.join(name).with_extension("torrent")).unwrap();
+    Metainfo::parse(&torrent).unwrap().into_info()
+}
+
+/// What is in the range of all files of a torrent: each file that is no padding SplitMix64 of its number among those.
+fn content(files: &FileList) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(files.length() as usize);
+    let mut number = 0;
+    for file in files.iter() {
+        let end = bytes.len() + file.length() as usize;
+        if !file.is_padding() {
+            number += 1;
+            let mut numbers = SplitMix64::new(number);
+            while bytes.len() < end {
+                bytes.extend_from_slice(&numbers.next_u64().to_le_bytes());
+            }
+        }
+        bytes.resize(end, 0);
+    }
+    bytes
+}
+
+/// A list of files by path and length.
+fn list(files: &[(&str, u64)]) -> FileList {
+    let mut list = FileList::builder();
+    for (path, length) in files {
+        list.file(&path.split('/').collect::<Vec<_>>(), *length, false).unwrap();
+    }
+    list.build().unwrap()
+}
+
+fn torrent(n: u8, files: &[(&str, u64)]) -> NewTorrent {
+    NewTorrent::with_files(hash(n), PIECE, list(files)).unwrap()
+}
+
+/// Writes and marks pieces.
+fn put(content: &dyn Content, bytes: &[u8], pieces: impl IntoIterator<Item = u32>) {
+    for piece in pieces {
+        let range = content.geometry().piece(piece).unwrap();
+        content.write(range.start, &bytes[range.start as usize..range.end as usize]).unwrap();
+        assert!(content.mark_complete(piece).unwrap());
+    }
+}
+
+/// Takes in a torrent with all its pieces.
+fn fill(store: &FileStore, new: &NewTorrent) -> (Arc<dyn Content>, Vec<u8>) {
+    let bytes = content(new.files.as_ref().unwrap());
+    let content = store.create(new).unwrap();
+    put(&*content, &bytes, 0..content.geometry().pieces());
+    store.flush().unwrap();
+    (content, bytes)
+}
+
+fn shuffled(count: u32, seed: u64) -> Vec<u32> {
+    let mut random = SplitMix64::new(seed);
+    let mut all: Vec<_> = (0..count).collect();
+    for at in (1..all.len()).rev() {
+        all.swap(at, (random.next_u64() % (at as u64 + 1)) as usize);
+    }
+    all
+}
+
+fn complete(content: &dyn Content) -> Vec<u32> {
+    content.pieces().unwrap().iter().collect()
+}
+
+/// Every file below a folder but those that the store keeps for itself.
+fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(now) = folders.pop() {
+        for entry in fs::read_dir(now).unwrap() {
+            let path = entry.unwrap().path();
+            if path.symlink_metadata().unwrap().is_dir() {
+                folders.extend((path.file_name().unwrap() != HIDDEN).then(|| path.clone()));
+            } else {
+                found.insert(path.strip_prefix(folder).unwrap().to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The names that lie in a folder, but for the store's own.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != HIDDEN)
+        .collect();
+    names.sort();
+    names
+}
+
+fn state(folder: &Path, info_hash: InfoHash) -> PathBuf {
+    folder.join(HIDDEN).join("torrents").join(info_hash.to_string())
+}
+
+fn missing(what: &str) {
+    assert!(env::var_os("CI").is_none(), "{what}");
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
+}
+
+#[test]
+fn torrents_of_real_programs_lie_on_the_disk_as_they_would_without_a_store() {
+    for allocation in BOTH {
+        for name in ["many-v1", "some-v1", "some-v2", "some-hybrid", "one-v2", "one-hybrid"] {
+            let info = fixture(name);
+            let bytes = content(info.files());
+            let folder = temporary();
+            let open = || FileStore::open(&ContentConfig::new(folder.path()), allocation).unwrap();
+            let store = open();
+            let torrent = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
+            let pieces = shuffled(info.piece_count(), 7);
+            let (early, late) = pieces.split_at(pieces.len() / 2);
+            put(&*torrent, &bytes, early.iter().copied());
+            store.flush().unwrap();
+            put(&*torrent, &bytes, late.iter().copied());
+            store.flush().unwrap();
+            drop((torrent, store));
+
+            let store = open();
+            assert_eq!(store.report().damage, []);
+            let torrent = store.open(&info.info_hash()).unwrap();
+            assert_eq!(torrent.pieces().unwrap().count(), info.piece_count());
+            for piece in 0..info.piece_count() {
+                let read = torrent.read_piece(piece).unwrap();
+                let there = info.piece_range(piece).unwrap();
+                assert!(info.verify(piece, &read[..(there.end - there.start) as usize]), "{name}, {piece}");
+            }
+            let mut expected = BTreeSet::new();
+            for file in info.files().iter().filter(|file| !file.is_padding()) {
+                let path = PathBuf::from_iter(file.path());
+                let on_disk = fs::read(folder.path().join(&path)).unwrap();
+                let range = file.range();
+                assert!(on_disk == bytes[range.start as usize..range.end as usize], "{name}: {path:?}");
+                let mode = fs::metadata(folder.path().join(&path)).unwrap().permissions().mode();
+                assert_eq!(mode & 0o100 != 0, file.is_executable(), "{path:?}");
+                expected.insert(path);
+            }
+            assert_eq!(files_below(folder.path()), expected, "{name}");
+            let paths = store.paths(&info.info_hash()).unwrap();
+            let root = folder.path().canonicalize().unwrap();
+            assert!(
+                paths.iter().map(|(_, path)| path.strip_prefix(&root).unwrap()).eq(info
+                    .files()
+                    .iter()
+                    .filter(|file| !file.is_padding())
+                    .map(|file| PathBuf::from_iter(file.path())))
+            );
+            assert!(store.delete(&info.info_hash()).unwrap());
+            assert_eq!(names(folder.path()), [""; 0], "{name}");
+        }
+    }
+}
+
+#[test]
+fn sparse_files_take_room_as_they_are_written_and_preallocated_ones_at_once() {
+    for allocation in BOTH {
+        let folder = temporary();
+        let store = FileStore::open(&ContentConfig::new(folder.path()), allocation).unwrap();
+        store.create(&torrent(1, &[("t/a", 8 << 20), ("t/empty", 0)])).unwrap();
+        let file = fs::metadata(folder.path().join("t/a")).unwrap();
+        assert_eq!(file.len(), 8 << 20);
+        assert_eq!(file.blocks() * 512 >= 8 << 20, allocation == Allocation::Preallocated);
+        assert_eq!(fs::metadata(folder.path().join("t/empty")).unwrap().len(), 0);
+    }
+}
+
+#[test]
+fn a_torrent_whose_name_is_taken_goes_into_a_folder_named_by_its_info_hash() {
+    let folder = temporary();
+    fs::write(folder.path().join("mine"), "precious").unwrap();
+    fs::create_dir(folder.path().join("Photos")).unwrap();
+    let store = open(folder.path());
+    let files = [
+        (1, vec![("t/a", 10)], "t".to_owned()),
+        (2, vec![("t/a", 20)], hash(2).to_string()),
+        // Where upper and lower case make no difference it would be the same.
+        (3, vec![("T/b", 30)], hash(3).to_string()),
+        (4, vec![("mine", 8)], hash(4).to_string()),
+        (5, vec![("Photos/a", 8)], hash(5).to_string()),
+        // No one folder in common.
+        (6, vec![("x", 8), ("y", 8)], hash(6).to_string()),
+        (7, vec![(".swarmkeep/torrents/x", 8)], hash(7).to_string()),
+        (8, vec![(".Swarmkeep", 8)], hash(8).to_string()),
+    ];
+    for (n, files, top) in &files {
+        fill(&store, &torrent(*n, files));
+        assert!(folder.path().join(top).exists(), "{files:?}");
+        for ((_, path), (_, length)) in store.paths(&hash(*n)).unwrap().iter().zip(files) {
+            assert!(path.starts_with(folder.path().canonicalize().unwrap().join(top)), "{path:?}");
+            assert_eq!(fs::metadata(path).unwrap().len(), *length);
+        }
+    }
+    // One that has another's info hash for a name does not take that one's place.
+    fill(&store, &torrent(9, &[(&*hash(10).to_string(), 5)]));
+    let unnamed = store.create(&NewTorrent::new(hash(10), 9, PIECE).unwrap()).unwrap();
+    put(&*unnamed, b"123456789", [0]);
+    assert_eq!(fs::read(folder.path().join(hash(10).to_string())).unwrap(), b"123456789");
+    store.flush().unwrap();
+    drop((unnamed, store));
+    let store = open(folder.path());
+    assert_eq!(store.report().damage, []);
+    assert!(store.list().unwrap().iter().all(|summary| summary.complete == 1));
+    for n in 1..=10 {
+        assert!(store.delete(&hash(n)).unwrap());
+    }
+    assert_eq!(names(folder.path()), ["Photos", "mine"]);
+    assert_eq!(fs::read(folder.path().join("mine")).unwrap(), b"precious");
+}
+
+#[test]
+fn a_torrent_that_has_no_place_is_refused_and_leaves_nothing() {
+    let folder = temporary();
+    let store = open(folder.path());
+    fs::create_dir(folder.path().join(hash(1).to_string())).unwrap();
+    for new in [NewTorrent::new(hash(1), 10, PIECE).unwrap(), torrent(1, &[("x", 1), ("y", 1)])] {
+        let before = store.statistics();
+        match store.create(&new) {
+            Err(Error::Occupied { path }) => assert!(path.ends_with(hash(1).to_string())),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((store.statistics().torrents, store.statistics().used), (0, before.used));
+        assert!(fs::read_dir(folder.path().join(HIDDEN).join("making")).unwrap().next().is_none());
+        assert!(fs::read_dir(folder.path().join(HIDDEN).join("torrents")).unwrap().next().is_none());
+    }
+    fs::remove_dir(folder.path().join(hash(1).to_string())).unwrap();
+    store.create(&NewTorrent::new(hash(1), 10, PIECE).unwrap()).unwrap();
+}
+
+#[test]
+fn no_symbolic_link_is_followed_out_of_the_folder() {
+    let (folder, outside) = (temporary(), temporary());
+    let (inside, outside) = (folder.path(), outside.path());
+    let files = [("t/a/one", 100), ("t/b/two", 100), ("t/three", 100)];
+    fs::create_dir_all(outside.join("a")).unwrap();
+    for path in ["a/one", "two", "three"] {
+        fs::write(outside.join(path), [7; 100]).unwrap();
+    }
+    let plant = |link: &str, to: &Path| {
+        let link = inside.join(link);
+        if link.is_dir() {
+            fs::remove_dir_all(&link).unwrap()
+        } else {
+            fs::remove_file(&link).unwrap()
+        }
+        symlink(to, link).unwrap();
+    };
+    let store = open(inside);
+    let (content, bytes) = fill(&store, &torrent(1, &files));
+    assert!(content.mark_incomplete(0).unwrap());
+    drop((content, store));
+    plant("t/b", outside);
+    plant("t/three", &outside.join("three"));
+    let store = open(inside);
+    let content = store.open(&hash(1)).unwrap();
+    content.write(0, &bytes[..100]).unwrap();
+    for at in [100, 200] {
+        assert!(matches!(content.write(at, &bytes[..100]), Err(Error::Io { .. })), "at {at}");
+        assert!(matches!(content.read(at, &mut [0]), Err(Error::NotWritten { .. })), "at {at}");
+    }
+    // The folder above all, too, while it is open.
+    fs::rename(inside.join("t"), inside.join("was")).unwrap();
+    symlink(outside, inside.join("t")).unwrap();
+    drop((content, store));
+    let store = open(inside);
+    assert!(store.delete(&hash(1)).unwrap());
+    for path in ["a/one", "two", "three"] {
+        assert_eq!(fs::read(outside.join(path)).unwrap(), [7; 100], "{path}");
+    }
+    assert!(inside.join("was/a/one").exists());
+    drop(store);
+    // And the store's own folder.
+    fs::remove_dir_all(inside.join(HIDDEN)).unwrap();
+    symlink(outside, inside.join(HIDDEN)).unwrap();
+    let refused = FileStore::open(&ContentConfig::new(inside), Allocation::Sparse);
+    assert!(matches!(refused, Err(Error::NotAStore { .. })), "{refused:?}");
+    assert!(!outside.join("lock").exists());
+}
+
+#[test]
+fn a_file_that_is_gone_or_of_another_length_costs_its_pieces_and_no_others() {
+    let length = 5 * u64::from(PIECE) / 2;
+    let files = [("t/a", length), ("t/b", length), ("t/c", length), ("t/d", length), ("t/e/f", length)];
+    let folder = temporary();
+    let (_, bytes) = fill(&open(folder.path()), &torrent(1, &files));
+    let path = |name: &str| folder.path().canonicalize().unwrap().join(name);
+    fs::remove_file(path("t/a")).unwrap();
+    fs::OpenOptions::new().write(true).open(path("t/c")).unwrap().set_len(length - 1).unwrap();
+    fs::OpenOptions::new().write(true).open(path("t/d")).unwrap().set_len(length + 1).unwrap();
+    fs::remove_dir_all(path("t/e")).unwrap();
+    for again in [false, true] {
+        let store = open(folder.path());
+        let damage = |name, pieces| Damage::File { info_hash: hash(1), path: path(name), pieces };
+        // Piece 2 is of both a and b, 7 of c and d; the last half of it is in the first file that is looked at.
+        let expected = [damage("t/a", 3), damage("t/c", 3), damage("t/d", 2), damage("t/e/f", 3)];
+        assert_eq!(store.report().damage, if again { &[] } else { &expected[..] });
+        let content = store.open(&hash(1)).unwrap();
+        assert_eq!(complete(&*content), [3, 4]);
+        for at in [0, length, 2 * length, 5 * length - 1] {
+            assert!(matches!(content.read(at, &mut [0]), Err(Error::NotWritten { .. })), "at {at}");
+        }
+    }
+    let store = open(folder.path());
+    let content = store.open(&hash(1)).unwrap();
+    put(&*content, &bytes, (0..13).filter(|piece| ![3, 4].contains(piece)));
+    for (nth, (name, _)) in files.iter().enumerate() {
+        let range = nth * length as usize..(nth + 1) * length as usize;
+        assert!(fs::read(path(name)).unwrap() == bytes[range], "{name}");
+    }
+}
+
+#[test]
+fn a_torrent_all_of_whose_files_are_gone_is_held_until_they_are_back() {
+    let folder = temporary();
+    let files = [("t/a", 100), ("t/b/c", u64::from(PIECE)), ("t/empty", 0)];
+    fill(&open(folder.path()), &torrent(1, &files));
+    let kept = fs::read(state(folder.path(), hash(1))).unwrap();
+    for _ in 0..2 {
+        fs::rename(folder.path().join("t"), folder.path().join("elsewhere")).unwrap();
+        let store = open(folder.path());
+        assert!(matches!(store.report().damage[..], [Damage::Unavailable { .. }]), "{:?}", store.report());
+        assert!(store.list().unwrap().is_empty());
+        for refused in [store.open(&hash(1)), store.create(&torrent(1, &files))] {
+            assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+        }
+        // Nor does another get its place.
+        fill(&store, &torrent(2, &[("t/a", 5)]));
+        assert!(folder.path().join(hash(2).to_string()).exists() && store.delete(&hash(2)).unwrap());
+        assert_eq!(names(folder.path()), ["elsewhere"]);
+        drop(store);
+        assert_eq!(fs::read(state(folder.path(), hash(1))).unwrap(), kept);
+        fs::rename(folder.path().join("elsewhere"), folder.path().join("t")).unwrap();
+        let store = open(folder.path());
+        assert_eq!(store.report().damage, []);
+        assert_eq!(complete(&*store.open(&hash(1)).unwrap()), [0, 1]);
+    }
+    // Nobody has to bring them back.
+    fs::remove_dir_all(folder.path().join("t")).unwrap();
+    let store = open(folder.path());
+    assert!(store.delete(&hash(1)).unwrap() && !store.delete(&hash(1)).unwrap());
+    fill(&store, &torrent(1, &files));
+    assert!(folder.path().join("t/b/c").exists());
+}
+
+#[test]
+fn a_state_that_cannot_be_read_or_understood_now_stays_and_keeps_its_name() {
+    let folder = temporary();
+    fill(&open(folder.path()), &torrent(1, &[("t/a", 100)]));
+    let path = state(folder.path(), hash(1));
+    let kept = fs::read(&path).unwrap();
+    let mut later = kept.clone();
+    later[8] = 2;
+    later[60..].fill(0xee);
+    let unreadable: [&dyn Fn(); 2] = [&|| fs::write(&path, &later).unwrap(), &|| {
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+    }];
+    for make_so in unreadable {
+        make_so();
+        let store = open(folder.path());
+        assert!(matches!(store.report().damage[..], [Damage::Unavailable { .. }]), "{:?}", store.report());
+        assert!(matches!(store.open(&hash(1)), Err(Error::Unavailable { .. })));
+        assert!(matches!(store.create(&torrent(1, &[("t/a", 100)])), Err(Error::Unavailable { .. })));
+        assert!(
+            matches!(store.delete(&hash(1)), Err(Error::Unavailable { .. })),
+            "of what files it has nobody knows"
+        );
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, kept).unwrap();
+    assert_eq!(complete(&*open(folder.path()).open(&hash(1)).unwrap()), [0]);
+}
+
+const FEW_DESCRIPTORS: &str = "SWARMKEEP_TEST_FEW_DESCRIPTORS_IN";
+
+#[test]
+fn what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone() {
+    let deep = (0..40).map(|n| n.to_string()).collect::<Vec<_>>().join("/");
+    let name = format!("t/{deep}/a");
+    let files = [(&*name, u64::from(PIECE)), ("t/b", 10)];
+    if let Some(folder) = env::var_os(FEW_DESCRIPTORS) {
+        let store = open(Path::new(&folder));
+        if let Ok(content) = store.open(&hash(1)) {
+            panic!("{content:?}, {:?}", store.report());
+        }
+        assert!(matches!(store.open(&hash(1)), Err(Error::Unavailable { .. })));
+        let removed = store.delete(&hash(1));
+        assert!(matches!(removed, Err(Error::Io { .. })), "{removed:?}");
+        return;
+    }
+    let folder = temporary();
+    fill(&open(folder.path()), &torrent(1, &files));
+    let path = state(folder.path(), hash(1));
+    let kept = fs::read(&path).unwrap();
+    let test = "what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone";
+    let child = Command::new("sh")
+        .args(["-c", "ulimit -n 24; exec \"$0\" \"$1\" --exact --nocapture"])
+        .args([env::current_exe().unwrap().as_os_str(), test.as_ref()])
+        .env(FEW_DESCRIPTORS, folder.path())
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+    // It was deleted in the end, of which nothing could be removed.
+    assert_eq!(fs::read(path.with_extension("gone")).unwrap(), kept, "its bits stay");
+    assert!(folder.path().join(&name).exists());
+    let store = open(folder.path());
+    assert_eq!((store.report().damage.len(), names(folder.path())), (0, Vec::new()));
+}
+
+#[test]
+fn a_file_in_the_place_of_the_torrents_own_is_kept_by_another_name() {
+    let folder = temporary();
+    let long = "n".repeat(255);
+    let files = [("t/a", 100), ("t/b", 100), (&*format!("t/{long}"), 100), ("t/blank", 100)];
+    fill(&open(folder.path()), &torrent(1, &files));
+    for round in 1..=2 {
+        fs::write(folder.path().join("t/a"), "mine").unwrap();
+        fs::remove_file(folder.path().join("t/b")).unwrap();
+        fs::hard_link(folder.path().join("t/a"), folder.path().join("t/b")).unwrap();
+        fs::write(folder.path().join("t").join(&long), "mine").unwrap();
+        // As a crash may leave it.
+        fs::write(folder.path().join("t/blank"), "").unwrap();
+        let store = open(folder.path());
+        let content = store.open(&hash(1)).unwrap();
+        content.write(0, &[7; 400]).unwrap();
+        assert!(content.mark_complete(0).unwrap());
+        store.flush().unwrap();
+        let suffix = if round == 1 { ".found" } else { ".found-2" };
+        for name in ["a", "b", &long[..240]] {
+            let kept = folder.path().join("t").join(format!("{name}{suffix}"));
+            assert_eq!(fs::read(&kept).unwrap(), b"mine", "{kept:?}");
+        }
+        assert_eq!(names(&folder.path().join("t")).len(), 4 + 3 * round);
+    }
+}
+
+#[test]
+fn a_torrent_of_more_pieces_than_anybody_makes_is_refused() {
+    let folder = temporary();
+    let store = open(folder.path());
+    let refused = store.create(&NewTorrent::new(hash(1), 1 << 41, 16 << 10).unwrap());
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    assert_eq!((store.statistics().used, names(folder.path()).len()), (0, 0));
+}
+
+#[test]
+fn two_states_that_claim_the_same_files_are_not_both_used() {
+    let (folder, other) = (temporary(), temporary());
+    let (_, bytes) = fill(&open(folder.path()), &torrent(1, &[("t/a", 100)]));
+    fill(&open(other.path()), &torrent(2, &[("T/a", 100), ("T/b", 10)]));
+    fs::copy(state(other.path(), hash(2)), state(folder.path(), hash(2))).unwrap();
+    let store = open(folder.path());
+    assert!(
+        matches!(store.report().damage[..], [Damage::Unavailable { info_hash, .. }] if info_hash == hash(2)),
+        "{:?}",
+        store.report()
+    );
+    assert!(matches!(store.delete(&hash(2)), Err(Error::Unavailable { .. })));
+    assert!(store.open(&hash(1)).unwrap().read_piece(0).unwrap() == bytes);
+    assert_eq!(names(folder.path()), ["t"]);
+}
+
+#[test]
+fn what_a_file_loses_while_the_store_is_open_is_never_read_as_zeroes() {
+    let folder = temporary();
+    let store = open(folder.path());
+    let (content, bytes) = fill(&store, &torrent(1, &[("a", 4 * u64::from(PIECE))]));
+    assert!(content.mark_incomplete(3).unwrap());
+    content.write(3 * u64::from(PIECE), &bytes[3 * PIECE as usize..]).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(folder.path().join("a")).unwrap();
+    file.set_len(100).unwrap();
+    // Neither now nor after a write that would give the file its length again.
+    for _ in 0..2 {
+        assert!(matches!(content.read(u64::from(PIECE), &mut [1; 10]), Err(Error::Io { .. })));
+        assert!(content.write(3 * u64::from(PIECE), &bytes[3 * PIECE as usize..]).is_err());
+    }
+    drop((content, store));
+    let store = open(folder.path());
+    assert_eq!(complete(&*store.open(&hash(1)).unwrap()), []);
+    let (content, _) = fill(&store, &torrent(2, &[("b", u64::from(PIECE) + 1)]));
+    assert!(content.mark_incomplete(0).unwrap());
+    fs::remove_file(folder.path().join("b")).unwrap();
+    assert!(
+        content.write(0, &[1; 10]).is_err(),
+        "nobody could find what is written to a file without a name"
+    );
+}
+
+#[test]
+fn delete_leaves_what_others_put_there() {
+    let folder = temporary();
+    let store = open(folder.path());
+    fill(&store, &torrent(1, &[("t/a/b/one", 10), ("t/c/two", 10), ("t/d/three", 10), ("t/four", 10)]));
+    fs::write(folder.path().join("t/a/mine"), "mine").unwrap();
+    fs::create_dir(folder.path().join("t/c/empty")).unwrap();
+    fs::remove_file(folder.path().join("t/four")).unwrap();
+    fs::create_dir(folder.path().join("t/four")).unwrap();
+    fs::write(folder.path().join("t/four/mine"), "mine").unwrap();
+    // In the place of a file, and not of its length.
+    fs::write(folder.path().join("t/d/three"), "mine").unwrap();
+    assert!(store.delete(&hash(1)).unwrap());
+    let stays = ["t/a/mine", "t/d/three", "t/four/mine"].map(PathBuf::from);
+    assert_eq!(files_below(folder.path()), BTreeSet::from(stays));
+    assert_eq!(names(&folder.path().join("t")), ["a", "c", "d", "four"]);
+    assert_eq!(names(&folder.path().join("t/a")), ["mine"]);
+    assert!(!state(folder.path(), hash(1)).exists());
+}
+
+#[test]
+fn what_a_crash_left_of_a_create_or_a_delete_is_cleared_away() {
+    let folder = temporary();
+    let store = open(folder.path());
+    for n in 1..=4 {
+        fill(&store, &torrent(n, &[(&format!("t{n}/a/b"), 10), (&format!("t{n}/c"), 10)]));
+    }
+    drop(store);
+    let making = |n: u8| folder.path().join(HIDDEN).join("making").join(hash(n).to_string());
+    // Files and state were made, and not yet in their place: somebody else has taken that meanwhile.
+    fs::create_dir(making(1)).unwrap();
+    fs::rename(folder.path().join("t1"), making(1).join("t1")).unwrap();
+    fs::create_dir_all(folder.path().join("t1/a")).unwrap();
+    fs::write(folder.path().join("t1/a/b"), "mine").unwrap();
+    // In their place, and not yet reported.
+    fs::create_dir(making(2)).unwrap();
+    // Deleted, some of the files.
+    fs::rename(state(folder.path(), hash(3)), state(folder.path(), hash(3)).with_extension("gone")).unwrap();
+    fs::remove_file(folder.path().join("t3/a/b")).unwrap();
+    // And since then somebody else has come.
+    fs::write(folder.path().join("t3/mine"), "mine").unwrap();
+    thread::sleep(Duration::from_millis(20));
+    fs::write(folder.path().join("t3/a/b"), "0123456789").unwrap();
+    // No state yet.
+    fs::create_dir_all(making(5).join("t5/a")).unwrap();
+    fs::write(state(folder.path(), hash(5)).with_extension("new"), "half").unwrap();
+    let store = open(folder.path());
+    assert_eq!(store.report().damage, []);
+    let there: Vec<_> = store.list().unwrap().iter().map(|torrent| torrent.info_hash).collect();
+    assert_eq!(there, [hash(2), hash(4)]);
+    assert_eq!(names(folder.path()), ["t1", "t2", "t3", "t4"]);
+    assert_eq!(files_below(&folder.path().join("t3")), BTreeSet::from(["mine", "a/b"].map(PathBuf::from)));
+    assert_eq!(fs::read(folder.path().join("t1/a/b")).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(folder.path().join(HIDDEN).join("making")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(folder.path().join(HIDDEN).join("torrents")).unwrap().count(), 2);
+}
+
+#[test]
+fn a_damaged_state_costs_its_torrent_and_never_the_store() {
+    let folder = temporary();
+    let store = open(folder.path());
+    for n in 1..=2 {
+        fill(&store, &torrent(n, &[(&format!("t{n}/a"), 100), (&format!("t{n}/b/c"), u64::from(PIECE))]));
+    }
+    drop(store);
+    let path = state(folder.path(), hash(1));
+    let good = fs::read(&path).unwrap();
+    assert_eq!(good.len(), 1024);
+    let list_ends = 60 + 4 * 9 - 9 * 2 + 2 * 2 + (3 + 2) + (2 + 2) - 2;
+    let mut costs = [0; 3];
+    let cases = (0..good.len()).map(|at| {
+        let mut bad = good.clone();
+        bad[at] ^= 0x10;
+        (at, bad)
+    });
+    let shorter = [0, 1, 59, 60, 100, 512, 1023].map(|len| (len, good[..len].to_vec()));
+    for (at, bad) in cases.chain(shorter) {
+        fs::write(&path, &bad).unwrap();
+        let store = open(folder.path());
+        assert_eq!(complete(&*store.open(&hash(2)).unwrap()), [0, 1], "byte {at}");
+        match &store.report().damage[..] {
+            [] => {
+                assert!((list_ends..512).contains(&at) && bad.len() == 1024, "byte {at} means something");
+                costs[0] += 1;
+            }
+            [Damage::HaveBits { pieces, .. }] => {
+                assert_eq!((pieces.clone(), at >= 512), (0..2, true));
+                assert_eq!(complete(&*store.open(&hash(1)).unwrap()), []);
+                drop(store);
+                // However it reads the next time, it is not believed.
+                let now = fs::read(&path).unwrap();
+                assert!(now[..512] == good[..512] && now[512..1020].iter().all(|byte| *byte == 0));
+                let store = open(folder.path());
+                assert_eq!(store.report().damage, []);
+                assert_eq!(complete(&*store.open(&hash(1)).unwrap()), []);
+                costs[1] += 1;
+            }
+            // A later version, for all that can be told.
+            [Damage::Unavailable { .. }] => {
+                assert!((8..12).contains(&at), "byte {at}");
+                assert!(matches!(store.open(&hash(1)), Err(Error::Unavailable { .. })));
+                assert_eq!(fs::read(&path).unwrap(), bad);
+            }
+            [Damage::State { path: aside, .. }] => {
+                assert!(matches!(store.open(&hash(1)), Err(Error::NotFound(_))));
+                assert_eq!(fs::read(aside).unwrap(), bad);
+                fs::remove_file(aside).unwrap();
+                costs[2] += 1;
+            }
+            other => panic!("byte {at}: {other:?}"),
+        }
+        assert!(folder.path().join("t1/b/c").exists());
+    }
+    assert!(costs[0] > 400 && costs[1] == 512 && costs[2] > 80, "{costs:?}");
+    // The state of another torrent.
+    fs::copy(state(folder.path(), hash(2)), &path).unwrap();
+    let store = open(folder.path());
+    assert!(matches!(store.report().damage[..], [Damage::State { .. }]), "{:?}", store.report());
+    assert_eq!(store.list().unwrap().len(), 1);
+    // One that was set aside before stays as well.
+    drop(store);
+    fs::write(&path, "no state").unwrap();
+    let store = open(folder.path());
+    let [Damage::State { path: aside, .. }] = &store.report().damage[..] else {
+        panic!("{:?}", store.report())
+    };
+    assert!(aside.to_str().unwrap().ends_with(".damaged-2"), "{aside:?}");
+    // And the torrent can come again, away from the files that are there.
+    fill(&store, &torrent(1, &[("t1/a", 100)]));
+    assert!(folder.path().join(hash(1).to_string()).join("t1/a").exists());
+}
+
+#[test]
+fn padding_is_not_on_the_disk_and_is_zeroes_or_counts_as_never_written() {
+    let folder = temporary();
+    let store = open(folder.path());
+    let mut files = FileList::builder();
+    files.file(&["t", "a"], 100, false).unwrap().padding(u64::from(PIECE) - 100).unwrap();
+    files.file(&["t", "b"], 100, false).unwrap().padding(28).unwrap();
+    let new = NewTorrent::with_files(hash(1), PIECE, files.build().unwrap()).unwrap();
+    let torrent = store.create(&new).unwrap();
+    assert!(matches!(torrent.read(100, &mut [0]), Err(Error::NotWritten { at: 100 })));
+    let mut piece = vec![0; PIECE as usize];
+    piece[..100].fill(7);
+    piece[200] = 1;
+    torrent.write(0, &piece).unwrap();
+    assert!(matches!(torrent.mark_complete(0), Err(Error::NotWritten { at: 100 })));
+    piece[200] = 0;
+    torrent.write(0, &piece).unwrap();
+    assert!(torrent.mark_complete(0).unwrap());
+    assert!(torrent.read_piece(0).unwrap() == piece);
+    torrent.write(u64::from(PIECE), &[9; 100]).unwrap();
+    torrent.write(u64::from(PIECE) + 100, &[0; 28]).unwrap();
+    assert!(torrent.mark_complete(1).unwrap());
+    store.flush().unwrap();
+    assert_eq!(files_below(folder.path()), BTreeSet::from(["t/a", "t/b"].map(PathBuf::from)));
+    drop((torrent, store));
+    let store = open(folder.path());
+    let torrent = store.open(&hash(1)).unwrap();
+    assert!(torrent.read_piece(0).unwrap() == piece);
+    assert_eq!(torrent.read_piece(1).unwrap(), [&[9; 100][..], &[0; 28]].concat());
+}
+
+#[test]
+fn a_folder_has_one_store_at_a_time() {
+    let folder = temporary();
+    let store = open(folder.path());
+    let again = FileStore::open(&ContentConfig::new(folder.path()), Allocation::Sparse);
+    match again {
+        Err(Error::InUse { path }) => assert_eq!(path, folder.path().canonicalize().unwrap()),
+        other => panic!("{other:?}"),
+    }
+    let content = store.create(&NewTorrent::new(hash(1), 10, PIECE).unwrap()).unwrap();
+    content.write(0, &[1]).unwrap();
+    drop((content, store));
+    open(folder.path());
+}
+
+#[test]
+fn a_capacity_counts_what_was_written_before() {
+    let folder = temporary();
+    let config = ContentConfig::new(folder.path()).capacity(1 << 20);
+    let store = FileStore::open(&config, Allocation::Sparse).unwrap();
+    let content = store.create(&NewTorrent::new(hash(1), 4 << 20, PIECE).unwrap()).unwrap();
+    let piece = [1; PIECE as usize];
+    let full =
+        (0..).map(|piece| piece * u64::from(PIECE)).find(|&at| content.write(at, &piece).is_err()).unwrap();
+    assert_eq!(full, (1 << 20) - u64::from(PIECE), "the state takes 1 KiB");
+    assert!(content.mark_complete(0).unwrap());
+    // What was rewritten is not counted twice.
+    content.write(u64::from(PIECE), &piece).unwrap();
+    let used = store.statistics().used;
+    store.flush().unwrap();
+    drop((content, store));
+    let store = FileStore::open(&config, Allocation::Sparse).unwrap();
+    assert_eq!(store.statistics().used, used);
+    let content = store.open(&hash(1)).unwrap();
+    // What has its room on the disk takes none when it is written again, however full the store is.
+    for at in (1..full / u64::from(PIECE)).map(|piece| piece * u64::from(PIECE)) {
+        content.write(at, &piece).unwrap();
+    }
+    assert!(matches!(content.write(full, &piece), Err(Error::Full { .. })));
+    assert_eq!(store.statistics().used, used);
+    assert!(content.mark_incomplete(0).unwrap());
+    assert_eq!(store.statistics().used, used - u64::from(PIECE));
+    content.write(full, &piece).unwrap();
+    assert!(store.delete(&hash(1)).unwrap());
+    assert_eq!(store.statistics().used, 0);
+}
+
+#[test]
+fn what_was_preallocated_takes_no_more_room_however_the_store_is_opened() {
+    let folder = temporary();
+    let config = ContentConfig::new(folder.path()).capacity(1 << 20);
+    let new = torrent(1, &[("t/a", 500_000), ("t/b", 500_000)]);
+    let store = FileStore::open(&config, Allocation::Preallocated).unwrap();
+    let (content, bytes) = fill(&store, &new);
+    let used = store.statistics().used;
+    assert_eq!(used, 1_000_000 + 1024);
+    assert!(content.mark_incomplete(3).unwrap() && content.mark_incomplete(30).unwrap());
+    drop((content, store));
+    for allocation in BOTH {
+        let store = FileStore::open(&config, allocation).unwrap();
+        assert_eq!(store.statistics().used, used, "{allocation:?}");
+        let content = store.open(&hash(1)).unwrap();
+        for piece in [3, 30] {
+            let at = piece * PIECE as usize;
+            content.write(at as u64, &bytes[at..at + PIECE as usize]).unwrap();
+        }
+        assert_eq!(store.statistics().used, used, "{allocation:?}");
+    }
+}
+
+#[test]
+fn padding_takes_no_room() {
+    let folder = temporary();
+    let mut files = FileList::builder();
+    for name in 0..100 {
+        files.file(&["t", &name.to_string()], 100, false).unwrap().padding(u64::from(PIECE) - 100).unwrap();
+    }
+    let new = NewTorrent::with_files(hash(1), PIECE, files.build().unwrap()).unwrap();
+    for allocation in BOTH {
+        let config = ContentConfig::new(folder.path()).capacity(16 << 10);
+        let store = FileStore::open(&config, allocation).unwrap();
+        let (content, _) = fill(&store, &new);
+        let used = store.statistics().used;
+        let list = 3000_u64.next_multiple_of(512);
+        assert!((100 * 100..100 * 100 + list + 1024).contains(&used), "{used}");
+        drop((content, store));
+        let store = FileStore::open(&config, allocation).unwrap();
+        assert_eq!(store.statistics().used, used);
+        assert!(store.delete(&hash(1)).unwrap());
+        assert_eq!(store.statistics().used, 0);
+    }
+}
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+#[test]
+fn thousands_of_files_take_a_bounded_number_of_descriptors() {
+    // Where nothing is flushed to a disk, if there is such a place.
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| temporary());
+    let store = open(folder.path());
+    let paths: Vec<_> = (0..5000).map(|n| format!("t/{}/{n}", n / 100)).collect();
+    let files: Vec<_> = paths.iter().map(|path| (&**path, 100)).collect();
+    let (content, bytes) = fill(&store, &torrent(1, &files));
+    assert!(descriptors() < 600, "{} are open", descriptors());
+    let mut read = vec![0; bytes.len()];
+    content.read(0, &mut read).unwrap();
+    assert!(read == bytes);
+    drop((content, store));
+    let store = open(folder.path());
+    assert!(store.open(&hash(1)).unwrap().pieces().unwrap().count() > 30);
+    assert!(store.delete(&hash(1)).unwrap());
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[test]
+fn ten_thousand_torrents_are_opened_in_seconds() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        return missing("/dev/shm is missing, which creates many files in little time");
+    };
+    let store = open(folder.path());
+    for n in 0..10_000_u32 {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&n.to_le_bytes());
+        let names: Vec<_> = (0..5).map(|file| format!("{n:05}/folder/{file}")).collect();
+        let files: Vec<_> = names.iter().map(|name| (&**name, 1 << 20)).collect();
+        let new = NewTorrent::with_files(InfoHash::new(bytes), 1 << 18, list(&files)).unwrap();
+        store.create(&new).unwrap();
+    }
+    drop(store);
+    let began = Instant::now();
+    let store = open(folder.path());
+    let took = began.elapsed();
+    println!("10,000 torrents of 5 files: {took:?}");
+    assert_eq!(store.statistics().torrents, 10_000);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+/// A file system of its own, of so many MiB.
+struct Small(TempDir);
+
+impl Small {
+    fn new(kind: &str, mib: u64) -> Option<Self> {
+        let folder = temporary();
+        let image = folder.path().join("image");
+        let mount = folder.path().join("mount");
+        fs::create_dir(&mount).unwrap();
+        let run = |program: &str, args: &[&str]| {
+            Command::new(program)
+                .args(args)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success())
+        };
+        let at = mount.to_str().unwrap();
+        let mounted = match kind {
+            "tmpfs" => run("mount", &["-t", "tmpfs", "-o", &format!("size={mib}m"), "none", at]),
+            _ => {
+                fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
+                let image = image.to_str().unwrap();
+                run("mkfs.ext4", &["-q", "-m", "0", image]) && run("mount", &["-o", "loop", image, at])
+            }
+        };
+        if !mounted {
+            missing(&format!("a small {kind} cannot be mounted: that takes root, `mount` and `mkfs.ext4`"));
+            return None;
+        }
+        Some(Self(folder))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("mount")
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.path()).status();
+    }
+}
+
+fn store_on_a_disk_that_is_full(kind: &str) {
+    let Some(disk) = Small::new(kind, 8) else { return };
+    let folder = disk.path().join("content");
+    fs::create_dir(&folder).unwrap();
+    let config = ContentConfig::new(&folder);
+    let store = FileStore::open(&config, Allocation::Preallocated).unwrap();
+    fill(&store, &torrent(1, &[("small/a", 100_000), ("small/b", 100_000)]));
+    let before = store.statistics();
+    for _ in 0..2 {
+        let refused =
+            store.create(&torrent(2, &[("large/a", 1 << 20), ("large/b", 1 << 30), ("large/c", 1)]));
+        assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+        assert_eq!(names(&folder), ["small"]);
+        assert_eq!(fs::read_dir(folder.join(HIDDEN).join("making")).unwrap().count(), 0);
+        assert_eq!(store.statistics().used, before.used);
+        assert_eq!(store.list().unwrap().len(), 1);
+    }
+    drop(store);
+
+    let store = FileStore::open(&config, Allocation::Sparse).unwrap();
+    let torrent = store.create(&torrent(3, &[("wide", 64 << 20)])).unwrap();
+    let bytes: Vec<u8> = (0..64 << 20).map(|at: u32| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    let mut written = 0;
+    // Two pieces are written in part, so that there are bytes that must stay.
+    let last = 64 << 20;
+    for at in [last - 40_000, last - 400_000] {
+        torrent.write(at as u64, &bytes[at..at + 1000]).unwrap();
+    }
+    // What fails gives back what it took: smaller writes may still find room.
+    for step in [64 << 10, 4 << 10] {
+        let error = loop {
+            match torrent.write(written as u64, &bytes[written..written + step]) {
+                Ok(()) => written += step,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::Full { .. }), "{error:?}");
+        let content = (written + 2000) as u64;
+        assert!(
+            (content..content + (200 << 10)).contains(&store.statistics().used),
+            "{:?}",
+            store.statistics()
+        );
+    }
+    assert!(written > 2 << 20, "{written} bytes");
+    for at in [last - 40_000, last - 400_000] {
+        let from = at - 10_000;
+        let refused = torrent.write(from as u64, &bytes[from - 7..from + 39_993]);
+        assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+        let mut read = [0; 1000];
+        torrent.read(at as u64, &mut read).unwrap();
+        assert!(read == bytes[at..at + 1000], "what was there stays");
+        assert!(matches!(torrent.read(from as u64, &mut [0]), Err(Error::NotWritten { .. })));
+    }
+    let pieces = (written / PIECE as usize) as u32;
+    (0..pieces).for_each(|piece| assert!(torrent.mark_complete(piece).unwrap()));
+    store.flush().unwrap();
+    drop((torrent, store));
+    let store = FileStore::open(&config, Allocation::Sparse).unwrap();
+    assert_eq!(store.report().damage, []);
+    let content = store.open(&hash(3)).unwrap();
+    assert_eq!(content.pieces().unwrap().count(), pieces);
+    for piece in 0..pieces {
+        let range = content.geometry().piece(piece).unwrap();
+        assert!(content.read_piece(piece).unwrap() == bytes[range.start as usize..range.end as usize]);
+    }
+    assert!(content.mark_incomplete(0).unwrap());
+    put(&*content, &bytes, [0]);
+    store.flush().unwrap();
+    assert!(store.delete(&hash(3)).unwrap());
+    assert_eq!(names(&folder), ["small"]);
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_leaves_nothing_half_done_on_ext4() {
+    store_on_a_disk_that_is_full("ext4");
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_leaves_nothing_half_done_on_tmpfs() {
+    store_on_a_disk_that_is_full("tmpfs");
+}
+
+const KILLED: &str = "SWARMKEEP_TEST_KILLED_IN";
+
+/// Writes, marks, takes back, flushes, creates and deletes at random, and says on standard output what has become durable, until it is killed.
+fn work_until_killed(folder: &Path, seed: u64) {
+    let mut random = SplitMix64::new(seed);
+    let mut draw = |below: u64| random.next_u64() % below;
+    let info = fixture("some-hybrid");
+    let bytes = content(info.files());
+    let store = open(folder);
+    let main = store.open(&info.info_hash()).unwrap();
+    let mut out = std::io::stdout();
+    let mut say = |line: String| {
+        out.write_all(line.as_bytes()).unwrap();
+        out.flush().unwrap();
+    };
+    let mut has: BTreeSet<u32> = complete(&*main).into_iter().collect();
+    say(format!("has {}\n", has.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")));
+    loop {
+        let piece = draw(info.piece_count().into()) as u32;
+        match draw(20) {
+            0 | 1 => {
+                store.flush().unwrap();
+                say(format!("has {}\n", has.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")));
+            }
+            2 => {
+                if has.contains(&piece) {
+                    say(format!("loses {piece}\n"));
+                    assert!(main.mark_incomplete(piece).unwrap());
+                    say(format!("lost {piece}\n"));
+                    has.remove(&piece);
+                    // Other bytes than those that a have-bit would stand for.
+                    let range = main.geometry().piece(piece).unwrap();
+                    main.write(range.start, &vec![0xee; (range.end - range.start) as usize]).unwrap();
+                }
+            }
+            3 => {
+                let n = draw(3) as u8;
+                say(format!("makes {n}\n"));
+                match store.create(&torrent(n, &[("extra/a", 1000), ("extra/b/c", 50_000)])) {
+                    Ok(content) => {
+                        say(format!("made {n}\n"));
+                        content.write(0, &[n; 2000]).unwrap();
+                    }
+                    Err(Error::Exists(_)) => {
+                        say(format!("deletes {n}\n"));
+                        assert!(store.delete(&hash(n)).unwrap());
+                        say(format!("deleted {n}\n"));
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            _ if has.contains(&piece) => {}
+            _ => {
+                let range = main.geometry().piece(piece).unwrap();
+                main.write(range.start, &bytes[range.start as usize..range.end as usize]).unwrap();
+                say(format!("marks {piece}\n"));
+                assert!(main.mark_complete(piece).unwrap());
+                has.insert(piece);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_reported_durable_outlives_a_process_that_is_killed() {
+    if let Some(folder) = env::var_os(KILLED) {
+        let seed = env::var("SWARMKEEP_TEST_SEED").unwrap().parse().unwrap();
+        work_until_killed(Path::new(&folder), seed);
+    }
+    let rounds: u64 = env::var("SWARMKEEP_KILLS").map_or(30, |rounds| rounds.parse().unwrap());
+    let folder = temporary();
+    let info = fixture("some-hybrid");
+    open(folder.path()).create(&NewTorrent::of(&info).unwrap()).unwrap();
+    let mut random = SplitMix64::new(1);
+    let (mut made, mut deleted) = (BTreeSet::new(), BTreeSet::new());
+    let (mut kept, mut events) = (0, 0);
+    for round in 0..rounds {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["what_was_reported_durable_outlives_a_process_that_is_killed", "--exact", "--nocapture"])
+            .env(KILLED, folder.path())
+            .env("SWARMKEEP_TEST_SEED", (round + 1).to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let reader = thread::spawn(move || {
+            let mut said = Vec::new();
+            let mut line = String::new();
+            while lines.read_line(&mut line).unwrap() > 0 {
+                // A line that the kill cut short was not said.
+                said.extend(line.strip_suffix('\n').map(str::to_owned));
+                line.clear();
+            }
+            said
+        });
+        thread::sleep(Duration::from_micros(30_000 + random.next_u64() % 150_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (mut has, mut lost) = (BTreeSet::new(), BTreeSet::new());
+        for line in reader.join().unwrap() {
+            let mut words = line.split(' ');
+            let kind = words.next().unwrap();
+            let numbers = words.filter_map(|word| word.parse::<u32>().ok());
+            events += 1;
+            match kind {
+                "has" => has = numbers.collect(),
+                "loses" => numbers.for_each(|piece| _ = has.remove(&piece)),
+                "lost" => lost.extend(numbers),
+                "marks" => numbers.for_each(|piece| _ = lost.remove(&piece)),
+                "makes" => numbers.for_each(|n| _ = deleted.remove(&n)),
+                "made" => made.extend(numbers),
+                "deletes" => numbers.for_each(|n| _ = made.remove(&n)),
+                "deleted" => deleted.extend(numbers),
+                _ => events -= 1,
+            }
+        }
+        let store = open(folder.path());
+        assert_eq!(store.report().damage, [], "round {round}");
+        let content = store.open(&info.info_hash()).unwrap();
+        let there: BTreeSet<_> = complete(&*content).into_iter().collect();
+        assert!(has.is_subset(&there), "round {round}: {has:?} was reported, {there:?} is there");
+        assert!(lost.is_disjoint(&there), "round {round}: {lost:?} were taken back, {there:?} is there");
+        for &piece in &there {
+            assert!(info.verify(piece, &content.read_piece(piece).unwrap()), "round {round}: piece {piece}");
+        }
+        kept += has.len();
+        for n in 0..3 {
+            let there = store.open(&hash(n)).is_ok();
+            assert!(there || !made.contains(&n.into()), "round {round}: torrent {n} was made");
+            assert!(!there || !deleted.contains(&n.into()), "round {round}: torrent {n} was deleted");
+            if there {
+                made.insert(n.into());
+            } else {
+                assert!(store.paths(&hash(n)).is_err());
+                made.remove(&n.into());
+            }
+        }
+        // Nothing lies there that is no torrent's.
+        let known =
+            store.list().unwrap().into_iter().flat_map(|torrent| store.paths(&torrent.info_hash).unwrap());
+        let root = folder.path().canonicalize().unwrap();
+        let known: BTreeSet<_> =
+            known.map(|(_, path)| path.strip_prefix(&root).unwrap().to_owned()).collect();
+        assert_eq!(files_below(folder.path()), known, "round {round}");
+        if round % 5 == 4 {
+            (0..info.piece_count()).for_each(|piece| _ = content.mark_incomplete(piece).unwrap());
+        }
+    }
+    println!("{rounds} kills, {events} reports, {kept} pieces reported and there");
+    assert!(events > rounds && kept > 0, "the processes were killed before they did anything");
+}

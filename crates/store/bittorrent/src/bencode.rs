@@ -1,0 +1,487 @@
+//! Bencoding (BEP 3): integers, byte strings, lists and dictionaries.
+//!
+//! Reading borrows and never allocates: [`Value::parse`] checks a whole message once, and what it gives then walks over the
+//! bytes again. Nesting is bounded, so hostile input costs no more than its length.
+//!
+//! ```
+//! use swarmkeep_bittorrent::bencode::Value;
+//!
+//! let message = Value::parse(b"d8:completei3e5:peers6:abcdefe")?;
+//! let fields = message.dict().unwrap();
+//! assert_eq!(fields.get(b"complete").and_then(Value::integer), Some(3));
+//! assert_eq!(fields.get(b"peers").and_then(Value::bytes), Some(&b"abcdef"[..]));
+//! # Ok::<(), swarmkeep_bittorrent::bencode::Error>(())
+//! ```
+
+use std::fmt;
+
+/// How deep lists and dictionaries may lie in each other: metainfo of BEP 52 takes one level a folder.
+pub const MOST_NESTED: usize = 128;
+
+/// Why bytes are no bencoded value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not bencoded: {what} at byte {at}")]
+pub struct Error {
+    /// Where.
+    pub at: usize,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+/// A bencoded value, borrowed from the message it stands in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Value<'a>(&'a [u8]);
+
+/// A list, borrowed from the message it stands in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct List<'a>(Rest<'a>);
+
+/// A dictionary, borrowed from the message it stands in. Keys come in the order of the message; of equal ones the first counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Dict<'a>(Rest<'a>);
+
+impl<'a> Value<'a> {
+    /// Reads a message that is one value and nothing else.
+    ///
+    /// Dictionaries need not be sorted: some clients' are not.
+    ///
+    /// # Errors
+    /// Where the message is not bencoded, and why.
+    pub fn parse(message: &'a [u8]) -> Result<Self, Error> {
+        let (value, rest) = Self::parse_first(message)?;
+        match rest {
+            [] => Ok(value),
+            _ => Err(Error { at: value.0.len(), what: "something behind the value" }),
+        }
+    }
+
+    /// Reads the value that a message begins with; also what follows it, as in the messages of BEP 9.
+    ///
+    /// # Errors
+    /// Where the message is not bencoded, and why.
+    pub fn parse_first(message: &'a [u8]) -> Result<(Self, &'a [u8]), Error> {
+        let mut scan = Scan { bytes: message, at: 0 };
+        scan.value()?;
+        let (value, rest) = message.split_at(scan.at);
+        Ok((Self(value), rest))
+    }
+
+    /// The bytes of the value as they stand in the message: an info hash is taken over those.
+    pub const fn encoded(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The integer, if it is one.
+    pub fn integer(self) -> Option<i64> {
+        match self.token() {
+            Token::Integer(integer) => Some(integer),
+            _ => None,
+        }
+    }
+
+    /// The byte string, if it is one.
+    pub fn bytes(self) -> Option<&'a [u8]> {
+        match self.token() {
+            Token::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The byte string as text, if it is one of UTF-8.
+    pub fn text(self) -> Option<&'a str> {
+        std::str::from_utf8(self.bytes()?).ok()
+    }
+
+    /// The list, if it is one.
+    pub fn list(self) -> Option<List<'a>> {
+        matches!(self.token(), Token::List).then(|| List(self.inside()))
+    }
+
+    /// The dictionary, if it is one.
+    pub fn dict(self) -> Option<Dict<'a>> {
+        matches!(self.token(), Token::Dict).then(|| Dict(self.inside()))
+    }
+
+    /// What the value consists of, nested values and all, in one pass: [`Dict::iter`] looks at a value once for each list or
+    /// dictionary that it lies in.
+    pub fn tokens(self) -> impl Iterator<Item = Token<'a>> {
+        let mut scan = Scan { bytes: self.0, at: 0 };
+        std::iter::from_fn(move || {
+            (scan.at < scan.bytes.len()).then(|| scan.token().expect("checked when it was parsed"))
+        })
+    }
+
+    fn token(self) -> Token<'a> {
+        Scan { bytes: self.0, at: 0 }.token().expect("checked when it was parsed")
+    }
+
+    /// What stands between the first byte and the last.
+    fn inside(self) -> Rest<'a> {
+        Rest(&self.0[1..self.0.len() - 1])
+    }
+}
+
+impl<'a> List<'a> {
+    /// The items in their order.
+    pub fn iter(self) -> impl Iterator<Item = Value<'a>> {
+        self.0
+    }
+}
+
+impl<'a> Dict<'a> {
+    /// The value of a key. Takes time with the length of the dictionary.
+    pub fn get(self, key: &[u8]) -> Option<Value<'a>> {
+        self.iter().find_map(|(name, value)| (name == key).then_some(value))
+    }
+
+    /// Keys and values in the order of the message.
+    pub fn iter(self) -> impl Iterator<Item = (&'a [u8], Value<'a>)> {
+        let Self(mut rest) = self;
+        std::iter::from_fn(move || {
+            let key = rest.next()?.bytes().expect("keys were checked when it was parsed");
+            Some((key, rest.next().expect("every key has a value")))
+        })
+    }
+}
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.token() {
+            Token::Integer(integer) => integer.fmt(f),
+            Token::Bytes(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
+            Token::List => List(self.inside()).fmt(f),
+            Token::Dict => Dict(self.inside()).fmt(f),
+            Token::End => unreachable!("no value begins so"),
+        }
+    }
+}
+
+impl fmt::Debug for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl fmt::Debug for Dict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.iter().map(|(key, value)| (key.escape_ascii().to_string(), value)))
+            .finish()
+    }
+}
+
+/// Values that follow each other and have been checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Iterator for Rest<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (value, rest) = Value::parse_first(self.0).expect("checked when it was parsed");
+        self.0 = rest;
+        Some(value)
+    }
+}
+
+/// What a message consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token<'a> {
+    /// A number.
+    Integer(i64),
+    /// A byte string.
+    Bytes(&'a [u8]),
+    /// The beginning of a list.
+    List,
+    /// The beginning of a dictionary.
+    Dict,
+    /// The end of the list or dictionary that is open.
+    End,
+}
+
+/// Goes through a message from front to back.
+struct Scan<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scan<'a> {
+    /// Passes one value, however nested.
+    fn value(&mut self) -> Result<(), Error> {
+        // One bit for each list or dictionary that is open: whether it is a dictionary.
+        let (mut dicts, mut open) = (0_u128, 0);
+        let mut key_next = false;
+        loop {
+            let at = self.at;
+            let wrong = |what| Err(Error { at, what });
+            let token = self.token()?;
+            let in_dict = open > 0 && dicts & 1 == 1;
+            if key_next && !matches!(token, Token::Bytes(_) | Token::End) {
+                return wrong("a key that is no byte string");
+            }
+            match token {
+                Token::List | Token::Dict => {
+                    if open == MOST_NESTED {
+                        return wrong("too many lists and dictionaries in each other");
+                    }
+                    let dict = matches!(token, Token::Dict);
+                    (dicts, open, key_next) = (dicts << 1 | u128::from(dict), open + 1, dict);
+                    continue;
+                }
+                Token::End if open == 0 => return wrong("an end of nothing"),
+                Token::End if in_dict && !key_next => return wrong("a key without a value"),
+                Token::End => (dicts, open) = (dicts >> 1, open - 1),
+                Token::Bytes(_) if key_next => {
+                    key_next = false;
+                    continue;
+                }
+                Token::Bytes(_) | Token::Integer(_) => {}
+            }
+            if open == 0 {
+                return Ok(());
+            }
+            key_next = dicts & 1 == 1;
+        }
+    }
+
+    fn token(&mut self) -> Result<Token<'a>, Error> {
+        let at = self.at;
+        self.at += 1;
+        match self.bytes.get(at) {
+            Some(b'i') => self.integer(at).map(Token::Integer),
+            Some(b'l') => Ok(Token::List),
+            Some(b'd') => Ok(Token::Dict),
+            Some(b'e') => Ok(Token::End),
+            Some(b'0'..=b'9') => {
+                self.at = at;
+                self.byte_string(at).map(Token::Bytes)
+            }
+            Some(_) => Err(Error { at, what: "a byte that no value begins with" }),
+            None => Err(Error { at, what: "an early end" }),
+        }
+    }
+
+    fn integer(&mut self, at: usize) -> Result<i64, Error> {
+        let negative = self.bytes.get(self.at) == Some(&b'-');
+        self.at += usize::from(negative);
+        let digits = self.digits(b'e')?;
+        let wrong = |what| Error { at, what };
+        if negative && digits == b"0" {
+            return Err(wrong("a zero with a sign"));
+        }
+        digits
+            .iter()
+            .try_fold(0_i64, |number, digit| {
+                let digit = i64::from(digit - b'0');
+                let tens = number.checked_mul(10)?;
+                if negative { tens.checked_sub(digit) } else { tens.checked_add(digit) }
+            })
+            .ok_or_else(|| wrong("an integer of more than 64 bits"))
+    }
+
+    fn byte_string(&mut self, at: usize) -> Result<&'a [u8], Error> {
+        let digits = self.digits(b':')?;
+        let len = digits.iter().try_fold(0_usize, |number, digit| {
+            number.checked_mul(10)?.checked_add(usize::from(digit - b'0'))
+        });
+        let bytes = len.and_then(|len| self.bytes[self.at..].get(..len));
+        let bytes = bytes.ok_or(Error { at, what: "a byte string longer than the message" })?;
+        self.at += bytes.len();
+        Ok(bytes)
+    }
+
+    /// Passes digits without leading zeroes, and what ends them.
+    fn digits(&mut self, end: u8) -> Result<&'a [u8], Error> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let wrong = |what| Error { at: self.at, what };
+        let count = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        match (&rest[..count], rest.get(count)) {
+            ([], _) => Err(wrong("no digit where one is needed")),
+            ([b'0', _, ..], _) => Err(wrong("a number that begins with zero")),
+            (digits, Some(&byte)) if byte == end => {
+                self.at += count + 1;
+                Ok(digits)
+            }
+            _ => Err(wrong("a number that does not end")),
+        }
+    }
+}
+
+/// Where encoded bytes go, one behind the other.
+pub trait Sink {
+    /// Appends `bytes`.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Counts what is put into it: a length is known before anything is written, from the code that writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Length(pub usize);
+
+impl Sink for Length {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
+/// Appends bencoded values to a [`Sink`].
+///
+/// Keys of a dictionary must come sorted; nothing checks it.
+#[derive(Debug)]
+pub struct Writer<'a, S = Vec<u8>>(&'a mut S);
+
+impl<'a, S: Sink> Writer<'a, S> {
+    /// Appends to `out`.
+    pub const fn new(out: &'a mut S) -> Self {
+        Self(out)
+    }
+
+    /// Writes a byte string.
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.length(bytes.len()).put(bytes)
+    }
+
+    /// Begins a byte string of so many bytes, which are to be [`put`](Self::put) behind it.
+    pub fn length(&mut self, len: usize) -> &mut Self {
+        self.number(len as u64).put(b":")
+    }
+
+    /// Writes an integer.
+    pub fn integer(&mut self, integer: i64) -> &mut Self {
+        self.put(if integer < 0 { b"i-" } else { b"i" }).number(integer.unsigned_abs()).put(b"e")
+    }
+
+    /// Begins a dictionary; [`end`](Self::end) ends it.
+    pub fn dict(&mut self) -> &mut Self {
+        self.put(b"d")
+    }
+
+    /// Begins a list; [`end`](Self::end) ends it.
+    pub fn list(&mut self) -> &mut Self {
+        self.put(b"l")
+    }
+
+    /// Ends a list or a dictionary.
+    pub fn end(&mut self) -> &mut Self {
+        self.put(b"e")
+    }
+
+    /// Writes bytes as they are: what is bencoded already, or a part of a byte string.
+    pub fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.put(bytes);
+        self
+    }
+
+    fn number(&mut self, mut number: u64) -> &mut Self {
+        let (mut digits, mut first) = ([0; 20], 20);
+        loop {
+            first -= 1;
+            digits[first] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return self.put(&digits[first..]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn what(message: &[u8]) -> &'static str {
+        Value::parse(message).unwrap_err().what
+    }
+
+    #[test]
+    fn values_are_read_as_they_were_written() {
+        for integer in [0, 1, -1, 10, i64::MAX, i64::MIN] {
+            let mut out = Vec::new();
+            let mut writer = Writer::new(&mut out);
+            writer
+                .dict()
+                .bytes(b"a")
+                .integer(integer)
+                .bytes(b"b")
+                .list()
+                .bytes(b"")
+                .bytes(b"x:y")
+                .end()
+                .end();
+            let dict = Value::parse(&out).unwrap().dict().unwrap();
+            assert_eq!(dict.get(b"a").and_then(Value::integer), Some(integer));
+            let items: Vec<_> = dict.get(b"b").unwrap().list().unwrap().iter().map(Value::bytes).collect();
+            assert_eq!(items, [Some(&b""[..]), Some(b"x:y")]);
+            assert_eq!(dict.get(b"c"), None);
+        }
+    }
+
+    #[test]
+    fn a_value_is_only_what_it_is() {
+        let value = Value::parse(b"3:abc").unwrap();
+        assert_eq!((value.integer(), value.text()), (None, Some("abc")));
+        assert!(value.list().is_none() && value.dict().is_none());
+        assert_eq!(Value::parse(b"1:\xff").unwrap().text(), None);
+    }
+
+    #[test]
+    fn the_bytes_of_a_value_are_those_of_the_message() {
+        let message = b"d4:infod6:lengthi5ee3:zzzi1ee";
+        let info = Value::parse(message).unwrap().dict().unwrap().get(b"info").unwrap();
+        assert_eq!(info.encoded(), b"d6:lengthi5ee");
+        assert_eq!(Value::parse_first(b"i1erest").unwrap().1, b"rest");
+    }
+
+    #[test]
+    fn of_equal_keys_the_first_counts_and_order_does_not() {
+        let dict = Value::parse(b"d1:bi1e1:ai2e1:ai3ee").unwrap().dict().unwrap();
+        assert_eq!(dict.get(b"a").and_then(Value::integer), Some(2));
+        assert_eq!(dict.iter().count(), 3);
+    }
+
+    #[test]
+    fn every_wrong_message_says_what_and_where() {
+        for (message, expected) in [
+            (&b""[..], "an early end"),
+            (b"l", "an early end"),
+            (b"di1ei2ee", "a key that is no byte string"),
+            (b"d1:ae", "a key without a value"),
+            (b"e", "an end of nothing"),
+            (b"i1ei2e", "something behind the value"),
+            (b"i01e", "a number that begins with zero"),
+            (b"i-0e", "a zero with a sign"),
+            (b"i-e", "no digit where one is needed"),
+            (b"ie", "no digit where one is needed"),
+            (b"i1", "a number that does not end"),
+            (b"i1x", "a number that does not end"),
+            (b"i9223372036854775808e", "an integer of more than 64 bits"),
+            (b"02:ab", "a number that begins with zero"),
+            (b"3:ab", "a byte string longer than the message"),
+            (b"99999999999999999999999:a", "a byte string longer than the message"),
+            (b"x", "a byte that no value begins with"),
+        ] {
+            assert_eq!(what(message), expected, "{}", message.escape_ascii());
+        }
+        assert_eq!(Value::parse(b"li1e2:ab3:c").unwrap_err().at, 8);
+    }
+
+    #[test]
+    fn nesting_is_bounded_and_not_recursive() {
+        let nested = |depth: usize| [vec![b'l'; depth], vec![b'e'; depth]].concat();
+        assert!(Value::parse(&nested(MOST_NESTED)).is_ok());
+        assert_eq!(what(&nested(MOST_NESTED + 1)), "too many lists and dictionaries in each other");
+        assert_eq!(what(&vec![b'l'; 1 << 20]), "too many lists and dictionaries in each other");
+        let dicts = [b"d1:a".repeat(MOST_NESTED - 1), b"de".to_vec(), b"e".repeat(MOST_NESTED - 1)].concat();
+        assert!(Value::parse(&dicts).unwrap().dict().is_some());
+    }
+}

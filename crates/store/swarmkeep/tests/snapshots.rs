@@ -1,0 +1,838 @@
+//! Snapshots, from every store of the catalog into others: what comes back, and that what is not whole is refused where it is not.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Cursor as Bytes, Read, Seek, SeekFrom, Write},
+    path::Path,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, Endpoint, Export, Family, HashKey,
+    Immediate, InfoHash, Packed, PeerBuffer, PeerDetails, PeerId, PeerRecord, Records, RepositoryConfig,
+    Restored, Role, SplitMix64, SwarmStats, Timestamp,
+    catalog::{self, Implementation, Repository},
+    snapshot::{Error, Reader, Summary, VERSION, Writer},
+};
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+const ID: [u8; 16] = *b"sixteen at least";
+const HEADER: usize = 64;
+const BLOCK_HEADER: usize = 40;
+
+// --- Stores. ---
+
+type Store = Arc<dyn AsyncTorrentRepository>;
+
+fn build(implementation: &Implementation) -> Store {
+    let config = RepositoryConfig::new(HashKey::from_bytes(*b"a secret for one"));
+    match implementation.build(&config).expect("the usual") {
+        Repository::Sync(store) => Arc::new(Immediate(store)),
+        Repository::Async(store) => store,
+    }
+}
+
+/// What a store gives that nobody else uses: its locks are free.
+fn wait<T>(answer: swarmkeep::Answer<'_, T>) -> T {
+    let mut answer = pin!(answer);
+    loop {
+        if let Poll::Ready(answer) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return answer.expect("it is in this process");
+        }
+    }
+}
+
+fn hash(n: u8) -> InfoHash {
+    InfoHash::new([n; 20])
+}
+
+fn v4(n: u16) -> Endpoint {
+    let [high, low] = n.to_be_bytes();
+    Endpoint::try_from([192, 0, high, low, 26, 225]).expect("a port")
+}
+
+fn v6(n: u16) -> Endpoint {
+    let mut bytes = [0x20; 18];
+    bytes[14..16].copy_from_slice(&n.to_be_bytes());
+    Endpoint::try_from(bytes).expect("a port")
+}
+
+/// Swarms of one, of a few and of many peers, seeders that have completed, and one that all have left.
+fn populate(store: &Store) {
+    let mut rng = SplitMix64::new(1);
+    let mut tell = |announce: Announce, age| {
+        let mut nobody = PeerBuffer::new(&mut [], &mut []);
+        wait(store.announce(&announce.want(0), NOW.saturating_sub(age), &mut rng, &mut nobody));
+    };
+    for n in 0..300_u16 {
+        for (torrent, endpoint) in [(1, v4(n)), (2, v6(n))] {
+            tell(Announce::new(hash(torrent), endpoint).left(1).peer_id(PeerId::new([7; 20])), 500);
+            if n % 3 == 0 {
+                let completed = AnnounceEvent::Completed;
+                tell(Announce::new(hash(torrent), endpoint).event(completed).left(0).transferred(5, 6), 400);
+            }
+        }
+        let torrent = 100 + (n % 100) as u8;
+        tell(Announce::new(hash(torrent), if n % 2 == 0 { v4(n) } else { v6(n) }).left(u64::from(n) % 2), 10);
+    }
+    tell(Announce::new(hash(3), v4(1)).event(AnnounceEvent::Completed).left(0), 5);
+    tell(Announce::new(hash(3), v4(1)).event(AnnounceEvent::Stopped), 5);
+}
+
+fn write(store: &Store, budget: usize) -> (Vec<u8>, Summary) {
+    let mut writer = Writer::new(Vec::new(), ID, NOW).expect("memory");
+    let mut export = Export::new();
+    while !export.is_complete() {
+        wait(store.export(&mut export, NOW, Budget::peers(budget)));
+        writer.write(export.records()).expect("memory");
+    }
+    writer.finish().expect("memory")
+}
+
+fn load(bytes: &[u8], store: &Store, now: Timestamp) -> Restored {
+    let mut reader = Reader::new(Bytes::new(bytes)).expect("it is whole");
+    let (mut restored, mut records) = (Restored::default(), Records::new(now));
+    while reader.next(&mut records, now).expect("it is whole") {
+        restored += wait(store.import(std::slice::from_ref(&records), now));
+    }
+    restored
+}
+
+type Swarms = BTreeMap<InfoHash, (SwarmStats, BTreeMap<Endpoint, PeerRecord>)>;
+
+fn swarms_of(store: &Store) -> Swarms {
+    let (mut all, mut from) = (Vec::new(), Cursor::START);
+    while !from.is_end() {
+        from = wait(store.walk(from, 100, &mut all));
+    }
+    let peers_of = |info_hash| {
+        let (mut peers, mut from) = (Vec::new(), Cursor::START);
+        while !from.is_end() {
+            from = wait(store.peers(info_hash, from, 100, &mut peers));
+        }
+        peers.into_iter().map(|peer| (peer.endpoint, peer)).collect()
+    };
+    all.iter().map(|swarm| (swarm.info_hash, (swarm.stats, peers_of(&swarm.info_hash)))).collect()
+}
+
+#[test]
+fn every_store_takes_in_what_any_other_has_written() {
+    let packed = catalog::find("packed").expect("it always is");
+    for one in catalog::ALL {
+        let (store, other) = (build(one), build(packed));
+        populate(&store);
+        for budget in [1, 50, 100_000] {
+            let (bytes, summary) = write(&store, budget);
+            let totals = wait(store.totals());
+            assert_eq!(
+                (summary.peers, summary.bytes, summary.taken),
+                (totals.peers(), bytes.len() as u64, NOW)
+            );
+            assert!(summary.swarms >= totals.swarms);
+            for (from, into) in [(&store, &other), (&store, &build(one))] {
+                if budget < 50 && Arc::ptr_eq(into, &other) {
+                    continue;
+                }
+                assert_same(from, into, &bytes, one);
+            }
+            if budget == 50 {
+                // And what that has written goes back.
+                let (bytes, _) = write(&other, budget);
+                assert_same(&other, &build(one), &bytes, one);
+            }
+        }
+    }
+}
+
+fn assert_same(from: &Store, into: &Store, bytes: &[u8], one: &Implementation) {
+    let (totals, clock) = (wait(from.totals()), from.capabilities().clock_resolution_secs);
+    let coarser = clock.max(into.capabilities().clock_resolution_secs);
+    let restored = load(bytes, into, NOW);
+    assert_eq!(restored.added + restored.known, totals.peers(), "{one:?}: {restored:?}");
+    assert_eq!(wait(into.totals()), totals);
+    let (before, after) = (swarms_of(from), swarms_of(into));
+    let keep_details = from.capabilities().keeps_peer_details && into.capabilities().keeps_peer_details;
+    assert_eq!(before.len(), after.len());
+    for (info_hash, (stats, peers)) in before {
+        let (stats_after, peers_after) = &after[&info_hash];
+        assert_eq!(*stats_after, stats, "{one:?}");
+        assert_eq!(wait(into.scrape(&info_hash)), stats);
+        assert_eq!(peers_after.len(), peers.len());
+        for (endpoint, peer) in peers {
+            let same = &peers_after[&endpoint];
+            assert_eq!(same.role, peer.role);
+            // Rounded younger, by the coarser clock at most.
+            assert!(same.last_announce >= peer.last_announce && same.last_announce <= NOW);
+            assert!(same.last_announce.secs_since(peer.last_announce) <= coarser, "{one:?}");
+            let details = if keep_details { peer.details } else { None };
+            if keep_details || !into.capabilities().keeps_peer_details {
+                assert_eq!(same.details, details, "{one:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_expires_meanwhile_stays_out_and_a_clock_that_was_set_back_keeps_ages() {
+    let mut records = Records::new(NOW);
+    let peer = |n, age| PeerRecord {
+        endpoint: v4(n),
+        role: Role::Leecher,
+        last_announce: NOW.saturating_sub(age),
+        details: None,
+    };
+    records.push(&hash(1), 9, &[peer(1, 0), peer(2, 100), peer(3, 2000), peer(4, 70_000)]);
+    let bytes = written(&[records]);
+    let times = |now: Timestamp| {
+        let mut all = Vec::new();
+        for implementation in [catalog::find("packed").expect("it is"), &catalog::ALL[1]] {
+            let store = build(implementation);
+            let restored = load(&bytes, &store, now);
+            let swarms = swarms_of(&store);
+            assert_eq!(swarms[&hash(1)].0.downloaded, 9);
+            let ages: Vec<_> =
+                swarms[&hash(1)].1.values().map(|peer| now.secs_since(peer.last_announce)).collect();
+            all.push((restored.added, restored.expired, ages));
+        }
+        let [(packed, map)] = all.as_chunks().0.iter().map(|[a, b]| (a, b)).collect::<Vec<_>>()[..] else {
+            panic!("two stores")
+        };
+        assert_eq!((packed.0, packed.1), (map.0, map.1));
+        // The clock of the packed store is off by 24 seconds at most.
+        for (coarse, fine) in packed.2.iter().zip(&map.2) {
+            assert!(coarse <= fine && fine - coarse <= 24, "{coarse} of {fine}");
+        }
+        map.clone()
+    };
+    assert_eq!(times(NOW), (3, 1, vec![0, 100, 2000]));
+    assert_eq!(times(NOW.saturating_add(500)), (3, 1, vec![500, 600, 2500]));
+    assert_eq!(times(NOW.saturating_add(2600)), (2, 2, vec![2600, 2700]));
+    assert_eq!(times(NOW.saturating_add(1 << 40)), (0, 4, vec![]));
+    // A clock that was set back by an hour, or by years.
+    for back in [1, 3600, 1_000_000_000] {
+        assert_eq!(times(NOW.saturating_sub(back)), (3, 1, vec![0, 100, 2000]), "{back} seconds back");
+    }
+}
+
+// --- What is not whole. ---
+
+fn written_as(id: [u8; 16], blocks: &[Records]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), id, NOW).expect("memory");
+    blocks.iter().for_each(|block| writer.write(block).expect("memory"));
+    writer.finish().expect("memory").0
+}
+
+fn written(blocks: &[Records]) -> Vec<u8> {
+    written_as(ID, blocks)
+}
+
+fn some_blocks(count: u8) -> Vec<Records> {
+    let block = |n| {
+        let mut records = Records::new(NOW);
+        for peers in 0..3 {
+            let peers: Vec<_> = (0..peers)
+                .map(|peer| PeerRecord {
+                    endpoint: if peer == 0 { v4(peer) } else { v6(peer) },
+                    role: [Role::Seeder, Role::Leecher][usize::from(peer)],
+                    last_announce: NOW,
+                    details: None,
+                })
+                .collect();
+            records.push(&hash(n), u32::from(n), &peers);
+        }
+        records
+    };
+    (1..=count).map(block).collect()
+}
+
+/// Where each block of a snapshot begins, and where its end does.
+fn starts_of(bytes: &[u8]) -> Vec<usize> {
+    let (mut starts, mut at) = (Vec::new(), HEADER);
+    while at < bytes.len() {
+        starts.push(at);
+        let long = u64::from_le_bytes(*bytes[at + 8..].first_chunk().expect("a header"));
+        at += BLOCK_HEADER + if bytes[at..].starts_with(b"blok") { long as usize } else { 0 };
+    }
+    starts
+}
+
+fn refused(bytes: &[u8]) -> Error {
+    Reader::new(Bytes::new(bytes)).map(|_| ()).expect_err("it is not whole")
+}
+
+/// Where, in which block, and why: of what is damaged.
+fn damage(bytes: &[u8]) -> (u64, u32, &'static str) {
+    match refused(bytes) {
+        Error::Damaged { at, block, what } => (at, block, what),
+        other => panic!("{other:?}"),
+    }
+}
+
+const HEADER_CHECKSUM: &str = "the checksum of the header does not fit it";
+const BLOCK_CHECKSUM: &str = "the checksum of the block's header does not fit it";
+const RECORDS_CHECKSUM: &str = "the checksum of the block does not fit it";
+const ANOTHER_BLOCK: &str = "this is another block of the snapshot, which does not belong here";
+const OTHER_BLOCKS: &str = "the end tells of other blocks than there are";
+
+#[test]
+fn a_snapshot_of_nothing_is_one() {
+    let bytes = written(&[Records::new(NOW)]);
+    assert_eq!(bytes.len(), HEADER + BLOCK_HEADER);
+    let mut reader = Reader::new(Bytes::new(&bytes)).expect("it is whole");
+    let Summary { taken, swarms, peers, bytes: long, .. } = reader.summary();
+    assert_eq!((taken, swarms, peers, long), (NOW, 0, 0, bytes.len() as u64));
+    let mut records = some_blocks(1).remove(0);
+    for _ in 0..3 {
+        assert!(!reader.next(&mut records, NOW).expect("there is nothing"));
+        assert!(records.is_empty());
+    }
+}
+
+#[test]
+fn a_reader_that_has_given_all_says_so_again() {
+    let bytes = written(&some_blocks(2));
+    let mut reader = Reader::new(Bytes::new(&bytes)).expect("it is whole");
+    let mut records = Records::new(NOW);
+    let more: Vec<_> = (0..5).map(|_| reader.next(&mut records, NOW).expect("it is whole")).collect();
+    assert_eq!(more, [true, true, false, false, false]);
+    assert!(records.is_empty());
+}
+
+#[test]
+fn every_flipped_bit_is_noticed_where_it_is() {
+    let bytes = written(&some_blocks(3));
+    let starts = starts_of(&bytes);
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << bit;
+            let error = refused(&flipped);
+            if at < 8 {
+                assert!(matches!(error, Error::NotASnapshot), "{at}: {error}");
+            } else if at < 12 {
+                assert!(
+                    matches!(error, Error::Version { found } if found == VERSION ^ 1 << (bit + 8 * (at - 8)))
+                );
+            } else if at < HEADER {
+                assert_eq!(damage(&flipped), (0, 0, HEADER_CHECKSUM), "byte {at}");
+            } else {
+                let block = starts.partition_point(|start| *start <= at) - 1;
+                let within = at - starts[block];
+                let what = if within < BLOCK_HEADER { BLOCK_CHECKSUM } else { RECORDS_CHECKSUM };
+                assert_eq!(damage(&flipped), (starts[block] as u64, block as u32, what), "byte {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_cut_off_is_refused_where_it_ends() {
+    let bytes = written(&some_blocks(3));
+    for len in 0..bytes.len() {
+        match refused(&bytes[..len]) {
+            Error::NotASnapshot => assert_eq!(len, 0),
+            Error::Truncated { at } => assert_eq!(at, len as u64),
+            other => panic!("{len}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn blocks_that_are_moved_left_out_repeated_or_of_another_snapshot_are_noticed() {
+    let bytes = written(&some_blocks(4));
+    let starts = starts_of(&bytes);
+    let piece = |n: usize| &bytes[starts[n]..starts.get(n + 1).copied().unwrap_or(bytes.len())];
+    let of = |pieces: &[usize]| {
+        let pieces: Vec<_> = pieces.iter().map(|&n| piece(n)).collect();
+        [&bytes[..HEADER], &pieces.concat()].concat()
+    };
+    assert_eq!(of(&[0, 1, 2, 3, 4]), bytes);
+    for (a, b) in (0..5).flat_map(|a| (a + 1..5).map(move |b| (a, b))) {
+        let mut order = [0, 1, 2, 3, 4];
+        order.swap(a, b);
+        assert_eq!(damage(&of(&order)), (starts[a] as u64, a as u32, ANOTHER_BLOCK), "{a} and {b}");
+    }
+    for n in 0..4 {
+        let without: Vec<_> = (0..5).filter(|&other| other != n).collect();
+        assert_eq!(damage(&of(&without)), (starts[n] as u64, n as u32, ANOTHER_BLOCK), "without {n}");
+        let twice: Vec<_> = (0..=n).chain(n..5).collect();
+        let behind = starts[n + 1] as u64;
+        assert_eq!(damage(&of(&twice)), (behind, n as u32 + 1, ANOTHER_BLOCK), "{n} twice");
+    }
+    assert!(matches!(refused(&of(&[0, 1, 2, 3])), Error::Truncated { at } if at == starts[4] as u64));
+
+    // The same blocks in a snapshot with another name.
+    let others = written_as([9; 16], &some_blocks(4));
+    for n in 0..5 {
+        let mut mixed = bytes.clone();
+        let own = starts[n]..starts.get(n + 1).copied().unwrap_or(bytes.len());
+        mixed[own.clone()].copy_from_slice(&others[own]);
+        assert_eq!(damage(&mixed), (starts[n] as u64, n as u32, BLOCK_CHECKSUM), "{n} of another");
+    }
+    // The end of another with the same name, and a block of it that stands in the same place.
+    let mut blocks = some_blocks(4);
+    blocks.swap(0, 1);
+    let others = written(&blocks);
+    assert_eq!(starts_of(&others), starts);
+    for n in [0, 1, 4] {
+        let mut mixed = bytes.clone();
+        let own = starts[n]..starts.get(n + 1).copied().unwrap_or(bytes.len());
+        mixed[own.clone()].copy_from_slice(&others[own]);
+        assert_eq!(damage(&mixed), (starts[4] as u64, 4, OTHER_BLOCKS), "{n} of another");
+    }
+}
+
+#[test]
+fn whatever_follows_the_end_is_noticed() {
+    let bytes = written(&some_blocks(2));
+    for behind in [&[0][..], b"\n", &bytes] {
+        let error = refused(&[&bytes, behind].concat());
+        assert!(matches!(error, Error::Trailing { at } if at == bytes.len() as u64), "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_snapshot_is_told_apart_from_one_of_another_version() {
+    for other in [&b""[..], b"\0", b"swarmsnq", b"d8:announce", b"SWARMSNP", &[0; 4096], b" swarmsnp"] {
+        assert!(matches!(refused(other), Error::NotASnapshot), "{other:?}");
+    }
+    let bytes = written(&some_blocks(1));
+    for version in [0, 2, 3, 256, u32::MAX] {
+        let mut other = bytes.clone();
+        other[8..12].copy_from_slice(&version.to_le_bytes());
+        // Whatever else it may be, and however long its header is.
+        for len in [12, 20, 64, other.len()] {
+            assert!(matches!(refused(&other[..len]), Error::Version { found } if found == version));
+        }
+    }
+}
+
+/// A header's or block's own checksum, made to fit.
+fn mend(bytes: &mut [u8], at: usize) {
+    if at == 0 {
+        let checksum = crc32c::crc32c(&bytes[..60]);
+        bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+    } else {
+        let id: [u8; 16] = *bytes[16..].first_chunk().expect("a header");
+        let own = crc32c::crc32c_append(crc32c::crc32c(&id), &bytes[at..at + 36]);
+        bytes[at + 36..at + 40].copy_from_slice(&own.to_le_bytes());
+    }
+}
+
+#[test]
+fn headers_that_say_what_cannot_be_are_refused_though_their_checksums_fit() {
+    let bytes = written(&some_blocks(3));
+    let starts = starts_of(&bytes);
+    let changed = |at: usize, new: &[u8], header: usize| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + new.len()].copy_from_slice(new);
+        mend(&mut bytes, header);
+        bytes
+    };
+    let (first, end) = (starts[0], starts[3]);
+    for (at, new, header, what) in [
+        (first, &b"blob"[..], first, "this is neither a block nor the end"),
+        (first + 4, &[1], first, ANOTHER_BLOCK),
+        (first + 8, &[0xff; 8], first, "the block is longer than any may be"),
+        (first + 8, &[1, 0, 0, 1], first, "the block is longer than any may be"),
+        (first + 24, &[4], first, "the block holds another number of swarms than it says"),
+        (first + 32, &[0; 4], first, RECORDS_CHECKSUM),
+        (end + 4, &[2], end, ANOTHER_BLOCK),
+        (end + 8, &[1], end, OTHER_BLOCKS),
+        (end + 16, &[1], end, OTHER_BLOCKS),
+        (end + 24, &[1], end, OTHER_BLOCKS),
+        (end + 32, &[1, 2, 3, 4], end, OTHER_BLOCKS),
+    ] {
+        let block = starts.binary_search(&header).expect("a block") as u32;
+        assert_eq!(damage(&changed(at, new, header)), (header as u64, block, what), "byte {at}");
+    }
+    // A block that is as long as any may be, and of which there is nothing: no more memory is taken than there are bytes.
+    let long = changed(first + 8, &(16_u64 << 20).to_le_bytes(), first);
+    assert!(matches!(refused(&long), Error::Truncated { at } if at == bytes.len() as u64));
+    // An early end.
+    let mut early = bytes[..starts[1]].to_vec();
+    early.extend_from_slice(&bytes[end..]);
+    early[starts[1] + 4] = 1;
+    mend(&mut early, starts[1]);
+    assert_eq!(damage(&early), (starts[1] as u64, 1, OTHER_BLOCKS));
+    // What is reserved is not read, and belongs to the checksum.
+    for at in (12..16).chain(40..60) {
+        let reserved = changed(at, &[1], 0);
+        // The end names the checksum of the header, which is another one now.
+        assert_eq!(damage(&reserved), (end as u64, 3, OTHER_BLOCKS));
+    }
+    // Another time, which is as good.
+    assert_eq!(damage(&changed(32, &[1], 0)).2, OTHER_BLOCKS);
+}
+
+#[test]
+fn records_that_are_none_are_refused_at_their_byte_though_all_checksums_fit() {
+    let blocks = some_blocks(2);
+    let bytes = written(&blocks);
+    let starts = starts_of(&bytes);
+    let content = starts[1] + BLOCK_HEADER;
+    let second = 22;
+    let forged = |at: usize, new: u8| {
+        let mut bytes = bytes.clone();
+        bytes[content + at] = new;
+        let checksum = crc32c::crc32c(&bytes[content..starts[2]]);
+        bytes[starts[1] + 32..starts[1] + 36].copy_from_slice(&checksum.to_le_bytes());
+        mend(&mut bytes, starts[1]);
+        bytes
+    };
+    let unknown = "a download count has an unknown width";
+    assert_eq!(damage(&forged(0, 0b1100)), (content as u64, 1, unknown));
+    assert_eq!(damage(&forged(second, 0b1101)), ((content + second) as u64, 1, unknown));
+    assert_eq!(damage(&forged(0, 0b0111)), (content as u64, 1, "a record ends too early"));
+    let meaning = "bits are set that mean nothing";
+    assert_eq!(damage(&forged(0, 0b0100_0100)), (content as u64, 1, meaning));
+    // The port of the second record's peer.
+    let mut portless = forged(second + 22 + 4, 0);
+    portless[content + second + 22 + 5] = 0;
+    let checksum = crc32c::crc32c(&portless[content..starts[2]]);
+    portless[starts[1] + 32..starts[1] + 36].copy_from_slice(&checksum.to_le_bytes());
+    mend(&mut portless, starts[1]);
+    let port = "an endpoint has port 0 or is of the other family";
+    assert_eq!(damage(&portless), ((content + second) as u64, 1, port));
+}
+
+/// Bytes that are others from the second look on: from `from` on, `with`.
+struct Changing {
+    bytes: Bytes<Vec<u8>>,
+    looks: u32,
+    interrupts: bool,
+    from: usize,
+    with: Vec<u8>,
+}
+
+impl Read for Changing {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        // A few at once, and interrupted every other time.
+        self.interrupts = !self.interrupts;
+        if self.interrupts {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let some = into.len().min(17);
+        self.bytes.read(&mut into[..some])
+    }
+}
+
+impl Seek for Changing {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        if to == SeekFrom::Start(0) {
+            self.looks += 1;
+            if self.looks == 2 {
+                self.bytes.get_mut().truncate(self.from);
+                self.bytes.get_mut().extend_from_slice(&self.with);
+            }
+        }
+        self.bytes.seek(to)
+    }
+}
+
+fn changing(bytes: &[u8], from: usize, with: &[u8]) -> Result<Vec<Records>, Error> {
+    let bytes = Bytes::new(bytes.to_vec());
+    let mut reader = Reader::new(Changing { bytes, looks: 0, interrupts: false, from, with: with.to_vec() })?;
+    let (mut all, mut records) = (Vec::new(), Records::new(NOW));
+    while reader.next(&mut records, NOW)? {
+        all.push(records.clone());
+    }
+    Ok(all)
+}
+
+#[test]
+fn a_source_that_changes_after_it_was_looked_at_is_noticed() {
+    let blocks = some_blocks(3);
+    let bytes = written(&blocks);
+    let starts = starts_of(&bytes);
+    assert_eq!(changing(&bytes, bytes.len(), &[]).expect("nothing changes"), blocks);
+    // Another snapshot altogether, a longer one, a shorter one, and the same blocks in another order.
+    let changed = "the snapshot was changed while it was read";
+    for other in [
+        written_as([8; 16], &blocks),
+        written(&some_blocks(4)),
+        written(&some_blocks(2)),
+        written(&[&blocks[1..], &blocks[..1]].concat()),
+        written(&[]),
+    ] {
+        match changing(&bytes, 0, &other) {
+            Err(Error::Damaged { what, .. }) => assert_eq!(what, changed),
+            other => panic!("{other:?}"),
+        }
+    }
+    // One byte, the rest, and more than there was.
+    let mut flipped = bytes.clone();
+    flipped[starts[1] + 50] ^= 1;
+    assert!(matches!(changing(&bytes, 0, &flipped), Err(Error::Damaged { block: 1, .. })));
+    assert!(
+        matches!(changing(&bytes, starts[1], &[]), Err(Error::Truncated { at }) if at == starts[1] as u64)
+    );
+    let behind = bytes.len();
+    assert!(matches!(changing(&bytes, behind, &[1]), Err(Error::Trailing { at }) if at == behind as u64));
+}
+
+/// A device that fails at a byte.
+struct Failing<'a> {
+    bytes: Bytes<&'a [u8]>,
+    at: u64,
+}
+
+impl Read for Failing<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = (self.at - self.bytes.position()) as usize;
+        if left == 0 {
+            return Err(io::Error::other("a bad sector"));
+        }
+        let some = into.len().min(left);
+        self.bytes.read(&mut into[..some])
+    }
+}
+
+impl Seek for Failing<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.bytes.seek(to)
+    }
+}
+
+#[test]
+fn an_error_of_the_source_is_told_with_its_place() {
+    let bytes = written(&some_blocks(2));
+    for fails_at in 0..=bytes.len() as u64 {
+        let source = Failing { bytes: Bytes::new(&bytes), at: fails_at };
+        match Reader::new(source).map(|_| ()).expect_err("it fails") {
+            Error::Io { at, source } => {
+                assert_eq!((at, source.to_string().as_str()), (fails_at, "a bad sector"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What takes all but a little.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let some = bytes.len().min(self.0);
+        self.0 -= some;
+        if some == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(some) }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_error_of_what_is_written_to_is_told() {
+    let long = written(&some_blocks(2)).len();
+    for room in 0..=long {
+        let written = Writer::new(Full(room), ID, NOW).and_then(|mut writer| {
+            some_blocks(2).iter().try_for_each(|block| writer.write(block))?;
+            writer.finish().map(|_| ())
+        });
+        match written {
+            Ok(()) => assert_eq!(room, long),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::StorageFull),
+        }
+    }
+}
+
+#[test]
+fn a_block_is_no_longer_than_a_reader_takes() {
+    let peers: Vec<_> = (0..=u16::MAX)
+        .map(|n| PeerRecord { endpoint: v6(n), role: Role::Seeder, last_announce: NOW, details: None })
+        .collect();
+    let mut records = Records::new(NOW);
+    for n in 0..12 {
+        records.push(&hash(n), 0, &peers);
+    }
+    assert!(records.as_bytes().len() < 16 << 20);
+    let mut writer = Writer::new(Vec::new(), ID, NOW).expect("memory");
+    writer.write(&records).expect("just below 16 MiB");
+    records.push(&hash(12), 0, &peers);
+    let error = writer.write(&records).expect_err("above");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(error.to_string(), "more than 16 MiB for one block of a snapshot: export in smaller steps");
+    // Nothing of it was written.
+    let (bytes, summary) = writer.finish().expect("memory");
+    assert_eq!((summary.swarms, summary.peers), (12, 12 << 16));
+    assert_eq!(Reader::new(Bytes::new(bytes)).expect("whole").summary(), summary);
+}
+
+#[test]
+fn errors_say_where_and_what() {
+    let bytes = written(&some_blocks(2));
+    let mut newer = bytes.clone();
+    newer[8] = 2;
+    let mut flipped = bytes.clone();
+    flipped[200] ^= 1;
+    for (error, said) in [
+        (refused(b"no"), "this is no snapshot: it does not begin with `swarmsnp`"),
+        (
+            refused(&newer),
+            "at byte 8: this is a snapshot of version 2, and only version 1 is known; take a newer swarmkeep",
+        ),
+        (refused(&bytes[..100]), "at byte 100: it ends in the middle; the rest was lost"),
+        (refused(&flipped), "at byte 64, in block 0: the checksum of the block does not fit it"),
+        (
+            refused(&[&bytes[..], b"x"].concat()),
+            &format!(
+                "at byte {}: something follows the end; is this two snapshots in one file?",
+                bytes.len()
+            ),
+        ),
+        (
+            Error::Io { at: 7, source: io::Error::other("a bad sector") },
+            "cannot read at byte 7: a bad sector",
+        ),
+    ] {
+        assert_eq!(error.to_string(), said);
+    }
+}
+
+// --- The format, for ever. ---
+
+/// Both families and roles, details, downloads of each width, ages of both, idle, and a swarm in two parts in two blocks.
+fn first_ever() -> Vec<u8> {
+    let peer = |endpoint: &str, role, age, details| PeerRecord {
+        endpoint: endpoint.parse().expect("an endpoint"),
+        role,
+        last_announce: NOW.saturating_sub(age),
+        details,
+    };
+    let details =
+        |n| PeerDetails { peer_id: PeerId::new([n; 20]), uploaded: 1, downloaded: 1 << 40, left: u64::MAX };
+    let mut first = Records::new(NOW);
+    first.push(&hash(1), 0, &[peer("192.0.2.1:6881", Role::Leecher, 0, None)]);
+    first.push(&hash(2), 255, &[peer("[2001:db8::1]:65535", Role::Seeder, 2700, None)]);
+    first.push(&hash(3), 70_000, &[]);
+    first.push(
+        &hash(4),
+        1,
+        &[
+            peer("192.0.2.2:1", Role::Seeder, 10, None),
+            peer("[2001:db8::2]:2", Role::Leecher, 100_000, None),
+            peer("192.0.2.3:3", Role::Leecher, 20, None),
+            peer("[2001:db8::3]:4", Role::Seeder, 30, None),
+        ],
+    );
+    first.push(
+        &hash(5),
+        0,
+        &[
+            peer("192.0.2.4:5", Role::Leecher, 40, Some(details(b'a'))),
+            peer("[2001:db8::4]:6", Role::Seeder, 50, Some(details(b'b'))),
+            peer("192.0.2.5:7", Role::Leecher, 60, None),
+        ],
+    );
+    first.push(&hash(6), 8, &[peer("192.0.2.6:8", Role::Seeder, 70, None)]);
+    let mut second = Records::new(NOW.saturating_add(1));
+    second.push(&hash(6), 9, &[peer("192.0.2.7:9", Role::Seeder, 0, None)]);
+    let many: Vec<_> =
+        (0..257).map(|n| peer(&format!("198.51.100.1:{}", n + 1), Role::Leecher, n, None)).collect();
+    second.push(&hash(7), 0, &many);
+    written(&[first, second])
+}
+
+fn fixture() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/snapshots/v1.snapshot")
+}
+
+/// Made once, by `SWARMKEEP_FIXTURE=1`; what is written today must be read for ever.
+#[test]
+fn the_first_version_can_be_read_for_ever() {
+    if std::env::var_os("SWARMKEEP_FIXTURE").is_some() && !fixture().exists() {
+        fs::write(fixture(), first_ever()).expect("a folder");
+    }
+    // Packages do not hold what lies outside of them.
+    let Ok(bytes) = fs::read(fixture()) else {
+        assert!(!Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures").exists(), "it is lost");
+        return;
+    };
+    let mut reader = Reader::new(Bytes::new(&bytes)).expect("it is whole");
+    let Summary { taken, swarms, peers, bytes: long, .. } = reader.summary();
+    assert_eq!((taken.as_secs(), swarms, peers, long), (1_800_000_000, 9, 268, 2693));
+    let mut records = Records::new(NOW);
+    let mut read = Vec::new();
+    while reader.next(&mut records, NOW).expect("it is whole") {
+        for record in records.iter() {
+            let peers = record.peers().map(|peer| {
+                let age = NOW.as_secs() as i64 - peer.last_announce.as_secs() as i64;
+                (peer.endpoint.to_string(), peer.role.is_seeder(), age, peer.details)
+            });
+            read.push((record.info_hash.as_bytes()[0], record.downloaded, peers.collect::<Vec<_>>()));
+        }
+    }
+    let peer = |endpoint: &str, is_seeder, age| (endpoint.to_owned(), is_seeder, age, None);
+    let detailed = |endpoint: &str, is_seeder, age, id| {
+        let peer_id = PeerId::new([id; 20]);
+        let details = PeerDetails { peer_id, uploaded: 1, downloaded: 1_099_511_627_776, left: u64::MAX };
+        (endpoint.to_owned(), is_seeder, age, Some(details))
+    };
+    let expected = vec![
+        (1, 0, vec![peer("192.0.2.1:6881", false, 0)]),
+        (2, 255, vec![peer("[2001:db8::1]:65535", true, 2700)]),
+        (3, 70_000, vec![]),
+        (
+            4,
+            1,
+            vec![
+                peer("192.0.2.2:1", true, 10),
+                peer("192.0.2.3:3", false, 20),
+                peer("[2001:db8::3]:4", true, 30),
+                peer("[2001:db8::2]:2", false, 100_000),
+            ],
+        ),
+        (5, 0, vec![detailed("192.0.2.4:5", false, 40, b'a'), detailed("[2001:db8::4]:6", true, 50, b'b')]),
+        (5, 0, vec![peer("192.0.2.5:7", false, 60)]),
+        (6, 8, vec![peer("192.0.2.6:8", true, 70)]),
+        (6, 9, vec![peer("192.0.2.7:9", true, 0)]),
+        (7, 0, (0..257).map(|n| peer(&format!("198.51.100.1:{}", n + 1), false, n)).collect()),
+    ];
+    assert_eq!(read, expected);
+    let store = Packed::new(&RepositoryConfig::new(HashKey::from_bytes([1; 16]))).expect("the usual");
+    let restored = load(&bytes, &(Arc::new(Immediate(Arc::new(store))) as Store), NOW);
+    assert_eq!((restored.added, restored.expired), (267, 1));
+}
+
+/// What is written today is what was written first. Where this has to change, so has [`VERSION`].
+#[test]
+fn the_first_version_is_written_as_it_was() {
+    if let Ok(bytes) = fs::read(fixture()) {
+        assert_eq!(first_ever(), bytes);
+    }
+}
+
+/// The example of `docs/snapshot-format.md`.
+#[test]
+fn a_snapshot_of_one_peer_is_173_bytes() {
+    let mut records = Records::new(NOW);
+    let endpoint: Endpoint = "192.0.2.1:6881".parse().expect("an endpoint");
+    assert_eq!(endpoint.family(), Family::V4);
+    let peer =
+        PeerRecord { endpoint, role: Role::Leecher, last_announce: NOW.saturating_sub(60), details: None };
+    records.push(&hash(0xab), 0, &[peer]);
+    let bytes = written_as(*b"0123456789abcdef", &[records]);
+    let hex: Vec<String> = bytes
+        .chunks(16)
+        .map(|row| row.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(hex, EXAMPLE, "{hex:#?}");
+}
+
+const EXAMPLE: [&str; 11] = [
+    "73 77 61 72 6d 73 6e 70 01 00 00 00 00 00 00 00",
+    "30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66",
+    "00 d2 49 6b 00 00 00 00 00 00 00 00 00 00 00 00",
+    "00 00 00 00 00 00 00 00 00 00 00 00 2f ae 45 c5",
+    "62 6c 6f 6b 00 00 00 00 1d 00 00 00 00 00 00 00",
+    "ff d2 49 6b 00 00 00 00 01 00 00 00 00 00 00 00",
+    "14 19 a6 af d8 b3 cd 93 41 ab ab ab ab ab ab ab",
+    "ab ab ab ab ab ab ab ab ab ab ab ab ab c0 00 02",
+    "01 1a e1 3b 01 65 6e 64 21 01 00 00 00 85 00 00",
+    "00 00 00 00 00 01 00 00 00 00 00 00 00 01 00 00",
+    "00 00 00 00 00 80 3b 54 4b dd 45 a2 49",
+];

@@ -1,0 +1,52 @@
+//! The machine that something was measured on.
+
+use std::{fmt, fs, num::NonZeroUsize, thread};
+
+use serde::{Deserialize, Serialize};
+
+/// What a reader has to know of a machine to make something of its numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Machine {
+    /// The processor's name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu: Option<String>,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Main memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory_bytes: Option<u64>,
+    /// Operating system and architecture.
+    pub system: String,
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Self {
+        let after = |path: &str, key: &str| {
+            let text = fs::read_to_string(path).ok()?;
+            let (_, value) = text.lines().find(|line| line.starts_with(key))?.split_once(':')?;
+            Some(value.trim().to_owned())
+        };
+        let kib =
+            after("/proc/meminfo", "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
+        Self {
+            cpu: after("/proc/cpuinfo", "model name"),
+            cores: cores(),
+            memory_bytes: kib.map(|kib| kib * 1024),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpu = self.cpu.as_deref().unwrap_or(&self.system);
+        write!(f, "{cpu}, {} core{}", self.cores, if self.cores == 1 { "" } else { "s" })
+    }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}

@@ -1,0 +1,118 @@
+//! `swarmkeep import`: the downloads that another tracker has counted.
+
+use std::{error::Error, path::PathBuf};
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use indicatif::HumanCount;
+use swarmkeep_import::{Format, Imported, Options, Totals};
+
+use crate::{print_json, refuse, say};
+
+const DETAILS: &str = "\
+Examples:
+  swarmkeep import --state /var/lib/swarmkeep /var/lib/torrust/tracker/database/sqlite3.db
+  curl http://old.example:6969/scrape | swarmkeep import --state /var/lib/swarmkeep -
+  swarmkeep import --dry-run statedump.txt.gz
+
+What is taken:
+  How often each torrent was downloaded, and nothing else: peers announce themselves again within
+  the hour. An import never lowers a count and never adds to one: what is there is raised to at
+  least what the file says. So the same file can be imported twice, and a newer one of the same
+  tracker again until the switch is done. Of several counts of one torrent, in one file or in
+  several, the highest is taken: two trackers' counts are not added up. Nor is what ours counted
+  since it began: import before its first peers come.
+
+Formats, each also compressed by gzip:
+  torrust            torrust-tracker's SQLite file, which stays as it is. Not from standard input.
+  scrape             The answer to a scrape over HTTP (BEP 48). opentracker and others answer with
+                     all their torrents to one that asks for none.
+  opentracker-state  INFOHASH:MINUTES:DOWNLOADS, as opentracker's /stats?mode=statedump has them.
+  opentracker-txtp   INFOHASH:SEEDERS:LEECHERS:DOWNLOADS, its /stats?mode=tpbs&format=txtp.
+  lines              INFOHASH, a tab, comma, blank or colon, and DOWNLOADS: what any database gives.
+
+  aquatic counts no downloads, so there is nothing to import from it.
+
+Errors:
+  Everything is read before anything is taken. If anything is wrong in any file, it is said where,
+  and nothing is taken; --skip-bad takes the rest: all good lines, and of a file that is cut off or
+  broken what comes before.
+
+Exit codes:
+  0  the counts are taken
+  1  something is wrong, and nothing is taken
+  2  the command line is wrong";
+
+/// Take over the downloads that another tracker has counted.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = DETAILS, after_help = "See --help for examples, formats, and what is taken.")]
+pub(crate) struct Args {
+    /// What the other tracker has written; - for standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// The folder with the state of ours.
+    #[arg(long, value_name = "DIR", required_unless_present = "dry_run")]
+    state: Option<PathBuf>,
+
+    /// The format of the files. By default it is told from what they begin with.
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = formats())]
+    from: Option<Format>,
+
+    /// Read everything and say what would be taken, and take nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Leave out what is wrong instead of taking nothing.
+    #[arg(long)]
+    skip_bad: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
+    let Args { files, state, from, dry_run, skip_bad, json } = args;
+    if files.iter().filter(|file| file.as_os_str() == "-").count() > 1 {
+        refuse("standard input can be read once only".into());
+    }
+    let state = state.filter(|_| !dry_run);
+    report(&swarmkeep_import::run(&Options { files, state, from, skip_bad })?, json)
+}
+
+fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
+    if json {
+        return print_json(imported);
+    }
+    for file in &imported.files {
+        let gzip = if file.gzip { ", gzip" } else { "" };
+        say!("{}: {}{gzip}, {}", file.file, file.format, some(file.read, "count"));
+        if file.refused > 0 {
+            say!("  {} left out:{}", some(file.refused, "wrong one"), file.named());
+        }
+    }
+    let Totals { torrents, with_downloads, downloads, duplicates, raised } = imported.totals;
+    let [torrents, with, downloads] =
+        [some(torrents, "torrent"), HumanCount(with_downloads).to_string(), some(downloads, "download")];
+    say!("{torrents}, {with} of them downloaded, {downloads} in all");
+    if duplicates > 0 {
+        say!("{} of torrents that had one: the highest is taken", some(duplicates, "more count"));
+    }
+    if with_downloads == 0 {
+        say!("no downloads at all: does that tracker count them?");
+    }
+    match raised {
+        Some(raised) => say!("{} raised, the others had as many", some(raised, "torrent")),
+        None => say!("nothing is taken: --dry-run"),
+    }
+    Ok(())
+}
+
+fn some(count: u64, what: &str) -> String {
+    format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+}
+
+fn formats() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::ALL.map(Format::name))
+        .map(|name| Format::ALL.into_iter().find(|format| format.name() == name).expect("one of them"))
+}

@@ -1,0 +1,101 @@
+//! The `swarmkeep` program as a library: what it does when it is called.
+
+use std::{env, error::Error, io, process::ExitCode};
+
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+
+mod check;
+mod import;
+pub mod load;
+mod serve;
+mod settings;
+mod state;
+pub mod units;
+
+pub use check::get;
+
+/// A BitTorrent tracker over any swarm store, and what its operator needs.
+#[derive(Parser)]
+#[command(name = "swarmkeep", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a BitTorrent tracker over UDP and HTTP.
+    Serve(Box<serve::Args>),
+    /// Print the settings that `serve` runs with, or all there are.
+    Config(Box<serve::ConfigArgs>),
+    /// Say what a tracker has kept for its next start.
+    State(state::Args),
+    /// Ask a tracker whether it answers.
+    Check(check::Args),
+    /// Take over the downloads that another tracker has counted.
+    Import(import::Args),
+    /// Put a tracker under load, check its answers and report.
+    Load(Box<load::Args>),
+}
+
+/// Commands that were this program's, and what they are called now.
+const MOVED: [(&str, &str); 7] = [
+    ("create", "seedkeep create"),
+    ("fetch", "seedkeep fetch"),
+    ("seed", "seedkeep seed"),
+    ("store", "seedkeep store"),
+    ("demo", "cargo demo"),
+    ("shootout", "cargo shootout"),
+    ("simulate", "cargo simulate"),
+];
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let first = env::args_os().nth(1);
+    if let Some((old, new)) =
+        MOVED.into_iter().find(|(old, _)| first.as_ref().is_some_and(|word| word == old))
+    {
+        refuse(format!("`swarmkeep {old}` is `{new}` now"));
+    }
+    let done = match Cli::parse().command {
+        // It reads the command line itself, again at each SIGHUP.
+        Command::Serve(_) => serve::run().map(|()| ExitCode::SUCCESS),
+        Command::Config(args) => serve::print_config(*args),
+        Command::State(args) => state::run(&args),
+        Command::Check(args) => check::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Import(args) => import::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Load(args) => load::run(&args),
+    };
+    match done {
+        Ok(code) => code,
+        // Whoever read the output has seen enough of it.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("swarmkeep: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit code 2.
+fn refuse(message: String) -> ! {
+    Cli::command().error(ErrorKind::ValueValidation, message).exit()
+}
+
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// As `println!`, and whoever closes the pipe ends the program without a word.
+macro_rules! say {
+    ($($words:tt)*) => {
+        std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*)))?
+    };
+}
+pub(crate) use say;
+
+fn print_json(value: &impl serde::Serialize) -> Result<(), Box<dyn Error>> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    Ok(io::Write::write_all(&mut io::stdout(), &text)?)
+}

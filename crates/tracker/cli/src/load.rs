@@ -1,0 +1,282 @@
+//! `swarmkeep load`: puts a tracker under load, checks its answers and reports.
+
+use std::{
+    error::Error,
+    io::{self, IsTerminal, Write},
+    num::NonZeroU64,
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{ArgGroup, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use swarmkeep_load::{Config, Mix, Progress, Report, Swarms, Target};
+
+use crate::units;
+
+/// What the program ends with when answers were wrong.
+const WRONG: u8 = 3;
+
+const DETAILS: &str = "\
+Examples:
+  swarmkeep load --target 127.0.0.1:6969                        a closed loop, 100 workers
+  swarmkeep load --target 127.0.0.1:6969 --rate 200 --fill      an open loop on a full tracker
+  swarmkeep load --target 127.0.0.1:6969 --target '[::1]:6969'  both families
+  swarmkeep load --target http://127.0.0.1:7070/announce        over HTTP
+  swarmkeep load --target 127.0.0.1:6969 --mix connect=50,announce=50,scrape=1 --fill \\
+    --concurrency 4 --window 32 --threads 1 --server-pid 1234 --json
+
+Loops:
+  closed   a worker sends when it has an answer. Shows what a tracker can do at most. Latencies are
+           those of a tracker that is as busy as it can be, and grow with the workers; a stall is
+           one slow answer a worker
+  open     --rate: requests are sent when the schedule has them, and latency counts from then,
+           whatever has become of earlier ones. Shows what users of a tracker with so many requests
+           a second feel
+
+Population:
+  --peers peers in --torrents torrents that all workers share, sizes by Zipf's law with exponent 1:
+  the n-th largest has 1/n of the largest's peers, and no fewer than one. Each peer has an id and a
+  port of its own, and announces as often. All is drawn from --seed: a worker sends the same requests
+  in every run.
+
+Answers:
+  Each is checked: transaction id, action, length, counts that cannot be, an interval from a second
+  to a day, more peers than asked for, one twice, one at port 0, and the one that asked.
+
+Exit codes:
+  0  measured; some requests may have failed, as the report says
+  1  no measurement: nobody answered, or all requests failed
+  2  options that are wrong
+  3  answers were wrong: whatever its speed, this is no tracker";
+
+/// Put a tracker under load, check its answers and report.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_long_help = DETAILS,
+    after_help = "See --help for examples, loops and exit codes.",
+    group = ArgGroup::new("swarms")
+)]
+pub struct Args {
+    /// The tracker: 127.0.0.1:6969, udp://host:port or http://host:port/announce; once for each family.
+    #[arg(long, value_name = "ADDR", required = true)]
+    target: Vec<Target>,
+
+    /// How long to measure, as 500ms, 10s or 5m; at most 1h.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::time)]
+    duration: Duration,
+
+    /// How long to send the same without counting it before that.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::time)]
+    warm_up: Duration,
+
+    /// Clients at once, each with a socket of its own.
+    #[arg(long, visible_alias = "workers", value_name = "N", default_value = "100")]
+    concurrency: usize,
+
+    /// Threads that run them [default: as many as there are cores].
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Requests that a worker may have unanswered [default: 1, with --rate 64; HTTP has 1].
+    #[arg(long, value_name = "N")]
+    window: Option<usize>,
+
+    /// Requests a second of each worker (open loop) [default: as fast as answers come].
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+
+    /// After how long without an answer a request has failed.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::time)]
+    timeout: Duration,
+
+    /// For how long a connection id is used; the next is asked for a little before.
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = units::time)]
+    connection_lifetime: Duration,
+
+    /// Torrents that the workers share.
+    #[arg(long, value_name = "N", default_value = "1000")]
+    torrents: NonZeroU64,
+
+    /// How the sizes of their swarms are spread.
+    #[arg(long, value_enum, default_value = "zipf")]
+    shape: Shape,
+
+    /// Torrents that each worker has for itself, so that swarms are not shared, in place of --torrents.
+    #[arg(long, value_name = "N", conflicts_with_all = ["torrents", "shape"])]
+    hashes_per_worker: Option<NonZeroU64>,
+
+    /// Peers in all [default: 100000, or as many as there are torrents if that is more].
+    #[arg(long, value_name = "N")]
+    peers: Option<u64>,
+
+    /// Peers that every announce asks for; -1 leaves it to the tracker.
+    #[arg(long, value_name = "N", default_value = "50", allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1..))]
+    numwant: i32,
+
+    /// How often each kind of request comes, as weights [default: announce=50,scrape=1].
+    #[arg(long, value_name = "KIND=N,...")]
+    mix: Option<Mix>,
+
+    /// Info hashes a scrape, from 1 to 74.
+    #[arg(long, value_name = "N", default_value = "1")]
+    scrape_hashes: usize,
+
+    /// Share of the peers that are seeders.
+    #[arg(long, value_name = "SHARE", default_value = "0.5")]
+    seeders: f64,
+
+    /// Share of the announces that say `started`.
+    #[arg(long, value_name = "SHARE", default_value = "0.05")]
+    started: f64,
+
+    /// Share of the announces that say `completed`.
+    #[arg(long, value_name = "SHARE", default_value = "0.01")]
+    completed: f64,
+
+    /// Share of the announces that say `stopped`.
+    #[arg(long, value_name = "SHARE", default_value = "0.05")]
+    stopped: f64,
+
+    /// Loopback addresses to send from: 127.0.0.1 and so many; lets a swarm have more peers than there are ports.
+    #[arg(long, value_name = "N", default_value = "1")]
+    sources: u8,
+
+    /// Let each peer announce once before anything is measured.
+    #[arg(long)]
+    fill: bool,
+
+    /// What population and requests are drawn from.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+
+    /// The tracker's process: its CPU time a million answers and its memory are reported.
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
+
+    /// The tracker's counts may leave out the peer that announces, as those of some trackers do.
+    #[arg(long)]
+    announcer_uncounted: bool,
+
+    /// The target is another machine, and mine to take down.
+    #[arg(long)]
+    i_own_this_target: bool,
+
+    /// Print one JSON object instead of tables; times in it are microseconds.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Shape {
+    /// By Zipf's law with exponent 1.
+    Zipf,
+    /// All of the same size.
+    Uniform,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// Nothing was measured, or no request succeeded.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let report = measure(&args.config())?;
+    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.text() };
+    io::stdout().write_all(text.as_bytes())?;
+    verdict(&[report])
+}
+
+/// What the program ends with.
+///
+/// # Errors
+/// No request succeeded.
+pub fn verdict(reports: &[Report]) -> Result<ExitCode, Box<dyn Error>> {
+    if reports.iter().any(|report| report.wrong > 0) {
+        return Ok(ExitCode::from(WRONG));
+    }
+    if let Some(failed) = reports.iter().find(|report| report.succeeded == 0) {
+        return Err(format!("none of {} requests succeeded", failed.requests).into());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures with a line a second on standard error, and a bar if that is a terminal. Ends the program if the options are wrong together.
+///
+/// # Errors
+/// Nothing was measured.
+pub fn measure(config: &Config) -> Result<Report, swarmkeep_load::Error> {
+    config.validate().unwrap_or_else(|error| crate::refuse(error.to_string()));
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
+    let bar = if io::stderr().is_terminal() {
+        ProgressBar::new(0).with_style(style)
+    } else {
+        ProgressBar::hidden()
+    };
+    let line = |text: &str| if bar.is_hidden() { eprintln!("{text}") } else { bar.println(text) };
+    let report = swarmkeep_load::run(config, &mut |progress| match progress {
+        Progress::Filling { announced, peers } => {
+            bar.set_length(*peers);
+            bar.set_position(*announced);
+            bar.set_message("peers announced");
+        }
+        Progress::WarmingUp => {
+            bar.set_length(config.duration.as_secs());
+            bar.set_position(0);
+            bar.set_message("seconds");
+        }
+        Progress::Second(second) => {
+            bar.set_position(second.second + 1);
+            line(&format!(
+                "{:>4} s  {:>9} a second  p50 {:>9.1} µs  p99 {:>9.1} µs  failed {}  wrong {}",
+                second.second + 1,
+                second.succeeded,
+                second.p50,
+                second.p99,
+                second.failed,
+                second.wrong
+            ));
+        }
+        _ => {}
+    });
+    bar.finish_and_clear();
+    report
+}
+
+impl Args {
+    /// What to measure.
+    pub fn config(&self) -> Config {
+        let mut config = Config::new(self.target.iter().cloned());
+        config.duration = self.duration;
+        config.warm_up = self.warm_up;
+        config.workers = self.concurrency;
+        config.threads = self.threads;
+        config.window = self.window;
+        config.rate = self.rate;
+        config.timeout = self.timeout;
+        config.connection_lifetime = self.connection_lifetime;
+        config.swarms = match (self.hashes_per_worker, self.shape) {
+            (Some(each), _) => Swarms::Private(each.get()),
+            (None, Shape::Zipf) => Swarms::Zipf(self.torrents.get()),
+            (None, Shape::Uniform) => Swarms::Uniform(self.torrents.get()),
+        };
+        let torrents = match config.swarms {
+            Swarms::Private(each) => each.saturating_mul(self.concurrency as u64),
+            Swarms::Zipf(torrents) | Swarms::Uniform(torrents) => torrents,
+        };
+        config.peers = self.peers.unwrap_or(torrents.max(config.peers));
+        config.want = u32::try_from(self.numwant).ok();
+        config.mix = self.mix.unwrap_or_default();
+        config.scrape_hashes = self.scrape_hashes;
+        config.seeders = self.seeders;
+        config.started = self.started;
+        config.completed = self.completed;
+        config.stopped = self.stopped;
+        config.sources = self.sources;
+        config.fill = self.fill;
+        config.seed = self.seed;
+        config.server_pid = self.server_pid;
+        config.announcer_uncounted = self.announcer_uncounted;
+        config.beyond_loopback = self.i_own_this_target;
+        config
+    }
+}

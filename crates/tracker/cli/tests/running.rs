@@ -1,0 +1,595 @@
+//! `swarmkeep serve` among what runs it: certificates that are renewed, a user that is not root, a service manager.
+
+mod common;
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt, net::UnixDatagram, process::CommandExt},
+    },
+    path::{Path, PathBuf},
+    process::{self, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use common::{Serve, ends, refused, swarmkeep};
+use nix::{
+    libc,
+    sys::{
+        ptrace::{self, Options},
+        wait::{WaitPidFlag, waitpid},
+    },
+    unistd::{Pid, Uid, User},
+};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use socket2::{Domain, Socket, Type};
+use swarmkeep_tests::udp::uninterrupted;
+use swarmkeep_tracker_protocol::{
+    bittorrent::Family,
+    udp::{ConnectRequest, Response, TransactionId},
+};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto::ring, pki_types::CertificateDer,
+};
+
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one() {
+    let folder = Folder::new();
+    let old = folder.write_pair();
+    let [certificate, key] = folder.pair();
+    let mut serve =
+        Serve::start(&["--https=127.0.0.1:0", "--tls-certificate", &certificate, "--tls-key", &key]);
+    let address = serve.addresses_of("https")[0];
+    let mut open = scrape_over_https(address, &old);
+
+    fs::write(&key, "").expect("room");
+    serve.signal("HUP");
+    let printed = serve.printed_until("the settings stay as they were");
+    assert!(printed.contains(&format!("cannot take the key from {key}: it has no key in PEM")), "{printed}");
+    scrape_over_https(address, &old);
+
+    let new = folder.write_pair();
+    serve.signal("HUP");
+    serve.printed_until("settings read again");
+    scrape_over_https(address, &new);
+    ask(&mut open);
+    let (code, took, printed) = serve.stop("TERM");
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn https_without_a_usable_certificate_and_key_is_refused_with_what_is_wrong() {
+    let (folder, other) = (Folder::new(), Folder::new());
+    folder.write_pair();
+    other.write_pair();
+    let [certificate, key] = folder.pair();
+    let [_, key_of_another] = other.pair();
+    let nowhere = folder.0.join("nowhere").to_str().expect("text").to_owned();
+    let says = |arguments: &[&str], what: &str| {
+        let message = refused(&[&["--https=127.0.0.1:0"], arguments].concat());
+        assert!(message.contains(what), "{what}: {message}");
+    };
+    says(&[], "HTTPS needs both --tls-certificate and --tls-key");
+    says(&["--tls-certificate", &certificate], "HTTPS needs both --tls-certificate and --tls-key");
+    let missing = format!("cannot take the certificate from {nowhere}: No such file or directory");
+    says(&["--tls-certificate", &nowhere, "--tls-key", &key], &missing);
+    let another = format!("cannot use the key in {key_of_another} with the certificate in {certificate}");
+    says(&["--tls-certificate", &certificate, "--tls-key", &key_of_another], &another);
+}
+
+#[test]
+fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_back() {
+    if !is_root("a user to run as") {
+        return;
+    }
+    let nobody = User::from_name("nobody").expect("looked up").expect("everywhere");
+    let folder = Folder::new();
+    let pair = folder.write_pair();
+    let [certificate, key] = folder.pair();
+    // Read as root, before.
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("ours");
+    // In groups that it is to leave.
+    let mut command = Command::new("setpriv");
+    command.args(["--groups=1,2", env!("CARGO_BIN_EXE_swarmkeep"), "serve", "--admin=off", "--user=nobody"]);
+    command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0"]);
+    command.args(["--tls-certificate", &certificate, "--tls-key", &key]);
+    let mut serve = Serve::run(command);
+    connect(serve.addresses()[0][0]);
+    scrape_over_https(serve.addresses_of("https")[0], &pair);
+
+    let statuses: Vec<_> =
+        tasks(&serve).map(|task| fs::read_to_string(task.join("status")).expect("lives")).collect();
+    assert!(statuses.len() > 2, "the tracker has threads");
+    let (uid, gid) = (nobody.uid, nobody.gid);
+    for status in statuses {
+        for (field, expected) in [
+            ("Uid", format!("{uid} {uid} {uid} {uid}")),
+            ("Gid", format!("{gid} {gid} {gid} {gid}")),
+            ("Groups", String::new()),
+            ("CapEff", "0000000000000000".into()),
+            ("CapPrm", "0000000000000000".into()),
+            ("CapAmb", "0000000000000000".into()),
+            ("NoNewPrivs", "1".into()),
+        ] {
+            let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+            let value: Vec<_> = value.expect("every kernel tells").split_whitespace().collect();
+            assert_eq!(value.join(" "), expected, "{field} in {status}");
+        }
+    }
+
+    // What is for root's eyes only cannot be read again.
+    serve.signal("HUP");
+    let printed = serve.printed_until("the settings stay as they were");
+    assert!(printed.contains(&format!("cannot take the key from {key}: Permission denied")), "{printed}");
+    assert!(!printed.contains("running as root"), "{printed}");
+    scrape_over_https(serve.addresses_of("https")[0], &pair);
+    let (code, _, printed) = serve.stop("TERM");
+    assert_eq!(code, Some(0), "{printed}");
+}
+
+#[test]
+fn a_user_that_is_unknown_or_root_is_refused_and_so_is_anyone_but_root_who_names_one() {
+    for (user, problem) in [
+        ("no-such-user", "there is no such user on this machine"),
+        ("nobody:no-such-group", "there is no such group on this machine"),
+        ("root", "root's user or group is none to give privileges up for"),
+    ] {
+        let message = refused(&["--user", user]);
+        assert!(message.contains(problem) && message.contains("--user"), "{message}");
+    }
+    if !is_root("--user without root") {
+        return;
+    }
+    // Where everybody can read it.
+    let folder = Folder::new();
+    let program = folder.0.join("swarmkeep");
+    fs::copy(env!("CARGO_BIN_EXE_swarmkeep"), &program).expect("room");
+    let mut command = Command::new(&program);
+    command.args(["serve", "--udp=127.0.0.1:0", "--admin=off", "--user=nobody"]).uid(65534).gid(65534);
+    let (code, message) = ends(command);
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("only root can; start as root, or leave --user out"), "{message}");
+}
+
+#[test]
+fn running_as_root_is_warned_of() {
+    if !is_root("the warning of running as root") {
+        return;
+    }
+    let mut serve = Serve::start(&["--udp=127.0.0.1:0"]);
+    assert!(serve.printed_until("running as root").contains("WARN"));
+}
+
+#[test]
+fn sockets_that_are_handed_over_stand_in_for_the_addresses_of_their_protocol() {
+    // One socket for both families and all threads.
+    let udp = Socket::new(Domain::IPV6, Type::DGRAM, None).expect("a socket");
+    udp.set_only_v6(false).expect("not bound yet");
+    udp.bind(&SocketAddr::from(([0_u16; 8], 0)).into()).expect("a free port");
+    let udp = UdpSocket::from(udp);
+    let http = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let (udp_port, http_at) = (udp.local_addr().expect("bound").port(), http.local_addr().expect("bound"));
+    let folder = Folder::new();
+    folder.write_pair();
+    let [certificate, key] = folder.pair();
+    let arguments = [
+        "--udp=192.0.2.1:1",
+        "--http=192.0.2.1:1",
+        "--https=127.0.0.1:0",
+        "--workers=3",
+        "--tls-certificate",
+        &certificate,
+        "--tls-key",
+        &key,
+    ];
+    let serve = Serve::run(handed([udp.into(), http.into()], "swarmkeep.socket:tracker", &arguments));
+    assert_eq!(serve.addresses_of("udp"), [SocketAddr::from(([0_u16; 8], udp_port))], "{}", serve.first_line);
+    assert_eq!(serve.addresses_of("http"), [http_at]);
+    assert_eq!(serve.addresses_of("https").len(), 1, "as configured");
+    for _ in 0..50 {
+        connect(SocketAddr::from(([127, 0, 0, 1], udp_port)));
+        connect(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], udp_port)));
+    }
+    scrape(http_at);
+    assert_eq!(serve.stop("TERM").0, Some(0));
+}
+
+#[test]
+fn a_stream_named_https_is_for_https() {
+    let folder = Folder::new();
+    let pair = folder.write_pair();
+    let [certificate, key] = folder.pair();
+    let [one, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("loopback"));
+    let (https_at, http_at) = (one.local_addr().expect("bound"), other.local_addr().expect("bound"));
+    let arguments = ["--tls-certificate", &certificate, "--tls-key", &key];
+    let serve = Serve::run(handed([one.into(), other.into()], "https:http", &arguments));
+    assert_eq!(serve.addresses_of("udp"), [], "nobody asked for it");
+    assert_eq!((serve.addresses_of("http"), serve.addresses_of("https")), (vec![http_at], vec![https_at]));
+    scrape(http_at);
+    scrape_over_https(https_at, &pair);
+}
+
+#[test]
+fn the_admin_server_is_reached_over_https_if_it_should_and_through_a_socket_that_is_handed_over() {
+    let folder = Folder::new();
+    let pair = folder.write_pair();
+    let [certificate, key] = folder.pair();
+    let arguments =
+        ["--tls-certificate", &certificate, "--tls-key", &key, "--admin-tls", "--admin=127.0.0.1:0"];
+    let is_live = |serve: &mut Serve| {
+        let printed = serve.printed_until("dashboard at ");
+        let (_, address) = printed.split_once("dashboard at https://").expect("an address");
+        let (address, token) = address.split_once("/").expect("a path");
+        let address: SocketAddr = address.parse().expect("an address");
+        let mut connection = over_https(address, &pair);
+        assert_eq!(get(&mut connection, "/health/live"), br#"{"status":"live"}"#);
+        assert_eq!(token, " (name tokens for it by --admin-tokens)\n", "none for who keeps what is printed");
+        let mut plain = TcpStream::connect(address).expect("loopback");
+        plain.set_read_timeout(Some(SOON)).expect("above zero");
+        plain.write_all(b"GET /health/live HTTP/1.1\r\n\r\n").expect("somebody listens");
+        let mut answer = Vec::new();
+        plain.read_to_end(&mut answer).expect("closed soon");
+        assert!(!answer.starts_with(b"HTTP"));
+        address
+    };
+    is_live(&mut Serve::start(&[&arguments[..], &["--udp=127.0.0.1:0"]].concat()));
+
+    let udp = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    let admin = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = admin.local_addr().expect("bound");
+    let mut serve = Serve::run(handed([udp.into(), admin.into()], "udp:admin", &arguments));
+    assert_eq!(is_live(&mut serve), address);
+    assert_eq!(serve.stop("TERM").0, Some(0));
+}
+
+#[test]
+fn what_is_handed_over_and_of_no_use_is_refused() {
+    let tcp = || TcpListener::bind("127.0.0.1:0").expect("loopback").into();
+    let unix: OwnedFd = UnixDatagram::unbound().expect("a socket").into();
+    let not_listening = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    not_listening.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("loopback");
+    for (sockets, names, message) in [
+        (
+            [tcp(), unix],
+            "http:strange",
+            "the 2. socket that was handed over, `strange`, is neither of UDP nor of TCP",
+        ),
+        (
+            [tcp(), not_listening.into()],
+            "http:http",
+            "cannot use a socket that was handed over for http: it does not",
+        ),
+        ([tcp(), tcp()], "admin:admin", "several sockets that were handed over are named `admin`"),
+        ([tcp(), tcp()], "http:https", "there is no certificate for HTTPS"),
+    ] {
+        let (code, printed) = ends(handed(sockets, names, &[]));
+        assert_eq!(code, Some(1), "{printed}");
+        assert!(printed.contains(message), "{printed}");
+    }
+}
+
+#[test]
+fn sockets_for_another_process_are_not_taken() {
+    let mut command = swarmkeep(&["--udp=127.0.0.1:0"]);
+    command.env("LISTEN_FDS", "2").env("LISTEN_PID", "1");
+    let serve = Serve::run(command);
+    connect(serve.addresses()[0][0]);
+}
+
+#[test]
+fn the_service_manager_is_told_of_readiness_reloading_health_and_stopping_in_their_order() {
+    let manager = Manager::new();
+    let mut serve = manager.run(&["--udp=127.0.0.1:0", "--http=127.0.0.1:0"], Duration::from_secs(1));
+    assert_eq!(manager.next(), "READY=1\n", "first of all");
+    connect(serve.addresses()[0][0]);
+    scrape(serve.addresses()[1][0]);
+    let began = Instant::now();
+    let mut pings = 0;
+    while pings < 5 {
+        let told = manager.next();
+        if told == "WATCHDOG=1\n" {
+            pings += 1;
+        } else {
+            let numbers = told.strip_prefix("STATUS=").and_then(|told| told.strip_suffix(" torrents\n"));
+            assert!(numbers.is_some_and(|numbers| numbers.contains(" requests a second; ")), "{told}");
+        }
+    }
+    let took = began.elapsed();
+    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(5), "5 in {took:?}");
+
+    serve.signal("HUP");
+    let reloading = manager.next_but_health();
+    let at = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").expect(&reloading);
+    let at: u64 = at.trim_end().parse().expect("a number");
+    let uptime = fs::read_to_string("/proc/uptime").expect("Linux");
+    let uptime: f64 = uptime.split(' ').next().expect("two numbers").parse().expect("a number");
+    assert!(
+        (uptime - at as f64 / 1e6).abs() < 5.0,
+        "{at} µs after the start of a machine that is up {uptime} s"
+    );
+    assert_eq!(manager.next_but_health(), "READY=1\n");
+    serve.printed_until("settings read again");
+
+    serve.signal("TERM");
+    assert_eq!(manager.next_but_health(), "STOPPING=1\n");
+    assert_eq!(serve.stop("TERM").0, Some(0));
+    assert_eq!(manager.try_next(Duration::from_millis(100)), None, "the last word");
+}
+
+#[test]
+fn a_thread_that_is_stuck_ends_the_pings_until_it_goes_on() {
+    let manager = Manager::new();
+    let mut serve = manager.run(&["--udp=127.0.0.1:0", "--workers=2"], Duration::from_secs(1));
+    assert_eq!(manager.next(), "READY=1\n");
+    // One that waits for datagrams is stopped alone, as a debugger would.
+    let waits = |task: &PathBuf| {
+        let call = fs::read_to_string(task.join("syscall")).unwrap_or_default();
+        call.split(' ').next() == Some(&libc::SYS_ppoll.to_string())
+    };
+    let began = Instant::now();
+    let stuck = loop {
+        let waiting = tasks(&serve).find(waits).and_then(|task| task.file_name()?.to_str()?.parse().ok());
+        if let Some(waiting) = waiting {
+            break Pid::from_raw(waiting);
+        }
+        if began.elapsed() > SOON {
+            return println!("NOT TESTED: this system does not tell what a thread waits for");
+        }
+    };
+    if let Err(error) = ptrace::seize(stuck, Options::empty()) {
+        return println!("NOT TESTED: no thread can be stopped here: {error}");
+    }
+    let stuck = Stopped(stuck);
+    ptrace::interrupt(stuck.0).expect("seized");
+    waitpid(stuck.0, Some(WaitPidFlag::__WALL)).expect("it stops");
+    let stopped = Instant::now();
+    while manager.try_next(Duration::from_secs(2)).is_some() {
+        assert!(stopped.elapsed() < Duration::from_secs(12), "pings go on");
+    }
+    serve.printed_until("threads have not looked at their sockets for seconds");
+    assert!(stopped.elapsed() > Duration::from_secs(3), "not for a short pause");
+    drop(stuck);
+    while manager.try_next(SOON).expect("told soon") != "WATCHDOG=1\n" {}
+    assert_eq!(serve.stop("TERM").0, Some(0));
+}
+
+/// A thread of another process, stopped until this is dropped: that process cannot end before.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = ptrace::detach(self.0, None);
+    }
+}
+
+#[test]
+fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_what_is_wrong() {
+    let check = |target: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).args(["check", target]).output();
+        let output = output.expect("the program starts");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    let mut serve =
+        Serve::start(&["--udp=127.0.0.1:0", "--udp=[::1]:0", "--http=127.0.0.1:0", "--admin=127.0.0.1:0"]);
+    let [udp, http] = serve.addresses();
+    let printed = serve.printed_until("dashboard at ");
+    let (_, admin) = printed.split_once("http://").expect("an address");
+    let (admin, _) = admin.split_once('/').expect("a token behind it");
+    let ready = format!("http://{admin}/health/ready");
+    // Not before its first sample.
+    let began = Instant::now();
+    while check(&ready).0 != Some(0) {
+        assert!(began.elapsed() < SOON, "{:?}", check(&ready));
+    }
+    for target in [
+        udp[0].to_string(),
+        format!("udp://{}", udp[1]),
+        format!("http://{}/announce", http[0]),
+        ready.clone(),
+    ] {
+        assert_eq!(check(&target), (Some(0), String::new()), "{target}");
+    }
+    let (code, message) = check(&format!("http://{admin}/nowhere"));
+    assert_eq!(code, Some(1));
+    assert!(message.contains("HTTP/1.1 404 Not Found: "), "{message}");
+    assert_eq!(serve.stop("TERM").0, Some(0));
+    for target in [udp[0].to_string(), ready] {
+        let (code, message) = check(&target);
+        assert_eq!(code, Some(1));
+        assert!(message.contains(&format!("{target}: Connection refused")), "{message}");
+    }
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    let (code, message) = check(&silent.local_addr().expect("bound").to_string());
+    assert_eq!(code, Some(1));
+    assert!(message.contains("there is no answer"), "{message}");
+}
+
+#[test]
+fn the_packaged_settings_are_those_that_the_program_prints() {
+    let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/packaging/swarmkeep.toml");
+    let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).args(["config", "--default"]).output();
+    let printed = String::from_utf8(output.expect("the program starts").stdout).expect("text");
+    let same = fs::read_to_string(&packaged).is_ok_and(|text| text == printed);
+    assert!(same, "write it anew: swarmkeep config --default > crates/tracker/packaging/swarmkeep.toml");
+}
+
+/// A folder that is removed again.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NTH: AtomicU32 = AtomicU32::new(0);
+        let name = format!("swarmkeep-running-{}-{}", process::id(), NTH.fetch_add(1, Relaxed));
+        let path = env::temp_dir().join(name);
+        fs::create_dir(&path).expect("room");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+        Self(path)
+    }
+
+    /// The files of a certificate and its key.
+    fn pair(&self) -> [String; 2] {
+        ["certificate.pem", "key.pem"].map(|name| self.0.join(name).to_str().expect("text").into())
+    }
+
+    fn write_pair(&self) -> CertificateDer<'static> {
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(["127.0.0.1".into()]).expect("randomness");
+        let [certificate, key] = self.pair();
+        fs::write(certificate, cert.pem()).expect("room");
+        fs::write(key, signing_key.serialize_pem()).expect("room");
+        cert.der().clone()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Says loudly if something cannot be tested.
+fn is_root(what: &str) -> bool {
+    let is_root = Uid::effective().is_root();
+    if !is_root {
+        eprintln!("NOT TESTED: {what} needs root");
+    }
+    is_root
+}
+
+/// Every thread, as folders of /proc.
+fn tasks(serve: &Serve) -> impl Iterator<Item = PathBuf> {
+    let tasks = Path::new("/proc").join(serve.pid().to_string()).join("task");
+    fs::read_dir(tasks).expect("it lives").map(|task| task.expect("it lives").path())
+}
+
+/// The program with two sockets as a service manager hands them over: its third and fourth file.
+fn handed(sockets: [OwnedFd; 2], names: &str, arguments: &[&str]) -> Command {
+    let [third, fourth] = sockets;
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "exec 3<&0 4<&1 </dev/null >/dev/null; LISTEN_PID=$$ exec \"$0\" serve \"$@\""])
+        .arg(env!("CARGO_BIN_EXE_swarmkeep"))
+        .args(arguments)
+        .envs([("LISTEN_FDS", "2"), ("LISTEN_FDNAMES", names), ("SWARMKEEP_ADMIN", "off")])
+        .stdin(Stdio::from(third))
+        .stdout(Stdio::from(fourth));
+    command
+}
+
+/// What a service is told by, and tells.
+struct Manager {
+    socket: UnixDatagram,
+    folder: Folder,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let folder = Folder::new();
+        Self { socket: UnixDatagram::bind(folder.0.join("notify")).expect("a short path"), folder }
+    }
+
+    /// Runs the program and watches it.
+    fn run(&self, arguments: &[&str], watchdog: Duration) -> Serve {
+        let mut command = swarmkeep(arguments);
+        command
+            .env("NOTIFY_SOCKET", self.folder.0.join("notify"))
+            .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+        Serve::run(command)
+    }
+
+    fn next(&self) -> String {
+        self.try_next(SOON).expect("told soon")
+    }
+
+    fn next_but_health(&self) -> String {
+        let began = Instant::now();
+        loop {
+            let told = self.next();
+            assert!(began.elapsed() < SOON, "nothing but health");
+            if !told.starts_with("WATCHDOG") && !told.starts_with("STATUS") {
+                return told;
+            }
+        }
+    }
+
+    fn try_next(&self, longest: Duration) -> Option<String> {
+        self.socket.set_read_timeout(Some(longest)).expect("above zero");
+        let mut told = [0; 1024];
+        match uninterrupted(|| self.socket.recv(&mut told)) {
+            Ok(len) => Some(String::from_utf8_lossy(&told[..len]).into()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn connect(to: SocketAddr) {
+    let socket = UdpSocket::bind((to.ip(), 0)).expect("loopback");
+    socket.set_read_timeout(Some(SOON)).expect("above zero");
+    let mut packet = [0; ConnectRequest::LEN];
+    ConnectRequest { transaction_id: TransactionId(5) }.write(&mut packet);
+    socket.send_to(&packet, to).expect("sent");
+    let (len, from) = uninterrupted(|| socket.recv_from(&mut packet)).expect("an answer soon");
+    assert_eq!(from, to, "from where it was asked");
+    let answer = Response::parse(&packet[..len], Family::V4).expect("a response");
+    assert!(matches!(answer, Response::Connect(response) if response.transaction_id == TransactionId(5)));
+}
+
+fn scrape(at: SocketAddr) {
+    let stream = TcpStream::connect(at).expect("loopback");
+    stream.set_read_timeout(Some(SOON)).expect("above zero");
+    ask(&mut BufReader::new(stream));
+}
+
+type OverTls = BufReader<StreamOwned<ClientConnection, TcpStream>>;
+
+/// Scrapes on a connection that stays open.
+fn scrape_over_https(at: SocketAddr, certificate: &CertificateDer<'static>) -> OverTls {
+    let mut connection = over_https(at, certificate);
+    ask(&mut connection);
+    connection
+}
+
+/// By a client that trusts that certificate and no other.
+fn over_https(at: SocketAddr, certificate: &CertificateDer<'static>) -> OverTls {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone()).expect("a certificate");
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let session = ClientConnection::new(Arc::new(config), at.ip().into()).expect("a name");
+    let stream = TcpStream::connect(at).expect("loopback");
+    stream.set_read_timeout(Some(SOON)).expect("above zero");
+    BufReader::new(StreamOwned::new(session, stream))
+}
+
+fn ask<S: Read + Write>(connection: &mut BufReader<S>) {
+    let body = get(connection, &format!("/scrape?info_hash={}", "a".repeat(20)));
+    assert!(body.starts_with(b"d5:filesd20:aaaa"), "{}", String::from_utf8_lossy(&body));
+}
+
+fn get<S: Read + Write>(connection: &mut BufReader<S>, path: &str) -> Vec<u8> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    connection.get_mut().write_all(request.as_bytes()).expect("somebody listens");
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert_ne!(connection.read_line(&mut head).expect("an answer soon"), 0, "{head}");
+    }
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let (_, len) = head.split_once("content-length: ").expect("a length");
+    let mut body = vec![0; len.lines().next().expect("a line").parse().expect("a number")];
+    connection.read_exact(&mut body).expect("a body");
+    body
+}

@@ -1,0 +1,517 @@
+//! The downloads that another tracker has counted, read from its files into the state of ours.
+
+use std::{
+    env,
+    error::Error,
+    fmt,
+    fs::{self, File},
+    io::{self, ErrorKind, IsTerminal as _, Read},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use flate2::read::MultiGzDecoder;
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use serde::Serialize;
+use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_state::{Directory, Downloads};
+
+pub use spool::Totals;
+
+use input::Input;
+use spool::{Count, Spool};
+
+mod aquatic;
+mod input;
+mod lines;
+mod opentracker;
+mod scrape;
+mod spool;
+#[cfg(feature = "torrust")]
+mod torrust;
+
+/// What is to be read, and where its counts go.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// What the other tracker has written; `-` for standard input, once at most.
+    pub files: Vec<PathBuf>,
+    /// The folder with the state of ours; nothing is taken without one.
+    pub state: Option<PathBuf>,
+    /// The format of the files; without one, each is told by what it begins with.
+    pub from: Option<Format>,
+    /// Whether what is wrong is left out. Otherwise nothing is taken if anything is wrong.
+    pub skip_bad: bool,
+}
+
+/// How a file has its counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Format {
+    /// torrust-tracker's SQLite file.
+    Torrust,
+    /// The answer to a scrape over HTTP (BEP 48).
+    Scrape,
+    /// opentracker's `/stats?mode=statedump`.
+    OpentrackerState,
+    /// opentracker's `/stats?mode=tpbs&format=txtp`.
+    OpentrackerTxtp,
+    /// An info hash and a number per line.
+    Lines,
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Self; 5] =
+        [Self::Torrust, Self::Scrape, Self::OpentrackerState, Self::OpentrackerTxtp, Self::Lines];
+
+    /// Its name on command lines and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Torrust => "torrust",
+            Self::Scrape => "scrape",
+            Self::OpentrackerState => "opentracker-state",
+            Self::OpentrackerTxtp => "opentracker-txtp",
+            Self::Lines => "lines",
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// So many counts are handed over at once, at most.
+const BATCH: usize = 1 << 14;
+
+/// So many of the things that are wrong in a file are named.
+const NAMED: usize = 5;
+
+/// Where the counts go.
+trait Sink {
+    /// Raises what is kept of torrents to at least these downloads, and answers of how many it was less.
+    ///
+    /// It never lowers, never adds, and does nothing the second time. Over all calls up to [`finish`](Self::finish), info hashes come in
+    /// ascending order, each once, none with zero downloads; at most [`BATCH`] at once and never none.
+    fn at_least(&mut self, counts: &[Count]) -> Result<u64, Box<dyn Error>>;
+
+    /// Makes all of it last, whatever happens from now on.
+    fn finish(self: Box<Self>) -> Result<(), Box<dyn Error>>;
+}
+
+/// The download counts of a tracker that is not running.
+struct Kept {
+    downloads: Downloads,
+    /// By how much which are to be raised: added all at once.
+    missing: Spool,
+    /// Of the latest batch.
+    info_hashes: Vec<InfoHash>,
+    kept: Vec<u32>,
+}
+
+/// Opens the state of a tracker, so that nobody waits for an import that could not be kept.
+fn open(state: &Path) -> Result<Box<dyn Sink>, Box<dyn Error>> {
+    fs::create_dir_all(state)
+        .map_err(|error| format!("cannot make the folder {}: {error}", state.display()))?;
+    let downloads = Downloads::open(Arc::new(Directory::open(state)?))?;
+    let missing = Spool::new(state.to_path_buf());
+    Ok(Box::new(Kept { downloads, missing, info_hashes: Vec::new(), kept: Vec::new() }))
+}
+
+impl Sink for Kept {
+    fn at_least(&mut self, counts: &[Count]) -> Result<u64, Box<dyn Error>> {
+        self.info_hashes.clear();
+        self.info_hashes.extend(counts.iter().map(|(info_hash, _)| info_hash));
+        self.downloads.get_sorted(&self.info_hashes, &mut self.kept)?;
+        let mut raised = 0;
+        for (&(info_hash, downloads), &kept) in counts.iter().zip(&self.kept) {
+            if let Some(more @ 1..) = downloads.checked_sub(kept) {
+                self.missing.push((info_hash, more))?;
+                raised += 1;
+            }
+        }
+        Ok(raised)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), Box<dyn Error>> {
+        let missing =
+            self.missing.sorted()?.map(|count| count.map(|(info_hash, more)| (info_hash, more.into())));
+        self.downloads.add_sorted(missing)?;
+        Ok(self.downloads.settle()?)
+    }
+}
+
+/// What an import did.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct Imported {
+    /// Whether nothing was taken, for want of a state.
+    pub dry_run: bool,
+    /// In the order in which they were named.
+    pub files: Vec<Taken>,
+    /// Of all files.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Of all files.
+    pub refused: u64,
+}
+
+/// What a file had.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct Taken {
+    /// Its name.
+    pub file: String,
+    /// How it has its counts.
+    pub format: Format,
+    /// Whether it is compressed.
+    pub gzip: bool,
+    /// Counts that were read.
+    pub read: u64,
+    /// Counts that are wrong.
+    pub refused: u64,
+    /// The first things that are wrong.
+    pub wrong: Vec<Wrong>,
+}
+
+/// Something that is wrong in a file.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct Wrong {
+    /// A line from 1, a byte from 0 (before compression), or a row from 1.
+    pub at: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// Reads all files, and raises what is kept in the state to what they count.
+///
+/// # Errors
+/// What is wrong and where, and nothing is taken.
+pub fn run(options: &Options) -> Result<Imported, Box<dyn Error>> {
+    let mut sink = options.state.as_deref().map(open).transpose()?;
+    // Where there is room for counts, there is room to sort them; temporary files may lie in memory.
+    let mut spool = Spool::new(options.state.clone().unwrap_or_else(env::temp_dir));
+    let files = options.files.iter().map(|file| read_file(file, options, &mut spool));
+    let files: Vec<Taken> = files.collect::<Result<_, _>>()?;
+    let totals = spool.hand_over(sink.as_deref_mut().map(|sink| sink as &mut dyn Sink))?;
+    if let Some(sink) = sink {
+        sink.finish()?;
+    }
+    let refused = files.iter().map(|file| file.refused).sum();
+    Ok(Imported { dry_run: options.state.is_none(), files, totals, refused })
+}
+
+/// A bar over a file's bytes, where somebody sees it.
+fn bar(bytes: u64) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(
+        "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left  {wide_msg}",
+    );
+    let bar = ProgressBar::new(bytes).with_style(style.expect("a valid template"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn some(count: u64, what: &str) -> String {
+    format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+}
+
+fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// Reads a file whole into the spool.
+fn read_file(file: &Path, options: &Options, spool: &mut Spool) -> Result<Taken, Box<dyn Error>> {
+    let name = if is_stdin(file) { "standard input".to_owned() } else { file.display().to_string() };
+    let wrong = |error: &dyn fmt::Display| format!("{name}: {error}");
+    let (from, bar): (Box<dyn Read>, _) = if is_stdin(file) {
+        (Box::new(io::stdin().lock()), ProgressBar::hidden())
+    } else {
+        let from = File::open(file).map_err(|error| wrong(&error))?;
+        let metadata = from.metadata().map_err(|error| wrong(&error))?;
+        if metadata.is_dir() {
+            return Err(wrong(&"it is a folder").into());
+        }
+        (Box::new(from), bar(metadata.len()).with_message(name.clone()))
+    };
+    let mut input = Input::new(bar.wrap_read(from));
+    let gzip = input.head(GZIP.len()).map_err(|error| wrong(&error))? == GZIP;
+    if gzip {
+        input = Input::new(MultiGzDecoder::new(input));
+    }
+    let format = match options.from {
+        Some(format) => format,
+        None => guess(&mut input).map_err(|error| wrong(&error))?,
+    };
+    let mut keep = |count| spool.push(count);
+    let mut reading = Reading::new(&mut keep);
+    let done = match format {
+        Format::Torrust if gzip || is_stdin(file) => Err(Stop::Failed(
+            "SQLite's files are read where they lie: unpack it into a file of its own".into(),
+        )),
+        Format::Torrust => torrust(file, &bar, &mut reading),
+        _ => reading.read(format, &mut input),
+    };
+    bar.finish_and_clear();
+    match done {
+        Ok(()) => {}
+        Err(Stop::Broken(broken)) => reading.refuse(broken.at, broken.what),
+        Err(Stop::Failed(what)) => return Err(wrong(&what).into()),
+    }
+    let Reading { read, refused, wrong, .. } = reading;
+    let taken = Taken { file: name, format, gzip, read, refused, wrong };
+    if refused > 0 && !options.skip_bad {
+        let [good, bad] = [some(read, "good count"), some(refused, "wrong one")];
+        let named = taken.named();
+        return Err(format!(
+            "{}: {good} and {bad}, so nothing is taken; --skip-bad leaves these out:{named}",
+            taken.file
+        )
+        .into());
+    }
+    Ok(taken)
+}
+
+const GZIP: &[u8] = &[0x1f, 0x8b];
+/// Other ways to compress, by what their files begin with.
+const COMPRESSED: [(&[u8], &str); 3] =
+    [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ\0", "xz")];
+const SQLITE: &[u8] = b"SQLite format 3\0";
+
+/// Tells the format of a file from what it begins with.
+fn guess(input: &mut Input<'_>) -> Result<Format, String> {
+    let head = input.head(lines::LONGEST).map_err(|error| error.to_string())?;
+    if head.is_empty() {
+        return Err("it is empty".into());
+    }
+    if let Some((_, program)) = COMPRESSED.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return Err(format!(
+            "it is compressed by {program}: `{program} -dc FILE | swarmkeep import … -` reads it"
+        ));
+    }
+    if head.starts_with(SQLITE) {
+        return Ok(Format::Torrust);
+    }
+    if let Some(rest) = head.strip_prefix(b"d") {
+        // Less than what an info hash in a line has left.
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if ((1..39).contains(&digits) && rest.get(digits) == Some(&b':')) || rest.trim_ascii_end() == b"e" {
+            return Ok(Format::Scrape);
+        }
+    }
+    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    if aquatic::is_export(line) {
+        return Err(format!("this is {}", aquatic::NO_DOWNLOADS));
+    }
+    let colons = |rest: &[u8]| rest.iter().filter(|byte| **byte == b':').count();
+    match lines::info_hash(line) {
+        Ok((_, rest)) if colons(rest) == 3 => Ok(Format::OpentrackerTxtp),
+        Ok((_, rest)) if colons(rest) == 2 => Ok(Format::OpentrackerState),
+        Ok((_, rest)) if rest.first().is_some_and(|between| lines::BETWEEN.contains(between)) => {
+            Ok(Format::Lines)
+        }
+        _ => {
+            let line = line.get(..60).unwrap_or(line).escape_ascii();
+            Err(format!(
+                "no tracker's file that is known begins with \"{line}\"; --from FORMAT says what it is, --help the formats"
+            ))
+        }
+    }
+}
+
+#[cfg(feature = "torrust")]
+use torrust::read as torrust;
+
+#[cfg(not(feature = "torrust"))]
+fn torrust(_: &Path, _: &ProgressBar, _: &mut Reading<'_>) -> Result<(), Stop> {
+    Err(Stop::Failed(
+        "this program was built without the feature `torrust`, which reads SQLite's files".into(),
+    ))
+}
+
+/// Where the readers of the formats put what they find.
+struct Reading<'a> {
+    keep: &'a mut dyn FnMut(Count) -> io::Result<()>,
+    read: u64,
+    refused: u64,
+    /// The first of them.
+    wrong: Vec<Wrong>,
+}
+
+/// Why a file is not read to its end.
+enum Stop {
+    /// Something is wrong in it behind which nothing can be understood.
+    Broken(Wrong),
+    /// It is not such a file, or it cannot be read.
+    Failed(String),
+}
+
+impl<'a> Reading<'a> {
+    fn new(keep: &'a mut dyn FnMut(Count) -> io::Result<()>) -> Self {
+        Self { keep, read: 0, refused: 0, wrong: Vec::new() }
+    }
+
+    fn read(&mut self, format: Format, input: &mut Input<'_>) -> Result<(), Stop> {
+        match format {
+            Format::Torrust => unreachable!("SQLite reads its files itself"),
+            Format::Scrape => scrape::read(input, self),
+            Format::OpentrackerState => opentracker::read_state(input, self),
+            Format::OpentrackerTxtp => opentracker::read_txtp(input, self),
+            Format::Lines => lines::read(input, self),
+        }
+    }
+
+    fn take(&mut self, info_hash: InfoHash, downloads: u32) -> Result<(), Stop> {
+        self.read += 1;
+        (self.keep)((info_hash, downloads)).map_err(|error| Stop::Failed(error.to_string()))
+    }
+
+    /// Counts something that is wrong, with its place.
+    fn refuse(&mut self, at: String, what: String) {
+        self.refused += 1;
+        if self.wrong.len() < NAMED {
+            self.wrong.push(Wrong { at, what });
+        }
+    }
+}
+
+impl Stop {
+    /// For an error while a file is read: what does not decompress is broken, the rest is the machine's fault.
+    fn reading(error: io::Error, input: &Input<'_>) -> Self {
+        match error.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput => {
+                Self::broken(format!("byte {}", input.at()), format!("gzip: {error}"))
+            }
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+
+    fn broken(at: String, what: String) -> Self {
+        Self::Broken(Wrong { at, what })
+    }
+}
+
+impl Taken {
+    /// The first things that are wrong, each on a line.
+    pub fn named(&self) -> String {
+        let mut words: String =
+            self.wrong.iter().map(|Wrong { at, what }| format!("\n  {at}: {what}")).collect();
+        let more = self.refused - self.wrong.len() as u64;
+        if more > 0 {
+            words += &format!("\n  and {} more", HumanCount(more));
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a reader made of a file.
+    pub(super) struct Read {
+        pub(super) counts: Vec<Count>,
+        pub(super) refused: Vec<String>,
+        pub(super) broken: Option<String>,
+    }
+
+    pub(super) fn read(format: Format, bytes: &[u8]) -> Read {
+        read_with(|reading| reading.read(format, &mut Input::new(bytes)))
+    }
+
+    pub(super) fn read_with(reader: impl FnOnce(&mut Reading<'_>) -> Result<(), Stop>) -> Read {
+        let mut counts = Vec::new();
+        let mut keep = |count| {
+            counts.push(count);
+            Ok(())
+        };
+        let mut reading = Reading::new(&mut keep);
+        let broken = match reader(&mut reading) {
+            Ok(()) => None,
+            Err(Stop::Broken(Wrong { at, what })) => Some(format!("{at}: {what}")),
+            Err(Stop::Failed(what)) => Some(what),
+        };
+        let refused = reading.wrong.iter().map(|Wrong { at, what }| format!("{at}: {what}")).collect();
+        Read { counts, refused, broken }
+    }
+
+    const HASH: &str = "deadbeef001122334455667788990011223344ff";
+
+    #[test]
+    fn formats_are_told_from_what_files_begin_with() {
+        let guess = |bytes: &[u8]| guess(&mut Input::new(bytes));
+        let line = |rest: &str| format!("{HASH}{rest}\n").into_bytes();
+        assert_eq!(guess(b"SQLite format 3\0\x10\0"), Ok(Format::Torrust));
+        assert_eq!(guess(b"d5:filesd20:"), Ok(Format::Scrape));
+        assert_eq!(guess(b"d14:failure reason2:noe"), Ok(Format::Scrape));
+        assert_eq!(guess(b"de"), Ok(Format::Scrape));
+        assert_eq!(guess(&line(":29912345:1")), Ok(Format::OpentrackerState));
+        assert_eq!(guess(&line(":1:2:3")), Ok(Format::OpentrackerTxtp));
+        for rest in [":1", "\t1", ",1", " 1", " 1\r"] {
+            assert_eq!(guess(&line(rest)), Ok(Format::Lines), "{rest}");
+        }
+        // Hexadecimal digits that could be the length of a key.
+        assert_eq!(guess(format!("d{}:1\n", "5".repeat(39)).as_bytes()), Ok(Format::Lines));
+    }
+
+    #[test]
+    fn a_file_that_nobody_knows_is_named() {
+        let guess = |bytes: &[u8]| guess(&mut Input::new(bytes)).unwrap_err();
+        assert_eq!(guess(b""), "it is empty");
+        assert!(guess(b"\x28\xb5\x2f\xfd\0").contains("zstd -dc"));
+        assert!(guess(format!("4 {HASH} 1 2\n").as_bytes()).contains("aquatic counts no downloads"));
+        assert!(guess(b"<html>\nno").starts_with("no tracker's file that is known begins with \"<html>\";"));
+        assert!(guess(&[0xff; 1000]).contains(r"\xff"));
+        assert!(guess(b"d").contains("begins with \"d\""));
+    }
+
+    #[test]
+    fn compressed_bytes_that_are_cut_off_are_noticed() {
+        let lines = format!("{HASH}:29912345:1\n").repeat(100);
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(lines.as_bytes()).unwrap();
+        let whole = encoder.finish().unwrap();
+        let read = |bytes: &[u8]| {
+            read_with(|reading| {
+                reading.read(Format::OpentrackerState, &mut Input::new(MultiGzDecoder::new(bytes)))
+            })
+        };
+        assert_eq!((read(&whole).counts.len(), read(&whole).broken), (100, None));
+        // Parts of one answer, each compressed by itself.
+        assert_eq!(read(&whole.repeat(2)).counts.len(), 200);
+        let mut wrong = whole.clone();
+        *wrong.last_mut().unwrap() ^= 1;
+        for bytes in [&whole[..whole.len() - 1], &whole[..12], &wrong] {
+            let read = read(bytes);
+            assert!(
+                read.broken.is_some_and(|broken| broken.contains("gzip: ")),
+                "{} counts",
+                read.counts.len()
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>, line in "[0-9a-f]{38,41}[:,\t ]-?[0-9]{0,12}[:]?[0-9]{0,12}\r?\n?") {
+            for bytes in [&*bytes, line.as_bytes(), &[line.as_bytes(), &bytes].concat(), &[&bytes, line.as_bytes()].concat()] {
+                _ = guess(&mut Input::new(bytes));
+                for format in [Format::Scrape, Format::OpentrackerState, Format::OpentrackerTxtp, Format::Lines] {
+                    read(format, bytes);
+                }
+                read_with(|reading| reading.read(Format::Lines, &mut Input::new(MultiGzDecoder::new(bytes))));
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What opentracker prints with `GET /stats` and counts of downloads in it, one line a torrent.
+//!
+//! `mode=statedump` has `INFOHASH:BASE:DOWNLOADS`, where the base is when somebody last announced, in minutes since 1970: what its option
+//! `-l` reads again. `mode=tpbs&format=txtp` has `INFOHASH:SEEDERS:LEECHERS:DOWNLOADS`. The same without `p` ends before the downloads, and
+//! looks like a statedump whose times are those of 1970.
+
+use std::ops::RangeInclusive;
+
+use swarmkeep_bittorrent::InfoHash;
+
+use super::{
+    Reading, Stop,
+    input::Input,
+    lines::{each, info_hash, number},
+};
+
+/// When opentracker was around: from 2005 to 2099, in minutes since 1970.
+pub(super) const BASES: RangeInclusive<u64> = 18_408_960..=68_374_080;
+
+const NO_STATE: &str = "not INFOHASH:MINUTES:DOWNLOADS";
+
+/// Reads a statedump.
+pub(super) fn read_state(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
+    each(input, reading, |line| {
+        let (info_hash, [base, downloads]) = fields(line, NO_STATE)?;
+        if !time(base) {
+            let base = base.escape_ascii();
+            return Err(format!(
+                "\"{base}\" is no time in minutes since 1970: if it is a number of seeders, no downloads are in this file, and \
+                 format=txtp has them"
+            ));
+        }
+        Ok((info_hash, number(downloads, "the count")?))
+    })
+}
+
+/// Reads what `format=txtp` gives.
+pub(super) fn read_txtp(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
+    each(input, reading, |line| {
+        let (info_hash, [seeders, leechers, downloads]) =
+            fields(line, "not INFOHASH:SEEDERS:LEECHERS:DOWNLOADS")?;
+        number(seeders, "the number of seeders")?;
+        number(leechers, "the number of leechers")?;
+        Ok((info_hash, number(downloads, "the count")?))
+    })
+}
+
+/// Whether digits are a time in a statedump.
+fn time(digits: &[u8]) -> bool {
+    number(digits, "").is_ok_and(|base| BASES.contains(&base.into()))
+}
+
+/// The info hash, and what stands behind its colons.
+fn fields<'a, const N: usize>(line: &'a [u8], otherwise: &str) -> Result<(InfoHash, [&'a [u8]; N]), String> {
+    let (info_hash, rest) = info_hash(line)?;
+    let fields = rest.strip_prefix(b":").ok_or(otherwise)?;
+    let fields: Vec<&[u8]> = fields.split(|byte| *byte == b':').collect();
+    Ok((info_hash, fields.try_into().map_err(|_| otherwise)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Format, tests::read};
+
+    const HASH: &str = "00112233445566778899AABBCCDDEEFF00112233";
+
+    #[test]
+    fn of_a_statedump_the_last_number_counts() {
+        let read = read(Format::OpentrackerState, format!("{HASH}:29912345:17\n").as_bytes());
+        assert_eq!(read.counts, [(HASH.parse().unwrap(), 17)]);
+        assert!(read.refused.is_empty());
+    }
+
+    #[test]
+    fn seeders_and_leechers_are_not_taken_for_a_statedump() {
+        let read = read(Format::OpentrackerState, format!("{HASH}:12:3456\n").as_bytes());
+        assert!(read.counts.is_empty());
+        assert!(read.refused[0].starts_with("line 1: \"12\" is no time in minutes"), "{:?}", read.refused);
+    }
+
+    #[test]
+    fn of_seeders_leechers_and_downloads_the_last_counts() {
+        let read = read(Format::OpentrackerTxtp, format!("{HASH}:5:6:7\n").as_bytes());
+        assert_eq!(read.counts, [(HASH.parse().unwrap(), 7)]);
+    }
+
+    #[test]
+    fn wrong_lines_say_what_and_where() {
+        for (format, fields, what) in [
+            (Format::OpentrackerState, ":29912345", "not INFOHASH:MINUTES:DOWNLOADS"),
+            (Format::OpentrackerState, ":29912345:1:2", "not INFOHASH:MINUTES:DOWNLOADS"),
+            (Format::OpentrackerState, " 29912345 1", "not INFOHASH:MINUTES:DOWNLOADS"),
+            (Format::OpentrackerState, ":29912345:-1", "the count is no number: \"-1\""),
+            (Format::OpentrackerState, ":29912345:", "the count is no number: \"\""),
+            (
+                Format::OpentrackerState,
+                ":99999999999999999999999:1",
+                "\"99999999999999999999999\" is no time",
+            ),
+            (Format::OpentrackerTxtp, ":1:2", "not INFOHASH:SEEDERS:LEECHERS:DOWNLOADS"),
+            (Format::OpentrackerTxtp, ":1:2:3:4", "not INFOHASH:SEEDERS:LEECHERS:DOWNLOADS"),
+            (Format::OpentrackerTxtp, ":1:-2:3", "the number of leechers is no number: \"-2\""),
+            (Format::OpentrackerTxtp, ":x:2:3", "the number of seeders is no number: \"x\""),
+            (Format::OpentrackerTxtp, ":1:2:9999999999", "the count is above 4,294,967,295: 9999999999"),
+        ] {
+            let read = read(format, format!("{HASH}{fields}\n").as_bytes());
+            assert!(read.counts.is_empty());
+            assert!(read.refused[0].starts_with(&format!("line 1: {what}")), "{:?}", read.refused);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! A load generator for BitTorrent trackers, over UDP (BEP 15) and HTTP (BEP 3, 23, 48).
+//!
+//! [`run`] does what a [`Config`] says and gives a [`Report`]. Many workers, each a client with a socket of its own, send
+//! announces of a seeded population to shared swarms, in a closed loop or by a schedule, and check every answer:
+//!
+//! ```no_run
+//! use swarmkeep_load::{Config, run};
+//!
+//! let mut config = Config::new(["127.0.0.1:6969".parse()?]);
+//! config.rate = Some(200.0); // a second and worker, whatever the tracker does
+//! let report = run(&config, &mut |_| {})?;
+//! println!("{} a second, p99 {} µs", report.requests_per_second, report.latency.all.p99);
+//! assert_eq!(report.wrong, 0, "{:?}", report.wrong_answers);
+//! # Ok::<(), swarmkeep_load::Error>(())
+//! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod check;
+mod clock;
+mod config;
+mod engine;
+mod http;
+mod population;
+mod report;
+mod run;
+mod schedule;
+mod server;
+mod stats;
+mod udp;
+
+use std::io;
+
+pub use config::{Config, Mix, Swarms, Target};
+pub use report::{Generator, Latencies, Latency, OfKind, Peers, Report, Second, Settings, WrongAnswers};
+pub use run::{Progress, run};
+pub use server::Server;
+pub use stats::Filled;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration says something that cannot be.
+    #[error("{0}")]
+    Config(String),
+    /// The target is another machine, and nothing says that this is meant.
+    #[error(
+        "{0} is not on this machine: a load test takes down what is not made for it. Measure over the loopback, or say \
+         that the target is yours"
+    )]
+    NotYours(Target),
+    /// A socket could not be opened, or the system refused to wait for it.
+    #[error("{what}: {source}")]
+    Socket {
+        /// What was attempted.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nobody answered before the measurement.
+    #[error("no answer from {0}: is the tracker running, and does it listen there?")]
+    NoAnswer(String),
+    /// There is no such process, or `/proc` does not tell of it.
+    #[error("process {0} cannot be watched: give the process id of the tracker, on this machine")]
+    NoProcess(u32),
+}

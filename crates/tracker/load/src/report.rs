@@ -1,0 +1,453 @@
+//! What a run found, for scripts and for people.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use hdrhistogram::{Counter, Histogram};
+use serde::Serialize;
+
+use swarmkeep_workload::{
+    Machine,
+    tables::{grouped, significant},
+};
+
+use crate::{
+    Config, Server, Swarms,
+    clock::SECOND,
+    stats::{self, Kind, Totals},
+};
+
+/// What a run found. As JSON it is one object with these keys; times are microseconds.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// Version of the generator.
+    pub version: &'static str,
+    /// What was measured with.
+    pub settings: Settings,
+    /// What was measured on.
+    pub machine: Machine,
+    /// From the beginning of the measurement to its end, or to the last answer if that came later.
+    pub seconds: f64,
+    /// Requests that were sent, or were to be sent, in the measurement: those that succeeded, failed or were answered wrongly.
+    pub requests: u64,
+    /// Requests with a right answer.
+    pub succeeded: u64,
+    /// Requests without an answer in time, refused, or never sent.
+    pub failed: u64,
+    /// Wrong answers, those to requests of the fill and the warm-up and those to none included.
+    pub wrong: u64,
+    /// Answers that came after their requests had failed.
+    pub late: u64,
+    /// Right answers, as a share of the requests in percent.
+    pub success_percent: f64,
+    /// Right answers a second.
+    pub requests_per_second: f64,
+    /// How many requests failed for which reason.
+    pub failures: BTreeMap<String, u64>,
+    /// How many answers were wrong for which reason, with the first of each.
+    pub wrong_answers: BTreeMap<String, WrongAnswers>,
+    /// By kind: connect, announce, stopped (announces with that event) and scrape.
+    pub by_kind: BTreeMap<&'static str, OfKind>,
+    /// Of right answers. In an open loop counted from when a request was to be sent, in a closed one from when it was.
+    pub latency: Latencies,
+    /// Peers in the answers to announces.
+    pub peers: Peers,
+    /// Bytes of requests, without the headers of IP and below.
+    pub bytes_sent: u64,
+    /// Bytes of right and wrong answers.
+    pub bytes_received: u64,
+    /// First announces before the measurement.
+    pub fill: stats::Filled,
+    /// The tracker's process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<Server>,
+    /// What the generator itself took.
+    pub generator: Generator,
+    /// Second by second, by when answers came.
+    pub series: Vec<Second>,
+}
+
+/// What was measured with.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The trackers' addresses.
+    pub targets: Vec<String>,
+    /// `closed`, or `open`.
+    pub r#loop: &'static str,
+    /// Clients at once.
+    pub workers: usize,
+    /// Threads that ran them.
+    pub threads: usize,
+    /// Requests that a worker may have had unanswered.
+    pub window: usize,
+    /// Requests a second of each worker, in an open loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Seconds measured.
+    pub duration: f64,
+    /// Seconds of warm-up.
+    pub warm_up: f64,
+    /// Seconds without an answer after which a request had failed.
+    pub timeout: f64,
+    /// How peers were spread over torrents.
+    pub swarms: Swarms,
+    /// Peers in the population.
+    pub peers: u64,
+    /// Peers asked for; absent if that was left to the tracker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub want: Option<u32>,
+    /// How often each kind came.
+    pub mix: crate::Mix,
+    /// Share of seeders among the peers.
+    pub seeders: f64,
+    /// Share of announces with the event `started`.
+    pub started: f64,
+    /// Share of announces with the event `completed`.
+    pub completed: f64,
+    /// Share of announces with the event `stopped`.
+    pub stopped: f64,
+    /// Whether each peer announced once before.
+    pub fill: bool,
+    /// What all was drawn from.
+    pub seed: u64,
+}
+
+/// Wrong answers for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct WrongAnswers {
+    /// How many.
+    pub count: u64,
+    /// What was wrong with the first.
+    pub example: String,
+}
+
+/// Requests of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct OfKind {
+    /// All of them.
+    pub requests: u64,
+    /// Those with a right answer.
+    pub succeeded: u64,
+    /// Those without an answer in time, or refused. Requests that were never sent count as announces.
+    pub failed: u64,
+    /// Those with a wrong answer.
+    pub wrong: u64,
+    /// Right answers a second.
+    pub per_second: f64,
+    /// Bytes of all requests.
+    pub bytes_sent: u64,
+    /// Bytes of all answers.
+    pub bytes_received: u64,
+}
+
+/// Latencies by kind.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Latencies {
+    /// Of all kinds together.
+    pub all: Latency,
+    /// Of each kind that came.
+    #[serde(flatten)]
+    pub by_kind: BTreeMap<&'static str, Latency>,
+}
+
+/// How long answers took, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct Latency {
+    /// The shortest.
+    pub min: f64,
+    /// The mean.
+    pub mean: f64,
+    /// The median.
+    pub p50: f64,
+    /// 90 % were not longer.
+    pub p90: f64,
+    /// 95 % were not longer.
+    pub p95: f64,
+    /// 99 % were not longer.
+    pub p99: f64,
+    /// 99.9 % were not longer.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// Peers in the answers to announces.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Peers {
+    /// In all right answers.
+    pub total: u64,
+    /// In one, on average.
+    pub per_answer: f64,
+}
+
+/// What the generator itself took.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Generator {
+    /// User and system time of this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
+    /// How much later than the schedule had it the generator came to 99 % of the requests, in microseconds; it is part of their
+    /// latency. Of an open loop only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_p99: Option<f64>,
+}
+
+/// One second of the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Second {
+    /// From 0. What comes behind the duration was answered late.
+    pub second: u64,
+    /// Right answers.
+    pub succeeded: u64,
+    /// Requests that failed, when that was known.
+    pub failed: u64,
+    /// Wrong answers.
+    pub wrong: u64,
+    /// Median latency, in microseconds.
+    pub p50: f64,
+    /// 99 % were not longer.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// What comes out of a run.
+pub(crate) struct Measured {
+    pub(crate) totals: Totals,
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+    pub(crate) series: Vec<Second>,
+    pub(crate) server: Option<Server>,
+    pub(crate) generator_cpu_seconds: Option<f64>,
+}
+
+impl Report {
+    pub(crate) fn new(config: &Config, measured: Measured) -> Self {
+        let Measured { totals, begin, end, series, server, generator_cpu_seconds } = measured;
+        let seconds = (totals.last_answer.max(end) - begin) as f64 / SECOND as f64;
+        let sum = |of: fn(&stats::OfKind) -> u64| totals.kinds.iter().map(of).sum::<u64>();
+        let (requests, succeeded, failed) = (sum(|k| k.requests), sum(|k| k.succeeded), sum(|k| k.failed));
+        let kinds = || Kind::ALL.iter().zip(&totals.kinds).filter(|(_, kind)| kind.requests > 0);
+        let announces: u64 =
+            [Kind::Announce, Kind::Stopped].iter().map(|&kind| totals.kinds[kind as usize].succeeded).sum();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            settings: Settings::of(config),
+            machine: Machine::this(),
+            seconds,
+            requests,
+            succeeded,
+            failed,
+            wrong: sum(|kind| kind.wrong) + totals.strays,
+            late: totals.late,
+            success_percent: if requests == 0 { 0.0 } else { succeeded as f64 * 100.0 / requests as f64 },
+            requests_per_second: succeeded as f64 / seconds,
+            failures: totals.failures.0.iter().map(|(reason, (count, _))| (reason.clone(), *count)).collect(),
+            wrong_answers: totals
+                .wrong
+                .0
+                .iter()
+                .map(|(reason, (count, example))| {
+                    (reason.clone(), WrongAnswers { count: *count, example: example.clone() })
+                })
+                .collect(),
+            by_kind: kinds().map(|(kind, of)| (kind.name(), OfKind::of(of, seconds))).collect(),
+            latency: Latencies {
+                all: Latency::of(&totals.latency()),
+                by_kind: kinds().map(|(kind, of)| (kind.name(), Latency::of(&of.latency))).collect(),
+            },
+            peers: Peers { total: totals.peers, per_answer: totals.peers as f64 / announces.max(1) as f64 },
+            bytes_sent: sum(|kind| kind.bytes_sent),
+            bytes_received: sum(|kind| kind.bytes_received),
+            fill: totals.fill,
+            server,
+            generator: Generator {
+                cpu_seconds: generator_cpu_seconds,
+                lag_p99: config.is_open().then(|| microseconds(totals.lag.value_at_quantile(0.99))),
+            },
+            series,
+        }
+    }
+
+    /// Tables for people.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let settings = &self.settings;
+        let pace = match settings.rate {
+            Some(rate) => format!("{rate} requests a second each (open loop)"),
+            None => "as fast as answers come (closed loop)".to_owned(),
+        };
+        let workers = grouped(settings.workers as u64);
+        let mut line = |line: String| {
+            let _ = writeln!(text, "{line}");
+        };
+        line(format!(
+            "{}: {workers} workers, {pace}, window {}",
+            settings.targets.join(", "),
+            settings.window
+        ));
+        line(format!("on {}, {:.2} s", self.machine, self.seconds));
+        line(String::new());
+        line(format!("requests   {:>14}", grouped(self.requests)));
+        line(format!("succeeded  {:>14}  {:.3} %", grouped(self.succeeded), self.success_percent));
+        line(format!("failed     {:>14}", grouped(self.failed)));
+        for (reason, count) in &self.failures {
+            line(format!("           {:>14}  {reason}", grouped(*count)));
+        }
+        line(format!("wrong      {:>14}", grouped(self.wrong)));
+        for (reason, WrongAnswers { count, example }) in &self.wrong_answers {
+            line(format!("           {:>14}  {reason}; the first: {example}", grouped(*count)));
+        }
+        line(format!("late       {:>14}", grouped(self.late)));
+        line(format!("a second   {:>14}", grouped(self.requests_per_second.round() as u64)));
+        line(String::new());
+
+        let mut columns: Vec<Vec<String>> =
+            ["µs", "answers", "a second", "min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"]
+                .map(|title| vec![title.to_owned()])
+                .into();
+        let rows = self.latency.by_kind.iter().map(|(kind, latency)| (*kind, latency, &self.by_kind[kind]));
+        for (kind, latency, of) in rows {
+            let numbers = [of.succeeded as f64, of.per_second].into_iter().chain(latency.numbers());
+            columns[0].push(kind.to_owned());
+            columns
+                .iter_mut()
+                .skip(1)
+                .zip(numbers)
+                .for_each(|(column, number)| column.push(significant(number)));
+        }
+        let numbers =
+            [self.succeeded as f64, self.requests_per_second].into_iter().chain(self.latency.all.numbers());
+        columns[0].push("all".to_owned());
+        columns.iter_mut().skip(1).zip(numbers).for_each(|(column, number)| column.push(significant(number)));
+        text += &plain(&columns);
+
+        let mut line = |line: String| {
+            let _ = writeln!(text, "{line}");
+        };
+        line(String::new());
+        line(format!("peers an answer  {:.1}", self.peers.per_answer));
+        let [sent, received] = [self.bytes_sent, self.bytes_received].map(grouped);
+        line(format!("bytes            {sent} sent, {received} received"));
+        if settings.fill {
+            let stats::Filled { announced, lost } = self.fill;
+            line(format!("filled           {} peers, {} lost", grouped(announced), grouped(lost)));
+        }
+        if let Some(server) = &self.server {
+            let [before, after] =
+                [server.rss_bytes_before, server.rss_bytes_after].map(|bytes| bytes as f64 / 1e6);
+            line(format!(
+                "tracker          {:.2} CPU seconds, {:.3} for a million answers; RSS {before:.1} MB, then {after:.1}",
+                server.cpu_seconds, server.cpu_seconds_per_million
+            ));
+        }
+        if let Some(cpu) = self.generator.cpu_seconds {
+            let lag = self
+                .generator
+                .lag_p99
+                .map(|lag| format!("; behind schedule by {} µs at p99", significant(lag)));
+            line(format!("generator        {cpu:.2} CPU seconds{}", lag.unwrap_or_default()));
+        }
+        text
+    }
+}
+
+impl Settings {
+    fn of(config: &Config) -> Self {
+        Self {
+            targets: config.targets.iter().map(ToString::to_string).collect(),
+            r#loop: if config.is_open() { "open" } else { "closed" },
+            workers: config.workers,
+            threads: config.threads(),
+            window: config.window(),
+            rate: config.rate,
+            duration: config.duration.as_secs_f64(),
+            warm_up: config.warm_up.as_secs_f64(),
+            timeout: config.timeout.as_secs_f64(),
+            swarms: config.swarms,
+            peers: config.peers,
+            want: config.want,
+            mix: config.mix,
+            seeders: config.seeders,
+            started: config.started,
+            completed: config.completed,
+            stopped: config.stopped,
+            fill: config.fill,
+            seed: config.seed,
+        }
+    }
+}
+
+impl OfKind {
+    fn of(of: &stats::OfKind, seconds: f64) -> Self {
+        let &stats::OfKind { requests, succeeded, failed, wrong, bytes_sent, bytes_received, .. } = of;
+        let per_second = succeeded as f64 / seconds;
+        Self { requests, succeeded, failed, wrong, per_second, bytes_sent, bytes_received }
+    }
+}
+
+impl Latency {
+    fn of<T: Counter>(latency: &Histogram<T>) -> Self {
+        if latency.is_empty() {
+            return Self::default();
+        }
+        let at = |quantile| microseconds(latency.value_at_quantile(quantile));
+        Self {
+            min: microseconds(latency.min()),
+            mean: latency.mean() / 1e3,
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: microseconds(latency.max()),
+        }
+    }
+
+    /// In the order of the table.
+    pub fn numbers(&self) -> [f64; 8] {
+        let Self { min, mean, p50, p90, p95, p99, p999, max } = *self;
+        [min, mean, p50, p90, p95, p99, p999, max]
+    }
+}
+
+impl Second {
+    pub(crate) fn of(second: &stats::Second) -> Self {
+        let Latency { p50, p99, max, .. } = Latency::of(&second.latency);
+        let &stats::Second { index, succeeded, failed, wrong, .. } = second;
+        Self { second: index, succeeded, failed, wrong, p50, p99, max }
+    }
+}
+
+/// The targets of a run, for a message.
+pub(crate) fn targets(config: &Config) -> String {
+    let targets: Vec<_> = config.targets.iter().map(ToString::to_string).collect();
+    targets.join(", ")
+}
+
+fn microseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e3
+}
+
+/// Columns of text, the first to the left, the others to the right.
+fn plain(columns: &[Vec<String>]) -> String {
+    let width = |column: &Vec<String>| column.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = columns.iter().map(width).collect();
+    let line = |line: usize| {
+        let cells = columns.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(n, (column, &width))| match n {
+            0 => format!("{:<width$}", column[line]),
+            _ => format!("  {:>width$}", column[line]),
+        });
+        cells.collect::<String>() + "\n"
+    };
+    (0..columns[0].len()).map(line).collect()
+}

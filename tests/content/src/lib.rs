@@ -1,0 +1,6 @@
+//! What tests of the content ring have in common: devices, and the torrents of the fixtures.
+
+mod device;
+pub mod torrents;
+
+pub use device::{LoopDevice, device_of, scratch_folder};

@@ -1,0 +1,278 @@
+//! The store on a real block device with real torrents, and the image that must open for ever.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    fs::{self, File},
+    io::{BufRead, BufReader, Read, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use swarmkeep::{Random, SplitMix64};
+use swarmkeep_content::{
+    Content, ContentExt, ContentRepository, Error, InfoHash, NewTorrent,
+    block::{Allocation, BlockStore, FileDevice, FormatOptions},
+    stripe_cache::{StripeCache, StripeCacheOptions},
+};
+use swarmkeep_content_tests::{device_of, scratch_folder, torrents};
+use swarmkeep_metainfo::Info;
+
+/// Tells a process of this program that it is the writer: what it writes to, and whether through the stripe cache.
+const WRITER: &str = "SWARMKEEP_BLOCK_STORE_WRITER";
+
+#[test]
+fn real_torrents_in_random_order_and_killed_read_back_as_they_were() {
+    written_killed_and_compared(false, &torrents::ALL[..6], 128 << 20);
+}
+
+#[test]
+fn real_torrents_through_the_stripe_cache_and_killed_read_back_as_they_were() {
+    written_killed_and_compared(true, &torrents::ALL, 1 << 30);
+}
+
+fn written_killed_and_compared(cached: bool, names: &[&str], bytes: u64) {
+    let folder = scratch_folder();
+    let (_device, path) = device_of(folder.path(), bytes);
+    let raw = FileDevice::open(&path, true).unwrap();
+    BlockStore::format(&raw, FormatOptions::new()).unwrap();
+    drop(raw);
+    let mut complete = 0;
+    for (kill, seen) in [2, 4, usize::MAX].into_iter().enumerate() {
+        let mut writer = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "the_writer_of_real_torrents", "--nocapture"])
+            .env(WRITER, format!("{}\n{cached}\n{kill}\n{}", path.display(), names.join(" ")))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let flushed = BufReader::new(writer.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let flushes = flushed.filter(|line| line.starts_with("flushed")).take(seen).count();
+        if seen == usize::MAX {
+            assert!(writer.wait().unwrap().success());
+        } else {
+            assert_eq!(flushes, seen, "the writer ended before it was killed");
+            thread::sleep(Duration::from_millis(2));
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+        }
+        let store = reopen(&path);
+        store.audit().unwrap();
+        assert_eq!(store.report().damage, []);
+        // Every piece that is said to be complete is, by the hash in the torrent file.
+        let had = std::mem::take(&mut complete);
+        for name in names {
+            let metainfo = torrents::torrent(name);
+            let Ok(content) = store.open(&metainfo.info().info_hash()) else { continue };
+            for piece in content.pieces().unwrap().iter() {
+                let bytes = content.read_piece(piece).unwrap();
+                let length = metainfo.info().piece_len(piece) as usize;
+                assert!(metainfo.info().verify(piece, &bytes[..length]), "piece {piece} of {name}");
+                complete += 1;
+            }
+        }
+        assert!(complete >= had, "{complete} pieces where {had} were");
+        println!(
+            "{}, cached: {cached}, end {}: {complete} complete pieces, all with the right hash",
+            path.display(),
+            kill + 1
+        );
+    }
+    let store = reopen(&path);
+    let (exported, expected) = (folder.path().join("exported"), folder.path().join("expected"));
+    for name in names {
+        let metainfo = torrents::torrent(name);
+        let info = metainfo.info();
+        let content = store.open(&info.info_hash()).unwrap();
+        assert_eq!(content.pieces().unwrap().count(), info.piece_count(), "{name}");
+        write_files(info, &expected.join(name), |file, offset, length| {
+            torrents::part_of_file(info, info.files().get(file).unwrap(), offset, length)
+        });
+        write_files(info, &exported.join(name), |file, offset, length| {
+            let mut bytes = vec![0; length];
+            content.read(info.files().get(file).unwrap().offset() + offset, &mut bytes).unwrap();
+            bytes
+        });
+    }
+    let (exported, expected) = (sha256sums(&exported), sha256sums(&expected));
+    assert_eq!(exported, expected);
+    println!("{} files compared with sha256sum: all equal", expected.len());
+}
+
+fn write_files(info: &Info, folder: &Path, read: impl Fn(usize, u64, usize) -> Vec<u8>) {
+    for file in info.files().iter().filter(|file| !file.is_padding()) {
+        let path = folder.join(file.path().iter().collect::<PathBuf>());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let mut written = File::create(path).unwrap();
+        for offset in (0..file.length()).step_by(1 << 20) {
+            let length = (file.length() - offset).min(1 << 20) as usize;
+            written.write_all(&read(file.index(), offset, length)).unwrap();
+        }
+    }
+}
+
+/// What `sha256sum` says of every file in a folder.
+fn sha256sums(folder: &Path) -> BTreeMap<String, String> {
+    let command = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
+    let output = Command::new("sh").args(["-c", command]).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .map(|line| line.split_once("  ").map(|(sum, path)| (path.to_owned(), sum.to_owned())).unwrap())
+        .collect()
+}
+
+fn reopen(path: &Path) -> BlockStore {
+    loop {
+        match BlockStore::open(path, Allocation::Sequential) {
+            Ok(store) => return store,
+            // The lock of a process that was killed goes with it, though not at once.
+            Err(Error::InUse { .. }) => thread::sleep(Duration::from_millis(1)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Not a test by itself: what the tests above start, and kill.
+#[test]
+fn the_writer_of_real_torrents() {
+    let Ok(told) = env::var(WRITER) else { return };
+    let [path, cached, seed, names] = told.split('\n').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let block = reopen(Path::new(path));
+    let store: Arc<dyn ContentRepository> = if cached == "true" {
+        let options = StripeCacheOptions::new().write_memory(32 << 20);
+        Arc::new(StripeCache::new(Arc::new(block), options).unwrap())
+    } else {
+        Arc::new(block)
+    };
+    let mut rng = SplitMix64::new(seed.parse().unwrap());
+    let metainfos: Vec<_> = names.split(' ').map(torrents::torrent).collect();
+    let mut missing = Vec::new();
+    for (nth, info) in metainfos.iter().map(|metainfo| metainfo.info()).enumerate() {
+        let content = match store.open(&info.info_hash()) {
+            Err(Error::NotFound(_)) => store.create(&NewTorrent::of(info).unwrap()),
+            opened => opened,
+        }
+        .unwrap();
+        let complete = content.pieces().unwrap();
+        missing.extend(
+            (0..info.piece_count()).filter(|&piece| !complete.contains(piece)).map(|piece| (nth, piece)),
+        );
+    }
+    for at in (1..missing.len()).rev() {
+        missing.swap(at, (rng.next_u64() % (at as u64 + 1)) as usize);
+    }
+    for pieces in missing.chunks(40) {
+        for &(nth, piece) in pieces {
+            let info = metainfos[nth].info();
+            let content = store.open(&info.info_hash()).unwrap();
+            let range = content.geometry().piece(piece).unwrap();
+            let mut bytes = torrents::piece(info, piece);
+            // Behind the files of a v2 torrent, up to the next piece, is padding.
+            bytes.resize((range.end - range.start) as usize, 0);
+            // As they come from peers: in blocks of 16 KiB, from the last to the first.
+            for start in (0..bytes.len()).step_by(16 << 10).rev() {
+                let block = &bytes[start..bytes.len().min(start + (16 << 10))];
+                content.write(range.start + start as u64, block).unwrap();
+            }
+            assert!(content.mark_complete(piece).unwrap());
+        }
+        store.flush().unwrap();
+        println!("flushed");
+    }
+}
+
+/// Where the image of version 1 lies.
+fn image() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/block-store/v1.img.gz")
+}
+
+fn hash(n: u8) -> InfoHash {
+    InfoHash::new([n; 20])
+}
+
+/// What a piece of torrent `n` of the image holds.
+fn piece_of(content: &dyn Content, n: u8, piece: u32) -> (u64, Vec<u8>) {
+    let range = content.geometry().piece(piece).unwrap();
+    let mut rng = SplitMix64::new(u64::from(n) << 32 | u64::from(piece));
+    (range.start, (range.start..range.end).map(|_| rng.next_u64() as u8).collect())
+}
+
+/// Torrents of the image: their lengths, piece lengths and complete pieces.
+const TORRENTS: [(u8, u64, u32, &[u32]); 4] = [
+    (1, 100_000, 16 << 10, &[0, 1, 2, 3, 4, 5, 6]),
+    (2, 1, 1, &[0]),
+    (3, 33_333, 5_000, &[0, 2, 6]),
+    // More blocks than an i-node of 16 KiB can name: its map lies in blocks of its own.
+    (4, (70 << 20) + 1, 32 << 10, &[0, 1_000, 2_240]),
+];
+
+#[test]
+fn the_image_of_version_1_opens() {
+    let folder = scratch_folder();
+    let path = folder.path().join("image");
+    let mut bytes = Vec::new();
+    GzDecoder::new(File::open(image()).unwrap()).read_to_end(&mut bytes).unwrap();
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(opens_as_made(&path), 9);
+}
+
+/// `SWARMKEEP_MAKE_IMAGE` names where to put it, for the image of a later version.
+#[test]
+fn an_image_made_today_opens_as_the_one_of_version_1_does() {
+    let folder = scratch_folder();
+    let path = folder.path().join("image");
+    make_image(&path);
+    if let Some(kept) = env::var_os("SWARMKEEP_MAKE_IMAGE") {
+        let mut zipped = GzEncoder::new(File::create(kept).unwrap(), Compression::best());
+        zipped.write_all(&fs::read(&path).unwrap()).unwrap();
+        zipped.finish().unwrap();
+    }
+    opens_as_made(&path);
+}
+
+fn make_image(path: &Path) {
+    let device = FileDevice::create_image(path, 512 << 10).unwrap();
+    BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).unwrap();
+    drop(device);
+    let store = BlockStore::open(path, Allocation::Sequential).unwrap();
+    for (n, length, piece_length, complete) in TORRENTS.into_iter().chain([(9, 20_000, 20_000, &[0][..])]) {
+        let content = store.create(&NewTorrent::new(hash(n), length, piece_length).unwrap()).unwrap();
+        for &piece in complete {
+            let (start, bytes) = piece_of(&*content, n, piece);
+            content.write(start, &bytes).unwrap();
+            content.mark_complete(piece).unwrap();
+        }
+    }
+    store.flush().unwrap();
+    // So that a block lies in it that belongs to nobody.
+    store.delete(&hash(9)).unwrap();
+}
+
+/// Answers which generation of its root the image has.
+fn opens_as_made(image: &Path) -> u64 {
+    let store = BlockStore::open(image, Allocation::Sequential).unwrap();
+    store.audit().unwrap();
+    assert_eq!(store.report().damage, []);
+    assert_eq!((store.block_size(), store.list().unwrap().len()), (16 << 10, 4));
+    for (n, length, piece_length, complete) in TORRENTS {
+        let content = store.open(&hash(n)).unwrap();
+        assert_eq!((content.geometry().len(), content.geometry().piece_length()), (length, piece_length));
+        assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), complete);
+        for &piece in complete {
+            let (start, bytes) = piece_of(&*content, n, piece);
+            let mut read = vec![0; bytes.len()];
+            content.read(start, &mut read).unwrap();
+            assert!(read == bytes, "piece {piece} of torrent {n}");
+        }
+    }
+    // And it can be written to.
+    let content = store.create(&NewTorrent::new(hash(5), 10, 10).unwrap()).unwrap();
+    content.write(0, b"0123456789").unwrap();
+    content.mark_complete(0).unwrap();
+    store.flush().unwrap();
+    store.report().generation
+}

@@ -1,0 +1,172 @@
+//! Hashes and metadata of torrents that libtorrent made, and as libtorrent asked for them and sent them. `fixtures/README.md` says how that was
+//! captured.
+
+use std::{fs, path::PathBuf, time::Instant};
+
+use swarmkeep_content_tests::torrents::{piece, torrent};
+use swarmkeep_metainfo::{Info, InfoHashes, Metainfo};
+use swarmkeep_peer::{
+    hashes::{Answer, HashFetch, Taken, answer},
+    metadata::{Fetched, MetadataFetch, MetadataUploads},
+};
+use swarmkeep_peer_wire::{
+    ExtendedMessage, Extension, ExtensionIds, Handshake, Hashes, Limits, Message, MetadataMessage,
+};
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/peer-wire").join(name);
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every message of a stream of libtorrent's behind the handshake.
+fn messages(stream: &[u8]) -> Vec<Message<'_>> {
+    let limits = Limits::for_v2_torrent(3, 1 << 14).unwrap();
+    let mut rest = stream;
+    Handshake::decode(&mut rest).unwrap().unwrap();
+    std::iter::from_fn(|| limits.decode(&mut rest).unwrap()).collect()
+}
+
+/// What is answered, with the content of a torrent of the fixtures at hand.
+fn serve(info: &Info, range: &swarmkeep_peer_wire::HashRange<'_>) -> Option<Vec<[u8; 32]>> {
+    match answer(info, range).ok()? {
+        Answer::Hashes(hashes) => Some(hashes),
+        Answer::Read(mut reading) => {
+            let (mut bytes, pieces) = (reading.bytes().clone(), reading.pieces().clone());
+            for nth in pieces {
+                let range = info.piece_range(nth).unwrap();
+                let data = piece(info, nth);
+                let end = bytes.end.min(range.end);
+                reading.update(&data[(bytes.start - range.start) as usize..(end - range.start) as usize]);
+                bytes.start = range.end;
+            }
+            reading.finish().ok()
+        }
+    }
+}
+
+#[test]
+fn what_libtorrent_answers_is_what_we_answer() {
+    let metainfo = Metainfo::parse(&fixture("v2.torrent")).unwrap();
+    let info = metainfo.info();
+    let mut answers = 0;
+    for stream in ["seeds-v2-asked.bin", "seeds-v2-magnet.bin"] {
+        let stream = fixture(&format!("libtorrent-2.0.8.0/{stream}"));
+        for message in messages(&stream) {
+            match message {
+                Message::Hashes(hashes) => {
+                    let ours = answer(info, &hashes.range()).unwrap();
+                    assert!(
+                        matches!(ours, Answer::Hashes(ours) if ours == hashes.all()),
+                        "{:?}",
+                        hashes.range()
+                    );
+                }
+                Message::HashReject(range) => assert!(answer(info, &range).is_err()),
+                _ => continue,
+            }
+            answers += 1;
+        }
+    }
+    assert_eq!(answers, 4);
+}
+
+#[test]
+fn a_magnet_link_is_fetched_from_what_libtorrent_sent_and_asked_for_as_libtorrent_does() {
+    let whole = Metainfo::parse(&fixture("v2.torrent")).unwrap().into_info();
+    let (asked, sent) = (
+        fixture("libtorrent-2.0.8.0/fetches-v2-magnet.bin"),
+        fixture("libtorrent-2.0.8.0/seeds-v2-magnet.bin"),
+    );
+    let ids = ExtensionIds::NONE.with(Extension::Metadata, 2);
+    let now = Instant::now();
+    let hashes = InfoHashes::new(None, whole.info_hash_v2()).unwrap();
+    let mut metadata = MetadataFetch::new(hashes, MetadataFetch::<u8>::LONGEST);
+    let mut info = None;
+    let mut layers = None;
+    for message in messages(&sent) {
+        match message {
+            Message::Extended(extended) => match extended.read(&ids) {
+                Ok(ExtendedMessage::Handshake(handshake)) => {
+                    metadata.offered(1, handshake.metadata_size.unwrap()).unwrap();
+                    assert_eq!((metadata.request(1, now), metadata.request(1, now)), (Some(0), None));
+                }
+                Ok(ExtendedMessage::Metadata(MetadataMessage::Data { piece, total_size, data })) => {
+                    let Ok(Fetched::Whole { info: bytes, liars }) = metadata.data(1, piece, total_size, data)
+                    else {
+                        panic!("it is the only piece, and the right one");
+                    };
+                    assert!(bytes == whole.encoded() && liars.is_empty());
+                    let data = MetadataUploads::default().answer(&bytes, 0);
+                    assert!(matches!(data, MetadataMessage::Data { data, .. } if data == bytes));
+                    info = Some(Info::parse(&bytes).unwrap());
+                }
+                _ => {}
+            },
+            Message::Hashes(hashes) => {
+                let info = info.take().expect("it came before");
+                assert!(!info.knows_hashes());
+                let mut fetch = HashFetch::new(info).unwrap();
+                let ours = fetch.request(1, now, |_| true).unwrap();
+                let theirs = messages(&asked).into_iter().find_map(|message| match message {
+                    Message::HashRequest(range) => Some(range),
+                    _ => None,
+                });
+                assert_eq!(Some(ours), theirs);
+                assert_eq!(fetch.hashes(1, &hashes), Ok(Taken::All));
+                layers = Some(fetch.into_info());
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(layers, Some(whole));
+}
+
+#[test]
+fn piece_layers_of_torrents_that_libtorrent_made_are_fetched_from_who_has_them() {
+    for name in ["some-v2", "some-hybrid", "one-v2", "one-hybrid"] {
+        let whole = torrent(name).into_info();
+        let mut fetch = HashFetch::new(Info::parse(whole.encoded()).unwrap()).unwrap();
+        assert!(!fetch.is_complete());
+        while let Some(range) = fetch.request(1, Instant::now(), |pieces| pieces.end <= whole.piece_count()) {
+            let (root, hashes) = (*range.root(), serve(&whole, &range).unwrap());
+            let range = swarmkeep_peer_wire::HashRange::new(
+                &root,
+                range.base_layer(),
+                range.index(),
+                range.length(),
+                range.proof_layers(),
+            );
+            let taken = fetch.hashes(1, &Hashes::new(range.unwrap(), &hashes).unwrap()).unwrap();
+            assert!(matches!(taken, Taken::File | Taken::All));
+        }
+        let info = fetch.into_info();
+        for nth in 0..info.piece_count() {
+            let mut bytes = piece(&info, nth);
+            assert!(info.verify(nth, &bytes), "{name}: piece {nth}");
+            bytes[0] ^= 1;
+            assert!(!info.verify(nth, &bytes), "{name}: piece {nth} with another byte");
+        }
+    }
+}
+
+#[test]
+fn the_hashes_of_a_pieces_blocks_are_told_by_its_bytes() {
+    for name in ["some-v2", "some-hybrid", "one-v2", "one-hybrid"] {
+        let info = torrent(name).into_info();
+        let mut answered = 0;
+        for tree in info.trees().filter(|tree| tree.height() > 0) {
+            // As libtorrent asks for them, to find out which block of a piece is wrong.
+            let blocks = (info.piece_length() >> 14).min(1 << tree.height());
+            for nth in 0..tree.pieces().len() as u32 {
+                let (index, proof) = (nth * blocks, tree.height() - 1);
+                let range =
+                    swarmkeep_peer_wire::HashRange::new(tree.root(), 0, index, blocks, proof).unwrap();
+                let hashes = serve(&info, &range).unwrap();
+                let (hashes, uncles) = hashes.split_at(blocks as usize);
+                assert!(tree.verify(0, index.into(), hashes, uncles), "{name}: {range:?}");
+                answered += 1;
+            }
+        }
+        assert!(answered > 10, "{name}: {answered}");
+    }
+}

@@ -1,0 +1,557 @@
+//! Torrent files that real programs made, and such as strangers might make.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use swarmkeep_bittorrent::bencode::Writer;
+use swarmkeep_content_tests::torrents::{fixture, part_of_file, piece, torrent};
+use swarmkeep_metainfo::{
+    Creation, Error, FileList, Format, Info, MOST_MEMORY, Metainfo, PathFault, Segment,
+};
+
+/// Whether these pieces are what the torrent says, whole and in parts, and nothing else is.
+fn assert_verifies(info: &Info, pieces: impl IntoIterator<Item = u32>) {
+    for nth in pieces {
+        let mut bytes = piece(info, nth);
+        assert_eq!(bytes.len(), info.piece_len(nth) as usize);
+        assert!(info.verify(nth, &bytes), "piece {nth}");
+        let mut check = info.check(nth).unwrap();
+        bytes.chunks(4099).for_each(|part| check.update(part));
+        assert!(check.clone().holds(), "piece {nth} in parts");
+        check.update(&[0]);
+        assert!(!check.holds(), "piece {nth} in parts, and a byte more");
+        assert!(!info.verify(nth, &bytes[1..]), "piece {nth}, a byte short");
+        let other = (nth + 1) % info.piece_count();
+        assert!(other == nth || !info.verify(other, &bytes), "piece {nth} as {other}");
+        for at in [0, bytes.len() / 2, bytes.len() - 1] {
+            bytes[at] ^= 1;
+            assert!(!info.verify(nth, &bytes), "piece {nth} with another byte at {at}");
+            bytes[at] ^= 1;
+        }
+        bytes.push(0);
+        assert!(!info.verify(nth, &bytes), "piece {nth}, a byte long");
+    }
+    assert!(!info.verify(info.piece_count(), &[]));
+    assert_eq!((info.piece_len(info.piece_count()), info.piece_range(u32::MAX)), (0, None));
+}
+
+fn hex(bytes: [u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Name, info hash of v1, of v2, piece length, pieces, entries and length of each.
+#[allow(clippy::type_complexity)]
+const TORRENTS: [(&str, Option<&str>, Option<&str>, u32, u32, usize, u64); 7] = [
+    ("many-v1", Some("2aa9e5822cdfeb4dc84a243a8441936f83b4b9e4"), None, 64 << 10, 230, 1500, 15_029_283),
+    ("some-v1", Some("17556c9a1462b148d2cf7d742d25d0cea6b628e8"), None, 48 << 10, 13, 8, 627_912),
+    (
+        "some-v2",
+        None,
+        Some("13c534deb3d0e321f9b588003d2967996c4660ac0ae1470e87e7ec5214dff2ef"),
+        32 << 10,
+        23,
+        12,
+        737_281,
+    ),
+    (
+        "some-hybrid",
+        Some("6913a13f298073ff086a8163eef06f8964f00dda"),
+        Some("8b7171897df0dc047a182e947022bb658fef8d3578e488efce945d60d264e631"),
+        32 << 10,
+        23,
+        13,
+        23 * (32 << 10),
+    ),
+    (
+        "one-v2",
+        None,
+        Some("e898dbf79a411010d03414234d0aa27426e541b9121e4a8245b9bc3676700b34"),
+        64 << 10,
+        16,
+        1,
+        1_000_003,
+    ),
+    (
+        "one-hybrid",
+        Some("a7a3bd434156d66e139a8c9211062ee41fa00295"),
+        Some("fd1648d1e81ed27e65c1c5cbed38fa48f1b8e9e99d16249833fb4a0c5f03ea96"),
+        64 << 10,
+        16,
+        1,
+        1_000_003,
+    ),
+    ("large-v1", Some("a7316dc46b4eb59f1cbde7d650dd4e5003b24224"), None, 1 << 20, 512, 1, 512 << 20),
+];
+
+#[test]
+fn torrents_of_real_programs_have_the_hashes_that_those_tell() {
+    for (name, v1, v2, piece_length, pieces, entries, length) in TORRENTS {
+        let metainfo = torrent(name);
+        let info = metainfo.info();
+        let hash = v1.or(v2.map(|hash| &hash[..40])).unwrap();
+        assert_eq!(info.info_hash().to_string(), hash, "{name}");
+        assert_eq!(info.info_hash_v2().map(hex).as_deref(), v2, "{name}");
+        assert_eq!(info.has_v1(), v1.is_some(), "{name}");
+        assert_eq!((info.piece_length(), info.piece_count()), (piece_length, pieces), "{name}");
+        assert_eq!((info.files().count(), info.length()), (entries, length), "{name}");
+        assert_eq!(info.is_private(), name == "many-v1");
+        assert!(info.knows_hashes());
+    }
+}
+
+#[test]
+fn torrents_of_real_programs_are_made_again_byte_for_byte() {
+    // All but the one that is large.
+    for (name, v1, v2, piece_length, ..) in &TORRENTS[..6] {
+        let metainfo = torrent(name);
+        let info = metainfo.info();
+        let format = match (v1, v2) {
+            (Some(_), Some(_)) => Format::Hybrid,
+            (None, _) => Format::V2,
+            (_, None) => Format::V1,
+        };
+        let mut builder = Creation::builder(info.name(), format);
+        builder.piece_length(*piece_length).private(info.is_private());
+        for file in info.files().iter().filter(|file| !file.is_padding()) {
+            builder.file(&file.path()[1..], file.length(), file.is_executable());
+        }
+        let mut creation = builder.build().unwrap();
+        assert_eq!(creation.files(), info.files(), "{name}");
+        for nth in 0..creation.piece_count() {
+            let mut hasher = creation.hasher(nth).unwrap();
+            for segment in creation.segments(nth) {
+                let file = info.files().get(segment.file).unwrap();
+                hasher.update(&part_of_file(info, file, segment.offset, segment.length as usize));
+            }
+            let hash = hasher.finish().unwrap();
+            creation.set(hash);
+        }
+        let made = creation.finish().unwrap();
+        let made = Metainfo::parse(&made).unwrap();
+        let same = made.info().encoded() == info.encoded();
+        assert!(same, "{name}: {}", made.info().encoded().escape_ascii());
+        assert_eq!(made.info(), info, "{name}, with its layers");
+    }
+}
+
+#[test]
+fn every_piece_of_generated_content_is_verified_and_nothing_else() {
+    for (name, ..) in &TORRENTS[..6] {
+        let metainfo = torrent(name);
+        assert_verifies(metainfo.info(), 0..metainfo.info().piece_count());
+    }
+    assert_verifies(torrent("large-v1").info(), [0, 1, 255, 511]);
+}
+
+#[test]
+fn an_info_dictionary_alone_verifies_what_it_has_hashes_of() {
+    for (name, v1, ..) in TORRENTS {
+        let metainfo = torrent(name);
+        let whole = metainfo.info();
+        let info = Info::parse(whole.encoded()).unwrap();
+        assert_eq!(info.info_hash(), whole.info_hash());
+        assert_eq!(info.files(), whole.files());
+        assert_eq!(info.knows_hashes(), v1.is_some(), "{name}");
+    }
+    let metainfo = torrent("some-v2");
+    let info = Info::parse(metainfo.info().encoded()).unwrap();
+    // Of files that are no longer than a piece, the hash is in the info dictionary.
+    let known: Vec<_> = (0..info.piece_count()).filter(|&nth| info.verify(nth, &piece(&info, nth))).collect();
+    assert_eq!(known, [4, 19, 20]);
+    assert!(info.check(0).is_none());
+}
+
+#[test]
+fn files_of_the_three_versions_are_the_same_and_lie_where_they_should() {
+    let paths = |metainfo: &Metainfo| -> Vec<(String, u64, bool)> {
+        let files = metainfo.info().files().iter().filter(|file| !file.is_padding());
+        files.map(|file| (file.path().join("/"), file.length(), file.is_executable())).collect()
+    };
+    let some = [
+        ("some/a/deep/er/nested.bin", 100_001, false),
+        ("some/a/empty", 0, false),
+        ("some/a/run", 5, true),
+        ("some/b.bin", 262_144, false),
+        ("some/c.bin", 163_841, false),
+        ("some/d.bin", 20_000, false),
+        ("some/e.bin", 32_768, false),
+        ("some/é.bin", 49_153, false),
+    ];
+    for name in ["some-v1", "some-v2", "some-hybrid"] {
+        let metainfo = torrent(name);
+        let expected = some.map(|(path, length, executable)| (path.to_owned(), length, executable));
+        assert_eq!(paths(&metainfo), expected, "{name}");
+        assert_eq!(metainfo.info().name(), "some");
+    }
+    for name in ["one-v2", "one-hybrid"] {
+        assert_eq!(paths(&torrent(name)), [("one.bin".to_owned(), 1_000_003, false)], "{name}");
+    }
+    assert_eq!(paths(&torrent("many-v1"))[499], ("many/1/10/0500.bin".to_owned(), 19_303, false));
+    for name in ["some-v2", "some-hybrid"] {
+        for file in torrent(name).info().files().iter().filter(|file| !file.is_padding() && file.length() > 0)
+        {
+            assert_eq!(file.offset() % (32 << 10), 0, "{name}: {file:?}");
+        }
+    }
+}
+
+#[test]
+fn trackers_come_in_their_tiers() {
+    let expected = [["http://tracker.example/announce"], ["udp://tracker.example:6969"]];
+    assert_eq!(torrent("many-v1").tiers(), expected);
+    assert!(torrent("large-v1").tiers().is_empty());
+}
+
+#[test]
+fn segments_cover_a_range_once_and_leave_out_files_without_bytes() {
+    let mut files = FileList::builder();
+    files.file(&["a"], 10, false).unwrap().file(&["b"], 0, false).unwrap().padding(6).unwrap();
+    let files =
+        files.file(&["c"], 3, false).unwrap().file(&["d"], 0, false).unwrap().clone().build().unwrap();
+    let segments = |range| files.segments(range).map(|s| (s.file, s.offset, s.length)).collect::<Vec<_>>();
+    assert_eq!(segments(0..19), [(0, 0, 10), (2, 0, 6), (3, 0, 3)]);
+    assert_eq!(segments(9..17), [(0, 9, 1), (2, 0, 6), (3, 0, 1)]);
+    assert_eq!(segments(18..u64::MAX), [(3, 2, 1)]);
+    assert_eq!(segments(5..5), []);
+    assert_eq!(segments(19..20), []);
+    assert_eq!(files.segments(12..13).next(), Some(Segment { file: 2, offset: 2, length: 1 }));
+}
+
+/// A v1 torrent of such entries of `files`, with hashes for so many pieces of 64 KiB.
+fn v1(files: &[u8], pieces: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = Writer::new(&mut out);
+    writer.dict().bytes(b"info").dict().bytes(b"files").list().put(files).end();
+    writer.bytes(b"name").bytes(b"n").bytes(b"piece length").integer(1 << 16);
+    writer.bytes(b"pieces").bytes(&vec![0; 20 * pieces]).end().end();
+    out
+}
+
+fn v1_file(out: &mut Vec<u8>, path: &[&[u8]]) {
+    let mut writer = Writer::new(out);
+    writer.dict().bytes(b"length").integer(0).bytes(b"path").list();
+    path.iter().for_each(|name| _ = writer.bytes(name));
+    writer.end().end();
+}
+
+/// A v2 torrent of such a file tree.
+fn v2(tree: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = Writer::new(&mut out);
+    writer.dict().bytes(b"info").dict().bytes(b"file tree").dict().put(tree).end();
+    writer.bytes(b"meta version").integer(2).bytes(b"name").bytes(b"n");
+    writer.bytes(b"piece length").integer(1 << 16).end().bytes(b"piece layers").dict().end().end();
+    out
+}
+
+fn v2_file(out: &mut Vec<u8>, name: &[u8], attributes: &[u8]) {
+    let mut writer = Writer::new(out);
+    writer.bytes(name).dict().bytes(b"").dict().put(attributes).bytes(b"length").integer(0).end().end();
+}
+
+#[test]
+fn paths_that_could_do_harm_are_refused_and_the_error_says_which() {
+    let refused = |paths: &[&[&[u8]]]| {
+        let mut files = Vec::new();
+        paths.iter().for_each(|path| v1_file(&mut files, path));
+        match Metainfo::parse(&v1(&files, 0)).map(|metainfo| metainfo.info().files().clone()) {
+            Err(Error::Path { file, path, fault }) => Some((file, path, fault)),
+            Ok(_) => None,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let path = |file, path: &str, fault| Some((file, path.to_owned(), fault));
+    let long = [b'x'; 256];
+    let (deep, too_deep) = ([&b"x"[..]; 99], [&b"x"[..]; 100]);
+    let wide = [&long[..255]; 9];
+    assert_eq!(refused(&[&[b"ok"], &[b"..", b"etc"]]), path(1, "n/..", PathFault::Dots));
+    assert_eq!(refused(&[&[b"."]]), path(0, "n/.", PathFault::Dots));
+    assert_eq!(refused(&[&[b""]]), path(0, "n/", PathFault::Empty));
+    assert_eq!(refused(&[&[]]), path(0, "", PathFault::Missing));
+    assert_eq!(refused(&[&[b"/etc"]]), path(0, "n//etc", PathFault::Separator));
+    assert_eq!(refused(&[&[b"a", b"b\\c"]]), path(0, "n/a/b\\\\c", PathFault::Separator));
+    assert_eq!(refused(&[&[b"a\0b"]]), path(0, "n/a\\0b", PathFault::Control));
+    assert_eq!(refused(&[&[b"C:"]]), path(0, "n/C:", PathFault::Reserved));
+    assert_eq!(refused(&[&[b"Con.txt"]]), path(0, "n/Con.txt", PathFault::Device));
+    assert_eq!(refused(&[&[b"a."]]), path(0, "n/a.", PathFault::Trailing));
+    assert_eq!(refused(&[&[b"\xff"]]), path(0, "n/\u{fffd}", PathFault::NotUtf8));
+    assert_eq!(refused(&[&[&long]]).unwrap().2, PathFault::LongName);
+    assert_eq!(refused(&[&too_deep]).unwrap().2, PathFault::Deep);
+    assert_eq!(refused(&[&wide]).unwrap().2, PathFault::Long);
+    assert_eq!(refused(&[&[b"a"], &[b"b"], &[b"a"]]), path(2, "n/a", PathFault::Twice(0)));
+    assert_eq!(refused(&[&[b"a", b"B"], &[b"A", b"b"]]), path(1, "n/A/b", PathFault::CaseOnly(0)));
+    assert_eq!(
+        refused(&[&["É".as_bytes()], &["é".as_bytes()]]).unwrap().2,
+        PathFault::CaseOnly(0),
+        "beyond ASCII"
+    );
+    assert_eq!(refused(&[&[b"a"], &[b"a", b"b"]]), path(0, "n/a", PathFault::Folder));
+    assert_eq!(refused(&[&[b"a", b"b", b"c"], &[b"z"], &[b"A", b"B"]]), path(2, "n/A/B", PathFault::Folder));
+    // As long and as deep as may be, and folders that differ by case, whose files do not overwrite each other.
+    assert_eq!(refused(&[&deep, &wide[..7], &[b"a", b"b"], &[b"A", b"c"]]), None);
+}
+
+#[test]
+fn names_of_utf_8_are_preferred_where_they_are_some() {
+    let files =
+        b"d6:lengthi0e4:pathl1:\xffe10:path.utf-8l2:\xc3\xa9eed6:lengthi0e4:pathl1:ae10:path.utf-8l1:\xffee";
+    let metainfo = Metainfo::parse(&v1(files, 0)).unwrap();
+    let paths: Vec<_> = metainfo.info().files().iter().map(|file| file.path().join("/")).collect();
+    assert_eq!(paths, ["n/é", "n/a"]);
+    let named = b"d6:lengthi0e4:name1:\xff10:name.utf-82:\xc3\xa912:piece lengthi1e6:pieces0:e";
+    assert_eq!(Info::parse(named).unwrap().name(), "é");
+    let named = b"d6:lengthi0e4:name2:..12:piece lengthi1e6:pieces0:e";
+    assert_eq!(Info::parse(named), Err(Error::Name { name: "..".into(), fault: PathFault::Dots }));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_the_key_and_the_file() {
+    let said = |torrent: &[u8]| Metainfo::parse(torrent).unwrap_err().to_string();
+    let info = |info: &str| Info::parse(info.as_bytes()).unwrap_err().to_string();
+    assert_eq!(said(b"de"), "`info` is missing");
+    assert_eq!(said(b"i1e"), "`info` is not within a dictionary");
+    assert_eq!(said(b"d4:info"), "not bencoded: an early end at byte 7");
+    let name = "6:lengthi5e4:name1:n";
+    assert_eq!(info("d6:lengthi5ee"), "`name` is missing or no text");
+    assert_eq!(info(&format!("d{name}e")), "`piece length` is missing or no integer");
+    for length in ["0", "-1", "1073741825", "9223372036854775807"] {
+        let said = info(&format!("d{name}12:piece lengthi{length}e6:pieces0:e"));
+        assert_eq!(said, "`piece length` is not within 1 and 2^30");
+    }
+    assert_eq!(info(&format!("d{name}12:piece lengthi1ee")), "`pieces` is missing");
+    let pieces = "12:piece lengthi4e6:pieces";
+    assert_eq!(info(&format!("d{name}{pieces}3:abce")), "`pieces` is not a multiple of 20 bytes");
+    let one = format!("20:{}", "x".repeat(20));
+    assert_eq!(info(&format!("d{name}{pieces}{one}e")), "`pieces` has not a hash of 20 bytes for each piece");
+    assert_eq!(info(&format!("d4:name1:n{pieces}0:e")), "`files` is missing, and so is `length`");
+    assert_eq!(info(&format!("d5:filesle{name}{pieces}0:e")), "`files` is there, and so is `length`");
+    assert_eq!(info(&format!("d5:filesle4:name1:n{pieces}0:e")), "no files");
+    let negative = info(&format!("d6:lengthi-1e4:name1:n{pieces}0:e"));
+    assert_eq!(negative, "file 0: `length` is negative or no integer");
+
+    let file = |attributes: &str| format!("d{attributes}6:lengthi5e4:pathl1:aee");
+    assert_eq!(said(&v1(b"i1e", 0)), "file 0: `files` has something else than a dictionary for it");
+    assert_eq!(said(&v1(b"d6:lengthi-5e4:pathl1:aee", 0)), "file 0: `length` is negative");
+    assert_eq!(said(&v1(b"d4:pathl1:aee", 0)), "file 0: `length` is missing or no integer");
+    assert_eq!(said(&v1(b"d6:lengthi5ee", 0)), "file 0: `path` is missing or no list");
+    let link = said(&v1((file("") + &file("4:attr1:l").replace("1:a", "1:b")).as_bytes(), 1));
+    assert_eq!(link, "file 1, \"n/b\", is a symbolic link, which is not supported");
+    assert_eq!(said(&v1(file("4:attr1:p").as_bytes(), 1)), "no files");
+    let huge = b"d6:lengthi9223372036854775807e4:pathl1:aeed6:lengthi1e4:pathl1:bee";
+    assert_eq!(said(&v1(huge, 0)), "too many bytes");
+}
+
+#[test]
+fn a_file_tree_is_refused_where_its_order_or_its_layers_could_mean_two_things() {
+    let said = |tree: &[u8]| Metainfo::parse(&v2(tree)).unwrap_err().to_string();
+    let empty = |name| format!("1:{name}d0:d6:lengthi0eee");
+    let both = |one: &str, other: &str| one.to_owned() + other;
+    assert!(Metainfo::parse(&v2(both(&empty("a"), &empty("b")).as_bytes())).is_ok());
+    let order = "`file tree` has names that are not in order, or twice";
+    assert_eq!(said(both(&empty("b"), &empty("a")).as_bytes()), order);
+    assert_eq!(said(both(&empty("a"), &empty("a")).as_bytes()), order);
+    let case = said(both(&empty("A"), &empty("a")).as_bytes());
+    assert!(
+        case.starts_with("file 1, \"n/a\", has the path of file 0 but for upper and lower case"),
+        "{case}"
+    );
+    assert_eq!(said(b"1:ad0:d6:lengthi0ee1:bdee"), "file 0, \"n/a\", is also the folder of another");
+    assert_eq!(said(b"1:ai1e"), "`file tree` has a name without a dictionary");
+    assert_eq!(said(b""), "no files");
+    assert_eq!(said(b"0:d6:lengthi0ee"), "file 0, \"n/\", has an empty name in its path");
+    assert_eq!(said(b"1:ad0:d6:lengthi1eee"), "file 0: `pieces root` is missing or not of 32 bytes");
+    assert_eq!(
+        said(b"1:ad0:d4:attr1:l6:lengthi0eee"),
+        "file 0, \"n/a\", is a symbolic link, which is not supported"
+    );
+    let long = format!("1:ad0:d6:lengthi65537e11:pieces root32:{}ee", "x".repeat(32));
+    assert_eq!(said(long.as_bytes()), "file 0: its piece layer is missing");
+    // What is nested within unknown keys is passed over, and whatever has the same name there.
+    let nested = b"1:ad0:d1:bd6:lengthi7e1:lli1eee6:lengthi0eee";
+    assert_eq!(Metainfo::parse(&v2(nested)).unwrap().info().length(), 0);
+}
+
+#[test]
+fn what_a_magnet_link_names_makes_a_torrent_file() {
+    let tiers = vec![vec!["udp://a.example:1".to_owned(), "udp://b.example:2".to_owned()]];
+    for name in swarmkeep_content_tests::torrents::ALL {
+        let metainfo = torrent(name);
+        // With its layers, as a peer has sent them.
+        let made = Metainfo::new(metainfo.info().clone(), &tiers);
+        assert_eq!(Metainfo::parse(&made.encode().unwrap()).unwrap(), made, "{name}");
+        // Without.
+        let alone = Info::parse(metainfo.info().encoded()).unwrap();
+        let known = alone.knows_hashes();
+        assert_eq!(known, !name.ends_with("-v2"), "{name}");
+        let made = Metainfo::new(alone, &tiers);
+        let read = made.encode().map(|torrent| Metainfo::parse(&torrent).unwrap());
+        assert_eq!(read, known.then_some(made), "{name}");
+    }
+}
+
+#[test]
+fn piece_layers_and_both_parts_of_a_hybrid_must_agree() {
+    let replaced = |name: &str, old: &[u8], new: &[u8]| {
+        let mut bytes = fixture(name);
+        let at = bytes.windows(old.len()).position(|window| window == old).unwrap();
+        bytes.splice(at..at + old.len(), new.iter().copied());
+        Metainfo::parse(&bytes).unwrap_err().to_string()
+    };
+    let mut layer = fixture("one-v2");
+    let last = layer.len() - 3;
+    layer[last] ^= 1;
+    let error = Metainfo::parse(&layer).unwrap_err().to_string();
+    assert_eq!(error, "file 0: its piece layer does not have its `pieces root`");
+    let missing = replaced("some-v2", b"12:piece layers", b"12:piece lawyer");
+    assert_eq!(missing, "file 0: its piece layer is missing");
+    // In v1's part, which comes last but for `name`, lengths and paths are spelled in the same way as in v2's.
+    let hybrid = |old: &[u8], new: &[u8]| {
+        let mut bytes = fixture("some-hybrid");
+        let files = bytes.windows(7).position(|window| window == b"5:files").unwrap();
+        let at = files + bytes[files..].windows(old.len()).position(|window| window == old).unwrap();
+        bytes.splice(at..at + old.len(), new.iter().copied());
+        Metainfo::parse(&bytes).unwrap_err().to_string()
+    };
+    let differs = |file, what: &str| format!("file {file} is not the same in the v1 and the v2 part: {what}");
+    assert_eq!(hybrid(b"5:b.bin", b"5:B.bin"), differs(3, "its path"));
+    assert_eq!(hybrid(b"i163841e", b"i163840e"), differs(4, "its length"));
+    assert_eq!(hybrid(b"i31071e", b"i31070e"), differs(2, "the piece that it begins with"));
+    assert_eq!(hybrid(b"4:attr1:p6:lengthi31071e", b"6:lengthi31071e"), differs(1, "its path"));
+    assert_eq!(
+        hybrid(b"d4:attr1:p6:lengthi16383e4:pathl4:.pad5:16383ee", b"d6:lengthi0e4:pathl1:zee"),
+        differs(8, "only one part has it")
+    );
+}
+
+/// Deterministic hostile input of at least 1 MiB each, with a word on what it tries.
+fn hostile() -> Vec<(&'static str, Vec<u8>)> {
+    const SIZE: usize = 1 << 20;
+    let mut cases = Vec::new();
+    let files_of = |next: &dyn Fn(usize, &mut Vec<u8>)| {
+        let mut files = Vec::new();
+        for nth in 0.. {
+            next(nth, &mut files);
+            if files.len() >= SIZE {
+                break;
+            }
+        }
+        files
+    };
+    let v1_of = |next: &dyn Fn(usize, &mut Vec<u8>)| v1(&files_of(next), 0);
+    cases.push(("many files", v1_of(&|nth, out| v1_file(out, &[format!("{nth}").as_bytes()]))));
+    cases.push(("one path again and again", v1_of(&|_, out| v1_file(out, &[b"a"]))));
+    cases.push((
+        "folders in folders",
+        v1_of(&|nth, out| {
+            let top = format!("{nth}");
+            v1_file(out, &[&[top.as_bytes()][..], &[&b"f"[..]; 98]].concat());
+        }),
+    ));
+    cases.push((
+        "names that are long and almost the same",
+        v1_of(&|nth, out| {
+            v1_file(out, &[format!("{}{nth}", "é".repeat(100)).as_bytes()]);
+        }),
+    ));
+    cases.push((
+        "folders of one letter in folders",
+        v1_of(&|nth, out| {
+            let letter = |at: usize| &b"abcdefghijklmnopqrstuvwxyz"[at % 26..][..1];
+            let mut path = vec![letter(nth), letter(nth / 26), letter(nth / 676)];
+            path.extend([&b"f"[..]; 96]);
+            v1_file(out, &path);
+        }),
+    ));
+    cases.push(("keys again and again", {
+        let keys = b"6:lengthi0e".repeat(SIZE / 11);
+        v1(&[b"d", &keys[..], b"4:pathl1:aee"].concat(), 0)
+    }));
+    cases.push(("files without bytes between two", {
+        let mut files = b"d6:lengthi5e4:pathl1:aee".to_vec();
+        files.extend(files_of(&|nth, out| v1_file(out, &[format!("{nth}").as_bytes()])));
+        files.extend(b"d6:lengthi5e4:pathl1:bee");
+        v1(&files, 1)
+    }));
+    let (deep, ends) = (b"1:fd".repeat(98), b"e".repeat(98));
+    let leaves = files_of(&|nth, out| v2_file(out, format!("{nth:07}").as_bytes(), b""));
+    cases.push(("a deep tree with all files at its end", v2(&[&deep, &leaves[..], &ends].concat())));
+    cases.push(("two deep trees that differ by case", {
+        let leaves = &leaves[..leaves.len() / 26 / 2 * 26];
+        let one = [&b"1:F"[..], b"d", &deep[4..], leaves, &ends].concat();
+        let other = [&deep[..], leaves, &ends].concat();
+        v2(&[one, other].concat())
+    }));
+    cases.push(("a value nested in each file", {
+        let nested = [b"1:a".to_vec(), b"l".repeat(100), b"e".repeat(100)].concat();
+        v2(&files_of(&|nth, out| v2_file(out, format!("{nth:07}").as_bytes(), &nested)))
+    }));
+    cases.push(("trackers", {
+        let tiers = b"l1:ae".repeat(SIZE / 5);
+        let one = v1(b"d6:lengthi0e4:pathl1:aee", 0);
+        [b"d13:announce-listl", &tiers[..], b"e", &one[1..]].concat()
+    }));
+    cases
+}
+
+/// The system's allocator, with a count of the bytes that each thread has, and of the most it had.
+struct Counting;
+
+thread_local! {
+    static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+}
+
+fn count(change: isize) {
+    let _ = BYTES.try_with(|bytes| {
+        let (now, most) = bytes.get();
+        bytes.set((now + change, most.max(now + change)));
+    });
+}
+
+#[expect(unsafe_code, reason = "an allocator can be written in no other way")]
+// SAFETY: every method hands its arguments on to the system's allocator, whose contract is the same.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn hostile_input_takes_no_more_memory_than_is_said() {
+    for (what, torrent) in hostile() {
+        let (before, _) = BYTES.get();
+        BYTES.set((before, before));
+        let parsed = Metainfo::parse(&torrent);
+        let (after, most) = BYTES.get();
+        let times = |bytes: isize| (bytes - before) as f64 / torrent.len() as f64;
+        println!("{what}: {:.1} times its length, {:.1} at most", times(after), times(most));
+        assert!(most - before <= (MOST_MEMORY * torrent.len() + (64 << 10)) as isize, "{what}");
+        drop(parsed);
+    }
+}
+
+#[test]
+fn hostile_input_takes_no_longer_than_its_length_allows() {
+    for (what, torrent) in hostile() {
+        assert!(torrent.len() >= 1 << 20, "{what}: {} bytes", torrent.len());
+        let began = Instant::now();
+        let parsed = Metainfo::parse(&torrent);
+        let segments = parsed.as_ref().map_or(0, |metainfo| metainfo.info().files().segments(0..10).count());
+        let took = began.elapsed();
+        println!("{what}: {} bytes, {took:?}, {segments} segments, {:?}", torrent.len(), parsed.err());
+        assert!(took < Duration::from_secs(1), "{what}: {took:?}");
+    }
+}

@@ -1,0 +1,223 @@
+//! What real clients sent each other: read to the last byte, written again as it was. `fixtures/README.md` says how it was captured.
+
+use std::{fs, path::PathBuf};
+
+use swarmkeep_peer_wire::{
+    Encode, Extended, ExtendedMessage, Extension, ExtensionIds, Handshake, Limits, Message, MetadataMessage,
+    ReceiveBuffer, Reserved,
+};
+
+/// The file that all of them shared.
+fn content() -> Vec<u8> {
+    (0..33_000_u64).map(|at| ((at * at) >> 7) as u8).collect()
+}
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/peer-wire").join(name);
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Each stream, what its sender can do, the ids by which the other side reads, and what was said, in words.
+const STREAMS: [(&str, Reserved, ExtensionIds, &str); 11] = [
+    (
+        "aria2-1.36.0/fetches.bin",
+        Reserved::EXTENSIONS.union(Reserved::FAST),
+        LIBTORRENT,
+        "extended handshake, have none, allowed fast ×3, interested, request ×3, ut_pex, not interested, have all",
+    ),
+    (
+        "aria2-1.36.0/seeds.bin",
+        Reserved::EXTENSIONS.union(Reserved::FAST),
+        TRANSMISSION,
+        "extended handshake, have all, allowed fast ×3, ut_pex, unchoke, piece ×3",
+    ),
+    (
+        "libtorrent-2.0.8.0/fetches.bin",
+        LIBTORRENT_CAN,
+        RTORRENT,
+        "extended handshake, interested, request ×3, have",
+    ),
+    (
+        "libtorrent-2.0.8.0/fetches-v2-magnet.bin",
+        LIBTORRENT_CAN,
+        LIBTORRENT,
+        "extended handshake, ut_metadata, upload_only, have none, port, hash request, interested, request ×3, have",
+    ),
+    (
+        "libtorrent-2.0.8.0/seeds.bin",
+        LIBTORRENT_CAN,
+        ARIA2,
+        "extended handshake, have all, unchoke, allowed fast ×3, unchoke, piece ×3",
+    ),
+    (
+        "libtorrent-2.0.8.0/seeds-v2-asked.bin",
+        LIBTORRENT_CAN,
+        LIBTORRENT,
+        "extended handshake, have all, port, unchoke, ut_pex, allowed fast ×3, unchoke, piece, hashes ×2, hash reject, ut_metadata ×2, \
+         ut_holepunch ×2",
+    ),
+    (
+        "libtorrent-2.0.8.0/seeds-v2-magnet.bin",
+        LIBTORRENT_CAN,
+        LIBTORRENT,
+        "extended handshake, have all, port, unchoke, ut_metadata, hashes, allowed fast ×3, unchoke, piece ×3",
+    ),
+    (
+        "rtorrent-0.9.8/fetches.bin",
+        Reserved::EXTENSIONS,
+        TRANSMISSION,
+        "extended handshake, keep-alive ×2, interested, request ×2, have, request, have",
+    ),
+    (
+        "rtorrent-0.9.8/seeds.bin",
+        Reserved::EXTENSIONS,
+        LIBTORRENT,
+        "extended handshake, bitfield, unchoke, piece ×3",
+    ),
+    (
+        "transmission-3.00/fetches.bin",
+        Reserved::EXTENSIONS.union(Reserved::FAST),
+        ARIA2,
+        "extended handshake, have none, ut_pex, interested, request ×3, have ×3, not interested",
+    ),
+    (
+        "transmission-3.00/seeds.bin",
+        Reserved::EXTENSIONS.union(Reserved::FAST),
+        RTORRENT,
+        "extended handshake, bitfield, ut_pex, unchoke, piece ×3",
+    ),
+];
+
+const LIBTORRENT_CAN: Reserved = Reserved::EXTENSIONS.union(Reserved::FAST).union(Reserved::DHT);
+
+/// What each of them calls the extensions, as its handshake has it.
+const ARIA2: ExtensionIds = ExtensionIds::NONE.with(Extension::Metadata, 9).with(Extension::Pex, 8);
+const LIBTORRENT: ExtensionIds = ExtensionIds::NONE
+    .with(Extension::DontHave, 7)
+    .with(Extension::UploadOnly, 3)
+    .with(Extension::Holepunch, 4)
+    .with(Extension::Metadata, 2)
+    .with(Extension::Pex, 1);
+const RTORRENT: ExtensionIds = ExtensionIds::NONE.with(Extension::Metadata, 2).with(Extension::Pex, 1);
+const TRANSMISSION: ExtensionIds = ExtensionIds::NONE.with(Extension::Metadata, 3).with(Extension::Pex, 1);
+
+fn limits_of(name: &str) -> Limits {
+    if name.contains("v2") {
+        Limits::for_v2_torrent(3, 1 << 14)
+    } else {
+        Limits::for_torrent(33_000, 1 << 14)
+    }
+    .unwrap()
+}
+
+/// Reads a stream in steps of `step` bytes.
+fn read(bytes: &[u8], limits: Limits, step: usize, mut each: impl FnMut(Message<'_>)) -> Handshake {
+    let mut received = ReceiveBuffer::new(limits);
+    let mut handshake = None;
+    for part in bytes.chunks(step) {
+        received.space()[..part.len()].copy_from_slice(part);
+        received.filled(part.len());
+        if handshake.is_none() {
+            handshake = received.next_handshake().unwrap();
+        }
+        while handshake.is_some()
+            && let Some(message) = received.next_message().unwrap()
+        {
+            each(message);
+        }
+    }
+    assert!(received.unread().is_empty(), "{} bytes are left", received.unread().len());
+    handshake.expect("each begins with one")
+}
+
+fn name_of(message: Message<'_>, ids: &ExtensionIds) -> &'static str {
+    match message {
+        Message::Extended(extended) => {
+            let read = extended.read(ids).unwrap();
+            read.extension().expect("ids were agreed on").name()
+        }
+        message => message.id().map_or("keep-alive", |id| id.name().expect("known")),
+    }
+}
+
+#[test]
+fn what_clients_sent_is_read_to_the_last_byte() {
+    for (name, reserved, ids, said) in STREAMS {
+        let bytes = fixture(name);
+        for step in [1, 7, 4096] {
+            let mut words: Vec<(&str, u32)> = Vec::new();
+            let handshake = read(&bytes, limits_of(name), step, |message| {
+                let word = name_of(message, &ids);
+                match words.last_mut() {
+                    Some((last, times)) if *last == word => *times += 1,
+                    _ => words.push((word, 1)),
+                }
+            });
+            assert_eq!(handshake.reserved, reserved, "{name}");
+            let times = |times| if times == 1 { String::new() } else { format!(" ×{times}") };
+            let words: Vec<_> =
+                words.into_iter().map(|(word, count)| word.to_owned() + &times(count)).collect();
+            assert_eq!(words.join(", "), said, "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_clients_sent_is_written_as_it_was() {
+    for (name, _, ids, _) in STREAMS {
+        let bytes = fixture(name);
+        let (mut head, mut written) = (Vec::new(), Vec::new());
+        let handshake = read(&bytes, limits_of(name), 4096, |message| {
+            message.encode(&mut written);
+            // What is bencoded is written in another way by some, and read as the same.
+            if let Message::Extended(extended) = message {
+                let read = extended.read(&ids).unwrap();
+                let mut again = Vec::new();
+                read.to_peer(&ids).expect("its id is known").encode(&mut again);
+                let payload = &again[6..];
+                assert_eq!(Extended { payload, ..extended }.read(&ids), Ok(read), "{name}");
+            }
+        });
+        handshake.encode(&mut head);
+        assert!([head, written].concat() == bytes, "{name}");
+    }
+}
+
+#[test]
+fn blocks_hold_the_file_and_zeroes_behind_its_end_in_v2() {
+    let mut content = content();
+    let len = content.len();
+    content.resize(3 << 14, 0);
+    let mut blocks = 0;
+    for (name, ..) in STREAMS {
+        read(&fixture(name), limits_of(name), 4096, |message| {
+            if let Message::Piece(piece) = message {
+                let at = ((piece.piece.0 as usize) << 14) + piece.begin as usize;
+                assert!(piece.data == &content[at..at + piece.data.len()], "{name}: {piece:?}");
+                assert!(at + piece.data.len() <= len || name == "libtorrent-2.0.8.0/seeds-v2-magnet.bin");
+                blocks += 1;
+            }
+        });
+    }
+    assert_eq!(blocks, 4 * 3 + 3 + 1);
+}
+
+#[test]
+fn metadata_that_came_is_the_info_dictionary() {
+    let torrent = fixture("v2.torrent");
+    let mut came = 0;
+    for name in ["libtorrent-2.0.8.0/seeds-v2-magnet.bin", "libtorrent-2.0.8.0/seeds-v2-asked.bin"] {
+        read(&fixture(name), limits_of(name), 4096, |message| {
+            let Message::Extended(extended) = message else { return };
+            let Ok(ExtendedMessage::Metadata(MetadataMessage::Data { data, total_size, .. })) =
+                extended.read(&LIBTORRENT)
+            else {
+                return;
+            };
+            assert_eq!(data.len(), total_size as usize);
+            assert!(torrent.windows(data.len()).any(|window| window == data));
+            came += 1;
+        });
+    }
+    assert_eq!(came, 2);
+}

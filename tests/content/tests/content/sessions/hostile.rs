@@ -1,0 +1,264 @@
+//! Peers that mean harm: each costs its own connection, and nothing else.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use swarmkeep_bittorrent::{InfoHash, PeerId};
+use swarmkeep_peer_wire::{
+    Bitfield, Block, Encode, Handshake, Limits, Message, Piece, PieceIndex, ReceiveBuffer, Reserved,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::{sleep, timeout},
+};
+
+use crate::sessions::{assert_has_all, info, session, store, whole};
+
+/// A connection that this test makes up byte by byte.
+pub(crate) struct Stranger {
+    stream: TcpStream,
+    pub(crate) received: ReceiveBuffer,
+}
+
+impl Stranger {
+    /// Calls a session.
+    pub(crate) async fn call(to: SocketAddr, n: u8) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 1, n], 0))).unwrap();
+        Self::shaken(socket.connect(to).await.unwrap(), n, info().info_hash(), Reserved::FAST).await
+    }
+
+    pub(crate) async fn shaken(
+        mut stream: TcpStream,
+        n: u8,
+        info_hash: InfoHash,
+        reserved: Reserved,
+    ) -> Self {
+        let handshake = Handshake { reserved, info_hash, peer_id: PeerId::new([n; 20]) };
+        let mut bytes = Vec::new();
+        handshake.encode(&mut bytes);
+        stream.write_all(&bytes).await.unwrap();
+        let mut stranger = Self { stream, received: ReceiveBuffer::new(Limits::new()) };
+        while stranger.received.next_handshake().unwrap().is_none() {
+            assert!(stranger.fill().await, "no handshake");
+        }
+        stranger
+    }
+
+    /// Whether there was something more to read.
+    pub(crate) async fn fill(&mut self) -> bool {
+        let read = self.stream.read(self.received.space()).await.unwrap_or(0);
+        self.received.filled(read);
+        read > 0
+    }
+
+    pub(crate) async fn say(&mut self, messages: &[Message<'_>]) {
+        let mut bytes = Vec::new();
+        messages.iter().for_each(|message| message.encode(&mut bytes));
+        self.say_bytes(&bytes).await;
+    }
+
+    pub(crate) async fn say_bytes(&mut self, bytes: &[u8]) {
+        // Who is not spoken with any more is not told so first.
+        let _ = self.stream.write_all(bytes).await;
+    }
+
+    pub(crate) async fn say_encoded(&mut self, message: &impl Encode) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.say_bytes(&bytes).await;
+    }
+
+    /// Reads until a message comes that is looked for.
+    pub(crate) async fn until(&mut self, looked_for: impl Fn(&Message<'_>) -> bool) {
+        self.wait_for(|message| looked_for(message).then_some(())).await;
+    }
+
+    /// Reads until a message comes of which there is something to say.
+    pub(crate) async fn wait_for<T>(&mut self, says: impl Fn(&Message<'_>) -> Option<T>) -> T {
+        let found = async {
+            loop {
+                while let Some(message) = self.received.next_message().unwrap() {
+                    if let Some(said) = says(&message) {
+                        return said;
+                    }
+                }
+                assert!(self.fill().await, "the connection has ended");
+            }
+        };
+        timeout(Duration::from_secs(10), found).await.expect("in time")
+    }
+
+    pub(crate) async fn ends(mut self) {
+        let ended = async { while self.stream.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {} };
+        timeout(Duration::from_secs(10), ended).await.expect("it is cut off in time");
+    }
+}
+
+pub(crate) fn block(n: u32) -> Block {
+    Block { piece: PieceIndex(n / 4), begin: n % 4 * (16 << 10), length: 16 << 10 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_speaks_another_protocol_is_cut_off_and_others_are_served() {
+    let (full, empty) = (store(0..32), store([]));
+    let (seeder, _seeds) = session(40, &full).await;
+    let at = seeder.addresses()[0];
+    let mut garbage = TcpStream::connect(at).await.unwrap();
+    garbage.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut another = TcpStream::connect(at).await.unwrap();
+    let mut bytes = Vec::new();
+    let handshake = Handshake {
+        reserved: Reserved::FAST,
+        info_hash: InfoHash::new([7; 20]),
+        peer_id: PeerId::new([7; 20]),
+    };
+    handshake.encode(&mut bytes);
+    another.write_all(&bytes).await.unwrap();
+    let mut too_long = Stranger::call(at, 1).await;
+    too_long.stream.write_all(&[0xff; 5]).await.unwrap();
+    let mut late = Stranger::call(at, 2).await;
+    // Not all of it: then there would be nothing left to say.
+    late.say(&[Message::HaveNone, Message::Bitfield(Bitfield::new(&[0x80, 0, 0, 0]))]).await;
+    let mut beyond = Stranger::call(at, 3).await;
+    beyond.say(&[Message::Have(PieceIndex(32))]).await;
+    for stranger in [too_long, late, beyond] {
+        stranger.ends().await;
+    }
+    for mut stream in [garbage, another] {
+        let end = timeout(Duration::from_secs(10), stream.read(&mut [0; 100])).await.expect("in time");
+        assert!(end.map_or(true, |read| read == 0), "something was answered");
+    }
+    let (fetcher, fetches) = session(41, &empty).await;
+    fetches.found([at]);
+    whole(&fetches).await;
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+    assert_has_all(&empty);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_while_choked_or_for_what_is_not_there_is_refused_and_who_floods_gets_no_more_than_others() {
+    let half = store(0..16);
+    let (seeder, seeds) = session(42, &half).await;
+    let mut stranger = Stranger::call(seeder.addresses()[0], 4).await;
+    stranger.say(&[Message::HaveNone, Message::Request(block(0))]).await;
+    stranger.until(|message| *message == Message::Reject(block(0))).await;
+    stranger.say(&[Message::Interested]).await;
+    stranger.until(|message| *message == Message::Unchoke).await;
+    stranger.say(&[Message::Request(block(127))]).await;
+    stranger.until(|message| *message == Message::Reject(block(127))).await;
+    // Without reading anything: what is answered is bounded by what sockets hold, what waits by the session.
+    let flood: Vec<_> = (0..20_000).map(|n| Message::Request(block(n % 64))).collect();
+    let flooding = timeout(Duration::from_secs(3), stranger.say(&flood)).await;
+    sleep(Duration::from_millis(300)).await;
+    let went = seeds.status().up.0;
+    assert!(went < 16 << 20, "{went} bytes were read for somebody who takes nothing ({flooding:?})");
+    let empty = store([]);
+    let (fetcher, fetches) = session(43, &empty).await;
+    fetches.found(seeder.addresses().to_vec());
+    timeout(Duration::from_secs(20), async {
+        while fetches.status().progress.complete < 16 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("others are served");
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+/// Says that it has everything, and brings what is asked for, but for some blocks that are made up.
+async fn bring(listener: TcpListener, n: u8, content: Arc<Vec<u8>>, wrong: impl Fn(Block) -> bool) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { return };
+        let mut stranger = Stranger::shaken(stream, n, info().info_hash(), Reserved::FAST).await;
+        stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
+        loop {
+            let mut asked = Vec::new();
+            while let Ok(Some(message)) = stranger.received.next_message() {
+                if let Message::Request(block) = message {
+                    asked.push(block);
+                }
+            }
+            for block in asked {
+                let from = block.piece.0 as usize * info().piece_length() as usize + block.begin as usize;
+                let mut data = content[from..from + block.length as usize].to_vec();
+                if wrong(block) {
+                    data[5] ^= 1;
+                }
+                let piece = Piece { piece: block.piece, begin: block.begin, data: &data };
+                stranger.say(&[Message::Piece(piece)]).await;
+                // So that several have a part in each piece.
+                sleep(Duration::from_millis(2)).await;
+            }
+            if !stranger.fill().await {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_brings_wrong_bytes_is_found_among_others_and_banned() {
+    let mut brings = Vec::new();
+    let mut at = Vec::new();
+    let content = Arc::new(crate::sessions::content());
+    for n in 1..=3 {
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 2, n], 0))).await.unwrap();
+        at.push(listener.local_addr().unwrap());
+        // One of three lies, now and then.
+        brings.push(tokio::spawn(bring(listener, n, Arc::clone(&content), move |block| {
+            n == 2 && block.begin == 16 << 10
+        })));
+    }
+    let empty = store([]);
+    let (fetcher, fetches) = session(44, &empty).await;
+    fetches.found(at);
+    whole(&fetches).await;
+    let status = fetches.status();
+    assert_eq!(status.banned, [IpAddr::from([127, 0, 2, 2])]);
+    assert!(status.wasted > 0);
+    fetcher.stop().await.unwrap();
+    brings.iter().for_each(tokio::task::JoinHandle::abort);
+    assert_has_all(&empty);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_shakes_hands_a_byte_at_a_time_is_cut_off_and_others_are_served_meanwhile() {
+    let (full, empty) = (store(0..32), store([]));
+    let (seeder, _seeds) = session(45, &full).await;
+    let mut slow = Vec::new();
+    for n in 0..40 {
+        let mut stream = TcpStream::connect(seeder.addresses()[0]).await.unwrap();
+        slow.push(tokio::spawn(async move {
+            let begin = std::time::Instant::now();
+            for byte in b"\x13BitTorrent protocol".iter().chain(&[n; 48]) {
+                let wait = sleep(Duration::from_secs(1));
+                if stream.write_all(&[*byte]).await.is_err() {
+                    break;
+                }
+                // It has nothing to say to somebody who has not said which torrent.
+                tokio::select! {
+                    () = wait => {}
+                    _ = stream.readable() => break,
+                }
+            }
+            begin.elapsed()
+        }));
+    }
+    let (fetcher, fetches) = session(46, &empty).await;
+    fetches.found(seeder.addresses().to_vec());
+    timeout(Duration::from_secs(5), whole(&fetches)).await.expect("before anybody gives up");
+    for slow in slow {
+        let lasted = slow.await.unwrap();
+        assert!((10..25).contains(&lasted.as_secs()), "{lasted:?}");
+    }
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+    assert_has_all(&empty);
+}

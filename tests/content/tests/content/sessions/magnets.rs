@@ -1,0 +1,433 @@
+//! Torrents of which nothing is known but their hash, learnt from peers, some of whom lie; and peers that are told of by peers.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use swarmkeep_bittorrent::{InfoHash, PeerId};
+use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent};
+use swarmkeep_metainfo::{Creation, Format, Info, Magnet, Metainfo};
+use swarmkeep_peer::{Handle, Session, SessionConfig};
+use swarmkeep_peer_wire::{
+    Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Hashes, Message, MetadataMessage, Reserved,
+};
+use tokio::{
+    net::TcpListener,
+    sync::Notify,
+    time::{sleep, timeout},
+};
+
+use crate::sessions::{hostile::Stranger, tracker};
+
+/// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is smaller than a block.
+fn torrent(format: Format, private: bool) -> (Metainfo, Vec<u8>) {
+    let mut builder = Creation::builder("three", format);
+    builder.piece_length(16 << 10).private(private);
+    builder.file(["a"], 700 * (16 << 10) - 5, false).file(["b"], 100_000, false).file(["c"], 7, false);
+    let mut creation = builder.build().unwrap();
+    let files = creation.files();
+    let mut bytes = vec![0; files.length() as usize];
+    for file in files.iter().filter(|file| !file.is_padding()) {
+        let range = file.offset() as usize..(file.offset() + file.length()) as usize;
+        bytes[range].iter_mut().enumerate().for_each(|(n, byte)| *byte = (n * n / 251) as u8);
+    }
+    for nth in 0..creation.piece_count() {
+        let mut hasher = creation.hasher(nth).unwrap();
+        for segment in creation.segments(nth) {
+            let from = creation.files().get(segment.file).unwrap().offset() + segment.offset;
+            hasher.update(&bytes[from as usize..][..segment.length as usize]);
+        }
+        creation.set(hasher.finish().unwrap());
+    }
+    (Metainfo::parse(&creation.finish().unwrap()).unwrap(), bytes)
+}
+
+fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
+    let store = Memory::new(&ContentConfig::new(""));
+    let content = store.create(&NewTorrent::of(info).unwrap()).unwrap();
+    content.write(0, bytes).unwrap();
+    (0..info.piece_count()).for_each(|piece| _ = content.mark_complete(piece).unwrap());
+    Arc::new(store)
+}
+
+fn config(n: u8) -> SessionConfig {
+    SessionConfig::new(PeerId::new([n; 20])).listen([SocketAddr::from(([127, 0, 0, 1], 0))])
+}
+
+async fn start(n: u8, store: Arc<dyn ContentRepository>) -> Session {
+    Session::start(config(n), store).await.unwrap()
+}
+
+fn empty() -> Arc<dyn ContentRepository> {
+    Arc::new(Memory::new(&ContentConfig::new("")))
+}
+
+async fn learn(session: &Session, link: &Magnet) -> Metainfo {
+    timeout(Duration::from_secs(20), session.learn(link)).await.expect("in time").unwrap()
+}
+
+async fn whole(handle: &Handle) {
+    timeout(Duration::from_secs(30), handle.complete()).await.expect("in time").unwrap();
+}
+
+/// The link of a torrent, of v1, of v2, or of both, and a peer that has it.
+fn link(metainfo: &Metainfo, v1: bool, v2: bool, peer: SocketAddr) -> Magnet {
+    let whole = Magnet::from(metainfo).with_peer(peer).to_string();
+    let parts: Vec<_> = whole.split(['?', '&']).collect();
+    let kept = parts[1..]
+        .iter()
+        .filter(|part| (v1 || !part.starts_with("xt=urn:btih")) && (v2 || !part.starts_with("xt=urn:btmh")));
+    let kept: Vec<_> = kept.copied().collect();
+    format!("magnet:?{}", kept.join("&")).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_of_v1_of_v2_or_of_both_is_enough_to_fetch_a_torrent() {
+    let kinds = [
+        (Format::V1, true, false),
+        (Format::V2, false, true),
+        (Format::Hybrid, true, true),
+        (Format::Hybrid, true, false),
+        (Format::Hybrid, false, true),
+    ];
+    for (format, v1, v2) in kinds {
+        let what = format!("{format:?} {v1} {v2}");
+        let (metainfo, bytes) = torrent(format, false);
+        let info = Arc::new(metainfo.info().clone());
+        let seeder = start(60, full(&info, &bytes)).await;
+        seeder.add(Arc::clone(&info), &[]).await.unwrap();
+        let store = empty();
+        let fetcher = start(61, Arc::clone(&store)).await;
+        let link = link(&metainfo, v1, v2, seeder.addresses()[0]);
+        let learnt = learn(&fetcher, &link).await;
+        assert_eq!(learnt.info().encoded(), info.encoded(), "{what}");
+        // Peers of v1 know no hashes of v2.
+        let with_layers = format != Format::Hybrid || !v1;
+        assert_eq!(*learnt.info() == *info, with_layers, "{what}");
+        let read = Metainfo::parse(&learnt.encode().unwrap()).unwrap();
+        assert_eq!(read, learnt, "{what}");
+
+        let fetches = fetcher.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
+        whole(&fetches).await;
+        assert!(fetcher.add(Arc::clone(&info), &[]).await.is_err(), "{what}: it is there");
+        assert!(fetcher.learn(&link).await.is_err(), "{what}: it is known");
+        let content = store.open(&info.info_hash()).unwrap();
+        fetcher.stop().await.unwrap();
+        let mut fetched = vec![0; bytes.len()];
+        content.read(0, &mut fetched).unwrap();
+        assert!(fetched == bytes, "{what}: other bytes");
+        seeder.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_links_tracker_tells_of_a_peer_and_who_has_learnt_teaches_others() {
+    let (address, _swarms) = tracker();
+    let tiers = [vec![format!("udp://{address}/announce")]];
+    let (metainfo, bytes) = torrent(Format::V2, false);
+    let info = Arc::new(metainfo.info().clone());
+    let seeder = start(62, full(&info, &bytes)).await;
+    seeder.add(Arc::clone(&info), &tiers).await.unwrap();
+    let link = Magnet::from(&Metainfo::new((*info).clone(), &tiers));
+    let one = start(63, empty()).await;
+    let learnt = learn(&one, &link).await;
+    assert_eq!(learnt.tiers(), tiers);
+    let fetches = one.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
+    whole(&fetches).await;
+    seeder.stop().await.unwrap();
+    let two = start(64, empty()).await;
+    let learnt = learn(&two, &link).await;
+    assert_eq!(*learnt.info(), *info);
+    for session in [one, two] {
+        session.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hybrid_is_learnt_by_its_name_of_v2_from_those_who_know_no_hashes_of_v2() {
+    let (metainfo, bytes) = torrent(Format::Hybrid, false);
+    let alone = Arc::new(Info::parse(metainfo.info().encoded()).unwrap());
+    let seeder = start(73, full(&alone, &bytes)).await;
+    seeder.add(Arc::clone(&alone), &[]).await.unwrap();
+    let fetcher = start(74, empty()).await;
+    let learnt = learn(&fetcher, &link(&metainfo, false, true, seeder.addresses()[0])).await;
+    let fetches = fetcher.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
+    whole(&fetches).await;
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_what_nobody_waits_for_any_more_nothing_is_left() {
+    let (metainfo, _) = torrent(Format::V1, false);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let session = start(65, empty()).await;
+    let (tracker, swarms) = tracker();
+    let link = link(&metainfo, true, false, listener.local_addr().unwrap());
+    let link: Magnet = format!("{link}&tr=udp://{tracker}/announce").parse().unwrap();
+    let name = link.info_hash();
+    let enough = Notify::new();
+    let learning = async {
+        tokio::select! {
+            learnt = session.learn(&link) => Some(learnt),
+            () = enough.notified() => None,
+        }
+    };
+    let (dropped, called) = tokio::join!(learning, async {
+        let (stream, _) = listener.accept().await.unwrap();
+        let called = Stranger::shaken(stream, 1, name, Reserved::EXTENSIONS).await;
+        assert!(session.torrent(&name).is_some());
+        let announced = async {
+            while swarms.scrape(&name).incomplete == 0 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), announced).await.expect("it is announced");
+        enough.notify_one();
+        called
+    });
+    assert!(dropped.is_none(), "nobody has it");
+    called.ends().await;
+    assert!(session.torrent(&name).is_none());
+    let gone = async {
+        while swarms.scrape(&name).incomplete > 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), gone).await.expect("the tracker is told");
+    timeout(Duration::from_secs(3), session.stop()).await.expect("in time").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_there_before_a_torrent_was_learnt_is_told_that_it_can_be_asked() {
+    let (metainfo, bytes) = torrent(Format::V1, false);
+    let info = Arc::new(metainfo.info().clone());
+    let (name, size) = (info.info_hash(), info.encoded().len() as u32);
+    let seeder = start(75, full(&info, &bytes)).await;
+    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let session = start(76, empty()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let link = link(&metainfo, true, false, listener.local_addr().unwrap());
+    let says = |message: &Message<'_>, size| match message {
+        Message::Extended(extended) => matches!(
+            extended.read(&ExtensionIds::ALL),
+            Ok(ExtendedMessage::Handshake(hello)) if hello.metadata_size == size
+        ),
+        _ => false,
+    };
+    let (learnt, mut stranger) = tokio::join!(learn(&session, &link), async {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stranger = Stranger::shaken(stream, 1, name, Reserved::EXTENSIONS | Reserved::FAST).await;
+        stranger.until(|message| says(message, None)).await;
+        session.torrent(&name).unwrap().found(seeder.addresses().to_vec());
+        stranger
+    });
+    session.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
+    stranger.until(|message| says(message, Some(size))).await;
+    session.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+/// Offers an info dictionary of some size, and answers requests for it with whatever `answer` makes, and those for hashes with wrong ones.
+async fn offers(
+    listener: TcpListener,
+    n: u8,
+    name: InfoHash,
+    size: u32,
+    answer: impl Fn(u32) -> Option<(u32, Vec<u8>)>,
+) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { return };
+        let mut stranger = Stranger::shaken(stream, n, name, Reserved::EXTENSIONS | Reserved::FAST).await;
+        stranger.say(&[Message::HaveAll]).await;
+        let mut hello = ExtendedHandshake::new(ExtensionIds::ALL);
+        hello.metadata_size = Some(size);
+        let hello = ExtendedMessage::Handshake(hello).to_peer(&ExtensionIds::NONE).unwrap();
+        stranger.say_encoded(&hello).await;
+        loop {
+            let (mut asked, mut hashes) = (Vec::new(), Vec::new());
+            while let Ok(Some(message)) = stranger.received.next_message() {
+                if let Message::HashRequest(range) = message {
+                    let wrong = vec![[7; 32]; (range.length() + range.uncles()) as usize];
+                    Message::Hashes(Hashes::new(range, &wrong).unwrap()).encode(&mut hashes);
+                }
+                if let Message::Extended(extended) = message
+                    && let Ok(ExtendedMessage::Metadata(MetadataMessage::Request { piece })) =
+                        extended.read(&ExtensionIds::ALL)
+                {
+                    asked.push(piece);
+                }
+            }
+            stranger.say_bytes(&hashes).await;
+            for piece in asked {
+                if let Some((total_size, data)) = answer(piece) {
+                    let data = MetadataMessage::Data { piece, total_size, data: &data };
+                    let data = ExtendedMessage::Metadata(data).to_peer(&ExtensionIds::ALL).unwrap();
+                    stranger.say_encoded(&data).await;
+                }
+            }
+            if !stranger.fill().await {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_offers_an_info_dictionary_and_sends_another_is_found_and_the_right_one_is_learnt() {
+    let (metainfo, bytes) = torrent(Format::V1, false);
+    let info = Arc::new(metainfo.info().clone());
+    let (name, size) = (info.info_hash(), info.encoded().len() as u32);
+    let mut strangers = Vec::new();
+    let mut at = Vec::new();
+    for n in 1..=4 {
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 3, n], 0))).await.unwrap();
+        at.push(listener.local_addr().unwrap());
+        let piece = 16 << 10;
+        strangers.push(match n {
+            // Garbage of the right size.
+            1 => tokio::spawn(offers(listener, n, name, size, move |_| {
+                Some((size, vec![7; size.min(piece) as usize]))
+            })),
+            // More than anybody would take, and more than there is of it.
+            2 => tokio::spawn(offers(listener, n, name, u32::MAX, |_| None)),
+            3 => tokio::spawn(offers(listener, n, name, 32 << 20, move |_| {
+                Some((32 << 20, vec![0; piece as usize]))
+            })),
+            // Another size than it has said.
+            _ => tokio::spawn(offers(listener, n, name, size, move |_| {
+                Some((size + 1, vec![7; piece as usize]))
+            })),
+        });
+    }
+    let seeder = start(66, full(&info, &bytes)).await;
+    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    at.push(seeder.addresses()[0]);
+    let fetcher = start(67, empty()).await;
+    let mut link = link(&metainfo, true, false, at[0]);
+    for at in &at[1..] {
+        link = link.with_peer(*at);
+    }
+    let learnt = timeout(Duration::from_secs(60), fetcher.learn(&link)).await.expect("in time").unwrap();
+    assert_eq!(learnt.info().encoded(), info.encoded());
+    let handle = fetcher.add(Arc::new(learnt.into_info()), &[]).await.unwrap();
+    whole(&handle).await;
+    let seeders = handle.status().banned;
+    assert!(!seeders.contains(&IpAddr::from([127, 0, 0, 1])), "{seeders:?}");
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+    strangers.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_sends_another_info_dictionary_alone_is_not_spoken_with_any_more() {
+    let (metainfo, _) = torrent(Format::V1, false);
+    let size = metainfo.info().encoded().len() as u32;
+    is_banned(&metainfo, move |_| Some((size, vec![7; size as usize]))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_sends_wrong_hashes_of_pieces_is_not_spoken_with_any_more() {
+    let (metainfo, _) = torrent(Format::V2, false);
+    let info = metainfo.info().encoded().to_vec();
+    is_banned(&metainfo, move |_| Some((info.len() as u32, info.clone()))).await;
+}
+
+/// Learns a torrent from somebody alone who gives such answers.
+async fn is_banned(
+    metainfo: &Metainfo,
+    answer: impl Fn(u32) -> Option<(u32, Vec<u8>)> + Send + Sync + 'static,
+) {
+    let (name, size) = (metainfo.info().info_hash(), metainfo.info().encoded().len() as u32);
+    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 4, 1], 0))).await.unwrap();
+    let fetcher = start(68, empty()).await;
+    let v1 = metainfo.info().has_v1();
+    let link = link(metainfo, v1, !v1, listener.local_addr().unwrap());
+    let lies = tokio::spawn(offers(listener, 1, name, size, answer));
+    let banned = async {
+        loop {
+            sleep(Duration::from_millis(50)).await;
+            let banned = fetcher.torrent(&name).map_or_else(Vec::new, |torrent| torrent.status().banned);
+            if !banned.is_empty() {
+                return banned;
+            }
+        }
+    };
+    let banned = tokio::select! {
+        learnt = fetcher.learn(&link) => panic!("{learnt:?}"),
+        banned = timeout(Duration::from_secs(10), banned) => banned.expect("in time"),
+    };
+    assert_eq!(banned, [IpAddr::from([127, 0, 4, 1])]);
+    lies.abort();
+    fetcher.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_info_dictionary_is_served_three_times_and_then_no_more() {
+    let (metainfo, bytes) = torrent(Format::V1, false);
+    let info = Arc::new(metainfo.info().clone());
+    let seeder = start(69, full(&info, &bytes)).await;
+    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let stream = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
+    let mut stranger = Stranger::shaken(stream, 1, info.info_hash(), Reserved::EXTENSIONS).await;
+    let hello = ExtendedMessage::Handshake(ExtendedHandshake::new(ExtensionIds::ALL));
+    stranger.say_encoded(&hello.to_peer(&ExtensionIds::NONE).unwrap()).await;
+    let ask =
+        ExtendedMessage::Metadata(MetadataMessage::Request { piece: 0 }).to_peer(&ExtensionIds::ALL).unwrap();
+    let (mut data, mut rejects) = (0, 0);
+    for _ in 0..10 {
+        stranger.say_encoded(&ask).await;
+        let served = stranger.wait_for(|message| match message {
+            Message::Extended(extended) => match extended.read(&ExtensionIds::ALL) {
+                Ok(ExtendedMessage::Metadata(MetadataMessage::Data { data, .. })) => {
+                    Some(data == info.encoded())
+                }
+                Ok(ExtendedMessage::Metadata(MetadataMessage::Reject { piece: 0 })) => Some(false),
+                _ => None,
+            },
+            _ => None,
+        });
+        if served.await { data += 1 } else { rejects += 1 }
+    }
+    assert_eq!((data, rejects), (3, 7));
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_tell_peers_of_others_but_not_those_of_a_private_torrent() {
+    for private in [false, true] {
+        let (metainfo, bytes) = torrent(Format::V1, private);
+        let info = Arc::new(metainfo.info().clone());
+        // Slow enough that they have much to say to each other.
+        let slow = config(70).limits(Some(100_000), None);
+        let middle = Session::start(slow, full(&info, &bytes)).await.unwrap();
+        let knows = middle.add(Arc::clone(&info), &[]).await.unwrap();
+        let ends = [start(71, empty()).await, start(72, empty()).await];
+        let mut handles = Vec::new();
+        for end in &ends {
+            let handle = end.add(Arc::clone(&info), &[]).await.unwrap();
+            handle.found(middle.addresses().to_vec());
+            handles.push(handle);
+        }
+        timeout(Duration::from_secs(10), async {
+            while knows.status().peers.len() < 2 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await
+        .expect("both have called");
+        let met = async {
+            while !handles[0].status().peers.iter().any(|peer| peer.id == PeerId::new([72; 20])) {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let met = timeout(Duration::from_secs(if private { 3 } else { 10 }), met).await;
+        assert_eq!(met.is_ok(), !private);
+        for end in ends {
+            end.stop().await.unwrap();
+        }
+        middle.stop().await.unwrap();
+    }
+}

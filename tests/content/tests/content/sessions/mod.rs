@@ -1,0 +1,315 @@
+//! Sessions of our own on loopback, with each other and with peers that mean them harm.
+
+mod connecting;
+mod hostile;
+mod magnets;
+mod picking;
+
+use std::{future::poll_fn, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
+
+use sha1::{Digest as _, Sha1};
+use swarmkeep::{
+    HashKey, RepositoryConfig, SwarmStats, TorrentRepository,
+    catalog::{self, Repository},
+};
+use swarmkeep_bittorrent::PeerId;
+use swarmkeep_content::{
+    ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent,
+    files::{Allocation, FileStore},
+};
+use swarmkeep_metainfo::Info;
+use swarmkeep_peer::{
+    Handle, Session, SessionConfig,
+    trackers::{ClientOptions, TrackersOptions},
+};
+use swarmkeep_tracker::{Config, Rules, Server};
+use tokio::time::{sleep, timeout};
+
+/// Bytes that are as random as those of `fixtures/README.md`, whose info dictionary this is: 2 MiB in 32 pieces.
+const INFO: &[u8] = include_bytes!("../../../../../fixtures/torrents/splitmix64-2MiB.info");
+
+fn content() -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    };
+    (0..1 << 18).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+fn info() -> Arc<Info> {
+    Arc::new(Info::parse(INFO).unwrap())
+}
+
+/// A store that has some of the pieces.
+fn store(pieces: impl IntoIterator<Item = u32>) -> Arc<dyn ContentRepository> {
+    let (store, info, bytes) = (Memory::new(&ContentConfig::new("")), info(), content());
+    let content = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
+    for piece in pieces {
+        let range = info.piece_range(piece).unwrap();
+        content.write(range.start, &bytes[range.start as usize..range.end as usize]).unwrap();
+        content.mark_complete(piece).unwrap();
+    }
+    Arc::new(store)
+}
+
+async fn session(n: u8, store: &Arc<dyn ContentRepository>) -> (Session, Handle) {
+    announced(n, store, &[]).await
+}
+
+async fn announced(n: u8, store: &Arc<dyn ContentRepository>, tiers: &[Vec<String>]) -> (Session, Handle) {
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let options = TrackersOptions::new().shortest_interval(Duration::from_millis(200));
+    let config =
+        SessionConfig::new(PeerId::new([n; 20])).listen([address]).trackers(options, ClientOptions::new());
+    let session = Session::start(config, Arc::clone(store)).await.unwrap();
+    let handle = session.add(info(), tiers).await.unwrap();
+    (session, handle)
+}
+
+/// Starts a tracker that lasts as long as the test; answers where it listens.
+fn tracker() -> (SocketAddr, Arc<dyn TorrentRepository>) {
+    let packed = catalog::find("packed").unwrap();
+    let Ok(Repository::Sync(store)) = packed.build(&RepositoryConfig::new(HashKey::from_os().unwrap()))
+    else {
+        unreachable!("the packed store answers at once")
+    };
+    let config =
+        Config::new().rules(Rules::new().interval_secs(1)).udp(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let server = Server::bind(&config, Repository::Sync(Arc::clone(&store))).unwrap();
+    let address = server.udp_addresses().unwrap()[0];
+    tokio::spawn(server.run(std::future::pending()));
+    (address, store)
+}
+
+async fn whole(handle: &Handle) {
+    timeout(Duration::from_secs(30), handle.complete()).await.expect("in time").unwrap();
+    assert_eq!(handle.status().left, 0);
+}
+
+fn assert_has_all(store: &Arc<dyn ContentRepository>) {
+    let content = store.open(&info().info_hash()).unwrap();
+    let mut bytes = vec![0; info().length() as usize];
+    content.read(0, &mut bytes).unwrap();
+    assert!(bytes == self::content(), "other bytes than those that were seeded");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_has_the_other_fetches() {
+    let (full, empty) = (store(0..32), store([]));
+    let (seeder, seeds) = session(2, &full).await;
+    let (fetcher, fetches) = session(3, &empty).await;
+    fetches.found(seeder.addresses().to_vec());
+    whole(&fetches).await;
+    assert_eq!(seeds.status().up.0, info().length());
+    assert_eq!((fetches.status().down.0, fetches.status().wasted), (info().length(), 0));
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+    assert_has_all(&empty);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_that_have_a_part_each_complete_each_other() {
+    let stores = [0, 1, 2, 3].map(|n| store((0..32).filter(move |piece| piece % 4 == n)));
+    let mut all = Vec::new();
+    for (n, store) in (10..).zip(&stores) {
+        all.push(session(n, store).await);
+    }
+    // Each knows the one before it.
+    for pair in all.windows(2) {
+        pair[1].1.found(pair[0].0.addresses().to_vec());
+    }
+    for (_, handle) in &all {
+        whole(handle).await;
+    }
+    for (session, _) in all {
+        session.stop().await.unwrap();
+    }
+    stores.iter().for_each(assert_has_all);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_shares_a_torrent_is_found_through_its_tracker_and_leaves_it() {
+    let (address, swarms) = tracker();
+    let tiers = [vec![format!("udp://{address}/announce")]];
+    let stores = [store(0..32), store([]), store([])];
+    let (seeder, _seeds) = announced(30, &stores[0], &tiers).await;
+    let (one, fetches) = announced(31, &stores[1], &tiers).await;
+    let (two, too) = announced(32, &stores[2], &tiers).await;
+    whole(&fetches).await;
+    whole(&too).await;
+    let stats = || swarms.scrape(&info().info_hash());
+    let expected = SwarmStats { complete: 3, incomplete: 0, downloaded: 2 };
+    timeout(Duration::from_secs(20), async {
+        while stats() != expected {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap_or_else(|_| panic!("{:?}", stats()));
+    for session in [seeder, one, two] {
+        session.stop().await.unwrap();
+    }
+    assert_eq!(stats(), SwarmStats { complete: 0, incomplete: 0, downloaded: 2 });
+    stores.iter().for_each(assert_has_all);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_download_counts_also_if_it_is_stopped_as_soon_as_it_is_complete() {
+    let (address, swarms) = tracker();
+    let tiers = [vec![format!("udp://{address}/announce")]];
+    let (full, empty) = (store(0..32), store([]));
+    let (seeder, _seeds) = announced(33, &full, &tiers).await;
+    let (fetcher, fetches) = announced(34, &empty, &tiers).await;
+    whole(&fetches).await;
+    fetcher.stop().await.unwrap();
+    assert_eq!(swarms.scrape(&info().info_hash()).downloaded, 1);
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_wait_for_a_torrent_to_be_added_can_add_it_again() {
+    let empty = store([]);
+    let config = SessionConfig::new(PeerId::new([57; 20]));
+    let session = Session::start(config, Arc::clone(&empty)).await.unwrap();
+    let mut dropped = 0;
+    for n in 1..10 {
+        let mut adding = Box::pin(session.add(another(n), &[]));
+        let added = poll_fn(|context| Poll::Ready(adding.as_mut().poll(context).is_ready())).await;
+        drop(adding);
+        if !added {
+            dropped += 1;
+            assert!(session.torrent(&another(n).info_hash()).is_none());
+            session.add(another(n), &[]).await.unwrap();
+        }
+    }
+    assert!(dropped > 0, "adding takes a moment");
+    session.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_is_complete_is_fetched_again() {
+    let (full, half) = (store(0..32), store(0..16));
+    let (seeder, seeds) = session(20, &full).await;
+    let (fetcher, fetches) = session(21, &half).await;
+    fetches.found(seeder.addresses().to_vec());
+    whole(&fetches).await;
+    assert_eq!(seeds.status().up.0, info().length() / 2);
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+    assert_has_all(&half);
+}
+
+/// As many torrents as are wanted, all of the same bytes.
+fn another(n: u8) -> Arc<Info> {
+    let at = INFO.windows(10).position(|name| name == b"splitmix64").unwrap();
+    let mut info = INFO.to_vec();
+    info[at + 9] = b'a' + n;
+    Arc::new(Info::parse(&info).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn torrents_that_have_nobody_to_call_take_no_connection_from_those_that_have() {
+    let (full, empty) = (store(0..32), store([]));
+    let config = SessionConfig::new(PeerId::new([50; 20]))
+        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
+        .connections(4);
+    let seeder = Session::start(config, Arc::clone(&full)).await.unwrap();
+    for n in 0..10 {
+        seeder.add(another(n), &[]).await.unwrap();
+    }
+    seeder.add(info(), &[]).await.unwrap();
+    // Who called first, and says nothing.
+    let silent = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
+    let (fetcher, fetches) = session(51, &empty).await;
+    fetches.found(seeder.addresses().to_vec());
+    timeout(Duration::from_secs(5), whole(&fetches)).await.expect("before anybody gives up");
+    drop(silent);
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_waited_for_when_a_session_stops() {
+    let (seeder, _seeds) = session(52, &store(0..32)).await;
+    let silent = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    timeout(Duration::from_secs(3), seeder.stop()).await.expect("in time").unwrap();
+    drop(silent);
+}
+
+/// 64 MiB of zeroes in pieces of one block.
+fn small_pieces() -> Arc<Info> {
+    const PIECES: usize = 4096;
+    let hash = Sha1::digest([0; 16 << 10]);
+    let head = format!("d6:lengthi{}e4:name1:x12:piece lengthi16384e6:pieces{}:", PIECES << 14, 20 * PIECES);
+    Arc::new(Info::parse(&[head.as_bytes(), &hash.repeat(PIECES), b"e"].concat()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn progress_never_goes_back_while_pieces_come_at_the_same_time() {
+    let info = small_pieces();
+    let full = Memory::new(&ContentConfig::new(""));
+    let content = full.create(&NewTorrent::of(&info).unwrap()).unwrap();
+    for piece in 0..info.piece_count() {
+        content.write(u64::from(piece) << 14, &[0; 16 << 10]).unwrap();
+        content.mark_complete(piece).unwrap();
+    }
+    let (full, empty): (Arc<dyn ContentRepository>, _) = (Arc::new(full), store([]));
+    let config = |n| SessionConfig::new(PeerId::new([n; 20])).listen([SocketAddr::from(([127, 0, 0, 1], 0))]);
+    let seeder = Session::start(config(55), Arc::clone(&full)).await.unwrap();
+    seeder.add(Arc::clone(&info), &[]).await.unwrap();
+    let fetcher = Session::start(config(56), Arc::clone(&empty)).await.unwrap();
+    let fetches = fetcher.add(info, &[]).await.unwrap();
+    let progress = fetches.progress();
+    let watched = std::thread::spawn(move || {
+        let mut before = 0;
+        while before < 4096 {
+            let now = progress.borrow().complete;
+            assert!(now >= before, "of {before} complete pieces {now} were left");
+            before = now;
+        }
+    });
+    fetches.found(seeder.addresses().to_vec());
+    whole(&fetches).await;
+    watched.join().unwrap();
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_is_not_offered_any_more_and_everything_else_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = FileStore::open(&ContentConfig::new(folder.path()), Allocation::Sparse).unwrap();
+    let store: Arc<dyn ContentRepository> = Arc::new(files);
+    let (info, bytes) = (info(), content());
+    let content = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
+    content.write(0, &bytes).unwrap();
+    (0..32).for_each(|piece| _ = content.mark_complete(piece).unwrap());
+    store.flush().unwrap();
+    let (seeder, seeds) = session(53, &store).await;
+    // Its end is lost: within the last piece but one.
+    let path = folder.path().join(info.name());
+    std::fs::File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_len(info.length() - (64 << 10) - 100)
+        .unwrap();
+    let empty = self::store([]);
+    let (fetcher, fetches) = session(54, &empty).await;
+    fetches.found(seeder.addresses().to_vec());
+    let all_but_two = async {
+        while (fetches.status().progress.complete, seeds.status().progress.complete) != (30, 30) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), all_but_two).await.expect("all that can be read");
+    assert!(fetches.status().banned.is_empty());
+    assert_eq!(seeds.status().progress.failed, None, "what was complete goes on with what it has");
+    timeout(Duration::from_secs(1), seeds.complete()).await.expect("it was").unwrap();
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}

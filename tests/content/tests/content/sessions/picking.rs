@@ -1,0 +1,249 @@
+//! Peers that do not bring what they are asked for: others do, and nobody is worn out by asking again.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use swarmkeep_bittorrent::PeerId;
+use swarmkeep_content::ContentRepository;
+use swarmkeep_peer::{Handle, Session, SessionConfig};
+use swarmkeep_peer_wire::{Bitfield, Block, Message, Piece, PieceIndex, Reserved};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use crate::sessions::{
+    assert_has_all,
+    hostile::{Stranger, block},
+    info, session, store, whole,
+};
+
+/// A peer may take so long in these tests.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Fetches, with memory for so many pieces.
+async fn fetcher(n: u8, store: &Arc<dyn ContentRepository>, pieces: u64) -> (Session, Handle) {
+    let config = SessionConfig::new(PeerId::new([n; 20]))
+        .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
+        .piece_memory(pieces * u64::from(info().piece_length()))
+        .request_timeout(PATIENCE);
+    let session = Session::start(config, Arc::clone(store)).await.unwrap();
+    let handle = session.add(info(), &[]).await.unwrap();
+    (session, handle)
+}
+
+fn request(message: &Message<'_>) -> Option<Block> {
+    match message {
+        Message::Request(block) => Some(*block),
+        _ => None,
+    }
+}
+
+/// Messages that came meanwhile, of which there is something to say.
+async fn meanwhile<T>(
+    stranger: &mut Stranger,
+    time: Duration,
+    says: impl Fn(&Message<'_>) -> Option<T>,
+) -> Vec<T> {
+    let mut said = Vec::new();
+    let all = async {
+        loop {
+            while let Some(message) = stranger.received.next_message().unwrap() {
+                said.extend(says(&message));
+            }
+            if !stranger.fill().await {
+                break;
+            }
+        }
+    };
+    let _ = timeout(time, all).await;
+    said
+}
+
+async fn bring(stranger: &mut Stranger, content: &[u8], block: Block) {
+    let from = block.piece.0 as usize * info().piece_length() as usize + block.begin as usize;
+    let data = &content[from..from + block.length as usize];
+    stranger.say(&[Message::Piece(Piece { piece: block.piece, begin: block.begin, data })]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_that_bring_nothing_stop_nobody_who_does() {
+    // Memory for one piece, which one of them begins again and again until all are left; and for more than they take.
+    for (memory, time) in [(1, 10 * PATIENCE), (8, PATIENCE)] {
+        let (full, empty) = (store(0..32), store([]));
+        let (fetcher, fetches) = fetcher(60, &empty, memory).await;
+        let mut silent = Vec::new();
+        for n in 21..=23 {
+            let mut stranger = Stranger::call(fetcher.addresses()[0], n).await;
+            stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
+            stranger.until(|message| *message == Message::Interested).await;
+            silent.push(stranger);
+        }
+        let (seeder, _seeds) = session(61, &full).await;
+        fetches.found(seeder.addresses().to_vec());
+        timeout(time, whole(&fetches)).await.unwrap_or_else(|_| panic!("{:?}", fetches.status()));
+        assert_eq!(fetches.status().wasted, 0);
+        fetcher.stop().await.unwrap();
+        seeder.stop().await.unwrap();
+        assert_has_all(&empty);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_brings_nothing_twice_is_left() {
+    let (fetcher, fetches) = fetcher(62, &store([]), 32).await;
+    let mut stranger = Stranger::call(fetcher.addresses()[0], 24).await;
+    stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
+    let begin = Instant::now();
+    stranger.wait_for(request).await;
+    stranger.ends().await;
+    assert!((2 * PATIENCE..4 * PATIENCE).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    assert!(fetches.status().peers.is_empty());
+    fetcher.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_now_and_then_does_not_keep_the_others_and_what_comes_late_is_taken() {
+    let (fetcher, fetches) = fetcher(63, &store([]), 32).await;
+    let mut stranger = Stranger::call(fetcher.addresses()[0], 25).await;
+    stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
+    let content = crate::sessions::content();
+    let mut first = vec![stranger.wait_for(request).await];
+    first.extend(meanwhile(&mut stranger, Duration::from_millis(100), request).await);
+    bring(&mut stranger, &content, first[0]).await;
+    let mut asked = first[1..].to_vec();
+    asked.extend(meanwhile(&mut stranger, Duration::from_millis(300), request).await);
+    assert!(asked.len() >= 8, "{asked:?}");
+    // The one that it was asked for last, just in time.
+    sleep(PATIENCE / 2).await;
+    bring(&mut stranger, &content, asked[asked.len() - 1]).await;
+    let cancels = |message: &Message<'_>| match message {
+        Message::Cancel(block) => Some(*block),
+        _ => None,
+    };
+    let cancelled = meanwhile(&mut stranger, PATIENCE, cancels).await;
+    assert!(asked[..asked.len() - 1].iter().all(|block| cancelled.contains(block)), "{cancelled:?}");
+    // They were on their way.
+    for block in &cancelled {
+        bring(&mut stranger, &content, *block).await;
+    }
+    let came = (asked.len() as u64 + 1) * (16 << 10);
+    timeout(PATIENCE, async {
+        while fetches.status().down.0 < came {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("all of it is taken");
+    assert_eq!(fetches.status().wasted, 0);
+    fetcher.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_rejects_everything_is_not_asked_over_and_over() {
+    let (full, empty) = (store(0..32), store([]));
+    let (fetcher, fetches) = fetcher(64, &empty, 32).await;
+    let mut stranger = Stranger::call(fetcher.addresses()[0], 26).await;
+    stranger.say(&[Message::HaveAll, Message::Unchoke]).await;
+    let (mut asked, begin) = (BTreeMap::<_, u32>::new(), Instant::now());
+    while begin.elapsed() < 2 * PATIENCE {
+        let new = meanwhile(&mut stranger, Duration::from_millis(1), request).await;
+        for block in new {
+            *asked.entry((block.piece.0, block.begin)).or_default() += 1;
+            stranger.say(&[Message::Reject(block)]).await;
+        }
+        let soon = begin.elapsed() < Duration::from_millis(700);
+        assert!(!soon || asked.len() < 40, "{} requests at once", asked.len());
+    }
+    let all: u32 = asked.values().sum();
+    assert!((1..1000).contains(&all), "{all} requests: {asked:?}");
+    assert!(asked.values().all(|times| *times <= 10), "{asked:?}");
+    let (seeder, _seeds) = session(65, &full).await;
+    fetches.found(seeder.addresses().to_vec());
+    timeout(PATIENCE, whole(&fetches)).await.expect("others are asked");
+    fetcher.stop().await.unwrap();
+    seeder.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_piece_that_is_rejected_again_and_again_a_peer_is_not_asked_any_more() {
+    let (fetcher, fetches) = fetcher(66, &store([]), 32).await;
+    let mut stranger = Stranger::call(fetcher.addresses()[0], 27).await;
+    let piece = [0x80, 0, 0, 0];
+    stranger.say(&[Message::Bitfield(Bitfield::new(&piece)), Message::Unchoke]).await;
+    let mut asked = 0;
+    loop {
+        let said = stranger
+            .wait_for(|message| match message {
+                Message::Request(block) => Some(Some(*block)),
+                Message::NotInterested => Some(None),
+                _ => None,
+            })
+            .await;
+        let Some(block) = said else { break };
+        asked += 1;
+        assert!(asked < 100, "it is asked over and over");
+        stranger.say(&[Message::Reject(block)]).await;
+    }
+    assert!((4..=16).contains(&asked), "{asked} requests");
+    assert_eq!(fetches.status().peers[0].pieces, 0);
+    // It may get it.
+    stranger.say(&[Message::Have(PieceIndex(0))]).await;
+    stranger.wait_for(request).await;
+    fetcher.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_chokes_and_unchokes_all_the_time_is_not_asked_each_time() {
+    let (fetcher, _fetches) = fetcher(67, &store([]), 32).await;
+    let stream = TcpStream::connect(fetcher.addresses()[0]).await.unwrap();
+    let mut stranger = Stranger::shaken(stream, 28, info().info_hash(), Reserved::default()).await;
+    stranger.say(&[Message::Bitfield(Bitfield::new(&[0xff; 4])), Message::Unchoke]).await;
+    let (mut asked, begin) = (0, Instant::now());
+    while begin.elapsed() < PATIENCE {
+        let new = meanwhile(&mut stranger, Duration::from_millis(1), request).await;
+        asked += new.len();
+        stranger.say(&[Message::Choke, Message::Unchoke]).await;
+    }
+    assert!((1..500).contains(&asked), "{asked} requests");
+    fetcher.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_asked_for_counts_for_nothing_and_ends_the_connection() {
+    let (fetcher, fetches) = fetcher(68, &store([]), 32).await;
+    let mut stranger = Stranger::call(fetcher.addresses()[0], 29).await;
+    stranger.say(&[Message::HaveNone]).await;
+    let data = [7; 16 << 10];
+    let garbage = |n| {
+        let Block { piece, begin, .. } = block(n);
+        Message::Piece(Piece { piece, begin, data: &data })
+    };
+    let some: Vec<_> = (0..32).map(garbage).collect();
+    stranger.say(&some).await;
+    timeout(PATIENCE, async {
+        while fetches.status().wasted < 32 * (16 << 10) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("it came");
+    let status = fetches.status();
+    assert_eq!((status.down.0, status.peers[0].down.0), (0, 0));
+    let more: Vec<_> = (0..128).map(garbage).collect();
+    let flood = async {
+        loop {
+            stranger.say(&more).await;
+            if fetches.status().peers.is_empty() {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, flood).await.expect("it is cut off");
+    assert!(fetches.status().wasted < 16 << 20, "{}", fetches.status().wasted);
+    fetcher.stop().await.unwrap();
+}

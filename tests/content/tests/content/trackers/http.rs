@@ -1,0 +1,335 @@
+//! Over HTTP: what is asked, what is believed, and what an answer may cost.
+
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+
+use swarmkeep_tracker_protocol::{
+    bittorrent::AnnounceEvent::{Completed, None as Regular, Started, Stopped},
+    http::AnnounceRequest,
+};
+use tokio::time::sleep;
+
+use crate::trackers::{
+    servers::{GOOD, Http, Reply, ok, with},
+    torrent::{LONG, Torrent, client, endpoints, identity, of, often, quick, seldom},
+};
+
+async fn failure_of(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String {
+    let tracker = Http::new(move |_, _| reply()).await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    torrent.failure().await
+}
+
+#[tokio::test]
+async fn an_announce_is_the_query_behind_the_one_of_the_url() {
+    let tracker = Http::saying(GOOD).await;
+    let url = format!("http://{}/announce?passkey=abc", tracker.at);
+    let mut torrent = Torrent::one(&url, &client(), &seldom().want_peers(33));
+    assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
+    let asked = tracker.asked();
+    let query = asked[0].strip_prefix("/announce?passkey=abc&").expect("in this order");
+    let request = AnnounceRequest::parse(query.as_bytes()).expect("an announce");
+    let who = identity(1, 1001);
+    assert_eq!((request.info_hash, request.peer_id, request.port), (who.info_hash, who.peer_id, 1001));
+    assert_eq!((request.uploaded, request.downloaded, request.left), (7, 0, Some(1000)));
+    assert_eq!((request.event, request.want, request.compact), (Started, Some(33), Some(true)));
+    assert_eq!(request.key.expect("a key").encoded(), b"deadbeef");
+    assert_eq!((request.tracker_id, request.ip, request.ipv4, request.ipv6), (None, None, None, None));
+    torrent.stop().await;
+    assert_eq!(tracker.events().last(), Some(&(Stopped, Some(1000))));
+    assert_eq!(tracker.connections.load(Relaxed), 1, "it was kept");
+}
+
+#[tokio::test]
+async fn peers_in_the_long_form_and_of_both_families_are_taken() {
+    let long = b"d8:intervali1800e5:peersld2:ip9:192.0.2.14:porti6881eed2:ip11:2001:db8::14:porti1eed2:ip4:host4:porti2eeee";
+    let compact = b"d8:intervali1800e5:peers6:\xc0\x00\x02\x01\x1a\xe16:peers618:\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01\0\x01e";
+    for body in [&long[..], compact] {
+        let tracker = Http::saying(body).await;
+        let mut torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+        assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881", "[2001:db8::1]:1"]));
+    }
+}
+
+#[tokio::test]
+async fn warnings_counts_and_the_address_seen_are_told() {
+    let tracker = Http::saying(
+        b"d8:completei5e11:external ip4:\xc6\x33\x64\x0910:incompletei6e8:intervali1800e12:min intervali900e5:peers0:15:warning message8:slow\x1bnowe",
+    )
+    .await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    let latest = torrent.settled().await.latest.expect("an answer");
+    assert_eq!((latest.seeders, latest.leechers, latest.peers), (5, 6, 0));
+    assert_eq!(latest.min_interval, Some(Duration::from_secs(900)));
+    assert_eq!(latest.external_ip, Some("198.51.100.9".parse().unwrap()));
+    assert_eq!(latest.warning.as_deref(), Some("slow now"));
+}
+
+#[tokio::test]
+async fn a_tracker_id_is_told_from_then_on_even_if_it_is_not_repeated() {
+    let tracker = Http::new(|_, nth| {
+        Reply::Keep(ok(match nth {
+            0 => b"d8:intervali0e5:peers0:10:tracker id4:a&=\xffe",
+            _ => b"d8:intervali0e5:peers0:e",
+        }))
+    })
+    .await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    torrent.until("three", |_| tracker.asked().len() >= 3).await;
+    let asked = tracker.asked();
+    assert!(!asked[0].contains("trackerid"));
+    assert!(asked[1..].iter().all(|target| target.ends_with("&trackerid=a%26%3d%ff")), "{asked:?}");
+}
+
+#[tokio::test]
+async fn events_come_in_order_and_each_until_it_is_taken() {
+    // Every other answer is none.
+    let tracker = Http::new(|_, nth| {
+        if nth % 2 == 0 { Reply::Close(vec![]) } else { Reply::Keep(ok(b"d8:intervali0e5:peers0:e")) }
+    })
+    .await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    torrent.until("started", |all| all[0].v4.is_started).await;
+    torrent.left.store(0, Relaxed);
+    torrent.handle.completed();
+    torrent.until("some", |_| tracker.events().len() >= 7).await;
+    torrent.stop().await;
+    let events = tracker.events();
+    let expected = [(Started, Some(1000)), (Started, Some(1000)), (Completed, Some(0)), (Completed, Some(0))];
+    assert_eq!(events[..4], expected);
+    let rest = &events[4..];
+    assert!(rest.iter().all(|(event, _)| [Regular, Stopped].contains(event)), "{events:?}");
+}
+
+#[tokio::test]
+async fn torrents_share_connections() {
+    let tracker = Http::saying(GOOD).await;
+    let (url, client) = (tracker.url(), of(quick().http_patience(LONG)));
+    let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
+    for torrent in 0..5 {
+        assert!(start(torrent).settled().await.is_started);
+    }
+    assert_eq!(tracker.connections.load(Relaxed), 1, "one after the other");
+    let torrents: Vec<_> = (10..210).map(start).collect();
+    for torrent in &torrents {
+        assert!(torrent.settled().await.is_started);
+    }
+    let connections = tracker.connections.load(Relaxed);
+    assert_eq!(tracker.asked().len(), 205);
+    assert!(connections <= 16, "{connections} for 200 torrents");
+}
+
+#[tokio::test]
+async fn of_a_silent_server_all_torrents_learn_together() {
+    let tracker = Http::new(|_, _| Reply::Nothing).await;
+    let (url, client) = (tracker.url(), client());
+    let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
+    let began = std::time::Instant::now();
+    let torrents: Vec<_> = (0..100).map(start).collect();
+    for torrent in &torrents {
+        assert_eq!(torrent.failure().await, "no answer in time");
+    }
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(tracker.connections.load(Relaxed) <= 16);
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_while_it_was_kept_costs_no_failure() {
+    // Closed at once, or when it is used again.
+    for when_used in [false, true] {
+        let good = || ok(b"d8:intervali0e5:peers0:e");
+        let tracker = Http::new(move |_, nth| match (when_used, nth % 2) {
+            (false, _) => Reply::Close(good()),
+            (true, 0) => Reply::Keep(good()),
+            (true, _) => Reply::Close(vec![]),
+        })
+        .await;
+        // After a failure, nothing would come for minutes.
+        let options = often().first_back_off(Duration::from_secs(600));
+        let torrent = Torrent::one(&tracker.url(), &client(), &options);
+        torrent.until("some", |_| tracker.asked().len() >= 5).await;
+        assert_eq!(torrent.handle.status()[0].v4.failures, 0, "{when_used}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_costs_no_more_memory_than_is_of_use() {
+    let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    let chunk = [&b"10000\r\n"[..], &[b'x'; 0x10000], b"\r\n"].concat();
+    let endless = Http::new(move |_, _| Reply::Forever([&head[..], &chunk].concat())).await;
+    let torrent = Torrent::one(&endless.url(), &client(), &seldom());
+    // The second head in the middle of chunks may be found to be wrong first.
+    let failure = torrent.failure().await;
+    assert!(!failure.is_empty());
+    assert!(endless.sent.load(Relaxed) < 16 << 20, "{} bytes", endless.sent.load(Relaxed));
+
+    let told = failure_of(|| Reply::Keep(ok(&vec![b'x'; 300 * 1024]))).await;
+    assert_eq!(told, "an answer of more than 262144 bytes");
+    let chunked = || {
+        let chunk = [&b"10000\r\n"[..], &[b'x'; 0x10000], b"\r\n"].concat();
+        [&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..], &chunk.repeat(5)].concat()
+    };
+    assert_eq!(failure_of(move || Reply::Keep(chunked())).await, told);
+    let unbounded = || [&b"HTTP/1.1 200 OK\r\n\r\n"[..], &vec![b'x'; 300 * 1024]].concat();
+    assert_eq!(failure_of(move || Reply::Close(unbounded())).await, told);
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_not_read_to_its_end() {
+    let endless = Http::new(|_, nth| {
+        Reply::Forever(if nth == 0 { b"HTTP/1.1 200 OK\r\n".to_vec() } else { b"X-Y: z\r\n".repeat(1000) })
+    })
+    .await;
+    let torrent = Torrent::one(&endless.url(), &client(), &seldom());
+    torrent.failure().await;
+    let many = || format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(1000)).into_bytes();
+    let failure = failure_of(move || Reply::Keep(many())).await;
+    assert!(failure.contains("message head is too large"), "{failure}");
+    let long = || format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(100_000)).into_bytes();
+    let failure = failure_of(move || Reply::Keep(long())).await;
+    assert!(failure.contains("message head is too large"), "{failure}");
+}
+
+#[tokio::test]
+async fn an_answer_may_take_only_so_long_wherever_it_is_slow() {
+    let began = std::time::Instant::now();
+    assert_eq!(failure_of(|| Reply::Nothing).await, "no answer in time");
+    assert_eq!(failure_of(|| Reply::Slowly(ok(GOOD))).await, "no answer in time");
+    let slow_body = || Reply::Slowly([ok(&[b'x'; 200])].concat());
+    assert_eq!(failure_of(slow_body).await, "no answer in time");
+    let took = began.elapsed();
+    assert!((2300..4500).contains(&took.as_millis()), "3 times 800 ms: {took:?}");
+}
+
+#[tokio::test]
+async fn a_redirect_is_followed_with_its_own_query_but_not_for_ever() {
+    let good = Http::saying(GOOD).await;
+    let to = format!("Location: http://{}/announce/there?x=1\r\n", good.at);
+    let from = Http::new(move |_, _| Reply::Keep(with("302 Found", &to, b"gone"))).await;
+    let torrent = Torrent::one(&from.url(), &client(), &seldom());
+    assert!(torrent.settled().await.is_started);
+    assert_eq!(good.asked(), ["/announce/there?x=1"]);
+
+    let round = Http::new(|_, _| Reply::Keep(with("301 Moved", "Location: /announce?round\r\n", b""))).await;
+    let torrent = Torrent::one(&round.url(), &client(), &seldom());
+    assert_eq!(torrent.failure().await, "more than 4 redirects");
+    assert_eq!(round.asked().len(), 5);
+
+    for (to, expected) in [
+        ("udp://127.0.0.1:1/announce", "HTTP does not lead to UDP"),
+        ("ftp://127.0.0.1/", "\"ftp\" is no way to ask a tracker"),
+        ("http://127.0.0.1:1/admin?announce", "127.0.0.1:1 is not public"),
+        ("http://", "not a URL"),
+    ] {
+        let headers = format!("Location: {to}\r\n");
+        let failure = failure_of(move || Reply::Keep(with("307 There", &headers, b""))).await;
+        assert!(
+            failure.starts_with(&format!("redirected to {to:?}: ")) && failure.contains(expected),
+            "{failure}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_torrent_makes_no_requests_of_services_that_are_no_trackers() {
+    let service = Http::saying(GOOD).await;
+    let url = format!("http://{}/delete?everything", service.at);
+    let failure = Torrent::one(&url, &client(), &seldom()).failure().await;
+    assert!(failure.contains("is not public, and its path names no announce"), "{failure}");
+    assert_eq!(service.connections.load(Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_in_the_trackers_words_and_when_it_says_to_come_back_is_kept_to() {
+    for (body, status, expected, waits) in [
+        (&b"d14:failure reason4:gonee"[..], "200 OK", "refused: gone", Some(0..1)),
+        (b"d14:failure reason4:gone8:retry ini5ee", "200 OK", "refused: gone", Some(290..301)),
+        (b"d14:failure reason4:gone8:retry in5:nevere", "200 OK", "refused: gone", None),
+        (b"d14:failure reason4:gone8:retry ini99999999ee", "200 OK", "refused: gone", Some(86_000..86_401)),
+        (b"d14:failure reason6:a\x1b[2Jbe", "404 Not Found", "refused: a [2Jb", Some(0..1)),
+        (b"<html>", "503 Service Unavailable\r\nRetry-After: 120", "HTTP status 503", Some(110..121)),
+        (b"<html>", "500 Oh", "HTTP status 500", Some(0..1)),
+    ] {
+        let reply = move |_: &str, _| Reply::Keep(with(status, "", body));
+        let tracker = Http::new(reply).await;
+        let options = often().first_back_off(Duration::from_millis(900));
+        let torrent = Torrent::one(&tracker.url(), &client(), &options);
+        let status = torrent.settled().await;
+        assert_eq!(status.error.expect("a failure").to_string(), expected);
+        let next = status.next_in.map(|next| next.as_secs());
+        assert_eq!(next.is_some(), waits.is_some(), "{expected}");
+        assert!(
+            next.zip(waits.clone()).is_none_or(|(next, waits)| waits.contains(&next)),
+            "{next:?} {waits:?}"
+        );
+        if waits.is_none() {
+            sleep(Duration::from_millis(1200)).await;
+            torrent.handle.announce_now();
+            sleep(Duration::from_millis(100)).await;
+            assert_eq!(tracker.asked().len(), 1, "never is never");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_a_failure_and_no_more() {
+    for (answer, expected) in [
+        (ok(b"<html>hello</html>"), "not an answer to an announce: not bencoded"),
+        (ok(b""), "not an answer to an announce: not bencoded"),
+        (ok(b"de"), "not an answer to an announce: interval: is missing"),
+        (ok(b"d8:intervali-5e5:peers0:e"), "not an answer to an announce: interval: expected"),
+        (ok(b"d8:intervali5e5:peers5:abcdee"), "not an answer to an announce: 5 bytes"),
+        (ok(&b"l".repeat(100_000)), "not an answer to an announce: not bencoded: too many"),
+        (with("200 OK", "Content-Encoding: gzip\r\n", b"\x1f\x8b"), "an answer with the encoding gzip"),
+        (with("302 Found", "", b""), "HTTP status 302"),
+        (b"SSH-2.0-OpenSSH\r\n".to_vec(), "127.0.0.1:"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort".to_vec(), "127.0.0.1:"),
+        (b"\0\xff\0".to_vec(), "127.0.0.1:"),
+        (vec![], "127.0.0.1:"),
+    ] {
+        let failure = failure_of(move || Reply::Close(answer.clone())).await;
+        assert!(failure.starts_with(expected), "{failure}, expected {expected}");
+    }
+    // Nobody listens there.
+    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let failure = Torrent::one(&format!("http://{nobody}/announce"), &client(), &seldom()).failure().await;
+    assert!(failure.starts_with(&format!("{nobody}: ")) && failure.contains("refused"), "{failure}");
+}
+
+/// Answers everything but a `completed`, and that as said.
+async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'static) -> (Http, Torrent) {
+    let tracker = Http::new(move |target, _| match target.contains("event=completed") {
+        true => completed(),
+        false => Reply::Keep(ok(GOOD)),
+    })
+    .await;
+    let torrent = Torrent::one(&tracker.url(), &of(quick().http_patience(LONG)), &seldom());
+    torrent.settled().await;
+    torrent.left.store(0, Relaxed);
+    torrent.handle.completed();
+    (tracker, torrent)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_completed_that_is_on_its_way_is_waited_for_and_not_told_again() {
+    let (tracker, torrent) = asked_for_completed(|| {
+        std::thread::sleep(Duration::from_millis(200));
+        Reply::Keep(ok(GOOD))
+    })
+    .await;
+    torrent.until("it to be sent", |_| tracker.events().len() == 2).await;
+    torrent.stop().await;
+    assert_eq!(tracker.events(), [(Started, Some(1000)), (Completed, Some(0)), (Stopped, Some(0))]);
+}
+
+// On one thread, nothing is sent before `stop` if nothing is waited for.
+#[tokio::test]
+async fn a_completed_that_is_not_answered_keeps_no_stopped() {
+    for is_sent in [true, false] {
+        let (tracker, torrent) = asked_for_completed(|| Reply::Nothing).await;
+        if is_sent {
+            torrent.until("it to be sent", |_| tracker.events().len() == 2).await;
+        }
+        torrent.stop().await;
+        assert_eq!(tracker.events(), [(Started, Some(1000)), (Completed, Some(0)), (Stopped, Some(0))]);
+    }
+}

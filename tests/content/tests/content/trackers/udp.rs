@@ -1,0 +1,433 @@
+//! Over UDP: what is sent when, and what is believed.
+
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+
+use swarmkeep_peer::trackers::{AnnounceTo, ClientOptions, UrlError};
+use swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::{Completed, None as Regular, Started, Stopped};
+use tokio::{
+    net::UdpSocket,
+    time::{sleep, timeout},
+};
+
+use crate::trackers::{
+    servers::{Asked, Udp},
+    torrent::{LONG, Torrent, client, endpoints, identity, of, often, quick, seldom},
+};
+
+#[tokio::test]
+async fn an_announce_says_who_what_and_where_to_in_the_path() {
+    let tracker = Udp::good().await;
+    let url = format!("udp://{}/some/announce?passkey=abc", tracker.at);
+    let mut torrent = Torrent::one(&url, &client(), &seldom().want_peers(33));
+    assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
+    let asked = tracker.asked();
+    assert!(asked[0].0.is_connect());
+    let Asked::Announce { connection, event, left, want, key, path, .. } = &asked[1].0 else { panic!() };
+    assert_eq!((*connection, *event, *left, *want, *key), (99, Started, 1000, Some(33), 0xdead_beef));
+    assert_eq!(path, b"/some/announce?passkey=abc");
+    let status = torrent.settled().await;
+    let latest = status.latest.expect("an answer");
+    assert_eq!((latest.seeders, latest.leechers, latest.peers), (2, 3, 1));
+    assert_eq!((latest.interval, status.error, status.failures), (Duration::from_secs(1800), None, 0));
+    assert!(status.next_in.expect("it is the only one") > Duration::from_secs(1790));
+}
+
+#[tokio::test]
+async fn who_is_silent_is_sent_the_same_again_at_doubling_waits_and_then_left_alone() {
+    let tracker = Udp::silent().await;
+    let client = of(quick().udp(Duration::from_millis(600), 3));
+    let torrent = Torrent::one(&tracker.url(), &client, &seldom());
+    assert_eq!(torrent.failure().await, "no answer in time");
+    let asked = tracker.asked();
+    assert_eq!(asked.len(), 3);
+    assert!(asked.iter().all(|(one, ..)| *one == asked[0].0), "one transaction");
+    let waits = [asked[1].2 - asked[0].2, asked[2].2 - asked[1].2].map(|wait| wait.as_millis());
+    assert!((560..1160).contains(&waits[0]) && (1160..2000).contains(&waits[1]), "{waits:?}");
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(tracker.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn a_lost_datagram_costs_one_wait() {
+    let tracker = Udp::new(|asked, nth| if nth % 2 == 0 { vec![] } else { vec![asked.good_answer()] }).await;
+    let client = of(quick().udp(Duration::from_secs(1), 3));
+    let torrent = Torrent::one(&tracker.url(), &client, &seldom());
+    assert!(torrent.settled().await.is_started);
+    assert_eq!(tracker.asked().len(), 4);
+}
+
+#[tokio::test]
+async fn what_is_for_another_transaction_or_for_none_is_not_believed() {
+    let tracker = Udp::new(|asked, _| {
+        let mut other = asked.answer(666, 1);
+        other[4] ^= 1;
+        vec![other, vec![], vec![0; 7], vec![0xff; 2000], asked.good_answer()]
+    })
+    .await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    let latest = torrent.settled().await.latest.expect("the good one");
+    assert_eq!(latest.interval, Duration::from_secs(1800));
+    let asked = tracker.asked();
+    assert!(matches!(asked[1].0, Asked::Announce { connection: 99, .. }), "{asked:?}");
+}
+
+#[tokio::test]
+async fn an_answer_from_another_port_is_not_believed() {
+    let forger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let tracker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("udp://{}", tracker.local_addr().unwrap());
+    let torrent = Torrent::one(&url, &client(), &seldom());
+    let mut packet = [0; 2048];
+    let (_, from) = tracker.recv_from(&mut packet).await.unwrap();
+    // The right transaction, and who asks is told by the wrong one only.
+    let answer = [&[0; 4], &packet[12..16], &[7; 8]].concat();
+    forger.send_to(&answer, from).unwrap();
+    assert_eq!(torrent.failure().await, "no answer in time");
+    while let Ok((len, _)) = tracker.try_recv_from(&mut packet) {
+        assert_eq!(len, 16, "it still asks for a connection id");
+    }
+    // The same bytes from the right one would have done.
+    let torrent = Torrent::one(&url, &client(), &seldom());
+    loop {
+        let (len, from) = timeout(LONG, tracker.recv_from(&mut packet)).await.expect("in time").unwrap();
+        if packet[..8] == [7; 8] {
+            assert_eq!(len, 98);
+            break;
+        }
+        let answer = [&[0; 4], &packet[12..16], &[7; 8]].concat();
+        tracker.send_to(&answer, from).await.unwrap();
+    }
+    drop(torrent);
+}
+
+#[tokio::test]
+async fn answers_that_are_none_are_failures_and_no_more() {
+    for (wrong, expected) in [
+        (&b"\0\0\0\x01\0\0\0\0\0\0"[..], "not an answer to an announce"),
+        (b"\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0abc", "not an answer to an announce: 3 bytes"),
+        (b"\0\0\0\x02\0\0\0\0", "an answer to something else"),
+        (b"\0\0\0\x09\0\0\0\0", "not an answer to an announce: 9 is not"),
+        (b"\0\0\0\x03\0\0\0\0go\x1baway", "refused: go away"),
+        (b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "an answer to something else"),
+    ] {
+        let tracker = Udp::new(move |asked, _| {
+            let mut answer = wrong.to_vec();
+            answer[4..8].copy_from_slice(&asked.id().0.to_be_bytes());
+            vec![if asked.is_connect() { asked.good_answer() } else { answer }]
+        })
+        .await;
+        let failure = Torrent::one(&tracker.url(), &client(), &seldom()).failure().await;
+        assert!(failure.starts_with(expected), "{failure}");
+        assert_eq!(tracker.asked().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn more_peers_than_anybody_can_use_are_left_in_the_datagram() {
+    let tracker = Udp::new(|asked, _| {
+        let mut answer = asked.good_answer();
+        if !asked.is_connect() {
+            (0..9000_u32).for_each(|n| answer.extend([10, 0, (n >> 8) as u8, n as u8, 1, 1]));
+        }
+        vec![answer]
+    })
+    .await;
+    let mut torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    assert_eq!(torrent.peers().await.len(), 1000);
+}
+
+#[tokio::test]
+async fn who_says_an_interval_of_nothing_is_asked_no_more_often_than_allowed() {
+    let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    torrent.settled().await;
+    let began = std::time::Instant::now();
+    for _ in 0..100 {
+        torrent.handle.announce_now();
+        sleep(Duration::from_millis(10)).await;
+    }
+    let announces = tracker.events().len() as u128;
+    // 1 second and a bit, 200 ms each.
+    let most = 2 + began.elapsed().as_millis() / 200;
+    assert!((3..=most).contains(&announces), "{announces} of {most}");
+    assert_eq!(tracker.connects(), 1, "the connection id is good for a minute");
+}
+
+#[tokio::test]
+async fn a_connection_id_that_is_good_no_more_is_replaced_without_a_failure() {
+    // Answers everything, except announces with an id other than its latest.
+    for is_silent in [true, false] {
+        let mut connections = 0;
+        let tracker = Udp::new(move |asked, _| match asked {
+            Asked::Announce { event: Regular, connection: 1, .. } if is_silent => vec![],
+            Asked::Announce { event: Regular, connection: 1, .. } => {
+                vec![asked.error("Invalid Connection ID")]
+            }
+            Asked::Connect { .. } => {
+                connections += 1;
+                vec![asked.answer(connections, 0)]
+            }
+            _ => vec![asked.answer(1, 0)],
+        })
+        .await;
+        let client = of(quick().udp(Duration::from_secs(1), 3));
+        let torrent = Torrent::one(&tracker.url(), &client, &often());
+        torrent.settled().await;
+        torrent.until("a second", |_| tracker.connects() == 2 && tracker.events().len() >= 3).await;
+        assert_eq!(torrent.settled().await.failures, 0, "silent: {is_silent}");
+    }
+}
+
+#[tokio::test]
+async fn torrents_share_a_socket_and_a_connection_id() {
+    let tracker = Udp::good().await;
+    let (url, client) = (tracker.url(), of(quick().udp(LONG, 1)));
+    let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
+    let torrents: Vec<_> = (0..200).map(start).collect();
+    for torrent in &torrents {
+        assert!(torrent.settled().await.is_started);
+    }
+    assert_eq!((tracker.connects(), tracker.events().len()), (1, 200));
+    let from = tracker.asked()[0].1;
+    assert!(tracker.asked().iter().all(|asked| asked.1 == from));
+}
+
+#[tokio::test]
+async fn of_a_silent_tracker_all_torrents_learn_together() {
+    let tracker = Udp::silent().await;
+    let (url, client) = (tracker.url(), client());
+    let start = |torrent| Torrent::start(&[&[&url]], identity(torrent, 1), &client, &seldom());
+    let began = std::time::Instant::now();
+    let torrents: Vec<_> = (0..200).map(start).collect();
+    for torrent in &torrents {
+        assert_eq!(torrent.failure().await, "no answer in time");
+    }
+    // One of them after the other would take 200 times a second.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(tracker.asked().len() <= 6, "{}", tracker.asked().len());
+}
+
+#[tokio::test]
+async fn when_a_tracker_fails_the_next_of_its_tier_is_asked_and_other_tiers_do_not_wait() {
+    let (silent, good, other) = (Udp::silent().await, Udp::good().await, Udp::good().await);
+    let (silent_url, good_url, other_url) = (silent.url(), good.url(), other.url());
+    // Whatever the order in the first tier.
+    let tiers: [&[&str]; 2] = [&[&silent_url, &good_url], &[&other_url]];
+    // Until each of the two has been the first: a tier is shuffled.
+    let mut silent_was_first = [false; 2];
+    for torrent in 0.. {
+        assert!(torrent < 64, "{silent_was_first:?}");
+        let torrent = Torrent::start(&tiers, identity(torrent, 1), &client(), &seldom());
+        let status = torrent.until("both tiers", |all| all[1].v4.is_started && all[2].v4.is_started).await;
+        silent_was_first[usize::from(status[0].v4.failures > 0)] = true;
+        assert_eq!(status.iter().map(|tracker| tracker.tier).collect::<Vec<_>>(), [0, 0, 1]);
+        if silent_was_first == [true; 2] {
+            break;
+        }
+    }
+
+    let strict = seldom().announce_to(AnnounceTo::FirstThatAnswers);
+    let before = other.asked().len();
+    let torrent = Torrent::start(&tiers, identity(99, 1), &client(), &strict);
+    torrent.until("the first tier", |all| all[1].v4.is_started).await;
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(other.asked().len(), before, "the first tier has one that answers");
+}
+
+#[tokio::test]
+async fn events_come_in_order_and_each_once() {
+    let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    torrent.settled().await;
+    torrent.left.store(0, Relaxed);
+    torrent.handle.completed();
+    torrent.handle.completed();
+    torrent.until("one more", |_| tracker.events().len() >= 4).await;
+    torrent.handle.completed();
+    torrent.stop().await;
+    let events = tracker.events();
+    let said: Vec<_> = events.iter().copied().filter(|event| *event != Regular).collect();
+    assert_eq!(said, [Started, Completed, Stopped], "{events:?}");
+    assert_eq!(events.last(), Some(&Stopped));
+}
+
+#[tokio::test]
+async fn who_stops_as_soon_as_it_is_complete_says_both() {
+    let tracker = Udp::good().await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &seldom());
+    torrent.settled().await;
+    torrent.left.store(0, Relaxed);
+    torrent.handle.completed();
+    torrent.stop().await;
+    assert_eq!(tracker.events(), [Started, Completed, Stopped]);
+
+    // Also where the `completed` is on its way and is not answered.
+    let mute = Udp::new(|asked, _| match asked {
+        Asked::Announce { event: Completed, .. } => vec![],
+        _ => vec![asked.good_answer()],
+    })
+    .await;
+    let torrent = Torrent::one(&mute.url(), &client(), &seldom());
+    torrent.settled().await;
+    torrent.left.store(0, Relaxed);
+    torrent.handle.completed();
+    torrent.until("it to be sent", |_| mute.events() == [Started, Completed]).await;
+    torrent.stop().await;
+    let events = mute.events();
+    assert_eq!((events[0], events.last()), (Started, Some(&Stopped)), "{events:?}");
+}
+
+#[tokio::test]
+async fn who_began_complete_says_started_and_stopped_only() {
+    let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
+    let client = client();
+    let torrent = {
+        let url = tracker.url();
+        let trackers = swarmkeep_peer::trackers::Trackers::new([[url]], identity(1, 1), client, &often());
+        let (sender, found) = tokio::sync::mpsc::channel(1);
+        Torrent { handle: trackers.spawn(Default::default, sender), found, left: Default::default() }
+    };
+    torrent.handle.completed();
+    torrent.until("some", |_| tracker.events().len() >= 3).await;
+    torrent.stop().await;
+    let said: Vec<_> = tracker.events().into_iter().filter(|event| *event != Regular).collect();
+    assert_eq!(said, [Started, Stopped]);
+}
+
+#[tokio::test]
+async fn stopping_takes_leave_of_those_that_took_a_started_and_waits_for_nobody_for_long() {
+    // Takes the `started` and is silent from then on.
+    let mute = Udp::new(|asked, _| match asked {
+        Asked::Announce { event: Stopped, .. } => vec![],
+        _ => vec![asked.good_answer()],
+    })
+    .await;
+    let (good, silent) = (Udp::good().await, Udp::silent().await);
+    let (good_url, mute_url, silent_url) = (good.url(), mute.url(), silent.url());
+    let patient = of(ClientOptions::new());
+    let tiers: [&[&str]; 3] = [&[&good_url], &[&mute_url], &[&silent_url]];
+    let torrent = Torrent::start(&tiers, identity(1, 1), &patient, &seldom());
+    torrent.until("those that answer", |all| all[0].v4.is_started && all[1].v4.is_started).await;
+    let took = torrent.stop().await;
+    assert!((1400..2500).contains(&took.as_millis()), "{took:?}");
+    assert_eq!(good.events(), [Started, Stopped]);
+    assert_eq!(mute.events(), [Started, Stopped]);
+    assert_eq!(silent.events(), []);
+
+    // One that failed was never told of the torrent, so there is nothing to take back.
+    let torrent = Torrent::one(&silent_url, &client(), &seldom());
+    torrent.failure().await;
+    let asked = silent.asked().len();
+    let took = torrent.stop().await;
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    assert_eq!(silent.asked().len(), asked);
+}
+
+#[tokio::test]
+async fn a_started_that_may_have_been_taken_is_taken_back() {
+    let tracker = Udp::new(|asked, _| match asked {
+        Asked::Announce { event: Started, .. } => vec![],
+        _ => vec![asked.good_answer()],
+    })
+    .await;
+    let torrent = Torrent::one(&tracker.url(), &of(ClientOptions::new()), &seldom());
+    torrent.until("it to be sent", |_| tracker.events() == [Started]).await;
+    let took = torrent.stop().await;
+    assert!(took < Duration::from_millis(1400), "{took:?}");
+    assert_eq!(tracker.events(), [Started, Stopped]);
+}
+
+#[tokio::test]
+async fn peers_wait_for_who_takes_them_and_nobody_need_take_them() {
+    let mut nth = 0;
+    let tracker = Udp::new(move |asked, _| {
+        let mut answer = asked.answer(99, 0);
+        if !asked.is_connect() {
+            nth += 1;
+            let len = answer.len();
+            answer[len - 1] = nth;
+        }
+        vec![answer]
+    })
+    .await;
+    let options = often().shortest_interval(Duration::from_millis(50));
+    let mut torrent = Torrent::one(&tracker.url(), &client(), &options);
+    torrent.until("some", |_| tracker.events().len() >= 6).await;
+    let mut found = torrent.peers().await;
+    while found.len() < 5 {
+        found.extend(torrent.peers().await);
+    }
+    let ports: Vec<_> = found.iter().take(5).map(|peer| peer.port()).collect();
+    assert_eq!(ports, [1, 2, 3, 4, 5].map(|n| 0x1a00 + n));
+    torrent.found.close();
+    let before = tracker.events().len();
+    torrent.until("announces go on", |_| tracker.events().len() >= before + 3).await;
+    torrent.stop().await;
+}
+
+#[tokio::test]
+async fn a_torrent_without_trackers_works_and_says_what_it_left_out() {
+    let torrent = Torrent::start(&[], identity(1, 1), &client(), &seldom());
+    torrent.handle.completed();
+    torrent.handle.announce_now();
+    assert_eq!(torrent.handle.status(), []);
+    assert!(torrent.stop().await < Duration::from_millis(500));
+
+    let urls = [
+        "wss://t.example/announce",
+        "udp://t.example",
+        "\u{1b}[2J",
+        "udp://t.example:1",
+        "udp://T.example:1/",
+    ];
+    let left_out = swarmkeep_peer::trackers::Trackers::new([urls], identity(1, 1), client(), &seldom());
+    let [(first, scheme), (_, port), (third, syntax), (_, twice)] = left_out.refused() else {
+        panic!("{:?}", left_out.refused())
+    };
+    assert_eq!((first.as_str(), third.as_str()), (urls[0], "[2J"));
+    assert_eq!((scheme, port), (&UrlError::Scheme("wss".into()), &UrlError::NoPort));
+    assert!(matches!(syntax, UrlError::Syntax(_)));
+    assert_eq!(twice, &UrlError::Twice);
+
+    let many = (0..10_000).map(|n| [format!("udp://192.0.2.1:{}", n + 1), "nonsense".into()]);
+    let many = swarmkeep_peer::trackers::Trackers::new(many, identity(1, 1), client(), &seldom());
+    assert_eq!(many.refused().len(), 256);
+    let (sender, _found) = tokio::sync::mpsc::channel(1);
+    assert_eq!(many.spawn(Default::default, sender).status().len(), 256);
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_found_and_a_family_without_address_are_told() {
+    let client = of(quick().host("v4only.test", ["127.0.0.1".parse().unwrap()]));
+    let torrent = Torrent::one("udp://no-such-name.invalid:1", &client, &seldom());
+    let failure = torrent.failure().await;
+    assert!(failure.starts_with("no-such-name.invalid is not found: "), "{failure}");
+    let tracker = Udp::good().await;
+    let url = format!("udp://v4only.test:{}", tracker.at.port());
+    let torrent = Torrent::one(&url, &client, &seldom());
+    let status = torrent.until("both", |all| all[0].v4.is_started && all[0].v6.error.is_some()).await;
+    assert_eq!(status[0].v6.error.as_ref().unwrap().to_string(), "there is no IPv6 address");
+    assert_eq!(status[0].v6.failures, 0);
+}
+
+#[tokio::test]
+async fn of_several_addresses_the_next_is_tried_after_a_failure() {
+    let tracker = Udp::at("127.0.0.2:0", |asked, _| vec![asked.good_answer()]).await.expect("loopback");
+    let addresses = ["127.0.0.3", "127.0.0.2"].map(|address| address.parse().unwrap());
+    let client = of(quick().host("two.test", addresses));
+    let torrent = Torrent::one(&format!("udp://two.test:{}", tracker.at.port()), &client, &often());
+    let status = torrent.until("the second", |all| all[0].v4.is_started).await;
+    assert_eq!(status[0].v4.address, Some(tracker.at));
+}
+
+#[tokio::test]
+async fn a_torrent_that_is_dropped_says_no_more() {
+    let tracker = Udp::new(|asked, _| vec![asked.answer(99, 0)]).await;
+    let torrent = Torrent::one(&tracker.url(), &client(), &often());
+    torrent.settled().await;
+    drop(torrent);
+    sleep(Duration::from_millis(50)).await;
+    let asked = tracker.asked().len();
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(tracker.asked().len(), asked);
+}

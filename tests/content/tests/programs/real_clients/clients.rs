@@ -1,0 +1,311 @@
+//! Somebody else's clients: how each is run so that it has nobody but the tracker to ask.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use swarmkeep::Family;
+
+use crate::real_clients::{
+    Protocol,
+    network::{absent, address, quietly},
+};
+
+/// Somebody else's client.
+pub(crate) struct Client {
+    pub(crate) name: &'static str,
+    /// Its number, of which its address and its port are made: fixtures do not depend on who else is there.
+    n: u8,
+    /// The Debian package that it is in.
+    package: &'static str,
+    /// Prints its version, and proves that it is there.
+    version: &'static [&'static str],
+    /// Whether it can be told at which IPv6 address to be. Otherwise it is at the one that the system gives it: the tracker's.
+    binds_v6: bool,
+    /// How its peer ids begin (BEP 20).
+    peer_id: &'static str,
+    /// By which protocol it does not tell that it goes.
+    pub(crate) leaves_in_silence: Option<Protocol>,
+    /// Runs it in the foreground until SIGINT: downloads what is missing, shares what is there.
+    command: fn(&Place) -> Command,
+}
+
+/// Where one client works.
+pub(crate) struct Place {
+    /// Where it listens, at one address of one family.
+    pub(crate) at: SocketAddr,
+    /// How its peer ids begin.
+    pub(crate) peer_id: &'static str,
+    torrent: PathBuf,
+    /// All that it knows, in place of the torrent file.
+    link: Option<String>,
+    /// Where the file is or goes.
+    pub(crate) download: PathBuf,
+    /// Its configuration and whatever else it writes.
+    home: PathBuf,
+    /// Name and version, as a folder of fixtures is called.
+    pub(crate) label: String,
+}
+
+pub(crate) static ARIA2: Client = Client {
+    name: "aria2",
+    n: 1,
+    package: "aria2",
+    version: &["aria2c", "--version"],
+    binds_v6: true,
+    peer_id: "A2-",
+    leaves_in_silence: None,
+    command: |place| {
+        let mut command = Command::new("aria2c");
+        // Without DHT this client has no UDP trackers. It knows no node to ask, and a private torrent is not looked up.
+        command.args(["--no-conf", "--enable-dht=true"]);
+        let v6 = place.ip().is_ipv6();
+        command.arg(format!("--enable-dht6={v6}")).arg(format!("--disable-ipv6={}", !v6));
+        command.args(["--bt-enable-lpd=false", "--enable-peer-exchange=false", "--check-integrity=true"]);
+        command.args(["--file-allocation=none", "--seed-ratio=0.0", "--bt-stop-timeout=0"]);
+        for file in ["dht-file-path", "dht-file-path6"] {
+            command.arg(format!("--{file}={}", place.home.join(file).display()));
+        }
+        command
+            .arg(format!("--listen-port={}", place.port()))
+            .arg(format!("--dht-listen-port={}", place.port()));
+        command.arg(format!("--interface={}", place.ip())).arg(format!("--dir={}", place.download.display()));
+        command.arg(place.torrent());
+        command
+    },
+};
+
+pub(crate) static TRANSMISSION: Client = Client {
+    name: "transmission",
+    n: 2,
+    package: "transmission-cli",
+    version: &["transmission-cli", "--version"],
+    binds_v6: true,
+    peer_id: "-TR",
+    // Its HTTP requests are made on a thread that takes no more of them once the program is ending.
+    leaves_in_silence: Some(Protocol::Http),
+    command: |place| {
+        let settings = format!(
+            r#"{{"bind-address-{}": "{}", "peer-port": {}, "dht-enabled": false, "lpd-enabled": false,
+                "pex-enabled": false, "utp-enabled": false, "port-forwarding-enabled": false}}"#,
+            if place.ip().is_ipv4() { "ipv4" } else { "ipv6" },
+            place.ip(),
+            place.port()
+        );
+        fs::write(place.home.join("settings.json"), settings).expect("a folder of ours");
+        // Without `--verify`: it looks at what there is by itself, and with both, it may stop the torrent and never start it again.
+        let mut command = Command::new("transmission-cli");
+        command.args(["--no-portmap", "--no-blocklist"]).arg("--port").arg(place.port().to_string());
+        command
+            .arg("--config-dir")
+            .arg(&place.home)
+            .arg("--download-dir")
+            .arg(&place.download)
+            .arg(place.torrent());
+        command
+    },
+};
+
+pub(crate) static LIBTORRENT: Client = Client {
+    name: "libtorrent",
+    n: 3,
+    package: "python3-libtorrent",
+    version: &["/usr/bin/python3", "-c", "import libtorrent; print(libtorrent.__version__)"],
+    binds_v6: true,
+    peer_id: "-LT",
+    leaves_in_silence: None,
+    command: |place| {
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", LIBTORRENT_SCRIPT]).arg(place.torrent()).arg(&place.download);
+        command.args([place.ip().to_string(), place.port().to_string()]);
+        command
+    },
+};
+
+/// A client in a few lines of Debian's own python, which is the one that has the binding.
+const LIBTORRENT_SCRIPT: &str = r#"
+import libtorrent, signal, sys, time
+torrent, folder, ip, port = sys.argv[1:]
+session = libtorrent.session({
+    "listen_interfaces": f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}", "outgoing_interfaces": ip, "enable_dht": False,
+    "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False,
+})
+if torrent.startswith("magnet:"):
+    what = libtorrent.parse_magnet_uri(torrent)
+else:
+    what = libtorrent.add_torrent_params()
+    what.ti = libtorrent.torrent_info(torrent)
+what.save_path = folder
+handle = session.add_torrent(what)
+going = True
+def stop(*_):
+    global going
+    going = False
+signal.signal(signal.SIGINT, stop)
+scraped = False
+while going:
+    time.sleep(0.1)
+    if handle.status().is_seeding and not scraped:
+        handle.scrape_tracker()
+        scraped = True
+session.remove_torrent(handle)
+time.sleep(1)
+"#;
+
+pub(crate) static QBITTORRENT: Client = Client {
+    name: "qbittorrent",
+    n: 4,
+    package: "qbittorrent-nox",
+    version: &["qbittorrent-nox", "--version"],
+    binds_v6: true,
+    peer_id: "-qB",
+    leaves_in_silence: None,
+    command: |place| {
+        let config = format!(
+            "[LegalNotice]\nAccepted=true\n[Preferences]\nWebUI\\Enabled=false\n[Network]\nPortForwardingEnabled=false\n\
+             [BitTorrent]\nSession\\DHTEnabled=false\nSession\\LSDEnabled=false\nSession\\PeXEnabled=false\n\
+             Session\\Port={}\nSession\\Interface=lo\nSession\\InterfaceName=lo\nSession\\InterfaceAddress={}\n",
+            place.port(),
+            place.ip()
+        );
+        let folder = place.home.join("qBittorrent/config");
+        fs::create_dir_all(&folder).expect("a folder of ours");
+        fs::write(folder.join("qBittorrent.conf"), config).expect("a folder of ours");
+        let mut command = Command::new("qbittorrent-nox");
+        command.arg(format!("--profile={}", place.home.display())).arg("--skip-dialog=true");
+        command.arg(format!("--save-path={}", place.download.display())).arg(place.torrent());
+        command.env("HOME", &place.home).env("XDG_CONFIG_HOME", &place.home);
+        command
+    },
+};
+
+pub(crate) static RTORRENT: Client = Client {
+    name: "rtorrent",
+    n: 5,
+    package: "rtorrent",
+    version: &["rtorrent", "-h"],
+    binds_v6: false,
+    peer_id: "-lt",
+    leaves_in_silence: None,
+    command: |place| {
+        let mut command = Command::new("rtorrent");
+        command.args(["-n", "-o", "system.daemon.set=true", "-o", "dht.mode.set=disable"]);
+        // With its check of the whole file at the end, it has not announced `completed` after 90 seconds.
+        command.args(["-o", "protocol.pex.set=no", "-o", "pieces.hash.on_completion.set=no"]);
+        command.args(["-p", &format!("{0}-{0}", place.port())]);
+        // "Tried to set a bind address that is not an af_inet address", it says otherwise.
+        if place.ip().is_ipv4() {
+            command.args(["-b", &place.ip().to_string()]);
+        }
+        command.arg("-d").arg(&place.download).arg("-s").arg(&place.home).arg(place.torrent());
+        command
+    },
+};
+
+/// No more than one of them.
+pub(crate) static OURS: Client = Client {
+    name: "swarmkeep",
+    n: 6,
+    package: "coreutils",
+    version: &["echo", concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))],
+    binds_v6: true,
+    peer_id: "-SK",
+    leaves_in_silence: None,
+    command: crate::real_clients::ours::command,
+};
+
+impl Client {
+    pub(crate) fn is_installed(&self) -> bool {
+        let installed = self.version_printed().is_some();
+        if !installed {
+            absent(self.version[0], self.package);
+        }
+        installed
+    }
+
+    fn version_printed(&self) -> Option<String> {
+        let output =
+            Command::new(self.version[0]).args(&self.version[1..]).stdin(Stdio::null()).output().ok()?;
+        // One of them prints its version on standard error.
+        let printed = [output.stdout, output.stderr].concat();
+        output.status.success().then(|| String::from_utf8_lossy(&printed).into_owned())
+    }
+
+    /// The version alone, out of whatever is printed with it.
+    fn version(&self) -> String {
+        let printed = self.version_printed().expect("`is_installed` has been asked");
+        let mut words = printed.split_whitespace().map(|word| word.trim_matches(['v', '.']));
+        words.find(|word| word.starts_with(|c: char| c.is_ascii_digit())).expect("a version").to_owned()
+    }
+}
+
+impl Place {
+    pub(crate) fn new(
+        work: &Path,
+        client: &Client,
+        family: Family,
+        torrent: &[u8],
+        link: Option<String>,
+    ) -> Self {
+        let folder = work.join(client.name);
+        let n = if family == Family::V6 && !client.binds_v6 { 1 } else { 1 + client.n };
+        let place = Self {
+            at: SocketAddr::new(address(family, n), 6880 + u16::from(client.n)),
+            peer_id: client.peer_id,
+            torrent: folder.join("shared.torrent"),
+            link,
+            download: folder.join("download"),
+            home: folder.join("home"),
+            label: format!("{}-{}", client.name, client.version()),
+        };
+        fs::create_dir_all(&place.download).expect("a folder of ours");
+        fs::create_dir_all(&place.home).expect("a folder of ours");
+        fs::write(&place.torrent, torrent).expect("a folder of ours");
+        place
+    }
+
+    /// A magnet link, or the path of a torrent file.
+    pub(crate) fn torrent(&self) -> &OsStr {
+        self.link.as_ref().map_or(self.torrent.as_os_str(), OsStr::new)
+    }
+
+    fn ip(&self) -> IpAddr {
+        self.at.ip()
+    }
+
+    fn port(&self) -> u16 {
+        self.at.port()
+    }
+}
+
+/// A client at work, until this is dropped.
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn start(client: &Client, place: &Place) -> Self {
+        Self::start_with(client, place, &[])
+    }
+
+    /// With more options, behind those that it has.
+    pub(crate) fn start_with(client: &Client, place: &Place, options: &[&str]) -> Self {
+        let log = fs::File::create(place.home.join("log")).expect("a folder of ours");
+        let mut command = (client.command)(place);
+        command.args(options).stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
+        Self(command.spawn().expect("`is_installed` has run it"))
+    }
+
+    pub(crate) fn ask_to_stop(&self) {
+        quietly(Command::new("kill").args(["-s", "INT"]).arg(self.0.id().to_string()));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,322 @@
+//! Other people's clients find each other through our tracker, and nothing else, and download from one another.
+//!
+//! Each test has a network of its own (a namespace without a way out), a tracker over one store of the catalog, and
+//! clients: one has the file, the others want it. DHT, peer exchange and local discovery are switched off, and the torrent
+//! is private (BEP 27), so whoever finds a peer has it from the tracker. Between the clients and the tracker stands a tap
+//! that writes down every message. With `SWARMKEEP_CAPTURE=DIR` each client's requests are kept as fixtures, with what
+//! they were answered.
+
+mod clients;
+mod network;
+mod ours;
+mod restart;
+mod tap;
+mod two_trackers;
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clients::{ARIA2, Client, LIBTORRENT, OURS, Place, QBITTORRENT, RTORRENT, Running, TRANSMISSION};
+use network::{TRACKER_V6, address, in_a_network_of_its_own};
+use swarmkeep::{
+    Family::{self, V4, V6},
+    HashKey, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
+    catalog::{self, Repository},
+};
+use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_metainfo::{Creation, Format, Magnet, Metainfo};
+use swarmkeep_tracker::{Config, PasskeyList, Rules, Server};
+use tap::Tap;
+
+macro_rules! real_clients {
+    ($($test:ident: $([$kind:ident $($by_link:ident)?])? by $protocol:ident $family:ident$(, with $passkey:ident)?, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {$(
+        #[test]
+        fn $test() {
+            let (protocol, family) = (Protocol::$protocol, $family);
+            let passkey = None$(.or(Some($passkey)))?;
+            let (test, repository) = (stringify!($test), $repository);
+            let kind = [$(Kind::$kind,)? Kind::V1][0];
+            let by_link = [$($(stringify!($by_link),)?)? ""][0] == "magnet";
+            let others = vec![$(&$other),*];
+            Row { test, kind, by_link, protocol, family, passkey, repository, seeder: &$seeder, others }.download();
+        }
+    )*};
+}
+
+// One row of each family of the catalog, one of each other way to a tracker, and each client as the one that has the file.
+real_clients! {
+    needs_five_clients_to_download_by_udp_over_packed:
+        by Udp V4, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_udp_over_a_btreemap: by Udp V4,
+        over "btreemap-rwlock-parking-lot-mutex-parking-lot", from TRANSMISSION to ARIA2 LIBTORRENT QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_udp_over_a_skipmap: by Udp V4,
+        over "skipmap-mutex-parking-lot", from ARIA2 to TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_udp_over_a_dashmap: by Udp V4,
+        over "dashmap-rwlock-parking-lot", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
+    // Without aria2 1.36.0: it asks UDP trackers from the socket of its IPv4 DHT, and sends nothing at all here. Transmission
+    // 3.00 reads every answer over UDP as IPv4 peers: it can be found by IPv6, and find nobody.
+    needs_four_clients_to_download_by_udp_and_ipv6:
+        by Udp V6, over "packed", from TRANSMISSION to LIBTORRENT QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_http:
+        by Http V4, over "packed", from RTORRENT to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT;
+    needs_five_clients_to_download_by_http_and_ipv6:
+        by Http V6, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_by_http_from_a_private_tracker:
+        by Http V4, with PASSKEY, over "packed", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
+    // The two that name the path of an announce (BEP 41).
+    needs_two_clients_to_download_by_udp_from_a_private_tracker:
+        by Udp V4, with PASSKEY, over "packed", from LIBTORRENT to QBITTORRENT;
+    // Our own peer, which seeds to all of them, and fetches from each.
+    needs_five_clients_to_download_from_our_peer:
+        by Udp V4, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
+    needs_five_clients_to_download_from_our_peer_by_http_and_ipv6:
+        by Http V6, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
+    needs_aria2_to_seed_to_our_peer: by Udp V4, over "packed", from ARIA2 to OURS;
+    needs_transmission_to_seed_to_our_peer: by Http V4, over "packed", from TRANSMISSION to OURS;
+    needs_libtorrent_to_seed_to_our_peer: by Udp V6, over "packed", from LIBTORRENT to OURS;
+    needs_qbittorrent_to_seed_to_our_peer: by Http V6, over "packed", from QBITTORRENT to OURS;
+    needs_rtorrent_to_seed_to_our_peer: by Udp V4, over "packed", from RTORRENT to OURS;
+    // Those that know v2 at all.
+    needs_two_clients_to_download_v2_from_our_peer:
+        [V2] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
+    needs_libtorrent_to_seed_v2_to_our_peer: [V2] by Udp V4, over "packed", from LIBTORRENT to OURS;
+    needs_qbittorrent_to_seed_v2_to_our_peer: [V2] by Http V4, over "packed", from QBITTORRENT to OURS;
+    // Without aria2 1.36.0, which finds another info hash in it, and transmission 3.00: "Failed opening torrent file".
+    needs_three_clients_to_download_a_hybrid_from_our_peer:
+        [Hybrid] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT RTORRENT;
+    needs_libtorrent_to_seed_a_hybrid_to_our_peer: [Hybrid] by Http V4, over "packed", from LIBTORRENT to OURS;
+    // By a link only.
+    needs_five_clients_to_download_by_a_link_from_our_peer:
+        [Public magnet] by Http V4, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
+    needs_two_clients_to_download_v2_by_a_link_from_our_peer:
+        [V2 magnet] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
+    needs_aria2_to_seed_by_a_link_to_our_peer: [Public magnet] by Udp V4, over "packed", from ARIA2 to OURS;
+    needs_transmission_to_seed_by_a_link_to_our_peer:
+        [Public magnet] by Http V4, over "packed", from TRANSMISSION to OURS;
+    needs_libtorrent_to_seed_v2_by_a_link_to_our_peer:
+        [V2 magnet] by Udp V4, over "packed", from LIBTORRENT to OURS;
+    needs_qbittorrent_to_seed_a_hybrid_by_a_link_to_our_peer:
+        [Hybrid magnet] by Udp V4, over "packed", from QBITTORRENT to OURS;
+    needs_rtorrent_to_seed_by_a_link_to_our_peer:
+        [Public magnet] by Http V4, over "packed", from RTORRENT to OURS;
+}
+
+/// The `info` dictionary of the torrent that is shared, as `fixtures/README.md` makes it.
+const INFO: &[u8] = include_bytes!("../../../../../fixtures/torrents/splitmix64-2MiB.info");
+const PASSKEY: &str = "s3cret-Passkey_0";
+const FILE: &str = "splitmix64-2MiB.bin";
+const FILE_LEN: usize = 2 << 20;
+
+/// How long each part of the story may take: they take a second or two, on a machine that has nothing else to do.
+const DEADLINE: Duration = Duration::from_secs(90);
+
+/// What clients and tracker speak with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Udp,
+    Http,
+}
+
+/// What is shared.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// A private one, whose info dictionary is a fixture.
+    V1,
+    /// Those that are not private, so that peers teach each other what they are.
+    Public,
+    V2,
+    Hybrid,
+}
+
+/// One test.
+struct Row {
+    test: &'static str,
+    kind: Kind,
+    /// Whether all but the seeder know no more than a magnet link.
+    by_link: bool,
+    protocol: Protocol,
+    family: Family,
+    /// That of all clients, if the tracker is private.
+    passkey: Option<&'static str>,
+    repository: &'static str,
+    seeder: &'static Client,
+    others: Vec<&'static Client>,
+}
+
+impl Row {
+    /// The story that all tests tell.
+    fn download(&self) {
+        let clients = [&[self.seeder][..], &self.others].concat();
+        let present: Vec<_> = clients.into_iter().filter(|client| client.is_installed()).collect();
+        if present.len() < 2 || !in_a_network_of_its_own(self.test) {
+            return; // What is missing has been said.
+        }
+        let (seeder, others) = present.split_first().expect("two at least");
+
+        let content = content();
+        let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-clients").join(self.test);
+        let _ = fs::remove_dir_all(&work);
+        let torrent = self.torrent(&content);
+        let metainfo = Metainfo::parse(&torrent).expect("it was made just now");
+        let info_hash = metainfo.info().info_hash();
+        let v2 = metainfo.info().info_hash_v2().and_then(|hash| hash.first_chunk().copied());
+        let link = self.by_link.then(|| Magnet::from(&metainfo).to_string());
+        let place = |client: &Client| {
+            let link = link.clone().filter(|_| client.name != seeder.name);
+            Place::new(&work, client, self.family, &torrent, link)
+        };
+        let places: BTreeMap<_, _> = present.iter().map(|client| (client.name, place(client))).collect();
+        fs::write(places[seeder.name].download.join(FILE), &content).expect("room for 2 MiB");
+
+        let store = build(self.repository);
+        let tracker = self.start_tracker(Repository::Sync(Arc::clone(&store)));
+        let info_hashes = [info_hash].into_iter().chain(v2.map(InfoHash::new)).collect();
+        let tap = Tap::between(self.tracker(), tracker, self.protocol, info_hashes, self.by_link);
+        let stats = || store.scrape(&info_hash);
+
+        let mut running = vec![Running::start(seeder, &places[seeder.name])];
+        wait_until("the seeder announces", || stats().complete == 1, || tap.transcript(&places));
+        running.extend(others.iter().map(|client| Running::start(client, &places[client.name])));
+
+        let downloads = others.len();
+        let all_have_it = || {
+            let (completed, counted) = tap.completed(&places);
+            let expected = SwarmStats { complete: downloads as u32 + 1, incomplete: 0, downloaded: counted };
+            completed >= downloads && stats() == expected
+        };
+        let so_far = || format!("{:?}\n{}", stats(), tap.transcript(&places));
+        wait_until("every download is complete, announced and counted", all_have_it, so_far);
+        for client in others {
+            let downloaded = fs::read(places[client.name].download.join(FILE)).expect("a file");
+            assert!(downloaded == content, "{} has downloaded something else", client.name);
+        }
+
+        running.iter().for_each(Running::ask_to_stop);
+        let silent = present.iter().filter(|client| client.leaves_in_silence == Some(self.protocol)).count();
+        wait_until(
+            "every client says goodbye",
+            || stats().peers() == silent as u64,
+            || tap.transcript(&places),
+        );
+        drop(running);
+
+        println!("{}: {downloads} downloads from {} complete, byte for byte", self.test, seeder.name);
+        println!("{}", tap.transcript(&places));
+        tap.assert_all_is_understood(&places);
+        if let Some(dir) = env::var_os("SWARMKEEP_CAPTURE") {
+            tap.keep(&places, &Path::new(&dir).join(self.fixtures()));
+        }
+    }
+
+    /// The torrent file, which names our tracker.
+    fn torrent(&self, content: &[u8]) -> Vec<u8> {
+        let url = self.url();
+        let format = match self.kind {
+            Kind::V1 => {
+                return [format!("d8:announce{}:{url}4:info", url.len()).as_bytes(), INFO, b"e"].concat();
+            }
+            Kind::Public => Format::V1,
+            Kind::V2 => Format::V2,
+            Kind::Hybrid => Format::Hybrid,
+        };
+        let mut builder = Creation::builder(FILE, format);
+        builder.tier([url]).piece_length(64 << 10).file([""; 0], FILE_LEN as u64, false);
+        let mut creation = builder.build().expect("a torrent of one file");
+        for (piece, bytes) in content.chunks(64 << 10).enumerate() {
+            let mut hasher = creation.hasher(piece as u32).expect("it has as many");
+            hasher.update(bytes);
+            creation.set(hasher.finish().expect("a piece"));
+        }
+        creation.finish().expect("every piece is hashed")
+    }
+
+    /// Where clients find the tracker; they are at the addresses after it.
+    fn tracker(&self) -> SocketAddr {
+        SocketAddr::new(address(self.family, 1), 6969)
+    }
+
+    fn url(&self) -> String {
+        let scheme = match self.protocol {
+            Protocol::Udp => "udp",
+            Protocol::Http => "http",
+        };
+        let path = self.passkey.map(|passkey| format!("/{passkey}")).unwrap_or_default();
+        match (self.protocol, self.family) {
+            // Transmission 3.00 does not know brackets in the URL of a UDP tracker: it looks for a host called `[2001`.
+            (Protocol::Udp, V6) => {
+                format!("{scheme}://{TRACKER_V6}:{}{path}/announce", self.tracker().port())
+            }
+            _ => format!("{scheme}://{}{path}/announce", self.tracker()),
+        }
+    }
+
+    /// The folder of fixtures for what comes by this way.
+    fn fixtures(&self) -> &'static str {
+        match (self.protocol, self.family) {
+            (Protocol::Udp, V4) => "udp",
+            (Protocol::Udp, V6) => "udp-ipv6",
+            (Protocol::Http, V4) => "http",
+            (Protocol::Http, V6) => "http-ipv6",
+        }
+    }
+
+    /// Starts the tracker on a thread that ends with the process; answers where it listens.
+    fn start_tracker(&self, repository: Repository) -> SocketAddr {
+        let address = SocketAddr::new(self.tracker().ip(), 0);
+        // A short interval, so that a client that has missed somebody asks again within this test.
+        let mut rules = Rules::new().interval_secs(2);
+        if let Some(passkey) = self.passkey {
+            let list = env::temp_dir().join(format!("swarmkeep-{}-{}", self.test, std::process::id()));
+            fs::write(&list, format!("{passkey}\n")).expect("a file of ours");
+            let key = HashKey::from_os().expect("randomness");
+            rules = rules.passkeys(PasskeyList::load(&list, key).expect("one passkey"));
+            fs::remove_file(list).expect("ours");
+        }
+        let config = Config::new().rules(rules);
+        let config = match self.protocol {
+            Protocol::Udp => config.udp(address),
+            Protocol::Http => config.http(address),
+        };
+        let server = Server::bind(&config, repository).expect("the address is ours");
+        let addresses = match self.protocol {
+            Protocol::Udp => server.udp_addresses(),
+            Protocol::Http => server.http_addresses(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        thread::spawn(move || runtime.block_on(server.run(std::future::pending())));
+        addresses.expect("bound")[0]
+    }
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool, transcript: impl Fn() -> String) {
+    let deadline = Instant::now() + DEADLINE;
+    while !done() {
+        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}\n{}", transcript());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What is downloaded: as random as it gets, and the same each time.
+fn content() -> Vec<u8> {
+    let mut rng = SplitMix64::new(1);
+    (0..FILE_LEN / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+}
+
+fn build(repository: &str) -> Arc<dyn TorrentRepository> {
+    let config = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
+    match catalog::find(repository)
+        .expect("a name of the catalog")
+        .build(&config)
+        .expect("the defaults are kept")
+    {
+        Repository::Sync(store) => store,
+        Repository::Async(_) => panic!("{repository} has to be awaited"),
+    }
+}

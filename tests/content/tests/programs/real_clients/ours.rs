@@ -1,0 +1,70 @@
+//! Our own peer, as one of the clients: a process as the others are, of this very program.
+
+use std::{env, fs, net::SocketAddr, path::PathBuf, process::Command, sync::Arc, time::Duration};
+
+use swarmkeep_bittorrent::PeerId;
+use swarmkeep_content::{
+    ContentConfig, ContentExt, ContentRepository, Library,
+    files::{Allocation, FileStore},
+};
+use swarmkeep_peer::{
+    Session, SessionConfig,
+    trackers::{ClientOptions, TrackersOptions},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::real_clients::{FILE, clients::Place};
+
+/// Where it listens, the torrent file, and the folder with the file: what [`runs_when_it_is_asked_to`] is told.
+const ASKED: [&str; 3] = ["SWARMKEEP_PEER_AT", "SWARMKEEP_PEER_TORRENT", "SWARMKEEP_PEER_FOLDER"];
+
+pub(crate) fn command(place: &Place) -> Command {
+    let mut command = Command::new(env::current_exe().expect("a test is a program"));
+    command.args(["ours::runs_when_it_is_asked_to", "--exact", "--nocapture"]);
+    let told = [place.at.to_string().into(), place.torrent().to_owned(), place.download.clone().into()];
+    command.envs(ASKED.into_iter().zip(told));
+    command
+}
+
+#[test]
+fn runs_when_it_is_asked_to() {
+    let [Some(at), Some(torrent), Some(folder)] = ASKED.map(env::var_os) else { return };
+    let at: SocketAddr = at.to_str().and_then(|at| at.parse().ok()).expect("an address");
+    let (torrent, folder) = (torrent.into_string().expect("a path or a link"), PathBuf::from(folder));
+    // A store takes nobody's files for its own.
+    let seeded = fs::read(folder.join(FILE)).ok();
+    if seeded.is_some() {
+        fs::remove_file(folder.join(FILE)).expect("a file of ours");
+    }
+    let files = FileStore::open(&ContentConfig::new(&folder), Allocation::Sparse).expect("a folder of ours");
+    let store = Arc::new(Library::open(Arc::new(files)).expect("a new store"));
+    let keep = |torrent: &[u8]| store.add(torrent).expect("room for 2 MiB");
+    let known = fs::read(&torrent).ok().map(|torrent| keep(&torrent));
+    if let (Some(seeded), Some(metainfo)) = (seeded, &known) {
+        let info = metainfo.info();
+        let content = store.open(&info.info_hash()).expect("it was added");
+        content.write(0, &seeded).expect("room for 2 MiB");
+        (0..info.piece_count()).for_each(|piece| _ = content.mark_complete(piece).expect("it was written"));
+    }
+    let options = TrackersOptions::new().shortest_interval(Duration::from_secs(2));
+    let config = SessionConfig::new(PeerId::new(*b"-SK0100-our own peer"))
+        .listen([at])
+        .trackers(options, ClientOptions::new());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt()).expect("a handler");
+        let session = Session::start(config, Arc::clone(&store) as _).await.expect("the address is ours");
+        let metainfo = match known {
+            Some(metainfo) => metainfo,
+            None => {
+                let link = torrent.parse().expect("a magnet link");
+                let learnt = session.learn(&link).await.expect("a torrent");
+                keep(&learnt.encode().expect("its hashes were learnt"))
+            }
+        };
+        let tiers = metainfo.tiers().to_vec();
+        let _shared = session.add(Arc::new(metainfo.into_info()), &tiers).await.expect("the store has it");
+        interrupt.recv().await;
+        session.stop().await.expect("a store that works");
+    });
+}

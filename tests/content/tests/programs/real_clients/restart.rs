@@ -1,0 +1,174 @@
+//! Other people's clients and a tracker that ends and is started again while they stay: `swarmkeep serve --state`, the program itself.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use swarmkeep::{Family::V4, SwarmStats};
+use swarmkeep_bittorrent::InfoHash;
+use swarmkeep_metainfo::Metainfo;
+use swarmkeep_tests::{serve::program, udp};
+
+use crate::real_clients::{
+    FILE, Kind, Protocol, Row,
+    clients::{ARIA2, Client, LIBTORRENT, Place, QBITTORRENT, Running, TRANSMISSION},
+    content,
+    network::in_a_network_of_its_own,
+    tap::Tap,
+    wait_until,
+};
+
+#[test]
+fn needs_three_clients_to_meet_after_the_tracker_was_stopped_and_started_again() {
+    let test = "restart::needs_three_clients_to_meet_after_the_tracker_was_stopped_and_started_again";
+    meet(test, Protocol::Udp, "TERM", [&TRANSMISSION, &ARIA2, &LIBTORRENT]);
+}
+
+#[test]
+fn needs_three_clients_to_meet_after_the_tracker_was_killed() {
+    let test = "restart::needs_three_clients_to_meet_after_the_tracker_was_killed";
+    meet(test, Protocol::Http, "KILL", [&LIBTORRENT, &ARIA2, &QBITTORRENT]);
+}
+
+/// The first has the file, and the second downloads it. Once the tracker is there again, the third finds both, who have not announced since.
+fn meet(test: &'static str, protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
+    let present: Vec<_> = clients.iter().map(|client| client.is_installed()).collect();
+    let Some(program) = program() else { return };
+    if present.contains(&false) || !in_a_network_of_its_own(test) {
+        return; // What is missing has been said.
+    }
+    let [seeder, other, new] = clients;
+    let row = Row {
+        test,
+        kind: Kind::V1,
+        by_link: false,
+        protocol,
+        family: V4,
+        passkey: None,
+        repository: "packed",
+        seeder,
+        others: vec![other, new],
+    };
+    let (content, work) = (content(), Path::new(env!("CARGO_TARGET_TMPDIR")).join("restarts").join(signal));
+    let _ = fs::remove_dir_all(&work);
+    let torrent = row.torrent(&content);
+    let info_hash = Metainfo::parse(&torrent).expect("it was made just now").info().info_hash();
+    let places: BTreeMap<_, _> =
+        clients.iter().map(|client| (client.name, Place::new(&work, client, V4, &torrent, None))).collect();
+    fs::write(places[seeder.name].download.join(FILE), &content).expect("room for 2 MiB");
+    let has_file =
+        |client: &Client| fs::read(places[client.name].download.join(FILE)).is_ok_and(|file| file == content);
+
+    let mut tracker = Serve::start(&program, &work, row.tracker().ip().to_string());
+    let tap = Tap::between(row.tracker(), tracker.at, protocol, vec![info_hash], false);
+    let so_far = || tap.transcript(&places);
+    let mut shown = 0;
+    let mut show = |places: &BTreeMap<&str, Place>| {
+        let transcript = tap.transcript(places);
+        let lines: Vec<_> = transcript.lines().skip(shown).map(str::to_owned).collect();
+        shown += lines.len();
+        println!("{}", lines.join("\n"));
+        lines
+    };
+
+    let mut running = vec![Running::start(seeder, &places[seeder.name])];
+    wait_until("the seeder announces", || tracker.scrape(&info_hash).complete == 1, so_far);
+    running.push(Running::start(other, &places[other.name]));
+    let both = SwarmStats { complete: 2, incomplete: 0, downloaded: 1 };
+    wait_until("the other downloads, and says so", || tracker.scrape(&info_hash) == both, so_far);
+    assert!(has_file(other), "{} has downloaded something else", other.name);
+    if signal == "KILL" {
+        // The latest that is there may have begun before, and so may the next.
+        let taken = tracker.log().matches("snapshot taken").count();
+        wait_until(
+            "two snapshots more",
+            || tracker.log().matches("snapshot taken").count() >= taken + 2,
+            so_far,
+        );
+    }
+    show(&places);
+    println!("scrape: {:?}", tracker.scrape(&info_hash));
+
+    tracker.end(signal);
+    tracker = Serve::start(&program, &work, row.tracker().ip().to_string());
+    assert_eq!(tracker.scrape(&info_hash), both, "{}", tracker.log());
+    println!("scrape: {:?}", tracker.scrape(&info_hash));
+    assert!(show(&places).iter().all(|line| !line.contains("-> announce")), "the interval is a minute");
+
+    running.push(Running::start(new, &places[new.name]));
+    wait_until("the new one downloads", || has_file(new), so_far);
+    let lines = show(&places);
+    let first = |what: &str| lines.iter().find(|line| line.contains(what)).expect("it was there");
+    assert!(first("-> announce").contains(new.name), "it announces first");
+    let found = first(" peers [");
+    for client in [seeder, other] {
+        assert!(found.contains(new.name) && found.contains(&places[client.name].at.to_string()), "{found}");
+    }
+    let all = SwarmStats { complete: 3, incomplete: 0, downloaded: 2 };
+    wait_until("it says so", || tracker.scrape(&info_hash) == all, so_far);
+    show(&places);
+    println!("scrape: {:?}", tracker.scrape(&info_hash));
+    tracker.end("TERM");
+}
+
+/// The program, until this is dropped.
+struct Serve {
+    child: Child,
+    log: PathBuf,
+    at: SocketAddr,
+}
+
+impl Serve {
+    fn start(program: &Path, work: &Path, ip: String) -> Self {
+        let (at, log) = (SocketAddr::new(ip.parse().expect("an address"), 7969), work.join("log"));
+        let (listen, state) = (at.to_string(), work.join("state"));
+        let arguments =
+            ["--udp", &*listen, "--http", &listen, "--interval=1m", "--snapshot-every=1s", "--admin=off"];
+        println!("$ swarmkeep serve --state DIR {}", arguments.join(" "));
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--state").arg(state).args(arguments);
+        // Each variable of that name is a setting.
+        command.env_clear();
+        command.stdin(Stdio::null()).stderr(fs::File::create(&log).expect("a folder of ours"));
+        let serve = Self { child: command.spawn().expect("it is there"), log, at };
+        wait_until("the tracker listens", || serve.log().contains("listening on"), || serve.log());
+        let said = serve.log();
+        println!(
+            "{}",
+            said.lines().filter(|line| !line.contains("running as root")).collect::<Vec<_>>().join("\n")
+        );
+        serve
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).expect("a file of ours")
+    }
+
+    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+        let mut client = udp::Client::of(self.at);
+        let connection_id = client.connect();
+        let stats = client.scrape(connection_id, &[*info_hash.as_bytes()])[0];
+        SwarmStats { complete: stats.seeders, incomplete: stats.leechers, downloaded: stats.completed }
+    }
+
+    /// Sends a signal by its name, and says what was logged last.
+    fn end(mut self, signal: &str) {
+        let pid = self.child.id().to_string();
+        println!("$ kill -s {signal} {pid}");
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("`kill` is there").success());
+        let status = self.child.wait().expect("a child");
+        assert_eq!(status.success(), signal == "TERM", "{}", self.log());
+        println!("{}", self.log().lines().last().expect("it has logged"));
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,5 @@
+//! The suite on every row of the catalog, and on stores that are broken on purpose.
+
+mod broken;
+mod conformance;
+mod durability;

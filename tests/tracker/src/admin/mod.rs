@@ -1,0 +1,4 @@
+//! A tracker with an admin server, and a client of it.
+
+pub mod client;
+pub mod tracker;

@@ -1,0 +1,195 @@
+//! A tracker in this process, with an admin server, and clients that announce to it.
+#![expect(missing_docs, reason = "read by tests only")]
+
+use std::{
+    net::{SocketAddr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{
+    AnnounceEvent, HashKey, InfoHash, PeerId, RepositoryConfig,
+    catalog::{self, Repository},
+};
+use swarmkeep_tracker::{Config, Scope, Server, Token};
+use swarmkeep_tracker_protocol::udp::{
+    AnnounceRequest, ConnectRequest, ConnectionId, Response, TransactionId,
+};
+use tokio::sync::oneshot;
+
+use super::client::get;
+
+/// May do everything.
+pub const ALL: &str = "secret-for-everything";
+/// May only read.
+pub const READ: &str = "secret-for-reading-only";
+/// May only change things.
+pub const WRITE: &str = "secret-for-writing-only";
+
+/// One that runs until it is dropped.
+pub struct Tracker {
+    pub admin: SocketAddr,
+    pub udp: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    running: Option<JoinHandle<()>>,
+}
+
+/// What the tests' trackers have in common.
+pub fn config() -> Config {
+    let local: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    Config::new()
+        .udp(local)
+        .udp_workers(std::num::NonZero::<usize>::MIN)
+        .admin(local)
+        .repository_name("packed")
+        .admin_token(Token::new(ALL, &Scope::ALL).expect("long enough"))
+        .admin_token(Token::new(READ, &[Scope::Read]).expect("long enough"))
+        .admin_token(Token::new(WRITE, &[Scope::Write]).expect("long enough"))
+}
+
+pub fn packed() -> Repository {
+    let config = RepositoryConfig::new(HashKey::from_os().expect("entropy"));
+    catalog::find("packed").expect("in the catalog").build(&config).expect("no limits")
+}
+
+impl Tracker {
+    pub fn over(repository: Repository) -> Self {
+        Self::with(&config(), repository)
+    }
+
+    pub fn with(config: &Config, repository: Repository) -> Self {
+        let server = Server::bind(config, repository).expect("loopback");
+        let admin = server.admin_address().expect("bound").expect("configured");
+        let udp = server.udp_addresses().expect("bound")[0];
+        let (stop, stopped) = oneshot::channel();
+        let running = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            runtime.expect("threads").block_on(server.run(async { drop(stopped.await) }));
+        });
+        let tracker = Self { admin, udp, stop: Some(stop), running: Some(running) };
+        // Until threads are at work, and the store has been asked.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while get(admin, "/health/ready").text().contains("starting") {
+            assert!(Instant::now() < deadline, "it starts");
+            thread::sleep(Duration::from_millis(20));
+        }
+        tracker
+    }
+
+    /// Tells it to stop, and waits until it has.
+    pub fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(running) = self.running.take() {
+            running.join().expect("it stops without a panic");
+        }
+    }
+
+    pub fn announcer(&self) -> Announcer {
+        Announcer::of(self.udp)
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(running) = self.running.take() {
+            let ended = running.join();
+            assert!(ended.is_ok() || thread::panicking(), "it stops without a panic");
+        }
+    }
+}
+
+/// A client that speaks UDP, and is as many peers as it has ports.
+pub struct Announcer {
+    socket: UdpSocket,
+    id: ConnectionId,
+}
+
+impl Announcer {
+    pub fn of(tracker: SocketAddr) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+        socket.connect(tracker).expect("loopback");
+        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        let mut packet = [0; ConnectRequest::LEN];
+        ConnectRequest { transaction_id: TransactionId(1) }.write(&mut packet);
+        socket.send(&packet).expect("sent");
+        let mut answer = [0; 2048];
+        let len = socket.recv(&mut answer).expect("an answer");
+        let Ok(Response::Connect(connected)) = Response::parse(&answer[..len], swarmkeep::Family::V4) else {
+            panic!("no connect response")
+        };
+        Self { socket, id: connected.connection_id }
+    }
+
+    pub fn announce(&self, info_hash: InfoHash, port: u16, left: u64, event: AnnounceEvent) {
+        let request = AnnounceRequest {
+            connection_id: self.id,
+            transaction_id: TransactionId(2),
+            info_hash,
+            peer_id: PeerId::new(*b"-PEERID-not-a-label-"),
+            downloaded: 0,
+            left,
+            uploaded: 0,
+            event,
+            ip: [0; 4].into(),
+            key: 0,
+            want: None,
+            port,
+            trailing: &[],
+        };
+        let mut packet = [0; AnnounceRequest::LEN];
+        request.write(&mut packet);
+        self.socket.send(&packet).expect("sent");
+        self.socket.recv(&mut [0; 2048]).expect("an answer");
+    }
+}
+
+/// Announces for as long as it lives, each time as another peer of another torrent.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    running: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    /// So many torrents, the nth with n peers' worth of announces.
+    pub fn on(tracker: &Tracker, torrents: u32) -> Self {
+        let (announcer, stop) = (tracker.announcer(), Arc::new(AtomicBool::new(false)));
+        let stopped = Arc::clone(&stop);
+        let running = thread::spawn(move || {
+            let mut n = 0u32;
+            while !stopped.load(Relaxed) {
+                n = n.wrapping_add(1);
+                // Squared, so that some torrents are far busier than others.
+                let at = n.wrapping_mul(2_654_435_761) >> 16;
+                let torrent = (((at * at) >> 16) * torrents) >> 16;
+                let event =
+                    if n.is_multiple_of(7) { AnnounceEvent::Completed } else { AnnounceEvent::Started };
+                let left = u64::from(!n.is_multiple_of(7) && !n.is_multiple_of(3));
+                announcer.announce(hash(torrent), 1024 + (n % 50_000) as u16, left, event);
+                if n.is_multiple_of(64) {
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+        });
+        Self { stop, running: Some(running) }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(running) = self.running.take() {
+            drop(running.join());
+        }
+    }
+}
+
+/// The nth torrent.
+pub fn hash(n: u32) -> InfoHash {
+    let [a, b, c, d] = n.wrapping_mul(2_654_435_761).to_be_bytes();
+    InfoHash::new(std::array::from_fn(|at| [a, b, c, d][at % 4].wrapping_add((at as u8).wrapping_mul(37))))
+}

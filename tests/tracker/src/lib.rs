@@ -1,0 +1,13 @@
+//! What tests of the tracker ring have in common: a tracker at work in this process or in one of its own, and its clients.
+
+pub mod admin;
+pub mod serve;
+mod tracker;
+pub mod udp;
+
+pub use tracker::{Tracker, any_port, build, runtime};
+
+/// The README's own code, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

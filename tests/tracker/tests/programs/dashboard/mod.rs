@@ -1,0 +1,283 @@
+//! The dashboard in a browser, on a tracker under load. With `SWARMKEEP_SCREENSHOTS=DIR`, what is to be seen is saved there.
+
+mod browser;
+
+use std::{collections::BTreeSet, env, path::Path, sync::Arc, thread, time::Duration};
+
+use browser::Browser;
+use serde_json::Value;
+use swarmkeep::{
+    AnnounceEvent::{Completed, Started},
+    HashKey, RepositoryConfig,
+    catalog::Repository,
+};
+use swarmkeep_redis::{RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_tests::admin::tracker::{ALL, Load, READ, Tracker, config, hash, packed};
+
+const TAB: &str = "\u{e004}";
+const ENTER: &str = "\u{e007}";
+const LEFT: &str = "\u{e012}";
+const RIGHT: &str = "\u{e014}";
+
+fn open(tracker: &Tracker, secret: &str) -> Browser {
+    let browser = Browser::start();
+    browser.prefer("light");
+    browser.go("about:blank");
+    // What its first page was.
+    drop(browser.requested());
+    browser.go(&format!("http://{}/#token={secret}", tracker.admin));
+    browser.wait("numbers", "return document.getElementById('state').innerText === 'Live'");
+    browser
+}
+
+fn screenshot(browser: &Browser, name: &str) {
+    if let Some(folder) = env::var_os("SWARMKEEP_SCREENSHOTS") {
+        browser.screenshot(&Path::new(&folder).join(name));
+    }
+}
+
+#[test]
+fn needs_chromium_to_see_the_numbers_move_in_either_theme_and_at_any_width() {
+    let tracker = Tracker::over(packed());
+    let load = Load::on(&tracker, 400);
+    let browser = open(&tracker, ALL);
+    assert_eq!(browser.run("return location.hash"), "", "the token is no longer to be seen");
+
+    let requests = || browser.run("return document.querySelector('#requests tbody td:last-child').innerText");
+    browser.wait(
+        "announces",
+        "return Number(document.getElementById('tile-requests').innerText.replace(/[^0-9.]/g, '')) > 50",
+    );
+    let earlier = requests();
+    thread::sleep(Duration::from_secs(3));
+    assert_ne!(earlier, requests());
+    browser.wait("busy torrents", "return document.querySelectorAll('#busiest tbody tr').length === 12");
+    // Long enough for lines in charts.
+    thread::sleep(Duration::from_secs(if env::var_os("SWARMKEEP_SCREENSHOTS").is_some() { 100 } else { 5 }));
+
+    let background = || browser.run("return getComputedStyle(document.body).backgroundColor");
+    for (width, height, name) in
+        [(1280, 1240, "desktop"), (768, 1000, "tablet"), (360, 740, "phone"), (320, 640, "narrow")]
+    {
+        browser.screen(width, height, width < 400);
+        for scheme in ["light", "dark"] {
+            browser.prefer(scheme);
+            thread::sleep(Duration::from_millis(1200));
+            let wider = browser.run(WIDER);
+            assert_eq!(wider, Value::Array(Vec::new()), "{name} {scheme}");
+            let faint = browser.run(FAINT);
+            assert_eq!(faint, Value::Array(Vec::new()), "{name} {scheme}");
+            screenshot(&browser, &format!("dashboard-{name}-{scheme}.png"));
+        }
+    }
+    browser.screen(1280, 900, false);
+    let dark = background();
+    browser.prefer("light");
+    let light = background();
+    assert_ne!(light, dark);
+    // Auto, light, dark.
+    for expected in [&light, &dark, &light] {
+        browser.run("document.getElementById('theme').click()");
+        assert_eq!(background(), *expected);
+    }
+
+    for range in ["1 hour", "6 hours"] {
+        browser.run(&format!("[...document.querySelectorAll('#ranges label')].find(label => label.innerText === '{range}').click()"));
+        browser.wait("a line", "return document.querySelectorAll('#charts .line').length >= 4");
+    }
+    drop(load);
+    check_what_was_said_and_asked(&browser, &tracker);
+}
+
+/// Elements that stick out of the page to the right.
+const WIDER: &str = "
+    const width = document.documentElement.clientWidth, root = document.scrollingElement;
+    if (root.scrollWidth <= width && innerWidth <= width + 1) return [];
+    return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > width + 1)
+        .map(e => e.tagName + '#' + e.id + '.' + e.className).concat([root.scrollWidth, innerWidth, width]).map(String)";
+
+/// Texts whose contrast is below 4.5 to 1 (WCAG 2.2, 1.4.3).
+const FAINT: &str = "
+    const parts = color => color.match(/[0-9.]+/g).map(Number);
+    const channel = c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+    const behind = e => { for (; e; e = e.parentElement) { const c = parts(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] === 1) return c; } return [255, 255, 255]; };
+    const faint = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const e = walker.currentNode.parentElement;
+        if (!walker.currentNode.data.trim() || !e.checkVisibility() || ['SCRIPT', 'STYLE'].includes(e.tagName)) continue;
+        const style = getComputedStyle(e), color = parts(e.namespaceURI.endsWith('svg') ? style.fill : style.color);
+        const [a, b] = [luminance(color), luminance(behind(e))].sort((a, b) => b - a);
+        const contrast = (a + 0.05) / (b + 0.05);
+        if (contrast < 4.5) faint.push(`${walker.currentNode.data.trim()}: ${contrast.toFixed(2)}`);
+    }
+    return faint";
+
+#[test]
+fn needs_chromium_to_find_a_torrent_list_its_peers_and_remove_it() {
+    let tracker = Tracker::over(packed());
+    let announcer = tracker.announcer();
+    for port in 1..=120 {
+        announcer.announce(hash(7), port, u64::from(port > 40), if port == 1 { Completed } else { Started });
+    }
+    let browser = open(&tracker, ALL);
+    browser.wait(
+        "the torrent among the busiest",
+        "return document.querySelectorAll('#busiest tbody tr').length === 1",
+    );
+    browser.run("document.querySelector('#hash').focus()");
+    browser.command("Input.insertText", &serde_json::json!({ "text": hash(7).to_string() }));
+    browser.press(ENTER);
+    browser.wait("its counts", "return document.querySelectorAll('#found .counts dd').length === 3");
+    let counts =
+        browser.run("return [...document.querySelectorAll('#found .counts dd')].map(dd => dd.innerText)");
+    assert_eq!(counts, serde_json::json!(["40", "80", "1"]));
+    screenshot(&browser, "found.png");
+
+    browser.run("document.getElementById('show-peers').click()");
+    browser.wait("some peers", "return document.querySelectorAll('#found .peers tbody tr').length === 50");
+    browser.run("document.querySelector('#found .peers > button').click()");
+    browser.wait("more peers", "return document.querySelectorAll('#found .peers tbody tr').length === 100");
+
+    browser.run("document.getElementById('remove').click()");
+    assert_eq!(
+        browser.run("return document.activeElement.innerText"),
+        "Keep it",
+        "nothing is gone by a second click"
+    );
+    assert_eq!(client::get_with(tracker.admin, &format!("/api/v1/torrents/{}", hash(7)), READ).status, 200);
+    browser.run("document.getElementById('remove-yes').click()");
+    browser.wait(
+        "that it is gone",
+        "return document.getElementById('found').innerText.startsWith('Removed, with 120 peers')",
+    );
+    assert_eq!(client::get_with(tracker.admin, &format!("/api/v1/torrents/{}", hash(7)), READ).status, 404);
+    check_what_was_said_and_asked(&browser, &tracker);
+
+    announcer.announce(hash(7), 1, 0, Started);
+    browser.go(&format!("http://{}/?again#token={READ}", tracker.admin));
+    browser.wait("numbers", "return document.getElementById('state').innerText === 'Live'");
+    browser.run(&format!(
+        "document.getElementById('hash').value = '{}'; document.getElementById('search').requestSubmit()",
+        hash(7)
+    ));
+    browser.wait("its counts", "return document.querySelectorAll('#found .counts dd').length === 3");
+    assert_eq!(
+        browser.run("return document.querySelectorAll('#found button').length"),
+        0,
+        "this token is for reading"
+    );
+}
+
+#[test]
+fn needs_chromium_to_reach_everything_with_the_keyboard() {
+    let tracker = Tracker::over(packed());
+    let _load = Load::on(&tracker, 5);
+    let browser = open(&tracker, ALL);
+    browser.wait("busy torrents", "return document.querySelectorAll('#busiest tbody tr').length === 5");
+    thread::sleep(Duration::from_secs(2));
+    // Of a group of radio buttons, the one that is checked.
+    let expected = browser.run(
+        "window.named = e => e.id || e.dataset.key || e.getAttribute('aria-label')?.split(',')[0] || e.innerText || e.type;
+         return [...document.querySelectorAll('a[href], button, input, summary, [tabindex=\"0\"]')]
+            .filter(e => e.checkVisibility() && (e.type !== 'radio' || e.checked)).map(e => window.named(e))",
+    );
+    let expected: BTreeSet<_> = expected.as_array().expect("names").iter().map(ToString::to_string).collect();
+    assert!(expected.len() >= 18, "{expected:?}");
+    let mut reached = BTreeSet::new();
+    browser.run("document.activeElement.blur()");
+    for _ in 0..expected.len() + 5 {
+        browser.press(TAB);
+        let at = browser.run(
+            "const e = document.activeElement, style = getComputedStyle(e.type === 'radio' ? e.nextElementSibling : e);
+             return [window.named(e), e === document.body || style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2]",
+        );
+        assert_eq!(at[1], true, "{} shows that it has the focus", at[0]);
+        reached.insert(at[0].to_string());
+    }
+    assert!(expected.is_subset(&reached), "not reached: {:?}", expected.difference(&reached));
+
+    browser.run("document.querySelector('.plot').focus()");
+    let mut read = BTreeSet::new();
+    let mut press = |key| {
+        browser.press(key);
+        read.insert(browser.run("return document.querySelector('figure [aria-live]').innerText").to_string());
+        read.len()
+    };
+    (0..3).for_each(|_| _ = press(LEFT));
+    // On a slow machine there are fewer than three seconds to be seen, and more to come.
+    for _ in 0..100 {
+        if press(RIGHT) >= 3 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert!(read.len() >= 3 && read.iter().all(|read| read.contains("UDP")), "{read:?}");
+    check_what_was_said_and_asked(&browser, &tracker);
+}
+
+#[test]
+fn needs_chromium_to_see_that_it_is_disconnected_and_comes_back() {
+    let mut tracker = Tracker::over(packed());
+    let admin = tracker.admin;
+    let browser = open(&tracker, ALL);
+    check_what_was_said_and_asked(&browser, &tracker);
+    tracker.stop();
+    browser.wait(
+        "that it is disconnected",
+        "return document.getElementById('state').innerText === 'Disconnected'",
+    );
+    browser.wait(
+        "words about it",
+        "return document.getElementById('lost').innerText.startsWith('Disconnected from the tracker')",
+    );
+    let _again = Tracker::with(&config().admin(admin), packed());
+    browser.wait("that it is back", "return document.getElementById('state').innerText === 'Live' && document.getElementById('lost').hidden");
+    browser.run("document.getElementById('leave').click()");
+    browser.wait("the form", "return document.getElementById('sign').checkVisibility() && sessionStorage.getItem('token') === null");
+    for (secret, says) in [
+        ("a-token-that-is-none", "takes a token that is known here"),
+        ("secret-for-writing-only", "scope `read`"),
+    ] {
+        browser.run(&format!("document.getElementById('token').value = '{secret}'; document.getElementById('sign-form').requestSubmit()"));
+        browser.wait(
+            says,
+            &format!("return document.getElementById('sign-error').innerText.includes('{says}')"),
+        );
+    }
+    assert_eq!(browser.text("state"), "Not connected");
+    screenshot(&browser, "sign.png");
+}
+
+#[test]
+fn needs_chromium_and_redis_to_see_who_shares_the_store_and_for_how_long_it_is_lost() {
+    let server = Server::start().unwrap_or_else(|error| panic!("this test needs a real server: {error:?}"));
+    let connections = swarmkeep_tests::runtime();
+    let settings = RedisConfig::new([server.url()]).patience(Duration::from_millis(300));
+    let key = HashKey::from_os().expect("entropy");
+    let store = connections.block_on(RedisRepository::connect(&settings, &RepositoryConfig::new(key)));
+    let store = Repository::Async(Arc::new(store.expect("it has just started")));
+    let tracker = Tracker::with(&config().repository_name("redis").node("tracker-one"), store);
+    let browser = open(&tracker, ALL);
+    assert!(browser.text("about").contains("redis, as tracker-one"), "{}", browser.text("about"));
+    let store = "[...document.querySelectorAll('#tracker tr')].find(row => row.cells[0].innerText === 'Store').cells[1].innerText";
+    browser.wait("that it answers", &format!("return {store} === 'answers'"));
+    check_what_was_said_and_asked(&browser, &tracker);
+    server.kill();
+    browser.wait("for how long it has not", &format!("return {store}.startsWith('silent for ')"));
+    assert_eq!(browser.text("tile-torrents-more"), "store out of reach");
+    server.restart().expect("it starts");
+    browser.wait("that it answers again", &format!("return {store} === 'answers'"));
+}
+
+/// Nothing to the console, and nothing from anywhere else.
+fn check_what_was_said_and_asked(browser: &Browser, tracker: &Tracker) {
+    assert_eq!(browser.console(), Vec::<String>::new());
+    let here = format!("http://{}/", tracker.admin);
+    let requested = browser.requested();
+    let ours = |url: &String| url.starts_with(&here);
+    assert!(requested.iter().any(ours), "{requested:?}");
+    let foreign: Vec<_> = requested.iter().filter(|url| !ours(url) && !url.starts_with("data:")).collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+}

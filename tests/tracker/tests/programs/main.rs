@@ -1,0 +1,16 @@
+//! The tracker and the shared store with other programs: Redis and a browser.
+
+mod dashboard;
+mod redis;
+mod redis_serve;
+
+use std::process::ExitCode;
+
+use swarmkeep_store_tests::programs;
+
+/// At once: most of them wait for a server.
+const THREADS: usize = 6;
+
+fn main() -> ExitCode {
+    programs::run(THREADS, [dashboard::tests(), redis::tests(), redis_serve::tests()])
+}

@@ -1,0 +1,657 @@
+//! Servers that are lost, slow, full, moved or interrupted: what becomes of announces that were acknowledged, and of those that were not.
+//! `docs/scaling.md` has the table of what is asserted here.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Changes, Cursor, HashKey, PeerBuffer,
+    RepositoryConfig, Request, Retention, SplitMix64, Timestamp,
+};
+use swarmkeep_redis::{
+    Error, RedisConfig, RedisRepository,
+    servers::{Cluster, Reply, Server},
+};
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::redis::{
+    crowd::{NOW, announce_while, assert_counted_once, endpoint, finished, lost, members, tell, torrent},
+    stores::{RUNTIME, config, settings, started},
+};
+
+async fn connect(settings: &RedisConfig) -> Arc<RedisRepository> {
+    match RedisRepository::connect(settings, &config()).await {
+        Ok(store) => Arc::new(store),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A while in which announces go on.
+async fn a_while() {
+    sleep(Duration::from_millis(400)).await;
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("no panic")
+}
+
+/// All connections are cut, again and again: each announce is done once in the end, and nobody is told otherwise.
+#[test]
+fn redis_connections_cut_in_the_middle_of_announces_lose_nobody_and_count_nobody_twice() {
+    let server = Arc::new(started(Server::start()));
+    RUNTIME.block_on(async {
+        let store = connect(&settings([server.url()])).await;
+        let cut = {
+            let server = Arc::clone(&server);
+            async move {
+                let mut cut = 0;
+                for _ in 0..40 {
+                    sleep(Duration::from_millis(15)).await;
+                    let server = Arc::clone(&server);
+                    cut += blocking(move || server.client_kill_all().expect("it answers")).await;
+                }
+                cut
+            }
+        };
+        let (told, cut) = announce_while(&store, 0, cut).await;
+        assert!(cut >= 40, "{cut} connections were cut");
+        assert_eq!(told.refused, [], "patience is longer than a reconnection takes");
+        assert!(told.acknowledged.len() > 200, "{} announces", told.acknowledged.len());
+        assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
+        assert_counted_once(&store).await;
+    });
+}
+
+/// The functions are lost, again and again: whoever misses them loads them.
+#[test]
+fn redis_functions_that_a_server_has_lost_are_loaded_again() {
+    let server = Arc::new(started(Server::start()));
+    RUNTIME.block_on(async {
+        let store = connect(&settings([server.url()])).await;
+        let flush = async {
+            for _ in 0..30 {
+                sleep(Duration::from_millis(10)).await;
+                let server = Arc::clone(&server);
+                blocking(move || server.command(&["FUNCTION", "FLUSH"]).expect("it answers")).await;
+            }
+        };
+        let (told, ()) = announce_while(&store, 0, flush).await;
+        assert_eq!(told.refused, []);
+        assert!(told.acknowledged.len() > 200, "{} announces", told.acknowledged.len());
+        assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
+        assert_counted_once(&store).await;
+    });
+}
+
+/// Somebody else's script keeps the server busy until it is killed: announces wait for as long as they may, and no longer.
+#[test]
+fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
+    let server = Arc::new(started(Server::start_with(&[("busy-reply-threshold", "100")])));
+    RUNTIME.block_on(async {
+        let patient = connect(&settings([server.url()])).await;
+        let impatient = connect(&settings([server.url()]).patience(Duration::from_millis(300))).await;
+        tell(&patient, &finished(0)).await.expect("reached");
+        tell(&impatient, &finished(0)).await.expect("reached");
+        let endless = {
+            let server = Arc::clone(&server);
+            tokio::task::spawn_blocking(move || server.command(&["EVAL", "while true do end", "0"]))
+        };
+        sleep(Duration::from_millis(200)).await;
+        let begin = Instant::now();
+        let refused = tell(&impatient, &finished(1)).await.expect_err("it is busy");
+        assert!(begin.elapsed() < Duration::from_millis(900), "{:?}: {refused}", begin.elapsed());
+        let kill = async {
+            sleep(Duration::from_millis(200)).await;
+            let server = Arc::clone(&server);
+            blocking(move || server.command(&["SCRIPT", "KILL"]).expect("it has written nothing")).await
+        };
+        let (waited, _) = tokio::join!(async { tell(&patient, &finished(2)).await }, kill);
+        waited.expect("the script was killed in time");
+        assert!(endless.await.expect("no panic").is_err(), "the script's own caller is told");
+        assert_counted_once(&patient).await;
+    });
+}
+
+/// What is refused was not done, not even in part. Whoever leaves, and whatever is forgotten, makes room.
+#[test]
+fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
+    let limits = [("maxmemory", "5mb"), ("maxmemory-policy", "noeviction")];
+    let server = Arc::new(started(Server::start_with(&limits)));
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let store = connect(&settings).await;
+        let mut acknowledged = Vec::new();
+        let refused = loop {
+            let numbers = acknowledged.len() as u32..acknowledged.len() as u32 + 500;
+            let mut batch: Vec<_> = numbers
+                .clone()
+                .map(|n| {
+                    Request::new(Announce::new(torrent(n), endpoint(n)), PeerBuffer::new(&mut [], &mut []))
+                })
+                .collect();
+            let result = store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await;
+            acknowledged
+                .extend(numbers.zip(&batch).filter(|(_, request)| request.answer.is_some()).map(|(n, _)| n));
+            if let Err(refused) = result {
+                break refused;
+            }
+            assert!(acknowledged.len() < 1_000_000, "memory without end");
+        };
+        assert!(refused.reason.contains("OOM"), "{refused}");
+        let held = members(&store).await;
+        let is_there = |n: u32| held.get(&torrent(n)).is_some_and(|peers| peers.contains(&endpoint(n)));
+        assert!(acknowledged.iter().all(|&n| is_there(n)), "acknowledged and lost");
+        assert_eq!(held.len(), acknowledged.len(), "what was refused was not done");
+        assert_eq!(store.scrape(&torrent(0)).await.expect("reading takes no memory").incomplete, 1);
+
+        // What is freed by whoever asks less now is not to be the room.
+        let limit =
+            |megabytes| server.command(&["CONFIG", "SET", "maxmemory", megabytes]).expect("it answers");
+        limit("2mb");
+        let leaves = |n| Announce::new(torrent(n), endpoint(n)).event(AnnounceEvent::Stopped);
+        for n in 0..1000 {
+            tell(&store, &leaves(n)).await.expect("whoever leaves makes room");
+        }
+        connect(&settings).await.totals().await.expect("a tracker that starts now is no trouble");
+        let comes = |n| Announce::new(torrent(n), endpoint(n));
+        let mut batch: Vec<_> = (1000..2000)
+            .flat_map(|n| [comes(1_000_000 + n), leaves(n)])
+            .map(|announce| Request::new(announce, PeerBuffer::new(&mut [], &mut [])))
+            .collect();
+        store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await.expect_err("some come");
+        for request in &batch {
+            let leaves = request.announce.event == AnnounceEvent::Stopped;
+            assert_eq!(request.answer.is_some(), leaves, "among those who come others leave");
+        }
+        let mut swept = 0;
+        while swept < 2000 {
+            let step =
+                store.sweep(NOW, Retention::DropEmpty, Budget::peers(4096)).await.expect("it makes room");
+            swept += step.swarms_removed;
+        }
+        store.remove(&torrent(3000)).await.expect("it makes room").expect("it was there");
+        limit("5mb");
+        let mut room = false;
+        for n in 2_000_000..2_000_050 {
+            room |= tell(&store, &finished(n)).await.is_ok();
+        }
+        assert!(room, "there is room again");
+        members(&store).await;
+    });
+}
+
+/// A server that stands still: each call ends in time, what is too much is refused at once, and afterwards all goes on.
+#[test]
+fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded() {
+    let server = Arc::new(started(Server::start()));
+    RUNTIME.block_on(async {
+        let patience = Duration::from_millis(500);
+        let store = connect(&settings([server.url()]).patience(patience).in_flight(32)).await;
+        tell(&store, &finished(0)).await.expect("reached");
+        server.pause().expect("it is ours");
+        let begin = Instant::now();
+        let waiting: Vec<_> = (1..=32)
+            .map(|n| {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move { tell(&store, &finished(n)).await })
+            })
+            .collect();
+        sleep(Duration::from_millis(100)).await;
+        let asked = Instant::now();
+        let full = tell(&store, &finished(100)).await.expect_err("32 are waiting");
+        assert!(asked.elapsed() < Duration::from_millis(50), "refused at once: {:?}", asked.elapsed());
+        assert!(full.reason.contains("32 calls are waiting"), "{full}");
+        for waiting in waiting {
+            waiting.await.expect("no panic").expect_err("nobody answers");
+        }
+        assert!(begin.elapsed() < patience + Duration::from_millis(700), "{:?}", begin.elapsed());
+        server.resume().expect("it is ours");
+        let mut back = tell(&store, &finished(200)).await;
+        while back.is_err() && begin.elapsed() < Duration::from_secs(10) {
+            back = tell(&store, &finished(200)).await;
+        }
+        back.expect("it goes on");
+        assert_counted_once(&store).await;
+    });
+}
+
+/// Without persistence it comes back empty. So does the store, and all who use it agree on how it is laid out.
+#[test]
+fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
+    let server = Arc::new(started(Server::start()));
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let store = connect(&settings).await;
+        let (told, ()) = announce_while(&store, 0, a_while()).await;
+        assert_eq!(told.refused, []);
+        let restart = async {
+            let server = Arc::clone(&server);
+            blocking(move || {
+                server.kill();
+                std::thread::sleep(Duration::from_millis(300));
+                server.restart().expect("the port is still ours");
+            })
+            .await;
+            a_while().await;
+        };
+        let (told, ()) = announce_while(&store, 1_000_000, restart).await;
+        assert_eq!(told.refused, [], "patience is longer than the restart takes");
+        let after: Vec<_> = members(&store).await.into_values().flatten().collect();
+        assert!(after.iter().all(|there| *there >= endpoint(1_000_000)), "what was before has gone");
+        assert!(!after.is_empty());
+        assert_counted_once(&store).await;
+        // The first sweep writes down again how the store is laid out, before anybody else begins another one.
+        store.sweep(NOW, Retention::DropEmpty, Budget::peers(1)).await.expect("reached");
+        let theirs = RepositoryConfig::new(HashKey::from_bytes([8; 16])).lifetime(Duration::from_secs(1800));
+        let other = RedisRepository::connect(&settings, &theirs).await.expect("reached");
+        assert_eq!(members(&other).await, members(&store).await);
+        let known =
+            tell(&other, &finished(told.acknowledged[told.acknowledged.len() - 1])).await.expect("reached");
+        assert_eq!(known.changes, Changes::REFRESHED, "both look for a peer in the same place");
+    });
+}
+
+/// A fail-over that somebody asked for: the replica has everything before it takes over.
+#[test]
+fn redis_cluster_failing_over_on_request_loses_nobody() {
+    let cluster = Arc::new(started(Cluster::start(3, 1)));
+    RUNTIME.block_on(async {
+        let store = connect(&settings(cluster.urls())).await;
+        let (told, masters) = announce_while(&store, 0, async {
+            a_while().await;
+            let failing = Arc::clone(&cluster);
+            let masters = blocking(move || {
+                let slot = failing.slot_of("{0}").expect("it answers");
+                (
+                    failing.master_of_slot(slot).expect("there is one"),
+                    failing.failover(slot).expect("there is a replica"),
+                )
+            })
+            .await;
+            a_while().await;
+            masters
+        })
+        .await;
+        assert_ne!(masters.0, masters.1);
+        assert_eq!(told.refused, []);
+        assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
+        assert_counted_once(&store).await;
+    });
+}
+
+/// A master is killed. What its replica had been sent is there when that takes over; the other masters go on all the while.
+#[test]
+fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
+    let cluster = Arc::new(started(Cluster::start(3, 1)));
+    RUNTIME.block_on(async {
+        let store = connect(&settings(cluster.urls()).patience(Duration::from_millis(1500))).await;
+        let (before, ()) = announce_while(&store, 0, a_while()).await;
+        assert_eq!(before.refused, []);
+        // Each replica has all that came before.
+        for master in cluster.masters() {
+            let waited = cluster.server(master).command(&["WAIT", "1", "5000"]).expect("it answers");
+            assert_eq!(waited, Reply::Integer(1), "a replica that does not keep up");
+        }
+        let slot = cluster.slot_of("{0}").expect("it answers");
+        let (during, ()) = announce_while(&store, 1_000_000, async {
+            a_while().await;
+            let failing = Arc::clone(&cluster);
+            blocking(move || {
+                let killed = failing.kill_master_of(slot).expect("there is one");
+                failing
+                    .wait_for_failover(slot, killed, Duration::from_secs(20))
+                    .expect("a replica takes over");
+            })
+            .await;
+        })
+        .await;
+        assert!(!during.refused.is_empty(), "nobody serves a third of all for more than a second");
+        assert!(during.slowest < Duration::from_millis(2500), "{:?} is not bounded", during.slowest);
+        assert!(during.acknowledged.len() > during.refused.len(), "two thirds go on");
+        let (after, ()) = announce_while(&store, 2_000_000, a_while()).await;
+        assert_eq!(after.refused, [], "all is served again");
+
+        assert_eq!(lost(&store, &before).await, [] as [u32; 0], "acknowledged, replicated and lost");
+        assert_eq!(lost(&store, &after).await, [] as [u32; 0], "acknowledged after the fail-over and lost");
+        let lost = lost(&store, &during).await.len();
+        println!("{lost} of {} that were acknowledged around the kill were lost", during.acknowledged.len());
+        // As many as can be on their way to a replica at a time: one for each who announces, and little more.
+        assert!(lost <= 64, "{lost} of {} acknowledged announces were lost", during.acknowledged.len());
+        assert_counted_once(&store).await;
+    });
+}
+
+/// Slots go from one master to another, key by key, while peers announce: a shard is one key, so it is here or there.
+#[test]
+fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
+    let cluster = Arc::new(started(Cluster::start(3, 1)));
+    RUNTIME.block_on(async {
+        let settings = settings(cluster.urls());
+        let store = connect(&settings).await;
+        let impatient = connect(&settings.clone().patience(Duration::from_secs(1))).await;
+        let (told, moved) = announce_while(&store, 0, async {
+            a_while().await;
+            let moving = Arc::clone(&cluster);
+            let moved = blocking(move || {
+                let mut moved = 0;
+                // All shards of the store, each to the next master.
+                for shard in 0..16 {
+                    let slot = moving.slot_of(format!("{{{shard}}}")).expect("it answers");
+                    let from = moving.master_of_slot(slot).expect("there is one");
+                    let masters = moving.masters();
+                    let at = masters.iter().position(|&master| master == from).expect("it is one of them");
+                    let to = masters[(at + 1) % masters.len()];
+                    let mut migration = moving.begin_migration(slot, to).expect("both are live");
+                    // Announces come while the key has not moved yet, and when it has and the slot has not.
+                    std::thread::sleep(Duration::from_millis(10));
+                    moved += migration.move_keys(100).expect("both are live");
+                    // However long it takes: whoever asks about it is answered by whoever has it.
+                    if shard == 0 {
+                        RUNTIME.block_on(async {
+                            for n in 1_000_000..1_000_300 {
+                                tell(&impatient, &finished(n)).await.expect("by the server that has the key");
+                            }
+                        });
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                    moved += migration.finish().expect("both are live");
+                }
+                moved
+            })
+            .await;
+            a_while().await;
+            moved
+        })
+        .await;
+        assert!(moved >= 16, "{moved} keys were moved");
+        assert_eq!(told.refused, []);
+        assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
+        assert_counted_once(&store).await;
+    });
+}
+
+/// A slot has moved, and of the other servers one stands still: whoever is told where it went asks there, and waits for nobody.
+#[test]
+fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still() {
+    /// Less than a server is given to say who serves what, and than it takes the others to replace it.
+    const SOON: Duration = Duration::from_millis(500);
+    let cluster = started(Cluster::start(3, 0));
+    RUNTIME.block_on(async {
+        let store = connect(&settings(cluster.urls())).await;
+        for n in 0..200 {
+            tell(&store, &finished(n)).await.expect("reached");
+        }
+        // It serves the first slots, so it is the first one to be asked where nobody else is named.
+        let first = cluster.server(cluster.master_of_slot(0).expect("there is one"));
+        let answered_without_it = async |numbers: Vec<u32>| {
+            first.pause().expect("it is ours");
+            let mut asked = JoinSet::new();
+            for &n in &numbers {
+                let store = Arc::clone(&store);
+                asked.spawn(async move {
+                    let answer = tokio::time::timeout(SOON, tell(&store, &finished(n))).await;
+                    answer.is_ok_and(|answer| answer.is_ok()).then_some(n)
+                });
+            }
+            let answered: BTreeSet<u32> = asked.join_all().await.into_iter().flatten().collect();
+            first.resume().expect("it is ours");
+            answered
+        };
+        let of_others = answered_without_it((0..200).collect()).await;
+        assert!((80..180).contains(&of_others.len()), "{} of 200 are of the other two", of_others.len());
+
+        let [_, from, to] = cluster.masters()[..] else { panic!("there are three masters") };
+        let mut moved = 0;
+        for shard in 0..16 {
+            let slot = cluster.slot_of(format!("{{{shard}}}")).expect("it answers");
+            if cluster.master_of_slot(slot).expect("there is one") == from {
+                cluster.migrate_slot(slot, to).expect("both are live");
+                moved += 1;
+            }
+        }
+        assert!(moved > 0, "no shard was there");
+        assert_eq!(answered_without_it(of_others.iter().copied().collect()).await, of_others);
+    });
+}
+
+/// A server that nobody asks anything else is silent, and the first to be asked who has taken a lost master's place.
+#[test]
+fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
+    let cluster = Arc::new(started(Cluster::start(3, 1)));
+    RUNTIME.block_on(async {
+        let slot = cluster.slot_of("{0}").expect("it answers");
+        let lost = cluster.master_of_slot(slot).expect("there is one");
+        let silent = (0..6)
+            .find(|&node| !cluster.masters().contains(&node) && !cluster.replicas_of(lost).contains(&node));
+        let silent = silent.expect("two other replicas");
+        let mut urls = cluster.urls();
+        urls.swap(0, silent);
+        let store = connect(&settings(urls).patience(Duration::from_millis(400))).await;
+        let failing = Arc::clone(&cluster);
+        blocking(move || {
+            failing.server(lost).kill();
+            failing.wait_for_failover(slot, lost, Duration::from_secs(20)).expect("a replica takes over");
+            failing.server(silent).pause().expect("it is ours");
+        })
+        .await;
+        for n in 0..300 {
+            // The first that comes to the lost master may learn who is silent, and no more.
+            let _ = tell(&store, &finished(n)).await;
+        }
+        for n in 300..600 {
+            tell(&store, &finished(n)).await.expect("all masters are known");
+        }
+        cluster.server(silent).resume().expect("it is ours");
+    });
+}
+
+/// A Cluster grows: slots are on their way to a server that nobody names yet. It is reached by few connections, and loses nobody.
+#[test]
+fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
+    let mut cluster = started(Cluster::start(3, 0));
+    let new = started(cluster.add_master());
+    let cluster = Arc::new(cluster);
+    RUNTIME.block_on(async {
+        let store = connect(&settings(cluster.urls()[..3].to_vec())).await;
+        let connections = || {
+            let statistics = cluster.server(new).info("stats").expect("it answers");
+            let received = statistics.get("total_connections_received").expect("it counts them");
+            received.parse::<u32>().expect("a number")
+        };
+        let (told, ()) = announce_while(&store, 0, a_while()).await;
+        assert_eq!(told.refused, []);
+        let slot = cluster.slot_of("{0}").expect("it answers");
+        let mut migration = cluster.begin_migration(slot, new).expect("both are live");
+        migration.move_keys(100).expect("both are live");
+        let before = connections();
+        let (asked, ()) = announce_while(&store, 1_000_000, a_while()).await;
+        assert_eq!(asked.refused, []);
+        let received = connections() - before;
+        assert!(received <= 8, "{received} connections for {} announces", asked.acknowledged.len());
+        migration.finish().expect("both are live");
+        let (after, ()) = announce_while(&store, 2_000_000, a_while()).await;
+        assert_eq!(after.refused, []);
+        for told in [told, asked, after] {
+            assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
+        }
+        assert_counted_once(&store).await;
+    });
+}
+
+/// The clocks of two trackers are two minutes apart. Nobody ages by that, and nobody is swept too early.
+#[test]
+fn redis_trackers_with_clocks_apart_share_the_later_time() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let (early, late) = (connect(&settings).await, connect(&settings).await);
+        let lifetime = 1800;
+        let at = |seconds: i64| Timestamp::from_secs((1_800_000_000 + seconds) as u64);
+        let say = |store: Arc<RedisRepository>, n: u32, now: Timestamp| async move {
+            let mut nobody = PeerBuffer::new(&mut [], &mut []);
+            let announce = Announce::new(torrent(1), endpoint(n));
+            store.announce(&announce, now, &mut SplitMix64::new(1), &mut nobody).await.expect("reached");
+        };
+        say(Arc::clone(&late), 1, at(60)).await;
+        say(Arc::clone(&early), 2, at(-60)).await;
+        let mut listed = Vec::new();
+        early.peers(&torrent(1), Cursor::START, 10, &mut listed).await.expect("reached");
+        assert_eq!(listed.len(), 2);
+        assert!(listed.iter().all(|peer| peer.last_announce == at(60)), "{listed:?}");
+
+        let sweep = |store: Arc<RedisRepository>, now: Timestamp| async move {
+            let mut expired = 0;
+            loop {
+                let step =
+                    store.sweep(now, Retention::DropEmpty, Budget::peers(1000)).await.expect("reached");
+                expired += step.expired;
+                if step.pass_complete {
+                    return expired;
+                }
+            }
+        };
+        // Each by its own clock, at the same moment.
+        assert_eq!(sweep(Arc::clone(&late), at(60 + lifetime)).await, 0);
+        assert_eq!(sweep(Arc::clone(&early), at(-60 + lifetime)).await, 0);
+        assert_eq!(
+            sweep(Arc::clone(&late), at(61 + lifetime)).await,
+            2,
+            "both are as old as the later clock says"
+        );
+    });
+}
+
+/// Of two trackers one sweeps. When it has gone, the other does, and two at once only share the work.
+#[test]
+fn redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let first = connect(&settings.clone().node("first")).await;
+        let second = connect(&settings.clone().node("second")).await;
+        let (told, ()) = announce_while(&first, 0, a_while()).await;
+        let peers = told.acknowledged.len() as u64;
+        let step = first.sweep(NOW, Retention::DropEmpty, Budget::peers(1000)).await.expect("reached");
+        assert!(step.pass_complete && step.expired == 0);
+        let later = Timestamp::from_secs(NOW.as_secs() + 2000);
+        let idle = second.sweep(later, Retention::DropEmpty, Budget::peers(1000)).await.expect("reached");
+        assert_eq!(
+            (idle.visited, idle.expired, idle.pass_complete),
+            (0, 0, true),
+            "the first one holds the lease"
+        );
+        assert_eq!(second.totals().await.expect("reached").peers(), peers);
+
+        // It is gone, and so is its lease: both find it free, and one of them takes it back from the other.
+        let lease = format!("{}lease", settings.keys_begin_with());
+        server.command(&["DEL", &lease]).expect("it answers");
+        let both = [Arc::clone(&second), Arc::clone(&first)].map(|store| {
+            tokio::spawn(async move {
+                let (mut expired, mut complete) = (0, false);
+                while !complete {
+                    let step =
+                        store.sweep(later, Retention::DropEmpty, Budget::peers(64)).await.expect("reached");
+                    (expired, complete) = (expired + step.expired, step.pass_complete);
+                }
+                expired
+            })
+        });
+        let mut expired = Vec::new();
+        for sweeping in both {
+            expired.push(sweeping.await.expect("no panic"));
+        }
+        assert_eq!(expired.iter().sum::<u64>(), peers, "each peer expired once: {expired:?}");
+        assert_eq!(first.totals().await.expect("reached").swarms, 0);
+        println!("two at once: {expired:?}");
+    });
+}
+
+/// Whoever gives up on an answer leaves the whole step done, or nothing.
+#[test]
+fn redis_announces_that_are_dropped_are_done_or_not_and_never_half() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let store = connect(&settings([server.url()])).await;
+        for n in 0..2000 {
+            let patience = Duration::from_micros(u64::from(n % 200));
+            let _ = tokio::time::timeout(patience, tell(&store, &finished(n))).await;
+        }
+        assert_counted_once(&store).await;
+        let there: usize = members(&store).await.values().map(|peers| peers.len()).sum();
+        assert!(
+            (1..2000).contains(&there),
+            "{there} of 2000 were done: some were dropped in time, and some were not"
+        );
+    });
+}
+
+/// One store is laid out in one way, and whoever wants another is told.
+#[test]
+fn redis_store_begun_otherwise_is_refused() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let _store = connect(&settings).await;
+        let key = HashKey::from_bytes([8; 16]);
+        let refusal = |config: RepositoryConfig| {
+            let settings = settings.clone();
+            async move {
+                match RedisRepository::connect(&settings, &config).await {
+                    Err(Error::Mismatch { what, .. }) => what,
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        assert_eq!(refusal(RepositoryConfig::new(key).shards(32)).await, "it has 16 shards");
+        let limited = RepositoryConfig::new(key).max_endpoints_an_address(8);
+        assert_eq!(refusal(limited).await, "its endpoints an address are not limited");
+        // Another key of one's own does not matter: that of the store counts.
+        RedisRepository::connect(&settings, &RepositoryConfig::new(key))
+            .await
+            .expect("the number of shards is adopted");
+
+        let refused = RedisRepository::connect(&RedisConfig::new(["redis://127.0.0.1:1"]), &config()).await;
+        assert!(matches!(refused, Err(Error::Unreachable(_))), "{refused:?}");
+        let refused = RedisRepository::connect(&RedisConfig::new(["nonsense"]), &config()).await;
+        assert!(matches!(refused, Err(Error::Url { .. })), "{refused:?}");
+        let braces = RedisRepository::connect(&settings.clone().prefix("a{b}"), &config()).await;
+        assert!(matches!(braces, Err(Error::Prefix(_))), "{braces:?}");
+    });
+}
+
+/// In a swarm of many an IPv4 peer takes less than 60 bytes in the server, as it reports itself; and all of it comes back.
+#[test]
+fn redis_memory_of_a_large_swarm_is_small_and_is_returned() {
+    const PEERS: u32 = 200_000;
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let store = connect(&settings([server.url()])).await;
+        tell(&store, &finished(0)).await.expect("reached");
+        let empty = server.used_memory().expect("it answers");
+        for first in (0..PEERS).step_by(500) {
+            let mut batch: Vec<_> = (first..first + 500)
+                .map(|n| {
+                    Request::new(Announce::new(torrent(9), endpoint(n)), PeerBuffer::new(&mut [], &mut []))
+                })
+                .collect();
+            store.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await.expect("reached");
+        }
+        let full = server.used_memory().expect("it answers") - empty;
+        let each = full as f64 / f64::from(PEERS);
+        println!("{each:.1} bytes a peer");
+        assert!(each < 20.0, "{each:.1} bytes an IPv4 peer");
+        let later = Timestamp::from_secs(NOW.as_secs() + 4000);
+        let mut complete = false;
+        while !complete {
+            let step =
+                store.sweep(later, Retention::DropEmpty, Budget::peers(10_000)).await.expect("reached");
+            complete = step.pass_complete;
+        }
+        assert_eq!(store.totals().await.expect("reached").swarms, 0);
+        let left = server.used_memory().expect("it answers").saturating_sub(empty);
+        assert!(left < full / 20, "{left} of {full} bytes are still taken");
+    });
+}

@@ -1,0 +1,157 @@
+//! A server that is lost, or that does not answer: what clients are told, how soon, and that all is well again when it is.
+
+use std::{
+    collections::BTreeMap,
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::AnnounceEvent::Started;
+use swarmkeep_redis::servers::Server;
+use swarmkeep_tests::udp::{Client, HASH, announce, bytes_of};
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, TransactionId};
+
+use swarmkeep_tests::admin::client::ask;
+
+use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told, until, until_within};
+
+/// How long requests may try to reach the store here.
+const PATIENCE: &str = "--redis-patience=300ms";
+
+/// What clients may notice of that, on a machine with all of these tests.
+const SOON: Duration = Duration::from_secs(2);
+
+const OVER: &str = "the tracker's store is not available; try again later";
+
+/// An answer, which came in time.
+fn in_time(ask: impl FnOnce() -> Told) -> Told {
+    let asked = Instant::now();
+    let told = ask();
+    assert!(asked.elapsed() < SOON, "{:?}: {told:?}", asked.elapsed());
+    told
+}
+
+/// The tracker answers as it should while the store is lost, over both protocols, again and again.
+fn assert_lost(tracker: &Tracker, expected: &Told) {
+    for _ in 0..3 {
+        assert_eq!(in_time(|| tracker.announce_by_udp(9)), *expected);
+        assert_eq!(in_time(|| tracker.announce(HASH, 9, 5, Started)), *expected);
+    }
+    let path = format!("/scrape?info_hash={}", escaped(&HASH));
+    let scrape = ask(tracker.http, "GET", &path, "").answer();
+    assert!(scrape.text().contains(OVER), "no counts are better than wrong ones: {}", scrape.text());
+    until("the tracker says so", || !tracker.is_ready() && tracker.metric("swarmkeep_store_up") == Some(0.0));
+    assert_eq!(tracker.metric("swarmkeep_torrents"), None);
+    let unavailable = |protocol: &str| {
+        let labels = format!("{{protocol=\"{protocol}\",reason=\"unavailable\"}}");
+        tracker.metric(&format!("swarmkeep_refused_requests_total{labels}")).expect("always there")
+    };
+    assert!(unavailable("udp") >= 3.0 && unavailable("http") >= 4.0);
+    let problem = tracker.get(&format!("/api/v1/torrents/{HASH}"));
+    assert_eq!(problem.status, 503, "{}", problem.text());
+    assert_eq!(tracker.get("/api/v1/stats").json()["store"]["reachable"], false);
+}
+
+/// All is well again, and soon.
+fn assert_found(tracker: &Tracker) {
+    until_within("announces are answered again", Duration::from_secs(10), || {
+        tracker.announce(HASH, 1, 0, Started) == Told::Peers(600, vec![])
+    });
+    assert_eq!(tracker.announce_by_udp(2), Told::Peers(600, vec![at(1)]));
+    until("the tracker says so", || tracker.is_ready() && tracker.metric("swarmkeep_store_up") == Some(1.0));
+}
+
+/// The server is killed and started again, and stopped and resumed.
+fn lose_and_find(answer: &str, expected: &Told) {
+    let Some(setup) = Setup::new() else { return };
+    let server = started(Server::start());
+    let arguments = [PATIENCE, "--interval=600", "--retry-interval=45", answer];
+    let tracker = setup.tracker(&[server.url()], &arguments);
+    assert_found(&tracker);
+    server.kill();
+    assert_lost(&tracker, expected);
+    let silent = tracker.get("/api/v1/stats").json();
+    assert!(silent["store"]["answered"].as_u64() < silent["time"].as_u64(), "{silent}");
+    server.restart().expect("it starts");
+    assert_found(&tracker);
+    server.pause().expect("it runs");
+    assert_lost(&tracker, expected);
+    server.resume().expect("it stands still");
+    // It has kept what it was told before, and perhaps who has announced since.
+    until_within(
+        "announces are answered again",
+        Duration::from_secs(10),
+        || matches!(tracker.announce(HASH, 2, 5, Started), Told::Peers(600, peers) if peers.contains(&at(1))),
+    );
+    let log = tracker.serve.log();
+    assert!(log.contains("the store cannot be reached"), "{log}");
+}
+
+#[test]
+fn redis_lost_is_an_error_for_clients_within_bounded_time_and_is_found_again() {
+    lose_and_find("--when-unavailable=error", &Told::Error(OVER.into()));
+}
+
+#[test]
+fn redis_lost_is_an_empty_answer_where_that_is_wanted_and_is_found_again() {
+    lose_and_find("--when-unavailable=empty", &Told::Peers(45, vec![]));
+}
+
+/// Many at once wait for a server that stands still: nobody waits for long, whether there was room to wait or not.
+#[test]
+fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
+    let Some(setup) = Setup::new() else { return };
+    let server = started(Server::start());
+    for (answer, expected) in [("error", None), ("empty", Some(Told::Peers(45, vec![])))] {
+        let arguments =
+            [PATIENCE, "--retry-interval=45", "--workers=1", &format!("--when-unavailable={answer}")];
+        let tracker = setup.tracker(&[server.url()], &arguments);
+        server.pause().expect("it runs");
+        let mut neighbour = Client::of(tracker.udp);
+        let connection_id = neighbour.connect();
+        // So many that the answers to one fit into its socket, whenever they come.
+        let clients: Vec<_> = (0..20).map(|_| Client::of(tracker.udp)).collect();
+        clients.iter().for_each(|client| client.socket.set_nonblocking(true).expect("a socket"));
+        let (mut sent, mut slowest, mut answers) = (BTreeMap::new(), Duration::ZERO, BTreeMap::new());
+        let mut receive = |sent: &mut BTreeMap<u32, Instant>| {
+            let mut packet = [0; 2048];
+            for client in &clients {
+                while let Ok(len) = client.socket.recv(&mut packet) {
+                    let id = u32::from_be_bytes(packet[4..8].try_into().expect("a header"));
+                    slowest = slowest.max(sent.remove(&id).expect("asked for").elapsed());
+                    *answers.entry(format!("{:?}", told(&packet[..len]))).or_insert(0) += 1;
+                }
+            }
+        };
+        const ASKED: u32 = 4000;
+        for n in 1..=ASKED {
+            let (port, transaction_id) = (1 + (n % 60_000) as u16, TransactionId(n));
+            let request = AnnounceRequest { port, transaction_id, ..announce(connection_id) };
+            clients[n as usize % clients.len()].send(&bytes_of(request));
+            sent.insert(n, Instant::now());
+            if n % 32 == 0 {
+                // Once it has an answer, the announces have been taken.
+                neighbour.connect();
+                receive(&mut sent);
+            }
+        }
+        let enough = Instant::now() + Duration::from_secs(5);
+        while !sent.is_empty() && Instant::now() < enough {
+            receive(&mut sent);
+            thread::sleep(Duration::from_millis(1));
+        }
+        println!("{answer}: slowest {slowest:?}, {} lost, {answers:?}", sent.len());
+        assert!(sent.len() < ASKED as usize / 100, "{} of {ASKED} have no answer", sent.len());
+        // Those before it in the queue wait twice, then it does.
+        assert!(slowest < Duration::from_millis(3 * 300) + SOON, "{slowest:?}");
+        match expected {
+            None => assert!(answers.keys().all(|told| told.contains("try again later")), "{answers:?}"),
+            Some(empty) => assert!(answers.keys().eq([&format!("{empty:?}")]), "{answers:?}"),
+        }
+        server.resume().expect("it stands still");
+        until("announces are answered again", || {
+            matches!(in_time(|| tracker.announce(HASH, 1, 0, Started)), Told::Peers(1800, _))
+        });
+        thread::sleep(Duration::from_millis(100));
+    }
+}

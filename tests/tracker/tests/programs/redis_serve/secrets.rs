@@ -1,0 +1,156 @@
+//! TLS, passwords and users: what a tracker may, and what nobody is shown.
+
+use std::{thread, time::Duration};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use swarmkeep::AnnounceEvent::{Completed, Started, Stopped};
+use swarmkeep_redis::servers::Server;
+use swarmkeep_tests::{serve::Serve, udp::HASH};
+
+use crate::redis_serve::trackers::{Setup, Told, at, calls_of, started, until};
+
+const PASSWORD: &str = "p@ss:w/ord%secret";
+
+/// The password in a URL.
+const ESCAPED: &str = "p%40ss%3Aw%2Ford%25secret";
+
+/// A certificate for 127.0.0.1 with its key, and that of the authority which vouches for it.
+fn certificates() -> [String; 3] {
+    let mut authority = CertificateParams::default();
+    authority.distinguished_name.push(DnType::CommonName, "an authority of a test");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority_key = KeyPair::generate().expect("entropy");
+    let authority_pem = authority.self_signed(&authority_key).expect("signed").pem();
+    let issuer = Issuer::new(authority, authority_key);
+    let key = KeyPair::generate().expect("entropy");
+    let own = CertificateParams::new(["127.0.0.1".to_owned()]).expect("an address");
+    [own.signed_by(&key, &issuer).expect("signed").pem(), key.serialize_pem(), authority_pem]
+}
+
+#[test]
+fn redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else() {
+    let Some(setup) = Setup::new() else { return };
+    let [certificate, key, authority] = certificates();
+    let server = started(Server::start_with_tls(&certificate, &key, &[("requirepass", PASSWORD)]));
+    let url = format!("rediss://127.0.0.1:{}", server.port() + 10_000);
+    assert!(server.tls_url().is_some_and(|tls| tls.ends_with(url.trim_start_matches("rediss://"))));
+    let urls = [url];
+    let password = setup.write("password", &format!("{PASSWORD}\n"));
+    let password = format!("--redis-password-file={password}");
+    let ca = format!("--redis-ca={}", setup.write("authority.pem", &authority));
+    let tracker = setup.tracker(&urls, &["--interval=600", &password, &ca]);
+    assert_eq!(tracker.announce(HASH, 1, 0, Started), Told::Peers(600, vec![]));
+    assert_eq!(tracker.announce_by_udp(2), Told::Peers(600, vec![at(1)]));
+
+    let [_, _, other] = certificates();
+    let other = format!("--redis-ca={}", setup.write("other.pem", &other));
+    for arguments in [&[&*password, &*other][..], &[&*password]] {
+        let (code, said, _) = Serve::refused(setup.serve(&urls, arguments));
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("cannot reach the store on Redis") && said.contains("certificate"), "{said}");
+    }
+    let (code, said, _) = Serve::refused(setup.serve(&[server.url()], &[&ca]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("redis-ca is of no use without TLS"), "{said}");
+    let nothing = format!("--redis-ca={}", setup.write("nothing.pem", "nothing"));
+    let (code, said, _) = Serve::refused(setup.serve(&urls, &[&password, &nothing]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("redis-ca") && said.contains("nothing.pem"), "{said}");
+}
+
+/// The rule of the documentation, word by word, lets a tracker do all that it does, and nothing else.
+#[test]
+fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
+    let Some(setup) = Setup::new() else { return };
+    let server = started(Server::start());
+    let document = include_str!("../../../../../docs/two-trackers.md");
+    let rule = document.lines().find_map(|line| line.strip_prefix("user tracker "));
+    let rule = rule.expect("there is one").replace("PASSWORD", "given");
+    let words: Vec<_> =
+        ["ACL", "SETUSER", "tracker", "reset"].into_iter().chain(rule.split_whitespace()).collect();
+    server.command(&words).expect("it is understood");
+    let urls = [format!("redis://tracker:given@127.0.0.1:{}", server.port())];
+    let arguments = ["--interval=1", "--lifetime=2", "--redis-node=one", "--redis-prefix=swarmkeep:"];
+
+    // The second one is the first again, to the store, and keeps its lease.
+    for _ in 0..2 {
+        let mut tracker = setup.tracker(&urls, &arguments);
+        assert!(matches!(tracker.announce(HASH, 1, 9, Started), Told::Peers(1, _)));
+        assert!(matches!(tracker.announce(HASH, 1, 0, Completed), Told::Peers(1, _)));
+        assert!(matches!(tracker.announce(HASH, 2, 9, Started), Told::Peers(1, _)));
+        assert!(matches!(tracker.announce(HASH, 2, 9, Stopped), Told::Peers(1, _)));
+        until("it serves", || tracker.is_ready());
+        for path in
+            ["torrents", "torrents?sort=info_hash", &format!("torrents/{HASH}/peers"), "busiest", "scrape"]
+        {
+            assert_eq!(tracker.get(&format!("/api/v1/{path}")).status, 200, "{path}");
+        }
+        assert_eq!(tracker.delete(&format!("/api/v1/torrents/{HASH}")).status, 200);
+        assert!(matches!(tracker.announce(HASH, 3, 9, Started), Told::Peers(1, _)));
+        until("a sweep forgets", || tracker.metric("swarmkeep_expired_peers_total") == Some(1.0));
+        assert!(!tracker.serve.log().contains("NOPERM"), "{}", tracker.serve.log());
+        tracker.serve.kill();
+    }
+    let denied = server.command(&["ACL", "LOG"]).expect("it answers");
+    assert_eq!(denied.array(), Some(&[][..]), "it asks for what it may not, and goes on");
+    let of_clusters = |command: &str| ["asking", "client|setinfo"].contains(&command);
+    for command in words.iter().filter_map(|word| word.strip_prefix('+')).filter(|word| !of_clusters(word)) {
+        assert!(calls_of(&server, command), "{command} is allowed for nothing");
+    }
+    let mut tracker = server.connect().expect("it listens");
+    tracker.command(&["AUTH", "tracker", "given"]).expect("its password");
+    for refused in [&["FLUSHALL"][..], &["DEL", "swarmkeep:store"], &["HGET", "other", "m"], &["KEYS", "*"]] {
+        let error = tracker.command(refused).expect_err("not allowed").to_string();
+        assert!(error.contains("NOPERM"), "{refused:?}: {error}");
+    }
+}
+
+#[test]
+fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
+    let Some(setup) = Setup::new() else { return };
+    let server = started(Server::start_with(&[("requirepass", PASSWORD)]));
+    let address = format!("127.0.0.1:{}", server.port());
+    for (url, what) in [
+        (format!("redis://:wrong-{ESCAPED}@{address}"), "authentication failed"),
+        (format!("redis://{address}"), "NOAUTH"),
+    ] {
+        let (code, said, _) = Serve::refused(setup.serve(&[url], &["--redis-patience=100ms"]));
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(what) && said.contains(&address), "{said}");
+        assert!(!said.contains("secret"), "{said}");
+    }
+
+    let url = format!("redis://:{ESCAPED}@{address}");
+    let file = setup.write("settings.toml", &format!("redis-url = \"{url}\"\nrepository = \"redis\"\n"));
+    let from_file = format!("--config={file}");
+    let tracker = setup.tracker(&[], &["--log=trace", &from_file, "--interval=600"]);
+    assert_eq!(tracker.announce(HASH, 1, 0, Started), Told::Peers(600, vec![]));
+    server.client_kill_all().expect("it answers");
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(tracker.announce(HASH, 1, 0, Started), Told::Peers(600, vec![]));
+    setup.write("settings.toml", &format!("redis-url = \"redis://:secret@{address}\"\n"));
+    tracker.serve.signal("HUP");
+    until("it reads them again", || tracker.serve.log().contains("settings read again"));
+    let log = tracker.serve.log();
+    assert!(log.contains(&format!("from=\"redis://:***@{address}\"")), "{log}");
+    let (metrics, stats) = (tracker.get("/metrics"), tracker.get("/api/v1/stats"));
+    for shown in [&*log, metrics.text(), stats.text()] {
+        assert!(
+            !shown.contains(PASSWORD) && !shown.contains(ESCAPED) && !shown.contains(":secret@"),
+            "{shown}"
+        );
+    }
+
+    setup.write("settings.toml", &format!("redis-url = \"{url}\"\nrepository = \"redis\"\n"));
+    let printed = setup.config(&[&from_file]).output().expect("it starts").stdout;
+    let printed = String::from_utf8(printed).expect("text");
+    assert!(
+        printed.contains(&format!("redis-url = [\"redis://:***@{address}\"] # from {file}:1")),
+        "{printed}"
+    );
+    assert!(!printed.contains("secret"), "{printed}");
+    let again = format!("--config={}", setup.write("again.toml", &printed));
+    let (code, said, _) = Serve::refused(setup.serve(&[], &[&again]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("its password was left out where it was printed"), "{said}");
+}

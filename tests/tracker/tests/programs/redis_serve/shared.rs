@@ -1,0 +1,151 @@
+//! Trackers that share a store are one tracker to those who announce.
+
+use std::time::Duration;
+
+use swarmkeep::{
+    AnnounceEvent::{self, Completed, Started, Stopped},
+    InfoHash,
+};
+use swarmkeep_redis::servers::{Cluster, Server};
+use swarmkeep_tests::{serve::Serve, udp};
+use swarmkeep_tracker_protocol::http::ScrapeResponse;
+
+use swarmkeep_tests::admin::client::ask;
+
+use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, until};
+
+fn hash(n: u32) -> InfoHash {
+    let word = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
+    InfoHash::new(std::array::from_fn(|at| word[at % 4] ^ at as u8))
+}
+
+fn scrape(tracker: &Tracker, info_hash: InfoHash) -> (u32, u32, u32) {
+    let path = format!("/scrape?info_hash={}", escaped(&info_hash));
+    let body = ask(tracker.http, "GET", &path, "").answer().body;
+    let response = ScrapeResponse::parse(&body).expect("a response").expect("no failure");
+    let (_, counts) = response.swarms().next().expect("the one asked for");
+    (counts.seeders, counts.leechers, counts.completed)
+}
+
+#[test]
+fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() {
+    let Some(setup) = Setup::new() else { return };
+    let server = started(Server::start());
+    let urls = [server.url()];
+    let mut one = setup.tracker(&urls, &["--redis-node=one", "--interval=600"]);
+    let two = setup.tracker(&urls, &["--redis-node=two", "--interval=600"]);
+    let other = setup.tracker(&urls, &["--redis-node=three", "--redis-prefix=other:", "--interval=600"]);
+
+    assert_eq!(one.announce(hash(1), 1, 0, Started), Told::Peers(600, vec![]));
+    assert_eq!(two.announce(hash(1), 2, 9, Started), Told::Peers(600, vec![at(1)]));
+    assert_eq!(one.announce(hash(1), 3, 9, Started), Told::Peers(600, vec![at(1), at(2)]));
+    assert_eq!(two.announce(hash(1), 2, 0, Completed), Told::Peers(600, vec![at(3)]));
+    assert_eq!(one.announce(hash(1), 3, 9, Stopped), Told::Peers(600, vec![]));
+    for tracker in [&one, &two] {
+        assert_eq!(scrape(tracker, hash(1)), (2, 0, 1));
+    }
+    assert_eq!(scrape(&other, hash(1)), (0, 0, 0), "another prefix is another store");
+    assert_eq!(one.announce_by_udp(7), Told::Peers(600, vec![]));
+    assert_eq!(two.announce_by_udp(8), Told::Peers(600, vec![at(7)]));
+
+    for (tracker, name) in [(&one, "one"), (&two, "two")] {
+        let info = format!("swarmkeep_store_info{{repository=\"redis\",node=\"{name}\"}}");
+        assert_eq!(tracker.metric(&info), Some(1.0));
+        assert!(tracker.serve.log().contains(&format!("node=\"{name}\"")), "{}", tracker.serve.log());
+        until("both count the same peers", || tracker.metric("swarmkeep_torrents") == Some(2.0));
+        let stats = tracker.get("/api/v1/stats").json();
+        assert_eq!(stats["store"]["node"], name);
+        let (answered, now) = (&stats["store"]["answered"], &stats["time"]);
+        assert!(now.as_u64().zip(answered.as_u64()).is_some_and(|(now, at)| now - at < 10), "{stats}");
+        assert!(tracker.metric("swarmkeep_store_answered_timestamp_seconds").is_some());
+    }
+
+    one.serve.kill();
+    assert_eq!(scrape(&two, hash(1)), (2, 0, 1), "what the other was told");
+    let again = setup.tracker(&urls, &["--interval=600"]);
+    assert_eq!(again.announce(hash(1), 4, 9, Started), Told::Peers(600, vec![at(1), at(2)]));
+    let (text, name) = (again.get("/metrics"), std::fs::read_to_string("/proc/sys/kernel/hostname"));
+    let name = format!("node=\"{}-", name.expect("Linux tells").trim());
+    assert!(text.text().contains(&name), "named by the machine, where nobody has named it");
+}
+
+/// One node of the Cluster is enough to find the others, and a master that is lost is replaced.
+#[test]
+fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
+    let Some(setup) = Setup::new() else { return };
+    let cluster = started(Cluster::start(3, 1));
+    let arguments = ["--redis-patience=4s", "--interval=600"];
+    let one = setup.tracker(&cluster.urls()[..1], &arguments);
+    let two = setup.tracker(&cluster.urls(), &arguments);
+    let announce_all = |first: u16, others: &[u16], all: &[u16]| {
+        let [others, all] = [others, all].map(|ports| ports.iter().map(|&port| at(port)).collect::<Vec<_>>());
+        for n in 0..60 {
+            let [here, there] = if n % 2 == 0 { [&one, &two] } else { [&two, &one] };
+            // Seeders are told of leechers only.
+            assert_eq!(here.announce(hash(n), first, 0, Started), Told::Peers(600, others.clone()));
+            assert_eq!(there.announce(hash(n), first + 1, 9, Started), Told::Peers(600, all.clone()));
+        }
+    };
+    announce_all(1, &[], &[1]);
+    let slot = cluster.slot_of("swarmkeep:{0}").expect("it answers");
+    // Until its replica knows all of it.
+    std::thread::sleep(Duration::from_millis(500));
+    let killed = cluster.kill_master_of(slot).expect("there is one");
+    until("all are answered while another takes its place", || {
+        (0..60).all(|n| matches!(one.announce(hash(n), 1, 0, Started), Told::Peers(..)))
+    });
+    assert_ne!(cluster.master_of_slot(slot).expect("there is one"), killed);
+    announce_all(3, &[2], &[1, 2, 3]);
+    until("both say so", || one.is_ready() && two.is_ready());
+}
+
+#[test]
+fn redis_settings_that_differ_from_those_of_the_store_are_refused() {
+    let Some(setup) = Setup::new() else { return };
+    let server = started(Server::start());
+    let urls = [server.url()];
+    let _one = setup.tracker(&urls, &["--endpoints-an-address=8"]);
+    let (code, said, _) = Serve::refused(setup.serve(&urls, &["--endpoints-an-address=0"]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("its endpoints an address are limited"), "{said}");
+    let (code, said, _) = Serve::refused(setup.serve(&urls, &["--max-bytes=1GiB"]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("this store cannot limit its"), "{said}");
+}
+
+#[test]
+fn redis_that_comes_a_little_later_than_the_tracker_is_waited_for() {
+    let Some(setup) = Setup::new() else { return };
+    let server = started(Server::start());
+    server.kill();
+    let urls = [server.url()];
+    let (code, said, took) = Serve::refused(setup.serve(&urls, &["--redis-patience=500ms"]));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("cannot reach the store on Redis") && said.contains("start the server"), "{said}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let tracker = std::thread::scope(|scope| {
+        let tracker = scope.spawn(|| setup.tracker(&urls, &["--redis-patience=4s"]));
+        std::thread::sleep(Duration::from_millis(700));
+        server.restart().expect("it starts");
+        tracker.join().expect("it listens")
+    });
+    assert!(matches!(tracker.announce(udp::HASH, 1, 0, Started), Told::Peers(..)));
+}
+
+/// What a tracker has answered from what it keeps is told to the store before it ends.
+#[test]
+fn redis_announces_that_wait_are_sent_when_the_tracker_is_told_to_stop() {
+    let Some(setup) = Setup::new() else { return };
+    let server = started(Server::start());
+    let urls = [server.url()];
+    let mut stale = setup.tracker(&urls, &["--redis-staleness=1m", "--interval=600"]);
+    for port in 1..=200 {
+        assert!(matches!(stale.announce(hash(1), port, 9, AnnounceEvent::None), Told::Peers(..)));
+    }
+    let exact = setup.tracker(&urls, &["--interval=600"]);
+    let (_, before, _) = scrape(&exact, hash(1));
+    assert!(before < 100, "{before} of 200 were sent already: this shows nothing");
+    stale.serve.signal("TERM");
+    assert!(stale.serve.ended().success(), "{}", stale.serve.log());
+    assert_eq!(scrape(&exact, hash(1)), (0, 200, 0));
+}

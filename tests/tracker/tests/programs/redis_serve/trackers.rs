@@ -1,0 +1,202 @@
+//! Trackers on a store on Redis, and those who announce to them.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, PeerId};
+use swarmkeep_redis::servers::Server;
+use swarmkeep_tests::{
+    serve::{Serve, swarmkeep},
+    udp::{Client, announce},
+};
+use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, Escaped};
+use tempfile::TempDir;
+
+use swarmkeep_tests::admin::client::{Answer, ask, bearing};
+
+/// Of the admin server, for everything.
+const TOKEN: &str = "secret-for-everything";
+
+/// After how long something is not going to happen, on a busy machine.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Or says why there is none: that the program is not installed, perhaps.
+pub(crate) fn started<T>(started: swarmkeep_redis::servers::Result<T>) -> T {
+    started.unwrap_or_else(|error| panic!("these tests need real servers: {error:?}"))
+}
+
+/// What several trackers are started with.
+pub(crate) struct Setup {
+    program: PathBuf,
+    folder: TempDir,
+}
+
+impl Setup {
+    /// Nothing where the program was not built, which has been said.
+    pub(crate) fn new() -> Option<Self> {
+        let setup = Self {
+            program: swarmkeep_tests::serve::program()?,
+            folder: tempfile::tempdir().expect("a folder of ours"),
+        };
+        setup.write("tokens", &format!("{TOKEN} read,write,peers\n"));
+        Some(setup)
+    }
+
+    /// A file in the folder of the test, for nobody else's eyes; answers its path.
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text).expect("a file of ours");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        path.to_str().expect("text").to_owned()
+    }
+
+    /// `swarmkeep serve` on free ports, over the store at these URLs.
+    pub(crate) fn serve(&self, urls: &[String], arguments: &[&str]) -> Command {
+        let mut command = swarmkeep(&self.program, "serve");
+        command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--admin=127.0.0.1:0", "--jitter=0"]);
+        command.arg("--admin-tokens").arg(self.folder.path().join("tokens"));
+        command.arg("--repository=redis").args(arguments);
+        if !urls.is_empty() {
+            command.env("SWARMKEEP_REDIS_URL", urls.join(","));
+        }
+        command
+    }
+
+    /// `swarmkeep config` with these options.
+    pub(crate) fn config(&self, arguments: &[&str]) -> Command {
+        let mut command = swarmkeep(&self.program, "config");
+        command.args(arguments);
+        command
+    }
+
+    pub(crate) fn tracker(&self, urls: &[String], arguments: &[&str]) -> Tracker {
+        Tracker::of(Serve::start(self.serve(urls, arguments)))
+    }
+}
+
+/// One tracker at work.
+pub(crate) struct Tracker {
+    pub(crate) serve: Serve,
+    pub(crate) udp: SocketAddr,
+    pub(crate) http: SocketAddr,
+    admin: SocketAddr,
+}
+
+/// What an announce was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The interval and the peers.
+    Peers(u32, Vec<Endpoint>),
+    Error(String),
+}
+
+impl Tracker {
+    fn of(serve: Serve) -> Self {
+        let [udp, http, admin] = ["udp", "http", "dashboard"].map(|protocol| serve.address(protocol));
+        Self { serve, udp, http, admin }
+    }
+
+    /// Announces a peer over HTTP.
+    pub(crate) fn announce(&self, info_hash: InfoHash, port: u16, left: u64, event: AnnounceEvent) -> Told {
+        let request = AnnounceRequest {
+            left: Some(left),
+            event,
+            ..AnnounceRequest::new(info_hash, PeerId::new([1; 20]), port)
+        };
+        let mut query = Vec::new();
+        request.write(&mut query);
+        let path = format!("/announce?{}", str::from_utf8(&query).expect("escaped"));
+        let Answer { status, body, .. } = ask(self.http, "GET", &path, "").answer();
+        assert_eq!(status, 200);
+        match AnnounceResponse::parse(&body).expect("a response") {
+            Ok(response) => Told::Peers(response.head.interval, sorted(response.endpoints())),
+            Err(failure) => Told::Error(String::from_utf8_lossy(failure.reason).into_owned()),
+        }
+    }
+
+    /// Announces a leecher of [`swarmkeep_tests::udp::HASH`] over UDP.
+    pub(crate) fn announce_by_udp(&self, port: u16) -> Told {
+        let mut client = Client::of(self.udp);
+        let connection_id = client.connect();
+        let request = swarmkeep_tracker_protocol::udp::AnnounceRequest { port, ..announce(connection_id) };
+        client.send(&swarmkeep_tests::udp::bytes_of(request));
+        told(&client.receive())
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        ask(self.admin, "GET", path, &bearing(TOKEN)).answer()
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Answer {
+        ask(self.admin, "DELETE", path, &bearing(TOKEN)).answer()
+    }
+
+    /// The value of a metric, if it is there.
+    pub(crate) fn metric(&self, series: &str) -> Option<f64> {
+        let text = self.get("/metrics");
+        let value = text.text().lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map(|value| value.parse().expect("a number"))
+    }
+
+    /// Whether it says that it can serve.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.get("/health/ready").status == 200
+    }
+}
+
+/// What an answer over UDP says.
+pub(crate) fn told(answer: &[u8]) -> Told {
+    use swarmkeep_tracker_protocol::udp::Response;
+
+    match Response::parse(answer, swarmkeep::Family::V4) {
+        Ok(Response::Announce(response)) => {
+            Told::Peers(response.header.interval, sorted(response.peers().map(|peer| peer.expect("a port"))))
+        }
+        Ok(Response::Error(error)) => Told::Error(String::from_utf8_lossy(error.message).into_owned()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn sorted(peers: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
+    let mut peers: Vec<_> = peers.collect();
+    peers.sort_unstable_by_key(ToString::to_string);
+    peers
+}
+
+/// A peer of this machine.
+pub(crate) fn at(port: u16) -> Endpoint {
+    Endpoint::new([127, 0, 0, 1].into(), port).expect("above 0")
+}
+
+/// An info hash in a path.
+pub(crate) fn escaped(info_hash: &InfoHash) -> String {
+    let mut room = Vec::new();
+    let escaped = Escaped::encode(info_hash.as_bytes(), &mut room).encoded();
+    String::from_utf8_lossy(escaped).into_owned()
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, so: impl Fn() -> bool) {
+    until_within(what, LONGEST, so);
+}
+
+pub(crate) fn until_within(what: &str, within: Duration, so: impl Fn() -> bool) {
+    let deadline = Instant::now() + within;
+    while !so() {
+        assert!(Instant::now() < deadline, "not within {within:?}: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A value of `INFO`.
+pub(crate) fn calls_of(server: &Server, command: &str) -> bool {
+    let statistics = server.info("commandstats").expect("it answers");
+    statistics.contains_key(&format!("cmdstat_{command}"))
+}

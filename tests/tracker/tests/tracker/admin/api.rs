@@ -1,0 +1,444 @@
+//! What the API answers, and to whom.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Read,
+    time::{Duration, Instant, SystemTime},
+};
+
+use data_encoding::BASE32_NOPAD;
+use serde_json::Value;
+use swarmkeep::{
+    Announce,
+    AnnounceEvent::{Completed, Started},
+    HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp,
+    catalog::{self, Repository},
+};
+use swarmkeep_tracker::{AccessList, ListKind, Rules};
+use swarmkeep_tracker_protocol::http::ScrapeResponse;
+
+use swarmkeep_tests::admin::{
+    client::{Answer, ask, bearing, get, get_with},
+    tracker::{ALL, Load, READ, Tracker, WRITE, config, hash, packed},
+};
+
+use crate::admin::out_of_reach;
+
+fn api(tracker: &Tracker, path: &str) -> Value {
+    let answer = get_with(tracker.admin, &format!("/api/v1/{path}"), ALL);
+    assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    answer.json()
+}
+
+fn refusal(answer: &Answer, status: u16) -> String {
+    assert_eq!(answer.status, status, "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    let problem = answer.json();
+    assert_eq!(problem["status"], status);
+    problem["detail"].as_str().expect("what to do").to_owned()
+}
+
+/// One with so many torrents, the nth of which has n % 5 + 1 peers.
+fn with_torrents(torrents: u32) -> Tracker {
+    let tracker = Tracker::over(packed());
+    let announcer = tracker.announcer();
+    for n in 0..torrents {
+        for port in 0..=n % 5 {
+            announcer.announce(
+                hash(n),
+                1000 + port as u16,
+                u64::from(port > 0),
+                if port == 0 { Completed } else { Started },
+            );
+        }
+    }
+    tracker
+}
+
+/// What all parts of a listing hold, by key, and in how many parts it came.
+fn list(tracker: &Tracker, path: &str, items: &str, key: &str, next: &str) -> (Vec<String>, usize) {
+    let (mut all, mut parts, mut more) = (Vec::new(), 0, String::new());
+    loop {
+        let part = api(tracker, &format!("{path}{more}"));
+        parts += 1;
+        all.extend(
+            part[items]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .map(|item| item[key].as_str().expect("text").to_owned()),
+        );
+        match part["next"].as_str() {
+            Some(cursor) => more = format!("&{next}={cursor}"),
+            None => return (all, parts),
+        }
+    }
+}
+
+#[test]
+fn nobody_is_let_in_without_a_token_that_has_the_scope() {
+    let tracker = with_torrents(1);
+    let torrent = format!("/api/v1/torrents/{}", hash(0));
+    for path in ["/api/v1/stats", "/api/v1/scrape", &torrent, "/api/v1/nothing-there"] {
+        let answer = get(tracker.admin, path);
+        assert!(refusal(&answer, 401).contains("Authorization: Bearer"), "{path}");
+        assert!(answer.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer")), "{path}");
+        refusal(&get_with(tracker.admin, path, "secret-for-everythinG"), 401);
+    }
+    for (secret, method, path, status) in [
+        (READ, "GET", torrent.clone(), 200),
+        (READ, "GET", format!("{torrent}/peers"), 403),
+        (READ, "DELETE", torrent.clone(), 403),
+        (WRITE, "GET", torrent.clone(), 403),
+        (WRITE, "DELETE", torrent.clone(), 200),
+    ] {
+        let answer = ask(tracker.admin, method, &path, &bearing(secret)).answer();
+        assert_eq!(answer.status, status, "{method} {path}");
+        if status == 403 {
+            assert!(refusal(&answer, 403).contains("scope `"));
+        }
+    }
+    assert_eq!(get(tracker.admin, "/api/v1/openapi.json").status, 200, "for everybody");
+    let scopes = |secret| get_with(tracker.admin, "/api/v1/token", secret).json()["scopes"].clone();
+    assert_eq!((scopes(ALL), scopes(READ)), (["read", "write", "peers"].into(), ["read"].into()));
+
+    let none = Tracker::with(
+        &swarmkeep_tracker::Config::new().udp(config_address()).admin(config_address()),
+        packed(),
+    );
+    assert_eq!(get_with(none.admin, "/api/v1/stats", ALL).status, 401, "with no tokens, nobody");
+}
+
+fn config_address() -> std::net::SocketAddr {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+#[test]
+fn guesses_are_slowed_down_and_a_right_token_is_not() {
+    let tracker = Tracker::over(packed());
+    let guess =
+        |n| ask(tracker.admin, "GET", "/api/v1/token", &bearing(&format!("guess-number-{n:07}"))).answer();
+    let answers: Vec<_> = (0..30).map(guess).collect();
+    let waits = answers.iter().find(|answer| answer.status == 429).expect("30 are too many");
+    refusal(waits, 429);
+    assert_eq!(waits.header("retry-after"), Some("1"));
+    assert_eq!(get_with(tracker.admin, "/api/v1/token", ALL).status, 200);
+}
+
+#[test]
+fn a_walk_shows_every_torrent_once() {
+    let tracker = with_torrents(500);
+    let expected: BTreeSet<_> = (0..500).map(|n| hash(n).to_string()).collect();
+    let (all, parts) = list(&tracker, "torrents?limit=70", "torrents", "info_hash", "cursor");
+    assert_eq!((all.len(), parts >= 8), (500, true), "{parts}");
+    assert_eq!(all.into_iter().collect::<BTreeSet<_>>(), expected);
+    let (sorted, _) = list(&tracker, "torrents?sort=info_hash&limit=70", "torrents", "info_hash", "after");
+    assert_eq!(sorted, expected.into_iter().collect::<Vec<_>>());
+    assert_eq!(api(&tracker, "torrents?sort=info_hash")["cost"], "whole_store");
+}
+
+#[test]
+fn a_cursor_that_was_made_up_is_refused() {
+    let tracker = with_torrents(50);
+    let cursor = api(&tracker, "torrents?limit=5")["next"].as_str().expect("there are more").to_owned();
+    let mut wrong: Vec<_> =
+        (0..cursor.len()).map(|at| format!("{}-{}", &cursor[..at], &cursor[at + 1..])).collect();
+    wrong.retain(|wrong| *wrong != cursor);
+    wrong.extend(
+        ["", "AAAA", "%00", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "%F0%9F"].map(String::from),
+    );
+    for wrong in wrong {
+        let answer = get_with(tracker.admin, &format!("/api/v1/torrents?cursor={wrong}"), ALL);
+        refusal(&answer, 400);
+    }
+    let peers = format!("/api/v1/torrents/{}/peers?cursor={cursor}", hash(0));
+    refusal(&get_with(tracker.admin, &peers, ALL), 400);
+}
+
+#[test]
+fn a_parameter_that_is_wrong_or_unknown_is_refused_with_what_is_right() {
+    let tracker = with_torrents(1);
+    for (query, detail) in [
+        ("torrents?limit=0", "from 1 to 1000"),
+        ("torrents?limit=1001", "from 1 to 1000"),
+        ("torrents?limit=-1", "limit"),
+        ("torrents?limit=x", "limit"),
+        ("torrents?limit=1&limit=2", "limit"),
+        ("torrents?max=3", "`limit`, `cursor`, `sort`, `after`"),
+        ("torrents?sort=size", "info_hash"),
+        ("torrents?sort=info_hash&after=00", "40 hexadecimal digits"),
+        ("torrents?sort=info_hash&cursor=AAAA", "`after`"),
+        ("torrents?after=00", "sort=info_hash"),
+        ("torrents/00", "40 hexadecimal digits"),
+        ("torrents/%FF", "40 hexadecimal digits"),
+        ("busiest?limit=101", "from 1 to 100"),
+        ("history?seconds=9", "from 10 to 21600"),
+        ("history?minutes=9", "`seconds`"),
+        ("stats?all=1", "no query parameters"),
+    ] {
+        let answer = get_with(tracker.admin, &format!("/api/v1/{query}"), ALL);
+        let given = refusal(&answer, 400);
+        assert!(given.contains(detail), "{query}: {given}");
+    }
+}
+
+#[test]
+fn a_torrent_is_found_by_either_way_of_writing_it_and_removed() {
+    let tracker = with_torrents(3);
+    let base32 = BASE32_NOPAD.encode(hash(2).as_bytes());
+    for name in [hash(2).to_string(), hash(2).to_string().to_uppercase(), base32.to_lowercase(), base32] {
+        let torrent = api(&tracker, &format!("torrents/{name}"));
+        let counts =
+            ["seeders", "leechers", "downloads"].map(|name| torrent[name].as_u64().expect("a number"));
+        assert_eq!((&torrent["info_hash"], counts), (&hash(2).to_string().into(), [1, 2, 1]));
+    }
+    let path = format!("/api/v1/torrents/{}", hash(2));
+    let removed = ask(tracker.admin, "DELETE", &path, &bearing(WRITE)).answer();
+    assert_eq!((removed.status, &removed.json()["leechers"]), (200, &2.into()));
+    refusal(&ask(tracker.admin, "DELETE", &path, &bearing(WRITE)).answer(), 404);
+    refusal(&get_with(tracker.admin, &path, READ), 404);
+}
+
+#[test]
+fn peers_are_listed_with_role_and_age_and_without_their_ids() {
+    let tracker = Tracker::over(packed());
+    let announcer = tracker.announcer();
+    (1..=300).for_each(|port| announcer.announce(hash(0), port, u64::from(port % 3 > 0), Started));
+    let path = format!("torrents/{}/peers?limit=64", hash(0));
+    let (endpoints, parts) = list(&tracker, &path, "peers", "endpoint", "cursor");
+    assert!(parts >= 5, "{parts}");
+    let expected: BTreeSet<_> = (1..=300).map(|port| format!("127.0.0.1:{port}")).collect();
+    assert_eq!((endpoints.len(), endpoints.into_iter().collect::<BTreeSet<_>>()), (300, expected));
+    let answer = get_with(tracker.admin, &format!("/api/v1/torrents/{}/peers?limit=1000", hash(0)), ALL);
+    assert!(!answer.text().contains("PEERID"));
+    for peer in answer.json()["peers"].as_array().expect("a list") {
+        let port: u16 = peer["endpoint"]
+            .as_str()
+            .expect("text")
+            .rsplit(':')
+            .next()
+            .expect("a port")
+            .parse()
+            .expect("one");
+        assert_eq!(peer["role"], if port.is_multiple_of(3) { "seeder" } else { "leecher" });
+        assert!(peer["age_seconds"].as_u64().is_some_and(|age| age < 60), "{peer}");
+        assert_eq!(peer.as_object().expect("a peer").len(), 3, "{peer}");
+    }
+}
+
+#[test]
+fn the_busiest_torrents_are_found_by_a_walk() {
+    let tracker = with_torrents(100);
+    let busiest = api(&tracker, "busiest?limit=30");
+    let peers: Vec<_> = busiest["torrents"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|torrent| torrent["seeders"].as_u64().expect("one") + torrent["leechers"].as_u64().expect("one"))
+        .collect();
+    assert_eq!(peers, [[5; 20].as_slice(), &[4; 10]].concat());
+    assert_eq!(busiest["seen"], 100);
+    assert!(busiest["age_seconds"].as_f64().is_some_and(|age| age < 5.0));
+    tracker.announcer().announce(hash(1), 4000, 1, Started);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while api(&tracker, "busiest?limit=1")["age_seconds"].as_f64()
+        > busiest["age_seconds"].as_f64().map(|age| age + 1.0)
+    {
+        assert!(Instant::now() < deadline, "walks go on while somebody asks");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn statistics_follow_the_load_and_history_keeps_them() {
+    let tracker = Tracker::over(packed());
+    let _load = Load::on(&tracker, 50);
+    std::thread::sleep(Duration::from_millis(3500));
+    let stats = api(&tracker, "stats");
+    let rate = stats["udp"]["rates"]["announce"].as_f64().expect("a rate");
+    assert!(rate > 50.0, "{stats}");
+    let latency =
+        ["p50", "p90", "p99", "p999"].map(|share| stats["udp"]["latency"][share].as_f64().expect("a time"));
+    assert!(latency.is_sorted() && latency[0] > 0.0 && latency[3] < 10.0, "{latency:?}");
+    assert!(stats["http"].get("latency").is_none(), "nothing was asked over HTTP");
+    assert_eq!((&stats["store"]["name"], &stats["store"]["reachable"]), (&"packed".into(), &true.into()));
+    assert!(stats["process"]["resident_bytes"].as_u64() > Some(1 << 20));
+    assert_eq!(api(&tracker, "totals")["torrents"], 50);
+    let history = api(&tracker, "history?seconds=60");
+    let points = history["points"].as_array().expect("points");
+    assert!(!points.is_empty() && points[0]["udp_requests"].as_f64() > Some(10.0), "{history}");
+}
+
+#[test]
+fn events_come_every_second_and_differ() {
+    let tracker = Tracker::over(packed());
+    let _load = Load::on(&tracker, 50);
+    let mut asked = ask(tracker.admin, "GET", "/api/v1/events", &bearing(READ));
+    let (status, head) = asked.head();
+    assert!(status == 200 && head.to_ascii_lowercase().contains("content-type: text/event-stream"), "{head}");
+    let began = Instant::now();
+    let requests: Vec<_> = (0..4)
+        .map(|_| serde_json::from_str::<Value>(&asked.event().expect("an event")).expect("JSON"))
+        .map(|stats| stats["udp"]["requests"]["announce"].as_u64().expect("a count"))
+        .collect();
+    assert!(requests.is_sorted_by(|a, b| a < b), "{requests:?}");
+    assert!((2000..6000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_full_scrape_is_everything_in_order_compressed_or_not() {
+    let tracker = with_torrents(500);
+    let plain = get_with(tracker.admin, "/api/v1/scrape", READ);
+    let scraped = ScrapeResponse::parse(&plain.body).expect("bencoded").expect("no failure");
+    let swarms: BTreeMap<_, _> = scraped.swarms().collect();
+    assert!(scraped.swarms().map(|(info_hash, _)| info_hash).is_sorted());
+    assert_eq!(swarms.len(), 500);
+    for n in 0..500 {
+        let stats = swarms[&hash(n)];
+        assert_eq!([stats.seeders, stats.leechers, stats.completed], [1, n % 5, 1]);
+    }
+    let lines = bearing(READ) + "Accept-Encoding: br, gzip\r\n";
+    let packed = ask(tracker.admin, "GET", "/api/v1/scrape", &lines).answer();
+    assert_eq!(packed.header("content-encoding"), Some("gzip"));
+    assert!(packed.body.len() < plain.body.len());
+    let mut unpacked = Vec::new();
+    flate2::read::GzDecoder::new(&*packed.body).read_to_end(&mut unpacked).expect("gzip to its end");
+    assert!(unpacked == plain.body);
+    let empty =
+        get_with(Tracker::over(swarmkeep_tests::admin::tracker::packed()).admin, "/api/v1/scrape", READ);
+    assert_eq!(empty.body, b"d5:filesdee");
+}
+
+#[test]
+fn a_full_scrape_in_many_parts_has_every_torrent_once() {
+    // One is read in pages of 4,096, the other sent in parts of 16,384.
+    for (name, torrents) in [("btreemap-rwlock-std", 8192), ("packed", 20_000)] {
+        let config = RepositoryConfig::new(HashKey::from_os().expect("entropy"));
+        let repository = catalog::find(name).expect("in the catalog").build(&config).expect("no limits");
+        let Repository::Sync(store) = &repository else { panic!("{name} is synchronous") };
+        let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after it").as_secs();
+        let (now, mut rng) = (Timestamp::from_secs(seconds), SplitMix64::new(1));
+        for n in 0..torrents {
+            let announce = Announce::new(hash(n), "192.0.2.1:6881".parse().expect("an endpoint"));
+            store.announce(&announce, now, &mut rng, &mut PeerBuffer::new(&mut [], &mut []));
+        }
+        let tracker = Tracker::over(repository);
+        let body = get_with(tracker.admin, "/api/v1/scrape", READ).body;
+        let scraped = ScrapeResponse::parse(&body).expect("bencoded").expect("no failure");
+        let found: Vec<_> = scraped.swarms().map(|(info_hash, _)| info_hash).collect();
+        let expected: BTreeSet<_> = (0..torrents).map(hash).collect();
+        assert!(found.iter().eq(&expected), "{name}: {} of {}", found.len(), expected.len());
+    }
+}
+
+#[test]
+fn the_list_of_torrents_is_edited_and_heeded_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("denied");
+    std::fs::write(&path, format!("# by hand\n{}\n", hash(1))).expect("a file");
+    let list = AccessList::load(ListKind::Deny, &path).expect("a list");
+    let tracker = Tracker::with(&config().rules(Rules::new().access_list(list)), packed());
+    let announced = |n| {
+        tracker.announcer().announce(hash(n), 1000, 0, Started);
+        get_with(tracker.admin, &format!("/api/v1/torrents/{}", hash(n)), READ).status == 200
+    };
+    let edit = |method, n, secret| {
+        ask(tracker.admin, method, &format!("/api/v1/access/{}", hash(n)), &bearing(secret)).answer()
+    };
+    assert_eq!(api(&tracker, "access"), serde_json::json!({ "kind": "deny", "entries": 1 }));
+    assert_eq!([announced(1), announced(2)], [false, true]);
+    refusal(&edit("PUT", 3, READ), 403);
+    for _ in 0..2 {
+        let entry = edit("PUT", 3, WRITE).json();
+        assert_eq!((&entry["listed"], &entry["admitted"]), (&true.into(), &false.into()));
+        assert!(!announced(3));
+    }
+    for _ in 0..2 {
+        let entry = edit("DELETE", 1, WRITE).json();
+        assert_eq!((&entry["listed"], &entry["admitted"]), (&false.into(), &true.into()));
+        assert!(announced(1));
+    }
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), format!("# by hand\n{}\n", hash(3)));
+    // All at once, and none is lost.
+    std::thread::scope(|scope| {
+        (10..30).for_each(|n| drop(scope.spawn(move || assert_eq!(edit("PUT", n, WRITE).status, 200))));
+    });
+    assert_eq!(api(&tracker, "access")["entries"], 21);
+    let open = Tracker::over(packed());
+    refusal(&ask(open.admin, "PUT", &format!("/api/v1/access/{}", hash(1)), &bearing(WRITE)).answer(), 409);
+}
+
+#[test]
+fn health_says_whether_the_tracker_can_serve() {
+    let good = Tracker::over(packed());
+    let bad = Tracker::over(out_of_reach::repository());
+    for (tracker, path, status, says) in [
+        (&good, "/health/live", 200, "live"),
+        (&good, "/health/ready", 200, "ready"),
+        (&bad, "/health/live", 200, "live"),
+        (&bad, "/health/ready", 503, "unavailable"),
+    ] {
+        let answer = get(tracker.admin, path);
+        assert_eq!((answer.status, &answer.json()["status"]), (status, &says.into()), "{path}");
+    }
+}
+
+#[test]
+fn nothing_of_this_is_at_a_public_address() {
+    let config = config().http(config_address());
+    let server = swarmkeep_tracker::Server::bind(&config, packed()).expect("loopback");
+    let http = server.http_addresses().expect("bound")[0];
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
+        runtime.block_on(server.run(async { drop(stopped.await) }));
+    });
+    for path in ["/", "/metrics", "/health/live", "/health/ready", "/api/v1/stats", "/api/v1/openapi.json"] {
+        assert_eq!(get_with(http, path, ALL).status, 404, "{path}");
+    }
+    drop(stop);
+    running.join().expect("no panic");
+}
+
+#[test]
+fn the_page_brings_everything_with_it_and_nothing_of_it_may_be_framed_or_kept() {
+    let tracker = Tracker::over(packed());
+    let [first, second] = [(); 2].map(|()| get(tracker.admin, "/"));
+    let policy = first.header("content-security-policy").expect("a policy");
+    for rule in [
+        "default-src 'none'",
+        "script-src 'nonce-",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    ] {
+        assert!(policy.contains(rule), "{policy}");
+    }
+    assert!(
+        !policy.contains("unsafe") && policy != second.header("content-security-policy").expect("a policy")
+    );
+    let nonce = policy.split("'nonce-").nth(1).and_then(|rest| rest.split('\'').next()).expect("a nonce");
+    let page = first.text();
+    for element in ["<script", "<style"] {
+        let all = page.matches(element).count();
+        assert!(all > 0 && page.matches(&format!("{element} nonce=\"{nonce}\"")).count() == all, "{element}");
+    }
+    for foreign in ["http://", "https://", "//cdn", "@import", "url("] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+    for path in ["/", "/metrics", "/health/live", "/api/v1/stats", "/nothing"] {
+        let answer = get(tracker.admin, path);
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-store"),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{name} of {path}");
+        }
+        assert!(
+            answer
+                .header("content-security-policy")
+                .is_some_and(|policy| policy.contains("frame-ancestors 'none'"))
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! Clients that do not do their part, and strangers that do too much: what they cost, and that others are served all the same.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use swarmkeep_tracker::Server;
+
+use swarmkeep_tests::admin::{
+    client::{ask, bearing, get, get_with},
+    tracker::{ALL, READ, Tracker, config, packed},
+};
+
+fn connect(address: SocketAddr) -> TcpStream {
+    TcpStream::connect(address).expect("the tracker listens")
+}
+
+fn resident() -> usize {
+    let statm = fs::read_to_string("/proc/self/statm").expect("Linux");
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * 4096
+}
+
+#[test]
+fn scrapers_that_never_read_cost_little_and_keep_nobody_out() {
+    let tracker = Tracker::over(packed());
+    let (before, request) = (resident(), b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n".repeat(2000));
+    // Far more answers than the system keeps for those who do not read: 2,000 of 20 KB each.
+    let deaf: Vec<_> = (0..64)
+        .map(|_| {
+            let mut stream = connect(tracker.admin);
+            stream.set_nonblocking(true).expect("a socket");
+            let _ = stream.write(&request);
+            stream
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(3));
+    let asked = Instant::now();
+    assert_eq!(get(tracker.admin, "/health/live").status, 200);
+    assert_eq!(get_with(tracker.admin, "/api/v1/stats", ALL).status, 200);
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 48 << 20, "{grown} bytes for {} connections", deaf.len());
+}
+
+#[test]
+fn connections_that_say_nothing_make_room_for_those_that_do() {
+    let tracker = Tracker::over(packed());
+    let silent: Vec<_> = (0..200)
+        .map(|n| {
+            let mut stream = connect(tracker.admin);
+            if n % 2 == 0 {
+                stream.write_all(b"GET /metrics HTT").expect("connected");
+            }
+            stream
+        })
+        .collect();
+    let asked = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(get(tracker.admin, "/health/live").status, 200);
+    }
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    let open = silent.iter().filter(|stream| is_open(stream)).count();
+    assert!(open <= 64, "{open} are open");
+}
+
+fn is_open(mut stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).expect("a socket");
+    matches!(stream.read(&mut [0; 100]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+#[test]
+fn heads_that_are_too_long_end_their_connection() {
+    let tracker = Tracker::over(packed());
+    for head in [
+        format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000)),
+        format!("GET / HTTP/1.1\r\nA: {}", "x".repeat(100_000)),
+    ] {
+        let mut stream = connect(tracker.admin);
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        let _ = stream.write_all(head.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    assert_eq!(get(tracker.admin, "/health/live").status, 200);
+}
+
+#[test]
+fn strangers_are_answered_at_a_pace_and_bearers_at_once() {
+    let tracker = Tracker::over(packed());
+    let asked = Instant::now();
+    let mut stream = connect(tracker.admin);
+    stream.write_all(&b"GET /health/live HTTP/1.1\r\nHost: t\r\n\r\n".repeat(500)).expect("connected");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    let (mut answers, mut buffer) = (0, [0; 65_536]);
+    while answers < 500 {
+        let len = stream.read(&mut buffer).expect("an answer");
+        assert!(len > 0, "closed");
+        answers += String::from_utf8_lossy(&buffer[..len]).matches("{\"status\":\"live\"}").count();
+    }
+    // A hundred at once, and 200 a second.
+    assert!(asked.elapsed() > Duration::from_millis(1500), "{:?}", asked.elapsed());
+
+    let request = format!("GET /api/v1/token HTTP/1.1\r\nHost: t\r\n{}\r\n", bearing(READ));
+    let asked = Instant::now();
+    stream.write_all(request.repeat(500).as_bytes()).expect("connected");
+    let mut answers = 0;
+    while answers < 500 {
+        let len = stream.read(&mut buffer).expect("an answer");
+        answers += String::from_utf8_lossy(&buffer[..len]).matches("[\"read\"]").count();
+    }
+    assert!(asked.elapsed() < Duration::from_millis(1500), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn stopping_ends_streams_and_waits_for_nobody() {
+    let mut tracker = Tracker::over(packed());
+    let mut events = ask(tracker.admin, "GET", "/api/v1/events", &bearing(READ));
+    assert_eq!(events.head().0, 200);
+    events.event().expect("an event");
+    let _idle = connect(tracker.admin);
+    let mut deaf = connect(tracker.admin);
+    deaf.set_nonblocking(true).expect("a socket");
+    let _ = deaf.write(&b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n".repeat(2000));
+    std::thread::sleep(Duration::from_secs(1));
+    let told = Instant::now();
+    tracker.stop();
+    assert!(told.elapsed() < Duration::from_millis(900), "{:?}", told.elapsed());
+    while events.event().is_some() {}
+    assert!(TcpStream::connect(tracker.admin).is_err(), "nothing listens any more");
+}
+
+#[test]
+fn an_address_that_is_taken_is_told() {
+    let tracker = Tracker::over(packed());
+    let error = Server::bind(&config().admin(tracker.admin), packed()).expect_err("it is taken").to_string();
+    assert!(error.starts_with(&format!("cannot listen on admin {}", tracker.admin)), "{error}");
+}

@@ -1,0 +1,301 @@
+//! Requests and responses of HTTP, over either family.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{Read, Write},
+    net::{IpAddr, SocketAddrV6, TcpStream},
+    time::Duration,
+};
+
+use swarmkeep::{
+    AnnounceEvent, Endpoint,
+    Family::{self, V4, V6},
+    InfoHash,
+};
+use swarmkeep_tracker_protocol::http::{
+    AnnounceRequest, AnnounceResponse, AnnounceResponseWriter, ScrapeRequest, ScrapeResponse,
+    ScrapeResponseWriter,
+};
+
+use crate::captured::{Captured, FILE_LEN, INFO_HASH, captured, tracker};
+
+/// What tells one client's announces from another's.
+struct Habits {
+    client: &'static str,
+    peer_id: &'static str,
+    port: u16,
+    want: Option<u32>,
+    no_peer_id: bool,
+    /// In which folders it names an IPv6 address of its own (BEP 7), and which: Transmission does whatever it announces over.
+    names_v6: &'static [(Family, &'static str)],
+    /// Parameters that are in no BEP that the tracker reads.
+    unknown: &'static [&'static str],
+}
+
+const CLIENTS: [Habits; 6] = [
+    Habits {
+        client: "aria2-1.36.0",
+        peer_id: "A2-1-36-0-",
+        port: 6881,
+        want: Some(50),
+        no_peer_id: true,
+        names_v6: &[],
+        unknown: &["supportcrypto"],
+    },
+    Habits {
+        client: "libtorrent-2.0.8.0",
+        peer_id: "-LT2080-",
+        port: 6883,
+        want: Some(200),
+        no_peer_id: true,
+        names_v6: &[(V6, "2001:db8:77::4")],
+        unknown: &["corrupt", "redundant", "supportcrypto"],
+    },
+    Habits {
+        client: "qbittorrent-4.5.2",
+        peer_id: "-qB4520-",
+        port: 6884,
+        want: Some(200),
+        no_peer_id: true,
+        names_v6: &[(V6, "2001:db8:77::5")],
+        unknown: &["corrupt", "redundant", "supportcrypto"],
+    },
+    Habits {
+        client: "qbittorrent-5.1.0",
+        peer_id: "-qB5100-",
+        port: 6884,
+        want: Some(200),
+        no_peer_id: true,
+        names_v6: &[(V6, "2001:db8:77::5")],
+        unknown: &["corrupt", "redundant", "supportcrypto"],
+    },
+    Habits {
+        client: "rtorrent-0.9.8",
+        peer_id: "-lt0D80-",
+        port: 6885,
+        want: None,
+        no_peer_id: false,
+        names_v6: &[],
+        unknown: &[],
+    },
+    Habits {
+        client: "transmission-3.00",
+        peer_id: "-TR3000-",
+        port: 6882,
+        want: Some(80),
+        no_peer_id: false,
+        names_v6: &[(V4, "2001:db8:77::6"), (V6, "2001:db8:77::6")],
+        unknown: &["supportcrypto"],
+    },
+];
+
+const FOLDERS: [(Family, &str); 2] = [(V4, "http"), (V6, "http-ipv6")];
+
+#[test]
+fn every_parameter_of_every_captured_request_is_read() {
+    for (family, folder) in FOLDERS {
+        let all = captured(folder);
+        for client in &CLIENTS {
+            let kinds: Vec<_> =
+                all.iter().filter(|one| one.client == client.client).map(|one| &one.kind[..]).collect();
+            for kind in ["announce-started", "announce-stopped"] {
+                assert!(kinds.contains(&kind), "{folder} has of {} only {kinds:?}", client.client);
+            }
+        }
+        for one in &all {
+            let client = CLIENTS.iter().find(|client| client.client == one.client);
+            check_request(client.expect("habits that are known"), one, family);
+            check_answer(one, family);
+        }
+    }
+}
+
+/// Byte for byte what came, headers and all, to a tracker over a real connection.
+#[test]
+fn every_captured_request_is_answered() {
+    for (family, folder) in FOLDERS {
+        let (_, tracker) = tracker(family);
+        let mut there = BTreeSet::new();
+        for one in captured(folder) {
+            let mut connection = TcpStream::connect(tracker).expect("loopback");
+            connection.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+            connection.write_all(&one.request).expect("loopback");
+            let answer = whole_message(&mut connection);
+            let body = body(&answer).unwrap_or_else(|| panic!("{}: {}", one.what(), answer.escape_ascii()));
+            if one.kind == "scrape" {
+                let scraped = ScrapeResponse::parse(body).expect("a response").expect("no failure");
+                assert_eq!(scraped.swarms().count(), 1, "{}", one.what());
+                continue;
+            }
+            // It is there as long as it has not stopped. All of them have one address here, and a port each.
+            let key = one.client.clone();
+            if one.kind == "announce-stopped" {
+                there.remove(&key)
+            } else {
+                there.insert(key)
+            };
+            let answered = AnnounceResponse::parse(body).expect("a response").expect("no failure");
+            let counted = answered.head.complete + answered.head.incomplete;
+            assert_eq!(counted as usize, there.len(), "{}", one.what());
+            assert_eq!(answered.head.external_ip, Some(tracker.ip()), "{}", one.what());
+        }
+    }
+}
+
+fn check_request(client: &Habits, one: &Captured, family: Family) {
+    let what = one.what();
+    let head = std::str::from_utf8(&one.request).expect("requests are ASCII");
+    let (path, query) = asked(head).unwrap_or_else(|| panic!("{what}: {head}"));
+    let info_hash: InfoHash = INFO_HASH.parse().expect("a constant");
+    if one.kind == "scrape" {
+        assert_eq!(path, "/scrape", "{what}");
+        let scrape = ScrapeRequest::parse(query.as_bytes()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(scrape.info_hashes().eq([info_hash]), "{what}");
+        return;
+    }
+
+    assert_eq!(path, "/announce", "{what}");
+    let sent = parameters(query);
+    let value = |name: &str| sent.get(name).map(|value| std::str::from_utf8(value).expect("text"));
+    let number = |name: &str| value(name).and_then(|number| number.parse::<u64>().ok());
+    let event = match value("event") {
+        None | Some("") => AnnounceEvent::None,
+        Some("started") => AnnounceEvent::Started,
+        Some("completed") => AnnounceEvent::Completed,
+        Some("stopped") => AnnounceEvent::Stopped,
+        Some(event) => panic!("{what}: {event}"),
+    };
+    assert_eq!(one.kind, format!("announce-{event}"));
+    let names_v6 = client.names_v6.iter().find(|(over, _)| *over == family).map(|(_, ip)| *ip);
+    assert_eq!(value("ipv6"), names_v6, "{what}");
+    let last = event == AnnounceEvent::Stopped && client.want.is_some();
+
+    let request = AnnounceRequest::parse(query.as_bytes()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let key = request.key.expect("all of them have one");
+    assert_eq!(key.bytes().collect::<Option<Vec<_>>>().as_ref(), sent.get("key"), "{what}");
+    let expected = AnnounceRequest {
+        uploaded: number("uploaded").expect("it says"),
+        downloaded: number("downloaded").expect("it says"),
+        left: Some(number("left").expect("it says")),
+        event,
+        want: if last { Some(0) } else { client.want },
+        compact: Some(true),
+        no_peer_id: client.no_peer_id,
+        ipv6: names_v6.map(|ip| SocketAddrV6::new(ip.parse().expect("an address"), client.port, 0, 0)),
+        key: request.key,
+        ..AnnounceRequest::new(
+            info_hash,
+            <[u8; 20]>::try_from(&sent["peer_id"][..]).expect("20 bytes").into(),
+            client.port,
+        )
+    };
+    assert_eq!(request, expected, "{what}");
+    assert_eq!(number("numwant"), expected.want.map(u64::from), "{what}");
+    assert!(request.left.is_some_and(|left| left <= FILE_LEN), "{what}");
+    assert!(request.peer_id.as_bytes().starts_with(client.peer_id.as_bytes()), "{what}");
+    let known = [
+        "info_hash",
+        "peer_id",
+        "port",
+        "uploaded",
+        "downloaded",
+        "left",
+        "event",
+        "numwant",
+        "compact",
+        "no_peer_id",
+        "key",
+        "ipv6",
+    ];
+    let unknown: Vec<_> = sent.keys().copied().filter(|name| !known.contains(name)).collect();
+    assert_eq!(unknown, client.unknown, "{what}");
+
+    let mut written = Vec::new();
+    request.write(&mut written);
+    assert_eq!(AnnounceRequest::parse(&written), Ok(request), "{what}");
+}
+
+fn check_answer(one: &Captured, family: Family) {
+    let what = one.what();
+    let body = body(&one.answer).unwrap_or_else(|| panic!("{what}: {}", one.answer.escape_ascii()));
+    let mut written = Vec::new();
+    if one.kind == "scrape" {
+        let answer = ScrapeResponse::parse(body).expect("a response").expect("no failure");
+        let mut writer = ScrapeResponseWriter::new(&mut written);
+        answer.swarms().for_each(|(info_hash, stats)| writer.push(&info_hash, stats));
+        writer.finish(None);
+        assert_eq!(written, body, "{what} is answered as it was written");
+        return;
+    }
+    let answer = AnnounceResponse::parse(body).expect("a response").expect("no failure");
+    let peers: Vec<_> = answer.endpoints().collect();
+    assert!(peers.iter().all(|peer| peer.family() == family), "{what}: {peers:?}");
+    let compact: Vec<u8> = peers.iter().flat_map(compact).collect();
+    // Who asks from an IPv6 address, or names one, is told of both families.
+    let both = parameters(asked(std::str::from_utf8(&one.request).expect("ASCII")).expect("a request").1);
+    let both = family == V6 || both.contains_key("ipv6");
+    let (v4, v6) = match family {
+        V4 => (compact.len(), both.then_some(0)),
+        V6 => (0, Some(compact.len())),
+    };
+    let mut writer = AnnounceResponseWriter::new(&mut written, v4 / 6, v6.unwrap_or_default() / 18);
+    let (room_v4, room_v6) = writer.rooms();
+    match family {
+        V4 => room_v4.copy_from_slice(&compact),
+        V6 => room_v6.copy_from_slice(&compact),
+    }
+    assert_eq!(writer.finish(&answer.head, v4, v6), body, "{what} is answered as it was written");
+}
+
+fn compact(peer: &Endpoint) -> Vec<u8> {
+    let ip = match peer.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    [&ip[..], &peer.port().to_be_bytes()].concat()
+}
+
+/// The path and the query of a request without a body.
+fn asked(head: &str) -> Option<(&str, &str)> {
+    let line = head.strip_suffix("\r\n\r\n")?.split("\r\n").next()?;
+    line.strip_prefix("GET ")?.strip_suffix(" HTTP/1.1")?.split_once('?')
+}
+
+/// The body of a response, if it is one that says that all is well, and is as long as it says.
+fn body(response: &[u8]) -> Option<&[u8]> {
+    let end = response.windows(4).position(|end| end == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&response[..end]).ok()?;
+    let length = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: "))?;
+    let body = &response[end + 4..];
+    (head.starts_with("HTTP/1.1 200 OK\r\n") && length == body.len().to_string()).then_some(body)
+}
+
+/// What comes until there is all of a response, or nothing more.
+fn whole_message(connection: &mut TcpStream) -> Vec<u8> {
+    let (mut response, mut buffer) = (Vec::new(), [0; 4096]);
+    while body(&response).is_none() {
+        match connection.read(&mut buffer).expect("an answer in time") {
+            0 => break,
+            len => response.extend_from_slice(&buffer[..len]),
+        }
+    }
+    response
+}
+
+/// Names and values, decoded without the help of what is tested.
+fn parameters(query: &str) -> BTreeMap<&str, Vec<u8>> {
+    let decoded = |value: &str| {
+        let mut pieces = value.split('%');
+        let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
+        for piece in pieces {
+            bytes.push(u8::from_str_radix(&piece[..2], 16).expect("hexadecimal digits"));
+            bytes.extend_from_slice(&piece.as_bytes()[2..]);
+        }
+        bytes
+    };
+    query
+        .split('&')
+        .map(|parameter| parameter.split_once('=').expect("a value"))
+        .map(|(name, value)| (name, decoded(value)))
+        .collect()
+}

@@ -1,0 +1,251 @@
+//! Datagrams of BEP 15, over either family.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    time::Duration,
+};
+
+use swarmkeep::{
+    AnnounceEvent,
+    Family::{self, V4, V6},
+    InfoHash,
+};
+use swarmkeep_tracker_protocol::udp::{
+    AnnounceOption, AnnounceRequest, AnnounceResponse, CONNECT_MAGIC, ConnectRequest, ConnectionId, Request,
+    Response, ScrapeResponseWriter, TransactionId,
+};
+
+use crate::captured::{Captured, FILE_LEN, INFO_HASH, captured, tracker};
+
+/// What tells one client's announces from another's.
+struct Habits {
+    client: &'static str,
+    peer_id: &'static str,
+    port: u16,
+    want: Option<u32>,
+    /// Whether it wants nobody when it stops.
+    wants_none_at_last: bool,
+    trailing: &'static [u8],
+    options: &'static [AnnounceOption<'static>],
+    /// In which folders it is.
+    families: &'static [Family],
+}
+
+const URL_DATA: &[u8] = b"\x02\x09/announce";
+
+const CLIENTS: [Habits; 6] = [
+    Habits {
+        client: "aria2-1.36.0",
+        peer_id: "A2-1-36-0-",
+        port: 6881,
+        want: Some(50),
+        wants_none_at_last: true,
+        trailing: &[0, 0],
+        options: &[],
+        families: &[V4],
+    },
+    Habits {
+        client: "libtorrent-2.0.8.0",
+        peer_id: "-LT2080-",
+        port: 6883,
+        want: Some(200),
+        wants_none_at_last: true,
+        trailing: URL_DATA,
+        options: &[AnnounceOption::UrlData(b"/announce")],
+        families: &[V4, V6],
+    },
+    Habits {
+        client: "qbittorrent-4.5.2",
+        peer_id: "-qB4520-",
+        port: 6884,
+        want: Some(200),
+        wants_none_at_last: true,
+        trailing: URL_DATA,
+        options: &[AnnounceOption::UrlData(b"/announce")],
+        families: &[V4, V6],
+    },
+    Habits {
+        client: "qbittorrent-5.1.0",
+        peer_id: "-qB5100-",
+        port: 6884,
+        want: Some(200),
+        wants_none_at_last: true,
+        trailing: URL_DATA,
+        options: &[AnnounceOption::UrlData(b"/announce")],
+        families: &[V4, V6],
+    },
+    Habits {
+        client: "rtorrent-0.9.8",
+        peer_id: "-lt0D80-",
+        port: 6885,
+        want: None,
+        wants_none_at_last: false,
+        trailing: &[],
+        options: &[],
+        families: &[V4, V6],
+    },
+    Habits {
+        client: "transmission-3.00",
+        peer_id: "-TR3000-",
+        port: 6882,
+        want: Some(80),
+        wants_none_at_last: true,
+        trailing: &[],
+        options: &[],
+        families: &[V4, V6],
+    },
+];
+
+const FOLDERS: [(Family, &str); 2] = [(V4, "udp"), (V6, "udp-ipv6")];
+
+#[test]
+fn every_field_of_every_captured_datagram_is_read_as_bep_15_lays_it_out() {
+    for (family, folder) in FOLDERS {
+        let all = captured(folder);
+        for client in CLIENTS.iter().filter(|client| client.families.contains(&family)) {
+            let kinds: Vec<_> =
+                all.iter().filter(|one| one.client == client.client).map(|one| &one.kind[..]).collect();
+            for kind in ["connect", "announce-started", "announce-stopped"] {
+                assert!(kinds.contains(&kind), "{folder} has of {} only {kinds:?}", client.client);
+            }
+        }
+        for one in &all {
+            let client = CLIENTS.iter().find(|client| client.client == one.client);
+            check_request(client.expect("habits that are known"), one);
+            check_answer(one, family);
+        }
+    }
+}
+
+/// The request as it came to a tracker over a real socket, but for the connection id, which is the tracker's to give.
+#[test]
+fn every_captured_announce_is_answered() {
+    for (family, folder) in FOLDERS {
+        let (tracker, _) = tracker(family);
+        let socket = UdpSocket::bind(SocketAddr::new(tracker.ip(), 0)).expect("loopback");
+        socket.connect(tracker).expect("loopback");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        let ask = |request: &[u8]| {
+            let mut answer = [0; 2048];
+            socket.send(request).expect("loopback");
+            let len = socket.recv(&mut answer).expect("an answer");
+            answer[..len].to_vec()
+        };
+        let all = captured(folder);
+        let mut there = BTreeSet::new();
+        for one in all.iter().filter(|one| one.kind.starts_with("announce")) {
+            let connect = all.iter().find(|other| other.client == one.client && other.kind == "connect");
+            let connected = ask(&connect.expect("each has connected").request);
+            let mut request = one.request.clone();
+            request[..8].copy_from_slice(&connected[8..16]);
+            let answer = ask(&request);
+            let Ok(Response::Announce(answered)) = Response::parse(&answer, family) else {
+                panic!("{}: {}", one.what(), answer.escape_ascii())
+            };
+            // It is there as long as it has not stopped. All of them have one address here, and a port each.
+            let key = &one.client;
+            if one.kind == "announce-stopped" {
+                there.remove(key)
+            } else {
+                there.insert(key.clone())
+            };
+            let counted = answered.header.seeders + answered.header.leechers;
+            assert_eq!(counted as usize, there.len(), "{}", one.what());
+        }
+    }
+}
+
+fn check_request(client: &Habits, one: &Captured) {
+    let (what, kind, bytes) = (one.what(), &one.kind[..], &one.request[..]);
+    let field =
+        |range: std::ops::Range<usize>| bytes[range].iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+    let transaction_id = TransactionId(field(12..16) as u32);
+    let mut written = vec![0; bytes.len()];
+    match Request::parse(bytes).unwrap_or_else(|error| panic!("{what}: {error}")) {
+        Request::Connect(request) => {
+            assert_eq!((kind, field(0..8), bytes.len()), ("connect", CONNECT_MAGIC, 16));
+            assert_eq!(request, ConnectRequest { transaction_id });
+            request.write(written.first_chunk_mut().expect("16 bytes"));
+        }
+        Request::Announce(request) => {
+            let (event, left) = match kind {
+                "announce-started" => (AnnounceEvent::Started, request.left),
+                "announce-empty" => (AnnounceEvent::None, request.left),
+                "announce-completed" => (AnnounceEvent::Completed, 0),
+                "announce-stopped" => (AnnounceEvent::Stopped, request.left),
+                _ => panic!("{what} is an announce"),
+            };
+            let last = event == AnnounceEvent::Stopped && client.wants_none_at_last;
+            assert_eq!(
+                request,
+                AnnounceRequest {
+                    connection_id: ConnectionId(field(0..8)),
+                    transaction_id,
+                    info_hash: INFO_HASH.parse::<InfoHash>().expect("a constant"),
+                    peer_id: <[u8; 20]>::try_from(&bytes[36..56]).expect("20 bytes").into(),
+                    downloaded: field(56..64),
+                    left,
+                    uploaded: field(72..80),
+                    event,
+                    ip: Ipv4Addr::UNSPECIFIED,
+                    key: field(88..92) as u32,
+                    want: if last { Some(0) } else { client.want },
+                    port: client.port,
+                    trailing: client.trailing,
+                },
+                "{what}"
+            );
+            assert_eq!(request.left, field(64..72));
+            assert!(request.left <= FILE_LEN && request.downloaded <= 2 * FILE_LEN, "{what}");
+            assert!(request.peer_id.as_bytes().starts_with(client.peer_id.as_bytes()), "{what}");
+            assert!(request.options().eq(client.options.iter().copied()), "{what}");
+            assert_eq!(request.write(&mut written), bytes.len());
+        }
+        Request::Scrape(request) => {
+            assert_eq!((kind, bytes.len()), ("scrape", 36));
+            assert_eq!((request.connection_id.0, request.transaction_id), (field(0..8), transaction_id));
+            assert!(request.info_hashes().eq([INFO_HASH.parse().expect("a constant")]), "{what}");
+            assert_eq!(request.write(&mut written), bytes.len());
+        }
+    }
+    assert_eq!(written, bytes, "{what} is written as it was read");
+}
+
+fn check_answer(one: &Captured, family: Family) {
+    let (what, bytes) = (one.what(), &one.answer[..]);
+    let answer = Response::parse(bytes, family).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(answer.transaction_id().0.to_be_bytes(), one.request[12..16], "{what}");
+    let mut written = vec![0; bytes.len()];
+    match (&one.kind[..], answer) {
+        ("connect", Response::Connect(answer)) => answer.write(written.first_chunk_mut().expect("16 bytes")),
+        ("scrape", Response::Scrape(answer)) => {
+            let mut writer = ScrapeResponseWriter::new(answer.transaction_id, &mut written);
+            answer.swarms().for_each(|swarm| writer.push(swarm));
+            assert_eq!(writer.finish(), bytes.len());
+        }
+        (_, Response::Announce(answer)) => {
+            let AnnounceResponse { header, .. } = answer;
+            header.write(written.first_chunk_mut().expect("20 bytes"));
+            let each = match family {
+                V4 => 6,
+                V6 => 18,
+            };
+            let listed = &bytes[20..];
+            assert_eq!(listed.len(), each * answer.peer_count(), "{what}");
+            for (peer, compact) in answer.peers().zip(listed.chunks(each)) {
+                let peer = peer.expect("no peer at port 0");
+                assert_eq!(peer.family(), family, "{what}");
+                let (ip, port) = compact.split_at(each - 2);
+                assert_eq!(peer.port().to_be_bytes(), port, "{what}");
+                match peer.ip() {
+                    IpAddr::V4(v4) => assert_eq!(v4.octets(), ip, "{what}"),
+                    IpAddr::V6(v6) => assert_eq!(v6.octets(), ip, "{what}"),
+                }
+            }
+            written[20..].copy_from_slice(listed);
+        }
+        (_, answer) => panic!("{what}: {answer:?}"),
+    }
+    assert_eq!(written, bytes, "{what} is answered as it was written");
+}
