@@ -1,7 +1,5 @@
 //! Load over HTTP.
 
-mod common;
-
 use std::{
     net::Ipv4Addr,
     sync::atomic::{AtomicU32, Ordering},
@@ -9,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use common::{HttpFake, Tracker, config, run};
+use crate::common::{HttpFake, Tracker, config, run};
 use swarmkeep_load::{Mix, Swarms};
 use swarmkeep_tracker_protocol::{
     http::{

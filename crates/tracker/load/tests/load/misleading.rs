@@ -1,7 +1,5 @@
 //! Where benchmarks of trackers mislead, each point with a test: what such a tool hides, this one shows.
 
-mod common;
-
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
@@ -9,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Fake, Tracker, announced, config, connected, right, run};
+use crate::common::{Fake, Tracker, announced, config, connected, right, run};
 use swarmkeep_load::{Error, Mix, Swarms};
 use swarmkeep_tracker_protocol::{
     bittorrent::{AnnounceEvent, InfoHash, PeerId},
@@ -187,7 +185,7 @@ fn connection_ids_are_used_until_they_are_old_and_then_renewed() {
             return vec![right(request)];
         }
         let mut out = [0; 64];
-        let transaction_id = common::transaction_of(request);
+        let transaction_id = crate::common::transaction_of(request);
         let len = ErrorResponse { transaction_id, message: b"connection id expired" }.write(&mut out);
         vec![out[..len].to_vec()]
     });
@@ -210,7 +208,7 @@ fn a_tracker_that_has_forgotten_the_connection_is_connected_to_again() {
             return vec![right(request)];
         }
         let mut out = [0; 64];
-        let transaction_id = common::transaction_of(request);
+        let transaction_id = crate::common::transaction_of(request);
         let len = ErrorResponse { transaction_id, message: b"Connection ID missmatch." }.write(&mut out);
         vec![out[..len].to_vec()]
     });

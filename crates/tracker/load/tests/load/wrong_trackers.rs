@@ -1,10 +1,8 @@
 //! A fast wrong tracker fails: each fake here is wrong in one way, and found out.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Fake, Tracker, announced, config, connected, right, run, scraped, with_head};
+use crate::common::{Fake, Tracker, announced, config, connected, right, run, scraped, with_head};
 use swarmkeep_load::{Mix, Report, Swarms};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, AnnounceResponseHeader, ConnectRequest, Request, TransactionId,

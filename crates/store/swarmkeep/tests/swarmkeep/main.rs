@@ -1,0 +1,4 @@
+//! What is tested from outside of the library.
+
+mod dropped_futures;
+mod snapshots;

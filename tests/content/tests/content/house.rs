@@ -1,0 +1,220 @@
+//! The rules of the house, over what `cargo metadata` and `cargo tree` tell.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+/// A part of the workspace: which packages are in it, and on which others these may depend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ring {
+    Store,
+    Tracker,
+    Content,
+    /// The laboratory and the tests of what crosses the rings.
+    Any,
+}
+
+/// Packages of the workspace under a folder.
+const FOLDERS: [(&str, Ring); 8] = [
+    ("crates/store/", Ring::Store),
+    ("benches/store/", Ring::Store),
+    ("tests/store/", Ring::Store),
+    ("crates/tracker/", Ring::Tracker),
+    ("tests/tracker/", Ring::Tracker),
+    ("crates/content/", Ring::Content),
+    ("tests/content/", Ring::Content),
+    ("benches/lab/", Ring::Any),
+];
+
+/// A peer that announces speaks the protocol of trackers.
+const ACROSS: [(&str, &str); 1] = [("swarmkeep-peer", "swarmkeep-tracker-protocol")];
+
+/// The package whose dev-dependencies may be in any ring.
+const CROSSING_TESTS: &str = "swarmkeep-content-tests";
+
+/// What no program that people install links.
+const OF_THE_LABORATORY: [&str; 5] = ["criterion", "libtest-mimic", "plotters", "proptest", "shuttle"];
+
+#[test]
+fn arrows_between_rings_point_inwards() {
+    let metadata = metadata();
+    let packages = members(&metadata);
+    let rings: Vec<_> = packages.iter().map(|package| (text(package, "name"), ring(package))).collect();
+    let ring_of = |name: &str| rings.iter().find(|(other, _)| *other == name).map(|(_, ring)| *ring);
+    let mut wrong = Vec::new();
+    for package in &packages {
+        let (name, ring) = (text(package, "name"), ring(package));
+        for dependency in list(package, "dependencies") {
+            let other = text(dependency, "name");
+            let Some(inner) = ring_of(other) else { continue };
+            let is_for_tests = dependency["kind"] == "dev";
+            let may = ring == Ring::Any
+                || inner == Ring::Store
+                || inner == ring
+                || (is_for_tests && name == CROSSING_TESTS)
+                || ACROSS.contains(&(name, other));
+            if !may {
+                wrong.push(format!("{name} ({ring:?}) -> {other} ({inner:?})"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn what_is_published_depends_on_nothing_that_is_not() {
+    let metadata = metadata();
+    let packages = members(&metadata);
+    let is_published = |package: &Value| package["publish"].is_null();
+    for package in packages.iter().filter(|package| is_published(package)) {
+        for dependency in
+            list(package, "dependencies").iter().filter(|dependency| dependency["kind"] != "dev")
+        {
+            let inner = packages.iter().find(|other| other["name"] == dependency["name"]);
+            assert!(
+                inner.is_none_or(|inner| is_published(inner)),
+                "{} -> {}",
+                package["name"],
+                dependency["name"]
+            );
+        }
+    }
+}
+
+#[test]
+fn no_program_links_a_laboratory() {
+    for (package, besides) in
+        [("swarmkeep-cli", &["fuser", "fiemap"][..]), ("seedkeep", &["rusqlite", "redis"])]
+    {
+        let linked = tree(&["--edges", "normal", "--package", package]);
+        let wrong: Vec<_> =
+            OF_THE_LABORATORY.iter().chain(besides).filter(|name| linked.contains(**name)).collect();
+        assert!(linked.len() > 50 && wrong.is_empty(), "{package}: {wrong:?}");
+    }
+    let mut folders = vec![root().join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder of the workspace").map(Result::unwrap) {
+            let path = entry.path();
+            if path.is_dir() && !path.ends_with("tests") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let code = fs::read_to_string(&path).expect("text");
+                assert!(!code.contains("#[global_allocator]"), "{}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn testing_the_store_ring_builds_at_most_60_packages() {
+    let metadata = metadata();
+    let packages = members(&metadata);
+    let of_store = packages.iter().filter(|package| {
+        ring(package) == Ring::Store && !text(package, "manifest_path").contains("/benches/")
+    });
+    let names: Vec<_> = of_store.flat_map(|package| ["--package", text(package, "name")]).collect();
+    let built = tree(&[&["--edges", "normal,build,dev"][..], &names].concat());
+    assert!((20..=60).contains(&built.len()), "{}: {built:?}", built.len());
+}
+
+#[test]
+fn no_test_stands_behind_a_feature() {
+    let metadata = metadata();
+    for package in members(&metadata) {
+        for target in list(package, "targets") {
+            let required = target.get("required-features");
+            assert_eq!(required, None, "{}: {}", package["name"], target["name"]);
+        }
+    }
+}
+
+#[test]
+fn licences_are_permissive() {
+    let deny = fs::read_to_string(root().join("deny.toml")).expect("it is there");
+    let deny: toml::Table = deny.parse().expect("TOML");
+    let licences = &deny["licenses"];
+    let strings = |value: &toml::Value| {
+        let values = value.as_array().expect("a list").iter();
+        values.map(|value| value.as_str().expect("text").to_owned()).collect::<Vec<_>>()
+    };
+    let allowed = strings(&licences["allow"]);
+    let exceptions = licences["exceptions"].as_array().expect("a list");
+    let metadata = metadata();
+    for package in list(&metadata, "packages") {
+        let name = text(package, "name");
+        let exception = exceptions.iter().find(|exception| exception["crate"].as_str() == Some(name));
+        let besides = exception.map(|exception| strings(&exception["allow"])).unwrap_or_default();
+        let expression = package["license"].as_str().unwrap_or_default().replace('/', " OR ");
+        // `(A OR B) AND C`: of each part that counts, one of its choices is allowed.
+        let is_allowed = expression.split(" AND ").all(|part| {
+            let mut choices = part.trim_matches(['(', ')', ' ']).split(" OR ").map(str::trim);
+            choices.any(|choice| allowed.iter().chain(&besides).any(|allowed| allowed == choice))
+        });
+        assert!(is_allowed, "{name}: {expression}");
+        let source = package["source"].as_str();
+        assert!(source.is_none_or(|source| source.starts_with("registry+")), "{name}: {source:?}");
+    }
+}
+
+/// The root of the workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("it is there")
+}
+
+fn cargo(arguments: &[&str]) -> String {
+    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(root())
+        .args(arguments)
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn metadata() -> Value {
+    let metadata = cargo(&["metadata", "--format-version", "1", "--locked", "--all-features"]);
+    serde_json::from_str(&metadata).expect("JSON")
+}
+
+/// Names of the packages that `cargo tree` shows, a name for each version.
+fn tree(arguments: &[&str]) -> BTreeSet<String> {
+    let shown = cargo(&[&["tree", "--locked", "--prefix", "none", "--format", "{p}"], arguments].concat());
+    let versions: BTreeSet<_> = shown
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?.to_owned(), words.next()?.to_owned()))
+        })
+        .collect();
+    let mut names = BTreeSet::new();
+    for (name, version) in versions {
+        if !names.insert(name.clone()) {
+            names.insert(format!("{name} {version}"));
+        }
+    }
+    names
+}
+
+fn members(metadata: &Value) -> Vec<&Value> {
+    let ids = list(metadata, "workspace_members");
+    list(metadata, "packages").iter().filter(|package| ids.contains(&package["id"])).collect()
+}
+
+fn ring(package: &Value) -> Ring {
+    let manifest = Path::new(text(package, "manifest_path")).strip_prefix(root()).expect("a member");
+    let folder = FOLDERS.iter().find(|(folder, _)| manifest.starts_with(folder));
+    folder.unwrap_or_else(|| panic!("{} is in no ring", manifest.display())).1
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a Vec<Value> {
+    value[key].as_array().unwrap_or_else(|| panic!("no list {key}"))
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_else(|| panic!("no text {key}"))
+}
