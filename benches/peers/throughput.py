@@ -3,7 +3,7 @@
 
 Every seeder sends the same torrent to the same client, every fetcher gets it from the same seeder, in turns: A B C, then B C A, and so on. What
 counts is the CPU time (user and system, all threads) of the one process that is looked at, from when it is ready until everything is there.
-docs/peer.md says what each number means.
+docs/use/peer.md says what each number means.
 """
 
 import argparse
@@ -67,8 +67,9 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--swarmkeep", default="target/release/swarmkeep", help="the program, built with --release")
+    parser.add_argument("--seedkeep", default="target/release/seedkeep", help="the program, built with --release")
     parser.add_argument("--before", help="another build of it, to measure it against")
+    parser.add_argument("--swarmkeep", default="target/release/swarmkeep", help="the tracker, built with --release")
     parser.add_argument("--work", default="/dev/shm/swarmkeep-throughput", help="a folder in memory, which is removed afterwards")
     parser.add_argument("--mib", type=int, default=1024, help="how large the torrent is")
     parser.add_argument("--turns", type=int, default=5)
@@ -94,7 +95,7 @@ class Bench:
         self.shared = None
 
     def rows(self):
-        ours = {"": self.options.swarmkeep}
+        ours = {"": self.options.seedkeep}
         if self.options.before:
             ours["-before"] = self.options.before
         rows = {}
@@ -111,7 +112,7 @@ class Bench:
         return {name: row for name, row in rows.items() if not self.options.only or name in self.options.only}
 
     def prepare(self):
-        work, ours = self.work, self.options.swarmkeep
+        work, ours = self.work, self.options.seedkeep
         plain = work / "plain"
         if self.torrent.exists():
             return
@@ -129,7 +130,7 @@ class Bench:
         shutil.rmtree(plain)
 
     def format(self, image):
-        quietly(self.options.swarmkeep, "store", "format", image, "--size", f"{self.options.mib + 256}MiB")
+        quietly(self.options.seedkeep, "store", "format", image, "--size", f"{self.options.mib + 256}MiB")
 
     def run(self):
         rows = list(self.rows().items())
@@ -157,7 +158,7 @@ class Bench:
         if self.options.client == "libtorrent":
             client = self.start(*self.libtorrent(target, free_port(), port, "end"))
         else:
-            client = self.start(self.options.swarmkeep, "fetch", self.torrent, "--store", target,
+            client = self.start(self.options.seedkeep, "fetch", self.torrent, "--store", target,
                                 "--listen", f"{HERE}:{free_port()}", "--peer", f"{HERE}:{port}")
         began = time.monotonic()
         client.wait()
@@ -345,7 +346,7 @@ def versions(options):
         return output(*command).split("\n")[0].strip()
 
     return {
-        "swarmkeep": said(options.swarmkeep, "--version"),
+        "swarmkeep": said(options.seedkeep, "--version"),
         "libtorrent": "libtorrent " + said("/usr/bin/python3", "-c", "import libtorrent; print(libtorrent.__version__)"),
         "aria2": said("aria2c", "--version"),
     }

@@ -4,7 +4,7 @@
 //! take turns, since nothing else makes them comparable on a busy machine; Criterion does not take turns, so this prints its own table:
 //! medians, with the quartiles. The receiver reads every message and looks at every block: none is lost, and none is of another place.
 //!
-//! `cargo bench -p swarmkeep-benches --bench upload`, with `-- --turns 31` for more of them.
+//! `cargo bench -p swarmkeep-lab --bench upload`, with `-- --turns 31` for more of them.
 
 use std::{
     env,

@@ -47,8 +47,8 @@ Examples:
 
 What runs:
   the tracker   swarmkeep serve, with the packed store; announced to over UDP, scraped over HTTP
-  the seeder    swarmkeep seed, over a block store in an image; sends no faster than --rate
-  two fetchers  swarmkeep fetch, one over a block store in an image, one into plain files; they also
+  the seeder    seedkeep seed, over a block store in an image; sends no faster than --rate
+  two fetchers  seedkeep fetch, one over a block store in an image, one into plain files; they also
                 fetch from each other, as fast as they can
 
 Each is a process of its own, on loopback addresses, at ports that are free, in a folder that is

@@ -5,10 +5,8 @@
 use std::collections::HashSet;
 
 use libfuzzer_sys::fuzz_target;
-use swarmkeep_bittorrent::{
-    bencode::Value,
-    metainfo::{FileList, Info, LONGEST_PIECE, Magnet, Metainfo},
-};
+use swarmkeep_bittorrent::bencode::Value;
+use swarmkeep_metainfo::{FileList, Info, LONGEST_PIECE, Magnet, Metainfo};
 
 fuzz_target!(|message: &[u8]| {
     if let Ok(metainfo) = Metainfo::parse(message) {

@@ -189,7 +189,7 @@ is told the swarm's counts. 64 callers make one announce after another, each of 
 
 The **naive design** is the one that trackers on Redis usually have, modelled on chihaya's: a hash of seeders and one of leechers for each swarm, peers as fields, `HKEYS` of all of them \
 to select from, numbers of peers beside. **As published** it asks what chihaya's store asks, one after another; otherwise it is made cheaper where its design allows: one round trip for what can be asked at once, no `MULTI`, the second hash \
-read only where the first has too few peers. Both have shorter keys and values than chihaya's, and nothing is swept. `benches/benches/redis/naive.rs` tells all of it.";
+read only where the first has too few peers. Both have shorter keys and values than chihaya's, and nothing is swept. `benches/lab/benches/redis/naive.rs` tells all of it.";
 
 const LATENCY: &str = "\
 Announces come at regular times, whether those before were answered or not, and are measured from when they are due: both designs at 5,000 a second, or half of what the naive one bears \

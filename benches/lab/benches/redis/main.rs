@@ -1,6 +1,6 @@
 //! The store on Redis beside the design that trackers on Redis usually have, beside `redis-benchmark`, and by itself.
 //!
-//! `cargo bench -p swarmkeep-benches --bench redis -- --markdown docs/redis-bench.md` measures all of it and writes the document;
+//! `cargo bench -p swarmkeep-lab --bench redis -- --markdown docs/reports/redis-bench.md` measures all of it and writes the document;
 //! `--only announces`, `bytes`, `encodings`, `client`, `hot` or `shards` a part of it, `--json FILE` the numbers, `--seconds N` and `--turns N` say how long.
 //! It starts servers of its own on loopback. What is compared takes turns on one server, since nothing else makes it comparable on a busy
 //! machine; Criterion does not take turns, so this prints its own tables of medians.
@@ -80,7 +80,7 @@ fn main() -> Result<()> {
     if let Some(only) = only
         && !PARTS.iter().any(|(name, _)| name == only)
     {
-        let names = PARTS.map(|(name, _)| name).join("../..");
+        let names = PARTS.map(|(name, _)| name).join(", ");
         return Err(format!("--only {only}: there are {names}").into());
     }
     if let Some(missing) = missing_program()? {
@@ -109,7 +109,7 @@ fn main() -> Result<()> {
     let flags = arguments.iter().skip(1);
     let flags = flags.filter(|flag| !["--bench", "--json"].contains(&flag.as_str()) && Some(*flag) != json);
     let flags = flags.map(|flag| format!(" {flag}")).collect::<String>();
-    let command = format!("cargo bench -p swarmkeep-benches --bench redis --{flags}");
+    let command = format!("cargo bench -p swarmkeep-lab --bench redis --{flags}");
     let mut report = Report::new(seconds, bench.turns)?;
     for (_, measure) in parts {
         let section = measure(&bench)?;

@@ -20,7 +20,7 @@ pub(super) struct Verified {
     pub(super) pieces: u32,
 }
 
-/// What `swarmkeep store check --json` prints.
+/// What `seedkeep store check --json` prints.
 #[derive(Deserialize)]
 struct Checked {
     ok: bool,
@@ -63,11 +63,11 @@ pub(super) fn verify(
         };
         if !ok || torrents.len() != 1 || !torrents.iter().all(right) {
             return Err(format!(
-                "`swarmkeep store check {store}` does not find all of the torrent: {printed}"
+                "`seedkeep store check {store}` does not find all of the torrent: {printed}"
             )
             .into());
         }
-        all.push(Verified { part, how: "swarmkeep store check", pieces: info.piece_count() });
+        all.push(Verified { part, how: "seedkeep store check", pieces: info.piece_count() });
     }
     for verified in &all {
         show.tell(&Event::Verified(verified))?;

@@ -18,7 +18,7 @@ use crate::{Encode, PieceIndex, message::head_of_piece};
 /// bounded: blocks by the high-water mark and one more; what is copied, as well.
 ///
 /// Everything can be sent from memory, which may be a mapped file, and is so best where more than one block waits; `sendfile` is better for one alone
-/// (`docs/design.md`, "The peer wire", has the numbers). Whoever has blocks in files asks for a [`lone_block`](Self::lone_block) first.
+/// (`docs/design/design.md`, "The peer wire", has the numbers). Whoever has blocks in files asks for a [`lone_block`](Self::lone_block) first.
 ///
 /// ```
 /// use swarmkeep_peer_wire::{Message, PieceIndex, SendQueue};

@@ -48,7 +48,7 @@ pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))
 /// Memory is bounded by what stands here. A connection takes at most 16 KiB while nothing is said, 832 KiB while its requests are answered (three batches of
 /// 256 KiB), and what one message takes while it brings pieces; a torrent 16 KiB and 40 bytes for each of its pieces, with what the stripe cache in front
 /// of the store knows of it, and without its info dictionary and what the store itself keeps. Besides, there are the three memories: pieces that are begun, of each
-/// torrent, and the two of the stripe cache. `docs/peer.md` has what was measured.
+/// torrent, and the two of the stripe cache. `docs/use/peer.md` has what was measured.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     pub(crate) peer_id: PeerId,

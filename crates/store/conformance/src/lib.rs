@@ -77,7 +77,7 @@ impl Subject for &Implementation {
 pub struct Case {
     /// The sentence.
     pub name: &'static str,
-    /// The numbered rules of the contract that it belongs to (`docs/contract.md` of the repository).
+    /// The numbers of the rules of the contract that it belongs to.
     pub rules: &'static [u8],
     run: fn(&dyn Subject),
 }

@@ -12,7 +12,7 @@ use crate::{
 ///
 /// A swarm may come in several parts, each with the download count that it had then. That of the last one is the largest.
 ///
-/// `docs/snapshot-format.md` gives the layout byte by byte: this is what a block of a snapshot holds.
+/// `docs/formats/snapshot.md` gives the layout byte by byte: this is what a block of a snapshot holds.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Records {
     bytes: Vec<u8>,

@@ -2,7 +2,7 @@
 //!
 //! A [`Writer`] puts the [`Records`] that a store's [`export`](crate::TorrentRepository::export) gives into blocks with checksums, a
 //! [`Reader`] looks at all of a snapshot before it gives the first of them back, for [`import`](crate::TorrentRepository::import). Neither
-//! opens a file. `docs/snapshot-format.md` gives the format byte by byte.
+//! opens a file. `docs/formats/snapshot.md` gives the format byte by byte.
 //!
 //! ```
 //! use swarmkeep::{Budget, Export, HashKey, Packed, Records, RepositoryConfig, Timestamp, TorrentRepository, snapshot};

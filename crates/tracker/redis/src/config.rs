@@ -63,7 +63,7 @@ impl RedisConfig {
     ///
     /// Such a swarm is asked about once in half of that time, for as many peers as will do for all who announce meanwhile, and what these
     /// change is sent together within the other half. So the server of one very large swarm bears several times as many announces
-    /// (docs/scaling.md). What it costs: counts and peers are so old; an announce that was answered from here says
+    /// (docs/operate/scaling.md). What it costs: counts and peers are so old; an announce that was answered from here says
     /// [`REFRESHED`](swarmkeep::Changes::REFRESHED) whatever it was; and it is lost if this process or the server is lost before it was
     /// sent: call [`flush`](crate::RedisRepository::flush) before you end. Whoever wants 256 peers or more is answered by the server.
     #[must_use]

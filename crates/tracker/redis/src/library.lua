@@ -1,6 +1,6 @@
 #!lua name=swarmkeep_LIBRARY
 
--- What runs inside the server. Each call is one step, atomic and bounded, on the shards whose keys it is given. docs/redis-format.md tells
+-- What runs inside the server. Each call is one step, atomic and bounded, on the shards whose keys it is given. docs/formats/redis.md tells
 -- the format.
 --
 -- A key holds a shard, a hash with all swarms whose info hashes fall into it:

@@ -42,7 +42,7 @@ const PART: usize = 256;
 /// Shards that are asked at once when something is looked for in all of them.
 const ABREAST: u32 = 64;
 
-/// What a swarm and its peers take in a server, on average: measured with jemalloc 5.3, docs/redis-bench.md.
+/// What a swarm and its peers take in a server, on average: measured with jemalloc 5.3, docs/reports/redis-bench.md.
 const BYTES_A_SWARM: u64 = 108;
 const BYTES_A_V4_PEER: u64 = 14;
 const BYTES_A_V6_PEER: u64 = 27;

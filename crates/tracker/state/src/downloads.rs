@@ -22,7 +22,7 @@ use crate::{Error, Folder, InfoHash, Result};
 /// A commit is atomic and durable, and costs what it changes, not what is known. Memory is what the log holds, a few megabytes, and while runs are merged, 256 KiB for each.
 /// Of a torrent, 25 to 34 bytes are on disk at rest; while runs are merged, they and the result. Counts saturate at `u32::MAX`.
 ///
-/// One value is the only user of its folder's files `downloads-*`. `docs/downloads-format.md` says what is in them.
+/// One value is the only user of its folder's files `downloads-*`. `docs/formats/downloads.md` says what is in them.
 ///
 /// ```
 /// use std::sync::Arc;

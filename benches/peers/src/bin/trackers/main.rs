@@ -17,6 +17,7 @@ use std::{
 
 use clap::Parser;
 use serde_json::{Value, json};
+use swarmkeep::catalog;
 
 mod ceiling;
 
@@ -58,7 +59,7 @@ struct Args {
 
     /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`; with --stores, between
     /// `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with --operators `operators`, with --two-cores
-    /// `trackers-on-two-cores`.
+    /// `trackers-on-two-cores`. `docs/reports/trackers.md` has all four.
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
 
@@ -121,7 +122,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| name.contains(wanted));
     let only = |name: &str| wanted(&args.only, name);
     let trackers = match &args {
-        Args { stores: true, .. } => stores(&swarmkeep, only)?,
+        Args { stores: true, .. } => stores(&swarmkeep, only),
         Args { operators: true, .. } => operators(&swarmkeep)?,
         _ => trackers(&swarmkeep, only)?,
     };
@@ -209,11 +210,9 @@ fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Track
 }
 
 /// swarmkeep's tracker on each store of the catalog.
-fn stores(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Tracker>, Box<dyn Error>> {
-    let list = Command::new(swarmkeep).args(["shootout", "--list"]).output()?;
-    let list = String::from_utf8(list.stdout)?;
-    let names = list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| wanted(name));
-    Ok(names.map(|name| serve(swarmkeep, name, &["--repository", name, "--admin", "off"])).collect())
+fn stores(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Vec<Tracker> {
+    let names = catalog::ALL.iter().map(|store| store.name).filter(|name| wanted(name));
+    names.map(|name| serve(swarmkeep, name, &["--repository", name, "--admin", "off"])).collect()
 }
 
 /// What is on unless somebody turns it off, with its limits out of reach of a load that comes from one address; and all of it off.

@@ -71,7 +71,7 @@ In the last two 10 % of the peers have IPv6; in all of them 50 % are seeders; 5 
 `stopped`, 1 % `completed`; 50 peers are wanted.
 
 A store on Redis is not among them: its time is that of servers and a network, its memory is theirs, and
-both are measured there (docs/two-trackers.md).
+both are measured there (docs/operate/two-trackers.md).
 
 Columns:
   ns          wall time of an announce that updates, counts and selects, over all threads (so the

@@ -1,4 +1,4 @@
-//! What stands on the device, byte by byte: `docs/block-store-format.md` in code.
+//! What stands on the device, byte by byte: `docs/formats/block-store.md` in code.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,

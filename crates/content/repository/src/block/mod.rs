@@ -1,7 +1,7 @@
 //! Content on a raw block device or an image of one: the store that survives anything.
 //!
 //! Built after A. Norberg, "Improving BitTorrent performance with a custom filesystem" (2012): large blocks, one file a torrent, no
-//! bitmap of free blocks, the order of flushing instead of a journal. `docs/block-store-format.md` of the repository gives the
+//! bitmap of free blocks, the order of flushing instead of a journal. `docs/formats/block-store.md` of the repository gives the
 //! format byte by byte, and why a crash at any moment leaves a store that boots with everything that was reported durable.
 
 mod allocator;

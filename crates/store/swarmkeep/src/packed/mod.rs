@@ -7,7 +7,7 @@
 //! - A **large** swarm has four tables of peers (family × role), in linear-hashed buckets, so that no announce in a swarm of a
 //!   million moves more peers than in one of fifty.
 //!
-//! `docs/packed-store.md` gives the layout byte by byte, why it is so, and what was measured.
+//! `docs/design/packed-store.md` gives the layout byte by byte, why it is so, and what was measured.
 
 #[cfg_attr(swarmkeep_safe, path = "boxed.rs")]
 mod arena;

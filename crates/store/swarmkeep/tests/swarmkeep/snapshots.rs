@@ -806,7 +806,7 @@ fn the_first_version_is_written_as_it_was() {
     }
 }
 
-/// The example of `docs/snapshot-format.md`.
+/// The example of `docs/formats/snapshot.md`.
 #[test]
 fn a_snapshot_of_one_peer_is_173_bytes() {
     let mut records = Records::new(NOW);

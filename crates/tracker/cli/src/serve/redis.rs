@@ -53,8 +53,9 @@ pub(crate) struct Redis {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = patience, help_heading = REDIS)]
     redis_patience: Duration,
 
-    /// How stale the answers to regular announces may be in swarms that are announced to often, up to 1m: so a single very large swarm does not depend
-    /// on what one server bears (docs/scaling.md). Whoever starts, completes or stops is told to the servers at once all the same.
+    /// How stale the answers to regular announces may be in swarms that are announced to often, up to 1m: so
+    /// a single very large swarm does not depend on what one server bears (docs/operate/scaling.md). An
+    /// announce with an event reaches the servers at once all the same.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = staleness, help_heading = REDIS)]
     redis_staleness: Duration,
 }

@@ -63,7 +63,7 @@ fn redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else() {
 fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
     let Some(setup) = Setup::new() else { return };
     let server = started(Server::start());
-    let document = include_str!("../../../../../docs/two-trackers.md");
+    let document = include_str!("../../../../../docs/operate/two-trackers.md");
     let rule = document.lines().find_map(|line| line.strip_prefix("user tracker "));
     let rule = rule.expect("there is one").replace("PASSWORD", "given");
     let words: Vec<_> =
