@@ -1,5 +1,8 @@
 //! The list of implementations. Tests, benches, the command line and the documents are made from it: a new store is its
 //! file, its `mod` line and its row here.
+//!
+//! The first row of a family stands for it: [`find`] takes the family's name for it. No choice of locks within a family stands out of
+//! the noise, except that tokio's cost more.
 
 use std::{fmt, sync::Arc};
 
@@ -8,7 +11,7 @@ use crate::dash_map::DashMapRepository;
 #[cfg(feature = "skipmap")]
 use crate::skip_map::SkipMapRepository;
 use crate::{
-    AsyncTorrentRepository, ConfigError, Packed, RepositoryConfig, TorrentRepository,
+    AsyncTorrentRepository, Capabilities, ConfigError, HashKey, Packed, RepositoryConfig, TorrentRepository,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
     lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
 };
@@ -55,6 +58,8 @@ rows! {
     /// Sharded, packed peers: the default.
     packed: "packed", Sync, Packed;
 
+    /// A B-tree behind a lock, and a lock around each swarm.
+    btreemap_rwlock_parking_lot_mutex_parking_lot: "btreemap", Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotMutex>;
     /// A B-tree behind one lock.
     btreemap_rwlock_std: "btreemap", Sync, BTreeMapRepository<StdRwLock>;
     /// A B-tree behind one lock.
@@ -76,8 +81,6 @@ rows! {
     /// A B-tree behind a lock, and a lock around each swarm.
     btreemap_rwlock_parking_lot_mutex_std: "btreemap", Sync, BTreeMapOfLocks<ParkingLotRwLock, StdMutex>;
     /// A B-tree behind a lock, and a lock around each swarm.
-    btreemap_rwlock_parking_lot_mutex_parking_lot: "btreemap", Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotMutex>;
-    /// A B-tree behind a lock, and a lock around each swarm.
     #[cfg(feature = "tokio")]
     btreemap_rwlock_parking_lot_mutex_tokio: "btreemap", Async, BTreeMapOfLocks<ParkingLotRwLock, TokioMutex>;
     /// A B-tree behind a lock, and a lock around each swarm.
@@ -98,20 +101,20 @@ rows! {
 
     /// A lock-free skip list, and a lock around each swarm.
     #[cfg(feature = "skipmap")]
-    skipmap_mutex_std: "skipmap", Sync, SkipMapRepository<StdMutex>;
+    skipmap_mutex_parking_lot: "skipmap", Sync, SkipMapRepository<ParkingLotMutex>;
     /// A lock-free skip list, and a lock around each swarm.
     #[cfg(feature = "skipmap")]
-    skipmap_mutex_parking_lot: "skipmap", Sync, SkipMapRepository<ParkingLotMutex>;
+    skipmap_mutex_std: "skipmap", Sync, SkipMapRepository<StdMutex>;
     /// A lock-free skip list, and a lock around each swarm.
     #[cfg(feature = "skipmap")]
     skipmap_rwlock_parking_lot: "skipmap", Sync, SkipMapRepository<ParkingLotRwLock>;
 
     /// A sharded hash map, and a lock around each swarm.
     #[cfg(feature = "dashmap")]
-    dashmap_mutex_std: "dashmap", Sync, DashMapRepository<StdMutex>;
+    dashmap_mutex_parking_lot: "dashmap", Sync, DashMapRepository<ParkingLotMutex>;
     /// A sharded hash map, and a lock around each swarm.
     #[cfg(feature = "dashmap")]
-    dashmap_mutex_parking_lot: "dashmap", Sync, DashMapRepository<ParkingLotMutex>;
+    dashmap_mutex_std: "dashmap", Sync, DashMapRepository<StdMutex>;
     /// A sharded hash map, and a lock around each swarm.
     #[cfg(feature = "dashmap")]
     dashmap_rwlock_parking_lot: "dashmap", Sync, DashMapRepository<ParkingLotRwLock>;
@@ -169,6 +172,21 @@ impl Implementation {
         }
     }
 
+    /// What it declares, and which limits it keeps ([`Capabilities::bounded`]), with the default lifetime and as many shards as it takes by
+    /// itself. Costs as much as an empty store.
+    pub fn capabilities(&self) -> Capabilities {
+        let config = RepositoryConfig::new(HashKey::from_bytes([0; 16]));
+        match self.build(&config).expect("every store keeps the defaults") {
+            Repository::Sync(store) => store.capabilities(),
+            Repository::Async(store) => store.capabilities(),
+        }
+    }
+
+    /// Whether it stands for its family.
+    pub fn is_first_of_its_family(&self) -> bool {
+        find(self.family).is_some_and(|first| first.name == self.name)
+    }
+
     /// Whether it has to be awaited.
     pub const fn is_async(&self) -> bool {
         matches!(self.build, Build::Async(_))
@@ -190,9 +208,10 @@ pub enum Repository {
     Async(Arc<dyn AsyncTorrentRepository>),
 }
 
-/// The implementation called `name`, if this build has it.
+/// The implementation called `name`, or the one that stands for the family of this name, if this build has it.
 pub fn find(name: &str) -> Option<&'static Implementation> {
-    ALL.iter().find(|implementation| implementation.name == name)
+    let named = ALL.iter().find(|implementation| implementation.name == name);
+    named.or_else(|| ALL.iter().find(|implementation| implementation.family == name))
 }
 
 /// The name of a row as it is written on a command line.
@@ -218,6 +237,20 @@ mod tests {
         }
         assert_eq!(ALL[0].name, "packed");
         assert!(find("btreemap-rwlock-std-mutex-parking-lot").is_some());
-        assert!(find("btreemap").is_none());
+        assert!(find("hashmap").is_none());
+    }
+
+    #[test]
+    fn a_family_is_found_by_its_name_and_tells_what_it_keeps() {
+        for implementation in ALL {
+            let first = find(implementation.family).unwrap();
+            assert_eq!(first.family, implementation.family);
+            assert!(first.is_first_of_its_family());
+            let (bounded, of_first) = (implementation.capabilities().bounded, first.capabilities().bounded);
+            assert_eq!(bounded, of_first, "{implementation:?}");
+        }
+        assert_eq!(find("btreemap").unwrap().name, "btreemap-rwlock-parking-lot-mutex-parking-lot");
+        assert!(find("packed").unwrap().capabilities().bounded.is_all());
+        assert!(!find("btreemap").unwrap().capabilities().bounded.is_all());
     }
 }

@@ -43,15 +43,6 @@ mod work;
 /// Visits of a sweep's step that is taken while announces wait.
 const SMALL_STEP: usize = 256;
 
-/// What stands for each map family by default. On `zipf` and `hot` with all cores no choice of locks within a family
-/// stands out of the noise, except that tokio's cost more: so one and the same lock for all, to compare the maps. A family
-/// without an entry is shown whole.
-const FASTEST: [&str; 3] = [
-    "btreemap-rwlock-parking-lot-mutex-parking-lot",
-    "skipmap-mutex-parking-lot",
-    "dashmap-mutex-parking-lot",
-];
-
 const EXAMPLES: &str = "\
 Examples:
   cargo shootout                                packed and the fastest of each map family
@@ -336,13 +327,9 @@ impl Args {
     }
 
     fn stores(&self) -> Vec<&'static Implementation> {
-        let chosen = |store: &&Implementation| {
-            let mut family = catalog::ALL.iter().filter(|other| other.family == store.family);
-            FASTEST.contains(&store.name) || !family.any(|other| FASTEST.contains(&other.name))
-        };
         match (self.all, self.only.as_slice()) {
             (true, _) => catalog::ALL.iter().collect(),
-            (false, []) => catalog::ALL.iter().filter(chosen).collect(),
+            (false, []) => catalog::ALL.iter().filter(|store| store.is_first_of_its_family()).collect(),
             (false, only) => only.to_vec(),
         }
     }
@@ -418,7 +405,9 @@ fn in_a_fresh_process(plan: &Plan) -> Result<Row, Box<dyn Error>> {
 }
 
 fn store_names() -> impl TypedValueParser<Value = &'static Implementation> {
-    PossibleValuesParser::new(catalog::ALL.iter().map(|store| store.name))
+    let families =
+        catalog::ALL.iter().filter(|store| store.is_first_of_its_family()).map(|store| store.family);
+    PossibleValuesParser::new(catalog::ALL.iter().map(|store| store.name).chain(families))
         .map(|name| catalog::find(&name).expect("clap lets only names of the catalog through"))
 }
 
