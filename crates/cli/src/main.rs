@@ -14,7 +14,6 @@ mod peer;
 mod serve;
 mod settings;
 mod shootout;
-mod simulate;
 mod state;
 mod store;
 mod units;
@@ -59,8 +58,6 @@ enum Command {
     DemoPart(demo::PartArgs),
     /// Compare the swarm stores: time, tail latency and memory.
     Shootout(shootout::Args),
-    /// Simulate trackers of any size: what each arrangement needs, and loses when a machine fails.
-    Simulate(Box<simulate::Args>),
     /// Measure one row of a shootout in this process.
     #[command(hide = true)]
     ShootoutRow(shootout::RowArgs),
@@ -82,7 +79,6 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::DemoPart(args) => demo::run_part(args).map(|never| match never {}),
         Command::Shootout(args) => shootout::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Simulate(args) => simulate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::ShootoutRow(args) => shootout::run_row(args).map(|()| ExitCode::SUCCESS),
     };
     match done {
