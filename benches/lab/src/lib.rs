@@ -1,8 +1,9 @@
-//! What is measured or shown over more than one ring: the demo, the benchmark of content stores, results files of a load.
+//! What is measured or shown over more than one ring: the demo, the benchmark of content stores, results files of a load, the sizing.
 
 pub mod content;
 pub mod demo;
 pub mod load;
+pub mod simulate;
 pub mod store_bench;
 
 pub use load::Date;

@@ -1,4 +1,4 @@
-//! Lines over linear and logarithmic axes, as SVG. The shootout and the simulation draw with them too.
+//! Lines over linear and logarithmic axes, as SVG. The shootout draws with them too.
 
 use std::{io, path::Path};
 
