@@ -307,7 +307,7 @@ fn one_family_under_flood_does_not_starve_the_other() {
 #[test]
 fn a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_little() {
     if !in_a_process_of_its_own(
-        "a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_little",
+        "serve::a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_little",
     ) {
         return;
     }

@@ -434,7 +434,7 @@ fn what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gon
     fill(&open(folder.path()), &torrent(1, &files));
     let path = state(folder.path(), hash(1));
     let kept = fs::read(&path).unwrap();
-    let test = "what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone";
+    let test = "files::what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone";
     let child = Command::new("sh")
         .args(["-c", "ulimit -n 24; exec \"$0\" \"$1\" --exact --nocapture"])
         .args([env::current_exe().unwrap().as_os_str(), test.as_ref()])
@@ -1035,7 +1035,11 @@ fn what_was_reported_durable_outlives_a_process_that_is_killed() {
     let (mut kept, mut events) = (0, 0);
     for round in 0..rounds {
         let mut child = Command::new(env::current_exe().unwrap())
-            .args(["what_was_reported_durable_outlives_a_process_that_is_killed", "--exact", "--nocapture"])
+            .args([
+                "files::what_was_reported_durable_outlives_a_process_that_is_killed",
+                "--exact",
+                "--nocapture",
+            ])
             .env(KILLED, folder.path())
             .env("SWARMKEEP_TEST_SEED", (round + 1).to_string())
             .stdout(Stdio::piped())

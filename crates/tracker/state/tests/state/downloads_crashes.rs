@@ -1,8 +1,6 @@
 //! What survives when the power fails, the process is killed or the disk refuses, at every operation in turn.
 
-mod common;
-
-use common::{Changes, Model, apply, counts, open, random_changes, world};
+use crate::common::{Changes, Model, apply, counts, open, random_changes, world};
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_state::{
     Change, Downloads, InfoHash, Result,
@@ -472,7 +470,7 @@ fn a_commit_after_a_failed_seal_survives_a_power_cut() {
         let folder = Simulated::new(2);
         let mut downloads = Downloads::open_with(
             std::sync::Arc::new(folder.clone()),
-            common::small().log_bytes(16 << 10).log_entries(20),
+            crate::common::small().log_bytes(16 << 10).log_entries(20),
         )
         .unwrap();
         let mut model = Model::new();
@@ -555,7 +553,7 @@ fn a_folder_that_cannot_be_written_to_can_be_read() {
 
     // Refuses what changes something, one by one, as `heal` and `refuse` let it.
     let read_only = ReadOnly(folder.clone());
-    let mut downloads = Downloads::open_with(std::sync::Arc::new(read_only), common::small()).unwrap();
+    let mut downloads = Downloads::open_with(std::sync::Arc::new(read_only), crate::common::small()).unwrap();
     assert_eq!(counts(&downloads, &world).unwrap(), expected.committed);
     let change = (world[0], Change { forget: true, add: 7 });
     let error = downloads.commit([change]).unwrap_err();

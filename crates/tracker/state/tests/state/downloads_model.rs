@@ -1,10 +1,8 @@
 //! Download counts beside a map in memory: whatever is done, both say the same.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Model, apply, counts, random_changes, small, world};
+use crate::common::{Model, apply, counts, random_changes, small, world};
 use proptest::prelude::*;
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_state::{Change, Directory, Downloads, Error, Folder, InfoHash, Options, simulated::Simulated};
@@ -126,7 +124,7 @@ fn a_database_can_be_moved_to_another_thread() {
 #[test]
 fn nothing_is_made_before_the_first_commit() {
     let folder = Simulated::new(9);
-    let mut downloads = common::open(&folder).unwrap();
+    let mut downloads = crate::common::open(&folder).unwrap();
     let torrent = InfoHash::new([1; 20]);
     assert_eq!(downloads.get(&torrent).unwrap(), 0);
     downloads.settle().unwrap();
@@ -139,7 +137,7 @@ fn nothing_is_made_before_the_first_commit() {
 #[test]
 fn counts_saturate_in_the_log_and_in_runs() {
     let folder = Simulated::new(9);
-    let mut downloads = common::open(&folder).unwrap();
+    let mut downloads = crate::common::open(&folder).unwrap();
     let torrent = InfoHash::new([1; 20]);
     let add = |add| [(torrent, Change { forget: false, add })];
     downloads.commit(add(u64::MAX)).unwrap();
@@ -176,7 +174,7 @@ fn commits_alone_keep_the_log_small() {
         );
     }
     // One commit of more than a log usually holds.
-    let mut downloads = common::open(&Simulated::new(9)).unwrap();
+    let mut downloads = crate::common::open(&Simulated::new(9)).unwrap();
     downloads.commit(world.iter().map(change)).unwrap();
     downloads.commit(world.iter().map(change)).unwrap();
     assert_eq!((downloads.runs(), downloads.entries()), (1, 400));
@@ -185,7 +183,7 @@ fn commits_alone_keep_the_log_small() {
 #[test]
 fn what_is_forgotten_is_gone_from_the_disk() {
     let folder = Simulated::new(9);
-    let mut downloads = common::open(&folder).unwrap();
+    let mut downloads = crate::common::open(&folder).unwrap();
     let world = world(60);
     downloads.add_sorted(world.iter().map(|&torrent| Ok((torrent, 1)))).unwrap();
     downloads.commit(world.iter().map(|&torrent| (torrent, Change { forget: true, add: 0 }))).unwrap();
@@ -197,7 +195,7 @@ fn what_is_forgotten_is_gone_from_the_disk() {
 #[test]
 fn what_is_out_of_order_is_refused_whole() {
     let folder = Simulated::new(9);
-    let mut downloads = common::open(&folder).unwrap();
+    let mut downloads = crate::common::open(&folder).unwrap();
     let world = world(20);
     downloads.commit([(world[0], Change { forget: false, add: 5 })]).unwrap();
     for wrong in [vec![world[1], world[0]], vec![world[1], world[1]]] {
@@ -250,7 +248,7 @@ fn a_lookup_reads_few_pages_however_info_hashes_were_chosen() {
     let worst = u64::from(pages.ilog2()) + 1 + 4;
     let most_reads = |info_hash: &dyn Fn(u64) -> InfoHash| {
         let folder = Simulated::new(9);
-        let mut downloads = common::open(&folder).unwrap();
+        let mut downloads = crate::common::open(&folder).unwrap();
         downloads.add_sorted((0..COUNT).map(|n| Ok((info_hash(n), n + 1)))).unwrap();
         let mut most = 0;
         for n in (0..COUNT).step_by(997).chain([0, COUNT - 1]) {
@@ -277,7 +275,7 @@ fn a_lookup_reads_few_pages_however_info_hashes_were_chosen() {
 #[test]
 fn a_merge_goes_on_beside_commits_and_ends_with_the_database() {
     let folder = Simulated::new(9);
-    let mut downloads = common::open(&folder).unwrap();
+    let mut downloads = crate::common::open(&folder).unwrap();
     let many = |add| {
         (0..200_000_u64).map(move |n| {
             let mut bytes = [0; 20];
@@ -293,7 +291,7 @@ fn a_merge_goes_on_beside_commits_and_ends_with_the_database() {
     downloads.commit([(torrent, Change { forget: false, add: 4 })]).unwrap();
     assert_eq!(downloads.get(&torrent).unwrap(), 7);
     drop(downloads);
-    let mut downloads = common::open(&folder).unwrap();
+    let mut downloads = crate::common::open(&folder).unwrap();
     assert_eq!(downloads.get(&torrent).unwrap(), 7);
     downloads.maintain().unwrap();
     downloads.commit([(torrent, Change { forget: false, add: 8 })]).unwrap();

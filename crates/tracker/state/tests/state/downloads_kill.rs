@@ -61,7 +61,7 @@ fn a_killed_process_has_lost_nothing_that_it_acknowledged() {
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["commits_for_ever", "--exact", "--nocapture"])
+            .args(["downloads_kill::commits_for_ever", "--exact", "--nocapture"])
             .env(FOLDER, folder.path())
             .stdout(Stdio::piped())
             .spawn()

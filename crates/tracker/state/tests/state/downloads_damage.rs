@@ -1,10 +1,8 @@
 //! Files that are not as they were written: refused by name and byte, and never a wrong count.
 
-mod common;
-
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
-use common::{Model, apply, counts, world};
+use crate::common::{Model, apply, counts, world};
 use swarmkeep_state::{
     Change, Directory, Downloads, Error, Folder, InfoHash, Options, Result, simulated::Simulated,
 };
