@@ -16,8 +16,9 @@ use swarmkeep::{
     AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, Immediate, InfoHash, TorrentRepository,
     catalog::Repository,
 };
+use swarmkeep_store_tests::{in_a_process_of_its_own, resident_kb};
 use swarmkeep_tests::{
-    Tracker, any_port, in_a_process_of_its_own, resident_kb, runtime,
+    Tracker, any_port, runtime,
     udp::{Client, announce, bytes_of, error_in},
 };
 use swarmkeep_tracker::{Config, Rules, Server};
