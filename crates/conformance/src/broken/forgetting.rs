@@ -1,0 +1,169 @@
+//! Faults of forgetting: what a sweep removes and when, clocks of few bits, and removals by name.
+
+use std::sync::{Mutex, PoisonError, atomic::Ordering::SeqCst};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, Budget, Cursor, InfoHash, Removed, Retention, SwarmStats, Swept, Timestamp,
+    TorrentRepository,
+};
+
+use super::{Broken, Fault, let_others_in};
+use crate::model::{State, Swarm};
+
+impl Broken {
+    pub(super) fn sweep_wrongly(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
+        match self.fault {
+            Fault::SweepDropsFilling | Fault::SweepDropsRefreshed => {
+                self.sweep_in_two_holds(now, policy, budget)
+            }
+            Fault::ClockOf16Bits | Fault::ClockOf8Bits => {
+                let (tick, bits) = if self.is(Fault::ClockOf16Bits) { (1, 16) } else { (32, 8) };
+                self.wrap_times(now, tick, bits);
+                self.model.sweep(now, policy, budget)
+            }
+            Fault::SweepDropsWholeSwarms => {
+                let mut state = self.state();
+                let oldest = state.latest.max(now).saturating_sub(state.lifetime_secs);
+                let expired = |swarm: &Swarm| swarm.peers.values().all(|peer| peer.last_announce < oldest);
+                let large = state.swarms.iter().find(|(_, swarm)| swarm.peers.len() > 1000 && expired(swarm));
+                let Some((&large, _)) = large else { return state.sweep(now, policy, budget.get()) };
+                let expired = state.remove(&large).map_or(0, |stats| stats.peers());
+                let mut swept = Swept::default();
+                (swept.visited, swept.expired, swept.swarms_removed) = (budget.get() as u64, expired, 1);
+                swept
+            }
+            Fault::FreedBytesStayTaken => self.losing_bytes(|| self.model.sweep(now, policy, budget)),
+            Fault::EarlierTimesBelieved => {
+                self.state().latest = Timestamp::default();
+                self.model.sweep(now, policy, budget)
+            }
+            Fault::SweepIgnoresBudget => self.model.sweep(now, policy, Budget::peers(usize::MAX)),
+            Fault::SweepFromTheStart => {
+                let mut state = self.state();
+                state.sweep = None;
+                state.sweep(now, policy, usize::MAX)
+            }
+            Fault::SweepHoldsLock => self.state().sweep(now, policy, budget.get()),
+            Fault::SweepMissesLast => {
+                let mut state = self.state();
+                let last = state.swarms.pop_last();
+                let swept = state.sweep(now, policy, budget.get());
+                state.swarms.extend(last);
+                swept
+            }
+            Fault::EmptySwarmsStay => self.model.sweep(now, Retention::KeepDownloaded, budget),
+            Fault::DownloadsForgotten => self.model.sweep(now, Retention::DropEmpty, budget),
+            _ => self.model.sweep(now, policy, budget),
+        }
+    }
+
+    pub(super) fn remove_wrongly(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
+        let removed = self.losing_bytes(|| self.model.remove(info_hash));
+        if self.is(Fault::RemoveKeepsTotals) {
+            self.drift.fetch_add(removed.is_some().into(), SeqCst);
+        }
+        removed
+    }
+
+    pub(super) fn remove_where_wrongly(
+        &self,
+        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
+        from: Cursor,
+        budget: Budget,
+    ) -> Removed {
+        match self.fault {
+            Fault::RemovalSkipsNext => {
+                let skip = Mutex::new(false);
+                let skipping = |info_hash: &InfoHash| {
+                    let mut skip = skip.lock().unwrap_or_else(PoisonError::into_inner);
+                    *skip = !*skip && forbidden(info_hash);
+                    *skip
+                };
+                self.model.remove_where(&skipping, from, budget)
+            }
+            Fault::PredicateUnderLock => {
+                let all: Vec<_> = self.state().swarms.keys().copied().collect();
+                let held = self.state();
+                let named: Vec<_> = all.into_iter().filter(|info_hash| forbidden(info_hash)).collect();
+                drop(held);
+                self.model.remove_where(&|info_hash| named.contains(info_hash), from, budget)
+            }
+            _ => self.losing_bytes(|| self.model.remove_where(forbidden, from, budget)),
+        }
+    }
+
+    /// What a clock of 8 bits does with those who stay when a peer announces beyond its reach.
+    pub(super) fn move_base(&self, state: &mut State, told: &Announce) {
+        const TICK: u64 = 32;
+        let (latest, now) = (state.latest, (state.latest.as_secs() / TICK) as u32);
+        let mut notes = self.notes();
+        let base = notes.entry(told.info_hash).or_insert(now.saturating_sub(128));
+        if now - *base < 256 || told.event == AnnounceEvent::Stopped {
+            return;
+        }
+        let by = u64::from(now - 128 - *base) * TICK;
+        *base = now - 128;
+        let swarm = &state.swarms[&told.info_hash];
+        let others = swarm.peers.iter().filter(|(endpoint, _)| **endpoint != told.endpoint);
+        let others: Vec<_> =
+            others.map(|(&endpoint, peer)| (endpoint, peer.role, peer.last_announce)).collect();
+        state.change(told.info_hash, |swarm| {
+            for (endpoint, role, last_announce) in others {
+                let shown = match self.fault {
+                    Fault::BaseMovesAlone => last_announce.saturating_add(by),
+                    _ => latest.saturating_sub(128 * TICK),
+                };
+                swarm.put(endpoint, role, shown, None);
+            }
+        });
+    }
+
+    /// Collects under the lock, and removes under another hold of it what was found, whatever has become of it.
+    fn sweep_in_two_holds(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
+        let state = self.state();
+        let oldest = state.latest.max(now).saturating_sub(state.lifetime_secs);
+        let empty = |swarm: &Swarm| swarm.peers.is_empty();
+        let empties: Vec<_> =
+            state.swarms.iter().filter(|(_, swarm)| empty(swarm)).map(|(&torrent, _)| torrent).collect();
+        let mut expired = Vec::new();
+        for (&torrent, swarm) in &state.swarms {
+            let old = swarm.peers.iter().filter(|(_, peer)| peer.last_announce < oldest);
+            expired.extend(old.map(|(&endpoint, _)| (torrent, endpoint)));
+        }
+        drop(state);
+        let_others_in();
+        if self.is(Fault::SweepDropsFilling) {
+            for torrent in empties {
+                self.state().remove(&torrent);
+            }
+        } else {
+            for (torrent, endpoint) in expired {
+                let mut state = self.state();
+                if state.swarms.contains_key(&torrent) {
+                    state.change(torrent, |swarm| swarm.remove(&endpoint));
+                }
+            }
+        }
+        self.model.sweep(now, policy, budget)
+    }
+
+    /// Makes peers look as young as a clock of so many bits tells that ticks every `tick` seconds.
+    fn wrap_times(&self, now: Timestamp, tick: u64, bits: u32) {
+        let mut state = self.state();
+        let all: Vec<_> = state
+            .swarms
+            .iter()
+            .flat_map(|(&torrent, swarm)| {
+                swarm
+                    .peers
+                    .iter()
+                    .map(move |(&endpoint, peer)| (torrent, endpoint, peer.role, peer.last_announce))
+            })
+            .collect();
+        for (torrent, endpoint, role, last_announce) in all {
+            let ticks = now.as_secs() / tick - last_announce.as_secs() / tick;
+            let shown = now.saturating_sub((ticks & ((1 << bits) - 1)) * tick);
+            state.change(torrent, |swarm| swarm.put(endpoint, role, shown, None));
+        }
+    }
+}
