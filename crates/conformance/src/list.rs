@@ -50,7 +50,6 @@ list! {
         announce_is_seen_whole_or_not_at_all [1]
         a_peer_is_its_endpoint_whatever_peer_id_it_uses [2]
         two_ports_of_one_address_are_two_peers [2]
-        an_ipv4_mapped_address_is_the_ipv4_peer [2]
         started_none_and_completed_insert_or_refresh [3]
         a_leecher_that_becomes_a_seeder_moves_and_is_counted_once [3]
         a_seeder_may_become_a_leecher_again [3]

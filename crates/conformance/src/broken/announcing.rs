@@ -70,6 +70,7 @@ impl Broken {
                 told.endpoint = with_port(told.endpoint, 1 + told.peer_id.as_bytes()[0] as u16)
             }
             Fault::IdentityByAddress => told.endpoint = with_port(told.endpoint, 6881),
+            Fault::InfoHashesOf16Bytes => told.info_hash = self.known_as(&torrent),
             Fault::StoppedCreates => self.state().change(torrent, |_| ()),
             Fault::UnkeyedHash => {
                 let mut first = [0; 20];
@@ -102,6 +103,21 @@ impl Broken {
                     state.change(torrent, |swarm| swarm.put(told.endpoint, told.role(), last_announce, None));
                 }
             }
+            Fault::CompletedKeepsTime if completed => {
+                if let Some(last_announce) = before.last_announce {
+                    state.change(torrent, |swarm| swarm.put(told.endpoint, told.role(), last_announce, None));
+                }
+            }
+            Fault::StoppedCountsUnknown
+                if told.event == AnnounceEvent::Stopped && announced.changes.is_empty() =>
+            {
+                self.drift.fetch_add(1, SeqCst);
+            }
+            Fault::LastPeerTakesSwarm
+                if announced.changes.contains(Changes::LEFT) && announced.stats.peers() == 0 =>
+            {
+                state.remove(&torrent);
+            }
             Fault::AgesRoundedOlder if told.event != AnnounceEvent::Stopped => {
                 let time = begin_of_tick(state.latest);
                 state.change(torrent, |swarm| swarm.put(told.endpoint, told.role(), time, None));
@@ -110,6 +126,10 @@ impl Broken {
             Fault::CompletedCountsAgain if completed && told.left == 0 && !counted => downloads += 1,
             Fault::CompletedCountsWithBytesLeft if completed && told.left > 0 => downloads += 1,
             Fault::CompletedFromUnknownIgnored if counted && before.last_announce.is_none() => downloads -= 1,
+            Fault::CompletedLooksTooLate if counted && before.last_announce.is_some() => downloads -= 1,
+            Fault::PromotionCounts if announced.changes.contains(Changes::PROMOTED) && !counted => {
+                downloads += 1
+            }
             Fault::CountersWrap if counted && before.stats.downloaded == u32::MAX => downloads = 0,
             Fault::ChangesNotTold if announced.changes.contains(Changes::REFRESHED) => {
                 announced.changes = Changes::REFRESHED;
@@ -137,6 +157,19 @@ impl Broken {
             announced.stats.downloaded = downloads;
         }
         announced.stats.incomplete += self.ghosts(&torrent);
+    }
+
+    /// The known info hash that begins with the same bytes, if that is the fault, or this one.
+    pub(super) fn known_as(&self, info_hash: &InfoHash) -> InfoHash {
+        if !self.is(Fault::InfoHashesOf16Bytes) {
+            return *info_hash;
+        }
+        let (mut first, mut last) = ([0; 20], [0xff; 20]);
+        first[..16].copy_from_slice(&info_hash.as_bytes()[..16]);
+        last[..16].copy_from_slice(&info_hash.as_bytes()[..16]);
+        let state = self.state();
+        let known = state.swarms.range(InfoHash::new(first)..=InfoHash::new(last)).next();
+        known.map_or(*info_hash, |(&known, _)| known)
     }
 
     /// Leechers of a swarm that were left behind.

@@ -58,7 +58,7 @@ impl Broken {
     }
 
     pub(super) fn remove_wrongly(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-        let removed = self.losing_bytes(|| self.model.remove(info_hash));
+        let removed = self.losing_bytes(|| self.model.remove(&self.known_as(info_hash)));
         if self.is(Fault::RemoveKeepsTotals) {
             self.drift.fetch_add(removed.is_some().into(), SeqCst);
         }

@@ -51,20 +51,32 @@ faults! {
     identity_by_peer_id IdentityByPeerId => a_peer_is_its_endpoint_whatever_peer_id_it_uses;
     /// Takes each address for one peer, whatever the port.
     identity_by_address IdentityByAddress => two_ports_of_one_address_are_two_peers;
+    /// Compares the first 16 bytes of info hashes, as one number.
+    info_hashes_of_16_bytes InfoHashesOf16Bytes => swarms_are_apart;
     /// Counts a leecher that becomes a seeder in both roles.
     leecher_left_behind LeecherLeftBehind => a_leecher_that_becomes_a_seeder_moves_and_is_counted_once;
     /// Once a seeder, always a seeder.
     seeder_for_ever SeederForEver => a_seeder_may_become_a_leecher_again;
     /// A refresh leaves the time of the first announce.
     refresh_keeps_the_old_time RefreshKeepsTime => an_announce_renews_the_lifetime;
+    /// A `completed` leaves the time of the announce before it.
+    completed_keeps_the_old_time CompletedKeepsTime => started_none_and_completed_insert_or_refresh;
     /// A `stopped` for an unknown info hash creates the swarm.
     stopped_creates_a_swarm StoppedCreates => stopped_for_an_unknown_info_hash_creates_no_swarm;
     /// A `stopped` is answered with peers.
     stopped_is_handed_peers StoppedIsHandedPeers => stopped_removes_the_peer_and_selects_nobody;
+    /// A `stopped` takes a peer out of the totals, also where there was none.
+    stopped_counts_unknown_peers StoppedCountsUnknown => stopped_from_an_unknown_peer_changes_nothing;
+    /// The last peer that leaves takes the swarm along, and its downloads.
+    last_peer_takes_the_swarm LastPeerTakesSwarm => a_swarm_that_everybody_left_keeps_its_downloads_until_a_sweep;
     /// Counts a download for each `completed`.
     completed_counts_each_time CompletedCountsAgain => a_repeated_completed_counts_no_second_download;
     /// Counts a download for a `completed` with bytes left.
     completed_counts_with_bytes_left CompletedCountsWithBytesLeft => completed_with_bytes_left_is_an_ordinary_announce;
+    /// Counts a download for each leecher that becomes a seeder, whatever the event.
+    promotion_counts_a_download PromotionCounts => only_completed_counts_downloads;
+    /// Asks whether a peer was a seeder when it has become one: a leecher that finishes counts nothing.
+    completed_looks_too_late CompletedLooksTooLate => completed_counts_one_download_for_a_leecher_that_finishes;
     /// Counts no download for a peer it did not know.
     completed_from_unknown_is_ignored CompletedFromUnknownIgnored => completed_counts_one_download_for_an_unknown_peer;
     /// Counts from the largest number to zero.

@@ -11,7 +11,7 @@ impl Broken {
         if self.is(Fault::ScrapeCreates) {
             self.state().change(*info_hash, |_| ());
         }
-        let mut stats = self.model.scrape(info_hash);
+        let mut stats = self.model.scrape(&self.known_as(info_hash));
         stats.incomplete += self.ghosts(info_hash);
         stats
     }
@@ -20,6 +20,9 @@ impl Broken {
         let mut totals = self.state().totals;
         match self.fault {
             Fault::TotalsDrift => totals.v4.leechers += self.drift.load(SeqCst),
+            Fault::StoppedCountsUnknown => {
+                totals.v4.leechers = totals.v4.leechers.saturating_sub(self.drift.load(SeqCst));
+            }
             Fault::RemoveKeepsTotals => totals.swarms += self.drift.load(SeqCst),
             Fault::TotalsByWalking => {
                 totals.swarms =
