@@ -71,6 +71,7 @@ impl Broken {
             }
             Fault::IdentityByAddress => told.endpoint = with_port(told.endpoint, 6881),
             Fault::InfoHashesOf16Bytes => told.info_hash = self.known_as(&torrent),
+            Fault::WantOf32Bits => told.want &= u32::MAX as usize,
             Fault::StoppedCreates => self.state().change(torrent, |_| ()),
             Fault::UnkeyedHash => {
                 let mut first = [0; 20];

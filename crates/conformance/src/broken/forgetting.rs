@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError, atomic::Ordering::SeqCst};
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Budget, Cursor, InfoHash, Removed, Retention, SwarmStats, Swept, Timestamp,
-    TorrentRepository,
+    Announce, AnnounceEvent, Budget, Cursor, Endpoint, InfoHash, PeerRecord, Removed, Retention, SwarmStats,
+    Swept, Timestamp, TorrentRepository,
 };
 
 use super::{Broken, Fault, let_others_in};
@@ -36,6 +36,17 @@ impl Broken {
             Fault::EarlierTimesBelieved => {
                 self.state().latest = Timestamp::default();
                 self.model.sweep(now, policy, budget)
+            }
+            Fault::SweptHandedOut => {
+                let before = self.everybody();
+                let swept = self.model.sweep(now, policy, budget);
+                let state = self.state();
+                let is_gone = |torrent: &InfoHash, endpoint: &Endpoint| {
+                    state.swarms.get(torrent).is_none_or(|swarm| !swarm.peers.contains_key(endpoint))
+                };
+                let gone = before.into_iter().filter(|(torrent, peer)| is_gone(torrent, &peer.endpoint));
+                self.marked().extend(gone.map(|(torrent, peer)| ((torrent, peer.endpoint), now)));
+                swept
             }
             Fault::SweepIgnoresBudget => self.model.sweep(now, policy, Budget::peers(usize::MAX)),
             Fault::SweepFromTheStart => {
@@ -147,23 +158,24 @@ impl Broken {
         self.model.sweep(now, policy, budget)
     }
 
+    /// All peers of all swarms.
+    fn everybody(&self) -> Vec<(InfoHash, PeerRecord)> {
+        let state = self.state();
+        let of_swarm = |(&torrent, swarm): (&InfoHash, &Swarm)| {
+            let records = swarm.peers.iter().map(|(&endpoint, peer)| peer.record(endpoint, state.latest));
+            records.map(move |record| (torrent, record)).collect::<Vec<_>>()
+        };
+        state.swarms.iter().flat_map(of_swarm).collect()
+    }
+
     /// Makes peers look as young as a clock of so many bits tells that ticks every `tick` seconds.
     fn wrap_times(&self, now: Timestamp, tick: u64, bits: u32) {
+        let all = self.everybody();
         let mut state = self.state();
-        let all: Vec<_> = state
-            .swarms
-            .iter()
-            .flat_map(|(&torrent, swarm)| {
-                swarm
-                    .peers
-                    .iter()
-                    .map(move |(&endpoint, peer)| (torrent, endpoint, peer.role, peer.last_announce))
-            })
-            .collect();
-        for (torrent, endpoint, role, last_announce) in all {
-            let ticks = now.as_secs() / tick - last_announce.as_secs() / tick;
+        for (torrent, peer) in all {
+            let ticks = now.as_secs() / tick - peer.last_announce.as_secs() / tick;
             let shown = now.saturating_sub((ticks & ((1 << bits) - 1)) * tick);
-            state.change(torrent, |swarm| swarm.put(endpoint, role, shown, None));
+            state.change(torrent, |swarm| swarm.put(peer.endpoint, peer.role, shown, peer.details));
         }
     }
 }

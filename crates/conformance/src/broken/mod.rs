@@ -105,16 +105,30 @@ faults! {
     selection_that_may_not_end DrawsForEver => a_constant_generator_still_gives_distinct_peers;
     /// Hands out as many as there is room for.
     want_ignored WantIgnored => announce_hands_out_at_most_want_distinct_peers_of_the_swarm;
+    /// Keeps `want` in 32 bits.
+    want_of_32_bits WantOf32Bits => no_want_is_too_large;
     /// Hands out one peer fewer than wanted where there is a choice.
     one_peer_too_few OneTooFew => announce_hands_out_as_many_as_wanted_when_more_are_eligible;
     /// Hands seeders to seeders.
     seeders_to_seeders SeedersToSeeders => seeders_are_never_handed_to_seeders;
     /// Hands the announcer to itself.
     announcer_to_itself AnnouncerToItself => announce_never_hands_out_the_announcer;
+    /// Hands out a peer that a sweep has removed.
+    swept_peers_handed_out SweptHandedOut => peers_that_are_gone_are_never_handed_out;
     /// Draws a window with the announcer in it and then skips it: those behind it are likelier.
     window_before_the_announcer_is_out WindowBeforeAnnouncer => selection_is_fair_in_a_swarm_of_75;
     /// Draws leechers and seeders with equal probability, however many there are of each.
     roles_not_weighted_by_number RolesNotWeighted => selection_stays_fair_when_a_swarm_has_shrunk;
+    /// Hands out the first peers of a swarm that is small.
+    small_swarms_in_order SmallInOrder => selection_is_fair_in_a_swarm_of_2;
+    /// Keeps a large swarm in segments, each twice as long as the one before, and draws each equally often.
+    segments_not_weighted_by_length SegmentsNotWeighted => selection_is_fair_in_a_swarm_of_1_000;
+    /// Draws a number of 16 bits.
+    draw_of_16_bits DrawOf16Bits => selection_is_fair_in_a_swarm_of_100_000;
+    /// For a seeder, draws one of all peers, and goes on to the next leecher.
+    seeder_goes_on_to_a_leecher SeederGoesOn => selection_for_a_seeder_is_fair;
+    /// Draws one place in both families together: the other family's window begins at its first peer.
+    one_draw_for_both_families OneDrawForBoth => selection_is_fair_within_each_family;
     /// Lets the info hash decide where selection begins.
     selection_by_info_hash SelectionByInfoHash => selection_follows_the_callers_randomness_whatever_clients_choose;
     /// Hands out both families to everybody.
@@ -127,6 +141,8 @@ faults! {
     crash_on_the_other_family CrashesOnOtherFamily => a_swarm_of_the_other_family_answers_with_none;
     /// Writes ports with the low byte first.
     ports_low_byte_first PortsLowByteFirst => peers_are_written_in_compact_form;
+    /// Shares what is wanted between the families, and then leaves out what there is no room for.
+    shared_before_the_room_is_seen SharedBeforeRoom => the_room_in_the_buffer_bounds_the_selection;
     /// Appends to what is in the buffer.
     buffer_not_cleared BufferNotCleared => the_buffer_is_cleared_first;
     /// A scrape of an unknown info hash creates the swarm.
@@ -345,6 +361,8 @@ pub struct Broken {
     fault: Fault,
     /// What a fault keeps of a swarm: how many leechers were left behind, or the tick that its times are counted from.
     notes: Mutex<BTreeMap<InfoHash, u32>>,
+    /// Peers that a fault treats apart from all others, with the time of an announce.
+    marked: Mutex<BTreeMap<(InfoHash, Endpoint), Timestamp>>,
     /// By how much the totals are wrong, or what else a fault counts.
     drift: AtomicU64,
 }
@@ -377,7 +395,13 @@ impl Broken {
             _ => {}
         }
         drop(state);
-        Ok(Self { model: built, fault, notes: Mutex::default(), drift: AtomicU64::new(0) })
+        Ok(Self {
+            model: built,
+            fault,
+            notes: Mutex::default(),
+            marked: Mutex::default(),
+            drift: AtomicU64::new(0),
+        })
     }
 
     fn is(&self, fault: Fault) -> bool {
@@ -387,6 +411,10 @@ impl Broken {
     fn state(&self) -> MutexGuard<'_, State> {
         assert!(!(self.is(Fault::LockLeftPoisoned) && self.model.is_poisoned()), "the lock is poisoned");
         self.model.state()
+    }
+
+    fn marked(&self) -> MutexGuard<'_, BTreeMap<(InfoHash, Endpoint), Timestamp>> {
+        self.marked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn notes(&self) -> MutexGuard<'_, BTreeMap<InfoHash, u32>> {

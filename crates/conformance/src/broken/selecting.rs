@@ -1,11 +1,11 @@
 //! Faults of selecting: who is handed out, to whom, and in what form.
 
-use std::{hint, thread, time::Duration};
+use std::{hint, ops::Range, thread, time::Duration};
 
 use swarmkeep::{Announce, AnnounceEvent, Endpoint, Families, Family, PeerBuffer, Random, Role};
 
 use super::{Broken, Fault, with_port};
-use crate::model::{State, Swarm, hand_out};
+use crate::model::{State, Swarm, hand_out, share};
 
 impl Broken {
     /// The selection, if it is what is broken; `false` if the model's own will do.
@@ -53,6 +53,17 @@ impl Broken {
                 hand_out_window(&chosen, want, 0, peers);
             }
             Fault::WantIgnored => hand_out_window(&own, usize::MAX, 0, peers),
+            Fault::SharedBeforeRoom => {
+                let starts = [(); 2].map(|()| rng.next_u64() as usize);
+                hand_out_of_both(&own, want, starts, peers);
+            }
+            Fault::SweptHandedOut => {
+                let gone = self.marked();
+                let gone = gone.keys().filter(|(torrent, _)| *torrent == told.info_hash);
+                let gone: Vec<_> = gone.map(|(_, gone)| *gone).filter(|gone| !own.contains(gone)).collect();
+                own.extend(gone);
+                hand_out_window(&own, want, rng.below(own.len().max(1)), peers);
+            }
             Fault::OneTooFew if own.len() > want => {
                 hand_out_window(&own, want.saturating_sub(1), rng.below(own.len()), peers)
             }
@@ -122,6 +133,24 @@ impl Broken {
                 hint::black_box(swarm.peers.values().map(|peer| peer.last_announce).max());
                 return false;
             }
+            _ if own.len() <= want => return false,
+            Fault::SmallInOrder if own.len() <= 8 => hand_out_window(&own, want, 0, peers),
+            Fault::SegmentsNotWeighted => {
+                let segments = (0..).map(|n| 128 * ((1 << n) - 1)..128 * ((2 << n) - 1));
+                let segments: Vec<_> = segments.take_while(|segment| segment.start < own.len()).collect();
+                let Range { start, end } = segments[rng.below(segments.len())].clone();
+                hand_out_window(&own, want, start + rng.below(end.min(own.len()) - start), peers);
+            }
+            Fault::DrawOf16Bits => hand_out_window(&own, want, rng.below(own.len().min(1 << 16)), peers),
+            Fault::SeederGoesOn if told.role().is_seeder() => {
+                let drawn = rng.below(row(told.families, Role::Leecher).len());
+                hand_out_window(&own, want, if drawn < own.len() { drawn } else { 0 }, peers);
+            }
+            Fault::OneDrawForBoth => {
+                let (drawn, v4) = (rng.below(own.len()), count_v4(&own));
+                let starts = if drawn < v4 { [drawn, 0] } else { [0, drawn - v4] };
+                hand_out_of_both(&own, want, starts, peers);
+            }
             _ => return false,
         }
         true
@@ -140,6 +169,21 @@ fn hand_out_window(row: &[Endpoint], count: usize, start: usize, peers: &mut Pee
     for offset in 0..count.min(row.len()) {
         put(row[(start + offset) % row.len()], peers);
     }
+}
+
+/// Hands out each family's share of what is wanted, from these places of the two on.
+fn hand_out_of_both(own: &[Endpoint], want: usize, starts: [usize; 2], peers: &mut PeerBuffer<'_>) {
+    let (v4, v6) = own.split_at(count_v4(own));
+    let (v4_count, v6_count) = share(want, v4.len(), v6.len());
+    peers.clear();
+    for (row, count, start) in [(v4, v4_count, starts[0]), (v6, v6_count, starts[1])] {
+        row.iter().cycle().skip(start % row.len().max(1)).take(count).for_each(|&peer| put(peer, peers));
+    }
+}
+
+/// Where the IPv6 peers of a row begin.
+fn count_v4(row: &[Endpoint]) -> usize {
+    row.iter().take_while(|peer| peer.family() == Family::V4).count()
 }
 
 /// Hands out a peer if there is room.
