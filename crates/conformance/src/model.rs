@@ -479,7 +479,7 @@ pub(crate) struct Swarm {
     /// The same endpoints, the stalest first.
     by_age: BTreeSet<(Timestamp, Endpoint)>,
     pub(crate) downloaded: u32,
-    latest: Timestamp,
+    pub(crate) latest: Timestamp,
     populated: bool,
 }
 

@@ -147,6 +147,8 @@ faults! {
     buffer_not_cleared BufferNotCleared => the_buffer_is_cleared_first;
     /// A scrape of an unknown info hash creates the swarm.
     scrape_creates_a_swarm ScrapeCreates => scrape_of_an_unknown_info_hash_is_zeroes_and_stays_unknown;
+    /// A scrape leaves the IPv6 peers out.
+    scrape_without_ipv6_peers ScrapeWithoutIpv6 => scrape_agrees_with_the_last_announce;
     /// A promotion leaves the leecher in the totals.
     totals_drift TotalsDrift => totals_are_exact_by_family_and_role;
     /// Counts over all swarms come from a walk.
@@ -159,12 +161,26 @@ faults! {
     walk_repeats WalkRepeats => walk_shows_every_swarm_exactly_once;
     /// A walk goes on at a number of swarms, whichever have gone meanwhile.
     walk_by_position WalkByPosition => walk_shows_swarms_that_stay_exactly_once_while_others_come_and_go;
+    /// A walk goes in the order of the last announces.
+    walk_by_last_announce WalkByLastAnnounce => walk_goes_in_a_stable_order;
     /// A step of a walk counts all that is before it.
     walk_counts_from_the_start WalkCountsFromTheStart => a_step_of_a_walk_costs_the_same_at_any_position;
     /// A page leaves out the swarm that it begins with.
     page_skips PageSkips => page_goes_in_ascending_order_of_info_hashes;
     /// A page begins with nothing if the info hash it follows is gone.
     page_needs_its_info_hash PageNeedsItsInfoHash => page_follows_an_info_hash_that_is_not_there;
+    /// Adds the length of the list to the limit of a page, beyond the largest number.
+    page_limit_overflows PageLimitOverflows => page_without_a_limit_shows_all;
+    /// Notes at which position a page ends, and begins the next page there, whatever has gone meanwhile.
+    page_by_position PageByPosition => page_shows_swarms_that_stay_exactly_once_while_others_come_and_go;
+    /// Lets go of the lock in the middle of a page, and goes on at a number of swarms.
+    page_in_two_holds PageInTwoHolds => walk_and_page_show_what_stays_while_threads_change_the_rest;
+    /// A listing of the peers of an unknown info hash creates the swarm.
+    listing_peers_creates_a_swarm PeersCreates => peers_of_an_unknown_info_hash_are_none;
+    /// A step of a listing of peers leaves out the peer that it begins with.
+    listing_of_peers_skips PeersSkip => peers_shows_each_exactly_once_in_steps_of_any_size;
+    /// A listing of peers stays where it is when their swarm has gone.
+    listing_of_peers_never_ends PeersNeverEnd => a_listing_of_peers_ends_when_their_swarm_is_removed;
     /// Peers are listed by position, seeders first.
     peers_by_position PeersByPosition => peers_that_stay_are_shown_exactly_once_whatever_moves_around_them;
     /// Lists peers with the first second of a tick of its clock: older than they are.
