@@ -480,7 +480,7 @@ pub(crate) struct Swarm {
     by_age: BTreeSet<(Timestamp, Endpoint)>,
     pub(crate) downloaded: u32,
     pub(crate) latest: Timestamp,
-    populated: bool,
+    pub(crate) populated: bool,
 }
 
 /// One peer of a swarm.

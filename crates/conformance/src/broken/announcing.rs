@@ -24,6 +24,9 @@ impl Broken {
             peers.clear();
             return announced;
         }
+        if self.is(Fault::TimeOverflows) {
+            now.as_secs().checked_add(self.state().lifetime_secs).expect("a time to expire at");
+        }
         let evicted = self.before(&mut told);
         let mut state = self.state();
         state.totals.evicted.swarms += evicted.swarms;
@@ -43,6 +46,12 @@ impl Broken {
         self.after_update(&mut state, &told, &before, &mut announced);
         if !self.select_wrongly(&state, &told, rng, peers) {
             state.select(&told, rng, peers);
+        }
+        if self.is(Fault::TotalsInTwoSteps) {
+            let totals = state.totals;
+            drop(state);
+            let_others_in();
+            self.state().totals = totals;
         }
         announced
     }
@@ -66,6 +75,19 @@ impl Broken {
                 drop(state);
                 let_others_in();
             }
+            Fault::CopyPutBack if !stopped => {
+                let own = |state: &State| {
+                    let swarm = state.swarms.get(&torrent)?;
+                    Some(swarm.list(told.endpoint.family(), Role::Leecher).to_vec())
+                };
+                let copy = own(&self.state());
+                let_others_in();
+                let mut state = self.state();
+                if let (Some(copy), Some(now)) = (copy, own(&state)) {
+                    let joined = &now[copy.len().min(now.len())..];
+                    state.change(torrent, |swarm| joined.iter().for_each(|joined| _ = swarm.remove(joined)));
+                }
+            }
             Fault::IdentityByPeerId => {
                 told.endpoint = with_port(told.endpoint, 1 + told.peer_id.as_bytes()[0] as u16)
             }
@@ -73,15 +95,31 @@ impl Broken {
             Fault::InfoHashesOf16Bytes => told.info_hash = self.known_as(&torrent),
             Fault::WantOf32Bits => told.want &= u32::MAX as usize,
             Fault::StoppedCreates => self.state().change(torrent, |_| ()),
-            Fault::UnkeyedHash => {
-                let mut first = [0; 20];
-                first[..8].copy_from_slice(&torrent.as_bytes()[..8]);
-                hint::black_box(self.state().swarms.range(InfoHash::new(first)..torrent).take(3000).count());
+            Fault::UnkeyedHash | Fault::UnkeyedHashOfLastBytes | Fault::UnkeyedMultiplyHash => {
+                self.search_a_list(&torrent);
             }
             Fault::EarlierTimesBelieved => self.state().latest = Timestamp::default(),
             _ => {}
         }
         self.make_room_wrongly(told)
+    }
+
+    /// Goes through the list that an unkeyed hash keeps the info hash in.
+    fn search_a_list(&self, torrent: &InfoHash) {
+        const FACTOR: u64 = 0x517c_c1b7_2722_0a95;
+        let word =
+            |from: usize| u64::from_le_bytes(torrent.as_bytes()[from..from + 8].try_into().expect("8 bytes"));
+        let hash = match self.fault {
+            Fault::UnkeyedHash => word(0),
+            Fault::UnkeyedHashOfLastBytes => word(12),
+            _ => (word(0) ^ word(12)).wrapping_mul(FACTOR) >> 48,
+        };
+        let mut list = [0; 20];
+        list[..8].copy_from_slice(&hash.to_le_bytes());
+        let (state, mut notes) = (self.state(), self.notes());
+        let length = notes.entry(InfoHash::new(list)).or_default();
+        *length += u32::from(!state.swarms.contains_key(torrent));
+        hint::black_box(state.swarms.iter().take((*length).min(1500) as usize).count());
     }
 
     /// What a fault makes of the update.
@@ -128,6 +166,14 @@ impl Broken {
             Fault::CompletedCountsWithBytesLeft if completed && told.left > 0 => downloads += 1,
             Fault::CompletedFromUnknownIgnored if counted && before.last_announce.is_none() => downloads -= 1,
             Fault::CompletedLooksTooLate if counted && before.last_announce.is_some() => downloads -= 1,
+            Fault::LivesOf3Bits => {
+                let mut notes = self.notes();
+                let lives = notes.entry(torrent).or_default();
+                *lives += u32::from(announced.changes.contains(Changes::CREATED));
+                if announced.changes.contains(Changes::CREATED) && lives.is_multiple_of(8) {
+                    state.change(torrent, |swarm| swarm.remove(&told.endpoint));
+                }
+            }
             Fault::PromotionCounts if announced.changes.contains(Changes::PROMOTED) && !counted => {
                 downloads += 1
             }

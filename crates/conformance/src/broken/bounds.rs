@@ -23,6 +23,19 @@ impl Broken {
                     state.evict(&victim, &mut evicted);
                 }
             }
+            Fault::EvictsInTwoSteps if told.event != AnnounceEvent::Stopped => {
+                let chosen = {
+                    let state = self.state();
+                    let full = state.limits.swarms.is_some_and(|most| state.swarms.len() >= most);
+                    let victim = state.swarms.iter().next().map(|(&victim, swarm)| (victim, swarm.stats()));
+                    victim.filter(|_| full && !state.swarms.contains_key(&torrent))
+                };
+                let_others_in();
+                if let Some((victim, stats)) = chosen {
+                    self.state().remove(&victim);
+                    (evicted.swarms, evicted.peers) = (1, stats.peers());
+                }
+            }
             Fault::BytesDropPopulated => {
                 let mut state = self.state();
                 let full = state.limits.bytes.is_some_and(|most| state.bytes() + 96 > most as u64);
@@ -241,14 +254,25 @@ impl Broken {
     }
 
     /// Does something, and takes what it frees for used, if that is the fault.
-    pub(super) fn losing_bytes<T>(&self, work: impl FnOnce() -> T) -> T {
-        let before = self.state().bytes();
+    pub(super) fn losing_room<T>(&self, work: impl FnOnce() -> T) -> T {
+        let taken = || {
+            let state = self.state();
+            (state.bytes(), state.swarms.len())
+        };
+        let before = taken();
         let result = work();
-        let mut state = self.state();
-        let freed = before.saturating_sub(state.bytes());
-        if self.is(Fault::FreedBytesStayTaken) {
-            self.drift.fetch_add(freed, SeqCst);
-            state.limits.bytes = state.limits.bytes.map(|most| most.saturating_sub(freed as usize).max(96));
+        let after = taken();
+        let (bytes, swarms) = (before.0.saturating_sub(after.0), before.1.saturating_sub(after.1));
+        let limits = &mut self.state().limits;
+        match self.fault {
+            Fault::FreedBytesStayTaken => {
+                self.drift.fetch_add(bytes, SeqCst);
+                limits.bytes = limits.bytes.map(|most| most.saturating_sub(bytes as usize).max(96));
+            }
+            Fault::FreedRoomStaysTaken => {
+                limits.swarms = limits.swarms.map(|most| most.saturating_sub(swarms).max(1));
+            }
+            _ => {}
         }
         result
     }

@@ -3,12 +3,12 @@
 use std::sync::{Mutex, PoisonError, atomic::Ordering::SeqCst};
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Budget, Cursor, Endpoint, InfoHash, PeerRecord, Removed, Retention, SwarmStats,
-    Swept, Timestamp, TorrentRepository,
+    Announce, AnnounceEvent, Budget, Cursor, Endpoint, Family, InfoHash, PeerRecord, Removed, Retention,
+    SwarmStats, Swept, Timestamp, TorrentRepository,
 };
 
 use super::{Broken, Fault, let_others_in};
-use crate::model::{State, Swarm};
+use crate::model::{Peer, State, Swarm};
 
 impl Broken {
     pub(super) fn sweep_wrongly(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
@@ -32,10 +32,58 @@ impl Broken {
                 (swept.visited, swept.expired, swept.swarms_removed) = (budget.get() as u64, expired, 1);
                 swept
             }
-            Fault::FreedBytesStayTaken => self.losing_bytes(|| self.model.sweep(now, policy, budget)),
+            Fault::FreedBytesStayTaken | Fault::FreedRoomStaysTaken => {
+                self.losing_room(|| self.model.sweep(now, policy, budget))
+            }
             Fault::EarlierTimesBelieved => {
                 self.state().latest = Timestamp::default();
                 self.model.sweep(now, policy, budget)
+            }
+            Fault::SweepEndsWithIpv6 => {
+                let oldest = self.oldest(now);
+                let is_alive = |(endpoint, peer): (&Endpoint, &Peer)| {
+                    endpoint.family() == Family::V6 && peer.last_announce >= oldest
+                };
+                let spared = |torrent: &InfoHash, endpoint: &Endpoint| {
+                    endpoint.family() == Family::V4 && self.state().swarms[torrent].peers.iter().any(is_alive)
+                };
+                self.sparing(spared, || self.model.sweep(now, policy, budget))
+            }
+            Fault::RestoredNotSwept => {
+                let spared = |torrent: &InfoHash, endpoint: &Endpoint| {
+                    let restored = self.marked().get(&(*torrent, *endpoint)).copied();
+                    restored == Some(self.state().swarms[torrent].peers[endpoint].last_announce)
+                };
+                self.sparing(spared, || self.model.sweep(now, policy, budget))
+            }
+            Fault::SweepByList => {
+                let (oldest, mut listed, mut swept) = (self.oldest(now), self.marked(), Swept::default());
+                if listed.is_empty() {
+                    let expired =
+                        self.everybody().into_iter().filter(|(_, peer)| peer.last_announce < oldest);
+                    listed.extend(expired.map(|(torrent, peer)| ((torrent, peer.endpoint), now)));
+                }
+                while swept.visited < budget.get() as u64
+                    && let Some(((torrent, endpoint), _)) = listed.pop_first()
+                {
+                    swept.visited += 1;
+                    swept.expired += 1;
+                    self.state().change(torrent, |swarm| swarm.remove(&endpoint));
+                }
+                if listed.is_empty() {
+                    swept += self.model.sweep(now, policy, budget);
+                }
+                swept
+            }
+            Fault::EmptiesNotCounted => {
+                let is_empty = |(_, swarm): &(&InfoHash, &Swarm)| swarm.peers.is_empty();
+                let empty: Vec<_> =
+                    self.state().swarms.iter().filter(is_empty).map(|(&empty, _)| empty).collect();
+                let mut swept = self.model.sweep(now, policy, budget);
+                let state = self.state();
+                let gone = empty.iter().filter(|empty| !state.swarms.contains_key(*empty)).count();
+                swept.swarms_removed -= gone as u64;
+                swept
             }
             Fault::SweptHandedOut => {
                 let before = self.everybody();
@@ -69,7 +117,22 @@ impl Broken {
     }
 
     pub(super) fn remove_wrongly(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-        let removed = self.losing_bytes(|| self.model.remove(&self.known_as(info_hash)));
+        let before = self.model.scrape(info_hash);
+        match self.fault {
+            Fault::RemoveInTwoSteps => {
+                let_others_in();
+                return self.model.remove(info_hash).map(|_| before);
+            }
+            Fault::RemoveByPosition => {
+                let position = self.state().swarms.keys().position(|there| there == info_hash)?;
+                let_others_in();
+                let mut state = self.state();
+                let there = *state.swarms.keys().nth(position)?;
+                return state.remove(&there);
+            }
+            _ => {}
+        }
+        let removed = self.losing_room(|| self.model.remove(&self.known_as(info_hash)));
         if self.is(Fault::RemoveKeepsTotals) {
             self.drift.fetch_add(removed.is_some().into(), SeqCst);
         }
@@ -92,6 +155,20 @@ impl Broken {
                 };
                 self.model.remove_where(&skipping, from, budget)
             }
+            Fault::RemovalAsksTwice => self.model.remove_where(
+                &|info_hash| forbidden(info_hash) && forbidden(info_hash),
+                from,
+                budget,
+            ),
+            Fault::TakenOutWhileAsked => {
+                let asking = |info_hash: &InfoHash| {
+                    let taken = self.state().swarms.remove(info_hash);
+                    let is_forbidden = forbidden(info_hash);
+                    self.state().swarms.extend(taken.map(|taken| (*info_hash, taken)));
+                    is_forbidden
+                };
+                self.model.remove_where(&asking, from, budget)
+            }
             Fault::PredicateUnderLock => {
                 let all: Vec<_> = self.state().swarms.keys().copied().collect();
                 let held = self.state();
@@ -99,7 +176,7 @@ impl Broken {
                 drop(held);
                 self.model.remove_where(&|info_hash| named.contains(info_hash), from, budget)
             }
-            _ => self.losing_bytes(|| self.model.remove_where(forbidden, from, budget)),
+            _ => self.losing_room(|| self.model.remove_where(forbidden, from, budget)),
         }
     }
 
@@ -131,8 +208,7 @@ impl Broken {
 
     /// Collects under the lock, and removes under another hold of it what was found, whatever has become of it.
     fn sweep_in_two_holds(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
-        let state = self.state();
-        let oldest = state.latest.max(now).saturating_sub(state.lifetime_secs);
+        let (oldest, state) = (self.oldest(now), self.state());
         let empty = |swarm: &Swarm| swarm.peers.is_empty();
         let empties: Vec<_> =
             state.swarms.iter().filter(|(_, swarm)| empty(swarm)).map(|(&torrent, _)| torrent).collect();
@@ -156,6 +232,34 @@ impl Broken {
             }
         }
         self.model.sweep(now, policy, budget)
+    }
+
+    /// The earliest that a peer may have announced and be alive.
+    fn oldest(&self, now: Timestamp) -> Timestamp {
+        let state = self.state();
+        state.latest.max(now).saturating_sub(state.lifetime_secs)
+    }
+
+    /// A sweep that leaves these peers alone.
+    fn sparing(
+        &self,
+        is_spared: impl Fn(&InfoHash, &Endpoint) -> bool,
+        sweep: impl FnOnce() -> Swept,
+    ) -> Swept {
+        let mut spared = self.everybody();
+        spared.retain(|(torrent, peer)| is_spared(torrent, &peer.endpoint));
+        let put = |fresh: bool| {
+            let mut state = self.state();
+            let latest = state.latest;
+            for (torrent, peer) in &spared {
+                let time = if fresh { latest } else { peer.last_announce };
+                state.change(*torrent, |swarm| swarm.put(peer.endpoint, peer.role, time, peer.details));
+            }
+        };
+        put(true);
+        let swept = sweep();
+        put(false);
+        swept
     }
 
     /// All peers of all swarms.

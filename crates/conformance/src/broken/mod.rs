@@ -45,6 +45,10 @@ faults! {
     batch_in_two_steps BatchInTwoSteps => racing_batches_lose_nobody;
     /// Removes a known peer and inserts it again in two steps.
     announce_in_two_steps AnnounceInTwoSteps => announce_is_seen_whole_or_not_at_all;
+    /// Copies the leechers of a swarm, lets go of the lock, and puts the copy back with the announcer in it.
+    copy_of_a_swarm_put_back CopyPutBack => a_hot_swarm_keeps_every_peer;
+    /// Reads the totals, lets go of the lock, and puts them back with its own change in them.
+    totals_in_two_steps TotalsInTwoSteps => totals_are_exact_after_concurrent_work;
     /// Answers with the counts from before the update.
     counts_before_the_update CountsBeforeUpdate => announce_answers_with_the_counts_after_the_update;
     /// Takes each peer id of an endpoint for a peer of its own.
@@ -221,6 +225,12 @@ faults! {
     sweep_holds_the_lock SweepHoldsLock => a_sweep_holds_no_lock_for_long_even_in_a_large_swarm;
     /// Leaves the last swarm of a pass out.
     sweep_misses_the_last_swarm SweepMissesLast => an_expired_peer_goes_within_one_full_pass;
+    /// Sweeps the IPv4 peers of a swarm only where no IPv6 peer is left.
+    sweep_ends_with_ipv6 SweepEndsWithIpv6 => peers_of_both_families_and_roles_expire;
+    /// Lists the expired peers when a pass begins, and removes them step by step without looking again.
+    sweep_by_a_list SweepByList => a_peer_that_announces_while_a_sweep_runs_survives_it;
+    /// Counts only the swarms whose last peer it has removed itself.
+    swept_empty_swarms_not_counted EmptiesNotCounted => a_sweep_says_what_it_removed;
     /// Takes memory and never gives it back.
     memory_never_returned MemoryNeverReturned => memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot;
     /// Gives memory back, down to a quarter of what it once took.
@@ -233,6 +243,14 @@ faults! {
     remove_keeps_totals RemoveKeepsTotals => remove_says_what_was_there;
     /// After a removal the next swarm is not asked about.
     removal_skips_the_next RemovalSkipsNext => remove_where_removes_all_that_is_forbidden_and_says_what;
+    /// Asks about a swarm again before it removes it.
+    removal_asks_twice RemovalAsksTwice => remove_where_asks_once_about_every_swarm_that_stays;
+    /// Takes a swarm out while it asks about it.
+    swarm_taken_out_while_asked_about TakenOutWhileAsked => a_panic_in_the_callers_predicate_leaves_the_store_usable;
+    /// Reads the counts of a swarm, lets go of the lock, and then removes it.
+    remove_in_two_steps RemoveInTwoSteps => announces_survive_removals;
+    /// Looks up the position of a swarm, lets go of the lock, and removes the swarm that is there by then.
+    remove_by_position RemoveByPosition => announces_survive_removals_of_other_swarms;
     /// Calls the predicate with the lock held.
     predicate_under_the_lock PredicateUnderLock => a_predicate_is_called_without_a_lock_held;
     /// Takes a limit that it does not keep.
@@ -241,6 +259,12 @@ faults! {
     least_limit_refused LeastLimitRefused => a_limit_that_is_too_small_is_refused_with_the_least_that_works;
     /// Declares a limit on swarms, and forgets it.
     limit_not_kept LimitNotKept => max_swarms_is_kept_under_any_flood;
+    /// Has room for 256 swarms where no limit is set, and then drops one rather than grow.
+    table_that_does_not_grow TableDoesNotGrow => a_store_without_limits_evicts_nobody;
+    /// Never uses again the room of swarms that were removed.
+    freed_room_stays_taken FreedRoomStaysTaken => room_that_was_freed_is_used_before_anything_is_evicted;
+    /// Chooses the swarm to drop and counts its peers, lets go of the lock, and then drops it.
+    eviction_in_two_steps EvictsInTwoSteps => announces_survive_evictions_of_others;
     /// Drops any swarm to make room, populated or not.
     eviction_of_anything EvictsAnything => a_flood_of_made_up_info_hashes_displaces_itself;
     /// Makes room before it lets a peer in, and none for that peer.
@@ -261,6 +285,10 @@ faults! {
     freed_bytes_stay_taken FreedBytesStayTaken => bytes_that_were_freed_are_used_before_anything_is_evicted;
     /// Restores beyond its limit of bytes.
     restore_ignores_bytes RestoreIgnoresBytes => max_bytes_holds_for_restored_swarms_too;
+    /// Restores more peers of a swarm than its limit.
+    restore_ignores_the_peers_limit RestoreIgnoresPeers => limits_hold_for_restored_swarms_too;
+    /// Takes a swarm that was restored for one that was announced just once.
+    restored_swarms_worth_nothing RestoredWorthNothing => a_flood_displaces_no_restored_swarms;
     /// Makes room for the first newcomer of a batch only.
     batch_makes_room_once BatchMakesRoomOnce => limits_hold_in_batches_too;
     /// Says nothing of the peers that it dropped.
@@ -307,6 +335,12 @@ faults! {
     two_endpoints_for_one TwoEndpointsForOne => random_stories_of_limited_addresses_go_as_with_the_model;
     /// Keeps info hashes in lists by their first bytes.
     unkeyed_hash UnkeyedHash => info_hashes_with_equal_first_bytes_cost_no_more;
+    /// Keeps info hashes in lists by their last bytes.
+    unkeyed_hash_of_the_last_bytes UnkeyedHashOfLastBytes => info_hashes_with_equal_last_bytes_cost_no_more;
+    /// Keeps info hashes in lists by a product that anybody can work out.
+    unkeyed_multiply_hash UnkeyedMultiplyHash => info_hashes_made_for_an_unkeyed_hash_cost_no_more;
+    /// Adds the lifetime to each time that it is told, and panics where there is no such number.
+    time_overflows TimeOverflows => no_announce_panics_the_store;
     /// Leaves the lock poisoned after a panic in the caller's randomness, and panics with it ever after.
     lock_left_poisoned LockLeftPoisoned => a_panic_in_the_callers_randomness_leaves_the_store_usable;
     /// Draws before the totals are brought in line with the swarm.
@@ -315,12 +349,20 @@ faults! {
     restore_displaces_others RestoreDisplaces => a_restore_displaces_nobody;
     /// Restoring a swarm in two calls adds its downloads up.
     restore_adds_downloads RestoreAddsDownloads => restore_may_be_done_in_several_calls;
+    /// Restoring puts a smaller download count in the place of a larger one.
+    restore_overwrites_downloads RestoreOverwritesDownloads => restore_takes_the_larger_download_count;
     /// Restoring overwrites what a peer has announced itself.
     restore_overwrites RestoreOverwrites => restore_leaves_a_peer_as_it_announced_itself;
     /// Restored peers come back older than they were.
     restore_rounds_older RestoreRoundsOlder => restore_puts_back_peers_with_role_age_and_downloads;
     /// Restoring takes expired peers in.
     restore_revives RestoreRevives => restore_keeps_out_peers_older_than_the_lifetime;
+    /// No sweep finds a peer that was restored, until it announces.
+    restored_peers_not_swept RestoredNotSwept => restored_peers_are_swept_when_their_time_has_come;
+    /// Makes a swarm before it looks whether anything is to be restored.
+    restore_creates_an_empty_swarm RestoreCreates => restore_creates_no_swarm_without_living_peers_and_downloads;
+    /// Restores peers without their details.
+    restore_without_details RestoreWithoutDetails => a_listing_restores_into_another_store_as_it_was;
     /// Downloads that were counted earlier create a swarm.
     add_downloads_creates_a_swarm AddDownloadsCreates => add_downloads_adds_what_was_counted_earlier;
     /// Goes on among the swarms at a number of them, whichever have gone meanwhile.
@@ -369,6 +411,8 @@ faults! {
     import_in_two_steps ImportInTwoSteps => announces_survive_imports_and_stay_as_they_were_made;
     /// Loses an IPv6 peer that completes as one of three.
     loss_on_a_rare_occasion RareLoss => random_stories_go_as_with_the_model;
+    /// Numbers the lives of a swarm with 3 bits, and takes the peers of the eighth for leftovers of an earlier one.
+    lives_of_3_bits LivesOf3Bits => long_random_stories_go_as_with_the_model;
 }
 
 /// The model with a fault.
@@ -406,6 +450,7 @@ impl Broken {
             Fault::ExpiresEarly => state.lifetime_secs -= 1,
             Fault::ExpiresLate => state.lifetime_secs += 10,
             Fault::LimitNotKept => state.limits.swarms = None,
+            Fault::TableDoesNotGrow => state.limits.swarms = state.limits.swarms.or(Some(256)),
             Fault::EndpointsNotLimited => state.limits.endpoints_an_address = None,
             Fault::BytesExceeded => state.limits.bytes = state.limits.bytes.map(|most| most + 32),
             _ => {}

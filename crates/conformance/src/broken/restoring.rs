@@ -42,15 +42,23 @@ impl Broken {
                     .iter_mut()
                     .for_each(|record| record.last_announce = record.last_announce.saturating_sub(2));
             }
+            Fault::RestoreCreates => self.state().change(swarm.info_hash, |_| ()),
+            Fault::RestoreWithoutDetails => peers.iter_mut().for_each(|record| record.details = None),
+            Fault::RestoredNotSwept => {
+                let places = peers.iter().map(|peer| ((swarm.info_hash, peer.endpoint), peer.last_announce));
+                self.marked().extend(places);
+            }
             Fault::RestoreRevives => {
                 peers.iter_mut().for_each(|record| record.last_announce = now);
             }
             _ => {}
         }
         let before = self.scrape(&swarm.info_hash).downloaded;
+        let known = self.state().swarms.contains_key(&swarm.info_hash);
         let limits = self.state().limits;
         match self.fault {
             Fault::RestoreIgnoresBytes => self.state().limits.bytes = None,
+            Fault::RestoreIgnoresPeers => self.state().limits.peers_per_swarm = None,
             Fault::RestoreIgnoresEndpoints => self.state().limits.endpoints_an_address = None,
             _ => {}
         }
@@ -58,6 +66,14 @@ impl Broken {
         self.state().limits = limits;
         if self.is(Fault::RestoreAddsDownloads) {
             self.model.add_downloads(&swarm.info_hash, before);
+        }
+        let mut state = self.state();
+        if state.swarms.contains_key(&swarm.info_hash) {
+            state.change(swarm.info_hash, |into| match self.fault {
+                Fault::RestoreOverwritesDownloads => into.downloaded = swarm.stats.downloaded,
+                Fault::RestoredWorthNothing => into.populated &= known,
+                _ => {}
+            });
         }
         restored
     }
