@@ -15,6 +15,9 @@ macro_rules! faults {
         }
 
         impl Fault {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$fault,)*];
+
             /// The name of the case that is meant to reject it.
             pub const fn case(self) -> &'static str {
                 match self {

@@ -50,7 +50,6 @@ list! {
         announce_is_seen_whole_or_not_at_all [1]
         a_peer_is_its_endpoint_whatever_peer_id_it_uses [2]
         two_ports_of_one_address_are_two_peers [2]
-        an_ipv4_mapped_address_is_the_ipv4_peer [2]
         started_none_and_completed_insert_or_refresh [3]
         a_leecher_that_becomes_a_seeder_moves_and_is_counted_once [3]
         a_seeder_may_become_a_leecher_again [3]
@@ -161,8 +160,7 @@ list! {
         an_endpoint_that_is_there_displaces_nobody [21]
         an_endpoint_that_stopped_leaves_its_place [21]
         an_address_has_its_endpoints_in_each_swarm [21]
-        an_ipv6_address_is_its_upper_64_bits [21]
-        an_ipv4_mapped_address_has_no_more_endpoints_than_the_ipv4_one [2 21]
+        an_ipv6_address_is_its_upper_64_bits [2 21]
         an_address_at_its_limit_displaces_only_itself_in_a_full_swarm [21]
         endpoints_an_address_are_limited_in_batches_too [21]
         endpoints_beyond_the_limit_are_refused_when_restored [21 24]
@@ -239,12 +237,20 @@ list! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broken::Fault;
 
     #[test]
     fn every_rule_that_a_store_alone_can_keep_has_a_case() {
         for rule in 1..=25 {
             assert!(CASES.iter().any(|case| case.rules.contains(&rule)), "rule {rule}");
         }
+    }
+
+    #[test]
+    fn every_case_rejects_a_broken_store() {
+        let is_target = |case: &&Case| Fault::ALL.iter().any(|fault| fault.case() == case.name);
+        let others: Vec<_> = CASES.iter().filter(|case| !is_target(case)).map(|case| case.name).collect();
+        assert!(others.is_empty(), "no fault is meant for these cases: {others:#?}");
     }
 
     #[test]

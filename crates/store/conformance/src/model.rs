@@ -479,8 +479,8 @@ pub(crate) struct Swarm {
     /// The same endpoints, the stalest first.
     by_age: BTreeSet<(Timestamp, Endpoint)>,
     pub(crate) downloaded: u32,
-    latest: Timestamp,
-    populated: bool,
+    pub(crate) latest: Timestamp,
+    pub(crate) populated: bool,
 }
 
 /// One peer of a swarm.
@@ -695,7 +695,7 @@ impl Eligible<'_> {
 }
 
 /// How many of each family: half of `want` each, and what one leaves unused goes to the other.
-fn share(want: usize, v4: usize, v6: usize) -> (usize, usize) {
+pub(crate) fn share(want: usize, v4: usize, v6: usize) -> (usize, usize) {
     let v4_half = v4.min(want - want / 2);
     let v6 = v6.min(want - v4_half);
     (v4.min(want - v6), v6)

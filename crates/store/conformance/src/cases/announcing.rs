@@ -50,6 +50,7 @@ pub(crate) fn announce_is_seen_whole_or_not_at_all(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
+/// And in whichever form its address is written: an IPv4-mapped IPv6 address is the IPv4 address.
 pub(crate) fn a_peer_is_its_endpoint_whatever_peer_id_it_uses(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     for n in 0..5 {
@@ -61,6 +62,12 @@ pub(crate) fn a_peer_is_its_endpoint_whatever_peer_id_it_uses(subject: &dyn Subj
     assert_eq!(store.scrape(&torrent), stats(0, 2, 0), "two endpoints with one peer id");
     store.tell(stopped(torrent, v4(1)).peer_id(peer_id(9)));
     assert_eq!(store.scrape(&torrent), stats(0, 1, 0), "stopped with an id never used before");
+    let (store, torrent) = (build(subject), hash(1));
+    store.tell(leecher(torrent, "192.0.2.1:6881".parse().expect("an endpoint")));
+    let mapped = "[::ffff:192.0.2.1]:6881".parse().expect("an endpoint");
+    assert_eq!(store.tell(leecher(torrent, mapped)).stats, stats(0, 1, 0), "an IPv4-mapped address");
+    assert_eq!(store.totals().v4.leechers, 1);
+    assert_eq!(store.tell(leecher(torrent, v4(9))).count(Family::V4), 1, "handed out as IPv4");
 }
 
 pub(crate) fn two_ports_of_one_address_are_two_peers(subject: &dyn Subject) {
@@ -72,31 +79,20 @@ pub(crate) fn two_ports_of_one_address_are_two_peers(subject: &dyn Subject) {
     assert_same(store.tell(leecher(torrent, v4(1))).peers, ports, "all ports of one address");
 }
 
-pub(crate) fn an_ipv4_mapped_address_is_the_ipv4_peer(subject: &dyn Subject) {
-    let (store, torrent) = (build(subject), hash(1));
-    store.tell(leecher(torrent, "192.0.2.1:6881".parse().expect("an endpoint")));
-    let mapped = "[::ffff:192.0.2.1]:6881".parse().expect("an endpoint");
-    assert_eq!(store.tell(leecher(torrent, mapped)).stats, stats(0, 1, 0));
-    assert_eq!(store.totals().v4.leechers, 1);
-    assert_eq!(store.tell(leecher(torrent, v4(9))).count(Family::V4), 1, "handed out as IPv4");
-}
-
 pub(crate) fn started_none_and_completed_insert_or_refresh(subject: &dyn Subject) {
     let store = build(subject);
-    for (n, event) in
-        [AnnounceEvent::Started, AnnounceEvent::None, AnnounceEvent::Completed].into_iter().enumerate()
-    {
-        let torrent = hash(n as u64);
-        for left in [0, 5] {
-            let endpoint = v4(left as u32);
-            let first = store.tell(Announce::new(torrent, endpoint).left(left).event(event));
-            assert!(first.changes.contains(Changes::JOINED), "{event} of an unknown peer");
-            let second =
-                store.tell_at(LIFETIME - 1, Announce::new(torrent, endpoint).left(left).event(event));
-            assert!(second.changes.contains(Changes::REFRESHED), "{event} of a known peer");
-            assert!(!second.changes.contains(Changes::JOINED), "{event} of a known peer");
-        }
-        assert_eq!(store.scrape(&torrent).peers(), 2);
+    let events = [AnnounceEvent::Started, AnnounceEvent::None, AnnounceEvent::Completed];
+    let all = (0..).zip(events).flat_map(|(n, event)| {
+        [0, 5].map(|left| Announce::new(hash(n), v4(left as u32)).left(left).event(event))
+    });
+    for first in all.clone() {
+        assert!(store.tell(first).changes.contains(Changes::JOINED), "{} of an unknown peer", first.event);
+    }
+    for second in all {
+        let answer = store.tell_at(LIFETIME - 1, second);
+        assert!(answer.changes.contains(Changes::REFRESHED), "{} of a known peer", second.event);
+        assert!(!answer.changes.contains(Changes::JOINED), "{} of a known peer", second.event);
+        assert_eq!(answer.stats.peers(), 2);
     }
     // Refreshed just before the end of their lives, so all are there after it.
     store.sweep_all(at(LIFETIME * 3 / 2), Retention::DropEmpty);

@@ -752,7 +752,7 @@ pub(crate) fn an_address_has_its_endpoints_in_each_swarm(subject: &dyn Subject) 
     store.assert_consistent();
 }
 
-/// And an IPv4 address is all of its 32.
+/// And an IPv4 address is all of its 32, also where it is written as an IPv6 address.
 pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
     for (family, bystanders) in [(Family::V4, 0), (Family::V6, 0), (Family::V4, 1000), (Family::V6, 1000)] {
         let Some(store) = with_endpoints(subject, 2) else { return };
@@ -769,17 +769,17 @@ pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
         assert_eq!(count_of_address(members.keys(), family, 50), 2);
         assert_bystanders_stay(&store, torrent, bystanders);
     }
-}
-
-pub(crate) fn an_ipv4_mapped_address_has_no_more_endpoints_than_the_ipv4_one(subject: &dyn Subject) {
     let Some(store) = with_endpoints(subject, 2) else { return };
-    let torrent = hash(1);
     for port in 1..20 {
         let IpAddr::V4(ip) = crowded(Family::V4, 0).ip() else { unreachable!("is one of IPv4") };
         let ip: IpAddr = if port % 2 == 0 { ip.to_ipv6_mapped().into() } else { ip.into() };
         let endpoint = Endpoint::new(ip, port).expect("the port is not 0");
-        let answer = store.tell_at(port.into(), leecher(torrent, endpoint));
-        assert_eq!(answer.stats.peers(), u64::from(port).min(2));
+        let answer = store.tell_at(port.into(), leecher(hash(1), endpoint));
+        assert_eq!(
+            answer.stats.peers(),
+            u64::from(port).min(2),
+            "IPv4-mapped addresses are the IPv4 address"
+        );
     }
     store.assert_consistent();
 }

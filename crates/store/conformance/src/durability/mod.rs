@@ -199,6 +199,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_case_rejects_a_broken_store() {
+        let is_target = |case: &&Case| Fault::ALL.iter().any(|fault| fault.case() == case.name);
+        let all = DURABILITY_CASES.iter();
+        let others: Vec<_> = all.filter(|case| !is_target(case)).map(|case| case.name).collect();
+        assert!(others.is_empty(), "no fault is meant for these cases: {others:#?}");
+    }
+
+    #[test]
     fn each_case_is_found_by_its_name() {
         for case in DURABILITY_CASES {
             assert_eq!(Case::find(case.name).map(|found| found.run as usize), Some(case.run as usize));

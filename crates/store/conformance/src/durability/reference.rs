@@ -1,7 +1,7 @@
 //! The judge's own persistent store, as plainly written as possible, and the ways in which it can be broken.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     error::Error,
     fmt::{self, Write as _},
     fs::{self, File},
@@ -120,6 +120,8 @@ struct Counts {
     changed: BTreeMap<InfoHash, u32>,
     /// What was kept back when a stored count came, for a fault.
     kept_back: BTreeMap<InfoHash, u32>,
+    /// The swarms of the snapshot that nobody has announced to yet, for a fault.
+    loaded: BTreeSet<InfoHash>,
     snapshots: u32,
 }
 
@@ -234,6 +236,9 @@ impl Open {
                 }
             }
             self.restore(&swarm, &peers, now);
+            if self.is(Fault::LoadedSwarmMadeAnew) {
+                self.counts().loaded.insert(swarm.info_hash);
+            }
             if self.is(Fault::SnapshotAddsCounts) {
                 let stored = self.counts().all.get(&swarm.info_hash).copied().unwrap_or_default();
                 self.model.add_downloads(&swarm.info_hash, stored.min(swarm.stats.downloaded));
@@ -494,6 +499,9 @@ impl TorrentRepository for Open {
     ) -> Announced {
         let mut counts = self.counts();
         self.deliver_one(&mut counts);
+        if counts.loaded.remove(&announce.info_hash) {
+            self.model.remove(&announce.info_hash);
+        }
         let before = self.live(&announce.info_hash);
         let done = panic::catch_unwind(AssertUnwindSafe(|| self.model.announce(announce, now, rng, peers)));
         if done.is_ok() || !self.is(Fault::PanicLosesCount) {
@@ -648,6 +656,8 @@ faults! {
     ages_rounded_older AgesRoundedOlder => a_snapshot_loads_with_its_counts_roles_and_downloads_and_ages_rounded_younger;
     /// Loads peers that have outlived their lifetime as if they were just within it.
     expired_peers_are_loaded ExpiredAreLoaded => what_expired_meanwhile_stays_out;
+    /// The first announce to a swarm that was loaded makes a new one in its place.
+    loaded_swarm_made_anew LoadedSwarmMadeAnew => an_announce_after_a_restart_finds_the_peers_that_were_there;
     /// Reads downloads, and then peers.
     downloads_from_before_the_peers DownloadsBeforePeers => a_snapshot_counts_the_download_of_every_seeder_it_holds;
     /// A stop takes no snapshot.

@@ -1,0 +1,101 @@
+//! Faults of batches.
+
+use std::collections::HashSet;
+
+use swarmkeep::{
+    AnnounceEvent, Announced, Changes, Limits, PeerBuffer, Random, Request, SplitMix64, Timestamp,
+    TorrentRepository,
+};
+
+use super::{Broken, Fault, let_others_in, selecting::eligible};
+
+impl Broken {
+    pub(super) fn announce_batch_wrongly(
+        &self,
+        batch: &mut [Request<'_>],
+        now: Timestamp,
+        rng: &mut dyn Random,
+    ) {
+        let mut all: Vec<_> = batch.iter_mut().collect();
+        let mut done = HashSet::new();
+        match self.fault {
+            Fault::BatchStoppedFirst => {
+                all.sort_by_key(|request| request.announce.event != AnnounceEvent::Stopped);
+            }
+            Fault::BatchInTwoSteps => {
+                let unknown = |request: &&mut Request<'_>| {
+                    let missing = !self.state().swarms.contains_key(&request.announce.info_hash);
+                    (missing && request.announce.event != AnnounceEvent::Stopped)
+                        .then_some(request.announce.info_hash)
+                };
+                let mut missing: HashSet<_> = all.iter().filter_map(unknown).collect();
+                let_others_in();
+                for request in &mut all {
+                    if missing.remove(&request.announce.info_hash) {
+                        self.state().remove(&request.announce.info_hash);
+                    }
+                    request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
+                }
+                return;
+            }
+            Fault::BatchDrawsFirst => {
+                let draws = |request: &&mut Request<'_>| {
+                    let state = self.state();
+                    let swarm = state.swarms.get(&request.announce.info_hash);
+                    let eligible = swarm.map_or(0, |swarm| eligible(swarm, &request.announce).len());
+                    request.announce.want > 0 && eligible > request.announce.want
+                };
+                let seed = all.iter().filter(|request| draws(request)).fold(0, |_, _| rng.next_u64());
+                let mut drawn = SplitMix64::new(seed);
+                for request in all {
+                    request.answer =
+                        Some(self.announce(&request.announce, now, &mut drawn, &mut request.peers));
+                }
+                return;
+            }
+            Fault::BatchMakesRoomOnce | Fault::BatchLimitsAddressesOnce => {
+                let limits = self.state().limits;
+                for request in all {
+                    request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
+                    self.state().limits = Limits::default();
+                }
+                self.state().limits = limits;
+                return;
+            }
+            _ => {}
+        }
+        for request in &mut all {
+            let announce = request.announce;
+            let repeated = !done.insert((announce.info_hash, announce.endpoint));
+            if self.is(Fault::BatchSkipsRepeats) && repeated {
+                let (stats, state) = (self.scrape(&announce.info_hash), self.state());
+                request.peers.clear();
+                if state.swarms.contains_key(&announce.info_hash) {
+                    state.select(&announce, rng, &mut request.peers);
+                }
+                request.answer = Some(Announced::new(stats, Changes::REFRESHED));
+                continue;
+            }
+            let (mut nobody, answered) = (PeerBuffer::new(&mut [], &mut []), request.answer);
+            let leave = self.is(Fault::BatchKeepsPeers) && announce.want == 0;
+            let peers = if leave { &mut nobody } else { &mut request.peers };
+            request.answer = Some(self.announce(&announce, now, rng, peers));
+            if self.is(Fault::BatchKeepsAnswers) && answered.is_some() {
+                request.answer = answered;
+            }
+        }
+        for request in all {
+            let answer = request.answer.as_mut().expect("answered above");
+            match self.fault {
+                Fault::BatchAnswersWithTheEnd => answer.stats = self.scrape(&request.announce.info_hash),
+                Fault::BatchSelectsAtTheEnd => {
+                    let state = self.state();
+                    if state.swarms.contains_key(&request.announce.info_hash) {
+                        state.select(&request.announce, rng, &mut request.peers);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}

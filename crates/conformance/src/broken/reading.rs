@@ -1,0 +1,187 @@
+//! Faults of reading: scrapes, totals, and the listings of swarms and peers.
+
+use std::{hint, sync::atomic::Ordering::SeqCst};
+
+use swarmkeep::{
+    Cursor, Family, InfoHash, PeerRecord, Role, SwarmStats, SwarmSummary, TorrentRepository, Totals,
+};
+
+use super::{Broken, Fault, TICK_SECS, begin_of_tick, let_others_in};
+use crate::model::{State, Swarm};
+
+impl Broken {
+    pub(super) fn scrape_wrongly(&self, info_hash: &InfoHash) -> SwarmStats {
+        if self.is(Fault::ScrapeCreates) {
+            self.state().change(*info_hash, |_| ());
+        }
+        let mut stats = self.model.scrape(&self.known_as(info_hash));
+        stats.incomplete += self.ghosts(info_hash);
+        if self.is(Fault::ScrapeWithoutIpv6)
+            && let Some(swarm) = self.state().swarms.get(info_hash)
+        {
+            stats.complete -= swarm.count(Family::V6, Role::Seeder) as u32;
+            stats.incomplete -= swarm.count(Family::V6, Role::Leecher) as u32;
+        }
+        stats
+    }
+
+    pub(super) fn totals_wrongly(&self) -> Totals {
+        let mut totals = self.state().totals;
+        match self.fault {
+            Fault::TotalsDrift => totals.v4.leechers += self.drift.load(SeqCst),
+            Fault::StoppedCountsUnknown => {
+                totals.v4.leechers = totals.v4.leechers.saturating_sub(self.drift.load(SeqCst));
+            }
+            Fault::RemoveKeepsTotals => totals.swarms += self.drift.load(SeqCst),
+            Fault::TotalsByWalking => {
+                totals.swarms =
+                    self.state().swarms.keys().filter(|info_hash| info_hash.as_bytes() != &[0; 20]).count()
+                        as u64
+            }
+            _ => {}
+        }
+        totals
+    }
+
+    pub(super) fn walk_wrongly(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
+        match (self.fault, from.bytes()) {
+            (Fault::WalkRepeats, _) => {
+                let first = out.len();
+                let next = self.model.walk(from, limit, out);
+                if next.is_end() && first < out.len() && out.len() - first < limit {
+                    out.push(out[first]);
+                }
+                next
+            }
+            (Fault::WalkByPosition, bytes) if !from.is_end() => {
+                let position =
+                    bytes.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
+                let (limit, start) = (limit.min(1000), out.len());
+                self.page_from(position, limit, out);
+                let shown = out.len() - start;
+                if shown < limit {
+                    Cursor::END
+                } else {
+                    Cursor::after(&((position + shown) as u64).to_le_bytes())
+                }
+            }
+            (Fault::WalkByLastAnnounce, bytes) if !from.is_end() => {
+                let state = self.state();
+                let place = |(info_hash, swarm): (&InfoHash, &Swarm)| {
+                    let latest = swarm.latest.as_secs() as u32;
+                    ([&latest.to_be_bytes()[..], info_hash.as_bytes()].concat(), *info_hash)
+                };
+                let mut behind: Vec<_> = state.swarms.iter().map(place).collect();
+                behind.retain(|(place, _)| place.as_slice() > bytes.unwrap_or_default());
+                behind.sort();
+                behind.truncate(limit);
+                let summary = |&(_, info_hash): &(Vec<u8>, InfoHash)| SwarmSummary {
+                    info_hash,
+                    stats: state.swarms[&info_hash].stats(),
+                };
+                out.extend(behind.iter().map(summary));
+                behind
+                    .last()
+                    .filter(|_| behind.len() == limit)
+                    .map_or(Cursor::END, |(place, _)| Cursor::after(place))
+            }
+            (Fault::WalkCountsFromTheStart, Some(bytes)) => {
+                let after = InfoHash::new(bytes.try_into().expect("the model's cursors are info hashes"));
+                hint::black_box(self.state().swarms.range(..after).map(|(_, swarm)| swarm.downloaded).max());
+                self.model.walk(from, limit, out)
+            }
+            _ => self.model.walk(from, limit, out),
+        }
+    }
+
+    pub(super) fn page_wrongly(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
+        match (self.fault, after) {
+            (Fault::PageSkips, Some(after)) => {
+                let mut skipped = Vec::new();
+                self.model.page(Some(after), 1, &mut skipped);
+                if let Some(skipped) = skipped.first() {
+                    self.model.page(Some(&skipped.info_hash), limit, out);
+                }
+            }
+            (Fault::PageLimitOverflows, _) => {
+                self.model.page(after, limit.wrapping_add(out.len()).saturating_sub(out.len()), out);
+            }
+            (Fault::PageByPosition, _) => {
+                let (known, start) = (after.and_then(|after| self.notes().remove(after)), out.len());
+                match known {
+                    Some(position) => self.page_from(position as usize, limit, out),
+                    None => self.model.page(after, limit, out),
+                }
+                let position = known.unwrap_or_default() + (out.len() - start) as u32;
+                if let Some(last) = out[start..].last().filter(|_| after.is_none() || known.is_some()) {
+                    self.notes().insert(last.info_hash, position);
+                }
+            }
+            (Fault::PageInTwoHolds, _) => {
+                let before = |state: &State| {
+                    let up_to = |after| state.swarms.range(..=after).count();
+                    after.copied().map_or(0, up_to)
+                };
+                let (position, half) = (before(&self.state()), limit.div_ceil(2));
+                self.page_from(position, half, out);
+                let_others_in();
+                self.page_from(position.saturating_add(half), limit - half, out);
+            }
+            (Fault::PageNeedsItsInfoHash, Some(after)) if !self.state().swarms.contains_key(after) => {}
+            _ => self.model.page(after, limit, out),
+        }
+    }
+
+    /// Swarms from a position on.
+    fn page_from(&self, position: usize, limit: usize, out: &mut Vec<SwarmSummary>) {
+        let state = self.state();
+        let some = state.swarms.iter().skip(position).take(limit);
+        out.extend(some.map(|(&info_hash, swarm)| SwarmSummary { info_hash, stats: swarm.stats() }));
+    }
+
+    pub(super) fn peers_wrongly(
+        &self,
+        info_hash: &InfoHash,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Cursor {
+        let is_known = || self.state().swarms.contains_key(info_hash);
+        match self.fault {
+            Fault::PeersCreates => self.state().change(*info_hash, |_| ()),
+            Fault::PeersNeverEnd if from != Cursor::START && !is_known() => return from,
+            Fault::PeersSkip => {
+                let next = self.model.peers(info_hash, from, limit, out);
+                return self.model.peers(info_hash, next, 1, &mut Vec::new());
+            }
+            _ => {}
+        }
+        if !self.is(Fault::PeersByPosition) || from.is_end() {
+            let (start, next) = (out.len(), self.model.peers(info_hash, from, limit, out));
+            let latest = self.state().latest;
+            for record in &mut out[start..] {
+                let begin = begin_of_tick(record.last_announce);
+                match self.fault {
+                    Fault::TimesNotKept => record.last_announce = latest,
+                    Fault::TimesRoundedOlder => record.last_announce = begin,
+                    Fault::TimesInTheFuture => record.last_announce = begin.saturating_add(TICK_SECS - 1),
+                    _ => {}
+                }
+            }
+            return next;
+        }
+        let position =
+            from.bytes().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
+        let mut all = Vec::new();
+        let mut cursor = Cursor::START;
+        while !cursor.is_end() {
+            cursor = self.model.peers(info_hash, cursor, usize::MAX, &mut all);
+        }
+        all.sort_by_key(|record| record.role);
+        out.extend(all.iter().skip(position).take(limit));
+        if all.len() <= position.saturating_add(limit) {
+            return Cursor::END;
+        }
+        Cursor::after(&((position + limit) as u64).to_le_bytes())
+    }
+}

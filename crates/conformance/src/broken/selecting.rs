@@ -1,0 +1,205 @@
+//! Faults of selecting: who is handed out, to whom, and in what form.
+
+use std::{hint, ops::Range, thread, time::Duration};
+
+use swarmkeep::{Announce, AnnounceEvent, Endpoint, Families, Family, PeerBuffer, Random, Role};
+
+use super::{Broken, Fault, with_port};
+use crate::model::{State, Swarm, hand_out, share};
+
+impl Broken {
+    /// The selection, if it is what is broken; `false` if the model's own will do.
+    pub(super) fn select_wrongly(
+        &self,
+        state: &State,
+        told: &Announce,
+        rng: &mut dyn Random,
+        peers: &mut PeerBuffer<'_>,
+    ) -> bool {
+        let Some(swarm) = state.swarms.get(&told.info_hash).filter(|_| told.want > 0) else { return false };
+        let row = |families: Families, role: Role| {
+            let mut as_asked = told.families(families);
+            as_asked.left = u64::from(role == Role::Leecher);
+            eligible(swarm, &as_asked)
+        };
+        let mut own = row(told.families, told.role());
+        let want = told.want;
+        match self.fault {
+            Fault::StoppedIsHandedPeers => hand_out_window(&own, want, 0, peers),
+            _ if told.event == AnnounceEvent::Stopped => return false,
+            Fault::FirstPeers => hand_out_window(&own, want, 0, peers),
+            Fault::SelectionByInfoHash => {
+                hand_out_window(&own, want, usize::from(told.info_hash.as_bytes()[0]), peers);
+            }
+            Fault::WithReplacement => {
+                peers.clear();
+                for _ in 0..want.min(own.len()) {
+                    put(own[rng.below(own.len())], peers);
+                }
+            }
+            Fault::DrawsForEver => {
+                let (mut chosen, mut drawn) = (Vec::new(), 0);
+                while chosen.len() < want.min(own.len()) {
+                    let one = own[rng.below(own.len())];
+                    if !chosen.contains(&one) {
+                        chosen.push(one);
+                    }
+                    drawn += 1;
+                    if drawn > 100_000 {
+                        // It never ends, but it leaves the processor to others.
+                        thread::sleep(Duration::from_secs(1));
+                    }
+                }
+                hand_out_window(&chosen, want, 0, peers);
+            }
+            Fault::WantIgnored => hand_out_window(&own, usize::MAX, 0, peers),
+            Fault::SharedBeforeRoom => {
+                let starts = [(); 2].map(|()| rng.next_u64() as usize);
+                hand_out_of_both(&own, want, starts, peers);
+            }
+            Fault::SweptHandedOut => {
+                let gone = self.marked();
+                let gone = gone.keys().filter(|(torrent, _)| *torrent == told.info_hash);
+                let gone: Vec<_> = gone.map(|(_, gone)| *gone).filter(|gone| !own.contains(gone)).collect();
+                own.extend(gone);
+                hand_out_window(&own, want, rng.below(own.len().max(1)), peers);
+            }
+            Fault::OneTooFew if own.len() > want => {
+                hand_out_window(&own, want.saturating_sub(1), rng.below(own.len()), peers)
+            }
+            Fault::SeedersToSeeders => hand_out_window(&row(told.families, Role::Leecher), want, 0, peers),
+            Fault::AnnouncerToItself => {
+                own.insert(0, told.endpoint);
+                hand_out_window(&own, want, 0, peers);
+            }
+            Fault::WindowBeforeAnnouncer => {
+                let mut all: Vec<_> = swarm.peers.keys().copied().collect();
+                let start = rng.below(all.len());
+                all.rotate_left(start);
+                all.retain(|&endpoint| endpoint != told.endpoint);
+                hand_out_window(&all, want, 0, peers);
+            }
+            Fault::RolesNotWeighted => {
+                let (mut leechers, mut seeders) = (row(told.families, Role::Seeder), own);
+                seeders.retain(|endpoint| !leechers.contains(endpoint));
+                let (leecher, seeder) = (rng.below(leechers.len().max(1)), rng.below(seeders.len().max(1)));
+                leechers.rotate_left(leecher);
+                seeders.rotate_left(seeder);
+                leechers.truncate(want / 2);
+                leechers.append(&mut seeders);
+                hand_out_window(&leechers, want, 0, peers);
+            }
+            Fault::SelectionByAddress => {
+                own.sort_by_key(|endpoint| endpoint.ip());
+                let firsts: Vec<_> =
+                    (0..own.len()).filter(|&n| n == 0 || own[n].ip() != own[n - 1].ip()).collect();
+                let start = if own.len() > want { firsts[rng.below(firsts.len())] } else { 0 };
+                hand_out_window(&own, want, start, peers);
+            }
+            Fault::FamiliesMixed => hand_out_window(&row(Families::all(), told.role()), want, 0, peers),
+            Fault::LimitBeforeFilter => {
+                let mut all = row(Families::all(), told.role());
+                if told.endpoint.family() == Family::V4 {
+                    all.reverse();
+                }
+                all.truncate(want);
+                all.retain(|endpoint| told.families.contains(family_flag(*endpoint)));
+                hand_out_window(&all, want, 0, peers);
+            }
+            Fault::OneFamilyTakesAll => {
+                hand_out_window(&own, want, rng.below(own.len().max(1)) / 1000, peers)
+            }
+            Fault::CrashesOnOtherFamily => {
+                let others = swarm.peers.keys().filter(|&&endpoint| endpoint != told.endpoint);
+                let family = told.endpoint.family();
+                assert!(
+                    others.clone().count() == 0 || others.clone().any(|other| other.family() == family),
+                    "no such peers"
+                );
+                return false;
+            }
+            Fault::PortsLowByteFirst => {
+                let turned: Vec<_> = own
+                    .iter()
+                    .map(|&endpoint| with_port(endpoint, endpoint.port().swap_bytes().max(1)))
+                    .collect();
+                hand_out_window(&turned, want, 0, peers);
+            }
+            Fault::BufferNotCleared => {
+                let room = peers.v4.room() + peers.v6.room();
+                own.iter().take(want.min(room)).for_each(|&endpoint| put(endpoint, peers));
+            }
+            Fault::SelectionByWalking => {
+                hint::black_box(swarm.peers.values().map(|peer| peer.last_announce).max());
+                return false;
+            }
+            _ if own.len() <= want => return false,
+            Fault::SmallInOrder if own.len() <= 8 => hand_out_window(&own, want, 0, peers),
+            Fault::SegmentsNotWeighted => {
+                let segments = (0..).map(|n| 128 * ((1 << n) - 1)..128 * ((2 << n) - 1));
+                let segments: Vec<_> = segments.take_while(|segment| segment.start < own.len()).collect();
+                let Range { start, end } = segments[rng.below(segments.len())].clone();
+                hand_out_window(&own, want, start + rng.below(end.min(own.len()) - start), peers);
+            }
+            Fault::DrawOf16Bits => hand_out_window(&own, want, rng.below(own.len().min(1 << 16)), peers),
+            Fault::SeederGoesOn if told.role().is_seeder() => {
+                let drawn = rng.below(row(told.families, Role::Leecher).len());
+                hand_out_window(&own, want, if drawn < own.len() { drawn } else { 0 }, peers);
+            }
+            Fault::OneDrawForBoth => {
+                let (drawn, v4) = (rng.below(own.len()), count_v4(&own));
+                let starts = if drawn < v4 { [drawn, 0] } else { [0, drawn - v4] };
+                hand_out_of_both(&own, want, starts, peers);
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// The eligible peers of all families asked for, IPv4 first.
+pub(super) fn eligible(swarm: &Swarm, announce: &Announce) -> Vec<Endpoint> {
+    let (v4, v6) = (swarm.eligible(announce, Family::V4), swarm.eligible(announce, Family::V6));
+    (0..v4.len()).map(|n| v4.get(n)).chain((0..v6.len()).map(|n| v6.get(n))).collect()
+}
+
+/// Hands out up to `count` peers from `start` on, all if there are no more.
+fn hand_out_window(row: &[Endpoint], count: usize, start: usize, peers: &mut PeerBuffer<'_>) {
+    peers.clear();
+    for offset in 0..count.min(row.len()) {
+        put(row[(start + offset) % row.len()], peers);
+    }
+}
+
+/// Hands out each family's share of what is wanted, from these places of the two on.
+fn hand_out_of_both(own: &[Endpoint], want: usize, starts: [usize; 2], peers: &mut PeerBuffer<'_>) {
+    let (v4, v6) = own.split_at(count_v4(own));
+    let (v4_count, v6_count) = share(want, v4.len(), v6.len());
+    peers.clear();
+    for (row, count, start) in [(v4, v4_count, starts[0]), (v6, v6_count, starts[1])] {
+        row.iter().cycle().skip(start % row.len().max(1)).take(count).for_each(|&peer| put(peer, peers));
+    }
+}
+
+/// Where the IPv6 peers of a row begin.
+fn count_v4(row: &[Endpoint]) -> usize {
+    row.iter().take_while(|peer| peer.family() == Family::V4).count()
+}
+
+/// Hands out a peer if there is room.
+fn put(endpoint: Endpoint, peers: &mut PeerBuffer<'_>) {
+    let room = match endpoint.family() {
+        Family::V4 => peers.v4.room(),
+        Family::V6 => peers.v6.room(),
+    };
+    if room > 0 {
+        hand_out(endpoint, peers);
+    }
+}
+
+fn family_flag(endpoint: Endpoint) -> Families {
+    match endpoint.family() {
+        Family::V4 => Families::V4,
+        Family::V6 => Families::V6,
+    }
+}
