@@ -16,8 +16,9 @@ use swarmkeep::{
     AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, Immediate, InfoHash, TorrentRepository,
     catalog::Repository,
 };
+use swarmkeep_store_tests::{in_a_process_of_its_own, resident_kb};
 use swarmkeep_tests::{
-    Tracker, any_port, in_a_process_of_its_own, resident_kb, runtime,
+    Tracker, any_port, runtime,
     udp::{Client, announce, bytes_of, error_in},
 };
 use swarmkeep_tracker::{Config, Rules, Server};
@@ -307,7 +308,7 @@ fn one_family_under_flood_does_not_starve_the_other() {
 #[test]
 fn a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_little() {
     if !in_a_process_of_its_own(
-        "a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_little",
+        "serve::a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_little",
     ) {
         return;
     }
