@@ -44,7 +44,7 @@ fn written_killed_and_compared(cached: bool, names: &[&str], bytes: u64) {
     let mut complete = 0;
     for (kill, seen) in [2, 4, usize::MAX].into_iter().enumerate() {
         let mut writer = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "the_writer_of_real_torrents", "--nocapture"])
+            .args(["--exact", "block_store::the_writer_of_real_torrents", "--nocapture"])
             .env(WRITER, format!("{}\n{cached}\n{kill}\n{}", path.display(), names.join(" ")))
             .stdout(Stdio::piped())
             .spawn()

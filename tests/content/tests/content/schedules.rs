@@ -114,7 +114,7 @@ fn announces_against_remove<R: TorrentRepository + 'static>(store: R) {
     let left = store.scrape(&HASH).incomplete;
     assert!((1..=3).contains(&left));
     assert_eq!(store.all_peers(&HASH).len() as u32, left);
-    assert_eq!(store.totals().peers(), left.into());
+    assert_eq!(store.totals().peers(), u64::from(left));
     assert_eq!(store.totals().swarms, 1);
 }
 

@@ -42,7 +42,7 @@ fn a_writer_that_is_killed_on_a_loop_device_leaves_what_it_promised() {
         serde_json::to_writer(File::create(&before).expect("the folder takes a file"), &promises)
             .expect("it is written");
         let mut writer = Command::new(std::env::current_exe().expect("this is a program"))
-            .args(["--exact", "kills::the_writer_that_is_killed", "--nocapture"])
+            .args(["--exact", "crashes::kills::the_writer_that_is_killed", "--nocapture"])
             .env(WRITER, format!("{}\n{kill}\n{}", path.display(), before.display()))
             .stdout(Stdio::piped())
             .spawn()

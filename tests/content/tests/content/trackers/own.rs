@@ -19,7 +19,6 @@ use crate::trackers::torrent::{LONG, Torrent, client, endpoints, identity, of, o
 struct Tracker {
     udp: Vec<SocketAddr>,
     http: Vec<SocketAddr>,
-    #[cfg_attr(not(feature = "tls"), expect(dead_code))]
     https: Vec<SocketAddr>,
     control: Control,
     stop: Option<oneshot::Sender<()>>,
@@ -169,7 +168,6 @@ async fn a_thousand_torrents_are_told_to_one_tracker_through_one_client() {
     }
 }
 
-#[cfg(feature = "tls")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_https_who_is_vouched_for_is_announced_to_and_nobody_else() {
     use std::fs;
