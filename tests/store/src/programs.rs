@@ -223,7 +223,11 @@ pub fn run(threads: usize, tests: impl IntoIterator<Item = Vec<Trial>>) -> ExitC
     let conclusion = libtest_mimic::run(&arguments, tests.into_iter().flatten().collect());
     let missing = MISSING.lock().unwrap_or_else(PoisonError::into_inner);
     if !missing.is_empty() {
-        println!("{} tests were ignored. To run all: {}\n", conclusion.num_ignored, remedies(&missing));
+        println!(
+            "{} tests ignored for want of programs or rights: {}\n",
+            conclusion.num_ignored,
+            remedies(&missing)
+        );
     }
     conclusion.exit_code()
 }
