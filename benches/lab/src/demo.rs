@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     show.tell(&Event::Ended { ok: why.is_none(), why: why.as_deref(), kept: kept.as_deref() })?;
     match played {
         Err(error) if error.is::<Interrupted>() => {
-            eprintln!("swarmkeep: {error}");
+            eprintln!("error: {error}");
             Ok(ExitCode::from(INTERRUPTED))
         }
         played => played.map(|()| ExitCode::SUCCESS),

@@ -10,11 +10,7 @@ use serde_json::Value;
 use swarmkeep::catalog;
 
 fn shootout(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
-        .arg("shootout")
-        .args(args)
-        .output()
-        .expect("the program starts")
+    Command::new(env!("CARGO_BIN_EXE_shootout")).args(args).output().expect("the program starts")
 }
 
 fn json(args: &[&str]) -> Value {

@@ -1,8 +1,7 @@
 //! The program at work beside a test: `swarmkeep serve`.
 
 use std::{
-    env, fs,
-    io::{self, Write as _},
+    env, fs, io,
     net::SocketAddr,
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
@@ -10,22 +9,25 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use swarmkeep_store_tests::programs::Need;
 use tempfile::NamedTempFile;
 
 /// After how long something is not going to happen, on a busy machine.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Where the program is, beside the tests' own. Where it was not built, that is said: in CI by failing.
-pub fn program() -> Option<PathBuf> {
-    let program = env::current_exe().expect("a test is a program").with_file_name("../swarmkeep");
-    if program.exists() {
-        return Some(program);
-    }
-    let message = "the program is missing: cargo build -p swarmkeep-cli, in the same profile";
-    assert!(env::var_os("CI").is_none(), "{message}");
-    // Past the test harness, which shows nothing of a test that passes.
-    let _ = writeln!(io::stderr(), "SKIPPED: {message}");
-    None
+/// The program itself, which `cargo test --workspace` builds.
+pub const PROGRAM: Need =
+    Need::other("the program swarmkeep", "cargo build -p swarmkeep-cli, in the same profile", |_| {
+        program().exists()
+    });
+
+/// Where the program is, beside the tests' own: for tests with the need [`PROGRAM`].
+pub fn program() -> PathBuf {
+    env::current_exe().expect("a test is a program").with_file_name("../swarmkeep")
 }
 
 /// The program with this subcommand, which finds no setting in the environment.
@@ -33,6 +35,15 @@ pub fn swarmkeep(program: &PathBuf, subcommand: &str) -> Command {
     let mut command = Command::new(program);
     command.env_clear().arg(subcommand);
     command
+}
+
+/// Sends a process a signal by its name: `TERM`.
+///
+/// # Errors
+/// There is no such process.
+pub fn signal(pid: u32, name: &str) -> io::Result<()> {
+    let signal: Signal = format!("SIG{name}").parse().expect("the name of a signal");
+    Ok(kill(Pid::from_raw(pid.cast_signed()), signal)?)
 }
 
 /// A tracker in a process of its own, killed when dropped.
@@ -93,8 +104,7 @@ impl Serve {
 
     /// Sends a signal by its name.
     pub fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("`kill` is there").success());
+        self::signal(self.child.id(), signal).expect("it runs");
     }
 
     /// Kills it.

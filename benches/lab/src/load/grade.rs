@@ -262,14 +262,11 @@ mod tests {
     }
 
     fn over_time(p99: &[f64]) -> OverTime {
-        let seconds = p99.iter().enumerate().map(|(second, &p99)| Second {
-            second: second as u64,
-            succeeded: 1,
-            failed: 0,
-            wrong: 0,
-            p50: 1.0,
-            p99,
-            max: p99,
+        let seconds = p99.iter().enumerate().map(|(nth, &p99)| {
+            let mut second = Second::default();
+            (second.second, second.succeeded) = (nth as u64, 1);
+            (second.p50, second.p99, second.max) = (1.0, p99, p99);
+            second
         });
         OverTime::of(&seconds.collect::<Vec<_>>())
     }

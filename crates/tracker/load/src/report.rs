@@ -200,7 +200,7 @@ pub struct Generator {
 }
 
 /// One second of the measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Second {
     /// From 0. What comes behind the duration was answered late.

@@ -1,6 +1,8 @@
-//! The tracker and the shared store with other programs: Redis and a browser.
+//! The tracker and the shared store with other programs: Redis, a browser, and clients over HTTPS.
 
+mod certificates;
 mod dashboard;
+mod https;
 mod redis;
 mod redis_serve;
 
@@ -12,5 +14,5 @@ use swarmkeep_store_tests::programs;
 const THREADS: usize = 6;
 
 fn main() -> ExitCode {
-    programs::run(THREADS, [dashboard::tests(), redis::tests(), redis_serve::tests()])
+    programs::run(THREADS, [dashboard::tests(), https::tests(), redis::tests(), redis_serve::tests()])
 }

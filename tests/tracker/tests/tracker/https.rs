@@ -1,11 +1,11 @@
-//! The tracker over HTTPS: real certificates, real sockets, and clients that are not ours.
+//! The tracker over HTTPS: real certificates and real sockets.
 
 use std::{
     env, fs,
     io::{self, ErrorKind, Read, Write},
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream},
     path::PathBuf,
-    process::{self, Command},
+    process,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -62,60 +62,6 @@ fn who_comes_again_need_not_be_shown_the_certificate_again() {
             client.announce(1);
             assert_eq!(client.tls.conn.handshake_kind(), Some(kind), "{version:?}");
         }
-    }
-}
-
-#[test]
-fn curl_and_aria2_announce_over_https() {
-    let pair = Pair::new();
-    let tracker = tracker(&pair, config());
-    let root = pair.folder.join("root.pem");
-    for &address in &tracker.https {
-        let url = format!("https://{address}/scrape?info_hash={}", "a".repeat(20));
-        let curl = |with: &[&str]| {
-            Command::new("curl")
-                .args(["--silent", "--show-error", "--max-time", "10"])
-                .args(with)
-                .arg(&url)
-                .output()
-        };
-        let Ok(output) = curl(&["--cacert", root.to_str().expect("text")]) else {
-            println!("NOT TESTED: there is no curl here");
-            break;
-        };
-        let (body, errors) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && body.starts_with("d5:filesd20:aaaa"), "{body}{errors}");
-        let output = curl(&[]).expect("as before");
-        assert_eq!(output.status.code(), Some(60), "nobody vouches for that certificate");
-    }
-    let announce = format!("https://{}/announce", tracker.https[0]);
-    let torrent = format!(
-        "d8:announce{}:{announce}4:infod6:lengthi1e4:name1:x12:piece lengthi16384e6:pieces20:{}ee",
-        announce.len(),
-        "x".repeat(20)
-    );
-    let path = pair.folder.join("x.torrent");
-    fs::write(&path, torrent).expect("room");
-    let aria2 = Command::new("aria2c")
-        .args([
-            "--stop=3",
-            "--enable-dht=false",
-            "--enable-dht6=false",
-            "--no-conf",
-            "--listen-port=20000-29999",
-        ])
-        .arg(format!("--ca-certificate={}", root.display()))
-        .arg(format!("--dir={}", pair.folder.display()))
-        .arg(&path)
-        .output();
-    match aria2 {
-        Ok(output) => {
-            // It leaves when it ends.
-            let counts = tracker.control.metrics.counts().http;
-            assert_eq!((counts.joined, counts.left), (1, 1), "{}", String::from_utf8_lossy(&output.stdout));
-        }
-        Err(_) => println!("NOT TESTED: there is no aria2c here"),
     }
 }
 
@@ -324,7 +270,6 @@ impl Pair {
         let leaf = params
             .signed_by(&leaf_key, &Issuer::new(authority("middle"), &middle_key))
             .expect("a certificate");
-        fs::write(folder.join("root.pem"), root.pem()).expect("room");
         fs::write(folder.join("certificate.pem"), leaf.pem() + &middle.pem()).expect("room");
         fs::write(folder.join("key.pem"), leaf_key.serialize_pem()).expect("room");
         Self { folder, leaf: leaf.der().clone(), root: root.der().clone() }

@@ -1,9 +1,16 @@
 //! `swarmkeep serve`, started and stopped.
-#![allow(dead_code, reason = "each test file uses its own part")]
+
+mod folder;
+pub(crate) mod https;
+pub(crate) mod load;
+pub(crate) mod state;
 
 use std::{
+    fs,
     io::{BufRead, BufReader},
     net::{SocketAddr, UdpSocket},
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         Mutex,
@@ -13,6 +20,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+pub(crate) use folder::Folder;
+use nix::unistd::Uid;
 use swarmkeep_tests::udp::uninterrupted;
 use swarmkeep_tracker_protocol::{
     bittorrent::{AnnounceEvent, Family, InfoHash, PeerId},
@@ -21,6 +30,9 @@ use swarmkeep_tracker_protocol::{
 
 /// After how long something is not going to happen, on a busy machine.
 const LONGEST: Duration = Duration::from_secs(30);
+
+/// After how long a client gives up.
+pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 /// A running tracker; killed if a test fails before it has ended.
 pub(crate) struct Serve {
@@ -74,8 +86,7 @@ impl Serve {
 
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("`kill` is there").success());
+        swarmkeep_tests::serve::signal(self.pid(), signal).expect("it runs");
     }
 
     /// What is printed up to a line with this text.
@@ -150,6 +161,24 @@ pub(crate) fn swarmkeep(arguments: &[&str]) -> Command {
     // Not where another one listens.
     command.arg("serve").args(arguments).env("SWARMKEEP_ADMIN", "off");
     command
+}
+
+/// The user `nobody`, and its group.
+pub(crate) const NOBODY: u32 = 65534;
+
+/// The same of the program for a user who is not root: `nobody`, where root runs the tests.
+pub(crate) fn not_as_root(folder: &Folder, command: &Command) -> Command {
+    // Where everybody can read it. Not by this process, of which others that are started might hold the file open.
+    let program = folder.join("swarmkeep");
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_swarmkeep")).arg(&program).status();
+    assert!(copied.is_ok_and(|status| status.success()), "no room for the program");
+    let mut copy = Command::new(program);
+    copy.args(command.get_args());
+    copy.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if Uid::effective().is_root() {
+        copy.uid(NOBODY).gid(NOBODY);
+    }
+    copy
 }
 
 pub(crate) fn refused(arguments: &[&str]) -> String {
@@ -230,4 +259,10 @@ pub(crate) fn interval(tracker: SocketAddr) -> u32 {
         panic!("{answer:?}")
     };
     announced.header.interval
+}
+
+/// Every thread, as folders of /proc.
+pub(crate) fn tasks(serve: &Serve) -> impl Iterator<Item = PathBuf> {
+    let tasks = Path::new("/proc").join(serve.pid().to_string()).join("task");
+    fs::read_dir(tasks).expect("it lives").map(|task| task.expect("it lives").path())
 }

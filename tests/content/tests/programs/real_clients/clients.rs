@@ -9,20 +9,19 @@ use std::{
 };
 
 use swarmkeep::Family;
+use swarmkeep_store_tests::programs::{self, Need, PYTHON};
+use swarmkeep_tests::serve::signal;
 
-use crate::real_clients::{
-    Protocol,
-    network::{absent, address, quietly},
-};
+use crate::real_clients::{Protocol, network::address};
 
 /// Somebody else's client.
 pub(crate) struct Client {
     pub(crate) name: &'static str,
     /// Its number, of which its address and its port are made: fixtures do not depend on who else is there.
     n: u8,
-    /// The Debian package that it is in.
-    package: &'static str,
-    /// Prints its version, and proves that it is there.
+    /// What it takes to run it.
+    pub(crate) needs: &'static [Need],
+    /// Prints its version.
     version: &'static [&'static str],
     /// Whether it can be told at which IPv6 address to be. Otherwise it is at the one that the system gives it: the tracker's.
     binds_v6: bool,
@@ -54,7 +53,7 @@ pub(crate) struct Place {
 pub(crate) static ARIA2: Client = Client {
     name: "aria2",
     n: 1,
-    package: "aria2",
+    needs: &[programs::ARIA2],
     version: &["aria2c", "--version"],
     binds_v6: true,
     peer_id: "A2-",
@@ -82,7 +81,7 @@ pub(crate) static ARIA2: Client = Client {
 pub(crate) static TRANSMISSION: Client = Client {
     name: "transmission",
     n: 2,
-    package: "transmission-cli",
+    needs: &[programs::TRANSMISSION],
     version: &["transmission-cli", "--version"],
     binds_v6: true,
     peer_id: "-TR",
@@ -113,13 +112,13 @@ pub(crate) static TRANSMISSION: Client = Client {
 pub(crate) static LIBTORRENT: Client = Client {
     name: "libtorrent",
     n: 3,
-    package: "python3-libtorrent",
-    version: &["/usr/bin/python3", "-c", "import libtorrent; print(libtorrent.__version__)"],
+    needs: &[programs::LIBTORRENT],
+    version: &[PYTHON, "-c", "import libtorrent; print(libtorrent.__version__)"],
     binds_v6: true,
     peer_id: "-LT",
     leaves_in_silence: None,
     command: |place| {
-        let mut command = Command::new("/usr/bin/python3");
+        let mut command = Command::new(PYTHON);
         command.args(["-c", LIBTORRENT_SCRIPT]).arg(place.torrent()).arg(&place.download);
         command.args([place.ip().to_string(), place.port().to_string()]);
         command
@@ -159,7 +158,7 @@ time.sleep(1)
 pub(crate) static QBITTORRENT: Client = Client {
     name: "qbittorrent",
     n: 4,
-    package: "qbittorrent-nox",
+    needs: &[programs::QBITTORRENT],
     version: &["qbittorrent-nox", "--version"],
     binds_v6: true,
     peer_id: "-qB",
@@ -186,7 +185,7 @@ pub(crate) static QBITTORRENT: Client = Client {
 pub(crate) static RTORRENT: Client = Client {
     name: "rtorrent",
     n: 5,
-    package: "rtorrent",
+    needs: &[programs::RTORRENT],
     version: &["rtorrent", "-h"],
     binds_v6: false,
     peer_id: "-lt",
@@ -210,7 +209,7 @@ pub(crate) static RTORRENT: Client = Client {
 pub(crate) static OURS: Client = Client {
     name: "swarmkeep",
     n: 6,
-    package: "coreutils",
+    needs: &[],
     version: &["echo", concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))],
     binds_v6: true,
     peer_id: "-SK",
@@ -219,25 +218,14 @@ pub(crate) static OURS: Client = Client {
 };
 
 impl Client {
-    pub(crate) fn is_installed(&self) -> bool {
-        let installed = self.version_printed().is_some();
-        if !installed {
-            absent(self.version[0], self.package);
-        }
-        installed
-    }
-
-    fn version_printed(&self) -> Option<String> {
-        let output =
-            Command::new(self.version[0]).args(&self.version[1..]).stdin(Stdio::null()).output().ok()?;
-        // One of them prints its version on standard error.
-        let printed = [output.stdout, output.stderr].concat();
-        output.status.success().then(|| String::from_utf8_lossy(&printed).into_owned())
-    }
-
     /// The version alone, out of whatever is printed with it.
     fn version(&self) -> String {
-        let printed = self.version_printed().expect("`is_installed` has been asked");
+        let mut command = Command::new(self.version[0]);
+        let output =
+            command.args(&self.version[1..]).stdin(Stdio::null()).output().expect("a need of this test");
+        // One of them prints its version on standard error.
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed);
         let mut words = printed.split_whitespace().map(|word| word.trim_matches(['v', '.']));
         words.find(|word| word.starts_with(|c: char| c.is_ascii_digit())).expect("a version").to_owned()
     }
@@ -295,11 +283,12 @@ impl Running {
         let log = fs::File::create(place.home.join("log")).expect("a folder of ours");
         let mut command = (client.command)(place);
         command.args(options).stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
-        Self(command.spawn().expect("`is_installed` has run it"))
+        Self(command.spawn().expect("a need of this test"))
     }
 
     pub(crate) fn ask_to_stop(&self) {
-        quietly(Command::new("kill").args(["-s", "INT"]).arg(self.0.id().to_string()));
+        // It may have ended by itself.
+        let _ = signal(self.0.id(), "INT");
     }
 }
 

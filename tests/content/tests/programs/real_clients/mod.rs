@@ -8,7 +8,7 @@
 
 mod clients;
 mod network;
-mod ours;
+pub(crate) mod ours;
 mod restart;
 mod tap;
 mod two_trackers;
@@ -24,7 +24,7 @@ use std::{
 };
 
 use clients::{ARIA2, Client, LIBTORRENT, OURS, Place, QBITTORRENT, RTORRENT, Running, TRANSMISSION};
-use network::{TRACKER_V6, address, in_a_network_of_its_own};
+use network::{A_NETWORK, TRACKER_V6, address, file_name, in_a_network_of_its_own};
 use swarmkeep::{
     Family::{self, V4, V6},
     HashKey, Random, RepositoryConfig, SplitMix64, SwarmStats, TorrentRepository,
@@ -32,80 +32,92 @@ use swarmkeep::{
 };
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_metainfo::{Creation, Format, Magnet, Metainfo};
+use swarmkeep_store_tests::programs::{Trial, trial};
 use swarmkeep_tracker::{Config, PasskeyList, Rules, Server};
 use tap::Tap;
 
 macro_rules! real_clients {
-    ($($test:ident: $([$kind:ident $($by_link:ident)?])? by $protocol:ident $family:ident$(, with $passkey:ident)?, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {$(
-        #[test]
-        fn $test() {
-            let (protocol, family) = (Protocol::$protocol, $family);
-            let passkey = None$(.or(Some($passkey)))?;
-            let (test, repository) = (stringify!($test), $repository);
-            let kind = [$(Kind::$kind,)? Kind::V1][0];
-            let by_link = [$($(stringify!($by_link),)?)? ""][0] == "magnet";
-            let others = vec![$(&$other),*];
-            Row { test, kind, by_link, protocol, family, passkey, repository, seeder: &$seeder, others }.download();
+    ($($test:ident: $([$kind:ident $($by_link:ident)?])? by $protocol:ident $family:ident$(, with $passkey:ident)?, over $repository:literal, from $seeder:ident to $($other:ident)*;)*) => {
+        /// The story of each row.
+        fn downloads() -> Vec<Trial> {
+            vec![$({
+                let row = Row {
+                    kind: [$(Kind::$kind,)? Kind::V1][0],
+                    by_link: [$($(stringify!($by_link),)?)? ""][0] == "magnet",
+                    protocol: Protocol::$protocol,
+                    family: $family,
+                    passkey: None$(.or(Some($passkey)))?,
+                    repository: $repository,
+                    seeder: &$seeder,
+                    others: vec![$(&$other),*],
+                };
+                row.trial(stringify!($test))
+            }),*]
         }
-    )*};
+    };
 }
 
 // One row of each family of the catalog, one of each other way to a tracker, and each client as the one that has the file.
 real_clients! {
-    needs_five_clients_to_download_by_udp_over_packed:
+    clients_download_by_udp_over_packed:
         by Udp V4, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
-    needs_five_clients_to_download_by_udp_over_a_btreemap: by Udp V4,
+    clients_download_by_udp_over_a_btreemap: by Udp V4,
         over "btreemap-rwlock-parking-lot-mutex-parking-lot", from TRANSMISSION to ARIA2 LIBTORRENT QBITTORRENT RTORRENT;
-    needs_five_clients_to_download_by_udp_over_a_skipmap: by Udp V4,
+    clients_download_by_udp_over_a_skipmap: by Udp V4,
         over "skipmap-mutex-parking-lot", from ARIA2 to TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
-    needs_five_clients_to_download_by_udp_over_a_dashmap: by Udp V4,
+    clients_download_by_udp_over_a_dashmap: by Udp V4,
         over "dashmap-rwlock-parking-lot", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
     // Without aria2 1.36.0: it asks UDP trackers from the socket of its IPv4 DHT, and sends nothing at all here. Transmission
     // 3.00 reads every answer over UDP as IPv4 peers: it can be found by IPv6, and find nobody.
-    needs_four_clients_to_download_by_udp_and_ipv6:
+    clients_download_by_udp_and_ipv6:
         by Udp V6, over "packed", from TRANSMISSION to LIBTORRENT QBITTORRENT RTORRENT;
-    needs_five_clients_to_download_by_http:
+    clients_download_by_http:
         by Http V4, over "packed", from RTORRENT to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT;
-    needs_five_clients_to_download_by_http_and_ipv6:
+    clients_download_by_http_and_ipv6:
         by Http V6, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
-    needs_five_clients_to_download_by_http_from_a_private_tracker:
+    clients_download_by_http_from_a_private_tracker:
         by Http V4, with PASSKEY, over "packed", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
     // The two that name the path of an announce (BEP 41).
-    needs_two_clients_to_download_by_udp_from_a_private_tracker:
+    clients_download_by_udp_from_a_private_tracker:
         by Udp V4, with PASSKEY, over "packed", from LIBTORRENT to QBITTORRENT;
     // Our own peer, which seeds to all of them, and fetches from each.
-    needs_five_clients_to_download_from_our_peer:
+    clients_download_from_our_peer:
         by Udp V4, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
-    needs_five_clients_to_download_from_our_peer_by_http_and_ipv6:
+    clients_download_from_our_peer_by_http_and_ipv6:
         by Http V6, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
-    needs_aria2_to_seed_to_our_peer: by Udp V4, over "packed", from ARIA2 to OURS;
-    needs_transmission_to_seed_to_our_peer: by Http V4, over "packed", from TRANSMISSION to OURS;
-    needs_libtorrent_to_seed_to_our_peer: by Udp V6, over "packed", from LIBTORRENT to OURS;
-    needs_qbittorrent_to_seed_to_our_peer: by Http V6, over "packed", from QBITTORRENT to OURS;
-    needs_rtorrent_to_seed_to_our_peer: by Udp V4, over "packed", from RTORRENT to OURS;
+    aria2_seeds_to_our_peer: by Udp V4, over "packed", from ARIA2 to OURS;
+    transmission_seeds_to_our_peer: by Http V4, over "packed", from TRANSMISSION to OURS;
+    libtorrent_seeds_to_our_peer: by Udp V6, over "packed", from LIBTORRENT to OURS;
+    qbittorrent_seeds_to_our_peer: by Http V6, over "packed", from QBITTORRENT to OURS;
+    rtorrent_seeds_to_our_peer: by Udp V4, over "packed", from RTORRENT to OURS;
     // Those that know v2 at all.
-    needs_two_clients_to_download_v2_from_our_peer:
+    clients_download_v2_from_our_peer:
         [V2] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
-    needs_libtorrent_to_seed_v2_to_our_peer: [V2] by Udp V4, over "packed", from LIBTORRENT to OURS;
-    needs_qbittorrent_to_seed_v2_to_our_peer: [V2] by Http V4, over "packed", from QBITTORRENT to OURS;
+    libtorrent_seeds_v2_to_our_peer: [V2] by Udp V4, over "packed", from LIBTORRENT to OURS;
+    qbittorrent_seeds_v2_to_our_peer: [V2] by Http V4, over "packed", from QBITTORRENT to OURS;
     // Without aria2 1.36.0, which finds another info hash in it, and transmission 3.00: "Failed opening torrent file".
-    needs_three_clients_to_download_a_hybrid_from_our_peer:
+    clients_download_a_hybrid_from_our_peer:
         [Hybrid] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT RTORRENT;
-    needs_libtorrent_to_seed_a_hybrid_to_our_peer: [Hybrid] by Http V4, over "packed", from LIBTORRENT to OURS;
+    libtorrent_seeds_a_hybrid_to_our_peer: [Hybrid] by Http V4, over "packed", from LIBTORRENT to OURS;
     // By a link only.
-    needs_five_clients_to_download_by_a_link_from_our_peer:
+    clients_download_by_a_link_from_our_peer:
         [Public magnet] by Http V4, over "packed", from OURS to ARIA2 TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
-    needs_two_clients_to_download_v2_by_a_link_from_our_peer:
+    clients_download_v2_by_a_link_from_our_peer:
         [V2 magnet] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
-    needs_aria2_to_seed_by_a_link_to_our_peer: [Public magnet] by Udp V4, over "packed", from ARIA2 to OURS;
-    needs_transmission_to_seed_by_a_link_to_our_peer:
+    aria2_seeds_by_a_link_to_our_peer: [Public magnet] by Udp V4, over "packed", from ARIA2 to OURS;
+    transmission_seeds_by_a_link_to_our_peer:
         [Public magnet] by Http V4, over "packed", from TRANSMISSION to OURS;
-    needs_libtorrent_to_seed_v2_by_a_link_to_our_peer:
+    libtorrent_seeds_v2_by_a_link_to_our_peer:
         [V2 magnet] by Udp V4, over "packed", from LIBTORRENT to OURS;
-    needs_qbittorrent_to_seed_a_hybrid_by_a_link_to_our_peer:
+    qbittorrent_seeds_a_hybrid_by_a_link_to_our_peer:
         [Hybrid magnet] by Udp V4, over "packed", from QBITTORRENT to OURS;
-    needs_rtorrent_to_seed_by_a_link_to_our_peer:
+    rtorrent_seeds_by_a_link_to_our_peer:
         [Public magnet] by Http V4, over "packed", from RTORRENT to OURS;
+}
+
+/// The tests of these modules.
+pub(crate) fn tests() -> Vec<Trial> {
+    [downloads(), restart::tests(), two_trackers::tests()].into_iter().flatten().collect()
 }
 
 /// The `info` dictionary of the torrent that is shared, as `fixtures/README.md` makes it.
@@ -119,7 +131,7 @@ const DEADLINE: Duration = Duration::from_secs(90);
 
 /// What clients and tracker speak with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+pub(crate) enum Protocol {
     Udp,
     Http,
 }
@@ -137,7 +149,6 @@ enum Kind {
 
 /// One test.
 struct Row {
-    test: &'static str,
     kind: Kind,
     /// Whether all but the seeder know no more than a magnet link.
     by_link: bool,
@@ -151,17 +162,28 @@ struct Row {
 }
 
 impl Row {
+    /// A test, which needs the clients of the row.
+    fn trial(self, name: &str) -> Trial {
+        let needs: Vec<_> =
+            self.clients().iter().flat_map(|client| client.needs).chain(&A_NETWORK).copied().collect();
+        trial(&format!("{}::{name}", module_path!()), &needs, move || self.download())
+    }
+
+    /// The one that has the file first.
+    fn clients(&self) -> Vec<&'static Client> {
+        [&[self.seeder][..], &self.others].concat()
+    }
+
     /// The story that all tests tell.
     fn download(&self) {
-        let clients = [&[self.seeder][..], &self.others].concat();
-        let present: Vec<_> = clients.into_iter().filter(|client| client.is_installed()).collect();
-        if present.len() < 2 || !in_a_network_of_its_own(self.test) {
-            return; // What is missing has been said.
+        if !in_a_network_of_its_own() {
+            return;
         }
-        let (seeder, others) = present.split_first().expect("two at least");
+        let (test, clients, others) = (file_name(), self.clients(), &self.others);
+        let seeder = self.seeder;
 
         let content = content();
-        let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-clients").join(self.test);
+        let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-clients").join(&test);
         let _ = fs::remove_dir_all(&work);
         let torrent = self.torrent(&content);
         let metainfo = Metainfo::parse(&torrent).expect("it was made just now");
@@ -172,7 +194,7 @@ impl Row {
             let link = link.clone().filter(|_| client.name != seeder.name);
             Place::new(&work, client, self.family, &torrent, link)
         };
-        let places: BTreeMap<_, _> = present.iter().map(|client| (client.name, place(client))).collect();
+        let places: BTreeMap<_, _> = clients.iter().map(|client| (client.name, place(client))).collect();
         fs::write(places[seeder.name].download.join(FILE), &content).expect("room for 2 MiB");
 
         let store = build(self.repository);
@@ -199,7 +221,7 @@ impl Row {
         }
 
         running.iter().for_each(Running::ask_to_stop);
-        let silent = present.iter().filter(|client| client.leaves_in_silence == Some(self.protocol)).count();
+        let silent = clients.iter().filter(|client| client.leaves_in_silence == Some(self.protocol)).count();
         wait_until(
             "every client says goodbye",
             || stats().peers() == silent as u64,
@@ -207,7 +229,7 @@ impl Row {
         );
         drop(running);
 
-        println!("{}: {downloads} downloads from {} complete, byte for byte", self.test, seeder.name);
+        println!("{test}: {downloads} downloads from {} complete, byte for byte", seeder.name);
         println!("{}", tap.transcript(&places));
         tap.assert_all_is_understood(&places);
         if let Some(dir) = env::var_os("SWARMKEEP_CAPTURE") {
@@ -273,7 +295,7 @@ impl Row {
         // A short interval, so that a client that has missed somebody asks again within this test.
         let mut rules = Rules::new().interval_secs(2);
         if let Some(passkey) = self.passkey {
-            let list = env::temp_dir().join(format!("swarmkeep-{}-{}", self.test, std::process::id()));
+            let list = env::temp_dir().join(format!("swarmkeep-{}-{}", file_name(), std::process::id()));
             fs::write(&list, format!("{passkey}\n")).expect("a file of ours");
             let key = HashKey::from_os().expect("randomness");
             rules = rules.passkeys(PasskeyList::load(&list, key).expect("one passkey"));

@@ -15,20 +15,24 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::real_clients::{FILE, clients::Place};
 
-/// Where it listens, the torrent file, and the folder with the file: what [`runs_when_it_is_asked_to`] is told.
+/// Where it listens, the torrent file, and the folder with the file: what [`run`] is told.
 const ASKED: [&str; 3] = ["SWARMKEEP_PEER_AT", "SWARMKEEP_PEER_TORRENT", "SWARMKEEP_PEER_FOLDER"];
 
 pub(crate) fn command(place: &Place) -> Command {
     let mut command = Command::new(env::current_exe().expect("a test is a program"));
-    command.args(["ours::runs_when_it_is_asked_to", "--exact", "--nocapture"]);
     let told = [place.at.to_string().into(), place.torrent().to_owned(), place.download.clone().into()];
     command.envs(ASKED.into_iter().zip(told));
     command
 }
 
-#[test]
-fn runs_when_it_is_asked_to() {
-    let [Some(at), Some(torrent), Some(folder)] = ASKED.map(env::var_os) else { return };
+/// Whether this process is to be such a client, and no tests.
+pub(crate) fn is_asked_for() -> bool {
+    env::var_os(ASKED[0]).is_some()
+}
+
+/// Seeds what is there, or fetches it, until SIGINT.
+pub(crate) fn run() {
+    let [at, torrent, folder] = ASKED.map(|variable| env::var_os(variable).expect("all are told"));
     let at: SocketAddr = at.to_str().and_then(|at| at.parse().ok()).expect("an address");
     let (torrent, folder) = (torrent.into_string().expect("a path or a link"), PathBuf::from(folder));
     // A store takes nobody's files for its own.

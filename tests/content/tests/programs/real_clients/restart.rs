@@ -11,39 +11,50 @@ use std::{
 use swarmkeep::{Family::V4, SwarmStats};
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_metainfo::Metainfo;
-use swarmkeep_tests::{serve::program, udp};
+use swarmkeep_store_tests::{
+    programs::{ARIA2, IP, LIBTORRENT, NAMESPACES, QBITTORRENT, TRANSMISSION, Trial},
+    tests,
+};
+use swarmkeep_tests::{
+    serve::{self, PROGRAM, program},
+    udp,
+};
 
 use crate::real_clients::{
     FILE, Kind, Protocol, Row,
-    clients::{ARIA2, Client, LIBTORRENT, Place, QBITTORRENT, Running, TRANSMISSION},
+    clients::{self, Client, Place, Running},
     content,
     network::in_a_network_of_its_own,
     tap::Tap,
     wait_until,
 };
 
-#[test]
-fn needs_three_clients_to_meet_after_the_tracker_was_stopped_and_started_again() {
-    let test = "restart::needs_three_clients_to_meet_after_the_tracker_was_stopped_and_started_again";
-    meet(test, Protocol::Udp, "TERM", [&TRANSMISSION, &ARIA2, &LIBTORRENT]);
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [PROGRAM, TRANSMISSION, ARIA2, LIBTORRENT, IP, NAMESPACES]:
+            clients_meet_after_the_tracker_was_stopped_and_started_again;
+        [PROGRAM, LIBTORRENT, ARIA2, QBITTORRENT, IP, NAMESPACES]:
+            clients_meet_after_the_tracker_was_killed
+    }
 }
 
-#[test]
-fn needs_three_clients_to_meet_after_the_tracker_was_killed() {
-    let test = "restart::needs_three_clients_to_meet_after_the_tracker_was_killed";
-    meet(test, Protocol::Http, "KILL", [&LIBTORRENT, &ARIA2, &QBITTORRENT]);
+fn clients_meet_after_the_tracker_was_stopped_and_started_again() {
+    meet(Protocol::Udp, "TERM", [&clients::TRANSMISSION, &clients::ARIA2, &clients::LIBTORRENT]);
+}
+
+fn clients_meet_after_the_tracker_was_killed() {
+    meet(Protocol::Http, "KILL", [&clients::LIBTORRENT, &clients::ARIA2, &clients::QBITTORRENT]);
 }
 
 /// The first has the file, and the second downloads it. Once the tracker is there again, the third finds both, who have not announced since.
-fn meet(test: &'static str, protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
-    let present: Vec<_> = clients.iter().map(|client| client.is_installed()).collect();
-    let Some(program) = program() else { return };
-    if present.contains(&false) || !in_a_network_of_its_own(test) {
-        return; // What is missing has been said.
+fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
+    if !in_a_network_of_its_own() {
+        return;
     }
+    let program = program();
     let [seeder, other, new] = clients;
     let row = Row {
-        test,
         kind: Kind::V1,
         by_link: false,
         protocol,
@@ -157,9 +168,8 @@ impl Serve {
 
     /// Sends a signal by its name, and says what was logged last.
     fn end(mut self, signal: &str) {
-        let pid = self.child.id().to_string();
-        println!("$ kill -s {signal} {pid}");
-        assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("`kill` is there").success());
+        println!("$ kill -s {signal} {}", self.child.id());
+        serve::signal(self.child.id(), signal).expect("it runs");
         let status = self.child.wait().expect("a child");
         assert_eq!(status.success(), signal == "TERM", "{}", self.log());
         println!("{}", self.log().lines().last().expect("it has logged"));

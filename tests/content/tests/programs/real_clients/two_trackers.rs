@@ -10,30 +10,39 @@ use swarmkeep::{Family::V4, SwarmStats};
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_metainfo::Metainfo;
 use swarmkeep_redis::servers::Server;
+use swarmkeep_store_tests::{
+    programs::{ARIA2, IP, LIBTORRENT, NAMESPACES, REDIS, TRANSMISSION, Trial},
+    tests,
+};
 use swarmkeep_tests::{
-    serve::{Serve, program, swarmkeep},
+    serve::{PROGRAM, Serve, program, swarmkeep},
     udp,
 };
 
 use crate::real_clients::{
     FILE, INFO,
-    clients::{ARIA2, Client, LIBTORRENT, Place, Running, TRANSMISSION},
+    clients::{self, Client, Place, Running},
     content,
     network::{address, in_a_network_of_its_own},
     wait_until,
 };
 
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [PROGRAM, REDIS, TRANSMISSION, ARIA2, LIBTORRENT, IP, NAMESPACES]:
+            clients_meet_over_two_trackers_on_redis_of_which_one_is_killed
+    }
+}
+
 /// The first has the file and knows one tracker, the second knows the other one only, and they meet. The first tracker is killed while the
 /// second client downloads, which goes on; the third client knows both, asks the one that is left, and finds both.
-#[test]
-fn needs_redis_and_three_clients_to_meet_over_two_trackers_of_which_one_is_killed() {
-    let test = "two_trackers::needs_redis_and_three_clients_to_meet_over_two_trackers_of_which_one_is_killed";
-    let clients = [&TRANSMISSION, &ARIA2, &LIBTORRENT];
-    let present: Vec<_> = clients.iter().map(|client| client.is_installed()).collect();
-    let Some(program) = program() else { return };
-    if present.contains(&false) || !in_a_network_of_its_own(test) {
-        return; // What is missing has been said.
+fn clients_meet_over_two_trackers_on_redis_of_which_one_is_killed() {
+    if !in_a_network_of_its_own() {
+        return;
     }
+    let program = program();
+    let clients = [&clients::TRANSMISSION, &clients::ARIA2, &clients::LIBTORRENT];
     let server = Server::start().unwrap_or_else(|error| panic!("this test needs a real server: {error:?}"));
     let [first, second] = [6969, 7969].map(|port| SocketAddr::new(address(V4, 1), port));
     let start = |at| Tracker::start(&program, &server.url(), at);

@@ -13,10 +13,8 @@ use std::{
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 
-use swarmkeep_tests::admin::client::ask_with;
-
-const MISSING: &str = "this test needs a browser and its driver: \
-    install the packages `chromium` and `chromium-driver`, so that `chromium` and `chromedriver` are in the PATH";
+use swarmkeep_store_tests::programs::find;
+use swarmkeep_tests::{admin::client::ask_with, serve::signal};
 
 /// A browser with one page, and a profile of its own. Both are gone when this is dropped.
 pub(crate) struct Browser {
@@ -28,14 +26,14 @@ pub(crate) struct Browser {
 
 impl Browser {
     pub(crate) fn start() -> Self {
-        let binary = in_path("chromium").expect(MISSING);
-        let driver = in_path("chromedriver").expect(MISSING);
+        let binary = find("chromium").expect("a need of these tests");
+        let driver = find("chromedriver").expect("a need of these tests");
         let mut driver = Command::new(driver)
             .arg("--port=0")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .expect(MISSING);
+            .expect("it runs");
         let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines();
         let port: u16 = lines
             .find_map(|line| {
@@ -172,7 +170,8 @@ impl Browser {
         for process in processes {
             let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
             if line.split(|&byte| byte == 0).any(|word| word == profile.as_bytes()) {
-                let _ = Command::new("kill").arg(process.file_name()).status();
+                let pid = process.file_name().to_str().and_then(|pid| pid.parse().ok());
+                let _ = signal(pid.expect("a process has a number"), "TERM");
             }
         }
     }
@@ -195,8 +194,4 @@ impl Drop for Browser {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-}
-
-fn in_path(name: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
 }

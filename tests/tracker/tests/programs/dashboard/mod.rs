@@ -12,7 +12,27 @@ use swarmkeep::{
     catalog::Repository,
 };
 use swarmkeep_redis::{RedisConfig, RedisRepository, servers::Server};
-use swarmkeep_tests::admin::tracker::{ALL, Load, READ, Tracker, config, hash, packed};
+use swarmkeep_store_tests::{
+    programs::{CHROMEDRIVER, CHROMIUM, REDIS, Trial},
+    tests,
+};
+use swarmkeep_tests::admin::{
+    client,
+    tracker::{ALL, Load, READ, Tracker, config, hash, packed},
+};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [CHROMIUM, CHROMEDRIVER]:
+            the_numbers_move_in_either_theme_and_at_any_width,
+            a_torrent_is_found_its_peers_are_listed_and_it_is_removed,
+            everything_is_reached_with_the_keyboard,
+            a_lost_connection_is_shown_and_comes_back;
+        [CHROMIUM, CHROMEDRIVER, REDIS]:
+            who_shares_the_store_is_shown_and_for_how_long_it_is_lost,
+    }
+}
 
 const TAB: &str = "\u{e004}";
 const ENTER: &str = "\u{e007}";
@@ -36,8 +56,7 @@ fn screenshot(browser: &Browser, name: &str) {
     }
 }
 
-#[test]
-fn needs_chromium_to_see_the_numbers_move_in_either_theme_and_at_any_width() {
+fn the_numbers_move_in_either_theme_and_at_any_width() {
     let tracker = Tracker::over(packed());
     let load = Load::on(&tracker, 400);
     let browser = open(&tracker, ALL);
@@ -114,8 +133,7 @@ const FAINT: &str = "
     }
     return faint";
 
-#[test]
-fn needs_chromium_to_find_a_torrent_list_its_peers_and_remove_it() {
+fn a_torrent_is_found_its_peers_are_listed_and_it_is_removed() {
     let tracker = Tracker::over(packed());
     let announcer = tracker.announcer();
     for port in 1..=120 {
@@ -170,8 +188,7 @@ fn needs_chromium_to_find_a_torrent_list_its_peers_and_remove_it() {
     );
 }
 
-#[test]
-fn needs_chromium_to_reach_everything_with_the_keyboard() {
+fn everything_is_reached_with_the_keyboard() {
     let tracker = Tracker::over(packed());
     let _load = Load::on(&tracker, 5);
     let browser = open(&tracker, ALL);
@@ -217,8 +234,7 @@ fn needs_chromium_to_reach_everything_with_the_keyboard() {
     check_what_was_said_and_asked(&browser, &tracker);
 }
 
-#[test]
-fn needs_chromium_to_see_that_it_is_disconnected_and_comes_back() {
+fn a_lost_connection_is_shown_and_comes_back() {
     let mut tracker = Tracker::over(packed());
     let admin = tracker.admin;
     let browser = open(&tracker, ALL);
@@ -250,8 +266,7 @@ fn needs_chromium_to_see_that_it_is_disconnected_and_comes_back() {
     screenshot(&browser, "sign.png");
 }
 
-#[test]
-fn needs_chromium_and_redis_to_see_who_shares_the_store_and_for_how_long_it_is_lost() {
+fn who_shares_the_store_is_shown_and_for_how_long_it_is_lost() {
     let server = Server::start().unwrap_or_else(|error| panic!("this test needs a real server: {error:?}"));
     let connections = swarmkeep_tests::runtime();
     let settings = RedisConfig::new([server.url()]).patience(Duration::from_millis(300));

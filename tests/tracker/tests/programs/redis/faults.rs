@@ -15,12 +15,40 @@ use swarmkeep_redis::{
     Error, RedisConfig, RedisRepository,
     servers::{Cluster, Reply, Server},
 };
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial, note},
+    tests,
+};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::redis::{
     crowd::{NOW, announce_while, assert_counted_once, endpoint, finished, lost, members, tell, torrent},
     stores::{RUNTIME, config, settings, started},
 };
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS]:
+            redis_connections_cut_in_the_middle_of_announces_lose_nobody_and_count_nobody_twice,
+            redis_functions_that_a_server_has_lost_are_loaded_again,
+            redis_busy_with_a_script_that_is_killed_answers_in_bounded_time,
+            redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave,
+            redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded,
+            redis_that_was_killed_and_comes_back_empty_is_filled_again,
+            redis_cluster_failing_over_on_request_loses_nobody,
+            redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent,
+            redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody,
+            redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still,
+            redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others,
+            redis_cluster_that_grows_asks_the_new_server_through_few_connections,
+            redis_trackers_with_clocks_apart_share_the_later_time,
+            redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm,
+            redis_announces_that_are_dropped_are_done_or_not_and_never_half,
+            redis_store_begun_otherwise_is_refused,
+            redis_memory_of_a_large_swarm_is_small_and_is_returned,
+    }
+}
 
 async fn connect(settings: &RedisConfig) -> Arc<RedisRepository> {
     match RedisRepository::connect(settings, &config()).await {
@@ -39,7 +67,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// All connections are cut, again and again: each announce is done once in the end, and nobody is told otherwise.
-#[test]
 fn redis_connections_cut_in_the_middle_of_announces_lose_nobody_and_count_nobody_twice() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -66,7 +93,6 @@ fn redis_connections_cut_in_the_middle_of_announces_lose_nobody_and_count_nobody
 }
 
 /// The functions are lost, again and again: whoever misses them loads them.
-#[test]
 fn redis_functions_that_a_server_has_lost_are_loaded_again() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -87,7 +113,6 @@ fn redis_functions_that_a_server_has_lost_are_loaded_again() {
 }
 
 /// Somebody else's script keeps the server busy until it is killed: announces wait for as long as they may, and no longer.
-#[test]
 fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
     let server = Arc::new(started(Server::start_with(&[("busy-reply-threshold", "100")])));
     RUNTIME.block_on(async {
@@ -116,7 +141,6 @@ fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
 }
 
 /// What is refused was not done, not even in part. Whoever leaves, and whatever is forgotten, makes room.
-#[test]
 fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
     let limits = [("maxmemory", "5mb"), ("maxmemory-policy", "noeviction")];
     let server = Arc::new(started(Server::start_with(&limits)));
@@ -184,7 +208,6 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
 }
 
 /// A server that stands still: each call ends in time, what is too much is refused at once, and afterwards all goes on.
-#[test]
 fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -219,7 +242,6 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
 }
 
 /// Without persistence it comes back empty. So does the store, and all who use it agree on how it is laid out.
-#[test]
 fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -255,7 +277,6 @@ fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
 }
 
 /// A fail-over that somebody asked for: the replica has everything before it takes over.
-#[test]
 fn redis_cluster_failing_over_on_request_loses_nobody() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
@@ -283,7 +304,6 @@ fn redis_cluster_failing_over_on_request_loses_nobody() {
 }
 
 /// A master is killed. What its replica had been sent is there when that takes over; the other masters go on all the while.
-#[test]
 fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
@@ -317,7 +337,10 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
         assert_eq!(lost(&store, &before).await, [] as [u32; 0], "acknowledged, replicated and lost");
         assert_eq!(lost(&store, &after).await, [] as [u32; 0], "acknowledged after the fail-over and lost");
         let lost = lost(&store, &during).await.len();
-        println!("{lost} of {} that were acknowledged around the kill were lost", during.acknowledged.len());
+        note(format_args!(
+            "{lost} of {} that were acknowledged around the kill were lost",
+            during.acknowledged.len()
+        ));
         // As many as can be on their way to a replica at a time: one for each who announces, and little more.
         assert!(lost <= 64, "{lost} of {} acknowledged announces were lost", during.acknowledged.len());
         assert_counted_once(&store).await;
@@ -325,7 +348,6 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
 }
 
 /// Slots go from one master to another, key by key, while peers announce: a shard is one key, so it is here or there.
-#[test]
 fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
@@ -374,7 +396,6 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
 }
 
 /// A slot has moved, and of the other servers one stands still: whoever is told where it went asks there, and waits for nobody.
-#[test]
 fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still() {
     /// Less than a server is given to say who serves what, and than it takes the others to replace it.
     const SOON: Duration = Duration::from_millis(500);
@@ -418,7 +439,6 @@ fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still
 }
 
 /// A server that nobody asks anything else is silent, and the first to be asked who has taken a lost master's place.
-#[test]
 fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
@@ -449,7 +469,6 @@ fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
 }
 
 /// A Cluster grows: slots are on their way to a server that nobody names yet. It is reached by few connections, and loses nobody.
-#[test]
 fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
     let mut cluster = started(Cluster::start(3, 0));
     let new = started(cluster.add_master());
@@ -482,7 +501,6 @@ fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
 }
 
 /// The clocks of two trackers are two minutes apart. Nobody ages by that, and nobody is swept too early.
-#[test]
 fn redis_trackers_with_clocks_apart_share_the_later_time() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -525,7 +543,6 @@ fn redis_trackers_with_clocks_apart_share_the_later_time() {
 }
 
 /// Of two trackers one sweeps. When it has gone, the other does, and two at once only share the work.
-#[test]
 fn redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -565,12 +582,11 @@ fn redis_sweeping_is_for_whoever_holds_the_lease_and_two_at_once_do_no_harm() {
         }
         assert_eq!(expired.iter().sum::<u64>(), peers, "each peer expired once: {expired:?}");
         assert_eq!(first.totals().await.expect("reached").swarms, 0);
-        println!("two at once: {expired:?}");
+        note(format_args!("two at once: {expired:?}"));
     });
 }
 
 /// Whoever gives up on an answer leaves the whole step done, or nothing.
-#[test]
 fn redis_announces_that_are_dropped_are_done_or_not_and_never_half() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -589,7 +605,6 @@ fn redis_announces_that_are_dropped_are_done_or_not_and_never_half() {
 }
 
 /// One store is laid out in one way, and whoever wants another is told.
-#[test]
 fn redis_store_begun_otherwise_is_refused() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -623,7 +638,6 @@ fn redis_store_begun_otherwise_is_refused() {
 }
 
 /// In a swarm of many an IPv4 peer takes less than 60 bytes in the server, as it reports itself; and all of it comes back.
-#[test]
 fn redis_memory_of_a_large_swarm_is_small_and_is_returned() {
     const PEERS: u32 = 200_000;
     let server = started(Server::start());
@@ -641,7 +655,7 @@ fn redis_memory_of_a_large_swarm_is_small_and_is_returned() {
         }
         let full = server.used_memory().expect("it answers") - empty;
         let each = full as f64 / f64::from(PEERS);
-        println!("{each:.1} bytes a peer");
+        note(format_args!("{each:.1} bytes a peer"));
         assert!(each < 20.0, "{each:.1} bytes an IPv4 peer");
         let later = Timestamp::from_secs(NOW.as_secs() + 4000);
         let mut complete = false;

@@ -6,14 +6,26 @@ use swarmkeep::{
     Announce, AsyncTorrentRepository, Budget, Endpoint, PeerBuffer, Request, Retention, SplitMix64, Timestamp,
 };
 use swarmkeep_redis::{RedisRepository, servers::Server};
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial},
+    tests,
+};
 
 use crate::redis::{
     crowd::{NOW, endpoint, torrent},
     stores::{RUNTIME, config, settings, started},
 };
 
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS]:
+            redis_hands_out_tens_of_thousands_of_peers_at_once,
+            redis_swarm_that_grows_while_it_is_swept_keeps_nobody_who_has_expired,
+    }
+}
+
 /// Hundreds of pages, in one answer.
-#[test]
 fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
     const PEERS: u32 = 30_000;
     const WANT: usize = 20_000;
@@ -48,7 +60,6 @@ fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
 }
 
 /// A page is split while a sweep is in the middle of the swarm: some peers go to its end, where the sweep has been. The next pass finds them.
-#[test]
 fn redis_swarm_that_grows_while_it_is_swept_keeps_nobody_who_has_expired() {
     const OLD: u32 = 2000;
     let server = started(Server::start());

@@ -1,9 +1,18 @@
 //! The store on Redis: every case of the conformance suite on a real server and on a real Cluster, and what becomes of acknowledged
-//! announces when servers are lost, slow, full or moved. All names contain `redis`; where there is no `redis-server`, all of them fail.
+//! announces when servers are lost, slow, full or moved.
+
+use swarmkeep_store_tests::programs::Trial;
 
 mod conformance;
 mod crowd;
 mod faults;
 mod large;
+mod servers;
 mod stale;
 mod stores;
+
+/// The tests of these modules.
+pub(crate) fn tests() -> Vec<Trial> {
+    let lists = [conformance::tests(), faults::tests(), large::tests(), servers::tests(), stale::tests()];
+    lists.into_iter().flatten().collect()
+}

@@ -14,12 +14,29 @@ use swarmkeep_redis::{
     RedisRepository,
     servers::{Cluster, Server},
 };
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial},
+    tests,
+};
 use tokio::time::{sleep, timeout};
 
 use crate::redis::{
     crowd::{NOW, endpoint, tell, torrent},
     stores::{RUNTIME, config, settings, started},
 };
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS]:
+            redis_answers_that_may_be_stale_spare_the_server_and_all_times_arrive,
+            redis_answers_are_not_staler_than_allowed,
+            redis_answers_end_when_they_are_stale_and_no_server_is_there,
+            redis_answers_are_all_sent_by_a_flush_which_says_if_they_are_not,
+            redis_answers_hold_as_many_of_one_family_as_are_wanted,
+            redis_cluster_server_that_stands_still_keeps_no_answers_from_the_others,
+    }
+}
 
 const STALENESS: Duration = Duration::from_millis(600);
 const LATER: Timestamp = Timestamp::from_secs(NOW.as_secs() + 60);
@@ -70,7 +87,6 @@ fn calls(server: &Server) -> u64 {
 }
 
 /// Thousands of regular announces of one swarm are a few hundred calls, and none is forgotten.
-#[test]
 fn redis_answers_that_may_be_stale_spare_the_server_and_all_times_arrive() {
     const MEMBERS: u32 = 300;
     let server = started(Server::start());
@@ -109,7 +125,6 @@ fn redis_answers_that_may_be_stale_spare_the_server_and_all_times_arrive() {
 
 /// Whoever comes, finishes or leaves is seen by the other tracker at once, whichever of the two was told; a regular announce of somebody
 /// unknown within the staleness; and what the others say is seen here within it.
-#[test]
 fn redis_answers_are_not_staler_than_allowed() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -160,7 +175,6 @@ fn redis_answers_are_not_staler_than_allowed() {
 }
 
 /// A server that is gone: answers end with what may be stale, and do not go on as if nothing were.
-#[test]
 fn redis_answers_end_when_they_are_stale_and_no_server_is_there() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -182,7 +196,6 @@ fn redis_answers_end_when_they_are_stale_and_no_server_is_there() {
 }
 
 /// A tracker that ends: what it has answered is sent before.
-#[test]
 fn redis_answers_are_all_sent_by_a_flush_which_says_if_they_are_not() {
     const LONG: Duration = Duration::from_secs(1000);
     let server = started(Server::start());
@@ -218,7 +231,6 @@ fn redis_answers_are_all_sent_by_a_flush_which_says_if_they_are_not() {
 }
 
 /// Who asks for one family of a swarm that has both gets as many as there are, however few of either were fetched.
-#[test]
 fn redis_answers_hold_as_many_of_one_family_as_are_wanted() {
     const EACH: u32 = 400;
     let server = started(Server::start());
@@ -250,7 +262,6 @@ fn redis_answers_hold_as_many_of_one_family_as_are_wanted() {
 }
 
 /// A server that stands still when a tracker ends: what is for the others arrives.
-#[test]
 fn redis_cluster_server_that_stands_still_keeps_no_answers_from_the_others() {
     const SWARMS: u32 = 30;
     const MEMBERS: u32 = 40;

@@ -23,7 +23,7 @@ pub(crate) static RUNTIME: LazyLock<Runtime> =
 static SERVER: LazyLock<Server> = LazyLock::new(|| started(Server::start()));
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| started(Cluster::start(3, 1)));
 
-/// Or says why there is none: that the program is not installed, perhaps.
+/// Or says why there is none.
 pub(crate) fn started<T, E: Debug>(started: Result<T, E>) -> T {
     started.unwrap_or_else(|error| panic!("these tests need real servers: {error:?}"))
 }

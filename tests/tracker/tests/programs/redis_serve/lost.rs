@@ -8,12 +8,27 @@ use std::{
 
 use swarmkeep::AnnounceEvent::Started;
 use swarmkeep_redis::servers::Server;
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial, note},
+    tests,
+};
+use swarmkeep_tests::serve::PROGRAM;
 use swarmkeep_tests::udp::{Client, HASH, announce, bytes_of};
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, TransactionId};
 
 use swarmkeep_tests::admin::client::ask;
 
 use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told, until, until_within};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS, PROGRAM]:
+            redis_lost_is_an_error_for_clients_within_bounded_time_and_is_found_again,
+            redis_lost_is_an_empty_answer_where_that_is_wanted_and_is_found_again,
+            redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long,
+    }
+}
 
 /// How long requests may try to reach the store here.
 const PATIENCE: &str = "--redis-patience=300ms";
@@ -63,7 +78,7 @@ fn assert_found(tracker: &Tracker) {
 
 /// The server is killed and started again, and stopped and resumed.
 fn lose_and_find(answer: &str, expected: &Told) {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let server = started(Server::start());
     let arguments = [PATIENCE, "--interval=600", "--retry-interval=45", answer];
     let tracker = setup.tracker(&[server.url()], &arguments);
@@ -87,20 +102,17 @@ fn lose_and_find(answer: &str, expected: &Told) {
     assert!(log.contains("the store cannot be reached"), "{log}");
 }
 
-#[test]
 fn redis_lost_is_an_error_for_clients_within_bounded_time_and_is_found_again() {
     lose_and_find("--when-unavailable=error", &Told::Error(OVER.into()));
 }
 
-#[test]
 fn redis_lost_is_an_empty_answer_where_that_is_wanted_and_is_found_again() {
     lose_and_find("--when-unavailable=empty", &Told::Peers(45, vec![]));
 }
 
 /// Many at once wait for a server that stands still: nobody waits for long, whether there was room to wait or not.
-#[test]
 fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let server = started(Server::start());
     for (answer, expected) in [("error", None), ("empty", Some(Told::Peers(45, vec![])))] {
         let arguments =
@@ -140,7 +152,7 @@ fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
             receive(&mut sent);
             thread::sleep(Duration::from_millis(1));
         }
-        println!("{answer}: slowest {slowest:?}, {} lost, {answers:?}", sent.len());
+        note(format_args!("{answer}: slowest {slowest:?}, {} lost, {answers:?}", sent.len()));
         assert!(sent.len() < ASKED as usize / 100, "{} of {ASKED} have no answer", sent.len());
         // Those before it in the queue wait twice, then it does.
         assert!(slowest < Duration::from_millis(3 * 300) + SOON, "{slowest:?}");

@@ -1,7 +1,14 @@
 //! `swarmkeep serve --repository redis`, the program itself, on real servers: trackers that share a store, and what clients are told when it
-//! is lost. All names contain `redis`; where there is no `redis-server`, all of them fail.
+//! is lost.
+
+use swarmkeep_store_tests::programs::Trial;
 
 mod lost;
 mod secrets;
 mod shared;
 mod trackers;
+
+/// The tests of these modules.
+pub(crate) fn tests() -> Vec<Trial> {
+    [lost::tests(), secrets::tests(), shared::tests()].into_iter().flatten().collect()
+}

@@ -2,34 +2,39 @@
 
 use std::{thread, time::Duration};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use swarmkeep::AnnounceEvent::{Completed, Started, Stopped};
 use swarmkeep_redis::servers::Server;
-use swarmkeep_tests::{serve::Serve, udp::HASH};
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial},
+    tests,
+};
+use swarmkeep_tests::{
+    serve::{PROGRAM, Serve},
+    udp::HASH,
+};
 
-use crate::redis_serve::trackers::{Setup, Told, at, calls_of, started, until};
+use crate::{
+    certificates::certificates,
+    redis_serve::trackers::{Setup, Told, at, calls_of, started, until},
+};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS, PROGRAM]:
+            redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else,
+            redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more,
+            redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown,
+    }
+}
 
 const PASSWORD: &str = "p@ss:w/ord%secret";
 
 /// The password in a URL.
 const ESCAPED: &str = "p%40ss%3Aw%2Ford%25secret";
 
-/// A certificate for 127.0.0.1 with its key, and that of the authority which vouches for it.
-fn certificates() -> [String; 3] {
-    let mut authority = CertificateParams::default();
-    authority.distinguished_name.push(DnType::CommonName, "an authority of a test");
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority_key = KeyPair::generate().expect("entropy");
-    let authority_pem = authority.self_signed(&authority_key).expect("signed").pem();
-    let issuer = Issuer::new(authority, authority_key);
-    let key = KeyPair::generate().expect("entropy");
-    let own = CertificateParams::new(["127.0.0.1".to_owned()]).expect("an address");
-    [own.signed_by(&key, &issuer).expect("signed").pem(), key.serialize_pem(), authority_pem]
-}
-
-#[test]
 fn redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else() {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let [certificate, key, authority] = certificates();
     let server = started(Server::start_with_tls(&certificate, &key, &[("requirepass", PASSWORD)]));
     let url = format!("rediss://127.0.0.1:{}", server.port() + 10_000);
@@ -59,9 +64,8 @@ fn redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else() {
 }
 
 /// The rule of the documentation, word by word, lets a tracker do all that it does, and nothing else.
-#[test]
 fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let server = started(Server::start());
     let document = include_str!("../../../../../docs/operate/two-trackers.md");
     let rule = document.lines().find_map(|line| line.strip_prefix("user tracker "));
@@ -105,9 +109,8 @@ fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
     }
 }
 
-#[test]
 fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let server = started(Server::start_with(&[("requirepass", PASSWORD)]));
     let address = format!("127.0.0.1:{}", server.port());
     for (url, what) in [

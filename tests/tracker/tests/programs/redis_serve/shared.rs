@@ -7,12 +7,31 @@ use swarmkeep::{
     InfoHash,
 };
 use swarmkeep_redis::servers::{Cluster, Server};
-use swarmkeep_tests::{serve::Serve, udp};
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial},
+    tests,
+};
+use swarmkeep_tests::{
+    serve::{PROGRAM, Serve},
+    udp,
+};
 use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::client::ask;
 
 use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, until};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS, PROGRAM]:
+            redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes,
+            redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced,
+            redis_settings_that_differ_from_those_of_the_store_are_refused,
+            redis_that_comes_a_little_later_than_the_tracker_is_waited_for,
+            redis_announces_that_wait_are_sent_when_the_tracker_is_told_to_stop,
+    }
+}
 
 fn hash(n: u32) -> InfoHash {
     let word = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
@@ -27,9 +46,8 @@ fn scrape(tracker: &Tracker, info_hash: InfoHash) -> (u32, u32, u32) {
     (counts.seeders, counts.leechers, counts.completed)
 }
 
-#[test]
 fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let server = started(Server::start());
     let urls = [server.url()];
     let mut one = setup.tracker(&urls, &["--redis-node=one", "--interval=600"]);
@@ -70,9 +88,8 @@ fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() 
 }
 
 /// One node of the Cluster is enough to find the others, and a master that is lost is replaced.
-#[test]
 fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let cluster = started(Cluster::start(3, 1));
     let arguments = ["--redis-patience=4s", "--interval=600"];
     let one = setup.tracker(&cluster.urls()[..1], &arguments);
@@ -99,9 +116,8 @@ fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
     until("both say so", || one.is_ready() && two.is_ready());
 }
 
-#[test]
 fn redis_settings_that_differ_from_those_of_the_store_are_refused() {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let server = started(Server::start());
     let urls = [server.url()];
     let _one = setup.tracker(&urls, &["--endpoints-an-address=8"]);
@@ -113,9 +129,8 @@ fn redis_settings_that_differ_from_those_of_the_store_are_refused() {
     assert!(said.contains("this store cannot limit its"), "{said}");
 }
 
-#[test]
 fn redis_that_comes_a_little_later_than_the_tracker_is_waited_for() {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let server = started(Server::start());
     server.kill();
     let urls = [server.url()];
@@ -133,9 +148,8 @@ fn redis_that_comes_a_little_later_than_the_tracker_is_waited_for() {
 }
 
 /// What a tracker has answered from what it keeps is told to the store before it ends.
-#[test]
 fn redis_announces_that_wait_are_sent_when_the_tracker_is_told_to_stop() {
-    let Some(setup) = Setup::new() else { return };
+    let setup = Setup::new();
     let server = started(Server::start());
     let urls = [server.url()];
     let mut stale = setup.tracker(&urls, &["--redis-staleness=1m", "--interval=600"]);

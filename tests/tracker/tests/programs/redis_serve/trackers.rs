@@ -27,7 +27,7 @@ const TOKEN: &str = "secret-for-everything";
 /// After how long something is not going to happen, on a busy machine.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Or says why there is none: that the program is not installed, perhaps.
+/// Or says why there is none.
 pub(crate) fn started<T>(started: swarmkeep_redis::servers::Result<T>) -> T {
     started.unwrap_or_else(|error| panic!("these tests need real servers: {error:?}"))
 }
@@ -39,14 +39,11 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Nothing where the program was not built, which has been said.
-    pub(crate) fn new() -> Option<Self> {
-        let setup = Self {
-            program: swarmkeep_tests::serve::program()?,
-            folder: tempfile::tempdir().expect("a folder of ours"),
-        };
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder of ours");
+        let setup = Self { program: swarmkeep_tests::serve::program(), folder };
         setup.write("tokens", &format!("{TOKEN} read,write,peers\n"));
-        Some(setup)
+        setup
     }
 
     /// A file in the folder of the test, for nobody else's eyes; answers its path.

@@ -1,26 +1,24 @@
-//! `swarmkeep serve --state`: what a tracker knows after it was stopped, killed, given damaged files or no room.
-
-mod common;
+//! `swarmkeep serve --state`: what a tracker knows after it was stopped, killed, given damaged files or a folder it may not write to.
 
 use std::{
     collections::BTreeSet,
     fs,
-    io::{Read as _, Write as _, stderr},
-    net::{SocketAddr, TcpStream, UdpSocket},
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
+    net::UdpSocket,
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::Path,
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use common::{Serve, ends, swarmkeep};
-use nix::unistd::Uid;
-use swarmkeep::{AnnounceEvent, Endpoint, InfoHash};
-use swarmkeep_tests::udp::{Client, announce, uninterrupted};
-use swarmkeep_tracker_protocol::udp::{
-    AnnounceRequest, ConnectRequest, ConnectionId, ScrapeStats, TransactionId,
+use crate::common::{
+    Folder, NOBODY, ends, not_as_root,
+    state::{Tracker, command, metric, metrics, metrics_show, of},
 };
+use nix::unistd::Uid;
+use swarmkeep::{AnnounceEvent, Endpoint};
+use swarmkeep_tests::udp::{Client, uninterrupted};
+use swarmkeep_tracker_protocol::udp::{ConnectRequest, ScrapeStats, TransactionId};
 use tempfile::TempDir;
 
 const LATEST: &str = "swarms.snapshot";
@@ -271,80 +269,18 @@ fn a_folder_that_was_moved_is_loaded_into_another_store() {
 }
 
 #[test]
-fn needs_root_for_a_full_disk_which_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_caught_up_with()
- {
-    let folder = folder();
-    let Some(disk) = Disk::mount(folder.path(), "8m") else {
-        // Past the test harness, which shows nothing of a test that passes.
-        let _ = writeln!(
-            stderr(),
-            "NOT TESTED: a full disk needs root, to mount one; only a folder without write permission is"
-        );
-        return without_permission(folder.path());
-    };
-    let state = disk.0.join("state");
-    let (mut tracker, _) = Tracker::start(&state, &["--snapshot-every=1s", "--admin=127.0.0.1:0"]);
+fn a_folder_that_cannot_be_written_to_is_told_of_once_while_the_tracker_goes_on() {
+    let folder = Folder::new();
+    let state = folder.join("state");
+    fs::create_dir(&state).expect("ours");
+    // No folder is closed to root.
+    let command = not_as_root(&folder, &command(&state, &["--snapshot-every=1s", "--admin=127.0.0.1:0"]));
+    if Uid::effective().is_root() {
+        chown(&state, Some(NOBODY), Some(NOBODY)).expect("root may");
+    }
+    let (mut tracker, _) = Tracker::run(command);
     let admin = tracker.admin();
-    (0..1_000).for_each(|swarm| drop(tracker.starts(swarm, 1, 1)));
-    tracker.serve.printed_until("snapshot taken");
-    metrics_show(admin, &["swarmkeep_snapshot_refused 0", "swarmkeep_downloads_refused 0"]);
-    for name in ["snapshots_total", "snapshot_bytes", "snapshot_timestamp_seconds", "downloads_commits_total"]
-    {
-        metrics_show(admin, &[&format!("\nswarmkeep_{name} ")]);
-    }
-
-    let filler = disk.fill();
-    (0..1_000).for_each(|swarm| tracker.completes(swarm, 1));
-    metrics_show(admin, &["swarmkeep_snapshot_refused 1", "swarmkeep_downloads_refused 1"]);
-    // Several times.
-    let refused = |name: &str| metric(admin, &format!("swarmkeep_{name}_total"));
-    let began = Instant::now();
-    while refused("failed_snapshots") < 3 || refused("downloads_refusals") < 3 {
-        assert!(began.elapsed() < Duration::from_secs(20), "{}", metrics(admin));
-        tracker.starts(1_001, 2, 1);
-        thread::sleep(Duration::from_millis(100));
-    }
-    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
-
-    fs::remove_file(filler).expect("ours");
-    metrics_show(
-        admin,
-        &["swarmkeep_snapshot_refused 0", "swarmkeep_downloads_refused 0", "swarmkeep_unsaved_downloads 0"],
-    );
-    let (_, said) = tracker.serve.kill();
-    for line in [
-        "no snapshot could be taken; the tracker goes on, the latest one stays, and it is tried again",
-        "snapshots are being taken again",
-        "download counts are not being saved; the tracker goes on, and tries again",
-        "download counts are being saved again",
-    ] {
-        assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
-    }
-    assert!(said.contains("No space left on device"), "{said}");
-
-    let (mut tracker, said) = Tracker::start(&state, &[]);
-    assert!(!said.contains("ERROR"), "{said}");
-    for swarm in 0..1_000 {
-        tracker.has_downloads(swarm, 1);
-    }
-    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
-    tracker.stop();
-
-    // It starts where there is no room, too, and says at the end that it could not keep what it knows.
-    disk.fill();
-    let (mut tracker, said) = Tracker::start(&state, &[]);
-    assert!(!said.contains("ERROR"), "{said}");
-    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
-    let (code, _, said) = tracker.serve.stop("TERM");
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("swarmkeep: writing ") && said.contains("No space left on device"), "{said}");
-}
-
-/// As much of it as there is without root.
-fn without_permission(folder: &Path) {
-    let (mut tracker, _) = Tracker::start(folder, &["--snapshot-every=1s", "--admin=127.0.0.1:0"]);
-    let admin = tracker.admin();
-    let may = |mode| fs::set_permissions(folder, fs::Permissions::from_mode(mode)).expect("ours");
+    let may = |mode| fs::set_permissions(&state, fs::Permissions::from_mode(mode)).expect("ours");
     may(0o555);
     metrics_show(admin, &["swarmkeep_snapshot_refused 1"]);
     let began = Instant::now();
@@ -385,153 +321,6 @@ fn change(path: &Path, how: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-fn command(state: &Path, more: &[&str]) -> Command {
-    let state = state.to_str().expect("text");
-    let listens = more.iter().any(|argument| argument.starts_with("--udp="));
-    let udp: &[&str] = if listens { &[] } else { &["--udp=127.0.0.1:0"] };
-    swarmkeep(&[&["--state", state], udp, more].concat())
-}
-
-/// A tracker, and a client of it.
-struct Tracker {
-    serve: Serve,
-    udp: SocketAddr,
-    client: Client,
-    connection_id: ConnectionId,
-}
-
-impl Tracker {
-    /// And what it said before it listened.
-    fn start(state: &Path, more: &[&str]) -> (Self, String) {
-        let mut serve = Serve::run(command(state, more));
-        let said = serve.until_it_listens();
-        let udp = serve.addresses()[0][0];
-        let mut client = Client::of(udp);
-        let connection_id = client.connect();
-        (Self { serve, udp, client, connection_id }, said)
-    }
-
-    fn admin(&mut self) -> SocketAddr {
-        let printed = self.serve.printed_until("dashboard at ");
-        let (_, address) = printed.split_once("dashboard at http://").expect("an address");
-        address.split('/').next().expect("a path").parse().expect("an address")
-    }
-
-    /// Leechers, or seeders where nothing is left, and what peers were given.
-    fn starts(&mut self, swarm: u16, port: u16, left: u64) -> (u32, Vec<Endpoint>) {
-        let request = of(self.connection_id, swarm, port, AnnounceEvent::Started, left);
-        let (counts, peers) = self.client.announce(request);
-        (if left == 0 { counts.seeders } else { counts.leechers }, peers)
-    }
-
-    fn completes(&mut self, swarm: u16, port: u16) {
-        self.client.announce(of(self.connection_id, swarm, port, AnnounceEvent::Completed, 0));
-    }
-
-    fn stops(&mut self, swarm: u16, port: u16) {
-        self.client.announce(of(self.connection_id, swarm, port, AnnounceEvent::Stopped, 0));
-    }
-
-    fn scrape(&mut self, swarm: u16) -> ScrapeStats {
-        self.client.scrape(self.connection_id, &[hash(swarm)])[0]
-    }
-
-    /// Soon: a swarm that has come is looked up in the database.
-    fn has_downloads(&mut self, swarm: u16, least: u32) {
-        let began = Instant::now();
-        while self.scrape(swarm).completed < least {
-            assert!(began.elapsed() < Duration::from_secs(10), "{:?}", self.scrape(swarm));
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// What it says at the end.
-    fn stop(self) -> String {
-        let (code, took, said) = self.serve.stop("TERM");
-        assert_eq!(code, Some(0), "{said}");
-        assert!(took < Duration::from_secs(10), "{took:?}");
-        said
-    }
-}
-
-fn of(
-    connection_id: ConnectionId,
-    swarm: u16,
-    port: u16,
-    event: AnnounceEvent,
-    left: u64,
-) -> AnnounceRequest<'static> {
-    let (info_hash, want) = (InfoHash::new(hash(swarm)), Some(200));
-    AnnounceRequest { info_hash, port, event, left, want, ..announce(connection_id) }
-}
-
-fn hash(swarm: u16) -> [u8; 20] {
-    let mut hash = [0x5a; 20];
-    hash[..2].copy_from_slice(&swarm.wrapping_mul(0x9e37).to_be_bytes());
-    hash
-}
-
 fn ports(peers: &[Endpoint]) -> BTreeSet<u16> {
     peers.iter().map(|peer| peer.port()).collect()
-}
-
-fn metrics(admin: SocketAddr) -> String {
-    let mut stream = TcpStream::connect(admin).expect("somebody listens");
-    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
-    stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .expect("somebody listens");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("an answer soon");
-    text
-}
-
-fn metric(admin: SocketAddr, name: &str) -> u64 {
-    let text = metrics(admin);
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.unwrap_or_else(|| panic!("{name}: {text}")).parse().expect("a number")
-}
-
-/// Soon shows these lines.
-fn metrics_show(admin: SocketAddr, lines: &[&str]) {
-    let began = Instant::now();
-    loop {
-        let text = metrics(admin);
-        if lines.iter().all(|line| text.contains(line)) {
-            return;
-        }
-        assert!(began.elapsed() < Duration::from_secs(20), "{lines:?}: {text}");
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// A small disk, until this is dropped.
-struct Disk(PathBuf);
-
-impl Disk {
-    /// `None` where this user may not.
-    fn mount(folder: &Path, size: &str) -> Option<Self> {
-        if !Uid::effective().is_root() {
-            return None;
-        }
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "swarmkeep-test"]).arg(folder);
-        mount.status().is_ok_and(|status| status.success()).then(|| Self(folder.into()))
-    }
-
-    /// Has no byte left then, until this file is removed.
-    fn fill(&self) -> PathBuf {
-        let path = self.0.join("filler");
-        let mut file = fs::File::create(&path).expect("room");
-        while file.write_all(&[1; 4096]).is_ok() {}
-        path
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // Lazily: a tracker is there still if the test has failed.
-        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
-    }
 }

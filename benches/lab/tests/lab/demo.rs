@@ -25,7 +25,7 @@ impl Place {
     }
 
     fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep-lab"));
         command.arg("demo").args(line.split_whitespace()).env("TMPDIR", self.0.path()).stdin(Stdio::null());
         command
     }
@@ -205,7 +205,7 @@ fn whatever_ends_it_nothing_runs_on() {
             }
             continue;
         }
-        assert_eq!((code, &*said), (Some(3), "swarmkeep: interrupted\n"), "{signal}");
+        assert_eq!((code, &*said), (Some(3), "error: interrupted\n"), "{signal}");
         place.assert_is_left_as_it_was();
     }
 }
@@ -278,7 +278,7 @@ fn a_part_that_dies_is_told_of() {
         let started = demo.until(|event| is("started")(event) && event["part"] == part);
         demo.until(is("progress"));
         kill(Pid::from_raw(number(&started["pid"]) as i32), Signal::SIGKILL).unwrap();
-        let expected = format!("swarmkeep: {name} has ended unexpectedly (signal: 9 (SIGKILL))");
+        let expected = format!("error: {name} has ended unexpectedly (signal: 9 (SIGKILL))");
         let (code, said) = demo.end();
         assert!(code == Some(1) && said.starts_with(&expected), "{said}");
         place.assert_is_left_as_it_was();

@@ -10,10 +10,30 @@ use std::{
 };
 
 use swarmkeep_redis::servers::{Cluster, Error, PROGRAM_VARIABLE, Reply, Server};
+use swarmkeep_store_tests::{
+    programs::{REDIS, REDIS_CLI, Trial, again, note},
+    tests,
+};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS]:
+            a_redis_server_starts_answers_is_killed_and_restarts,
+            a_redis_server_obeys_its_directives,
+            a_paused_redis_server_answers_when_it_is_resumed,
+            connections_to_a_redis_server_are_cut,
+            a_redis_server_dies_with_its_process,
+            a_redis_cluster_survives_its_master,
+            a_slot_of_a_redis_cluster_moves_in_steps,
+            a_redis_cluster_that_did_not_fail_over_says_what_is_missing;
+        [REDIS, REDIS_CLI]: a_redis_server_speaks_tls;
+        []: a_redis_server_that_is_not_installed_says_how_to_install_it
+    }
+}
 
 const FAILOVER: Duration = Duration::from_secs(10);
 
-#[test]
 fn a_redis_server_starts_answers_is_killed_and_restarts() {
     let server = Server::start().unwrap();
     server.command(&["SET", "key", "value"]).unwrap();
@@ -37,7 +57,6 @@ fn a_redis_server_starts_answers_is_killed_and_restarts() {
     assert!(!folder.exists());
 }
 
-#[test]
 fn a_redis_server_obeys_its_directives() {
     let server = Server::start_with(&[
         ("requirepass", "secret"),
@@ -62,7 +81,6 @@ fn a_redis_server_obeys_its_directives() {
     );
 }
 
-#[test]
 fn a_redis_server_speaks_tls() {
     let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let server = Server::start_with_tls(&own.cert.pem(), &own.signing_key.serialize_pem(), &[]).unwrap();
@@ -70,12 +88,11 @@ fn a_redis_server_speaks_tls() {
     let url = server.tls_url().unwrap();
     let client =
         Command::new("redis-cli").arg("--cacert").arg(certificate).args(["-u", &url, "PING"]).output();
-    let client = client.expect("redis-cli is not installed: `apt-get install redis-tools`");
+    let client = client.unwrap();
     assert_eq!(String::from_utf8_lossy(&client.stdout).trim(), "PONG", "{client:?}");
     assert_eq!(Server::start().unwrap().tls_url(), None);
 }
 
-#[test]
 fn a_paused_redis_server_answers_when_it_is_resumed() {
     let server = Server::start().unwrap();
     let mut connection = server.connect().unwrap();
@@ -96,7 +113,6 @@ fn a_paused_redis_server_answers_when_it_is_resumed() {
     drop(server);
 }
 
-#[test]
 fn connections_to_a_redis_server_are_cut() {
     let server = Server::start().unwrap();
     let mut connections = [server.connect().unwrap(), server.connect().unwrap()];
@@ -111,7 +127,6 @@ fn connections_to_a_redis_server_are_cut() {
     server.command(&["PING"]).unwrap();
 }
 
-#[test]
 fn a_redis_server_dies_with_its_process() {
     const PART: &str = "SWARMKEEP_TEST_ABORTS";
     if env::var_os(PART).is_some() {
@@ -122,7 +137,7 @@ fn a_redis_server_dies_with_its_process() {
         println!("\nport {} {}", server.port(), server.folder().display());
         process::abort();
     }
-    let part = itself("a_redis_server_dies_with_its_process").env(PART, "1").stdout(Stdio::piped()).spawn();
+    let part = itself().env(PART, "1").stdout(Stdio::piped()).spawn();
     let mut part = part.unwrap();
     let mut lines = BufReader::new(part.stdout.take().unwrap()).lines().map(Result::unwrap);
     let line = lines.find_map(|line| Some(line.strip_prefix("port ")?.to_owned())).unwrap();
@@ -137,12 +152,11 @@ fn a_redis_server_dies_with_its_process() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-#[test]
 fn a_redis_server_that_is_not_installed_says_how_to_install_it() {
     if env::var_os(PROGRAM_VARIABLE).is_some_and(|program| program == "no-such-server") {
         Server::start().unwrap();
     }
-    let mut part = itself("a_redis_server_that_is_not_installed_says_how_to_install_it");
+    let mut part = itself();
     let part = part.env(PROGRAM_VARIABLE, "no-such-server").output().unwrap();
     assert!(!part.status.success());
     let text = String::from_utf8_lossy(&part.stdout) + String::from_utf8_lossy(&part.stderr);
@@ -151,11 +165,10 @@ fn a_redis_server_that_is_not_installed_says_how_to_install_it() {
     assert!(text.contains(said), "{text}");
 }
 
-#[test]
 fn a_redis_cluster_survives_its_master() {
     let started = Instant::now();
     let cluster = Cluster::start(3, 1).unwrap();
-    println!("3 masters and 3 replicas in {:?}", started.elapsed());
+    note(format_args!("3 masters and 3 replicas in {:?}", started.elapsed()));
     assert!(started.elapsed() < Duration::from_secs(10));
     assert_eq!(cluster.masters(), [0, 1, 2]);
     assert_eq!((cluster.replicas_of(0), cluster.urls().len()), (vec![3], 6));
@@ -171,7 +184,7 @@ fn a_redis_cluster_survives_its_master() {
     assert!(!cluster.masters().contains(&master));
     assert!(matches!(cluster.master_of_slot(slot), Err(Error::NoMaster { .. })));
     let new = cluster.wait_for_failover(slot, master, FAILOVER).unwrap();
-    println!("a replica took over in {:?}", killed.elapsed());
+    note(format_args!("a replica took over in {:?}", killed.elapsed()));
     assert_eq!(new, master + 3);
     assert_eq!(cluster.server(new).command(&["GET", "key"]).unwrap().text(), Some("value"));
 
@@ -180,7 +193,7 @@ fn a_redis_cluster_survives_its_master() {
     wait_for(|| cluster.replicas_of(new) == [master]);
     let asked = Instant::now();
     assert_eq!(cluster.failover(slot).unwrap(), master);
-    println!("a planned fail-over took {:?}", asked.elapsed());
+    note(format_args!("a planned fail-over took {:?}", asked.elapsed()));
     assert_eq!(cluster.server(master).command(&["GET", "key"]).unwrap().text(), Some("value"));
     assert_eq!(cluster.masters(), [0, 1, 2]);
 
@@ -193,7 +206,6 @@ fn a_redis_cluster_survives_its_master() {
     wait_for(|| cluster.replicas_of(other + 3) == [other]);
 }
 
-#[test]
 fn a_slot_of_a_redis_cluster_moves_in_steps() {
     let cluster = Cluster::start_with(3, 0, &[("requirepass", "secret"), ("masterauth", "secret")]).unwrap();
     let slot = cluster.slot_of("{swarm}").unwrap();
@@ -224,22 +236,21 @@ fn a_slot_of_a_redis_cluster_moves_in_steps() {
     );
     let asked = Instant::now();
     assert_eq!(cluster.migrate_slot(slot, from).unwrap(), 200);
-    println!("a slot of 200 keys moved in {:?}", asked.elapsed());
+    note(format_args!("a slot of 200 keys moved in {:?}", asked.elapsed()));
     let error = cluster.failover(slot).unwrap_err();
     assert!(matches!(error, Error::NoReplica { .. }), "{error}");
 }
 
-#[test]
 fn a_redis_cluster_that_did_not_fail_over_says_what_is_missing() {
     let cluster = Cluster::start(1, 1).unwrap();
     let error = cluster.wait_for_failover(7, 0, Duration::from_millis(100)).unwrap_err();
     assert!(error.to_string().ends_with("what is missing: node 0 serves it still"), "{error}");
 }
 
-/// This test program, to run one test in a process of its own.
-fn itself(test: &str) -> Command {
+/// This test once more, in a process of its own.
+fn itself() -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "--nocapture", test]);
+    command.args(again());
     command
 }
 

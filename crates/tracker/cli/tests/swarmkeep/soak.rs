@@ -1,7 +1,5 @@
 //! The tracker at full load with everything on, for as long as somebody has time:
-//! `SWARMKEEP_SOAK_SECS=600 cargo test --release -p swarmkeep-cli --test soak -- --ignored --nocapture`.
-
-mod common;
+//! `SWARMKEEP_SOAK_SECS=600 cargo test --release -p swarmkeep-cli --test swarmkeep soak -- --ignored --nocapture`.
 
 use std::{
     env,
@@ -9,14 +7,14 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     os::unix::fs::PermissionsExt as _,
-    process::Command,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
-use common::{Serve, swarmkeep};
+use crate::common::{Serve, swarmkeep};
 use swarmkeep_load::{Config, Mix, Report, Swarms, Target, run};
+use swarmkeep_tests::serve::signal;
 
 /// Until the population has announced, and all that grows once has grown.
 const WARM_UP: Duration = Duration::from_secs(30);
@@ -83,8 +81,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
                 assert!(text.contains("swarmkeep_requests_total"), "{text}");
                 if n % 3 == 0 {
                     fs::write(&list, denied(n)).expect("ours");
-                    let hup = Command::new("kill").args(["-s", "HUP", &pid.to_string()]).status();
-                    assert!(hup.expect("`kill` is there").success());
+                    signal(pid, "HUP").expect("it runs");
                 }
                 thread::sleep(Duration::from_secs(5));
             }

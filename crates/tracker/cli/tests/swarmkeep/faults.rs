@@ -1,19 +1,20 @@
-//! Faults under load: settings and lists that change or break, a clock that jumps, a process that stands still, a signal to stop.
-
-mod common;
+//! Faults under load: settings and lists that change or break, a process that stands still, a signal to stop.
 
 use std::{
-    env, fs,
+    fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpStream, UdpSocket},
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    net::{TcpStream, UdpSocket},
+    sync::atomic::Ordering::Relaxed,
     thread,
     time::{Duration, Instant},
 };
 
-use common::{Serve, interval, swarmkeep};
-use swarmkeep_load::{Config, Report, Target, run};
+use crate::common::{
+    Folder, Serve, interval,
+    load::{load, under_load},
+    swarmkeep,
+};
+use swarmkeep_load::run;
 use swarmkeep_tracker_protocol::{
     bittorrent::Family,
     udp::{ConnectRequest, Response, TransactionId},
@@ -21,8 +22,8 @@ use swarmkeep_tracker_protocol::{
 
 #[test]
 fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
-    let folder = Folder::new("settings");
-    let list = folder.0.join("denied");
+    let folder = Folder::new();
+    let list = folder.join("denied");
     let denied = |from: u32| (from..from + 50_000).map(|n| format!("{n:040x}\n")).collect::<String>();
     fs::write(&list, denied(0)).expect("ours");
     let settings = |interval: u32| {
@@ -55,38 +56,6 @@ fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
         printed.contains("is not an info hash") && printed.contains("interval: `soon` is not a value"),
         "{printed}"
     );
-}
-
-#[test]
-fn a_clock_that_jumps_forgets_nobody_and_turns_nobody_away_needs_faketime() {
-    let library = faketime();
-    let folder = Folder::new("clock");
-    let offset = folder.write("offset", "+0");
-    let mut command = swarmkeep(&["--udp=127.0.0.1:0", "--lifetime=30", "--interval=20", "--jitter=0"]);
-    command
-        .env("LD_PRELOAD", library)
-        .env("FAKETIME_TIMESTAMP_FILE", &offset)
-        .env("FAKETIME_NO_CACHE", "1")
-        // A monotonic clock is one that nobody sets.
-        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    let mut serve = Serve::run(command);
-    let [udp, _] = serve.addresses();
-    let report = under_load(udp[0], Duration::from_secs(8), |_| {
-        for jump in ["+5h", "-5h", "+400d", "+0"] {
-            thread::sleep(Duration::from_millis(1500));
-            fs::write(&offset, jump).expect("ours");
-        }
-    });
-    assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
-    let year = |serve: &mut Serve, jump: &str| {
-        fs::write(&offset, jump).expect("ours");
-        serve.signal("HUP");
-        let printed = serve.printed_until("settings read again");
-        let line = printed.lines().find(|line| line.contains("settings read again")).expect("just read");
-        line[..4].parse::<u32>().expect("a year")
-    };
-    let years = ["+0", "+3650d"].map(|jump| year(&mut serve, jump));
-    assert!(years[1] >= years[0] + 9, "the clock did not jump, so this test shows nothing: {years:?}");
 }
 
 #[test]
@@ -159,7 +128,7 @@ fn a_tracker_that_is_told_to_stop_under_load_ends_within_a_second_and_says_nothi
 
 #[test]
 fn a_tracker_that_reads_a_long_list_stops_as_fast_as_any() {
-    let folder = Folder::new("long");
+    let folder = Folder::new();
     let list =
         |first: u64| (first..first + 3_000_000).map(|n| format!("passkey-{n:016}\n")).collect::<String>();
     let passkeys = folder.write("passkeys", &list(0));
@@ -172,29 +141,6 @@ fn a_tracker_that_reads_a_long_list_stops_as_fast_as_any() {
     assert_eq!(code, Some(0));
     assert!(!printed.contains("settings read again"), "the list was too short: {printed}");
     assert!(took < Duration::from_secs(1), "{took:?}");
-}
-
-fn load(tracker: SocketAddr, duration: Duration) -> Config {
-    let mut config = Config::new([Target::Udp(tracker)]);
-    (config.duration, config.warm_up) = (duration, Duration::from_millis(200));
-    (config.workers, config.threads, config.timeout) = (8, Some(1), Duration::from_secs(2));
-    config
-}
-
-/// What a load of some seconds has to say while `meanwhile` happens.
-fn under_load(tracker: SocketAddr, duration: Duration, meanwhile: impl FnOnce(&AtomicBool)) -> Report {
-    let enough = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let loader = scope.spawn(|| {
-            let report = run(&load(tracker, duration), &mut |_| {});
-            enough.store(true, Relaxed);
-            report
-        });
-        meanwhile(&enough);
-        let report = loader.join().expect("the load ends").expect("a report");
-        assert!(report.succeeded > 1000, "{report:?}");
-        report
-    })
 }
 
 fn connect_request() -> [u8; ConnectRequest::LEN] {
@@ -211,36 +157,4 @@ fn drops(admin: &str) -> u64 {
     let line = metrics.lines().find(|line| line.starts_with("swarmkeep_udp_socket_drops_total"));
     let value = line.unwrap_or_else(|| panic!("no drops in {metrics}")).rsplit(' ').next().expect("a value");
     value.parse::<f64>().expect("a number") as u64
-}
-
-/// The library that sets a process's clock.
-fn faketime() -> PathBuf {
-    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut libraries = folders.map(|folder| folder.join("faketime/libfaketime.so.1"));
-    libraries
-        .find(|path| path.exists())
-        .expect("this test needs faketime: install Debian's package `faketime`")
-}
-
-/// A folder that goes away with this.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = env::temp_dir().join(format!("swarmkeep-faults-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder for temporary files");
-        Self(path)
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = Path::new(&self.0).join(name);
-        fs::write(&path, text).expect("ours");
-        path.to_str().expect("text").into()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
-    }
 }

@@ -1,10 +1,9 @@
-//! `seedkeep create`, as somebody uses it: real files, and real programs that read and make the same torrents.
+//! `seedkeep create`, as somebody uses it, on real files.
 
 use std::{
-    env,
     ffi::OsStr,
     fs::{self, File},
-    io::{Write, stderr},
+    io::Write,
     os::unix::{
         ffi::OsStrExt,
         fs::{PermissionsExt, symlink},
@@ -17,87 +16,14 @@ use std::{
 };
 
 use serde_json::Value;
-use swarmkeep::{Random, SplitMix64};
-use swarmkeep_metainfo::{Info, Magnet, Metainfo};
-use tempfile::TempDir;
+use swarmkeep_metainfo::{Info, Magnet};
 
-const FORMATS: [&str; 3] = ["--v1", "--v2", "--hybrid"];
-
-/// A folder to work in, with a folder `some` of files in it.
-fn scratch() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    put(&folder.path().join("some"));
-    folder
-}
-
-/// Files such as make a difference: hidden, executable, empty, of whole pieces and not, in names that sort otherwise by another rule.
-fn put(some: &Path) {
-    for (nth, (path, length)) in [
-        ("sub/z", 5),
-        ("sub.x", 5),
-        ("a/deep/er/nested.bin", 100_001),
-        ("a/empty", 0),
-        (".hidden", 40_000),
-        ("B", 32_768),
-        ("é.bin", 49_153),
-        ("a.b", 200_000),
-        ("run", 300),
-        ("copy", 100_000),
-        ("copy too", 100_000),
-        (".a/.b", 16_384),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let path = some.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let seed = if length == 100_000 { 99 } else { nth as u64 + 1 };
-        let mut numbers = SplitMix64::new(seed);
-        let mut bytes: Vec<u8> = (0..length / 8 + 1).flat_map(|_| numbers.next_u64().to_le_bytes()).collect();
-        bytes.truncate(length);
-        fs::write(path, bytes).unwrap();
-    }
-    fs::set_permissions(some.join("run"), fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-struct Ended {
-    code: i32,
-    out: String,
-    errors: String,
-}
-
-fn swarmkeep(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
-    command.arg("create").current_dir(folder);
-    command
-}
-
-fn ended(command: &mut Command) -> Ended {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
-}
-
-/// Runs `create` in a folder, with words that are separated by blanks.
-fn create(folder: &Path, words: &str) -> Ended {
-    ended(swarmkeep(folder).args(words.split(' ')))
-}
-
-/// As [`create`], where it is to succeed.
-fn done(folder: &Path, words: &str) -> String {
-    let ended = create(folder, words);
-    assert_eq!(ended.code, 0, "{words}: {}{}", ended.out, ended.errors);
-    ended.out
-}
+use crate::common::{FORMATS, create, done, ended, put, read, scratch, seedkeep};
 
 fn refused(folder: &Path, words: &str, code: i32) -> String {
     let ended = create(folder, words);
     assert_eq!((ended.code, &*ended.out), (code, ""), "{words}: {}", ended.errors);
     ended.errors
-}
-
-fn read(path: &Path) -> Metainfo {
-    Metainfo::parse(&fs::read(path).unwrap()).unwrap()
 }
 
 /// Whether every piece of the files that lie in `folder` is what the torrent says.
@@ -244,7 +170,7 @@ fn what_torrents_cannot_hold_is_refused_by_name() {
         let said = refused(folder.path(), "some", 1);
         assert!(said.contains(expected), "{said}");
         // Of the torrent itself too.
-        let single = ended(swarmkeep(&folder.path().join("some")).arg(OsStr::from_bytes(name)));
+        let single = ended(seedkeep(&folder.path().join("some")).arg(OsStr::from_bytes(name)));
         assert!(single.code == 1 && single.errors.contains(expected), "{}", single.errors);
     }
     let folder = tempfile::tempdir().unwrap();
@@ -306,7 +232,7 @@ fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
     fs::create_dir(folder.join("taken")).unwrap();
     assert!(refused(folder, "some -o taken --force", 1).contains("is no file"));
     assert!(refused(folder, "some -o nowhere/x", 1).contains("the folder of nowhere/x"));
-    let full = ended(swarmkeep(folder).args(["some", "-o", "/dev/full", "--force"]));
+    let full = ended(seedkeep(folder).args(["some", "-o", "/dev/full", "--force"]));
     assert!(full.code == 1 && full.errors.contains("/dev/full is there, and is no file"), "{}", full.errors);
     let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -315,7 +241,7 @@ fn a_torrent_file_is_written_whole_and_over_nothing_that_is_there() {
 
 /// Runs `create` and waits until it has a file open.
 fn reading(folder: &Path, words: &str, file: &Path) -> Child {
-    let command = &mut swarmkeep(folder);
+    let command = &mut seedkeep(folder);
     let child = command.args(words.split(' ')).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     let open = || {
@@ -368,157 +294,4 @@ fn files_larger_than_the_memory_it_has_are_hashed() {
     let ended = ended(Command::new("sh").args(["-c", &command]).current_dir(folder.path()));
     assert_eq!(ended.code, 0, "{}", ended.errors);
     assert!(ended.out.contains("1.00 GiB in 2 pieces of 512.00 MiB"), "{}", ended.out);
-}
-
-/// Says that something is missing: in CI by failing, elsewhere so that it is seen.
-fn present(program: &[&str], package: &str) -> bool {
-    let there =
-        Command::new(program[0]).args(&program[1..]).output().is_ok_and(|ended| ended.status.success());
-    if !there {
-        let message = format!("{} is missing: apt-get install {package}", program[0]);
-        assert!(env::var_os("CI").is_none(), "{message}");
-        let _ = writeln!(stderr(), "SKIPPED: {message}");
-    }
-    there
-}
-
-/// Makes a torrent of what is at a path, and reads ours and the magnet link of it: prints its info hashes and theirs.
-const LIBTORRENT: &str = r#"
-import json, sys
-import libtorrent as lt
-
-path, piece_length, format, ours, link = sys.argv[1:]
-flags = {"--v1": lt.create_torrent.v1_only, "--v2": lt.create_torrent.v2_only, "--hybrid": 0}[format]
-files = lt.file_storage()
-lt.add_files(files, path)
-# v1 in the order of v2: without it, that in which the folder lists them.
-if format == "--v1":
-    entries = [(files.file_path(i), files.file_size(i), files.file_flags(i)) for i in range(files.num_files())]
-    files = lt.file_storage()
-    for name, size, flag in sorted(entries, key=lambda entry: [part.encode() for part in entry[0].split("/")]):
-        files.add_file(name, size, flag)
-torrent = lt.create_torrent(files, int(piece_length), flags)
-lt.set_piece_hashes(torrent, path.rsplit("/", 1)[0])
-
-def hashes(found):
-    return [str(found.v1) if found.has_v1() else None, str(found.v2) if found.has_v2() else None]
-
-info = lt.torrent_info(ours)
-magnet = lt.parse_magnet_uri(link)
-print(json.dumps({
-    "theirs": hashes(lt.torrent_info(torrent.generate()).info_hashes()),
-    "ours": hashes(info.info_hashes()),
-    "magnet": hashes(magnet.info_hashes),
-    "tiers": [[tracker.url, tracker.tier] for tracker in info.trackers()],
-    "trackers": magnet.trackers,
-    "name": magnet.name,
-}))
-"#;
-
-const PYTHON: &str = "/usr/bin/python3";
-
-#[test]
-fn libtorrent_makes_the_same_torrents_and_reads_ours_needs_libtorrent() {
-    if !present(&[PYTHON, "-c", "import libtorrent"], "python3-libtorrent") {
-        return;
-    }
-    let folder = scratch();
-    let folder = folder.path();
-    for (path, piece_length) in
-        [("some", 16 << 10), ("some", 64 << 10), ("some/a.b", 32 << 10), ("some/run", 16 << 10)]
-    {
-        for format in FORMATS {
-            let words = "--json --force -o made --tracker udp://t.example:1/x,http://b.example/a?b=c --tracker udp://c.example:2";
-            let told = done(folder, &format!("{path} {format} --piece-length {piece_length} {words}"));
-            let told: Value = serde_json::from_str(&told).unwrap();
-            let link = told["magnet"].as_str().unwrap();
-            let whole = folder.join(path).to_str().unwrap().to_owned();
-            let length = piece_length.to_string();
-            let arguments = ["-c", LIBTORRENT, &whole, &length, format, "made", link];
-            let read = ended(Command::new(PYTHON).args(arguments).current_dir(folder));
-            assert_eq!(read.code, 0, "{}", read.errors);
-            let read: Value = serde_json::from_str(&read.out).unwrap();
-            assert_eq!(read["theirs"], read["ours"], "{path} {format} {piece_length}");
-            assert_eq!(read["magnet"], read["ours"]);
-            let [v1, v2] = [&read["ours"][0], &read["ours"][1]];
-            assert_eq!((v1.is_string(), v2.is_string()), (format != "--v2", format != "--v1"));
-            assert_eq!(v2, &told["info_hash_v2"]);
-            assert!(v1.is_null() || v1 == &told["info_hash"]);
-            let urls = ["udp://t.example:1/x", "http://b.example/a?b=c", "udp://c.example:2"];
-            // It shuffles each tier.
-            let mut tiers = read["tiers"].as_array().unwrap().clone();
-            tiers.sort_by_key(|tracker| urls.iter().position(|url| tracker[0] == *url));
-            let expected = urls.iter().zip([0, 0, 1]).map(|(url, tier)| serde_json::json!([url, tier]));
-            assert_eq!(tiers, expected.collect::<Vec<_>>());
-            assert_eq!(read["trackers"], Value::from(urls.to_vec()));
-            assert_eq!(read["name"], told["name"]);
-        }
-    }
-}
-
-/// Torrents of v1 and hybrids of a folder and of a file, each as the file `made`.
-fn with_v1(folder: &Path, formats: &[&str], mut look: impl FnMut(Info)) {
-    for path in ["some", "some/a.b"] {
-        for format in formats {
-            let words = format!(
-                "{path} {format} --force -o made --private --tracker udp://t.example:1 --comment words"
-            );
-            done(folder, &words);
-            look(read(&folder.join("made")).into_info());
-        }
-    }
-}
-
-/// A hybrid that libtorrent made.
-fn some_hybrid() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torrents/some-hybrid.torrent")
-}
-
-#[test]
-fn transmission_reads_ours_needs_transmission() {
-    if !present(&["transmission-show", "--version"], "transmission-cli") {
-        return;
-    }
-    let folder = scratch();
-    let show = |path: &Path| ended(Command::new("transmission-show").arg(path).current_dir(folder.path()));
-    // 3.00 reads no hybrid of anybody's.
-    let formats = if show(&some_hybrid()).code == 0 { &["--v1", "--hybrid"][..] } else { &["--v1"] };
-    with_v1(folder.path(), formats, |info| {
-        let read = show(Path::new("made"));
-        assert_eq!(read.code, 0, "{}", read.errors);
-        for expected in [
-            &format!("Hash: {}", info.info_hash()),
-            &format!("Piece Count: {}", info.piece_count()),
-            "Privacy: Private",
-            "udp://t.example:1",
-            "Comment: words",
-        ] {
-            assert!(read.out.contains(expected), "{expected}: {}", read.out);
-        }
-    });
-}
-
-#[test]
-fn aria2_reads_ours_needs_aria2() {
-    if !present(&["aria2c", "--version"], "aria2") {
-        return;
-    }
-    let folder = scratch();
-    let show =
-        |path: &Path| ended(Command::new("aria2c").arg("--show-files").arg(path).current_dir(folder.path()));
-    // 1.36 takes a hybrid for another torrent, whoever made it.
-    let hybrid = show(&some_hybrid()).out.contains("Info Hash: 6913a13f298073ff086a8163eef06f8964f00dda");
-    let formats = if hybrid { &["--v1", "--hybrid"][..] } else { &["--v1"] };
-    with_v1(folder.path(), formats, |info| {
-        let read = show(Path::new("made"));
-        assert_eq!(read.code, 0, "{}", read.errors);
-        for expected in [
-            format!("Info Hash: {}", info.info_hash()),
-            format!("The Number of Pieces: {}", info.piece_count()),
-            "udp://t.example:1".to_owned(),
-            format!("Name: {}", info.name()),
-        ] {
-            assert!(read.out.contains(&expected), "{expected}: {}", read.out);
-        }
-    });
 }

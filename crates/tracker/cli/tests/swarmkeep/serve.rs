@@ -1,7 +1,5 @@
 //! `swarmkeep serve` as a program: what it prints, how it ends, what it refuses.
 
-mod common;
-
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream, UdpSocket},
@@ -14,7 +12,7 @@ use swarmkeep_tracker_protocol::{
     udp::{ConnectRequest, Response, TransactionId},
 };
 
-use common::{Serve, refused, swarmkeep};
+use crate::common::{Serve, refused, swarmkeep};
 
 fn connect(to: SocketAddr) {
     let socket = UdpSocket::bind((to.ip(), 0)).expect("loopback");

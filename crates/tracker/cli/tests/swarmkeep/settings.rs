@@ -1,37 +1,8 @@
 //! The settings of `swarmkeep serve`: what `config` prints, and what SIGHUP changes.
 
-mod common;
+use std::process::{Command, Output};
 
-use std::{
-    fs,
-    path::PathBuf,
-    process::{Command, Output},
-};
-
-use common::{Serve, interval};
-
-/// A folder that goes away with this.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("swarmkeep-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder for temporary files");
-        Self(path)
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).expect("a file in our folder");
-        path.to_str().expect("text").into()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
-    }
-}
+use crate::common::{Folder, Serve, interval};
 
 fn config(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
@@ -43,7 +14,7 @@ fn config(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, Str
 
 #[test]
 fn the_effective_settings_are_printed_with_where_each_comes_from() {
-    let folder = Folder::new("effective");
+    let folder = Folder::new();
     let file = folder.write("a.toml", "interval = \"20m\"\nudp = [\"127.0.0.1:0\"]\n");
     let (code, printed, errors) = config(&["--config", &file, "--peers=30"], &[("SWARMKEEP_JITTER", "5")]);
     assert_eq!((code, &*errors), (Some(0), ""));
@@ -73,14 +44,14 @@ fn the_default_settings_are_a_file_to_begin_with() {
     assert_eq!(code, Some(0));
     assert!(printed.contains("\n#jitter = 10\n") && printed.contains("\n#interval = \"30m\"\n"), "{printed}");
     assert!(printed.lines().all(|line| line.is_empty() || line.starts_with('#')), "{printed}");
-    let folder = Folder::new("default");
+    let folder = Folder::new();
     let (code, _, errors) = config(&["--config", &folder.write("a.toml", &printed)], &[]);
     assert_eq!((code, &*errors), (Some(0), ""));
 }
 
 #[test]
 fn wrong_settings_are_refused_with_exit_code_2() {
-    let folder = Folder::new("wrong");
+    let folder = Folder::new();
     for (text, expected) in [
         ("\nintervall = 3", ":2: there is no setting `intervall`; `interval` is meant, perhaps"),
         (
@@ -116,14 +87,14 @@ fn wrong_settings_are_refused_with_exit_code_2() {
         let file = folder.write("a.toml", text);
         let (code, _, errors) = config(&["--config", &file], &[]);
         assert!(code == Some(2) && errors.contains(expected), "{text}: {code:?} {errors}");
-        let errors = common::refused(&["--udp", "127.0.0.1:0", "--config", &file]);
+        let errors = crate::common::refused(&["--udp", "127.0.0.1:0", "--config", &file]);
         assert!(errors.contains(expected) && !errors.contains("secret"), "{errors}");
     }
 }
 
 #[test]
 fn sighup_changes_what_can_change_and_says_what_needs_a_restart() {
-    let folder = Folder::new("sighup");
+    let folder = Folder::new();
     let first = "interval = 600\njitter = 0\nudp = [\"127.0.0.1:0\"]\n";
     let file = folder.write("a.toml", first);
     let mut serve = Serve::start(&["--config", &file]);
@@ -162,7 +133,7 @@ fn sighup_changes_what_can_change_and_says_what_needs_a_restart() {
 
 #[test]
 fn logs_are_objects_of_json_where_asked_for() {
-    let folder = Folder::new("json");
+    let folder = Folder::new();
     let file = folder.write("a.toml", "log-format = \"json\"\n");
     let mut serve = Serve::start(&["--udp", "127.0.0.1:0", "--config", &file]);
     serve.signal("HUP");

@@ -1,5 +1,4 @@
 //! `seedkeep store mount` on a real mount, read by real programs.
-#![cfg(feature = "mount")]
 
 use std::{
     fs,
@@ -8,11 +7,30 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use swarmkeep_content::{
     ContentRepository, Library,
     block::{Allocation, BlockStore, FileDevice, FormatOptions},
 };
 use swarmkeep_content_tests::{scratch_folder, torrents};
+use swarmkeep_store_tests::{
+    programs::{FUSE, Trial},
+    tests,
+};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [FUSE]:
+            programs_read_whole_torrents_where_they_are,
+            what_is_missing_is_an_error_and_never_zeroes,
+            torrents_of_one_name_stand_apart,
+            unmounting_ends_while_a_file_is_open
+    }
+}
 
 /// A store on an image, in a folder with torrents' files beside it.
 fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
@@ -47,18 +65,14 @@ fn expected(folder: &Path, name: &str) {
     }
 }
 
-/// A mounted store. `None` where this machine lets nobody mount.
+/// A mounted store.
 struct Mounted {
     process: Child,
     at: PathBuf,
 }
 
 impl Mounted {
-    fn new(folder: &Path) -> Option<Self> {
-        if !Path::new("/dev/fuse").exists() {
-            println!("THERE IS NO /dev/fuse HERE: NOTHING IS MOUNTED, AND NOTHING TESTED");
-            return None;
-        }
+    fn new(folder: &Path) -> Self {
         let at = folder.join("mounted");
         fs::create_dir(&at).unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_seedkeep"))
@@ -70,13 +84,12 @@ impl Mounted {
         let mut told = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut told).unwrap();
         assert!(told.contains(" files of "), "{told}");
-        Some(Self { process, at })
+        Self { process, at }
     }
 
     /// Tells it to end, and waits until it has.
     fn end(mut self) {
-        let ended = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().unwrap();
-        assert!(ended.success());
+        tell(&self.process);
         assert_eq!(self.process.wait().unwrap().code(), Some(0));
         assert_eq!(fs::read_dir(&self.at).unwrap().count(), 0, "it is not mounted any more");
     }
@@ -92,6 +105,11 @@ impl Drop for Mounted {
     }
 }
 
+/// To end.
+fn tell(process: &Child) {
+    kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGTERM).unwrap();
+}
+
 fn sh(folder: &Path, command: &str) -> Output {
     Command::new("sh").args(["-c", command]).current_dir(folder).env("LC_ALL", "C").output().unwrap()
 }
@@ -102,14 +120,13 @@ fn lines(folder: &Path, command: &str) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-#[test]
-fn programs_read_whole_torrents_where_they_are_needs_fuse() {
+fn programs_read_whole_torrents_where_they_are() {
     let folder = scratch_folder();
     let folder = folder.path();
     let names = ["many-v1", "some-hybrid", "one-v2"];
     image(folder, &names, |_, _| false);
     names.iter().for_each(|name| expected(&folder.join("data"), name));
-    let Some(mounted) = Mounted::new(folder) else { return };
+    let mounted = Mounted::new(folder);
     let sums = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
     assert_eq!(lines(&mounted.at, sums), lines(&folder.join("data"), sums));
     lines(
@@ -147,15 +164,14 @@ fn programs_read_whole_torrents_where_they_are_needs_fuse() {
     mounted.end();
 }
 
-#[test]
-fn what_is_missing_is_an_error_and_never_zeroes_needs_fuse() {
+fn what_is_missing_is_an_error_and_never_zeroes() {
     let folder = scratch_folder();
     let folder = folder.path();
     // Of the large one the fifth piece of 64 KiB is missing, of the others the one that has bytes of b.bin and c.bin.
     image(folder, &["one-v2", "some-v1"], |name, piece| piece == if name == "one-v2" { 4 } else { 7 });
     expected(&folder.join("data"), "one-v2");
     expected(&folder.join("data"), "some-v1");
-    let Some(mounted) = Mounted::new(folder) else { return };
+    let mounted = Mounted::new(folder);
     let copied = sh(folder, "cp mounted/one.bin copy");
     assert!(
         !copied.status.success() && String::from_utf8_lossy(&copied.stderr).contains("Input/output error")
@@ -182,12 +198,11 @@ fn what_is_missing_is_an_error_and_never_zeroes_needs_fuse() {
     mounted.end();
 }
 
-#[test]
-fn torrents_of_one_name_stand_apart_needs_fuse() {
+fn torrents_of_one_name_stand_apart() {
     let folder = scratch_folder();
     let folder = folder.path();
     image(folder, &["some-v1", "some-v2", "one-hybrid"], |_, _| false);
-    let Some(mut mounted) = Mounted::new(folder) else { return };
+    let mut mounted = Mounted::new(folder);
     let hash = |name: &str| torrents::torrent(name).info().info_hash().to_string();
     let mut tops = vec!["one.bin".to_owned(), hash("some-v1"), hash("some-v2")];
     tops.sort_unstable();
@@ -209,16 +224,12 @@ fn torrents_of_one_name_stand_apart_needs_fuse() {
     assert_eq!(mounted.process.wait().unwrap().code(), Some(0));
 }
 
-#[test]
-fn unmounting_ends_while_a_file_is_open_needs_fuse() {
+fn unmounting_ends_while_a_file_is_open() {
     let folder = scratch_folder();
     let folder = folder.path();
     image(folder, &["one-v2"], |_, _| false);
-    let Some(mut mounted) = Mounted::new(folder) else { return };
+    let mut mounted = Mounted::new(folder);
     let mut open = fs::File::open(mounted.at.join("one.bin")).unwrap();
-    let tell = |process: &Child| {
-        assert!(Command::new("kill").args(["-TERM", &process.id().to_string()]).status().unwrap().success());
-    };
     tell(&mounted.process);
     std::thread::sleep(std::time::Duration::from_millis(300));
     if mounted.process.try_wait().unwrap().is_none() {

@@ -1,7 +1,6 @@
 //! `swarmkeep load` as scripts use it, against `swarmkeep serve`.
 
 use std::{
-    fs,
     io::{BufRead, BufReader},
     net::{SocketAddr, UdpSocket},
     process::{Child, Command, Output, Stdio},
@@ -118,44 +117,6 @@ fn tables_are_for_people() {
     {
         assert!(report.contains(part), "{part}: {report}");
     }
-}
-
-#[test]
-fn a_report_is_three_loads_graded_drawn_and_compared() {
-    let serve = Serve::start();
-    let directory = std::env::temp_dir().join(format!("swarmkeep-load-report-{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    let earlier = r#"<!-- swarmkeep-load: {"machine":"m","loads":[{"workers":10,"requests_per_second":1.0,"success_percent":100.0,"p50":1.0,"p95":1.0,"p99":1.0}]} -->"#;
-    fs::write(directory.join("results-20200101.md"), earlier).unwrap();
-    let pid = serve.pid();
-    let arguments =
-        ["--target", &serve.addresses[0], "--server-pid", &pid, "--duration", "3s", "--warm-up", "50ms"];
-    let output = load(&[&arguments[..], &["--report", directory.to_str().unwrap()]].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let files: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let charts = files.iter().filter(|path| path.extension().is_some_and(|ext| ext == "svg")).count();
-    assert_eq!(charts, 3, "{files:?}");
-    let is_new = |path: &&std::path::PathBuf| {
-        path.extension().is_some_and(|ext| ext == "md") && !path.ends_with("results-20200101.md")
-    };
-    let written = fs::read_to_string(files.iter().find(is_new).expect("a results file")).unwrap();
-    for part in [
-        "--concurrency 10\n",
-        "--concurrency 1000\n",
-        "## Grades",
-        "## Patterns",
-        "CPU s a million",
-        "over time: ",
-        "| 1,000 ",
-        "-tail.svg)",
-        "Against results-20200101.md",
-        "better: a second at 10 workers",
-        "machines differ",
-    ] {
-        assert!(written.contains(part), "{part}: {written}");
-    }
-    assert!(!written.contains("--report"), "the commands measure one load each");
-    fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

@@ -2,8 +2,6 @@
 //!
 //! For many kills: `KILLS=1000 cargo test --release -p swarmkeep-cli --test kills -- --nocapture`; `KILLS_SEED` for other ones.
 
-mod common;
-
 use std::{
     collections::HashMap,
     env, fmt,
@@ -15,12 +13,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use common::{Serve, logged_at, swarmkeep, took};
+use crate::common::{Serve, logged_at, swarmkeep, took};
 use swarmkeep::{AnnounceEvent, InfoHash, Random as _, SplitMix64};
-use swarmkeep_tests::{
-    scratch_folder,
-    udp::{Client, announce, bytes_of, uninterrupted},
-};
+use swarmkeep_tests::udp::{Client, announce, bytes_of, uninterrupted};
 use swarmkeep_tracker_protocol::{
     bittorrent::Family,
     udp::{AnnounceRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId},
@@ -40,7 +35,8 @@ const SCRAPED: usize = 70;
 fn what_was_answered_for_outlives_kills_at_any_moment() {
     let kills = env::var("KILLS").map_or(8, |kills| kills.parse().expect("a number of kills"));
     let seed = env::var("KILLS_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    let folder = scratch_folder();
+    let folder =
+        tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made");
     let mut story = Story::new(seed);
     let began = Instant::now();
 

@@ -16,14 +16,14 @@ use nix::{
 use serde_json::Value;
 use swarmkeep_metainfo::{Magnet, Metainfo};
 
-fn swarmkeep(folder: &Path, line: &str) -> Command {
+fn seedkeep(folder: &Path, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
     command.current_dir(folder).args(line.split_whitespace()).stdin(Stdio::null());
     command
 }
 
 fn done(folder: &Path, line: &str) -> Output {
-    let output = swarmkeep(folder, line).output().unwrap();
+    let output = seedkeep(folder, line).output().unwrap();
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     output
 }
@@ -53,7 +53,7 @@ struct Seeder(Child, String);
 
 impl Seeder {
     fn start(folder: &Path) -> Self {
-        let mut command = swarmkeep(folder, "seed --store full --listen 127.0.0.1:0 --json");
+        let mut command = seedkeep(folder, "seed --store full --listen 127.0.0.1:0 --json");
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
@@ -73,7 +73,7 @@ impl Drop for Seeder {
 
 /// All that is told by one that is interrupted once it has told of something, and its exit code.
 fn interrupted(folder: &Path, line: &str, when: impl Fn(&Value) -> bool) -> (Vec<Value>, Option<i32>) {
-    let mut child = swarmkeep(folder, line).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = seedkeep(folder, line).stdout(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     let (mut told, mut asked) = (Vec::new(), None);
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
@@ -211,7 +211,7 @@ fn what_goes_wrong_with_one_ends_no_other() {
     // Twice the same, of which the second cannot be added; the first goes on.
     let (link, at) = (Magnet::from(&metainfo), &seeder.1);
     let line = format!("fetch data.torrent {link} --store files --listen 127.0.0.1:0 --peer {at} --json");
-    let output = swarmkeep(folder.path(), &line).output().unwrap();
+    let output = seedkeep(folder.path(), &line).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
@@ -231,7 +231,7 @@ fn what_cannot_be_done_is_said() {
         ("fetch magnet:?xt=urn:btih:12 --store files", "40 digits of hex"),
         ("fetch data.torrent --store files --listen 192.0.2.1:1", "cannot listen at 192.0.2.1:1"),
     ] {
-        let output = swarmkeep(folder.path(), line).output().unwrap();
+        let output = seedkeep(folder.path(), line).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{line}: {error}");
         assert!(error.contains(said), "{line}: {error}");

@@ -109,7 +109,7 @@ fn too_little_room_is_told_before_anything_is_measured() {
 /// This very program, told to run [`measures_when_it_is_asked_to`] alone.
 fn this_program() -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--nocapture", "--exact", "measures_when_it_is_asked_to"]);
+    command.args(["--nocapture", "--exact", "content::measures_when_it_is_asked_to"]);
     command
 }
 

@@ -1,51 +1,36 @@
 //! `swarmkeep serve` among what runs it: certificates that are renewed, a user that is not root, a service manager.
 
-mod common;
-
 use std::{
     env, fs,
-    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::{
-        fd::OwnedFd,
-        unix::{fs::PermissionsExt, net::UnixDatagram, process::CommandExt},
-    },
+    os::{fd::OwnedFd, unix::net::UnixDatagram},
     path::{Path, PathBuf},
-    process::{self, Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use common::{Serve, ends, refused, swarmkeep};
+use crate::common::{
+    Folder, SOON, Serve, ends,
+    https::{ask, connect, files_of_pair, get, over_https, scrape, scrape_over_https, write_pair},
+    not_as_root, refused, swarmkeep, tasks,
+};
 use nix::{
     libc,
     sys::{
         ptrace::{self, Options},
         wait::{WaitPidFlag, waitpid},
     },
-    unistd::{Pid, Uid, User},
+    unistd::Pid,
 };
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use socket2::{Domain, Socket, Type};
 use swarmkeep_tests::udp::uninterrupted;
-use swarmkeep_tracker_protocol::{
-    bittorrent::Family,
-    udp::{ConnectRequest, Response, TransactionId},
-};
-use tokio_rustls::rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto::ring, pki_types::CertificateDer,
-};
-
-const SOON: Duration = Duration::from_secs(5);
 
 #[test]
 fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one() {
     let folder = Folder::new();
-    let old = folder.write_pair();
-    let [certificate, key] = folder.pair();
+    let old = write_pair(&folder);
+    let [certificate, key] = files_of_pair(&folder);
     let mut serve =
         Serve::start(&["--https=127.0.0.1:0", "--tls-certificate", &certificate, "--tls-key", &key]);
     let address = serve.addresses_of("https")[0];
@@ -57,7 +42,7 @@ fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one()
     assert!(printed.contains(&format!("cannot take the key from {key}: it has no key in PEM")), "{printed}");
     scrape_over_https(address, &old);
 
-    let new = folder.write_pair();
+    let new = write_pair(&folder);
     serve.signal("HUP");
     serve.printed_until("settings read again");
     scrape_over_https(address, &new);
@@ -70,11 +55,11 @@ fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one()
 #[test]
 fn https_without_a_usable_certificate_and_key_is_refused_with_what_is_wrong() {
     let (folder, other) = (Folder::new(), Folder::new());
-    folder.write_pair();
-    other.write_pair();
-    let [certificate, key] = folder.pair();
-    let [_, key_of_another] = other.pair();
-    let nowhere = folder.0.join("nowhere").to_str().expect("text").to_owned();
+    write_pair(&folder);
+    write_pair(&other);
+    let [certificate, key] = files_of_pair(&folder);
+    let [_, key_of_another] = files_of_pair(&other);
+    let nowhere = folder.join("nowhere").to_str().expect("text").to_owned();
     let says = |arguments: &[&str], what: &str| {
         let message = refused(&[&["--https=127.0.0.1:0"], arguments].concat());
         assert!(message.contains(what), "{what}: {message}");
@@ -88,56 +73,6 @@ fn https_without_a_usable_certificate_and_key_is_refused_with_what_is_wrong() {
 }
 
 #[test]
-fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_back() {
-    if !is_root("a user to run as") {
-        return;
-    }
-    let nobody = User::from_name("nobody").expect("looked up").expect("everywhere");
-    let folder = Folder::new();
-    let pair = folder.write_pair();
-    let [certificate, key] = folder.pair();
-    // Read as root, before.
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("ours");
-    // In groups that it is to leave.
-    let mut command = Command::new("setpriv");
-    command.args(["--groups=1,2", env!("CARGO_BIN_EXE_swarmkeep"), "serve", "--admin=off", "--user=nobody"]);
-    command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0"]);
-    command.args(["--tls-certificate", &certificate, "--tls-key", &key]);
-    let mut serve = Serve::run(command);
-    connect(serve.addresses()[0][0]);
-    scrape_over_https(serve.addresses_of("https")[0], &pair);
-
-    let statuses: Vec<_> =
-        tasks(&serve).map(|task| fs::read_to_string(task.join("status")).expect("lives")).collect();
-    assert!(statuses.len() > 2, "the tracker has threads");
-    let (uid, gid) = (nobody.uid, nobody.gid);
-    for status in statuses {
-        for (field, expected) in [
-            ("Uid", format!("{uid} {uid} {uid} {uid}")),
-            ("Gid", format!("{gid} {gid} {gid} {gid}")),
-            ("Groups", String::new()),
-            ("CapEff", "0000000000000000".into()),
-            ("CapPrm", "0000000000000000".into()),
-            ("CapAmb", "0000000000000000".into()),
-            ("NoNewPrivs", "1".into()),
-        ] {
-            let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-            let value: Vec<_> = value.expect("every kernel tells").split_whitespace().collect();
-            assert_eq!(value.join(" "), expected, "{field} in {status}");
-        }
-    }
-
-    // What is for root's eyes only cannot be read again.
-    serve.signal("HUP");
-    let printed = serve.printed_until("the settings stay as they were");
-    assert!(printed.contains(&format!("cannot take the key from {key}: Permission denied")), "{printed}");
-    assert!(!printed.contains("running as root"), "{printed}");
-    scrape_over_https(serve.addresses_of("https")[0], &pair);
-    let (code, _, printed) = serve.stop("TERM");
-    assert_eq!(code, Some(0), "{printed}");
-}
-
-#[test]
 fn a_user_that_is_unknown_or_root_is_refused_and_so_is_anyone_but_root_who_names_one() {
     for (user, problem) in [
         ("no-such-user", "there is no such user on this machine"),
@@ -147,27 +82,12 @@ fn a_user_that_is_unknown_or_root_is_refused_and_so_is_anyone_but_root_who_names
         let message = refused(&["--user", user]);
         assert!(message.contains(problem) && message.contains("--user"), "{message}");
     }
-    if !is_root("--user without root") {
-        return;
-    }
-    // Where everybody can read it.
+    let command = swarmkeep(&["--udp=127.0.0.1:0", "--user=nobody"]);
     let folder = Folder::new();
-    let program = folder.0.join("swarmkeep");
-    fs::copy(env!("CARGO_BIN_EXE_swarmkeep"), &program).expect("room");
-    let mut command = Command::new(&program);
-    command.args(["serve", "--udp=127.0.0.1:0", "--admin=off", "--user=nobody"]).uid(65534).gid(65534);
+    let command = not_as_root(&folder, &command);
     let (code, message) = ends(command);
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("only root can; start as root, or leave --user out"), "{message}");
-}
-
-#[test]
-fn running_as_root_is_warned_of() {
-    if !is_root("the warning of running as root") {
-        return;
-    }
-    let mut serve = Serve::start(&["--udp=127.0.0.1:0"]);
-    assert!(serve.printed_until("running as root").contains("WARN"));
 }
 
 #[test]
@@ -180,8 +100,8 @@ fn sockets_that_are_handed_over_stand_in_for_the_addresses_of_their_protocol() {
     let http = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let (udp_port, http_at) = (udp.local_addr().expect("bound").port(), http.local_addr().expect("bound"));
     let folder = Folder::new();
-    folder.write_pair();
-    let [certificate, key] = folder.pair();
+    write_pair(&folder);
+    let [certificate, key] = files_of_pair(&folder);
     let arguments = [
         "--udp=192.0.2.1:1",
         "--http=192.0.2.1:1",
@@ -207,8 +127,8 @@ fn sockets_that_are_handed_over_stand_in_for_the_addresses_of_their_protocol() {
 #[test]
 fn a_stream_named_https_is_for_https() {
     let folder = Folder::new();
-    let pair = folder.write_pair();
-    let [certificate, key] = folder.pair();
+    let pair = write_pair(&folder);
+    let [certificate, key] = files_of_pair(&folder);
     let [one, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("loopback"));
     let (https_at, http_at) = (one.local_addr().expect("bound"), other.local_addr().expect("bound"));
     let arguments = ["--tls-certificate", &certificate, "--tls-key", &key];
@@ -222,8 +142,8 @@ fn a_stream_named_https_is_for_https() {
 #[test]
 fn the_admin_server_is_reached_over_https_if_it_should_and_through_a_socket_that_is_handed_over() {
     let folder = Folder::new();
-    let pair = folder.write_pair();
-    let [certificate, key] = folder.pair();
+    let pair = write_pair(&folder);
+    let [certificate, key] = files_of_pair(&folder);
     let arguments =
         ["--tls-certificate", &certificate, "--tls-key", &key, "--admin-tls", "--admin=127.0.0.1:0"];
     let is_live = |serve: &mut Serve| {
@@ -423,55 +343,6 @@ fn the_packaged_settings_are_those_that_the_program_prints() {
     assert!(same, "write it anew: swarmkeep config --default > crates/tracker/packaging/swarmkeep.toml");
 }
 
-/// A folder that is removed again.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NTH: AtomicU32 = AtomicU32::new(0);
-        let name = format!("swarmkeep-running-{}-{}", process::id(), NTH.fetch_add(1, Relaxed));
-        let path = env::temp_dir().join(name);
-        fs::create_dir(&path).expect("room");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
-        Self(path)
-    }
-
-    /// The files of a certificate and its key.
-    fn pair(&self) -> [String; 2] {
-        ["certificate.pem", "key.pem"].map(|name| self.0.join(name).to_str().expect("text").into())
-    }
-
-    fn write_pair(&self) -> CertificateDer<'static> {
-        let CertifiedKey { cert, signing_key } =
-            generate_simple_self_signed(["127.0.0.1".into()]).expect("randomness");
-        let [certificate, key] = self.pair();
-        fs::write(certificate, cert.pem()).expect("room");
-        fs::write(key, signing_key.serialize_pem()).expect("room");
-        cert.der().clone()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Says loudly if something cannot be tested.
-fn is_root(what: &str) -> bool {
-    let is_root = Uid::effective().is_root();
-    if !is_root {
-        eprintln!("NOT TESTED: {what} needs root");
-    }
-    is_root
-}
-
-/// Every thread, as folders of /proc.
-fn tasks(serve: &Serve) -> impl Iterator<Item = PathBuf> {
-    let tasks = Path::new("/proc").join(serve.pid().to_string()).join("task");
-    fs::read_dir(tasks).expect("it lives").map(|task| task.expect("it lives").path())
-}
-
 /// The program with two sockets as a service manager hands them over: its third and fourth file.
 fn handed(sockets: [OwnedFd; 2], names: &str, arguments: &[&str]) -> Command {
     let [third, fourth] = sockets;
@@ -495,14 +366,14 @@ struct Manager {
 impl Manager {
     fn new() -> Self {
         let folder = Folder::new();
-        Self { socket: UnixDatagram::bind(folder.0.join("notify")).expect("a short path"), folder }
+        Self { socket: UnixDatagram::bind(folder.join("notify")).expect("a short path"), folder }
     }
 
     /// Runs the program and watches it.
     fn run(&self, arguments: &[&str], watchdog: Duration) -> Serve {
         let mut command = swarmkeep(arguments);
         command
-            .env("NOTIFY_SOCKET", self.folder.0.join("notify"))
+            .env("NOTIFY_SOCKET", self.folder.join("notify"))
             .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
         Serve::run(command)
     }
@@ -531,65 +402,4 @@ impl Manager {
             Err(error) => panic!("{error}"),
         }
     }
-}
-
-fn connect(to: SocketAddr) {
-    let socket = UdpSocket::bind((to.ip(), 0)).expect("loopback");
-    socket.set_read_timeout(Some(SOON)).expect("above zero");
-    let mut packet = [0; ConnectRequest::LEN];
-    ConnectRequest { transaction_id: TransactionId(5) }.write(&mut packet);
-    socket.send_to(&packet, to).expect("sent");
-    let (len, from) = uninterrupted(|| socket.recv_from(&mut packet)).expect("an answer soon");
-    assert_eq!(from, to, "from where it was asked");
-    let answer = Response::parse(&packet[..len], Family::V4).expect("a response");
-    assert!(matches!(answer, Response::Connect(response) if response.transaction_id == TransactionId(5)));
-}
-
-fn scrape(at: SocketAddr) {
-    let stream = TcpStream::connect(at).expect("loopback");
-    stream.set_read_timeout(Some(SOON)).expect("above zero");
-    ask(&mut BufReader::new(stream));
-}
-
-type OverTls = BufReader<StreamOwned<ClientConnection, TcpStream>>;
-
-/// Scrapes on a connection that stays open.
-fn scrape_over_https(at: SocketAddr, certificate: &CertificateDer<'static>) -> OverTls {
-    let mut connection = over_https(at, certificate);
-    ask(&mut connection);
-    connection
-}
-
-/// By a client that trusts that certificate and no other.
-fn over_https(at: SocketAddr, certificate: &CertificateDer<'static>) -> OverTls {
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate.clone()).expect("a certificate");
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let session = ClientConnection::new(Arc::new(config), at.ip().into()).expect("a name");
-    let stream = TcpStream::connect(at).expect("loopback");
-    stream.set_read_timeout(Some(SOON)).expect("above zero");
-    BufReader::new(StreamOwned::new(session, stream))
-}
-
-fn ask<S: Read + Write>(connection: &mut BufReader<S>) {
-    let body = get(connection, &format!("/scrape?info_hash={}", "a".repeat(20)));
-    assert!(body.starts_with(b"d5:filesd20:aaaa"), "{}", String::from_utf8_lossy(&body));
-}
-
-fn get<S: Read + Write>(connection: &mut BufReader<S>, path: &str) -> Vec<u8> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    connection.get_mut().write_all(request.as_bytes()).expect("somebody listens");
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        assert_ne!(connection.read_line(&mut head).expect("an answer soon"), 0, "{head}");
-    }
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    let (_, len) = head.split_once("content-length: ").expect("a length");
-    let mut body = vec![0; len.lines().next().expect("a line").parse().expect("a number")];
-    connection.read_exact(&mut body).expect("a body");
-    body
 }

@@ -1,7 +1,5 @@
 //! What the log tells about strangers: nothing above `debug`, and no passkey and no peer id at any level.
 
-mod common;
-
 use std::{
     fs,
     io::{Read, Write},
@@ -9,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::Serve;
+use crate::common::Serve;
 
 const PASSKEY: &str = "alice-1234567890";
 const PEER_ID: &str = "-XX0000-abcdefghijkl";

@@ -1,0 +1,85 @@
+//! `seedkeep create`, run on real files.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Command, Output},
+};
+
+use swarmkeep::{Random as _, SplitMix64};
+use swarmkeep_metainfo::Metainfo;
+use tempfile::TempDir;
+
+pub(crate) const FORMATS: [&str; 3] = ["--v1", "--v2", "--hybrid"];
+
+/// A folder to work in, with a folder `some` of files in it.
+pub(crate) fn scratch() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    put(&folder.path().join("some"));
+    folder
+}
+
+/// Files such as make a difference: hidden, executable, empty, of whole pieces and not, in names that sort otherwise by another rule.
+pub(crate) fn put(some: &Path) {
+    for (nth, (path, length)) in [
+        ("sub/z", 5),
+        ("sub.x", 5),
+        ("a/deep/er/nested.bin", 100_001),
+        ("a/empty", 0),
+        (".hidden", 40_000),
+        ("B", 32_768),
+        ("é.bin", 49_153),
+        ("a.b", 200_000),
+        ("run", 300),
+        ("copy", 100_000),
+        ("copy too", 100_000),
+        (".a/.b", 16_384),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = some.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let seed = if length == 100_000 { 99 } else { nth as u64 + 1 };
+        let mut numbers = SplitMix64::new(seed);
+        let mut bytes: Vec<u8> = (0..length / 8 + 1).flat_map(|_| numbers.next_u64().to_le_bytes()).collect();
+        bytes.truncate(length);
+        fs::write(path, bytes).unwrap();
+    }
+    fs::set_permissions(some.join("run"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) errors: String,
+}
+
+pub(crate) fn seedkeep(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seedkeep"));
+    command.arg("create").current_dir(folder);
+    command
+}
+
+pub(crate) fn ended(command: &mut Command) -> Ended {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) }
+}
+
+/// Runs `create` in a folder, with words that are separated by blanks.
+pub(crate) fn create(folder: &Path, words: &str) -> Ended {
+    ended(seedkeep(folder).args(words.split(' ')))
+}
+
+/// As [`create`], where it is to succeed.
+pub(crate) fn done(folder: &Path, words: &str) -> String {
+    let ended = create(folder, words);
+    assert_eq!(ended.code, 0, "{words}: {}{}", ended.out, ended.errors);
+    ended.out
+}
+
+pub(crate) fn read(path: &Path) -> Metainfo {
+    Metainfo::parse(&fs::read(path).unwrap()).unwrap()
+}

@@ -1,0 +1,20 @@
+//! The program `seedkeep` with other programs, and where it needs more than this machine may have.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[cfg(feature = "mount")]
+mod mount;
+mod others;
+
+use std::process::ExitCode;
+
+use swarmkeep_store_tests::programs;
+
+fn main() -> ExitCode {
+    let tests = [
+        #[cfg(feature = "mount")]
+        mount::tests(),
+        others::tests(),
+    ];
+    programs::run(2, tests)
+}

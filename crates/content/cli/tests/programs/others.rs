@@ -1,0 +1,166 @@
+//! What other programs make of our torrents, and we of what they make.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+use swarmkeep_metainfo::Info;
+use swarmkeep_store_tests::{
+    programs::{ARIA2, LIBTORRENT, MKFS_EXT4, MKSWAP, PYTHON, TRANSMISSION_SHOW, Trial, find},
+    tests,
+};
+
+use crate::common::{FORMATS, done, ended, read, scratch};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [ARIA2]: aria2_reads_ours;
+        [LIBTORRENT]: libtorrent_makes_the_same_torrents_and_reads_ours;
+        [MKFS_EXT4, MKSWAP]: what_real_programs_make_is_named_and_not_formatted;
+        [TRANSMISSION_SHOW]: transmission_reads_ours
+    }
+}
+
+/// Makes a torrent of what is at a path, and reads ours and the magnet link of it: prints its info hashes and theirs.
+const MAKE_AND_READ: &str = r#"
+import json, sys
+import libtorrent as lt
+
+path, piece_length, format, ours, link = sys.argv[1:]
+flags = {"--v1": lt.create_torrent.v1_only, "--v2": lt.create_torrent.v2_only, "--hybrid": 0}[format]
+files = lt.file_storage()
+lt.add_files(files, path)
+# v1 in the order of v2: without it, that in which the folder lists them.
+if format == "--v1":
+    entries = [(files.file_path(i), files.file_size(i), files.file_flags(i)) for i in range(files.num_files())]
+    files = lt.file_storage()
+    for name, size, flag in sorted(entries, key=lambda entry: [part.encode() for part in entry[0].split("/")]):
+        files.add_file(name, size, flag)
+torrent = lt.create_torrent(files, int(piece_length), flags)
+lt.set_piece_hashes(torrent, path.rsplit("/", 1)[0])
+
+def hashes(found):
+    return [str(found.v1) if found.has_v1() else None, str(found.v2) if found.has_v2() else None]
+
+info = lt.torrent_info(ours)
+magnet = lt.parse_magnet_uri(link)
+print(json.dumps({
+    "theirs": hashes(lt.torrent_info(torrent.generate()).info_hashes()),
+    "ours": hashes(info.info_hashes()),
+    "magnet": hashes(magnet.info_hashes),
+    "tiers": [[tracker.url, tracker.tier] for tracker in info.trackers()],
+    "trackers": magnet.trackers,
+    "name": magnet.name,
+}))
+"#;
+
+fn libtorrent_makes_the_same_torrents_and_reads_ours() {
+    let folder = scratch();
+    let folder = folder.path();
+    for (path, piece_length) in
+        [("some", 16 << 10), ("some", 64 << 10), ("some/a.b", 32 << 10), ("some/run", 16 << 10)]
+    {
+        for format in FORMATS {
+            let words = "--json --force -o made --tracker udp://t.example:1/x,http://b.example/a?b=c --tracker udp://c.example:2";
+            let told = done(folder, &format!("{path} {format} --piece-length {piece_length} {words}"));
+            let told: Value = serde_json::from_str(&told).unwrap();
+            let link = told["magnet"].as_str().unwrap();
+            let whole = folder.join(path).to_str().unwrap().to_owned();
+            let length = piece_length.to_string();
+            let arguments = ["-c", MAKE_AND_READ, &whole, &length, format, "made", link];
+            let read = ended(Command::new(PYTHON).args(arguments).current_dir(folder));
+            assert_eq!(read.code, 0, "{}", read.errors);
+            let read: Value = serde_json::from_str(&read.out).unwrap();
+            assert_eq!(read["theirs"], read["ours"], "{path} {format} {piece_length}");
+            assert_eq!(read["magnet"], read["ours"]);
+            let [v1, v2] = [&read["ours"][0], &read["ours"][1]];
+            assert_eq!((v1.is_string(), v2.is_string()), (format != "--v2", format != "--v1"));
+            assert_eq!(v2, &told["info_hash_v2"]);
+            assert!(v1.is_null() || v1 == &told["info_hash"]);
+            let urls = ["udp://t.example:1/x", "http://b.example/a?b=c", "udp://c.example:2"];
+            // It shuffles each tier.
+            let mut tiers = read["tiers"].as_array().unwrap().clone();
+            tiers.sort_by_key(|tracker| urls.iter().position(|url| tracker[0] == *url));
+            let expected = urls.iter().zip([0, 0, 1]).map(|(url, tier)| serde_json::json!([url, tier]));
+            assert_eq!(tiers, expected.collect::<Vec<_>>());
+            assert_eq!(read["trackers"], Value::from(urls.to_vec()));
+            assert_eq!(read["name"], told["name"]);
+        }
+    }
+}
+
+/// Torrents of v1 and hybrids of a folder and of a file, each as the file `made`.
+fn with_v1(folder: &Path, formats: &[&str], mut look: impl FnMut(Info)) {
+    for path in ["some", "some/a.b"] {
+        for format in formats {
+            let words = format!(
+                "{path} {format} --force -o made --private --tracker udp://t.example:1 --comment words"
+            );
+            done(folder, &words);
+            look(read(&folder.join("made")).into_info());
+        }
+    }
+}
+
+/// A hybrid that libtorrent made.
+fn some_hybrid() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torrents/some-hybrid.torrent")
+}
+
+fn transmission_reads_ours() {
+    let folder = scratch();
+    let show = |path: &Path| ended(Command::new("transmission-show").arg(path).current_dir(folder.path()));
+    // 3.00 reads no hybrid of anybody's.
+    let formats = if show(&some_hybrid()).code == 0 { &["--v1", "--hybrid"][..] } else { &["--v1"] };
+    with_v1(folder.path(), formats, |info| {
+        let read = show(Path::new("made"));
+        assert_eq!(read.code, 0, "{}", read.errors);
+        for expected in [
+            &format!("Hash: {}", info.info_hash()),
+            &format!("Piece Count: {}", info.piece_count()),
+            "Privacy: Private",
+            "udp://t.example:1",
+            "Comment: words",
+        ] {
+            assert!(read.out.contains(expected), "{expected}: {}", read.out);
+        }
+    });
+}
+
+fn aria2_reads_ours() {
+    let folder = scratch();
+    let show =
+        |path: &Path| ended(Command::new("aria2c").arg("--show-files").arg(path).current_dir(folder.path()));
+    // 1.36 takes a hybrid for another torrent, whoever made it.
+    let hybrid = show(&some_hybrid()).out.contains("Info Hash: 6913a13f298073ff086a8163eef06f8964f00dda");
+    let formats = if hybrid { &["--v1", "--hybrid"][..] } else { &["--v1"] };
+    with_v1(folder.path(), formats, |info| {
+        let read = show(Path::new("made"));
+        assert_eq!(read.code, 0, "{}", read.errors);
+        for expected in [
+            format!("Info Hash: {}", info.info_hash()),
+            format!("The Number of Pieces: {}", info.piece_count()),
+            "udp://t.example:1".to_owned(),
+            format!("Name: {}", info.name()),
+        ] {
+            assert!(read.out.contains(&expected), "{expected}: {}", read.out);
+        }
+    });
+}
+
+fn what_real_programs_make_is_named_and_not_formatted() {
+    let folder = tempfile::tempdir().unwrap();
+    for (program, what) in [("mkfs.ext4", "an ext2, ext3 or ext4 file system"), ("mkswap", "swap space")] {
+        let path = folder.path().join(program);
+        File::create(&path).unwrap().set_len(16 << 20).unwrap();
+        let made = ended(Command::new(find(program).unwrap()).arg("-q").arg(&path));
+        assert_eq!(made.code, 0, "{}", made.errors);
+        let refused =
+            ended(Command::new(env!("CARGO_BIN_EXE_seedkeep")).args(["store", "format"]).arg(&path));
+        assert!(refused.code == 1 && refused.errors.contains(what), "{}", refused.errors);
+    }
+}

@@ -1,0 +1,7 @@
+//! The program `seedkeep`, as people use it.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod create;
+mod peers;
+mod store;

@@ -1,0 +1,36 @@
+//! A folder of a test's own.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+/// A folder that goes away with this value. Every user may read it.
+pub(crate) struct Folder(TempDir);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+        Self(folder)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// The path of a file in it.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Writes a file, and returns its path.
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        let path = self.join(name);
+        fs::write(&path, text).expect("a file in our folder");
+        path.to_str().expect("text").into()
+    }
+}

@@ -1,0 +1,136 @@
+//! A tracker that keeps its state in a folder, and what it says of that.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{AnnounceEvent, Endpoint, InfoHash};
+use swarmkeep_tests::udp::{Client, announce};
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId, ScrapeStats};
+
+use crate::common::{Serve, swarmkeep};
+
+pub(crate) fn command(state: &Path, more: &[&str]) -> Command {
+    let state = state.to_str().expect("text");
+    let listens = more.iter().any(|argument| argument.starts_with("--udp="));
+    let udp: &[&str] = if listens { &[] } else { &["--udp=127.0.0.1:0"] };
+    swarmkeep(&[&["--state", state], udp, more].concat())
+}
+
+/// A tracker, and a client of it.
+pub(crate) struct Tracker {
+    pub(crate) serve: Serve,
+    pub(crate) udp: SocketAddr,
+    pub(crate) client: Client,
+    pub(crate) connection_id: ConnectionId,
+}
+
+impl Tracker {
+    /// And what it said before it listened.
+    pub(crate) fn start(state: &Path, more: &[&str]) -> (Self, String) {
+        Self::run(command(state, more))
+    }
+
+    pub(crate) fn run(command: Command) -> (Self, String) {
+        let mut serve = Serve::run(command);
+        let said = serve.until_it_listens();
+        let udp = serve.addresses()[0][0];
+        let mut client = Client::of(udp);
+        let connection_id = client.connect();
+        (Self { serve, udp, client, connection_id }, said)
+    }
+
+    pub(crate) fn admin(&mut self) -> SocketAddr {
+        let printed = self.serve.printed_until("dashboard at ");
+        let (_, address) = printed.split_once("dashboard at http://").expect("an address");
+        address.split('/').next().expect("a path").parse().expect("an address")
+    }
+
+    /// Leechers, or seeders where nothing is left, and what peers were given.
+    pub(crate) fn starts(&mut self, swarm: u16, port: u16, left: u64) -> (u32, Vec<Endpoint>) {
+        let request = of(self.connection_id, swarm, port, AnnounceEvent::Started, left);
+        let (counts, peers) = self.client.announce(request);
+        (if left == 0 { counts.seeders } else { counts.leechers }, peers)
+    }
+
+    pub(crate) fn completes(&mut self, swarm: u16, port: u16) {
+        self.client.announce(of(self.connection_id, swarm, port, AnnounceEvent::Completed, 0));
+    }
+
+    pub(crate) fn stops(&mut self, swarm: u16, port: u16) {
+        self.client.announce(of(self.connection_id, swarm, port, AnnounceEvent::Stopped, 0));
+    }
+
+    pub(crate) fn scrape(&mut self, swarm: u16) -> ScrapeStats {
+        self.client.scrape(self.connection_id, &[hash(swarm)])[0]
+    }
+
+    /// Soon: a swarm that has come is looked up in the database.
+    pub(crate) fn has_downloads(&mut self, swarm: u16, least: u32) {
+        let began = Instant::now();
+        while self.scrape(swarm).completed < least {
+            assert!(began.elapsed() < Duration::from_secs(10), "{:?}", self.scrape(swarm));
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it says at the end.
+    pub(crate) fn stop(self) -> String {
+        let (code, took, said) = self.serve.stop("TERM");
+        assert_eq!(code, Some(0), "{said}");
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        said
+    }
+}
+
+pub(crate) fn of(
+    connection_id: ConnectionId,
+    swarm: u16,
+    port: u16,
+    event: AnnounceEvent,
+    left: u64,
+) -> AnnounceRequest<'static> {
+    let (info_hash, want) = (InfoHash::new(hash(swarm)), Some(200));
+    AnnounceRequest { info_hash, port, event, left, want, ..announce(connection_id) }
+}
+
+pub(crate) fn hash(swarm: u16) -> [u8; 20] {
+    let mut hash = [0x5a; 20];
+    hash[..2].copy_from_slice(&swarm.wrapping_mul(0x9e37).to_be_bytes());
+    hash
+}
+
+pub(crate) fn metrics(admin: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(admin).expect("somebody listens");
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .expect("somebody listens");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer soon");
+    text
+}
+
+pub(crate) fn metric(admin: SocketAddr, name: &str) -> u64 {
+    let text = metrics(admin);
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("{name}: {text}")).parse().expect("a number")
+}
+
+/// Soon shows these lines.
+pub(crate) fn metrics_show(admin: SocketAddr, lines: &[&str]) {
+    let began = Instant::now();
+    loop {
+        let text = metrics(admin);
+        if lines.iter().all(|line| text.contains(line)) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{lines:?}: {text}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}

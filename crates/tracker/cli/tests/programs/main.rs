@@ -1,0 +1,17 @@
+//! The program `swarmkeep` where it needs more than this machine may have.
+
+#[path = "../common/mod.rs"]
+#[expect(dead_code, reason = "the other tests use the rest")]
+mod common;
+
+mod clock;
+mod full_disk;
+mod root;
+
+use std::process::ExitCode;
+
+use swarmkeep_store_tests::programs;
+
+fn main() -> ExitCode {
+    programs::run(2, [clock::tests(), full_disk::tests(), root::tests()])
+}

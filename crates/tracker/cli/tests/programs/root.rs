@@ -1,0 +1,75 @@
+//! `swarmkeep serve`, started by root.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+
+use nix::unistd::User;
+use swarmkeep_store_tests::{
+    programs::{ROOT, Trial},
+    tests,
+};
+
+use crate::common::{
+    Folder, Serve,
+    https::{connect, files_of_pair, scrape_over_https, write_pair},
+    tasks,
+};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [ROOT]:
+            running_as_root_is_warned_of,
+            who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_back
+    }
+}
+
+fn who_starts_as_root_with_a_user_is_that_user_in_all_threads_and_cannot_come_back() {
+    let nobody = User::from_name("nobody").expect("looked up").expect("everywhere");
+    let folder = Folder::new();
+    let pair = write_pair(&folder);
+    let [certificate, key] = files_of_pair(&folder);
+    // Read as root, before.
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("ours");
+    // In groups that it is to leave.
+    let mut command = Command::new("setpriv");
+    command.args(["--groups=1,2", env!("CARGO_BIN_EXE_swarmkeep"), "serve", "--admin=off", "--user=nobody"]);
+    command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--https=127.0.0.1:0"]);
+    command.args(["--tls-certificate", &certificate, "--tls-key", &key]);
+    let mut serve = Serve::run(command);
+    connect(serve.addresses()[0][0]);
+    scrape_over_https(serve.addresses_of("https")[0], &pair);
+
+    let statuses: Vec<_> =
+        tasks(&serve).map(|task| fs::read_to_string(task.join("status")).expect("lives")).collect();
+    assert!(statuses.len() > 2, "the tracker has threads");
+    let (uid, gid) = (nobody.uid, nobody.gid);
+    for status in statuses {
+        for (field, expected) in [
+            ("Uid", format!("{uid} {uid} {uid} {uid}")),
+            ("Gid", format!("{gid} {gid} {gid} {gid}")),
+            ("Groups", String::new()),
+            ("CapEff", "0000000000000000".into()),
+            ("CapPrm", "0000000000000000".into()),
+            ("CapAmb", "0000000000000000".into()),
+            ("NoNewPrivs", "1".into()),
+        ] {
+            let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+            let value: Vec<_> = value.expect("every kernel tells").split_whitespace().collect();
+            assert_eq!(value.join(" "), expected, "{field} in {status}");
+        }
+    }
+
+    // What is for root's eyes only cannot be read again.
+    serve.signal("HUP");
+    let printed = serve.printed_until("the settings stay as they were");
+    assert!(printed.contains(&format!("cannot take the key from {key}: Permission denied")), "{printed}");
+    assert!(!printed.contains("running as root"), "{printed}");
+    scrape_over_https(serve.addresses_of("https")[0], &pair);
+    let (code, _, printed) = serve.stop("TERM");
+    assert_eq!(code, Some(0), "{printed}");
+}
+
+fn running_as_root_is_warned_of() {
+    let mut serve = Serve::start(&["--udp=127.0.0.1:0"]);
+    assert!(serve.printed_until("running as root").contains("WARN"));
+}
