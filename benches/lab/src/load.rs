@@ -25,6 +25,7 @@ mod grade;
 /// Put a tracker under load with 10, 100 and 1,000 workers, and write a results file: `results-YYYYMMDD.md` with charts, grades and the
 /// changes since the newest earlier file.
 #[derive(Debug, clap::Args)]
+#[group(id = "load_report")]
 pub struct Args {
     /// Where the results go.
     #[arg(value_name = "DIR")]

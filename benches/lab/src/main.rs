@@ -1,6 +1,6 @@
 //! The laboratory's program: `cargo demo`, `cargo simulate`, `cargo store-bench`, `cargo load-report`.
 
-use std::{env, path::Path, process::ExitCode};
+use std::{env, error::Error, io, path::Path, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use swarmkeep_lab::{demo, load, simulate, store_bench};
@@ -46,8 +46,17 @@ fn main() -> ExitCode {
         Command::StoreBench(args) => store_bench::run(&args),
         Command::StoreBenchRow(args) => store_bench::run_row(&args),
     };
-    done.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
-        ExitCode::FAILURE
-    })
+    match done {
+        Ok(code) => code,
+        // Whoever read the output has seen enough of it.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
