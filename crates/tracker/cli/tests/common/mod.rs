@@ -3,14 +3,13 @@
 mod folder;
 pub(crate) mod https;
 pub(crate) mod load;
+pub(crate) mod manager;
 pub(crate) mod state;
 
 use std::{
-    fs,
     io::{BufRead, BufReader},
     net::{SocketAddr, UdpSocket},
     os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         Mutex,
@@ -259,10 +258,4 @@ pub(crate) fn interval(tracker: SocketAddr) -> u32 {
         panic!("{answer:?}")
     };
     announced.header.interval
-}
-
-/// Every thread, as folders of /proc.
-pub(crate) fn tasks(serve: &Serve) -> impl Iterator<Item = PathBuf> {
-    let tasks = Path::new("/proc").join(serve.pid().to_string()).join("task");
-    fs::read_dir(tasks).expect("it lives").map(|task| task.expect("it lives").path())
 }

@@ -7,11 +7,13 @@ mod common;
 mod clock;
 mod full_disk;
 mod root;
+mod stuck;
+mod threads;
 
 use std::process::ExitCode;
 
 use swarmkeep_store_tests::programs;
 
 fn main() -> ExitCode {
-    programs::run(2, [clock::tests(), full_disk::tests(), root::tests()])
+    programs::run(2, [clock::tests(), full_disk::tests(), root::tests(), stuck::tests()])
 }

@@ -8,10 +8,12 @@ use swarmkeep_store_tests::{
     tests,
 };
 
-use crate::common::{
-    Folder, Serve,
-    https::{connect, files_of_pair, scrape_over_https, write_pair},
-    tasks,
+use crate::{
+    common::{
+        Folder, Serve,
+        https::{connect, files_of_pair, scrape_over_https, write_pair},
+    },
+    threads::tasks,
 };
 
 /// The tests of this module.

@@ -2,10 +2,10 @@
 
 use std::{
     env, fs,
-    io::{ErrorKind, Read, Write},
+    io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::{fd::OwnedFd, unix::net::UnixDatagram},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -13,18 +13,10 @@ use std::{
 use crate::common::{
     Folder, SOON, Serve, ends,
     https::{ask, connect, files_of_pair, get, over_https, scrape, scrape_over_https, write_pair},
-    not_as_root, refused, swarmkeep, tasks,
-};
-use nix::{
-    libc,
-    sys::{
-        ptrace::{self, Options},
-        wait::{WaitPidFlag, waitpid},
-    },
-    unistd::Pid,
+    manager::Manager,
+    not_as_root, refused, swarmkeep,
 };
 use socket2::{Domain, Socket, Type};
-use swarmkeep_tests::udp::uninterrupted;
 
 #[test]
 fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one() {
@@ -247,52 +239,6 @@ fn the_service_manager_is_told_of_readiness_reloading_health_and_stopping_in_the
 }
 
 #[test]
-fn a_thread_that_is_stuck_ends_the_pings_until_it_goes_on() {
-    let manager = Manager::new();
-    let mut serve = manager.run(&["--udp=127.0.0.1:0", "--workers=2"], Duration::from_secs(1));
-    assert_eq!(manager.next(), "READY=1\n");
-    // One that waits for datagrams is stopped alone, as a debugger would.
-    let waits = |task: &PathBuf| {
-        let call = fs::read_to_string(task.join("syscall")).unwrap_or_default();
-        call.split(' ').next() == Some(&libc::SYS_ppoll.to_string())
-    };
-    let began = Instant::now();
-    let stuck = loop {
-        let waiting = tasks(&serve).find(waits).and_then(|task| task.file_name()?.to_str()?.parse().ok());
-        if let Some(waiting) = waiting {
-            break Pid::from_raw(waiting);
-        }
-        if began.elapsed() > SOON {
-            return println!("NOT TESTED: this system does not tell what a thread waits for");
-        }
-    };
-    if let Err(error) = ptrace::seize(stuck, Options::empty()) {
-        return println!("NOT TESTED: no thread can be stopped here: {error}");
-    }
-    let stuck = Stopped(stuck);
-    ptrace::interrupt(stuck.0).expect("seized");
-    waitpid(stuck.0, Some(WaitPidFlag::__WALL)).expect("it stops");
-    let stopped = Instant::now();
-    while manager.try_next(Duration::from_secs(2)).is_some() {
-        assert!(stopped.elapsed() < Duration::from_secs(12), "pings go on");
-    }
-    serve.printed_until("threads have not looked at their sockets for seconds");
-    assert!(stopped.elapsed() > Duration::from_secs(3), "not for a short pause");
-    drop(stuck);
-    while manager.try_next(SOON).expect("told soon") != "WATCHDOG=1\n" {}
-    assert_eq!(serve.stop("TERM").0, Some(0));
-}
-
-/// A thread of another process, stopped until this is dropped: that process cannot end before.
-struct Stopped(Pid);
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _ = ptrace::detach(self.0, None);
-    }
-}
-
-#[test]
 fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_what_is_wrong() {
     let check = |target: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).args(["check", target]).output();
@@ -355,51 +301,4 @@ fn handed(sockets: [OwnedFd; 2], names: &str, arguments: &[&str]) -> Command {
         .stdin(Stdio::from(third))
         .stdout(Stdio::from(fourth));
     command
-}
-
-/// What a service is told by, and tells.
-struct Manager {
-    socket: UnixDatagram,
-    folder: Folder,
-}
-
-impl Manager {
-    fn new() -> Self {
-        let folder = Folder::new();
-        Self { socket: UnixDatagram::bind(folder.join("notify")).expect("a short path"), folder }
-    }
-
-    /// Runs the program and watches it.
-    fn run(&self, arguments: &[&str], watchdog: Duration) -> Serve {
-        let mut command = swarmkeep(arguments);
-        command
-            .env("NOTIFY_SOCKET", self.folder.join("notify"))
-            .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
-        Serve::run(command)
-    }
-
-    fn next(&self) -> String {
-        self.try_next(SOON).expect("told soon")
-    }
-
-    fn next_but_health(&self) -> String {
-        let began = Instant::now();
-        loop {
-            let told = self.next();
-            assert!(began.elapsed() < SOON, "nothing but health");
-            if !told.starts_with("WATCHDOG") && !told.starts_with("STATUS") {
-                return told;
-            }
-        }
-    }
-
-    fn try_next(&self, longest: Duration) -> Option<String> {
-        self.socket.set_read_timeout(Some(longest)).expect("above zero");
-        let mut told = [0; 1024];
-        match uninterrupted(|| self.socket.recv(&mut told)) {
-            Ok(len) => Some(String::from_utf8_lossy(&told[..len]).into()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-            Err(error) => panic!("{error}"),
-        }
-    }
 }
