@@ -2,17 +2,18 @@
 //! `docs/design/simulation.md` has the formulas.
 
 use std::{
-    error, fmt,
+    error,
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
 };
 
 use clap::value_parser;
+use swarmkeep_workload::tables::significant;
 
-use self::figures::Figures;
+use self::figures::{Figure, Figures};
 use self::population::Population;
-use self::sizing::{Sizing, peak};
+use self::sizing::Sizing;
 
 mod figures;
 mod population;
@@ -21,18 +22,12 @@ mod sizing;
 /// Say what a tracker of any size needs, and what the loss of a machine costs.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Torrents that have a peer.
+    /// Torrents that have a peer; the n-th largest swarm has 1/n of the peers of the largest.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..=1 << 40))]
     torrents: u64,
     /// Peers, each in one swarm.
     #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = value_parser!(u64).range(1..=1 << 40))]
     peers: u64,
-    /// Zipf's law for swarm sizes: the n-th largest swarm has 1/n^S of the peers of the largest.
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
-    exponent: f64,
-    /// The share of the swarms that have one peer [default: by Zipf's law].
-    #[arg(long, value_name = "SHARE")]
-    singles: Option<f64>,
     /// The largest share of all peers that one swarm has.
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     largest: f64,
@@ -45,28 +40,18 @@ pub struct Args {
     /// Trackers, where there are several.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(2..=1024))]
     trackers: u32,
-    /// Seconds until announces are answered again after a loss.
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = value_parser!(u32).range(1..=3600))]
-    outage: u32,
     /// The percentage of cores and memory that may be used in ordinary times.
     #[arg(long, value_name = "P", default_value_t = 60, value_parser = value_parser!(u32).range(1..=100))]
     busy: u32,
-    /// Figures that benches wrote [default: docs/reports/figures.json when this was built].
-    #[arg(long, value_name = "FILE")]
+    /// A checkout with the documents that benches wrote on your machine [default: those of this program's].
+    #[arg(long, value_name = "DIR")]
     figures: Option<PathBuf>,
 }
 
 /// Why there is no report: options are out of range or contradict each other, or figures cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct Error(String);
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl error::Error for Error {}
 
 /// Prints the report.
 ///
@@ -80,33 +65,33 @@ pub fn print(args: &Args) -> Result<ExitCode, Box<dyn error::Error>> {
 
 /// The report, in Markdown.
 pub fn run(args: &Args) -> Result<String, Error> {
-    let figures = Figures::read(args.figures.as_deref())?;
-    let sizing = sizing(args, &figures)?;
+    let mut figures = Figures::of(args.figures.as_deref());
+    let sizing = sizing(args, &mut figures)?;
     let Sizing { population, costs, busy, interval, .. } = &sizing;
     let needs = sizing.needs();
     let needs_rows = needs.iter().map(|needs| {
         let [cores, gb] = [needs.cores, needs.bytes / 1e9];
         let numbers = [needs.announces, cores, cores * needs.busiest, gb, gb * needs.busiest];
-        row(&needs.name, numbers.map(number))
+        row(&needs.name, numbers.map(significant))
     });
-    let per_core = number(population.peers * busy / needs[0].cores);
-    let per_gib = number(population.peers * busy * f64::from(1 << 30) / needs[0].bytes);
-    let [peers, torrents] = [population.peers, population.torrents].map(number);
-    let [singles, largest] = [population.singles, population.largest].map(number);
-    let [announces, store] = [sizing.announces(), sizing.announces() * costs.store / 1e6].map(number);
+    let per_core = significant(population.peers * busy / needs[0].cores);
+    let per_gib = significant(population.peers * busy * f64::from(1 << 30) / needs[0].bytes);
+    let [peers, torrents] = [population.peers, population.torrents].map(significant);
+    let [singles, largest] = [population.singles, population.largest].map(significant);
+    let [announces, store] = [sizing.announces(), sizing.announces() * costs.store / 1e6].map(significant);
     let known_after = [0.0, 0.25, 0.5, 0.9, 1.0].map(|share| share * interval);
     let failure_rows = sizing.failures().into_iter().map(|failure| {
         let unknown = failure.unknown * population.peers;
         // Each of these peers is unknown for half an interval on average.
-        let numbers = [unknown, unknown * interval / 7200.0].map(number);
-        let others = failure.others.map_or("–".to_owned(), number);
-        let known = known_after.map(|time| number(100.0 * failure.known(time, *interval)));
+        let numbers = [unknown, unknown * interval / 7200.0].map(significant);
+        let others = failure.others.map_or("–".to_owned(), significant);
+        let known = known_after.map(|time| significant(100.0 * failure.known(time, *interval)));
         row(failure.name, numbers.into_iter().chain([others]).chain(known))
     });
-    let figure_rows = figures.by_name.iter().map(|(name, figure)| {
-        row(name, [figure.value.to_string(), figure.from.clone(), format!("`{}`", figure.command)])
+    let figure_rows = figures.found.iter().map(|Figure { value, row: name, column, document, command }| {
+        row(name, [value.to_string(), column.to_string(), document.to_string(), format!("`{command}`")])
     });
-    let at = known_after.map(|time| format!("% known at {} s", number(time))).join(" | ");
+    let at = known_after.map(|time| format!("% known at {} s", significant(time))).join(" | ");
     let table_of_losses = format!("lost | peers unknown | peer-hours | load of others, × | {at}");
     let parts = [
         format!("# {peers} peers in {torrents} torrents"),
@@ -116,35 +101,27 @@ pub fn run(args: &Args) -> Result<String, Error> {
             + &format!(" a core bears {per_core} peers and a GiB holds {per_gib}."),
         "## One machine is lost".to_owned(),
         table(&table_of_losses, failure_rows),
-        format!("After {} s without answers, the clients of the lost machine send up to", args.outage)
-            + &format!(" {} times their usual announces.", peak(args.outage.into())),
         "## Figures".to_owned(),
-        table("figure | value | from | command", figure_rows),
+        table("figure | value | column | document | command", figure_rows),
     ];
     Ok(parts.join("\n\n") + "\n")
 }
 
 /// What the options say, checked against each other.
-fn sizing(args: &Args, figures: &Figures) -> Result<Sizing, Error> {
+fn sizing(args: &Args, figures: &mut Figures<'_>) -> Result<Sizing, Error> {
     let [torrents, peers] = [args.torrents as f64, args.peers as f64];
-    let singles = args.singles.unwrap_or(0.0);
-    let shares = [("singles", singles, 1.0), ("largest", args.largest, 1.0), ("ipv6", args.ipv6, 1.0)];
-    for (name, value, most) in shares.into_iter().chain([("exponent", args.exponent, 4.0)]) {
-        if !(0.0..=most).contains(&value) {
-            return Err(Error(format!("--{name} {value} is not from 0 to {most}")));
+    for (name, share) in [("largest", args.largest), ("ipv6", args.ipv6)] {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error(format!("--{name} {share} is not from 0 to 1")));
         }
     }
     if peers < torrents {
         return Err(Error(format!("--peers {peers} is less than --torrents {torrents}: a swarm has a peer")));
     }
-    let law = Population::zipf(torrents, peers, args.exponent);
-    let singles = args.singles.map_or(law.singles, |share| (share * torrents).round());
-    if args.singles.is_some() && peers - singles < 2.0 * (torrents - singles) {
-        return Err(Error("--singles leaves fewer than two peers for each other swarm".to_owned()));
-    }
+    let law = Population::zipf(torrents, peers);
     let largest = law.largest.min(args.largest * peers).max(peers / torrents);
     Ok(Sizing {
-        population: Population { singles, largest, ipv6: args.ipv6, ..law },
+        population: Population { largest, ipv6: args.ipv6, ..law },
         costs: figures.costs()?,
         interval: f64::from(args.interval),
         trackers: args.trackers,
@@ -160,17 +137,6 @@ fn table(header: &str, rows: impl IntoIterator<Item = String>) -> String {
 
 fn row(name: &str, cells: impl IntoIterator<Item = String>) -> String {
     format!("| {name} |{}", cells.into_iter().map(|cell| format!(" {cell} |")).collect::<String>())
-}
-
-/// A short number, with its thousands marked.
-fn number(value: f64) -> String {
-    let whole = value.round();
-    match value {
-        ..0.1 if value != whole => format!("{value:.4}"),
-        ..100.0 if value != whole => format!("{value:.2}"),
-        ..999.5 => format!("{whole}"),
-        _ => format!("{},{:03}", number((whole / 1000.0).floor()), whole % 1000.0),
-    }
 }
 
 #[cfg(test)]
@@ -200,7 +166,7 @@ mod tests {
         // A billion peers announce every 1,800 s; a quarter of them is unknown for a quarter of an hour.
         let report = report_of("--torrents 100000000 --peers 1000000000").unwrap();
         assert!(report.contains("\n555,556 announces per second;"), "{report}");
-        let lost = "by info hash | 250,000,000 | 62,500,000 | 1.33 | 75 | 81.25 | 87.50 | 97.50 | 100 |";
+        let lost = "by info hash | 250,000,000 | 62,500,000 | 1.33 | 75.0 | 81.3 | 87.5 | 97.5 | 100 |";
         assert!(report.contains(lost), "{report}");
     }
 
@@ -208,10 +174,9 @@ mod tests {
     fn bad_input_is_refused_and_named() {
         for (options, why) in [
             ("--torrents 10 --peers 9", "a swarm has a peer"),
-            ("--singles 0 --torrents 10 --peers 19", "fewer than two peers"),
-            ("--singles 1.1", "not from 0 to 1"),
-            ("--exponent NaN", "not from 0 to 4"),
-            ("--figures /nowhere.json", "/nowhere.json: No such file"),
+            ("--largest 1.1", "not from 0 to 1"),
+            ("--ipv6 NaN", "not from 0 to 1"),
+            ("--figures /nowhere", "/nowhere/docs/reports/trackers.md: No such file"),
         ] {
             let error = report_of(options).expect_err(options);
             assert!(error.contains(why), "{options}: {error}");

@@ -1,25 +1,27 @@
-//! Measured figures, read from the file that benches write.
+//! Measured figures, read from the tables of the documents that benches write.
 
-use std::{collections::BTreeMap, fs, path::Path};
-
-use serde::Deserialize;
+use std::{fs, path::Path};
 
 use super::Error;
 
-/// All figures of a file, by name.
-pub(crate) struct Figures {
-    file: String,
-    pub(crate) by_name: BTreeMap<String, Figure>,
-}
+/// A document: its path in the repository, its text when this was built, and the command that writes it.
+type Document = (&'static str, &'static str, &'static str);
 
-/// One number, the document and the row that show it, and the command that measures it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Figure {
-    pub(crate) value: f64,
-    pub(crate) from: String,
-    pub(crate) command: String,
-}
+const STORE: Document = (
+    "docs/design/packed-store.md",
+    include_str!("../../../../docs/design/packed-store.md"),
+    "cargo shootout --goals --only packed --readme docs/design/packed-store.md",
+);
+const REDIS: Document = (
+    "docs/reports/redis-bench.md",
+    include_str!("../../../../docs/reports/redis-bench.md"),
+    "cargo bench -p swarmkeep-lab --bench redis -- --markdown docs/reports/redis-bench.md",
+);
+const TRACKERS: Document = (
+    "docs/reports/trackers.md",
+    include_str!("../../../../docs/reports/trackers.md"),
+    "cargo run --release --manifest-path benches/peers/Cargo.toml --bin trackers -- --into docs/reports/trackers.md",
+);
 
 /// What the formulas need: microseconds of one core for an announce, and bytes of memory.
 #[derive(Debug, Clone, Copy)]
@@ -44,50 +46,95 @@ pub(crate) struct Bytes {
     pub(crate) v6_peer: f64,
 }
 
-impl Figures {
-    /// The figures of `path`; without a path, those of the repository when this was built.
-    pub(crate) fn read(path: Option<&Path>) -> Result<Self, Error> {
-        let file = path.unwrap_or(Path::new("docs/reports/figures.json")).display().to_string();
-        let committed = || Ok(include_str!("../../../../docs/reports/figures.json").to_owned());
-        let text = path.map_or_else(committed, fs::read_to_string);
-        let text = text.map_err(|error| Error(format!("{file}: {error}")))?;
-        let by_name = serde_json::from_str(&text).map_err(|error| Error(format!("{file}: {error}")))?;
-        Ok(Self { file, by_name })
+/// One number: where it stands, and the command that wrote it there.
+#[derive(Debug)]
+pub(crate) struct Figure {
+    pub(crate) value: f64,
+    pub(crate) row: String,
+    pub(crate) column: &'static str,
+    pub(crate) document: &'static str,
+    pub(crate) command: &'static str,
+}
+
+/// The documents of a checkout, and the figures that were looked up in them.
+pub(crate) struct Figures<'a> {
+    root: Option<&'a Path>,
+    pub(crate) found: Vec<Figure>,
+}
+
+impl<'a> Figures<'a> {
+    /// Figures of the checkout at `root`; without one, of the repository when this was built.
+    pub(crate) fn of(root: Option<&'a Path>) -> Self {
+        Self { root, found: Vec::new() }
     }
 
-    pub(crate) fn costs(&self) -> Result<Costs, Error> {
+    pub(crate) fn costs(&mut self) -> Result<Costs, Error> {
+        let per_million = "CPU s a million (least–most)";
         // Connection ids live for two minutes (BEP 15), so there is a connect for each announce.
-        let tracker = self.get("tracker.connect.us")? + self.get("tracker.announce.us")?;
-        let store = self.get("packed.announce.ns")? / 1000.0;
+        let tracker = self.get(&TRACKERS, &["connect", "swarmkeep"], per_million)?
+            + self.get(&TRACKERS, &["cold", "swarmkeep"], per_million)?;
+        let store = self.get(&STORE, &["announce, Zipf, batches: ns"], "`packed`")? / 1000.0;
+        let packed = |this: &mut Self, row| this.get(&STORE, &[row], "`packed`");
+        let batch = ["200 × 1,000", "of members", "`announce_batch`"];
+        let resident =
+            |this: &mut Self, swarms, family| this.get(&REDIS, &[swarms, family, "ours"], "resident a peer");
         Ok(Costs {
             tracker,
             store,
-            redis_client: tracker - store + self.get("redis.client.us")?,
-            redis_server: self.get("redis.server.us")?,
-            packed: self.bytes("packed", 1.0)?,
-            redis: self.bytes("redis", self.get("redis.bytes.resident_share")?)?,
+            redis_client: tracker - store + self.get(&REDIS, &batch, "client µs")?,
+            redis_server: self.get(&REDIS, &batch, "server µs")?,
+            packed: Bytes {
+                swarm_of_one: packed(self, "10 M swarms × 1 IPv4 peer: RSS, B a swarm")?,
+                swarm_of_ten: packed(self, "100 k swarms × 10 IPv4 peers: RSS, B a peer")? * 10.0,
+                v4_peer: packed(self, "1 swarm × 2 M IPv4 peers: RSS, B a peer")?,
+                v6_peer: packed(self, "1 swarm × 2 M IPv6 peers: RSS, B a peer")?,
+            },
+            redis: Bytes {
+                swarm_of_one: resident(self, "1,000,000 × 1", "IPv4")?,
+                swarm_of_ten: resident(self, "20,000 × 10", "IPv4")? * 10.0,
+                v4_peer: resident(self, "1 × 1,000,000", "IPv4")?,
+                v6_peer: resident(self, "1 × 1,000,000", "IPv6")?,
+            },
         })
     }
 
-    fn bytes(&self, store: &str, times: f64) -> Result<Bytes, Error> {
-        let of = |what| self.get(&format!("{store}.bytes.{what}")).map(|bytes| bytes * times);
-        Ok(Bytes {
-            swarm_of_one: of("swarm_of_one")?,
-            swarm_of_ten: of("swarm_of_ten")?,
-            v4_peer: of("v4_peer")?,
-            v6_peer: of("v6_peer")?,
-        })
-    }
-
-    fn get(&self, name: &str) -> Result<f64, Error> {
-        let Some(Figure { value, .. }) = self.by_name.get(name) else {
-            return Err(Error(format!("{}: it has no figure `{name}`", self.file)));
+    /// The number in the row that begins with `row`, in the column called `column`.
+    fn get(&mut self, from: &Document, row: &[&str], column: &'static str) -> Result<f64, Error> {
+        let &(document, built, command) = from;
+        let text = match self.root {
+            None => built.to_owned(),
+            Some(root) => {
+                let path = root.join(document);
+                fs::read_to_string(&path).map_err(|error| Error(format!("{}: {error}", path.display())))?
+            }
         };
-        if *value <= 0.0 {
-            return Err(Error(format!("{}: `{name}` is {value}, and has to be above 0", self.file)));
-        }
-        Ok(*value)
+        let cell = cell(&text, row, column);
+        let row = row.join(", ");
+        // `1,341 (1,200–1,500)`: the median, and between what.
+        let number = cell.and_then(|cell| cell.split(' ').next()?.replace(',', "").parse::<f64>().ok());
+        let value = number.filter(|value| *value > 0.0);
+        let value = value.ok_or_else(|| Error(format!("{document}: no number at `{row}`, `{column}`")))?;
+        self.found.push(Figure { value, row, column, document, command });
+        Ok(value)
     }
+}
+
+/// A cell of the first table that has the column and the row.
+fn cell<'t>(text: &'t str, row: &[&str], column: &str) -> Option<&'t str> {
+    let mut at = None;
+    for line in text.lines() {
+        let Some(line) = line.strip_prefix('|') else {
+            at = None;
+            continue;
+        };
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        match at {
+            None => at = Some(cells.iter().position(|cell| *cell == column)),
+            Some(Some(at)) if cells.starts_with(row) => return cells.get(at).copied(),
+            Some(_) => {}
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -95,21 +142,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_figures_have_all_that_is_needed() {
-        let figures = Figures::read(None).unwrap();
+    fn the_documents_have_all_that_is_needed() {
+        let mut figures = Figures::of(None);
         let costs = figures.costs().unwrap();
         assert!(costs.store < costs.tracker, "the store is a part of it");
-        assert!(figures.by_name.values().all(|figure| !figure.from.is_empty() && !figure.command.is_empty()));
+        assert!(costs.packed.swarm_of_one < costs.redis.swarm_of_one);
     }
 
     #[test]
-    fn errors_name_the_file_and_the_figure() {
-        let problem = |text| {
-            let by_name = serde_json::from_str(text).unwrap();
-            Figures { file: "my.json".to_owned(), by_name }.costs().unwrap_err().to_string()
-        };
-        assert_eq!(problem("{}"), "my.json: it has no figure `tracker.connect.us`");
-        let zero = r#"{"tracker.connect.us": {"value": 0, "from": "", "command": ""}}"#;
-        assert_eq!(problem(zero), "my.json: `tracker.connect.us` is 0, and has to be above 0");
+    fn a_cell_is_found_by_its_row_and_column() {
+        let text =
+            "| a | b |\n|---|--:|\n| x | 1 |\n\n| a | y | c |\n|---|---|---|\n| x | y | 1,234 (9–10) |\n";
+        assert_eq!(cell(text, &["x"], "b"), Some("1"));
+        assert_eq!(cell(text, &["x", "y"], "c"), Some("1,234 (9–10)"));
+        assert_eq!((cell(text, &["y"], "b"), cell(text, &["x"], "d")), (None, None));
+    }
+
+    #[test]
+    fn errors_name_the_document_and_the_cell() {
+        let folder = tempfile::tempdir().unwrap();
+        let problem = || Figures::of(Some(folder.path())).costs().unwrap_err().to_string();
+        assert!(problem().contains("trackers.md: No such file"), "{}", problem());
+        fs::create_dir_all(folder.path().join("docs/reports")).unwrap();
+        fs::write(folder.path().join(TRACKERS.0), "| load | x |\n").unwrap();
+        assert!(problem().starts_with("docs/reports/trackers.md: no number at `connect, swarmkeep`"));
     }
 }

@@ -103,16 +103,6 @@ impl Failure {
     }
 }
 
-/// How many times their usual announces clients send at most that were not answered for `outage` seconds.
-/// They ask again after 15 seconds, then after 30 and so on, eight times (BEP 15): the n-th repeats begin
-/// 15 (2^n - 1) seconds after the outage began and end 15 * 2^(n-1) seconds after the outage is over.
-pub(crate) fn peak(outage: f64) -> usize {
-    let begins = |n: i32| 15.0 * (2_f64.powi(n) - 1.0);
-    let ends = |n: i32| outage + 15.0 * 2_f64.powi(n - 1);
-    let at_once = |n: i32| (1..=n).filter(|&earlier| begins(n) <= ends(earlier)).count();
-    1 + (1..=8).map(at_once).max().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,11 +158,5 @@ mod tests {
         assert_eq!(failures[1].others, Some(4.0 / 3.0), "three do the work of four");
         let known = [0.0, 900.0, 1800.0, 3600.0].map(|time| failures[1].known(time, 1800.0));
         assert_eq!(known, [0.75, 0.875, 1.0, 1.0]);
-    }
-
-    #[test]
-    fn repeats_add_up_while_nobody_answers() {
-        // The first repeats come after 15 s. 45 s after an outage of 40 s began, the second come with them.
-        assert_eq!([10.0, 40.0, 263.0].map(peak), [2, 3, 5]);
     }
 }
