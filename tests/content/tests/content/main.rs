@@ -1,4 +1,4 @@
-//! Content stores and peers: crashes, what real programs made and sent, sessions with trackers and with each other. Besides, what needs
+//! Content stores: crashes, and what real programs made and sent. Besides, what needs
 //! more than the store ring may build: the rules of the house, and the schedules of a model checker.
 
 mod block_store;
@@ -9,5 +9,3 @@ mod house;
 mod metainfo;
 mod peer_wire;
 mod schedules;
-mod sessions;
-mod trackers;

@@ -7,10 +7,13 @@ use std::process::ExitCode;
 
 use swarmkeep_store_tests::programs;
 
+/// At once: each has a network of its own, and most of them wait.
+const THREADS: usize = 6;
+
 fn main() -> ExitCode {
     if real_clients::ours::is_asked_for() {
         real_clients::ours::run();
         return ExitCode::SUCCESS;
     }
-    programs::run(2, [full_disk::tests(), real_clients::tests()])
+    programs::run(THREADS, [full_disk::tests(), real_clients::tests()])
 }

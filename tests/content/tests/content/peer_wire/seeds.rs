@@ -7,7 +7,8 @@ use crate::peer_wire::check;
 #[test]
 fn every_seed_of_the_fuzz_target_runs_and_all_kinds_of_messages_are_among_them() {
     let (mut seeds, mut kinds) = (0, BTreeSet::new());
-    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/peer_wire")).unwrap() {
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/peer_wire")).unwrap()
+    {
         let path = file.unwrap().path();
         if path.file_name().unwrap().to_string_lossy().starts_with("seed-") {
             let checked = check::stream(&fs::read(&path).unwrap());

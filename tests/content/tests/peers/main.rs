@@ -1,0 +1,4 @@
+//! Peers at work: sessions with each other, and announces to trackers. Most of these tests wait.
+
+mod sessions;
+mod trackers;
