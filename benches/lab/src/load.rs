@@ -28,7 +28,7 @@ mod grade;
 #[group(id = "load_report")]
 pub struct Args {
     /// Where the results go.
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", conflicts_with_all = ["concurrency", "json"])]
     report: PathBuf,
 
     #[command(flatten)]

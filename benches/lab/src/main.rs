@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        // Whoever read the output has seen enough of it.
+        // The reader of the output has seen enough of it.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

@@ -9,6 +9,7 @@ mod peer;
 mod store;
 mod units;
 
+#[doc(hidden)]
 pub use store::{bar, counted, in_runs, read_torrent};
 
 /// BitTorrent for people with files: make torrents, seed and fetch them, and keep their content on a store that survives anything.
@@ -41,7 +42,7 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        // Whoever read the output has seen enough of it.
+        // The reader of the output has seen enough of it.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("seedkeep: {error}");

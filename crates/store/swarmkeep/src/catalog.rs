@@ -214,6 +214,12 @@ pub fn find(name: &str) -> Option<&'static Implementation> {
     named.or_else(|| ALL.iter().find(|implementation| implementation.family == name))
 }
 
+/// All that [`find`] finds: the names of the rows, and then those of the families that no row has.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let families = ALL.iter().filter(|row| row.is_first_of_its_family() && row.name != row.family);
+    ALL.iter().map(|row| row.name).chain(families.map(|row| row.family))
+}
+
 /// The name of a row as it is written on a command line.
 const fn dashed<const N: usize>(name: &str) -> [u8; N] {
     let (mut dashed, mut at) = ([0; N], 0);
@@ -249,6 +255,8 @@ mod tests {
             let (bounded, of_first) = (implementation.capabilities().bounded, first.capabilities().bounded);
             assert_eq!(bounded, of_first, "{implementation:?}");
         }
+        assert!(names().all(|name| find(name).is_some()));
+        assert_eq!(names().count(), ALL.len() + 3);
         assert_eq!(find("btreemap").unwrap().name, "btreemap-rwlock-parking-lot-mutex-parking-lot");
         assert!(find("packed").unwrap().capabilities().bounded.is_all());
         assert!(!find("btreemap").unwrap().capabilities().bounded.is_all());

@@ -6,12 +6,15 @@ use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 mod check;
 mod import;
+#[doc(hidden)]
 pub mod load;
 mod serve;
 mod settings;
 mod state;
+#[doc(hidden)]
 pub mod units;
 
+#[doc(hidden)]
 pub use check::get;
 
 /// A BitTorrent tracker over any swarm store, and what its operator needs.
@@ -39,7 +42,9 @@ enum Command {
 }
 
 /// Commands that were this program's, and what they are called now.
-const MOVED: [(&str, &str); 7] = [
+const MOVED: [(&str, &str); 9] = [
+    ("store bench", "cargo store-bench"),
+    ("load --report", "cargo load-report"),
     ("create", "seedkeep create"),
     ("fetch", "seedkeep fetch"),
     ("seed", "seedkeep seed"),
@@ -51,10 +56,13 @@ const MOVED: [(&str, &str); 7] = [
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    let first = env::args_os().nth(1);
-    if let Some((old, new)) =
-        MOVED.into_iter().find(|(old, _)| first.as_ref().is_some_and(|word| word == old))
-    {
+    let words: Vec<_> = env::args_os().skip(1).collect();
+    let is_called = |old: &str| {
+        let (command, with) = old.split_once(' ').unwrap_or((old, ""));
+        words.first().is_some_and(|word| word == command)
+            && (with.is_empty() || words.iter().any(|word| word == with))
+    };
+    if let Some((old, new)) = MOVED.into_iter().find(|(old, _)| is_called(old)) {
         refuse(format!("`swarmkeep {old}` is `{new}` now"));
     }
     let done = match Cli::parse().command {
@@ -68,7 +76,7 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        // Whoever read the output has seen enough of it.
+        // The reader of the output has seen enough of it.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("swarmkeep: {error}");

@@ -331,7 +331,7 @@ use torrust::read as torrust;
 #[cfg(not(feature = "torrust"))]
 fn torrust(_: &Path, _: &ProgressBar, _: &mut Reading<'_>) -> Result<(), Stop> {
     Err(Stop::Failed(
-        "this program was built without the feature `torrust`, which reads SQLite's files".into(),
+        "this program was built without the feature `torrust` (of the program: `import-torrust`), which reads SQLite's files".into(),
     ))
 }
 

@@ -184,11 +184,17 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader of the output has seen enough of it.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("shootout: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit code 2.
@@ -405,9 +411,7 @@ fn in_a_fresh_process(plan: &Plan) -> Result<Row, Box<dyn Error>> {
 }
 
 fn store_names() -> impl TypedValueParser<Value = &'static Implementation> {
-    let families =
-        catalog::ALL.iter().filter(|store| store.is_first_of_its_family()).map(|store| store.family);
-    PossibleValuesParser::new(catalog::ALL.iter().map(|store| store.name).chain(families))
+    PossibleValuesParser::new(catalog::names())
         .map(|name| catalog::find(&name).expect("clap lets only names of the catalog through"))
 }
 

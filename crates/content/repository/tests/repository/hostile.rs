@@ -358,7 +358,6 @@ fn a_sector_that_cannot_be_read_costs_its_torrent() {
 }
 
 /// A map that names another torrent's block, under checksums that fit: the block stays with one of them.
-#[cfg(feature = "mutants")]
 #[test]
 fn a_block_that_two_torrents_claim_is_one_of_theirs() {
     use swarmkeep_content::block::{Damage, Mutant, forge, sectors};

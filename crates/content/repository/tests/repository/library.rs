@@ -311,7 +311,6 @@ fn bytes_that_are_no_torrent_file_change_nothing() {
     assert_eq!(library.list().unwrap(), []);
 }
 
-#[cfg(feature = "conformance")]
 mod suite {
     use super::*;
 

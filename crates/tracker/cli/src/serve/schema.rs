@@ -541,10 +541,10 @@ impl Kept {
     }
 }
 
-/// One of the catalog's names, or the other one.
+/// A name of a row or of a family of the catalog, or the other one.
 fn repository() -> impl TypedValueParser<Value = Chosen> {
-    PossibleValuesParser::new(Chosen::all().map(Chosen::name))
-        .map(|name| Chosen::all().find(|chosen| chosen.name() == name).expect("only names of these pass"))
+    PossibleValuesParser::new(Chosen::names())
+        .map(|name| Chosen::find(&name).expect("only names of these pass"))
 }
 
 fn level() -> impl TypedValueParser<Value = LevelFilter> {

@@ -21,9 +21,13 @@ pub(crate) enum Chosen {
 }
 
 impl Chosen {
-    /// Each of them.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
-        catalog::ALL.iter().map(Self::Embedded).chain([Self::Redis])
+    /// What they are called: rows, families, and the other one.
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        catalog::names().chain([Self::Redis.name()])
+    }
+
+    pub(crate) fn find(name: &str) -> Option<Self> {
+        if name == Self::Redis.name() { Some(Self::Redis) } else { catalog::find(name).map(Self::Embedded) }
     }
 
     pub(crate) const fn name(self) -> &'static str {

@@ -1,6 +1,6 @@
 //! The tracker under load, killed at random moments, while it writes a snapshot too, and started again: what it has answered for is there.
 //!
-//! For many kills: `KILLS=1000 cargo test --release -p swarmkeep-cli --test kills -- --nocapture`; `KILLS_SEED` for other ones.
+//! For many kills: `KILLS=1000 cargo test --release -p swarmkeep-cli --test swarmkeep kills:: -- --nocapture`; `KILLS_SEED` for other ones.
 
 use std::{
     collections::HashMap,

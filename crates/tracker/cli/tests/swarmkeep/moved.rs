@@ -4,11 +4,19 @@ use std::process::Command;
 
 #[test]
 fn a_command_that_is_another_programs_now_says_which() {
-    for (old, new) in
-        [("fetch", "seedkeep fetch"), ("store", "seedkeep store"), ("shootout", "cargo shootout")]
-    {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_swarmkeep")).args([old, "--help"]).output().expect("it starts");
+    for (old, new) in [
+        ("create", "seedkeep create"),
+        ("fetch", "seedkeep fetch"),
+        ("seed", "seedkeep seed"),
+        ("store", "seedkeep store"),
+        ("store bench", "cargo store-bench"),
+        ("load --report", "cargo load-report"),
+        ("demo", "cargo demo"),
+        ("shootout", "cargo shootout"),
+        ("simulate", "cargo simulate"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
+        let output = command.args(old.split(' ')).arg("--help").output().expect("it starts");
         assert_eq!(output.status.code(), Some(2), "{old}");
         let message = String::from_utf8(output.stderr).expect("text");
         assert!(message.contains(&format!("`swarmkeep {old}` is `{new}` now")), "{message}");

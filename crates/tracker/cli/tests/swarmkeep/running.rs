@@ -286,7 +286,10 @@ fn the_packaged_settings_are_those_that_the_program_prints() {
     let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).args(["config", "--default"]).output();
     let printed = String::from_utf8(output.expect("the program starts").stdout).expect("text");
     let same = fs::read_to_string(&packaged).is_ok_and(|text| text == printed);
-    assert!(same, "write it anew: swarmkeep config --default > crates/tracker/packaging/swarmkeep.toml");
+    assert!(
+        same,
+        "write it anew: swarmkeep config --default > crates/tracker/server/packaging/swarmkeep.toml"
+    );
 }
 
 /// The program with two sockets as a service manager hands them over: its third and fourth file.

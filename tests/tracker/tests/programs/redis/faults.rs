@@ -1,5 +1,5 @@
 //! Servers that are lost, slow, full, moved or interrupted: what becomes of announces that were acknowledged, and of those that were not.
-//! `docs/scaling.md` has the table of what is asserted here.
+//! `docs/operate/scaling.md` has the table of what is asserted here.
 
 use std::{
     collections::BTreeSet,
