@@ -29,7 +29,7 @@ impl Rounds<'_> {
     /// Turns that the background must have had before a race counts as one.
     const BACKGROUND: u64 = 3000;
     /// How long the work may wait for that.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const PATIENCE: Duration = Duration::from_millis(500);
 
     /// Numbers the rounds: `least` of them, and then as many as it takes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {

@@ -29,6 +29,9 @@ const RACE: Duration = Duration::from_millis(400);
 /// What a peer asks for at once, and so the least that is written.
 pub(crate) const BLOCK: u64 = 1 << 14;
 
+/// The capacity of a store that takes one, in a case that is not about that: it may take all of it from the file system at once.
+const ROOM: u64 = 64 << 20;
+
 /// A temporary folder in which the stores of a case are opened, one after another.
 pub(crate) struct Folder<'a> {
     subject: &'a dyn Subject,
@@ -38,13 +41,17 @@ pub(crate) struct Folder<'a> {
 
 impl<'a> Folder<'a> {
     pub(crate) fn new(subject: &'a dyn Subject) -> Self {
+        Self { capacity: Some(ROOM), ..Self::unlimited(subject) }
+    }
+
+    /// For stores that are given no capacity.
+    pub(crate) fn unlimited(subject: &'a dyn Subject) -> Self {
         Self { subject, folder: scratch_folder(), capacity: None }
     }
 
     /// For stores of the least capacity that any store has to take; `None` if a capacity is not declared, after it was seen to be refused.
     pub(crate) fn bounded(subject: &'a dyn Subject) -> Option<Self> {
-        let folder = Self::new(subject);
-        let capabilities = folder.open().capabilities();
+        let capabilities = Self::new(subject).open().capabilities();
         let capacity = (8 << 20).max(8 * u64::from(capabilities.stripe));
         let folder = Self { capacity: Some(capacity), ..Self::new(subject) };
         if capabilities.bounded {
@@ -72,7 +79,13 @@ impl<'a> Folder<'a> {
     }
 
     pub(crate) fn open(&self) -> Store {
-        match self.subject.open(&self.config()) {
+        let opened = match self.subject.open(&self.config()) {
+            Err(Error::Unsupported(_)) if self.capacity == Some(ROOM) => {
+                self.subject.open(&ContentConfig::new(self.folder.path()))
+            }
+            opened => opened,
+        };
+        match opened {
             Ok(store) => Store(store.into()),
             Err(error) => panic!("{:?} is refused: {error}", self.config()),
         }

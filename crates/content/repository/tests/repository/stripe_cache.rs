@@ -1854,7 +1854,7 @@ fn whoever_reads_meanwhile_sees_the_last_version_or_one_that_is_being_written() 
                     (Arc::clone(&cache), Arc::clone(&content), Arc::clone(&versions));
                 thread::spawn(move || {
                     let mut draw = Draw(writer);
-                    for n in 1..1200 {
+                    for n in 1..400 {
                         // Its own: every third.
                         let piece = draw.below(pieces / 3) * 3 + writer;
                         let (written, begun) = &versions[piece as usize];

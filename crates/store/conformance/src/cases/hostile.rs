@@ -14,7 +14,7 @@ use swarmkeep::{
 use crate::{Subject, kit::*};
 
 /// How many info hashes an attacker makes.
-const MADE_UP: u64 = 10_000;
+const MADE_UP: u64 = 4000;
 
 /// An info hash that begins with `first` and ends with `last`.
 fn shaped(first: u64, last: u64) -> InfoHash {
@@ -67,7 +67,7 @@ fn assert_no_dearer_than_random(subject: &dyn Subject, made_up: impl Fn(u64) -> 
 pub(crate) fn counts_never_come_from_walking_a_swarm(subject: &dyn Subject) {
     let (store, small, large) = (build(subject), hash(1), hash(2));
     store.fill(0, (0..10).map(|n| leecher(small, v4(n)).left((n % 2).into())));
-    store.fill(0, (0..100_000).map(|n| leecher(large, v4(n)).left((n % 2).into())));
+    store.fill(0, (0..20_000).map(|n| leecher(large, v4(n)).left((n % 2).into())));
     let announces = |torrent| store.fill(1, (0..500).map(|n| leecher(torrent, v4(n % 10))));
     assert_costs_at_most(20.0, "an announce in a large swarm", || announces(large), || announces(small));
     let scrapes = |torrent| {
@@ -81,7 +81,7 @@ pub(crate) fn counts_never_come_from_walking_a_swarm(subject: &dyn Subject) {
 pub(crate) fn selecting_costs_what_is_wanted_not_what_is_there(subject: &dyn Subject) {
     let (store, small, large) = (build(subject), hash(1), hash(2));
     store.fill(0, (0..100).map(|n| leecher(small, v4(n)).left((n % 2).into())));
-    store.fill(0, (0..50_000).map(|n| leecher(large, v4(n)).left((n % 2).into())));
+    store.fill(0, (0..20_000).map(|n| leecher(large, v4(n)).left((n % 2).into())));
     let select = |torrent| {
         let mut rng = SplitMix64::new(1);
         for n in 0..200 {

@@ -17,7 +17,7 @@ use explore::{Explored, Plan, explore, explore_format};
 /// Distinct states to go through, `SWARMKEEP_CRASH_STATES` of them if that is set: a million take some ten minutes.
 fn wanted() -> u64 {
     std::env::var("SWARMKEEP_CRASH_STATES")
-        .map_or(30_000, |wanted| wanted.parse().expect("a number of states"))
+        .map_or(10_000, |wanted| wanted.parse().expect("a number of states"))
 }
 
 #[test]

@@ -217,7 +217,9 @@ impl Row {
         wait_until("every download is complete, announced and counted", all_have_it, so_far);
         for client in others {
             let downloaded = fs::read(places[client.name].download.join(FILE)).expect("a file");
-            assert!(downloaded == content, "{} has downloaded something else", client.name);
+            let other = content.iter().zip(&downloaded).position(|(sent, received)| sent != received);
+            let (name, len) = (client.name, downloaded.len());
+            assert!(downloaded == content, "{name}: {len} bytes, from {other:?} on others than were seeded");
         }
 
         running.iter().for_each(Running::ask_to_stop);

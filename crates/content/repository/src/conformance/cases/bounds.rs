@@ -274,7 +274,7 @@ pub(crate) fn a_piece_marked_incomplete_can_be_written_in_a_full_store(subject: 
 
 pub(crate) fn a_capacity_too_small_for_anything_is_full_at_once_or_when_written_to(subject: &dyn Subject) {
     let Some(_) = Folder::bounded(subject) else { return };
-    let folder = Folder::new(subject);
+    let folder = Folder::unlimited(subject);
     for capacity in [0, 1] {
         match subject.open(&folder.config().capacity(capacity)) {
             Err(Error::Full { .. }) => {}
@@ -292,7 +292,7 @@ pub(crate) fn a_capacity_too_small_for_anything_is_full_at_once_or_when_written_
 }
 
 pub(crate) fn unwritten_bytes_never_exceed_most_unwritten(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
+    let folder = Folder::unlimited(subject);
     let store = folder.open();
     let most = store.statistics().most_unwritten;
     let check = |store: &Store| {
@@ -324,7 +324,7 @@ pub(crate) fn unwritten_bytes_never_exceed_most_unwritten(subject: &dyn Subject)
 }
 
 pub(crate) fn a_write_larger_than_most_unwritten_goes_through(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
+    let folder = Folder::unlimited(subject);
     let store = folder.open();
     let most = store.statistics().most_unwritten;
     let length = (most + 12_345).min(128 << 20);

@@ -14,7 +14,7 @@ use crate::{
 };
 
 pub(crate) fn a_new_store_holds_nothing(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
+    let folder = Folder::unlimited(subject);
     let store = folder.open();
     assert_eq!(store.list().unwrap(), []);
     assert_eq!(store.statistics().torrents, 0);
@@ -57,7 +57,7 @@ pub(crate) fn torrents_of_all_measures_are_taken_in(subject: &dyn Subject) {
 }
 
 pub(crate) fn bytes_beyond_four_gibibytes_have_places_of_their_own(subject: &dyn Subject) {
-    let folder = Folder::new(subject);
+    let folder = Folder::unlimited(subject);
     let store = folder.open();
     let (length, edge) = ((9_u64 << 30) + 333, 1_u64 << 32);
     let content = store.new_torrent(1, length, 1 << 24);
