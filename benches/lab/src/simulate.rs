@@ -166,7 +166,7 @@ mod tests {
         // A billion peers announce every 1,800 s; a quarter of them is unknown for a quarter of an hour.
         let report = report_of("--torrents 100000000 --peers 1000000000").unwrap();
         assert!(report.contains("\n555,556 announces per second;"), "{report}");
-        let lost = "by info hash | 250,000,000 | 62,500,000 | 1.33 | 75.0 | 81.3 | 87.5 | 97.5 | 100 |";
+        let lost = "by info hash | 250,000,000 | 62,500,000 | 1.33 | 75.0 | 81.2 | 87.5 | 97.5 | 100 |";
         assert!(report.contains(lost), "{report}");
     }
 
