@@ -26,7 +26,7 @@ pub(crate) fn address(family: Family, n: u8) -> IpAddr {
 }
 
 /// What it takes to have a network of one's own.
-pub(crate) const A_NETWORK: [Need; 2] = [IP, NAMESPACES];
+pub(crate) const A_NETWORK: [Need; 3] = [IP, Need::program("mount", "mount"), NAMESPACES];
 
 /// Runs the test of this thread once more in a process with a network and processes of its own, where this answers `true`. Outside, where
 /// it answers `false`, the test has passed if that one has. It takes [`A_NETWORK`].
@@ -64,7 +64,7 @@ fn set_up() {
     let named = format!("127.0.0.1 localhost\n{} {TRACKER_V6}\n", address(Family::V6, 1));
     fs::write(&hosts, named).expect("a folder of ours");
     let mount = Command::new("mount").arg("--bind").arg(&hosts).arg("/etc/hosts").status();
-    assert!(mount.expect("`mount` is where `unshare` is").success(), "{hosts:?}");
+    assert!(mount.expect("a need of this test").success(), "{hosts:?}");
 }
 
 /// The name of the test of this thread, for files.
