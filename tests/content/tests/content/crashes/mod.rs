@@ -48,13 +48,13 @@ fn format_leaves_the_store_that_was_there_or_an_empty_one_or_none() {
     println!("{states} crash states of format");
 }
 
-/// Looks for a workload in which a plan goes wrong.
-fn assert_found(name: &str, plan: Plan) {
+/// Looks for a workload in which a plan goes wrong, from one on: it takes long to come to a rare one.
+fn assert_found(name: &str, plan: Plan, first: u64) {
     let mut explored = Explored::default();
-    for seed in 0..400 {
+    for seed in first..first + 400 {
         explore(seed, plan, &mut explored);
         if let Some(found) = explored.found {
-            println!("{name}, after {} states: {found}", explored.states);
+            println!("{name}, in workload {seed}, after {} states: {found}", explored.states);
             return;
         }
     }
@@ -62,14 +62,14 @@ fn assert_found(name: &str, plan: Plan) {
 }
 
 macro_rules! mutants {
-    ($($test:ident: $field:ident $wrong:expr;)*) => {
+    ($($test:ident: $field:ident $wrong:expr $(, from $first:literal)?;)*) => {
         mod mutant {
             use super::*;
 
             $(
                 #[test]
                 fn $test() {
-                    assert_found(stringify!($test), Plan { $field: Some($wrong), ..Plan::new() });
+                    assert_found(stringify!($test), Plan { $field: Some($wrong), ..Plan::new() }, 0 $(+ $first)?);
                 }
             )*
         }
@@ -82,20 +82,20 @@ mutants! {
     without_the_flush_between_an_inode_and_its_root: deaf Barrier::Inode;
     without_the_flush_of_the_root: deaf Barrier::Root;
     without_the_flush_of_a_cleared_bit: deaf Barrier::Cleared;
-    without_the_flush_of_what_was_mended: deaf Barrier::Mended;
+    without_the_flush_of_what_was_mended: deaf Barrier::Mended, from 1;
     with_the_root_before_the_inode: mutant Mutant::RootBeforeInode;
     with_the_root_in_place: mutant Mutant::RootInPlace;
     with_reuse_before_the_root: mutant Mutant::ReuseBeforeRoot;
     with_reuse_after_one_root: mutant Mutant::ReuseAfterOneRoot;
     with_have_bits_beside_their_data: mutant Mutant::HaveBitsWithData;
-    with_a_map_block_pointed_at_too_early: mutant Mutant::MapBlockWithContent;
+    with_a_map_block_pointed_at_too_early: mutant Mutant::MapBlockWithContent, from 1;
     with_a_map_block_as_it_was_found: mutant Mutant::MapBlockAsFound;
     with_neighbours_as_they_are: mutant Mutant::NeighboursAsTheyAre;
     with_bits_cleared_later: mutant Mutant::ClearedLater;
     with_torn_roots_believed: mutant Mutant::TornRoot;
     with_bits_without_blocks: mutant Mutant::BitsWithoutBlocks;
-    with_an_older_root_left_at_boot: mutant Mutant::OlderRootLeft;
-    with_nothing_mended: mutant Mutant::NothingMended;
+    with_an_older_root_left_at_boot: mutant Mutant::OlderRootLeft, from 4;
+    with_nothing_mended: mutant Mutant::NothingMended, from 1;
     with_losses_not_recorded: mutant Mutant::LostNotRecorded;
-    with_any_sector_taken_for_a_map: mutant Mutant::AnyInode;
+    with_any_sector_taken_for_a_map: mutant Mutant::AnyInode, from 2;
 }
