@@ -11,7 +11,10 @@ use std::{
     fs::OpenOptions,
     path::PathBuf,
     process::{Command, ExitCode, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 pub use libtest_mimic::Trial;
@@ -186,13 +189,17 @@ fn attempt(needs: &[Need], or_fail: bool, test: impl FnOnce()) -> Result<Complet
         test();
         return Ok(Completion::Completed);
     }
+    LACKING.fetch_add(1, Relaxed);
     MISSING.lock().unwrap_or_else(PoisonError::into_inner).extend(missing.iter().map(|need| need.remedy));
     let names: Vec<_> = missing.iter().map(|need| need.name).collect();
     let reason = format!("needs {}", names.join(", "));
     if or_fail { Err(Failed::from(reason)) } else { Ok(Completion::ignored_with(reason)) }
 }
 
-/// What the tests lacked.
+/// How many tests lacked something.
+static LACKING: AtomicUsize = AtomicUsize::new(0);
+
+/// What they lacked.
 static MISSING: Mutex<BTreeSet<Remedy>> = Mutex::new(BTreeSet::new());
 
 thread_local! {
@@ -225,7 +232,7 @@ pub fn run(threads: usize, tests: impl IntoIterator<Item = Vec<Trial>>) -> ExitC
     if !missing.is_empty() {
         println!(
             "{} tests ignored for want of programs or rights: {}\n",
-            conclusion.num_ignored,
+            LACKING.load(Relaxed),
             remedies(&missing)
         );
     }

@@ -21,7 +21,7 @@ pub(crate) static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads"));
 
 static SERVER: LazyLock<Server> = LazyLock::new(|| started(Server::start()));
-static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| started(Cluster::start(3, 1)));
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| started(Cluster::start(3, 0)));
 
 /// Or says why there is none.
 pub(crate) fn started<T, E: Debug>(started: Result<T, E>) -> T {
@@ -48,7 +48,7 @@ pub(crate) fn on_one_server(
     on([SERVER.url()], config)
 }
 
-/// The same on a Cluster of three masters with a replica each.
+/// The same on a Cluster of three masters.
 pub(crate) fn on_a_cluster(
     config: &RepositoryConfig,
 ) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError> {
