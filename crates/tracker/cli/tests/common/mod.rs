@@ -221,16 +221,23 @@ pub(crate) fn took(line: &str) -> Duration {
     Duration::from_secs_f64(took[..unit].parse::<f64>().expect("a number") * seconds)
 }
 
-/// The interval that a leecher of this tracker is told.
+/// The interval that a leecher of this tracker is told. Asks again when a packet is lost.
 pub(crate) fn interval(tracker: SocketAddr) -> u32 {
     let socket = UdpSocket::bind((tracker.ip(), 0)).expect("loopback");
     socket.connect(tracker).expect("loopback");
-    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above zero");
+    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("above zero");
     let mut answer = [0; 2048];
     let mut exchange = |packet: &[u8]| {
-        socket.send(packet).expect("sent");
-        let len = uninterrupted(|| socket.recv(&mut answer)).expect("an answer within 5 seconds");
-        answer[..len].to_vec()
+        let asked = Instant::now();
+        loop {
+            socket.send(packet).expect("sent");
+            match uninterrupted(|| socket.recv(&mut answer)) {
+                // Of the same action: what was asked twice may be answered twice.
+                Ok(len) if answer[..4] == packet[8..12] => return answer[..len].to_vec(),
+                _ => {}
+            }
+            assert!(asked.elapsed() < SOON, "no answer within {SOON:?}");
+        }
     };
     let mut connect = [0; ConnectRequest::LEN];
     ConnectRequest { transaction_id: TransactionId(1) }.write(&mut connect);
