@@ -24,7 +24,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     on_one_server.chain(on_a_cluster).collect()
 }
 
-/// Whether a rule of the case is about threads, totals, listings, sweeps, removals or exports, which go to several servers.
+/// Whether a rule of the case is about threads, totals, listings, sweeps or removals, which go to several servers.
 fn is_of_several_swarms(case: &Case) -> bool {
-    case.rules.iter().any(|rule| [6, 13, 14, 17, 18, 19, 20, 24].contains(rule))
+    case.rules.iter().any(|rule| [6, 13, 14, 18, 20].contains(rule))
 }
