@@ -27,23 +27,8 @@ pub(crate) struct Browser {
 impl Browser {
     pub(crate) fn start() -> Self {
         let binary = find("chromium").expect("a need of these tests");
-        let driver = find("chromedriver").expect("a need of these tests");
-        let mut driver = Command::new(driver)
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it runs");
-        let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines();
-        let port: u16 = lines
-            .find_map(|line| {
-                let line = line.expect("text");
-                let (_, port) = line.split_once("started successfully on port ")?;
-                port.trim_end_matches('.').parse().ok()
-            })
-            .expect("the driver tells its port");
-        // It goes on talking.
-        std::thread::spawn(move || lines.for_each(drop));
+        // A driver ends if the port that it got over IPv4 is taken over IPv6.
+        let (driver, port) = (0..5).find_map(|_| start_driver()).expect("a driver that gives its port");
         let profile = env::temp_dir().join(format!("swarmkeep-dashboard-{}-{port}", std::process::id()));
         fs::create_dir(&profile).expect("a folder of our own");
         let mut browser =
@@ -194,4 +179,27 @@ impl Drop for Browser {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+/// A chromedriver and its port, unless it ends before it gives one.
+fn start_driver() -> Option<(Child, u16)> {
+    let driver = find("chromedriver").expect("a need of these tests");
+    let mut driver = Command::new(driver)
+        .arg("--port=0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines();
+    let port = lines.find_map(|line| {
+        let line = line.expect("text");
+        let (_, port) = line.split_once("started successfully on port ")?;
+        port.trim_end_matches('.').parse().ok()
+    });
+    if port.is_none() {
+        driver.wait().expect("it has ended");
+    }
+    // It goes on talking.
+    std::thread::spawn(move || lines.for_each(drop));
+    port.map(|port| (driver, port))
 }
