@@ -22,7 +22,7 @@ use crate::{
 };
 
 pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
-    const SWARMS: usize = 2000;
+    const SWARMS: usize = 4000;
     let store = build(subject);
     in_step(SWARMS, |me, n| {
         store.tell(leecher(hash(n as u64), v4(me + 1)).want(2));
@@ -135,7 +135,7 @@ pub(crate) fn announces_survive_removals_of_other_swarms(subject: &dyn Subject) 
             store.tell(leecher(hash(OTHERS + u64::from(n % 50)), v4(thread)).want(0));
         }
     };
-    against(2, 500, join, |turn| {
+    against(2, 1500, join, |turn| {
         store.remove(&hash(OTHERS + turn % 50));
         store.sweep(at(1), Retention::DropEmpty, Budget::peers(20));
     });
