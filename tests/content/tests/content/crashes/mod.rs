@@ -48,7 +48,7 @@ fn format_leaves_the_store_that_was_there_or_an_empty_one_or_none() {
     println!("{states} crash states of format");
 }
 
-/// Looks for a workload in which a plan goes wrong, from one on: it takes long to come to a rare one.
+/// Looks for a workload in which a plan goes wrong, beginning with workload `first`: a rare failure shows late otherwise.
 fn assert_found(name: &str, plan: Plan, first: u64) {
     let mut explored = Explored::default();
     for seed in first..first + 400 {
