@@ -221,20 +221,26 @@ pub(crate) fn took(line: &str) -> Duration {
     Duration::from_secs_f64(took[..unit].parse::<f64>().expect("a number") * seconds)
 }
 
-/// The interval that a leecher of this tracker is told. Asks again when a packet is lost.
+/// The interval of a leecher's announce. No packet may get lost.
 pub(crate) fn interval(tracker: SocketAddr) -> u32 {
+    interval_asking_every(SOON, tracker)
+}
+
+/// The same from a tracker that may lose packets: each request is sent again after `patience`.
+pub(crate) fn interval_asking_every(patience: Duration, tracker: SocketAddr) -> u32 {
     let socket = UdpSocket::bind((tracker.ip(), 0)).expect("loopback");
     socket.connect(tracker).expect("loopback");
-    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("above zero");
+    socket.set_read_timeout(Some(patience)).expect("above zero");
     let mut answer = [0; 2048];
     let mut exchange = |packet: &[u8]| {
         let asked = Instant::now();
         loop {
             socket.send(packet).expect("sent");
-            match uninterrupted(|| socket.recv(&mut answer)) {
-                // Of the same action: what was asked twice may be answered twice.
-                Ok(len) if answer[..4] == packet[8..12] => return answer[..len].to_vec(),
-                _ => {}
+            // A request that was sent twice may be answered twice: the action must be the same.
+            if let Ok(len) = uninterrupted(|| socket.recv(&mut answer))
+                && answer[..4] == packet[8..12]
+            {
+                return answer[..len].to_vec();
             }
             assert!(asked.elapsed() < SOON, "no answer within {SOON:?}");
         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::common::{
-    Folder, Serve, interval,
+    Folder, Serve, interval, interval_asking_every,
     load::{load, under_load},
     swarmkeep,
 };
@@ -75,7 +75,8 @@ fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
         flooder.send_to(&connect_request(), udp[0]).expect("loopback");
     }
     serve.signal("CONT");
-    interval(udp[0]);
+    let asked = || interval_asking_every(Duration::from_millis(500), udp[0]);
+    asked();
     // Counted once a second.
     let longest = Instant::now() + Duration::from_secs(5);
     while drops(admin) < 10_000 {
@@ -86,7 +87,7 @@ fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
     let longest = Instant::now() + Duration::from_secs(5);
     let stretched = loop {
         // Those who count and those who stretch look once a second each.
-        match interval(udp[0]) {
+        match asked() {
             600 if Instant::now() < longest => thread::sleep(Duration::from_millis(50)),
             told => break told,
         }
