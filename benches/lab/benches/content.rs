@@ -1,6 +1,8 @@
-//! Every content repository of the catalog: blocks, pieces and stripes written and read, flushes, and a thousand torrents.
+//! Every content repository of the catalog: blocks, pieces and stripes written and read, flushes, and a
+//! thousand torrents.
 //!
-//! Stores lie in temporary folders (`TMPDIR` says where), without a limit. Each bench checks every byte that it read or wrote, outside of the clock.
+//! Stores lie in temporary folders (`TMPDIR` says where), without a limit. Each bench checks every byte that
+//! it read or wrote, outside of the clock.
 
 use std::{
     hint::black_box,

@@ -1,4 +1,5 @@
-//! The peer wire: every message written and read; blocks contiguous, vectored and through a buffer of their own.
+//! The peer wire: every message written and read; blocks contiguous, vectored and through a buffer of their
+//! own.
 //!
 //! Somebody else's codec beside ours is in `benches/peers/peer-wire`.
 

@@ -1,7 +1,9 @@
-//! Snapshots: how fast stores are read out, written and loaded, how large they are, and what announces feel of it.
+//! Snapshots: how fast stores are read out, written and loaded, how large they are, and what announces feel
+//! of it.
 //!
-//! `cargo bench -p swarmkeep-lab --bench snapshot -- --swarms 10000000 --turns 3` for the table of `docs/formats/snapshot.md`; `--only packed`
-//! for one store. Criterion has no place for a run that takes seconds and a file, so this prints its own table of medians.
+//! `cargo bench -p swarmkeep-lab --bench snapshot -- --swarms 10000000 --turns 3` for the table of
+//! `docs/formats/snapshot.md`; `--only packed` for one store. Criterion has no place for a run that takes
+//! seconds and a file, so this prints its own table of medians.
 
 use std::{
     env,

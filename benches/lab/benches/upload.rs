@@ -1,8 +1,10 @@
-//! Blocks over loopback TCP: Gbit that a core of the sender's moves a second, by each way of sending them, and by [`SendQueue`].
+//! Blocks over loopback TCP: Gbit that a core of the sender's moves a second, by each way of sending them,
+//! and by [`SendQueue`].
 //!
-//! Sender and receiver are pinned to a core each; what counts is the sender's CPU time, which neighbours on the machine change least. The ways
-//! take turns, since nothing else makes them comparable on a busy machine; Criterion does not take turns, so this prints its own table:
-//! medians, with the quartiles. The receiver reads every message and looks at every block: none is lost, and none is of another place.
+//! Sender and receiver are pinned to a core each; what counts is the sender's CPU time, which neighbours on
+//! the machine change least. The ways take turns, since nothing else makes them comparable on a busy machine;
+//! Criterion does not take turns, so this prints its own table: medians, with the quartiles. The receiver
+//! reads every message and looks at every block: none is lost, and none is of another place.
 //!
 //! `cargo bench -p swarmkeep-lab --bench upload`, with `-- --turns 31` for more of them.
 
@@ -271,7 +273,8 @@ fn send_queued<'a>(
     Ok(())
 }
 
-/// One for each call, since what it borrows is of this call: two allocations that a connection's own does not have.
+/// One for each call, since what it borrows is of this call: two allocations that a connection's own does not
+/// have.
 fn queue<P: AsRef<[u8]>>(blocks: impl Iterator<Item = (usize, P)>) -> SendQueue<P> {
     let mut queue = SendQueue::new(16 * BLOCK, 64 * BLOCK);
     for (block, data) in blocks {

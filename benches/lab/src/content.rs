@@ -1,10 +1,12 @@
-//! What stores of torrents' content cost: the benchmark of Norberg's paper, measured, and replayed on a modelled disk.
+//! What stores of torrents' content cost: the benchmark of Norberg's paper, measured, and replayed on a
+//! modelled disk.
 //!
-//! Machines with virtual disks and large caches hide what a disk's head does. So each row, a download of torrents into one store, is measured as it is, and the
-//! offsets that reach the device or the files are then replayed on a [`Disk`] that turns. `README.md` says what is measured and how it is modelled.
+//! Machines with virtual disks and large caches hide what a disk's head does. So each row, a download of
+//! torrents into one store, is measured as it is, and the offsets that reach the device or the files are then
+//! replayed on a [`Disk`] that turns. `README.md` says what is measured and how it is modelled.
 //!
-//! [`run`] goes through the rows of [`Options`] and gives a [`Report`]. Each row wants a process of its own, for its memory and its CPU time:
-//! [`child`] has both ends of that.
+//! [`run`] goes through the rows of [`Options`] and gives a [`Report`]. Each row wants a process of its own,
+//! for its memory and its CPU time: [`child`] has both ends of that.
 
 mod aging;
 mod charts;

@@ -1,4 +1,5 @@
-//! `cargo demo`: a tracker, a seeder and two fetchers on this machine, each a process, and a torrent that goes through them.
+//! `cargo demo`: a tracker, a seeder and two fetchers on this machine, each a process, and a torrent that
+//! goes through them.
 
 mod part;
 mod peer;
@@ -101,13 +102,15 @@ const SECONDS: u64 = 16;
 /// For how long they are gone.
 const GONE: Duration = Duration::from_secs(1);
 
-/// No kill before that, unless nearly all is there: after a fetcher has made something durable for the first time, and it was seen.
+/// No kill before that, unless nearly all is there: after a fetcher has made something durable for the first
+/// time, and it was seen.
 const EARLIEST: Duration = Duration::from_secs(9);
 
 /// What was told of so long ago is durable: fetchers flush every five seconds, which may take a while.
 const DURABLE: Duration = Duration::from_secs(8);
 
-/// A fetcher asks a peer for no more than 512 blocks of 16 KiB at a time, and in the end both of its peers for the same ones.
+/// A fetcher asks a peer for no more than 512 blocks of 16 KiB at a time, and in the end both of its peers
+/// for the same ones.
 const MOST_TWICE: u64 = 2 * (512 * (16 << 10));
 
 /// How long the tracker may take to hear of what has just happened, until it is shown as it is.
@@ -433,7 +436,8 @@ impl<'a> Swarm<'a> {
         }
     }
 
-    /// Asks everybody to end, the tracker as the last; what they have moved, and what the tracker counted when they were gone.
+    /// Asks everybody to end, the tracker as the last; what they have moved, and what the tracker counted
+    /// when they were gone.
     fn end(mut self) -> Result<(Vec<Moved>, Counts), Box<dyn Error>> {
         for peer in &mut self.peers {
             peer.stop(self.interruption)?;

@@ -22,8 +22,8 @@ use self::grade::{OverTime, OverWorkers};
 
 mod grade;
 
-/// Put a tracker under load with 10, 100 and 1,000 workers, and write a results file: `results-YYYYMMDD.md` with charts, grades and the
-/// changes since the newest earlier file.
+/// Put a tracker under load with 10, 100 and 1,000 workers, and write a results file: `results-YYYYMMDD.md`
+/// with charts, grades and the changes since the newest earlier file.
 #[derive(Debug, clap::Args)]
 #[group(id = "load_report")]
 pub struct Args {
@@ -149,8 +149,8 @@ const KEPT: &str = "<!-- swarmkeep-load: ";
 /// A change below which two runs of one program differ on a machine that is not otherwise idle.
 const NOISE_PERCENT: f64 = 10.0;
 
-/// Writes `results-YYYYMMDD.md` with its charts into the directory; a file of the same day is replaced. `commands` are what it was
-/// measured with, one for each report. Answers where the file is.
+/// Writes `results-YYYYMMDD.md` with its charts into the directory; a file of the same day is replaced.
+/// `commands` are what it was measured with, one for each report. Answers where the file is.
 ///
 /// # Errors
 /// What the file system says.

@@ -23,7 +23,8 @@ enum Command {
     LoadReport(Box<load::Args>),
     /// Say what a tracker of any size needs, and what the loss of a machine costs.
     Simulate(simulate::Args),
-    /// Compare plain files and the block store, with and without the stripe cache: the benchmark of Norberg's paper.
+    /// Compare plain files and the block store, with and without the stripe cache: the benchmark of Norberg's
+    /// paper.
     StoreBench(Box<store_bench::Args>),
     /// Measure one row of a store bench in this process.
     #[command(hide = true)]

@@ -47,7 +47,8 @@ Exit codes:
   2  options that are wrong
   4  measured, and with --goals: not every goal was reached";
 
-/// Compare plain files and the block store, with and without the stripe cache: the benchmark of Norberg's paper.
+/// Compare plain files and the block store, with and without the stripe cache: the benchmark of Norberg's
+/// paper.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = DETAILS, after_help = "See --help for examples, rows and the modelled disk.")]
 pub struct Args {

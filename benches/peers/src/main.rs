@@ -91,7 +91,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Nanoseconds an announce: for each workload and thread count, the median of some turns in which all stores take part.
+/// Nanoseconds an announce: for each workload and thread count, the median of some turns in which all stores
+/// take part.
 fn time(scale: &Scale, seed: u64) -> Vec<Value> {
     let mut rows = Vec::new();
     for workload in measure::workloads(scale, seed) {
@@ -138,7 +139,8 @@ fn lost(scale: &Scale, seed: u64) -> Vec<Value> {
     rows
 }
 
-/// Growth of the resident set, each in a process of its own: one that has run another store has its pages to reuse.
+/// Growth of the resident set, each in a process of its own: one that has run another store has its pages to
+/// reuse.
 fn memory(scale: &Scale, seed: u64) -> Result<Vec<Value>, Box<dyn Error>> {
     let mut rows = Vec::new();
     for (store, _) in stores::ALL {

@@ -153,7 +153,8 @@ pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> Lo
             scope.spawn(move || {
                 let mut rng = SplitMix64::new(own as u64);
                 for (n, input) in inputs.iter().enumerate() {
-                    // Step by step with the other thread, closer than a barrier of the system would bring them.
+                    // Step by step with the other thread, closer than a barrier of the system would bring
+                    // them.
                     at[own].store(n, Ordering::Release);
                     let mut spins = 0;
                     while at[1 - own].load(Ordering::Acquire) < n {
@@ -170,8 +171,8 @@ pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> Lo
     Lost { acknowledged: 2 * swarms, lost }
 }
 
-/// A peer joins an empty swarm, must be in it, and leaves, while another thread removes empty swarms. There is only this
-/// one swarm, so that the two meet often.
+/// A peer joins an empty swarm, must be in it, and leaves, while another thread removes empty swarms. There
+/// is only this one swarm, so that the two meet often.
 pub(crate) fn sweeps(store: &dyn Store, seed: u64, announces: usize) -> Lost {
     let workload = Workload::uniform(seed, 1, 1);
     let input = |event| Input::from(workload.announce(workload.place(0)).event(event));

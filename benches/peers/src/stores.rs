@@ -45,8 +45,8 @@ pub(crate) struct Input {
 /// Builds an empty store.
 type Build = fn() -> Box<dyn Store>;
 
-/// Theirs, then ours: packed and the fastest of each map family. Torrust's stores under tokio's locks are left out: they
-/// need its runtime, which would be measured with them.
+/// Theirs, then ours: packed and the fastest of each map family. Torrust's stores under tokio's locks are
+/// left out: they need its runtime, which would be measured with them.
 pub(crate) const ALL: &[(&str, Build)] = &[
     ("torrust SkipMapMutexStd", theirs::<TorrentsSkipMapMutexStd, EntryMutexStd>),
     ("torrust SkipMapMutexParkingLot", theirs::<TorrentsSkipMapMutexParkingLot, EntryMutexParkingLot>),

@@ -1,8 +1,8 @@
-//! The 27 benches of chihaya's `storage_bench.go`: 1,000 info hashes and 1,000 IPv4 peers, each operation with one of them
-//! or with all in turn.
+//! The 27 benches of chihaya's `storage_bench.go`: 1,000 info hashes and 1,000 IPv4 peers, each operation
+//! with one of them or with all in turn.
 //!
-//! One announce here updates and selects; where theirs only updates, none are wanted. Those that cannot run in parallel
-//! there don't here.
+//! One announce here updates and selects; where theirs only updates, none are wanted. Those that cannot run
+//! in parallel there don't here.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use swarmkeep::{Announce, AnnounceEvent, Changes, Endpoint, InfoHash};

@@ -1,6 +1,8 @@
-//! What neither torrust nor chihaya measures: full swarms, every size of swarm, both families, sweeps, Zipf's law.
+//! What neither torrust nor chihaya measures: full swarms, every size of swarm, both families, sweeps, Zipf's
+//! law.
 //!
-//! Bytes, and the slowest announces during a sweep, are measured by `cargo shootout`: both need a process of their own.
+//! Bytes, and the slowest announces during a sweep, are measured by `cargo shootout`: both need a process of
+//! their own.
 
 use std::env;
 
@@ -99,7 +101,8 @@ fn mixes(criterion: &mut Criterion) {
     run(criterion, "missing", &[families.filled(|caller| fill(caller, &half)).parallel()]);
 
     for (name, swarms, large) in [("zipf-1M", 1_000_000, false), ("zipf-10M", 10_000_000, true)] {
-        // Fifty million peers take minutes to fill, and in the map-backed stores more memory than most machines have.
+        // Fifty million peers take minutes to fill, and in the map-backed stores more memory than most
+        // machines have.
         if large && env::var_os("SWARMKEEP_BENCH_LARGE").is_none() {
             continue;
         }
@@ -132,8 +135,8 @@ fn mixes(criterion: &mut Criterion) {
     }
 }
 
-/// What more cores would meet: few threads on few stripes wait for each other as many do on many. Two on 64 stripes are 65 on
-/// 4,096.
+/// What more cores would meet: few threads on few stripes wait for each other as many do on many. Two on 64
+/// stripes are 65 on 4,096.
 fn contention(criterion: &mut Criterion) {
     let workload = Workload::uniform(7, shrunk(100_000, 500) as u64, 10);
     let announces: Vec<Vec<_>> = (0..cores() as u64)

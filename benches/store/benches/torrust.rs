@@ -1,8 +1,9 @@
 //! The four benches of torrust's `repository_benchmark`, under their names.
 //!
-//! Theirs spawn a task for each operation, so that most of what they measure is the runtime, and the store is hidden. Here
-//! real threads start together and announce for long enough. As there, swarms have one peer, an update is the same peer
-//! again, and each operation updates and reads the counts, which is one announce here.
+//! Theirs spawn a task for each operation, so that most of what they measure is the runtime, and the store is
+//! hidden. Here real threads start together and announce for long enough. As there, swarms have one peer, an
+//! update is the same peer again, and each operation updates and reads the counts, which is one announce
+//! here.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use swarmkeep::{Announce, Changes};

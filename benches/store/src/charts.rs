@@ -43,7 +43,8 @@ pub enum Scale {
     Logarithmic,
 }
 
-/// Draws lines over a logarithmic axis of values; nothing if there is not even one line. `grows` is what the horizontal axis shows.
+/// Draws lines over a logarithmic axis of values; nothing if there is not even one line. `grows` is what the
+/// horizontal axis shows.
 ///
 /// # Errors
 /// What the file system says.
@@ -157,8 +158,8 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// The pixel at so much of the width and of the height, from the lower left corner. What has no place on an axis, as a time of 0 on a
-    /// logarithmic one, is at its end.
+    /// The pixel at so much of the width and of the height, from the lower left corner. What has no place on
+    /// an axis, as a time of 0 on a logarithmic one, is at its end.
     pub fn at(&self, x: f64, y: f64) -> (i32, i32) {
         let (x, y) = (x.clamp(0.0, 1.0), y.clamp(0.0, 1.0));
         let (width, height) = (f64::from(self.right - self.left), f64::from(self.bottom - self.top));
@@ -200,7 +201,8 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times powers of ten, from the last that is not above all numbers to the first that is not below them.
+/// 1, 2 or 5 times powers of ten, from the last that is not above all numbers to the first that is not below
+/// them.
 fn round_numbers(numbers: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
     let (least, most) = numbers
         .fold((f64::MAX, f64::MIN_POSITIVE), |(least, most), number| (least.min(number), most.max(number)));

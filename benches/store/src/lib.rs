@@ -1,8 +1,8 @@
 //! What the benches share: one function that runs a table of [`Work`]s over every store of the catalog.
 //!
-//! A work is measured on real threads that start together. An iteration is a round of many operations on each thread, so
-//! that starting is no part of the result; Criterion's throughput is announces (or other operations) a second over
-//! all threads.
+//! A work is measured on real threads that start together. An iteration is a round of many operations on each
+//! thread, so that starting is no part of the result; Criterion's throughput is announces (or other
+//! operations) a second over all threads.
 
 pub mod charts;
 
@@ -41,8 +41,8 @@ pub struct Work<'a> {
 type Operation<'a> = Box<dyn Fn(&mut Caller<'_>, usize) + Sync + 'a>;
 
 impl<'a> Work<'a> {
-    /// An operation, given its number; it asserts its result. A round of a thread is a thousand consecutive numbers, and
-    /// threads start far apart.
+    /// An operation, given its number; it asserts its result. A round of a thread is a thousand consecutive
+    /// numbers, and threads start far apart.
     pub fn new(name: impl Into<String>, operation: impl Fn(&mut Caller<'_>, usize) + Sync + 'a) -> Self {
         Self {
             name: name.into(),

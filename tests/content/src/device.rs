@@ -55,8 +55,8 @@ pub fn device_of(folder: &Path, bytes: u64) -> (Option<LoopDevice>, PathBuf) {
     (device, path)
 }
 
-/// A folder in memory where that can be had: a killed process loses nothing that the kernel has, and a thousand kills want many
-/// flushes.
+/// A folder in memory where that can be had: a killed process loses nothing that the kernel has, and a
+/// thousand kills want many flushes.
 pub fn scratch_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made")
 }

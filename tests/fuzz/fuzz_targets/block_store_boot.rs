@@ -1,5 +1,5 @@
-//! Any image at all, as it is and as a real one that was changed under checksums that fit: boot answers, what it gives agrees with itself,
-//! and it boots again to the same.
+//! Any image at all, as it is and as a real one that was changed under checksums that fit: boot answers, what
+//! it gives agrees with itself, and it boots again to the same.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};

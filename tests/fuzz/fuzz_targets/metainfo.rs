@@ -1,5 +1,5 @@
-//! Any torrent file from anyone, as one and as an info dictionary alone. Nothing panics; what is read is safe to write to a disk, and its
-//! bytes lie where they should. And any magnet link.
+//! Any torrent file from anyone, as one and as an info dictionary alone. Nothing panics; what is read is safe
+//! to write to a disk, and its bytes lie where they should. And any magnet link.
 #![no_main]
 
 use std::collections::HashSet;
@@ -24,7 +24,8 @@ fuzz_target!(|message: &[u8]| {
     if let Ok(magnet) = String::from_utf8_lossy(message).parse::<Magnet>() {
         assert_eq!(magnet.to_string().parse(), Ok(magnet));
     }
-    // Whatever the fuzzer finds for the keys: most of what it changes in a whole torrent no longer has the right hashes.
+    // Whatever the fuzzer finds for the keys: most of what it changes in a whole torrent no longer has the
+    // right hashes.
     if let Ok(value) = Value::parse(message)
         && let Some(files) = value.list()
     {
@@ -78,7 +79,8 @@ fn assert_holds(info: &Info) {
     assert!(info.check(info.piece_count()).is_none());
 }
 
-/// Whether every file stays where it is put, next to the others. Said again in other words than the library's.
+/// Whether every file stays where it is put, next to the others. Said again in other words than the
+/// library's.
 fn assert_safe(list: &FileList) {
     let (mut files, mut folders) = (HashSet::new(), HashSet::new());
     for file in list.iter() {

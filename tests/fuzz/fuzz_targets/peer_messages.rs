@@ -1,4 +1,5 @@
-//! Any messages, pushed into a send queue, written in any parts and received in any others, come out as they went in.
+//! Any messages, pushed into a send queue, written in any parts and received in any others, come out as they
+//! went in.
 #![no_main]
 
 use std::io::IoSlice;

@@ -1,5 +1,5 @@
-//! Any file as a snapshot, as it is and with any records under checksums that fit: it is read, or refused at a byte that it has, and what is read
-//! goes into stores that agree with themselves and give it back.
+//! Any file as a snapshot, as it is and with any records under checksums that fit: it is read, or refused at
+//! a byte that it has, and what is read goes into stores that agree with themselves and give it back.
 #![no_main]
 
 use std::{collections::BTreeMap, io::Cursor as Bytes, time::Duration};
@@ -194,7 +194,7 @@ fn assert_taken_in(blocks: &[Records]) {
     assert_eq!((one_by_one, single.totals()), (restored, store.totals()));
 
     // With limits, all are kept.
-    let limited = config().max_swarms(3).max_peers_per_swarm(20).max_endpoints_an_address(2);
+    let limited = config().max_swarms(3).max_peers_per_swarm(20).max_endpoints_per_address(2);
     let limited = Packed::new(&limited.max_bytes(100 << 10)).unwrap();
     let restored = limited.import(blocks, NOW);
     assert_eq!(restored.added + restored.known + restored.expired + restored.refused, peers);

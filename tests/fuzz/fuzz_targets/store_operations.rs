@@ -1,8 +1,8 @@
-//! Any sequence of operations: the packed store answers as the model of the conformance suite does, and the same store with
-//! limits keeps them and says whom they cost.
+//! Any sequence of operations: the packed store answers as the model of the conformance suite does, and the
+//! same store with limits keeps them and says whom they cost.
 //!
-//! The suite's own random stories stay in a small world and look at everything after each step; these are longer, in a
-//! world where swarms grow through every size that the store treats differently.
+//! The suite's own random stories stay in a small world and look at everything after each step; these are
+//! longer, in a world where swarms grow through every size that the store treats differently.
 #![no_main]
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
@@ -287,7 +287,7 @@ impl Limited {
             .clone()
             .max_swarms(MOST_SWARMS)
             .max_peers_per_swarm(MOST_PEERS)
-            .max_endpoints_an_address(MOST_ENDPOINTS);
+            .max_endpoints_per_address(MOST_ENDPOINTS);
         let (mut store, mut most_bytes) = (Packed::new(&config).unwrap(), u64::MAX);
         if store.capabilities().bounded.contains(BoundedBy::BYTES) {
             let Err(ConfigError::Limit { least, .. }) = Packed::new(&config.clone().max_bytes(1)) else {

@@ -1,5 +1,5 @@
-//! Any datagram, from anywhere: the tracker does not panic, its answers are within bounds and read as they should, and who
-//! has shown no good connection id gets no more than it sent.
+//! Any datagram, from anywhere: the tracker does not panic, its answers are within bounds and read as they
+//! should, and who has shown no good connection id gets no more than it sent.
 #![no_main]
 
 use std::{

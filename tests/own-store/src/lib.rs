@@ -323,7 +323,8 @@ impl Swarm {
         &mut self.lists[usize::from(endpoint.family() == Family::V6)][usize::from(role.is_seeder())]
     }
 
-    /// Hands out a window at a random place of each family's ring: leechers without the announcer, then seeders.
+    /// Hands out a window at a random place of each family's ring: leechers without the announcer, then
+    /// seeders.
     fn select(&self, announce: &Announce, rng: &mut dyn Random, peers: &mut PeerBuffer<'_>) {
         let me = self.peers[&announce.endpoint];
         let rings = [(Families::V4, Family::V4), (Families::V6, Family::V6)].map(|(flag, family)| {

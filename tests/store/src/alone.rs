@@ -2,8 +2,8 @@
 
 use std::{env, fs, process::Command};
 
-/// Runs the test once more where no other test takes memory, in a process in which this answers `true`. Here, where it answers `false`,
-/// the test has passed if that one has.
+/// Runs the test once more where no other test takes memory, in a process in which this answers `true`. Here,
+/// where it answers `false`, the test has passed if that one has.
 pub fn in_a_process_of_its_own(test: &str) -> bool {
     const INSIDE: &str = "SWARMKEEP_TEST_ALONE";
     if env::var_os(INSIDE).is_some() {

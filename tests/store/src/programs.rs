@@ -1,7 +1,8 @@
 //! Tests that need programs, or rights, which a machine may lack.
 //!
-//! Such a test is *ignored*, with the names of what it lacks; where the variable `CI` is set, it fails. The tests stand in binaries of
-//! their own (`harness = false`), whose `main` calls [`run`] with the lists that [`tests!`](crate::tests) makes.
+//! Such a test is *ignored*, with the names of what it lacks; where the variable `CI` is set, it fails. The
+//! tests stand in binaries of their own (`harness = false`), whose `main` calls [`run`] with the lists that
+//! [`tests!`](crate::tests) makes.
 
 use std::{
     cell::RefCell,
@@ -141,7 +142,8 @@ pub fn faketime() -> Option<PathBuf> {
     folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|library| library.is_file())
 }
 
-/// Runs a program in namespaces of its own, which end with it: the first words of the command. `None` without the right.
+/// Runs a program in namespaces of its own, which end with it: the first words of the command. `None` without
+/// the right.
 pub fn namespaces() -> Option<Command> {
     // `--kill-child` and the namespace of processes: nothing outlives it, whatever happens.
     let alone = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -216,14 +218,16 @@ pub fn again() -> [String; 3] {
     [name(), "--exact".into(), "--nocapture".into()]
 }
 
-/// Prints what a test has to tell, where `--nocapture` asks for it: this harness holds nothing back by itself.
+/// Prints what a test has to tell, where `--nocapture` asks for it: this harness holds nothing back by
+/// itself.
 pub fn note(text: impl Display) {
     if env::args().any(|argument| argument == "--nocapture") {
         println!("{text}");
     }
 }
 
-/// Runs tests as the command line says, `threads` at a time unless it says so. The last line says what was missing.
+/// Runs tests as the command line says, `threads` at a time unless it says so. The last line says what was
+/// missing.
 pub fn run(threads: usize, tests: impl IntoIterator<Item = Vec<Trial>>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(threads);

@@ -68,7 +68,8 @@ impl Serve {
         serve
     }
 
-    /// Starts what does not listen, and waits for its end; answers its exit code, what it said, and how long it took.
+    /// Starts what does not listen, and waits for its end; answers its exit code, what it said, and how long
+    /// it took.
     pub fn refused(command: Command) -> (Option<i32>, String, Duration) {
         let asked = Instant::now();
         let mut serve = Self::launch(command);

@@ -144,7 +144,8 @@ pub fn bytes_of(request: AnnounceRequest<'_>) -> Vec<u8> {
     packet
 }
 
-/// Calls again what was interrupted: a wait with an end is when the whole machine was stopped for a moment (signal(7)).
+/// Calls again what was interrupted: a wait with an end is when the whole machine was stopped for a moment
+/// (signal(7)).
 pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

@@ -1,5 +1,5 @@
-//! Announces that refresh allocate nothing, in any synchronous store: neither for the update nor for the selection. Nor does the
-//! server for any request over UDP.
+//! Announces that refresh allocate nothing, in any synchronous store: neither for the update nor for the
+//! selection. Nor does the server for any request over UDP.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -1,4 +1,5 @@
-//! Before anything is measured: asked the same, all ways say the same. A design that did less would be faster for nothing.
+//! Before anything is measured: asked the same, all ways say the same. A design that did less would be faster
+//! for nothing.
 
 use std::collections::BTreeSet;
 

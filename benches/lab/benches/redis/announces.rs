@@ -1,4 +1,5 @@
-//! Announces to swarms of four sizes: the naive design, `announce` and `announce_batch` in turns on one server.
+//! Announces to swarms of four sizes: the naive design, `announce` and `announce_batch` in turns on one
+//! server.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ const MODERATE: f64 = 5_000.0;
 
 #[derive(Debug, Serialize)]
 struct Row {
-    peers_a_swarm: u32,
+    peers_per_swarm: u32,
     swarms: u64,
     announces: &'static str,
     way: Way,
@@ -84,7 +85,7 @@ fn in_turns(
     if is_members && peers.iter().any(|peers| (peers - samples[0].peers).abs() > 0.05 * peers.max(1.0)) {
         return Err(format!("the designs do not do the same work: they tell of {peers:?} peers").into());
     }
-    let [_, half_of_naive, half, _] = samples.map(|sample| sample.announces_a_second / 2.0);
+    let [_, half_of_naive, half, _] = samples.map(|sample| sample.announces_per_second / 2.0);
     let moderate = half_of_naive.min(MODERATE);
     let mut runs = vec![(Way::Naive, moderate), (Way::One, moderate), (Way::One, half)];
     let mut took = vec![Vec::new(); runs.len()];
@@ -104,7 +105,7 @@ fn in_turns(
         .map(|((way, rate), took)| (way, Paced { rate, latency: Latency::of(took) }))
         .collect();
     let rows = Way::ALL.into_iter().zip(samples).map(|(way, sample)| Row {
-        peers_a_swarm: size,
+        peers_per_swarm: size,
         swarms: workload.swarms(),
         announces,
         way,
@@ -116,7 +117,7 @@ fn in_turns(
 
 fn goals(rows: &[Row]) -> Vec<Goal> {
     let of = |way| {
-        let mut rows = rows.iter().filter(|row| row.peers_a_swarm == GOAL && row.announces == MEMBERS);
+        let mut rows = rows.iter().filter(|row| row.peers_per_swarm == GOAL && row.announces == MEMBERS);
         rows.find(|row| row.way == way).map(|row| row.sample)
     };
     let samples = Way::ALL.map(of);
@@ -127,7 +128,7 @@ fn goals(rows: &[Row]) -> Vec<Goal> {
     pairs
         .flat_map(|((naive, before), (way, sample))| {
             [
-                ("announces a second", sample.announces_a_second / before.announces_a_second),
+                ("announces a second", sample.announces_per_second / before.announces_per_second),
                 ("server µs", before.server_us / sample.server_us),
             ]
             .map(|(of, measured)| {
@@ -142,21 +143,21 @@ fn text(rows: &[Row]) -> String {
     let naive = |row: &Row| {
         let alike = |other: &&Row| {
             other.way == Way::Naive
-                && other.peers_a_swarm == row.peers_a_swarm
+                && other.peers_per_swarm == row.peers_per_swarm
                 && other.announces == row.announces
         };
-        rows.iter().find(alike).map_or(1.0, |naive| naive.sample.announces_a_second)
+        rows.iter().find(alike).map_or(1.0, |naive| naive.sample.announces_per_second)
     };
     let announces = table(
         rows,
         &[
             ("swarms × peers", &|row| {
-                format!("{} × {}", grouped(row.swarms), grouped(row.peers_a_swarm.into()))
+                format!("{} × {}", grouped(row.swarms), grouped(row.peers_per_swarm.into()))
             }),
             ("announces", &|row| row.announces.to_owned()),
             ("", &|row| row.way.to_string()),
-            ("a second", &|row| whole(row.sample.announces_a_second)),
-            ("× naive", &|row| significant(row.sample.announces_a_second / naive(row))),
+            ("a second", &|row| whole(row.sample.announces_per_second)),
+            ("× naive", &|row| significant(row.sample.announces_per_second / naive(row))),
             ("server µs", &|row| significant(row.sample.server_us)),
             ("if the server were alone", &|row| whole(row.sample.bound())),
             ("client µs", &|row| significant(row.sample.client_us)),
@@ -170,7 +171,7 @@ fn text(rows: &[Row]) -> String {
         &paced,
         &[
             ("swarms × peers", &|(row, _)| {
-                format!("{} × {}", grouped(row.swarms), grouped(row.peers_a_swarm.into()))
+                format!("{} × {}", grouped(row.swarms), grouped(row.peers_per_swarm.into()))
             }),
             ("", &|(row, _)| row.way.to_string()),
             ("announces a second", &|(_, paced)| whole(paced.rate)),

@@ -22,11 +22,11 @@ struct Row {
     way: Way,
     family: &'static str,
     swarms: u64,
-    peers_a_swarm: u32,
+    peers_per_swarm: u32,
     bytes: u64,
-    bytes_a_peer: f64,
-    bytes_a_swarm: f64,
-    resident_bytes_a_peer: f64,
+    bytes_per_peer: f64,
+    bytes_per_swarm: f64,
+    resident_bytes_per_peer: f64,
     lua_bytes: u64,
     keys: i64,
     listpacks_in_100: f64,
@@ -59,10 +59,10 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
     let mut section = Section::new("bytes", &rows, text(&rows))?;
     let ours = rows.iter().filter(|row| row.way != Way::Naive && row.family == "IPv4");
     section.goals = ours
-        .filter(|row| row.peers_a_swarm >= LARGE)
+        .filter(|row| row.peers_per_swarm >= LARGE)
         .map(|row| {
-            let what = format!("swarms of {}: bytes an IPv4 peer", grouped(row.peers_a_swarm.into()));
-            Goal::at_most(60.0, what, row.bytes_a_peer)
+            let what = format!("swarms of {}: bytes an IPv4 peer", grouped(row.peers_per_swarm.into()));
+            Goal::at_most(60.0, what, row.bytes_per_peer)
         })
         .collect();
     Ok(section)
@@ -75,7 +75,7 @@ impl Row {
         way: Way,
         family: &'static str,
         workload: &Workload,
-        peers_a_swarm: u32,
+        peers_per_swarm: u32,
     ) -> Result<Self> {
         let stores = Stores::start(&bench.runtime, None)?;
         // The functions are loaded by the first announce, and buffers are there: what comes now is swarms.
@@ -91,11 +91,11 @@ impl Row {
             way,
             family,
             swarms,
-            peers_a_swarm,
+            peers_per_swarm,
             bytes,
-            bytes_a_peer: bytes as f64 / peers,
-            bytes_a_swarm: bytes as f64 / swarms as f64,
-            resident_bytes_a_peer: after.resident.saturating_sub(before.resident) as f64 / peers,
+            bytes_per_peer: bytes as f64 / peers,
+            bytes_per_swarm: bytes as f64 / swarms as f64,
+            resident_bytes_per_peer: after.resident.saturating_sub(before.resident) as f64 / peers,
             lua_bytes: after.lua,
             keys,
             listpacks_in_100: listpacks(&stores.server)?,
@@ -149,13 +149,13 @@ fn text(rows: &[Row]) -> String {
         rows,
         &[
             ("swarms × peers", &|row| {
-                format!("{} × {}", grouped(row.swarms), grouped(row.peers_a_swarm.into()))
+                format!("{} × {}", grouped(row.swarms), grouped(row.peers_per_swarm.into()))
             }),
             ("family", &|row| row.family.to_owned()),
             ("design", &|row| if row.way == Way::Naive { "naive" } else { "ours" }.to_owned()),
-            ("bytes a peer", &|row| significant(row.bytes_a_peer)),
-            ("a swarm", &|row| significant(row.bytes_a_swarm)),
-            ("resident a peer", &|row| significant(row.resident_bytes_a_peer)),
+            ("bytes a peer", &|row| significant(row.bytes_per_peer)),
+            ("a swarm", &|row| significant(row.bytes_per_swarm)),
+            ("resident a peer", &|row| significant(row.resident_bytes_per_peer)),
             ("keys", &|row| grouped(row.keys as u64)),
             ("listpacks, %", &|row| significant(row.listpacks_in_100)),
         ],

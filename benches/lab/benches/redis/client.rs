@@ -32,7 +32,8 @@ use crate::{
     report::{Goal, Section, table, whole},
 };
 
-/// Connections, calls that wait on each at once, and announces that are one call. What the goals are about has a little of each.
+/// Connections, calls that wait on each at once, and announces that are one call. What the goals are about
+/// has a little of each.
 const SHAPES: [Shape; 6] = [
     Shape { connections: 1, pipeline: 1, bundle: 1 },
     Shape { connections: 2, pipeline: 32, bundle: 1 },
@@ -75,8 +76,8 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
     Ok(section)
 }
 
-/// `redis-benchmark` takes what it sends from its arguments, which end at a zero: numbers have none in any of their bytes, and what is drawn is
-/// drawn until it has none.
+/// `redis-benchmark` takes what it sends from its arguments, which end at a zero: numbers have none in any of
+/// their bytes, and what is drawn is drawn until it has none.
 const SMALL: u16 = 0x0101;
 const NOW: Timestamp = Timestamp::from_secs(0x7070_7070);
 const LIFETIME: Duration = Duration::from_secs(0x0101_0101);
@@ -106,7 +107,7 @@ impl Row {
         let server = Server::start()?;
         let config = RepositoryConfig::new(HashKey::from_bytes([7; 16]))
             .lifetime(LIFETIME)
-            .max_endpoints_an_address(SMALL.into());
+            .max_endpoints_per_address(SMALL.into());
         let connecting = async {
             let settings = settings(&server).connections(connections);
             RedisRepository::connect(&settings, &config).await
@@ -145,8 +146,8 @@ impl Random for Constant {
     }
 }
 
-/// A swarm for each connection with as many peers as are told, the announce of one of its leechers, and the words that our client sends for
-/// the first of them.
+/// A swarm for each connection with as many peers as are told, the announce of one of its leechers, and the
+/// words that our client sends for the first of them.
 async fn swarms(
     server: &Server,
     store: &RedisRepository,
@@ -207,7 +208,8 @@ async fn tell_all(store: &RedisRepository, announce: &Announce, bundle: usize) -
     Ok(store.announce_batch(&mut batch, NOW, &mut Constant).await?)
 }
 
-/// As many callers for each connection as its pipeline is deep; each waits for its call before it makes the next.
+/// As many callers for each connection as its pipeline is deep; each waits for its call before it makes the
+/// next.
 fn run_ours(
     bench: &Bench,
     server: &Server,

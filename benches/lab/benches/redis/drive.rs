@@ -250,7 +250,7 @@ impl Stores {
         let announces = took.len() as f64;
         let each = |used: Duration| used.as_secs_f64() * 1e6 / announces;
         Ok(Sample {
-            announces_a_second: announces / wall.as_secs_f64(),
+            announces_per_second: announces / wall.as_secs_f64(),
             server_us: each(after.server.saturating_sub(before.server)),
             client_us: each(after.client.saturating_sub(before.client)),
             bytes_to_server: (after.input - before.input) as f64 / announces,
@@ -260,7 +260,8 @@ impl Stores {
         })
     }
 
-    /// So many announces a second for a while, each when it is due, whatever became of those before: how long after that each was answered.
+    /// So many announces a second for a while, each when it is due, whatever became of those before: how long
+    /// after that each was answered.
     pub(crate) fn paced(
         self: &Arc<Self>,
         runtime: &Runtime,
@@ -319,7 +320,7 @@ struct Done {
 /// What a run took, for each announce.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Sample {
-    pub(crate) announces_a_second: f64,
+    pub(crate) announces_per_second: f64,
     pub(crate) server_us: f64,
     pub(crate) client_us: f64,
     pub(crate) bytes_to_server: f64,
@@ -333,7 +334,7 @@ impl Sample {
     pub(crate) fn median(of: &[Self]) -> Self {
         let median = |number: &dyn Fn(&Self) -> f64| median(of.iter().map(number));
         Self {
-            announces_a_second: median(&|sample| sample.announces_a_second),
+            announces_per_second: median(&|sample| sample.announces_per_second),
             server_us: median(&|sample| sample.server_us),
             client_us: median(&|sample| sample.client_us),
             bytes_to_server: median(&|sample| sample.bytes_to_server),

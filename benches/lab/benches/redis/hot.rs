@@ -18,7 +18,7 @@ const LARGEST_NAIVE: u32 = 10_000;
 #[derive(Debug, Serialize)]
 struct Row {
     swarms: u64,
-    peers_a_swarm: u32,
+    peers_per_swarm: u32,
     way: Way,
     #[serde(flatten)]
     sample: Sample,
@@ -71,10 +71,10 @@ fn in_turns(
         let at_half_the_rate = if way.is_batch() {
             Latency::default()
         } else {
-            let rate = sample.announces_a_second / 2.0;
+            let rate = sample.announces_per_second / 2.0;
             Latency::of(stores.paced(&bench.runtime, way, &workload, rate, bench.during)?)
         };
-        rows.push(Row { swarms: workload.swarms(), peers_a_swarm: size, way, sample, at_half_the_rate });
+        rows.push(Row { swarms: workload.swarms(), peers_per_swarm: size, way, sample, at_half_the_rate });
     }
     Ok(rows)
 }
@@ -85,10 +85,10 @@ fn text(rows: &[Row]) -> String {
         rows,
         &[
             ("swarms × peers", &|row| {
-                format!("{} × {}", grouped(row.swarms), grouped(row.peers_a_swarm.into()))
+                format!("{} × {}", grouped(row.swarms), grouped(row.peers_per_swarm.into()))
             }),
             ("", &|row| row.way.to_string()),
-            ("announces a second", &|row| whole(row.sample.announces_a_second)),
+            ("announces a second", &|row| whole(row.sample.announces_per_second)),
             ("server µs", &|row| significant(row.sample.server_us)),
             ("if the server were alone", &|row| whole(row.sample.bound())),
             ("p50, µs", &|row| micros(row.sample.latency.p50_us)),

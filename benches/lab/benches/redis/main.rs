@@ -1,8 +1,10 @@
-//! The store on Redis beside the design that trackers on Redis usually have, beside `redis-benchmark`, and by itself.
+//! The store on Redis beside the design that trackers on Redis usually have, beside `redis-benchmark`, and by
+//! itself.
 //!
-//! `cargo bench -p swarmkeep-lab --bench redis -- --markdown docs/reports/redis-bench.md` measures all of it and writes the document;
-//! `--only announces`, `bytes`, `encodings`, `client`, `hot` or `shards` a part of it, `--json FILE` the numbers, `--seconds N` and `--turns N` say how long.
-//! It starts servers of its own on loopback. What is compared takes turns on one server, since nothing else makes it comparable on a busy
+//! `cargo bench -p swarmkeep-lab --bench redis -- --markdown docs/reports/redis-bench.md` measures all of it
+//! and writes the document; `--only announces`, `bytes`, `encodings`, `client`, `hot` or `shards` a part of
+//! it, `--json FILE` the numbers, `--seconds N` and `--turns N` say how long. It starts servers of its own on
+//! loopback. What is compared takes turns on one server, since nothing else makes it comparable on a busy
 //! machine; Criterion does not take turns, so this prints its own tables of medians.
 //!
 //! [`naive`] tells what the other design is, and where it was made cheaper than it is.

@@ -20,7 +20,8 @@ pub(crate) struct Report {
     date: String,
     server: String,
     machine: Machine,
-    /// The load average of the minute before: what else the machine has to do takes from what is reached end to end.
+    /// The load average of the minute before: what else the machine has to do takes from what is reached end
+    /// to end.
     load_before: Option<f64>,
     seconds: f64,
     turns: usize,

@@ -24,8 +24,9 @@ const TORRENTS: u32 = 400;
 /// Torrents that are written at the same time.
 const PARALLEL: usize = 10;
 
-/// Fills an empty store with torrents of mixed sizes, some at a time, deletes some of them at random, and does that again and again, until it is full
-/// to three quarters. Of each block one sector is written: it is taken, and costs no more.
+/// Fills an empty store with torrents of mixed sizes, some at a time, deletes some of them at random, and
+/// does that again and again, until it is full to three quarters. Of each block one sector is written: it is
+/// taken, and costs no more.
 pub(crate) fn age(store: &BlockStore, seed: u64, progress: &mut dyn FnMut(f64)) -> Result<()> {
     let mut rng = SplitMix64::new(seed ^ 0x6167_6564);
     let block = u64::from(store.block_size());

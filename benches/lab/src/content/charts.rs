@@ -133,7 +133,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// From the first of two numbers to the second, at least as long as there is something to see; what it shows is divided by `unit`.
+    /// From the first of two numbers to the second, at least as long as there is something to see; what it
+    /// shows is divided by `unit`.
     fn even(first: f64, last: f64, unit: f64) -> Self {
         let last = if last > first { last } else { first + unit };
         let step = round((last - first) / unit / 6.0);

@@ -16,7 +16,8 @@ enum Line {
     Done(Outcome),
 }
 
-/// Measures a plan in a process that `command` starts when it is given the plan as its last argument; it calls [`answer`] with it.
+/// Measures a plan in a process that `command` starts when it is given the plan as its last argument; it
+/// calls [`answer`] with it.
 ///
 /// # Errors
 /// [`Error::Child`] with what the process wrote to its standard error.

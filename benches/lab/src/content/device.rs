@@ -1,4 +1,5 @@
-//! A device in memory that keeps everything but zeroes: stores of any size whose content is zeroes take next to nothing.
+//! A device in memory that keeps everything but zeroes: stores of any size whose content is zeroes take next
+//! to nothing.
 
 use std::{collections::BTreeMap, io};
 

@@ -4,16 +4,16 @@ use std::{fmt, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
-/// A disk's parameters. The head moves, the sector comes round, the bytes pass; what flushes, the file system's own records and the drive's cache cost is
-/// not in the model.
+/// A disk's parameters. The head moves, the sector comes round, the bytes pass; what flushes, the file
+/// system's own records and the drive's cache cost is not in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Disk {
     /// Bytes from the innermost track to the outermost.
     pub capacity: u64,
     /// Milliseconds to a neighbouring track.
     pub shortest_seek_ms: f64,
-    /// Milliseconds over the whole disk. Between, the time grows with the root of the distance, as a head takes that is sped up for half of the
-    /// way and slowed down for the other.
+    /// Milliseconds over the whole disk. Between, the time grows with the root of the distance, as a head
+    /// takes that is sped up for half of the way and slowed down for the other.
     pub longest_seek_ms: f64,
     /// Turns a minute. A seek is followed by half a turn.
     pub turns: f64,
@@ -99,7 +99,8 @@ impl Disk {
         (self.shortest_seek_ms + way + self.half_turn_ms()) / 1e3
     }
 
-    /// Seconds to the place `to`, and whether they are for a seek: what lies shortly ahead comes round by itself.
+    /// Seconds to the place `to`, and whether they are for a seek: what lies shortly ahead comes round by
+    /// itself.
     fn go(&self, from: u64, to: u64) -> (f64, bool) {
         if from == to {
             return (0.0, false);
@@ -156,8 +157,9 @@ impl fmt::Display for Disk {
     }
 }
 
-/// What reaches the disk if a cache of `memory` bytes holds writes back, as a page cache does: when it is full, or when it is told to flush, everything in it is written in one
-/// sweep, sorted, and what lies together together. What is read passes it by.
+/// What reaches the disk if a cache of `memory` bytes holds writes back, as a page cache does: when it is
+/// full, or when it is told to flush, everything in it is written in one sweep, sorted, and what lies
+/// together together. What is read passes it by.
 ///
 /// Kinder than a page cache, which writes by age, file after file, and parts of them.
 pub fn write_back(trace: impl IntoIterator<Item = Access>, memory: u64) -> Vec<Access> {

@@ -43,10 +43,11 @@ impl Work {
         (0..self.torrents).map(pieces).sum()
     }
 
-    /// Downloads all of it into `store`, and flushes it after each torrent. Where there is a cache to ask, it says which piece comes next. `progress` is told of each
-    /// piece how many bytes it has.
+    /// Downloads all of it into `store`, and flushes it after each torrent. Where there is a cache to ask, it
+    /// says which piece comes next. `progress` is told of each piece how many bytes it has.
     ///
-    /// A piece is written once it is there as a whole, with one call, and then marked: so does a client that looks at its hash first.
+    /// A piece is written once it is there as a whole, with one call, and then marked: so does a client that
+    /// looks at its hash first.
     pub(crate) fn download(
         &self,
         store: &dyn ContentRepository,
@@ -89,7 +90,8 @@ impl Work {
         Ok(store.flush()?)
     }
 
-    /// That every piece of all torrents is complete, and that a sample of them reads as it was written; answers how many bytes were compared.
+    /// That every piece of all torrents is complete, and that a sample of them reads as it was written;
+    /// answers how many bytes were compared.
     ///
     /// # Errors
     /// The first piece that is not there or not right.

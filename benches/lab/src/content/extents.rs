@@ -10,7 +10,8 @@ use crate::content::disk::Access;
 #[derive(Debug)]
 pub(crate) struct Extents {
     files: Vec<Vec<Extent>>,
-    /// Why it is not known where the files lie, if it is not. They are then taken as one after another, without gaps.
+    /// Why it is not known where the files lie, if it is not. They are then taken as one after another,
+    /// without gaps.
     pub(crate) unknown: Option<String>,
 }
 

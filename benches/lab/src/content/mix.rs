@@ -1,7 +1,7 @@
 //! How large torrents and their pieces are.
 
-/// Shares of torrents whose pieces have at most so many KiB, in thousandths, of some 700,000 torrents: A. Norberg, "a bittorrent filesystem",
-/// blog.libtorrent.org, December 2014.
+/// Shares of torrents whose pieces have at most so many KiB, in thousandths, of some 700,000 torrents: A.
+/// Norberg, "a bittorrent filesystem", blog.libtorrent.org, December 2014.
 pub const PIECE_LENGTHS: [(u32, u32); 11] = [
     (16, 4),
     (32, 26),
@@ -16,11 +16,12 @@ pub const PIECE_LENGTHS: [(u32, u32); 11] = [
     (16384, 1000),
 ];
 
-/// Bytes of a torrent in the mean: 8.25 million of them had 13,635 TB together in the index of IsoHunt (Neowin, "Trivia Tuesday: Some facts
-/// about BitTorrent").
+/// Bytes of a torrent in the mean: 8.25 million of them had 13,635 TB together in the index of IsoHunt
+/// (Neowin, "Trivia Tuesday: Some facts about BitTorrent").
 pub const MEAN_TORRENT: f64 = 13_635e12 / 8.25e6;
 
-/// The piece length of torrent `i` of `of`: that at quantile (i + ½) / `of`, so that a mix of any size is as the distribution says, and not drawn.
+/// The piece length of torrent `i` of `of`: that at quantile (i + ½) / `of`, so that a mix of any size is as
+/// the distribution says, and not drawn.
 ///
 /// # Panics
 /// If `i` is not less than `of`.
@@ -33,8 +34,9 @@ pub fn piece_length(i: u32, of: u32) -> u32 {
 
 /// The length of the torrent at this quantile, from 0 to 1, in bytes.
 ///
-/// An estimate: torrents are cut into about as many pieces each, whatever their size, and so many that the mean is [`MEAN_TORRENT`]. Between the
-/// steps of the distribution of piece lengths, lengths grow geometrically.
+/// An estimate: torrents are cut into about as many pieces each, whatever their size, and so many that the
+/// mean is [`MEAN_TORRENT`]. Between the steps of the distribution of piece lengths, lengths grow
+/// geometrically.
 pub fn torrent_length(quantile: f64) -> f64 {
     continuous_piece_length(quantile) * pieces()
 }
@@ -64,8 +66,8 @@ fn continuous_piece_length(quantile: f64) -> f64 {
     f64::from(kib) * 512.0 * 2_f64.powf((share - below) / (f64::from(up_to) - below))
 }
 
-/// Lengths of as many torrents as have `bytes` together, one after another, mixed as [`torrent_length`] says and scaled so that they are
-/// `count` or so; each a multiple of `unit`, and at least one.
+/// Lengths of as many torrents as have `bytes` together, one after another, mixed as [`torrent_length`] says
+/// and scaled so that they are `count` or so; each a multiple of `unit`, and at least one.
 pub(crate) fn lengths(bytes: u64, count: u32, unit: u64) -> Vec<u64> {
     let scale = bytes as f64 / (MEAN_TORRENT * f64::from(count));
     middles(count)

@@ -1,4 +1,5 @@
-//! What the torrents hold: slices of one random buffer, so that making it costs nothing while something is measured.
+//! What the torrents hold: slices of one random buffer, so that making it costs nothing while something is
+//! measured.
 
 use std::io::IoSlice;
 

@@ -22,7 +22,8 @@ pub struct Pictures {
     pub(crate) accesses: Vec<(f64, f64, u32)>,
     /// Of how many accesses each point stands for one.
     pub(crate) each: u64,
-    /// Bytes that came so far, bytes from the beginning of the first torrent as if all were one after another, and whose.
+    /// Bytes that came so far, bytes from the beginning of the first torrent as if all were one after
+    /// another, and whose.
     pub(crate) arrivals: Vec<(f64, f64, u32)>,
     /// Runs of blocks: the first, the one behind the last, and whose.
     pub(crate) layout: Vec<(u32, u32, u32)>,

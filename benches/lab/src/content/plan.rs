@@ -78,12 +78,14 @@ pub struct SeedingOptions {
 /// How peers choose pieces: so many of them, as shares of one, in each way.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Locality {
-    /// From a random piece on, one after another: who watches or listens while it comes, or has the client's sequential mode on.
+    /// From a random piece on, one after another: who watches or listens while it comes, or has the client's
+    /// sequential mode on.
     pub in_order: f64,
-    /// All pieces of an aligned 4 MiB, then another 4 MiB at random: `piece_extent_affinity` of libtorrent, and clients with a cache of stripes.
+    /// All pieces of an aligned 4 MiB, then another 4 MiB at random: `piece_extent_affinity` of libtorrent,
+    /// and clients with a cache of stripes.
     pub by_extent: f64,
-    /// Of the others, who take pieces at random, how many choices are not random: the piece that another peer of the swarm began last is
-    /// taken, if it is missing. Rarest first makes peers want the same.
+    /// Of the others, who take pieces at random, how many choices are not random: the piece that another peer
+    /// of the swarm began last is taken, if it is missing. Rarest first makes peers want the same.
     pub same_rare: f64,
 }
 
@@ -107,7 +109,8 @@ impl Options {
         }
     }
 
-    /// A tenth of the torrents' bytes in the cache, as in the paper's, and so small that all rows take a minute or so.
+    /// A tenth of the torrents' bytes in the cache, as in the paper's, and so small that all rows take a
+    /// minute or so.
     #[must_use]
     pub fn quick(mut self) -> Self {
         (self.torrents, self.size, self.parallel, self.cache) = (10, 128_000_000, 5, 64_000_000);
@@ -115,7 +118,8 @@ impl Options {
         self
     }
 
-    /// What is measured in each round, and what once after the rounds; what is compared is next to each other.
+    /// What is measured in each round, and what once after the rounds; what is compared is next to each
+    /// other.
     pub fn plans(&self) -> (Vec<Plan>, Vec<Plan>) {
         let ways = WAYS.iter().filter(|way| self.wants(&way.to_string()));
         let rows = ways.map(|&way| Plan { what: What::Download(way), options: self.clone() }).collect();

@@ -24,7 +24,8 @@ pub(crate) fn memory() -> Option<Memory> {
     Some(Memory { now: of("VmRSS")?, peak: of("VmHWM")? })
 }
 
-/// From here on, the peak is that of what follows. Where the system does not have it, the peak stays that of the whole process.
+/// From here on, the peak is that of what follows. Where the system does not have it, the peak stays that of
+/// the whole process.
 pub(crate) fn forget_peak() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }

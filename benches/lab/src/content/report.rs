@@ -20,10 +20,12 @@ pub struct Report {
     machine: Machine,
     /// What was run.
     pub options: Options,
-    /// How many times as fast as sparse files the block store with the stripe cache is on the modelled disk, both in the order of their calls.
+    /// How many times as fast as sparse files the block store with the stripe cache is on the modelled disk,
+    /// both in the order of their calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup_over_sparse_files: Option<f64>,
-    /// The same over sparse files behind a page cache that writes back sorted and is as large as the stripe cache.
+    /// The same over sparse files behind a page cache that writes back sorted and is as large as the stripe
+    /// cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup_over_sparse_files_written_back_sorted: Option<f64>,
     /// What is to be reached, and what was.
@@ -178,7 +180,8 @@ impl Report {
         text
     }
 
-    /// A file of its own, with the pictures if they were drawn into `pictures`, a path as seen from where the file lies.
+    /// A file of its own, with the pictures if they were drawn into `pictures`, a path as seen from where the
+    /// file lies.
     pub fn markdown(&self, pictures: Option<&Path>) -> String {
         let mut text = format!("# What stores of torrents' content cost\n\n{}\n", self.origin());
         let options = &self.options;

@@ -43,13 +43,15 @@ pub struct Row {
     pub bytes: u64,
     /// From the first torrent's creation to the end of the last flush.
     pub seconds: f64,
-    /// Of all threads of the process, user and system. What the kernel's own threads do for a page cache is not in it.
+    /// Of all threads of the process, user and system. What the kernel's own threads do for a page cache is
+    /// not in it.
     pub cpu_seconds: f64,
     /// Calls that wrote content to the store's medium, and metadata too where it is the block store.
     pub writes: u64,
     /// Calls that flushed the medium.
     pub flushes: u64,
-    /// How much more memory the process had than before it opened the store, at most. The kernel's page cache is not in it.
+    /// How much more memory the process had than before it opened the store, at most. The kernel's page cache
+    /// is not in it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
     /// On the modelled disk, in the order of the calls.
@@ -80,7 +82,8 @@ pub struct Seeks {
     pub fresh: u64,
     /// Runs of bytes that the content lies in: a seek to each is the least there can be, short gaps apart.
     pub stretches: u64,
-    /// Into the middle of blocks that nothing was written to before, and from there on: stripes that were written before they were whole.
+    /// Into the middle of blocks that nothing was written to before, and from there on: stripes that were
+    /// written before they were whole.
     pub part: u64,
     /// Back to where content was last written, after metadata.
     pub back: u64,
@@ -213,7 +216,8 @@ impl<'a> Bench<'a> {
             Store::BlockOrdered => block::Allocation::Ordered,
             _ => block::Allocation::Sequential,
         };
-        // I-nodes lie in a block for each of their sizes, and those that an ordered store begins at the end of the device.
+        // I-nodes lie in a block for each of their sizes, and those that an ordered store begins at the end
+        // of the device.
         let needed = u64::from(self.work.torrents) * self.work.size.div_ceil(block);
         let free = needed + needed / 50 + 20;
         let blocks = if self.way.aged { (free as f64 / (1.0 - aging::SHARE)) as u64 } else { free };
@@ -362,8 +366,8 @@ impl Owners {
     }
 }
 
-/// Writes zeroes, so that what is measured finds an image as it finds a disk: a file system is slower where it has to give room to a file, or
-/// to note that something was written there for the first time.
+/// Writes zeroes, so that what is measured finds an image as it finds a disk: a file system is slower where
+/// it has to give room to a file, or to note that something was written there for the first time.
 fn fill(path: &Path, range: Range<u64>) -> io::Result<()> {
     let open = |flags: OFlags| OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path);
     let file: File = open(OFlags::DIRECT).or_else(|_| open(OFlags::empty()))?;

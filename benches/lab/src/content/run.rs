@@ -15,7 +15,8 @@ pub enum Outcome {
     Seeding(Vec<Seeded>),
 }
 
-/// Measures a plan, and tells how much of it is done, from 0 to 1: [`measure`](fn@measure), or [`child::ask`](crate::content::child::ask).
+/// Measures a plan, and tells how much of it is done, from 0 to 1: [`measure`](fn@measure), or
+/// [`child::ask`](crate::content::child::ask).
 pub type Measure<'a> = dyn FnMut(&Plan, &mut dyn FnMut(f64)) -> Result<Outcome> + 'a;
 
 /// How far a run is.
@@ -32,7 +33,8 @@ pub struct Progress<'a> {
     pub share: f64,
 }
 
-/// Measures one plan in this process, which should have done nothing else before. `progress` is told how much of it is done, from 0 to 1.
+/// Measures one plan in this process, which should have done nothing else before. `progress` is told how much
+/// of it is done, from 0 to 1.
 ///
 /// # Errors
 /// What a store or the system says, and pieces that were lost or altered.
@@ -49,7 +51,8 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(f64)) -> Result<Outcome> {
     }
 }
 
-/// Measures everything that `options` ask for with `measure`, round after round, so that whatever else the machine does falls on all rows alike.
+/// Measures everything that `options` ask for with `measure`, round after round, so that whatever else the
+/// machine does falls on all rows alike.
 ///
 /// # Errors
 /// [`Error::Options`], [`Error::Room`], and those of [`measure`](fn@measure).
@@ -98,7 +101,8 @@ pub fn run(
 }
 
 impl Options {
-    /// Bytes that the largest store takes: the torrents, a fiftieth of free blocks and some metadata, and a sector of each block of what was there before.
+    /// Bytes that the largest store takes: the torrents, a fiftieth of free blocks and some metadata, and a
+    /// sector of each block of what was there before.
     pub fn room(&self) -> u64 {
         let content = u64::from(self.torrents) * self.size.next_multiple_of(self.block.into());
         content

@@ -1,6 +1,8 @@
-//! Seeding: what peers ask for, and what reading it takes on the modelled disk, one by one and with whole blocks read ahead.
+//! Seeding: what peers ask for, and what reading it takes on the modelled disk, one by one and with whole
+//! blocks read ahead.
 //!
-//! No content is kept, so that a store of any size takes no room; what is replayed is what the real store and the real cache read.
+//! No content is kept, so that a store of any size takes no room; what is replayed is what the real store and
+//! the real cache read.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,7 +37,8 @@ pub struct Seeded {
     pub single: Served,
     /// The same, of which a drive sorts 32 at a time, as many as SATA lets it know.
     pub single_sorted: Served,
-    /// The same behind a cache of what was read, as large as that of the stripes, that forgets what nobody asked for the longest time.
+    /// The same behind a cache of what was read, as large as that of the stripes, that forgets what nobody
+    /// asked for the longest time.
     pub single_cached: Served,
     /// Through the stripe cache.
     pub read_ahead: Served,
@@ -99,7 +102,8 @@ struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    /// Laid out as a download through the stripe cache leaves them: the blocks of those that are downloaded at a time lie mixed.
+    /// Laid out as a download through the stripe cache leaves them: the blocks of those that are downloaded
+    /// at a time lie mixed.
     fn new(options: &'a Options) -> Result<Self> {
         let (work, block) = (options.work(), u64::from(options.block));
         let blocks = u64::from(work.torrents) * work.size.div_ceil(block) + 20;
@@ -181,7 +185,8 @@ struct Request {
     len: u64,
 }
 
-/// What the peers ask for, one after another: each time a peer by chance, who goes through the piece it has begun.
+/// What the peers ask for, one after another: each time a peer by chance, who goes through the piece it has
+/// begun.
 fn requests(work: Work, contents: &[Arc<dyn Content>], seeding: SeedingOptions) -> Vec<Request> {
     let mut rng = SplitMix64::new(work.seed ^ 0x7365_6564);
     let mut peers: Vec<_> =
@@ -379,7 +384,8 @@ mod tests {
         let in_order = serve(of(1.0, 0.0, 0.0));
         assert_eq!(in_order.single.served, 4000 * 16384 - in_order_short(&shared));
         assert!(in_order.speedup() > 10.0, "{in_order:?}");
-        // Single reads do as many reads as there are requests; the whole is not read more often than there are stripes.
+        // Single reads do as many reads as there are requests; the whole is not read more often than there
+        // are stripes.
         assert!(in_order.single.modelled.bytes >= 4000 * 16384 - 16384);
         assert!(in_order.read_ahead.modelled.bytes <= 6 * (20 << 20));
         assert!(serve(Locality::RANDOM).speedup() < in_order.speedup());

@@ -167,7 +167,8 @@ pub(crate) enum OverWorkers {
 }
 
 impl OverWorkers {
-    /// Flat is less than doubled from first to last; a cliff is a step by more than twice what the workers grew by.
+    /// Flat is less than doubled from first to last; a cliff is a step by more than twice what the workers
+    /// grew by.
     pub(crate) fn of(loads: &[(usize, f64)]) -> Self {
         let (Some(first), Some(last)) = (loads.first(), loads.last()) else { return Self::Flat };
         let steeper = loads.windows(2).find_map(|step| {
@@ -195,8 +196,8 @@ impl fmt::Display for OverWorkers {
     }
 }
 
-/// What a closed loop shows of any tracker that has as much to do as it can: the same rate whatever the workers, who wait for one
-/// another (Little's law). `None` if the loads do not look like it.
+/// What a closed loop shows of any tracker that has as much to do as it can: the same rate whatever the
+/// workers, who wait for one another (Little's law). `None` if the loads do not look like it.
 pub(crate) fn closed_loop_signature(loads: &[&Report]) -> Option<String> {
     let closed = loads.iter().all(|report| report.settings.rate.is_none());
     let rates: Vec<_> = loads.iter().map(|report| report.requests_per_second).collect();

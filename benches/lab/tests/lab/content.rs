@@ -113,7 +113,8 @@ fn this_program() -> Command {
     command
 }
 
-/// What the two tests below start as a process, with a plan for its last argument. Nothing else is one in braces.
+/// What the two tests below start as a process, with a plan for its last argument. Nothing else is one in
+/// braces.
 #[test]
 fn measures_when_it_is_asked_to() {
     let plan = env::args().next_back().filter(|plan| plan.starts_with('{'));

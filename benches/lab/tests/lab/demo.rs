@@ -236,7 +236,8 @@ fn the_folder_is_kept_for_who_wants_it() {
     assert!(place.processes().is_empty());
 }
 
-/// Runs a demo, and damages a plain file at the first progress of which that holds; the exit code, and what was said.
+/// Runs a demo, and damages a plain file at the first progress of which that holds; the exit code, and what
+/// was said.
 fn damaged(when: impl Fn(&Value) -> bool) -> (Option<i32>, String) {
     let place = Place::new();
     let mut demo = Demo::start(&place, "--size 32MiB --rate 4MiB");

@@ -1,6 +1,8 @@
-//! librqbit's codec, swarmkeep's, and one that goes through a buffer of its own for each message, on the same messages in the same run.
+//! librqbit's codec, swarmkeep's, and one that goes through a buffer of its own for each message, on the same
+//! messages in the same run.
 //!
-//! `decode` is with full checks of ours: lengths, pieces, blocks, spare bits. Results are compared before anything is timed.
+//! `decode` is with full checks of ours: lengths, pieces, blocks, spare bits. Results are compared before
+//! anything is timed.
 
 use std::{hint::black_box, io::IoSlice};
 
@@ -119,7 +121,8 @@ fn decode(criterion: &mut Criterion) {
     stream(criterion);
 }
 
-/// A thousand small messages one behind the other, as they come from a socket: nobody can foresee which is next.
+/// A thousand small messages one behind the other, as they come from a socket: nobody can foresee which is
+/// next.
 fn stream(criterion: &mut Criterion) {
     let mut bytes = Vec::new();
     let mut state = 1_u64;

@@ -45,7 +45,8 @@ proptest! {
         prop_assert_eq!(limits().decode(&mut &other[..]), Ok(Some(message)));
     }
 
-    /// Where both say that bytes are a message, it is the same; where we do, they do; where we do not, it is for what they do not check.
+    /// Where both say that bytes are a message, it is the same; where we do, they do; where we do not, it is
+    /// for what they do not check.
     #[test]
     fn of_any_bytes_both_read_the_same(id in 0..=8_u8, length in 0..20_u32, body in vec(any::<u8>(), 0..24)) {
         let bytes = [&length.to_be_bytes(), &[id][..], &body].concat();
@@ -136,7 +137,8 @@ fn both_read_what_real_clients_sent_as_the_same() {
                         }
                         same += 1;
                     }
-                    // The ids of this protocol that librqbit does not know, and what it reads under its own ids.
+                    // The ids of this protocol that librqbit does not know, and what it reads under its own
+                    // ids.
                     Err(MessageDeserializeError::UnsupportedMessageId(id)) => {
                         assert_eq!(message.id().map(|known| known.0), Some(id));
                         assert!(id > 8);

@@ -80,8 +80,8 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// A tracker to announce to. Each --tracker is a tier, asked when the one before does not answer; commas separate
-    /// trackers of one tier, which are asked in any order (BEP 12).
+    /// A tracker to announce to. Each --tracker is a tier, asked when the one before does not answer; commas
+    /// separate trackers of one tier, which are asked in any order (BEP 12).
     #[arg(long, value_name = "URL[,URL…]")]
     tracker: Vec<String>,
 
@@ -130,7 +130,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How much is read at once: little enough to be still in the processor's cache when it is hashed a second time.
+/// How much is read at once: little enough to be still in the processor's cache when it is hashed a second
+/// time.
 const READ: usize = 256 << 10;
 
 /// So many of the files that cannot go in are named.
@@ -404,7 +405,8 @@ impl Found {
     }
 }
 
-/// Reads the content and hashes it, on many threads: each takes the next piece, so that all read at about the same place.
+/// Reads the content and hashes it, on many threads: each takes the next piece, so that all read at about the
+/// same place.
 struct Reading<'a> {
     creation: &'a Creation,
     content: &'a Content,

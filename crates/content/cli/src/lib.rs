@@ -12,7 +12,8 @@ mod units;
 #[doc(hidden)]
 pub use store::{bar, counted, in_runs, read_torrent};
 
-/// BitTorrent for people with files: make torrents, seed and fetch them, and keep their content on a store that survives anything.
+/// BitTorrent for people with files: make torrents, seed and fetch them, and keep their content on a store
+/// that survives anything.
 #[derive(Parser)]
 #[command(name = "seedkeep", version, max_term_width = 110)]
 struct Cli {
@@ -51,7 +52,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit code 2.
+/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit
+/// code 2.
 fn refuse(message: String) -> ! {
     Cli::command().error(ErrorKind::ValueValidation, message).exit()
 }

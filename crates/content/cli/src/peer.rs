@@ -91,11 +91,13 @@ pub(crate) struct SeedArgs {
 
 #[derive(Debug, clap::Args)]
 struct Sharing {
-    /// Where the content lies: a block device, an image, a folder, or `memory:` for as long as the program runs.
+    /// Where the content lies: a block device, an image, a folder, or `memory:` for as long as the program
+    /// runs.
     #[arg(long, value_name = "STORE", default_value = ".")]
     store: PathBuf,
 
-    /// Where other peers call, of one or both families. [default: port 6881 of every address, or any if that is taken]
+    /// Where other peers call, of one or both families. [default: port 6881 of every address, or any if that
+    /// is taken]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<SocketAddr>,
 
@@ -238,8 +240,8 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Shares until somebody interrupts, or until everything is there that can be; whether it is. What a link names begins as soon
-    /// as that is known, whatever the others wait for.
+    /// Shares until somebody interrupts, or until everything is there that can be; whether it is. What a link
+    /// names begins as soon as that is known, whatever the others wait for.
     async fn run(
         &mut self,
         torrents: Vec<(Metainfo, Vec<u8>)>,
@@ -291,7 +293,8 @@ impl Work<'_> {
         }
     }
 
-    /// What came of one torrent; what went wrong with it is told at once, since the others may go on for long.
+    /// What came of one torrent; what went wrong with it is told at once, since the others may go on for
+    /// long.
     fn noted<T>(&mut self, came: Result<T, Box<dyn Error>>) -> Option<T> {
         match came {
             Ok(came) => Some(came),
@@ -453,8 +456,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Which pieces are there: a digit for each of 64 stretches of the torrent, or for each piece if they are fewer. 0 is none of a stretch, 9 all, and what is
-/// between is in parts.
+/// Which pieces are there: a digit for each of 64 stretches of the torrent, or for each piece if they are
+/// fewer. 0 is none of a stretch, 9 all, and what is between is in parts.
 fn levels(have: &PieceBits) -> String {
     let pieces = u64::from(have.pieces());
     let cells = pieces.min(64);

@@ -33,12 +33,14 @@ impl Format {
     }
 }
 
-/// The length of pieces that suits so many bytes of content, in bytes: the least power of two that makes no more than 4,096 pieces, but 16 KiB
-/// at least; more pieces rather than longer ones than 16 MiB; and longer ones rather than more than 131,072.
+/// The length of pieces that suits so many bytes of content, in bytes: the least power of two that makes no
+/// more than 4,096 pieces, but 16 KiB at least; more pieces rather than longer ones than 16 MiB; and longer
+/// ones rather than more than 131,072.
 ///
-/// Of some 700,000 torrents, half had pieces of 512 KiB or less, nine in ten of 1 MiB, and none above 16 MiB (A. Norberg, "a bittorrent
-/// filesystem", blog.libtorrent.org, December 2014). Their mean length (1.65 GB, Neowin on the index of IsoHunt) makes that 2,000 to 4,000 pieces each,
-/// as this does. 131,072 pieces take 2.6 MB of hashes in v1, 6.8 MB in a hybrid: clients stop reading not far above.
+/// Of some 700,000 torrents, half had pieces of 512 KiB or less, nine in ten of 1 MiB, and none above 16 MiB
+/// (A. Norberg, "a bittorrent filesystem", blog.libtorrent.org, December 2014). Their mean length (1.65 GB,
+/// Neowin on the index of IsoHunt) makes that 2,000 to 4,000 pieces each, as this does. 131,072 pieces take
+/// 2.6 MB of hashes in v1, 6.8 MB in a hybrid: clients stop reading not far above.
 ///
 /// ```
 /// # use swarmkeep_metainfo::piece_length_for;
@@ -61,7 +63,8 @@ pub const fn piece_length_for(total: u64) -> u32 {
 
 /// A torrent file that is being made. [`Creation::builder`] begins one.
 ///
-/// It knows where each piece's bytes lie, and takes their hashes in any order, so that pieces can be hashed by many threads. Reading files is the caller's.
+/// It knows where each piece's bytes lie, and takes their hashes in any order, so that pieces can be hashed
+/// by many threads. Reading files is the caller's.
 ///
 /// The same files and options give the same bytes, whatever the order in which they came.
 ///
@@ -121,7 +124,8 @@ impl Creation {
         CreationBuilder { says, name: name.as_ref().to_vec(), files: Vec::new(), piece_length: None }
     }
 
-    /// The files in the order of their bytes, and the padding between them: as [`Info::files`](super::Info::files) will give them.
+    /// The files in the order of their bytes, and the padding between them: as
+    /// [`Info::files`](super::Info::files) will give them.
     pub const fn files(&self) -> &FileList {
         &self.files
     }
@@ -137,7 +141,8 @@ impl Creation {
         self.hashed.len() as u32
     }
 
-    /// Where the bytes of a piece lie in the files, in the order in which they are hashed, padding left out. Nothing if there is no such piece.
+    /// Where the bytes of a piece lie in the files, in the order in which they are hashed, padding left out.
+    /// Nothing if there is no such piece.
     pub fn segments(&self, piece: u32) -> impl Iterator<Item = Segment> {
         let start = u64::from(piece) * u64::from(self.piece_length);
         let segments = self.files.segments(start..start + u64::from(self.piece_length));
@@ -185,7 +190,8 @@ impl Creation {
     /// The torrent file: canonical bencoding, which [`Metainfo::parse`](super::Metainfo::parse) reads.
     ///
     /// # Errors
-    /// [`Error::Unhashed`] if not every piece was [`set`](Self::set), [`Error::TooLong`] if it came out longer than [`LONGEST`].
+    /// [`Error::Unhashed`] if not every piece was [`set`](Self::set), [`Error::TooLong`] if it came out
+    /// longer than [`LONGEST`].
     pub fn finish(self) -> Result<Vec<u8>, Error> {
         if let Some(piece) = self.hashed.iter().position(|hashed| !hashed) {
             return Err(Error::Unhashed(piece as u32));
@@ -266,7 +272,8 @@ impl Creation {
             }
             writer.bytes(b"length").integer(file.length() as i64).bytes(b"path").list();
             if file.is_padding() {
-                // As the BEP suggests, and other programs do: those that know nothing of padding write it there.
+                // As the BEP suggests, and other programs do: those that know nothing of padding write it
+                // there.
                 writer.bytes(b".pad").bytes(file.length().to_string().as_bytes());
             } else {
                 file.path()[1..].iter().for_each(|name| _ = writer.bytes(name.as_bytes()));
@@ -386,8 +393,8 @@ struct NewFile {
 }
 
 impl CreationBuilder {
-    /// Adds a file of `length` bytes: the names of the folders that it lies in below the torrent's own, and its own name. No names: it is the
-    /// torrent's only file, and lies in no folder.
+    /// Adds a file of `length` bytes: the names of the folders that it lies in below the torrent's own, and
+    /// its own name. No names: it is the torrent's only file, and lies in no folder.
     ///
     /// Files are put in the order of v2: by names, byte for byte, folder by folder.
     pub fn file(
@@ -401,7 +408,8 @@ impl CreationBuilder {
         self
     }
 
-    /// Length of pieces in bytes: 1 to 2^30 in v1; a power of two from 16 KiB on in v2 and hybrids. By default [`piece_length_for`] all files.
+    /// Length of pieces in bytes: 1 to 2^30 in v1; a power of two from 16 KiB on in v2 and hybrids. By
+    /// default [`piece_length_for`] all files.
     pub const fn piece_length(&mut self, bytes: u32) -> &mut Self {
         self.piece_length = Some(bytes);
         self
@@ -422,7 +430,8 @@ impl CreationBuilder {
         self
     }
 
-    /// Says for whom it is made, within what is hashed: another source is another torrent. Private trackers use it.
+    /// Says for whom it is made, within what is hashed: another source is another torrent. Private trackers
+    /// use it.
     pub fn source(&mut self, source: impl Into<String>) -> &mut Self {
         self.says.source = Some(source.into());
         self
@@ -448,11 +457,12 @@ impl CreationBuilder {
 
     /// Checks everything that is known before a byte is read.
     ///
-    /// In v2 alone, a folder with a single file that has the folder's name cannot be told from the file itself, and is that.
+    /// In v2 alone, a folder with a single file that has the folder's name cannot be told from the file
+    /// itself, and is that.
     ///
     /// # Errors
-    /// What [`Metainfo::parse`](super::Metainfo::parse) would say of such a torrent; of [`Error::Path`], the number counts sorted files. [`Error::Tracker`] for
-    /// one that would be passed over there.
+    /// What [`Metainfo::parse`](super::Metainfo::parse) would say of such a torrent; of [`Error::Path`], the
+    /// number counts sorted files. [`Error::Tracker`] for one that would be passed over there.
     pub fn build(&self) -> Result<Creation, Error> {
         let Self { says, name, files, piece_length } = self;
         let name = names::check(name)
@@ -530,8 +540,8 @@ pub struct PieceHasher {
 }
 
 impl PieceHasher {
-    /// The next bytes of the piece's [`segments`](Creation::segments), however many. With hybrids, which are hashed twice, some 100 KiB at a time
-    /// stay in the processor's cache.
+    /// The next bytes of the piece's [`segments`](Creation::segments), however many. With hybrids, which are
+    /// hashed twice, some 100 KiB at a time stay in the processor's cache.
     pub fn update(&mut self, data: &[u8]) {
         self.hashing.update(data);
     }

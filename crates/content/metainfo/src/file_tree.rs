@@ -36,7 +36,8 @@ struct Open<'a> {
 }
 
 impl FileTree {
-    /// Reads the tree in one pass. All lie in a folder `name`; with `alone`, a single file of that name does not.
+    /// Reads the tree in one pass. All lie in a folder `name`; with `alone`, a single file of that name does
+    /// not.
     pub(super) fn read(tree: Value<'_>, name: &str, alone: bool, piece_length: u32) -> Result<Self, Error> {
         let wrong = |what| Error::Field { key: "file tree", what };
         let mut read = Self { files: FileList::builder(), roots: Vec::new() };
@@ -90,7 +91,8 @@ impl FileTree {
         piece_length: u32,
     ) -> Result<(), Error> {
         let (mut length, mut root, mut attr, mut link) = (None, None, None, false);
-        // Keys are read at the depth of the dictionary only; values that are lists or dictionaries are passed over.
+        // Keys are read at the depth of the dictionary only; values that are lists or dictionaries are passed
+        // over.
         while let Some(Token::Bytes(key)) = tokens.next() {
             let value = tokens.next();
             match (key, value) {

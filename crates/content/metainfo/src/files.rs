@@ -9,12 +9,14 @@ use super::{
 
 /// The files of a torrent in the order of their bytes: one flat range, from 0, that is cut into pieces.
 ///
-/// A list that exists is valid, and safe to write below any folder. Every path has names of 1 to 255 bytes of UTF-8, none of which is `.` or
-/// `..`, has a separator or a control character, or is one that Windows refuses, changes or takes for a device. No two files have the same
-/// path, even where upper and lower case make no difference (Windows, macOS): there, one would overwrite the other. No file is also
-/// another's folder. There is at least one file that is no padding.
+/// A list that exists is valid, and safe to write below any folder. Every path has names of 1 to 255 bytes of
+/// UTF-8, none of which is `.` or `..`, has a separator or a control character, or is one that Windows
+/// refuses, changes or takes for a device. No two files have the same path, even where upper and lower case
+/// make no difference (Windows, macOS): there, one would overwrite the other. No file is also another's
+/// folder. There is at least one file that is no padding.
 ///
-/// Takes 16 bytes a file and 8 a name, beside the names themselves; names that follow each other's in the same folder share it.
+/// Takes 16 bytes a file and 8 a name, beside the names themselves; names that follow each other's in the
+/// same folder share it.
 #[derive(Clone)]
 pub struct FileList {
     /// The names of all nodes.
@@ -46,12 +48,12 @@ struct Entry {
 const NONE: u32 = u32::MAX;
 
 impl FileList {
-    /// Most names in a path, that of the torrent's folder among them. v2 nests dictionaries as deep, and [`bencode`](swarmkeep_bittorrent::bencode)
-    /// reads 128 in each other.
+    /// Most names in a path, that of the torrent's folder among them. v2 nests dictionaries as deep, and
+    /// [`bencode`](swarmkeep_bittorrent::bencode) reads 128 in each other.
     pub const MOST_NAMES: usize = 100;
 
-    /// Longest path, in bytes, with a separator between names: half of what Linux takes (`PATH_MAX`), to leave the other half to the
-    /// folder that all are written to.
+    /// Longest path, in bytes, with a separator between names: half of what Linux takes (`PATH_MAX`), to
+    /// leave the other half to the folder that all are written to.
     pub const LONGEST_PATH: usize = 2048;
 
     /// Begins a list.
@@ -80,8 +82,8 @@ impl FileList {
         (0..self.entries.len()).map(|index| File { list: self, index })
     }
 
-    /// Where the bytes of a range lie, in their order and without gaps; what is beyond the end lies nowhere. Files without bytes, which
-    /// are in no range, are left out. O(log n) for each.
+    /// Where the bytes of a range lie, in their order and without gaps; what is beyond the end lies nowhere.
+    /// Files without bytes, which are in no range, are left out. O(log n) for each.
     pub fn segments(&self, range: Range<u64>) -> impl Iterator<Item = Segment> {
         let (mut at, end) = (range.start, range.end.min(self.length));
         std::iter::from_fn(move || {
@@ -124,7 +126,8 @@ impl FileList {
         Error::path(file, self.path(self.entries[file].node).join("/").as_bytes(), fault)
     }
 
-    /// Whether all files can be where they are to be, next to each other. `depths` has how many names the path of each node has.
+    /// Whether all files can be where they are to be, next to each other. `depths` has how many names the
+    /// path of each node has.
     fn check(&self, depths: &[u8]) -> Result<(), Error> {
         let same = self.same_nodes(depths);
         let mut file_at = vec![NONE; self.nodes.len()];
@@ -153,7 +156,8 @@ impl FileList {
         Ok(())
     }
 
-    /// For each node, one that stands for all that have its path where upper and lower case make no difference. O(n log n).
+    /// For each node, one that stands for all that have its path where upper and lower case make no
+    /// difference. O(n log n).
     fn same_nodes(&self, depths: &[u8]) -> Vec<u32> {
         let count = self.nodes.len() as u32;
         let mut folded = String::with_capacity(self.names.len());
@@ -217,7 +221,8 @@ impl<'a> File<'a> {
         self.index
     }
 
-    /// The names of the folders it lies in, from the torrent's own on, and its own name. Padding has none: it is not written anywhere.
+    /// The names of the folders it lies in, from the torrent's own on, and its own name. Padding has none: it
+    /// is not written anywhere.
     pub fn path(self) -> Vec<&'a str> {
         self.list.path(self.entry().node)
     }
@@ -293,7 +298,8 @@ pub struct FileListBuilder {
 }
 
 impl FileListBuilder {
-    /// Adds a file of `length` bytes. The last of `path` is its own name, the others are those of the folders that it lies in.
+    /// Adds a file of `length` bytes. The last of `path` is its own name, the others are those of the folders
+    /// that it lies in.
     ///
     /// # Errors
     /// [`Error::Path`] if it cannot have that path, [`Error::TooMany`]. The file is then not in the list.

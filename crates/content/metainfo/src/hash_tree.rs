@@ -7,7 +7,8 @@ pub(super) type Hash = [u8; 32];
 /// A tree whose leaves come one by one. Holds a hash a level.
 #[derive(Debug, Clone)]
 pub(super) struct HashTree {
-    /// The roots of the full trees that the leaves so far are made up of, large ones first: one for each bit of `leaves`.
+    /// The roots of the full trees that the leaves so far are made up of, large ones first: one for each bit
+    /// of `leaves`.
     roots: Vec<Hash>,
     leaves: u64,
     /// What stands where leaves are missing.

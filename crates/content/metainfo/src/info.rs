@@ -19,9 +19,10 @@ use swarmkeep_bittorrent::{
 
 /// What a torrent shares: its files, cut into pieces, and the hashes of those.
 ///
-/// The files follow each other in one range of bytes, which is that of v1 (BEP 3). In v2 (BEP 52) every file has pieces of its own: where a torrent
-/// is v2 only, there is padding in the range before each file that has bytes, so that it begins with a piece, and none
-/// behind the last. Hybrids have it as pad files (BEP 47) in their v1 part.
+/// The files follow each other in one range of bytes, which is that of v1 (BEP 3). In v2 (BEP 52) every file
+/// has pieces of its own: where a torrent is v2 only, there is padding in the range before each file that has
+/// bytes, so that it begins with a piece, and none behind the last. Hybrids have it as pad files (BEP 47) in
+/// their v1 part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
     name: String,
@@ -41,14 +42,16 @@ pub(super) struct V2 {
     pub(super) roots: Vec<FileRoot>,
     /// All of `roots`, in the order of their hashes.
     pub(super) by_hash: Vec<u32>,
-    /// The piece layers of the files that have one and are known, each with some layers above it: those of `merkle`'s `kept_layers`.
+    /// The piece layers of the files that have one and are known, each with some layers above it: those of
+    /// `merkle`'s `kept_layers`.
     pub(super) nodes: Vec<Hash>,
 }
 
 impl Info {
     /// Reads an info dictionary alone, as a peer sends it for a magnet link (BEP 9).
     ///
-    /// That of v2 lacks the hashes of pieces in files that have more than one; see [`knows_hashes`](Self::knows_hashes).
+    /// That of v2 lacks the hashes of pieces in files that have more than one; see
+    /// [`knows_hashes`](Self::knows_hashes).
     ///
     /// # Errors
     /// What is wrong with it, and in which file.
@@ -57,7 +60,8 @@ impl Info {
         Self::read(Value::parse(info)?, None)
     }
 
-    /// Reads an info dictionary. `layers` is what the torrent file has for `piece layers`, if there is a torrent file.
+    /// Reads an info dictionary. `layers` is what the torrent file has for `piece layers`, if there is a
+    /// torrent file.
     pub(super) fn read(info: Value<'_>, layers: Option<Option<Value<'_>>>) -> Result<Self, Error> {
         let wrong = |key, what| Error::Field { key, what };
         let dict = info.dict().ok_or(wrong("info", "is not a dictionary"))?;
@@ -165,7 +169,8 @@ impl Info {
         self.files.length()
     }
 
-    /// Length of every piece but those at an end, in bytes: 1 to [`LONGEST_PIECE`] in v1; a power of two from [`BLOCK`] on in v2.
+    /// Length of every piece but those at an end, in bytes: 1 to [`LONGEST_PIECE`] in v1; a power of two from
+    /// [`BLOCK`] on in v2.
     pub const fn piece_length(&self) -> u32 {
         self.piece_length
     }
@@ -175,8 +180,9 @@ impl Info {
         self.piece_count
     }
 
-    /// Where a piece lies in the range of all files. It has the bytes that peers are asked for: in v2 alone, a piece ends where its file does, and
-    /// the padding behind is in none; else only the last one ends early. `None` if there is no such piece.
+    /// Where a piece lies in the range of all files. It has the bytes that peers are asked for: in v2 alone,
+    /// a piece ends where its file does, and the padding behind is in none; else only the last one ends
+    /// early. `None` if there is no such piece.
     pub fn piece_range(&self, piece: u32) -> Option<Range<u64>> {
         if piece >= self.piece_count {
             return None;
@@ -197,12 +203,14 @@ impl Info {
         self.piece_range(piece).map_or(0, |range| (range.end - range.start) as u32)
     }
 
-    /// What trackers and peers call the torrent: the SHA-1 of the info dictionary, or of one that is v2 only the first 20 bytes of its SHA-256.
+    /// What trackers and peers call the torrent: the SHA-1 of the info dictionary, or of one that is v2 only
+    /// the first 20 bytes of its SHA-256.
     pub const fn info_hash(&self) -> InfoHash {
         self.info_hash
     }
 
-    /// The SHA-256 of the info dictionary, if it is v2 or hybrid. The first 20 bytes name the swarm of v2 (BEP 52).
+    /// The SHA-256 of the info dictionary, if it is v2 or hybrid. The first 20 bytes name the swarm of v2
+    /// (BEP 52).
     pub fn info_hash_v2(&self) -> Option<[u8; 32]> {
         self.v2.as_ref().map(|v2| v2.info_hash)
     }
@@ -222,16 +230,17 @@ impl Info {
         &self.encoded
     }
 
-    /// Whether the hash of every piece is known. That of a v2 info dictionary which came alone is not, where a file has several pieces: those are in the
-    /// `piece layers` of a torrent file. Of a hybrid that came alone, they are known from its v1 part.
+    /// Whether the hash of every piece is known. That of a v2 info dictionary which came alone is not, where
+    /// a file has several pieces: those are in the `piece layers` of a torrent file. Of a hybrid that came
+    /// alone, they are known from its v1 part.
     pub fn knows_hashes(&self) -> bool {
         let single = |root: &FileRoot| root.pieces(self.piece_length) == 1;
         let known = |v2: &V2| v2.roots.iter().all(|root| single(root) || root.layer.is_some());
         self.v1.is_some() || self.v2.as_ref().is_some_and(known)
     }
 
-    /// Begins to verify a piece whose bytes come in parts; as [`verify`](Self::verify) in all else. `None` if there is no such piece, or its
-    /// hash is not known.
+    /// Begins to verify a piece whose bytes come in parts; as [`verify`](Self::verify) in all else. `None` if
+    /// there is no such piece, or its hash is not known.
     pub fn check(&self, piece: u32) -> Option<PieceCheck<'_>> {
         let length = self.piece_range(piece)?;
         let length = (length.end - length.start) as u32;
@@ -365,7 +374,8 @@ fn piece_hashes(pieces: Value<'_>) -> Result<Vec<[u8; 20]>, Error> {
     }
 }
 
-/// The roots in the order of their hashes, those that are equal as they come. Equal ones are those of the same content.
+/// The roots in the order of their hashes, those that are equal as they come. Equal ones are those of the
+/// same content.
 fn by_hash(roots: &[FileRoot], files: &FileList) -> Result<Vec<u32>, Error> {
     let root = |nth: u32| &roots[nth as usize];
     // Fits: there are no more files.

@@ -1,8 +1,9 @@
-//! Torrent files (metainfo): v1 (BEP 3), v2 (BEP 52) and hybrids of both, read ([`Metainfo`]) and made ([`Creation`]); and [magnet links](Magnet).
+//! Torrent files (metainfo): v1 (BEP 3), v2 (BEP 52) and hybrids of both, read ([`Metainfo`]) and made
+//! ([`Creation`]); and [magnet links](Magnet).
 //!
-//! What is read comes from strangers, and file names in it end up on a disk. So a [`FileList`] that exists is safe to write below any
-//! folder, on Linux, macOS and Windows; see there. Reading takes time with the length of the input (n log n for the names), and memory
-//! of no more than [`MOST_MEMORY`] times its length.
+//! What is read comes from strangers, and file names in it end up on a disk. So a [`FileList`] that exists is
+//! safe to write below any folder, on Linux, macOS and Windows; see there. Reading takes time with the length
+//! of the input (n log n for the names), and memory of no more than [`MOST_MEMORY`] times its length.
 //!
 //! ```
 //! use swarmkeep_metainfo::Metainfo;
@@ -39,7 +40,8 @@ pub use verify::PieceCheck;
 
 use swarmkeep_bittorrent::bencode::{self, Dict, Value, Writer};
 
-/// The longest metainfo and the longest info dictionary that are read, in bytes: hashes (v1) of 13 million pieces.
+/// The longest metainfo and the longest info dictionary that are read, in bytes: hashes (v1) of 13 million
+/// pieces.
 pub const LONGEST: usize = 256 << 20;
 
 /// No parse takes more memory than this many times the length of its input, beside a constant 64 KiB.
@@ -67,8 +69,8 @@ pub struct Metainfo {
 impl Metainfo {
     /// Reads a torrent file.
     ///
-    /// Of equal keys in a dictionary the first counts; unknown ones are passed over, and so is anything in the place of a tracker's URL
-    /// that cannot be one.
+    /// Of equal keys in a dictionary the first counts; unknown ones are passed over, and so is anything in
+    /// the place of a tracker's URL that cannot be one.
     ///
     /// # Errors
     /// What is wrong with it, and in which file.
@@ -81,14 +83,15 @@ impl Metainfo {
         Ok(Self { tiers: tiers(announce, announce_list), info })
     }
 
-    /// What a torrent file would say that shares `info` and names these trackers. Of them, those count that would be [read](Self::parse).
+    /// What a torrent file would say that shares `info` and names these trackers. Of them, those count that
+    /// would be [read](Self::parse).
     pub fn new(info: Info, tiers: &[Vec<String>]) -> Self {
         let tiers = tiers_of(tiers.iter().map(|tier| tier.iter().map(String::as_str)));
         Self { tiers, info }
     }
 
-    /// The torrent file: canonical bencoding of what is known here. `None` if the hashes of some pieces are not [known](Info::knows_hashes): nobody
-    /// would read it.
+    /// The torrent file: canonical bencoding of what is known here. `None` if the hashes of some pieces are
+    /// not [known](Info::knows_hashes): nobody would read it.
     pub fn encode(&self) -> Option<Vec<u8>> {
         if !self.info.knows_hashes() {
             return None;
@@ -108,8 +111,8 @@ impl Metainfo {
         Some(out)
     }
 
-    /// The trackers, tier by tier in the order in which they are to be asked (BEP 12); of a torrent that has one only, a tier of
-    /// that one. No tier is empty. [`MOST_TRACKERS`] at most.
+    /// The trackers, tier by tier in the order in which they are to be asked (BEP 12); of a torrent that has
+    /// one only, a tier of that one. No tier is empty. [`MOST_TRACKERS`] at most.
     pub fn tiers(&self) -> &[Vec<String>] {
         &self.tiers
     }
@@ -199,7 +202,8 @@ pub enum Error {
     /// There is no file but padding.
     #[error("no files")]
     NoFiles,
-    /// More files, names or bytes than can be counted: 2^32 files and bytes of names, 2^63 bytes of content, 2^32 pieces.
+    /// More files, names or bytes than can be counted: 2^32 files and bytes of names, 2^63 bytes of content,
+    /// 2^32 pieces.
     #[error("too many {0}")]
     TooMany(&'static str),
 }

@@ -12,7 +12,8 @@ use swarmkeep_bittorrent::{
 
 /// A magnet link: `magnet:?xt=urn:btih:…&dn=…&tr=…`.
 ///
-/// One that exists names a torrent: by the info hash of v1, of v2, or of a hybrid by both. All else only helps to find it.
+/// One that exists names a torrent: by the info hash of v1, of v2, or of a hybrid by both. All else only
+/// helps to find it.
 ///
 /// ```
 /// use swarmkeep_metainfo::Magnet;
@@ -44,7 +45,8 @@ impl Magnet {
     /// As many peers are read; there may be more.
     pub const MOST_PEERS: usize = 256;
 
-    /// What trackers and peers call the torrent, as [`Info::info_hash`]: that of v1, or the first 20 bytes of that of v2.
+    /// What trackers and peers call the torrent, as [`Info::info_hash`]: that of v1, or the first 20 bytes of
+    /// that of v2.
     pub fn info_hash(&self) -> InfoHash {
         let v2 = self.v2.and_then(|hash| hash.first_chunk().copied());
         self.v1.or(v2.map(InfoHash::new)).expect("one of the two is there")
@@ -66,7 +68,8 @@ impl Magnet {
         v1 && self.v2.is_none_or(|hash| info.info_hash_v2() == Some(hash))
     }
 
-    /// What to show as long as the torrent's own name is not known (`dn`). Not the name of a file: it may have separators in it.
+    /// What to show as long as the torrent's own name is not known (`dn`). Not the name of a file: it may
+    /// have separators in it.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -76,8 +79,8 @@ impl Magnet {
         &self.trackers
     }
 
-    /// Peers to ask (`x.pe`): a host and a port that is not 0, as `std::net::ToSocketAddrs` takes them. The host is an address, IPv6 in brackets, or
-    /// a name. [`MOST_PEERS`](Self::MOST_PEERS) at most.
+    /// Peers to ask (`x.pe`): a host and a port that is not 0, as `std::net::ToSocketAddrs` takes them. The
+    /// host is an address, IPv6 in brackets, or a name. [`MOST_PEERS`](Self::MOST_PEERS) at most.
     pub fn peers(&self) -> &[String] {
         &self.peers
     }
@@ -100,7 +103,8 @@ impl Magnet {
         }
     }
 
-    /// Takes what `xt` says, if it is about BitTorrent: links may also name what other networks call the same.
+    /// Takes what `xt` says, if it is about BitTorrent: links may also name what other networks call the
+    /// same.
     fn topic(&mut self, topic: &str) -> Result<(), Error> {
         if let Some(hash) = urn(topic, "urn:btih:") {
             let hash = v1_hash(hash)
@@ -122,8 +126,8 @@ impl Magnet {
 
 /// Reads a link.
 ///
-/// A name, a tracker or a peer that cannot be one is passed over, as are parameters that are not known, `so` (BEP 53) among them. `+` is a
-/// blank in a name, and itself anywhere else.
+/// A name, a tracker or a peer that cannot be one is passed over, as are parameters that are not known, `so`
+/// (BEP 53) among them. `+` is a blank in a name, and itself anywhere else.
 impl FromStr for Magnet {
     type Err = Error;
 
@@ -226,7 +230,8 @@ fn v2_hash(text: &str) -> Option<Hash> {
     hash.try_into().ok()
 }
 
-/// Whether it can be shown to people: as with names of files, no control characters, and none that make text run the other way.
+/// Whether it can be shown to people: as with names of files, no control characters, and none that make text
+/// run the other way.
 fn may_be_shown(name: &str) -> bool {
     let turns = |letter| matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     !name.is_empty()

@@ -1,4 +1,5 @@
-//! The hash trees of a v2 torrent's files (BEP 52): what peers ask each other for, and what proves the answers.
+//! The hash trees of a v2 torrent's files (BEP 52): what peers ask each other for, and what proves the
+//! answers.
 
 use std::ops::Range;
 
@@ -13,8 +14,9 @@ use super::{
 
 /// The hash tree of a file, as far as it is known. [`Info::tree`] and [`Info::trees`] give it.
 ///
-/// Layer 0 has the hashes of the file's blocks of 16 KiB ([`BLOCK`]), each layer above it half as many, and the layer [`height`](Self::height)
-/// has the root alone. Where blocks are missing to make them a power of two, there is padding. Files of the same content have one tree.
+/// Layer 0 has the hashes of the file's blocks of 16 KiB ([`BLOCK`]), each layer above it half as many, and
+/// the layer [`height`](Self::height) has the root alone. Where blocks are missing to make them a power of
+/// two, there is padding. Files of the same content have one tree.
 #[derive(Debug, Clone, Copy)]
 pub struct MerkleTree<'a> {
     file: &'a FileRoot,
@@ -46,7 +48,8 @@ impl<'a> MerkleTree<'a> {
         hash_tree::levels(self.file.blocks())
     }
 
-    /// The layer of which each hash is that of a piece. In a file of no more than one piece it is that of the root.
+    /// The layer of which each hash is that of a piece. In a file of no more than one piece it is that of the
+    /// root.
     pub const fn piece_layer(&self) -> u32 {
         let (layer, height) = (hash_tree::levels((self.piece_length / BLOCK) as u64), self.height());
         if layer < height { layer } else { height }
@@ -58,8 +61,8 @@ impl<'a> MerkleTree<'a> {
         if count == 1 { Some(std::slice::from_ref(self.root())) } else { Some(&self.nodes?[..count]) }
     }
 
-    /// So many hashes of a layer, padding among them. `None` if the layer does not have as many, or is below the piece layer, or if the
-    /// hashes of pieces are not known. O(1) for each.
+    /// So many hashes of a layer, padding among them. `None` if the layer does not have as many, or is below
+    /// the piece layer, or if the hashes of pieces are not known. O(1) for each.
     pub fn hashes(&self, layer: u32, index: u64, length: u64) -> Option<Vec<[u8; 32]>> {
         let above = layer.checked_sub(self.piece_layer())?;
         let whole = 1_u64 << self.height().checked_sub(layer)?;
@@ -87,10 +90,12 @@ impl<'a> MerkleTree<'a> {
         Some((index..index + length).map(hash).collect())
     }
 
-    /// Whether these are the hashes of a layer from `index` on, padding among them. `uncles` prove it: the hashes beside those that can be
-    /// computed, from the lowest layer up to the one below the root. What is padding must be padding, as it is where all layers are known.
+    /// Whether these are the hashes of a layer from `index` on, padding among them. `uncles` prove it: the
+    /// hashes beside those that can be computed, from the lowest layer up to the one below the root. What is
+    /// padding must be padding, as it is where all layers are known.
     ///
-    /// `index` is a multiple of the power of two that the hashes are, or are cut off from; otherwise they are not.
+    /// `index` is a multiple of the power of two that the hashes are, or are cut off from; otherwise they are
+    /// not.
     pub fn verify(&self, layer: u32, index: u64, hashes: &[[u8; 32]], uncles: &[[u8; 32]]) -> bool {
         let levels = hash_tree::levels(hashes.len() as u64);
         let Some(whole) = self.height().checked_sub(layer).map(|levels| 1_u64 << levels) else {
@@ -121,8 +126,8 @@ impl<'a> MerkleTree<'a> {
         root == *self.root()
     }
 
-    /// Begins to hash the blocks below the hash of a layer, whose bytes are [`BlockHasher::range`] of the file; `None` if the
-    /// layer has no such hash, or nothing but padding below it.
+    /// Begins to hash the blocks below the hash of a layer, whose bytes are [`BlockHasher::range`] of the
+    /// file; `None` if the layer has no such hash, or nothing but padding below it.
     pub fn blocks(&self, layer: u32, index: u64) -> Option<BlockHasher> {
         let whole = 1_u64 << self.height().checked_sub(layer)?;
         let width = u64::from(BLOCK) << layer;
@@ -141,7 +146,8 @@ impl<'a> MerkleTree<'a> {
     }
 }
 
-/// Hashes of blocks, as their bytes come. [`MerkleTree::blocks`] begins it. Holds 32 bytes for each block that came.
+/// Hashes of blocks, as their bytes come. [`MerkleTree::blocks`] begins it. Holds 32 bytes for each block
+/// that came.
 #[derive(Debug, Clone)]
 pub struct BlockHasher {
     range: Range<u64>,
@@ -231,12 +237,13 @@ impl Info {
         })
     }
 
-    /// Takes the hashes of the pieces of a file, and of all files of the same content: those of its piece layer, without padding, as `piece
-    /// layers` of a torrent file has them. Each piece of the file can then be [checked](Self::check).
+    /// Takes the hashes of the pieces of a file, and of all files of the same content: those of its piece
+    /// layer, without padding, as `piece layers` of a torrent file has them. Each piece of the file can then
+    /// be [checked](Self::check).
     ///
     /// # Errors
-    /// [`Error::Layer`] if they are not those that the root stands for, [`Error::Field`] if no file of several pieces has that
-    /// root. Nothing is changed then.
+    /// [`Error::Layer`] if they are not those that the root stands for, [`Error::Field`] if no file of
+    /// several pieces has that root. Nothing is changed then.
     pub fn set_piece_layer(&mut self, root: &[u8; 32], layer: &[[u8; 32]]) -> Result<(), Error> {
         let (piece_length, v2) = self.v2_mut();
         let nth = v2.as_ref().and_then(|v2| v2.with_root(root).first().copied());
@@ -267,7 +274,8 @@ impl V2 {
         MerkleTree { file, piece_length, nodes }
     }
 
-    /// Gives a file of several pieces the hashes of those, and each file of the same root, if it is theirs; else says what is wrong.
+    /// Gives a file of several pieces the hashes of those, and each file of the same root, if it is theirs;
+    /// else says what is wrong.
     pub(super) fn set_layer(
         &mut self,
         nth: u32,
@@ -313,12 +321,13 @@ impl V2 {
     }
 }
 
-/// The first layer that is kept above the piece layer. Those between are computed, from 8 hashes at most: keeping them would take almost as
-/// much memory as the piece layer itself, the others take an eighth of that. Without those, a hash near the root would be computed from millions.
+/// The first layer that is kept above the piece layer. Those between are computed, from 8 hashes at most:
+/// keeping them would take almost as much memory as the piece layer itself, the others take an eighth of
+/// that. Without those, a hash near the root would be computed from millions.
 const FIRST_KEPT: u32 = 4;
 
-/// The layers that are kept above a piece layer of so many hashes: how far above it, and where among its nodes and how many they are. That of
-/// the root is not among them.
+/// The layers that are kept above a piece layer of so many hashes: how far above it, and where among its
+/// nodes and how many they are. That of the root is not among them.
 fn kept_layers(pieces: usize) -> impl Iterator<Item = (u32, (usize, usize))> {
     let mut at = pieces;
     (FIRST_KEPT..hash_tree::levels(pieces as u64)).map(move |level| {

@@ -2,14 +2,16 @@
 
 use std::str::Chars;
 
-/// A name as it is where upper and lower case make no difference: two that are the same then may be one name for a file system.
+/// A name as it is where upper and lower case make no difference: two that are the same then may be one name
+/// for a file system.
 pub fn folded(name: &str) -> String {
     let mut folded = String::new();
     fold(name, &mut folded);
     folded
 }
 
-/// Longest name of a file or folder, in bytes: `NAME_MAX` of Linux. macOS and Windows count other units, of which there are never more.
+/// Longest name of a file or folder, in bytes: `NAME_MAX` of Linux. macOS and Windows count other units, of
+/// which there are never more.
 const LONGEST_NAME: usize = 255;
 
 /// What is wrong with where a file is to be.
@@ -31,7 +33,8 @@ pub enum PathFault {
     /// `/` or `\` within a name: a path in the place of a name, which could lie anywhere.
     #[error("has a / or \\ within a name, and would lie elsewhere")]
     Separator,
-    /// A control character, NUL among them, or one that makes text run the other way, so that it reads as another name.
+    /// A control character, NUL among them, or one that makes text run the other way, so that it reads as
+    /// another name.
     #[error("has a control character in a name")]
     Control,
     /// One of `<>:"|?*`, which Windows has in no name.
@@ -77,7 +80,8 @@ pub(super) fn check(name: &[u8]) -> Result<&str, PathFault> {
         "." | ".." => Err(PathFault::Dots),
         _ if has(|letter| matches!(letter, '/' | '\\')) => Err(PathFault::Separator),
         _ if has(char::is_control) => Err(PathFault::Control),
-        // Embeddings, overrides and isolates (UAX #9); joiners and marks, which some scripts need, are let through.
+        // Embeddings, overrides and isolates (UAX #9); joiners and marks, which some scripts need, are let
+        // through.
         _ if has(|letter| matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')) => {
             Err(PathFault::Control)
         }
@@ -105,8 +109,9 @@ fn is_device(name: &str) -> bool {
         || numbered(b"LPT")
 }
 
-/// The letters of a name as file systems compare them that take upper and lower case for the same. No less than any of them takes
-/// for the same, but for composed and decomposed letters (Unicode normalization), which are told apart here and not on macOS.
+/// The letters of a name as file systems compare them that take upper and lower case for the same. No less
+/// than any of them takes for the same, but for composed and decomposed letters (Unicode normalization),
+/// which are told apart here and not on macOS.
 pub(super) fn fold(name: &str, out: &mut String) {
     if name.is_ascii() {
         out.extend(name.bytes().map(|byte| byte.to_ascii_lowercase() as char));

@@ -125,11 +125,13 @@ impl Blocks {
 }
 
 impl Info {
-    /// Whether `data` is that piece: all its bytes, as many as [`piece_len`](Self::piece_len) says, with zeroes for padding within.
+    /// Whether `data` is that piece: all its bytes, as many as [`piece_len`](Self::piece_len) says, with
+    /// zeroes for padding within.
     ///
-    /// v1: their SHA-1 is the piece's. v2: the tree over the file's blocks of 16 KiB (the last as short as it is, missing ones 32 zero bytes in
-    /// the place of their hash) has the root that the piece layer says, or `pieces root` for a file of no more than a piece. Of a hybrid both
-    /// must hold; bytes of padding count for v1 only.
+    /// v1: their SHA-1 is the piece's. v2: the tree over the file's blocks of 16 KiB (the last as short as it
+    /// is, missing ones 32 zero bytes in the place of their hash) has the root that the piece layer says, or
+    /// `pieces root` for a file of no more than a piece. Of a hybrid both must hold; bytes of padding count
+    /// for v1 only.
     ///
     /// `false` if there is no such piece, or its hash is not known ([`knows_hashes`](Self::knows_hashes)).
     pub fn verify(&self, piece: u32, data: &[u8]) -> bool {

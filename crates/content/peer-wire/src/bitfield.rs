@@ -6,8 +6,9 @@ use crate::{Error, PieceIndex};
 
 /// A bit for each piece, the first in the highest bit of the first byte (BEP 3).
 ///
-/// Borrowed from the frame, or from whoever sends it. Where the torrent is known, [`Limits`](crate::Limits) have checked length and spare
-/// bits; where it is not yet (magnet links), [`check`](Self::check) does when it is.
+/// Borrowed from the frame, or from whoever sends it. Where the torrent is known, [`Limits`](crate::Limits)
+/// have checked length and spare bits; where it is not yet (magnet links), [`check`](Self::check) does when
+/// it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Bitfield<'a>(&'a [u8]);
 

@@ -4,8 +4,8 @@ use swarmkeep_bittorrent::bencode::{Length, Sink};
 
 /// What can be sent to a peer.
 ///
-/// A message is described once, by what it puts into a [`Sink`]; its length is what [`Length`] counts of the same, so that prefixes are
-/// computed before anything is written, and nothing is written twice.
+/// A message is described once, by what it puts into a [`Sink`]; its length is what [`Length`] counts of the
+/// same, so that prefixes are computed before anything is written, and nothing is written twice.
 pub trait Encode {
     /// Writes all of it, the length prefix included.
     ///

@@ -22,12 +22,14 @@ pub struct Handshake {
 }
 
 bitflags! {
-    /// The reserved bytes of a handshake, as one number in network order. Bits without a name here are kept as they are.
+    /// The reserved bytes of a handshake, as one number in network order. Bits without a name here are kept
+    /// as they are.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Reserved: u64 {
         /// Messages of id 20 (BEP 10): byte 5, 0x10.
         const EXTENSIONS = 1 << 20;
-        /// A DHT node is there; its port comes as [`Message::Port`](crate::Message::Port) (BEP 5): byte 7, 0x01.
+        /// A DHT node is there; its port comes as [`Message::Port`](crate::Message::Port) (BEP 5): byte 7,
+        /// 0x01.
         const DHT = 1;
         /// Messages of ids 13 to 17 (BEP 6): byte 7, 0x04.
         const FAST = 1 << 2;
@@ -56,8 +58,8 @@ impl Handshake {
         Ok(Some(Self { reserved, info_hash, peer_id: PeerId::new(*peer_id) }))
     }
 
-    /// What a caller can do and wants, once 48 bytes are there: a peer that serves many torrents need not wait for the caller's id to
-    /// answer, and callers may wait for the answer before they send it (BEP 3).
+    /// What a caller can do and wants, once 48 bytes are there: a peer that serves many torrents need not
+    /// wait for the caller's id to answer, and callers may wait for the answer before they send it (BEP 3).
     ///
     /// # Errors
     /// [`Error::Protocol`], by the first byte that is wrong.

@@ -25,15 +25,15 @@ impl<'a> HashRange<'a> {
     /// No tree is as high: 2^63 bytes are 2^49 blocks of 16 KiB.
     pub const MOST_LAYERS: u32 = 49;
 
-    /// `length` hashes from `index` on of the layer `base_layer` (0: the hashes of blocks) of the file whose tree has `root`, with the
-    /// hashes that prove them in `proof_layers` layers above.
+    /// `length` hashes from `index` on of the layer `base_layer` (0: the hashes of blocks) of the file whose
+    /// tree has `root`, with the hashes that prove them in `proof_layers` layers above.
     ///
-    /// `length` should be a power of two from 2 to [`MOST`](Self::MOST), but BEP 52 lets the end of a layer cut it off, and libtorrent
-    /// (2.0.8) does so to 1 for a file of 512 n + 1 pieces.
+    /// `length` should be a power of two from 2 to [`MOST`](Self::MOST), but BEP 52 lets the end of a layer
+    /// cut it off, and libtorrent (2.0.8) does so to 1 for a file of 512 n + 1 pieces.
     ///
     /// # Errors
-    /// [`Error::HashRange`] unless `length` is from 1 to [`LONGEST`](Self::LONGEST), `index` a multiple of the power of two that it is
-    /// cut off from, and the layers at most [`MOST_LAYERS`](Self::MOST_LAYERS).
+    /// [`Error::HashRange`] unless `length` is from 1 to [`LONGEST`](Self::LONGEST), `index` a multiple of
+    /// the power of two that it is cut off from, and the layers at most [`MOST_LAYERS`](Self::MOST_LAYERS).
     pub fn new(
         root: &'a [u8; 32],
         base_layer: u32,
@@ -101,8 +101,9 @@ impl<'a> HashRange<'a> {
         bytes
     }
 
-    /// How many hashes prove the range: one from each proof layer in which the range is not the whole that one hash covers. The first
-    /// log2(length) - 1 of them are counted and left out (BEP 52); for a single hash, its own neighbour comes before them.
+    /// How many hashes prove the range: one from each proof layer in which the range is not the whole that
+    /// one hash covers. The first log2(length) - 1 of them are counted and left out (BEP 52); for a single
+    /// hash, its own neighbour comes before them.
     pub const fn uncles(&self) -> u32 {
         let levels = self.length().next_power_of_two().trailing_zeros();
         (self.proof_layers() + 1).saturating_sub(levels)
@@ -126,8 +127,8 @@ impl<'a> Hashes<'a> {
     /// The hashes of `range` and behind them those that prove it, from the lowest layer up.
     ///
     /// # Errors
-    /// [`Error::HashRange`] if there are fewer than the range has, or more than one a proof layer behind them. Whether they are as many as
-    /// [prove](HashRange::uncles) it is for the receiver to check.
+    /// [`Error::HashRange`] if there are fewer than the range has, or more than one a proof layer behind
+    /// them. Whether they are as many as [prove](HashRange::uncles) it is for the receiver to check.
     pub fn new(range: HashRange<'a>, hashes: &'a [[u8; 32]]) -> Result<Self, Error> {
         let wrong =
             |what| Err(Error::HashRange { what, value: u32::try_from(hashes.len()).unwrap_or(u32::MAX) });

@@ -1,17 +1,18 @@
-//! The messages of the BitTorrent peer protocol, sans-I/O: borrowed from the bytes they came in, written straight into the buffer
-//! they are sent from.
+//! The messages of the BitTorrent peer protocol, sans-I/O: borrowed from the bytes they came in, written
+//! straight into the buffer they are sent from.
 //!
 //! A connection begins with a [`Handshake`] each way; then both sides send [`Message`]s.
 //!
-//! - **In**: a [`ReceiveBuffer`] takes what the socket gives and gives messages that borrow from it. What a message may be is said by
-//!   [`Limits`], made from the torrent: a frame that no message of this torrent could be is refused by its first five bytes, before the rest
-//!   of it is waited for.
-//! - **Out**: a [`SendQueue`] takes messages and blocks, copies the small and keeps the large as they are, and gives slices for one vectored
-//!   write over many of them.
-//! - **On top**: an [`Extended`] message is read with the ids that were agreed on ([`ExtensionIds`]) into an [`ExtendedMessage`].
+//! - **In**: a [`ReceiveBuffer`] takes what the socket gives and gives messages that borrow from it. What a
+//!   message may be is said by [`Limits`], made from the torrent: a frame that no message of this torrent
+//!   could be is refused by its first five bytes, before the rest of it is waited for.
+//! - **Out**: a [`SendQueue`] takes messages and blocks, copies the small and keeps the large as they are,
+//!   and gives slices for one vectored write over many of them.
+//! - **On top**: an [`Extended`] message is read with the ids that were agreed on ([`ExtensionIds`]) into an
+//!   [`ExtendedMessage`].
 //!
-//! Each is of use without the others: [`Limits::decode`] reads from any slice, [`Encode`] writes into any [`Sink`], and [`Piece::head`] is the
-//! 13 bytes before a block that is somewhere else.
+//! Each is of use without the others: [`Limits::decode`] reads from any slice, [`Encode`] writes into any
+//! [`Sink`], and [`Piece::head`] is the 13 bytes before a block that is somewhere else.
 //!
 //! ```
 //! use swarmkeep_peer_wire::{Encode, Limits, Message, PieceIndex, ReceiveBuffer};
@@ -57,10 +58,12 @@ pub use swarmkeep_bittorrent::{
     bencode::{Length, Sink},
 };
 
-/// What was wrong with what a peer sent. The connection cannot go on: where the next message begins is not known.
+/// What was wrong with what a peer sent. The connection cannot go on: where the next message begins is not
+/// known.
 ///
-/// Only [`Extension`](Error::Extension), [`Bencode`](Error::Bencode) and [`Endpoint`](Error::Endpoint) come from reading an
-/// [`Extended`] message, whose frame was in order: whether the connection goes on is the caller's choice.
+/// Only [`Extension`](Error::Extension), [`Bencode`](Error::Bencode) and [`Endpoint`](Error::Endpoint) come
+/// from reading an [`Extended`] message, whose frame was in order: whether the connection goes on is the
+/// caller's choice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -20,13 +20,15 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The most bytes of a block, unless something else is said: some old clients ask for as many; all others for 16 KiB.
+    /// The most bytes of a block, unless something else is said: some old clients ask for as many; all others
+    /// for 16 KiB.
     pub const LONGEST_BLOCK: u32 = 128 << 10;
-    /// The most bytes of a frame that nothing else bounds, unless something else is said: the bitfield of 8 million pieces.
+    /// The most bytes of a frame that nothing else bounds, unless something else is said: the bitfield of 8
+    /// million pieces.
     pub const LONGEST_FRAME: u32 = 1 << 20;
 
-    /// For a torrent whose metadata is not here yet (magnet links): any piece may be named, and bitfields come
-    /// [unchecked](Bitfield::check).
+    /// For a torrent whose metadata is not here yet (magnet links): any piece may be named, and bitfields
+    /// come [unchecked](Bitfield::check).
     pub const fn new() -> Self {
         Self {
             last_piece: PieceIndex(u32::MAX - 1),
@@ -38,7 +40,8 @@ impl Limits {
         }
     }
 
-    /// For a v1 or hybrid torrent of `length` bytes in pieces of `piece_length`, of which the last may be shorter.
+    /// For a v1 or hybrid torrent of `length` bytes in pieces of `piece_length`, of which the last may be
+    /// shorter.
     ///
     /// # Errors
     /// [`Error::Torrent`] if either is 0, or if there are more than 2³² − 1 pieces.
@@ -62,8 +65,9 @@ impl Limits {
         })
     }
 
-    /// For a torrent of v2 only, of so many pieces. Each is as long as any other: files begin with a piece each, where a file ends is not known
-    /// here, and libtorrent asks for whole blocks there, and answers with zeroes behind the end.
+    /// For a torrent of v2 only, of so many pieces. Each is as long as any other: files begin with a piece
+    /// each, where a file ends is not known here, and libtorrent asks for whole blocks there, and answers
+    /// with zeroes behind the end.
     ///
     /// # Errors
     /// [`Error::Torrent`] if either is 0.
@@ -79,8 +83,9 @@ impl Limits {
         Self { longest_block, ..self }
     }
 
-    /// The most bytes, after the length prefix, of frames that nothing else bounds: extended and unknown messages, and bitfields while the
-    /// torrent is not known. Of a known torrent, a bitfield has the length that it must have, however long.
+    /// The most bytes, after the length prefix, of frames that nothing else bounds: extended and unknown
+    /// messages, and bitfields while the torrent is not known. Of a known torrent, a bitfield has the length
+    /// that it must have, however long.
     #[must_use]
     pub const fn longest_frame(self, longest_frame: u32) -> Self {
         Self { longest_frame, ..self }
@@ -114,14 +119,17 @@ impl Limits {
         longest
     }
 
-    /// Takes a message off the front of `bytes`; nothing, and `bytes` as they are, while it is not there as a whole.
+    /// Takes a message off the front of `bytes`; nothing, and `bytes` as they are, while it is not there as a
+    /// whole.
     ///
-    /// What is there of it is checked at once: a length that the message cannot have with the first five bytes, the piece and the
-    /// block that a piece message brings with the first 13. Nothing is read but the frame.
+    /// What is there of it is checked at once: a length that the message cannot have with the first five
+    /// bytes, the piece and the block that a piece message brings with the first 13. Nothing is read but the
+    /// frame.
     ///
     /// # Errors
     /// What no peer may send. `bytes` are left as they are: there is no next message to be found.
-    // Always: a call writes and reads what the caller would keep in registers, and takes twice as long (docs/design/design.md).
+    // Always: a call writes and reads what the caller would keep in registers, and takes twice as long
+    // (docs/design/design.md).
     #[inline(always)]
     pub fn decode<'a>(&self, bytes: &mut &'a [u8]) -> Result<Option<Message<'a>>, Error> {
         /// Says what was read. In each arm, so that a message is made where it is to be.
@@ -131,7 +139,8 @@ impl Limits {
                 Ok(Some($message))
             }};
         }
-        // What names a block is most of what a seeder reads. All of it is there or not: so one comparison is enough for that.
+        // What names a block is most of what a seeder reads. All of it is there or not: so one comparison is
+        // enough for that.
         if let Some((frame, rest)) = bytes.split_first_chunk::<17>()
             && number(frame, 0) == 13
         {
@@ -287,7 +296,8 @@ impl Limits {
         }
     }
 
-    // Numbers and not a `Block`: the compiler would put one together in memory and copy it from there, which takes longer than all the rest.
+    // Numbers and not a `Block`: the compiler would put one together in memory and copy it from there, which
+    // takes longer than all the rest.
     #[inline]
     const fn allows(&self, piece: u32, begin: u32, length: u32) -> bool {
         let within = begin as u64 + length as u64 <= self.length_of(piece) as u64;

@@ -8,7 +8,8 @@ use crate::{Bitfield, Encode, Extended, HashRange, Hashes, encode::prefix, hashe
 
 /// A message, borrowed from the frame it came in, or from what it is made of.
 ///
-/// 40 bytes; large payloads are slices. [`Limits::decode`](crate::Limits::decode) reads it, [`Encode`] writes it.
+/// 40 bytes; large payloads are slices. [`Limits::decode`](crate::Limits::decode) reads it, [`Encode`] writes
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
     /// Nothing; sent every two minutes so that the connection is not given up (BEP 3).
@@ -118,8 +119,9 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// What is borrowed and ends the message: a block, a bitfield, hashes, a payload. Everything before it is what
-    /// [`encode_head`](Self::encode_head) writes, so that both go out in one vectored write and the payload is not copied.
+    /// What is borrowed and ends the message: a block, a bitfield, hashes, a payload. Everything before it is
+    /// what [`encode_head`](Self::encode_head) writes, so that both go out in one vectored write and the
+    /// payload is not copied.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         match *self {

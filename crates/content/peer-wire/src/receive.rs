@@ -6,9 +6,9 @@ use crate::{Error, Handshake, Limits, Message};
 
 /// What came from a socket: it is filled, and gives messages that borrow from it.
 ///
-/// Holds at most one message that is not complete, and what came with it: never more than [`Limits::longest`], rounded up to a power of
-/// two. It grows only when it is full of what really came, whatever a length prefix says. Once as large as the messages that come, it
-/// allocates no more.
+/// Holds at most one message that is not complete, and what came with it: never more than
+/// [`Limits::longest`], rounded up to a power of two. It grows only when it is full of what really came,
+/// whatever a length prefix says. Once as large as the messages that come, it allocates no more.
 ///
 /// ```no_run
 /// # use std::{io::Read, net::TcpStream};
@@ -54,8 +54,9 @@ impl ReceiveBuffer {
         self.limits = limits;
     }
 
-    /// Room to read into; then say how much was [filled](Self::filled). Empty only if more than [`Limits::longest`] lies unread, which
-    /// is never while all complete messages are taken before it is asked for.
+    /// Room to read into; then say how much was [filled](Self::filled). Empty only if more than
+    /// [`Limits::longest`] lies unread, which is never while all complete messages are taken before it is
+    /// asked for.
     pub fn space(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

@@ -10,15 +10,17 @@ use crate::{Encode, PieceIndex, message::head_of_piece};
 
 /// What is to be sent to a peer: small messages as bytes, blocks as whatever holds them.
 ///
-/// A block is never copied: `P` is a slice, an `Arc`, `bytes::Bytes`, a part of a mapped file, whatever is [`AsRef<[u8]>`]; it is let go of
-/// when its last byte has been sent. [`slices`](Self::slices) gives many messages for one vectored write, and
-/// [`advance`](Self::advance) takes as many bytes as the socket took, wherever that ends. Once as large as what it holds, it allocates nothing.
+/// A block is never copied: `P` is a slice, an `Arc`, `bytes::Bytes`, a part of a mapped file, whatever is
+/// [`AsRef<[u8]>`]; it is let go of when its last byte has been sent. [`slices`](Self::slices) gives many
+/// messages for one vectored write, and [`advance`](Self::advance) takes as many bytes as the socket took,
+/// wherever that ends. Once as large as what it holds, it allocates nothing.
 ///
-/// It is full from the high-water mark on until no more than the low-water mark is left, so that work comes in batches. What it holds is
-/// bounded: blocks by the high-water mark and one more; what is copied, as well.
+/// It is full from the high-water mark on until no more than the low-water mark is left, so that work comes
+/// in batches. What it holds is bounded: blocks by the high-water mark and one more; what is copied, as well.
 ///
-/// Everything can be sent from memory, which may be a mapped file, and is so best where more than one block waits; `sendfile` is better for one alone
-/// (`docs/design/design.md`, "The peer wire", has the numbers). Whoever has blocks in files asks for a [`lone_block`](Self::lone_block) first.
+/// Everything can be sent from memory, which may be a mapped file, and is so best where more than one block
+/// waits; `sendfile` is better for one alone (`docs/design/design.md`, "The peer wire", has the numbers).
+/// Whoever has blocks in files asks for a [`lone_block`](Self::lone_block) first.
 ///
 /// ```
 /// use swarmkeep_peer_wire::{Message, PieceIndex, SendQueue};
@@ -76,12 +78,12 @@ pub struct Full<P = ()>(
 );
 
 impl<P: AsRef<[u8]>> SendQueue<P> {
-    /// Slices that one call of [`write_to`](Self::write_to) gives the system: 32 blocks with what stands before them. Twice as many
-    /// were not faster.
+    /// Slices that one call of [`write_to`](Self::write_to) gives the system: 32 blocks with what stands
+    /// before them. Twice as many were not faster.
     pub const SLICES: usize = SLICES;
 
-    /// An empty queue that is full at `high` bytes and no more so at `low`. A good high-water mark is what the socket takes in a few
-    /// milliseconds, a good low one half of it.
+    /// An empty queue that is full at `high` bytes and no more so at `low`. A good high-water mark is what
+    /// the socket takes in a few milliseconds, a good low one half of it.
     pub const fn new(low: usize, high: usize) -> Self {
         Self { bytes: Vec::new(), sent: 0, parts: VecDeque::new(), in_blocks: 0, low, high, full: false }
     }
@@ -89,8 +91,8 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
     /// Takes a message (or a handshake), whose bytes are copied: for all but blocks.
     ///
     /// # Errors
-    /// [`Full`] if as many copied bytes wait as the high-water mark says. Blocks do not count here, so that control messages are not
-    /// held up by them.
+    /// [`Full`] if as many copied bytes wait as the high-water mark says. Blocks do not count here, so that
+    /// control messages are not held up by them.
     #[inline]
     pub fn push(&mut self, message: &impl Encode) -> Result<(), Full> {
         if self.bytes.len() - self.sent >= self.high {
@@ -140,7 +142,8 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         self.full
     }
 
-    /// What is to be sent next, in order, as many slices as there are places in `out`; answers how many were put there.
+    /// What is to be sent next, in order, as many slices as there are places in `out`; answers how many were
+    /// put there.
     #[inline]
     pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         let mut at = self.sent;
@@ -158,8 +161,9 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         used
     }
 
-    /// The block that waits, if it is the only one and the last of all. One that lies in a file goes out fastest by `send` with `MSG_MORE` of what is
-    /// before it, and `sendfile` of what is not sent of it; then [`advance`](Self::advance) by as much as both took.
+    /// The block that waits, if it is the only one and the last of all. One that lies in a file goes out
+    /// fastest by `send` with `MSG_MORE` of what is before it, and `sendfile` of what is not sent of it; then
+    /// [`advance`](Self::advance) by as much as both took.
     #[inline]
     pub fn lone_block(&self) -> Option<LoneBlock<'_, P>> {
         let before = match self.parts.front()? {
@@ -248,7 +252,8 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         self.full |= self.len() >= self.high;
     }
 
-    /// Makes room of copied bytes that are gone: at once if all are, else when they are as many as those that are not.
+    /// Makes room of copied bytes that are gone: at once if all are, else when they are as many as those that
+    /// are not.
     #[inline]
     fn forget(&mut self) {
         let left = self.bytes.len() - self.sent;

@@ -8,8 +8,8 @@ use crate::picker::BLOCK;
 
 /// What was brought of pieces that were wrong, until they are right.
 ///
-/// If one peer brought all of a piece, it is to blame. Else the piece comes again, from one peer alone: if it is wrong again, that peer is to
-/// blame; if it is right, those are whose blocks differ.
+/// If one peer brought all of a piece, it is to blame. Else the piece comes again, from one peer alone: if it
+/// is wrong again, that peer is to blame; if it is right, those are whose blocks differ.
 #[derive(Debug, Default)]
 pub(crate) struct Blame {
     wrong: BTreeMap<u32, Vec<(IpAddr, [u8; 20])>>,

@@ -27,7 +27,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// What one connection takes at most, of [`Batch::MOST`] each: what is being read, what is being sent, and what is about to be.
+    /// What one connection takes at most, of [`Batch::MOST`] each: what is being read, what is being sent,
+    /// and what is about to be.
     const MOST: usize = 3;
 
     fn take(&mut self) -> Arc<Vec<u8>> {
@@ -53,7 +54,8 @@ impl Batch {
     /// Bytes that are read at once: 16 blocks, as much as a socket takes.
     pub(crate) const MOST: usize = 256 << 10;
 
-    /// Takes blocks from the front of what a peer asks for, at least one, and no more than `most` bytes if they are several.
+    /// Takes blocks from the front of what a peer asks for, at least one, and no more than `most` bytes if
+    /// they are several.
     pub(crate) fn take(
         asked: &mut std::collections::VecDeque<Block>,
         memory: &mut Memory,
@@ -74,8 +76,9 @@ impl Batch {
         self.blocks.iter().map(|block| block.length as usize).sum()
     }
 
-    /// Reads them, by what is given a place in the torrent and what to fill from there; behind the end of the torrent there are zeroes, which
-    /// libtorrent asks for where the last file of v2 ends. Blocks that follow each other in the torrent are one read.
+    /// Reads them, by what is given a place in the torrent and what to fill from there; behind the end of the
+    /// torrent there are zeroes, which libtorrent asks for where the last file of v2 ends. Blocks that follow
+    /// each other in the torrent are one read.
     pub(crate) fn read<E>(
         &mut self,
         Ready { info, content, .. }: &Ready,

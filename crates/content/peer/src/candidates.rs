@@ -22,7 +22,8 @@ struct Candidate {
 }
 
 impl Candidates {
-    /// Of more than that, those that come later are forgotten. Trackers answer with some ten, peers with 50 a minute.
+    /// Of more than that, those that come later are forgotten. Trackers answer with some ten, peers with 50 a
+    /// minute.
     const MOST: usize = 1000;
     /// Of one address, and of one network of IPv6, those that come later are forgotten.
     const OF_ONE: usize = 8;

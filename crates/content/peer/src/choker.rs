@@ -1,4 +1,5 @@
-//! Whom to unchoke: those who give most, or take fastest from who has everything, and somebody else by chance (BEP 3).
+//! Whom to unchoke: those who give most, or take fastest from who has everything, and somebody else by chance
+//! (BEP 3).
 
 use std::cmp::Reverse;
 

@@ -72,9 +72,11 @@ const FIRST: usize = 4;
 const FEWEST: usize = 16;
 /// As many as libtorrent allows by default, for peers that do not say what they allow.
 const MOST_UNSAID: usize = 250;
-/// How often content is read for hashes that one peer asks for: libtorrent does after a piece turned out wrong.
+/// How often content is read for hashes that one peer asks for: libtorrent does after a piece turned out
+/// wrong.
 const HASHED: Duration = Duration::from_secs(2);
-/// Peers that a peer may tell of, and how often: BEP 11 has 50 of each family a minute, and clients' clocks differ.
+/// Peers that a peer may tell of, and how often: BEP 11 has 50 of each family a minute, and clients' clocks
+/// differ.
 const MOST_PEX: usize = 100;
 const PEX: Duration = Duration::from_secs(45);
 /// Blocks that were given back, and are still taken if they come.
@@ -726,7 +728,8 @@ impl Connection {
         }
     }
 
-    /// Hashes content, on a thread that may block. `None` if it is not there, or others are served: it may ask again, or somebody else.
+    /// Hashes content, on a thread that may block. `None` if it is not there, or others are served: it may
+    /// ask again, or somebody else.
     fn hash(&mut self, mut reading: Box<HashReading>) -> Option<JoinHandle<Option<Vec<[u8; 32]>>>> {
         let now = Instant::now();
         if self.hashing.is_some()
@@ -839,7 +842,8 @@ impl Connection {
             let Some(mut batch) = Batch::take(&mut self.asks, &mut self.memory, most) else { break };
             up.pass(batch.bytes() as u64, now);
             let ready = torrent.ready().expect("who asks was told what is here");
-            // Most of it, as a read brings what follows it: a copy takes less than to have another thread make it.
+            // Most of it, as a read brings what follows it: a copy takes less than to have another thread
+            // make it.
             let in_memory = |from, into: &mut [u8]| {
                 torrent
                     .session
@@ -947,7 +951,8 @@ impl Connection {
         }
     }
 
-    /// Asks for as much as comes in a second, so that there is always something on its way; of a slow one, for what it brings in time.
+    /// Asks for as much as comes in a second, so that there is always something on its way; of a slow one,
+    /// for what it brings in time.
     fn ask(&mut self) -> Result<(), Ended> {
         let now = Instant::now();
         let allows = self.choked.then_some(&self.allowed[..]);

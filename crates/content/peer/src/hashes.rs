@@ -1,4 +1,5 @@
-//! The hashes of v2 torrents (BEP 52): who asks is answered from the piece layers and from pieces, and what a magnet link lacks is asked for.
+//! The hashes of v2 torrents (BEP 52): who asks is answered from the piece layers and from pieces, and what a
+//! magnet link lacks is asked for.
 
 mod fetch;
 
@@ -12,7 +13,8 @@ pub use self::fetch::{HashFault, HashFetch, Taken, TooManyHashes};
 /// What a request for hashes is answered with.
 #[derive(Debug)]
 pub enum Answer {
-    /// These, which are those of [`Hashes::new`](swarmkeep_peer_wire::Hashes::new): the range, and the hashes that prove it.
+    /// These, which are those of [`Hashes::new`](swarmkeep_peer_wire::Hashes::new): the range, and the hashes
+    /// that prove it.
     Hashes(Vec<[u8; 32]>),
     /// What is computed from the content: the range is below the piece layer.
     Read(Box<Reading>),
@@ -21,10 +23,12 @@ pub enum Answer {
 /// The most hashes in one answer: those of the blocks of a piece of 16 MiB.
 pub const MOST_HASHES: u32 = 1024;
 
-/// The most bytes of content that are read and hashed for one answer: a piece of 16 MiB, the longest that programs make unless told to.
+/// The most bytes of content that are read and hashed for one answer: a piece of 16 MiB, the longest that
+/// programs make unless told to.
 ///
-/// libtorrent asks for the hashes of a piece's blocks after the piece turned out wrong, and for no others below the piece layer. It asks whom it
-/// likes, choked or not, so who is asked counts [`Reading::bytes`] as it counts blocks that it sends: BEP 52 has the same limits for both.
+/// libtorrent asks for the hashes of a piece's blocks after the piece turned out wrong, and for no others
+/// below the piece layer. It asks whom it likes, choked or not, so who is asked counts [`Reading::bytes`] as
+/// it counts blocks that it sends: BEP 52 has the same limits for both.
 pub const MOST_READ: u64 = 16 << 20;
 
 /// Answers a request: from what is known of the file's tree, in O(length); or says what has to be read.
@@ -127,7 +131,8 @@ impl Reading {
     /// The hashes, as in [`Answer::Hashes`].
     ///
     /// # Errors
-    /// [`Refusal::Content`] if bytes are missing, or are not those of the torrent as far as the piece layer tells.
+    /// [`Refusal::Content`] if bytes are missing, or are not those of the torrent as far as the piece layer
+    /// tells.
     pub fn finish(self) -> Result<Vec<[u8; 32]>, Refusal> {
         let (base, index, length) = self.range;
         let blocks = self.blocks.finish().ok_or(Refusal::Content)?;

@@ -1,7 +1,8 @@
 //! A BitTorrent peer: seeds and fetches torrents over any content repository.
 //!
-//! A [`Session`] listens for peers and has a store; each torrent that is [added](Session::add) is seeded as far as the store has it, and fetched
-//! as far as it does not. Runs on tokio; the store is called on threads that may block, and pieces are hashed there.
+//! A [`Session`] listens for peers and has a store; each torrent that is [added](Session::add) is seeded as
+//! far as the store has it, and fetched as far as it does not. Runs on tokio; the store is called on threads
+//! that may block, and pieces are hashed there.
 
 mod blame;
 mod blocks;
@@ -26,7 +27,8 @@ pub use session::{Handle, Session, SessionConfig};
 use swarmkeep_bittorrent::InfoHash;
 pub use torrent::{PeerStatus, Progress, Status};
 
-/// What went wrong with a session or one of its torrents. What goes wrong with a peer costs its connection, and nothing else.
+/// What went wrong with a session or one of its torrents. What goes wrong with a peer costs its connection,
+/// and nothing else.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,4 +1,5 @@
-//! Info dictionaries by magnet link (BEP 9): fetched piece by piece from peers that may lie, and served to those that may flood.
+//! Info dictionaries by magnet link (BEP 9): fetched piece by piece from peers that may lie, and served to
+//! those that may flood.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},
@@ -11,19 +12,22 @@ use swarmkeep_peer_wire::{METADATA_PIECE, MetadataMessage};
 
 /// Fetches an info dictionary of which the hash is known, from peers that are told apart by `P`.
 ///
-/// At first all peers that claim the same size are asked, each for other pieces; the size is the one that most claim. If the whole
-/// then has another hash, somebody lied, and from there on each attempt takes all pieces from one peer: of a wrong whole it is known then whose it
-/// is. Who lied in the first attempt is known once the right dictionary is here, by what each sent for which piece.
+/// At first all peers that claim the same size are asked, each for other pieces; the size is the one that
+/// most claim. If the whole then has another hash, somebody lied, and from there on each attempt takes all
+/// pieces from one peer: of a wrong whole it is known then whose it is. Who lied in the first attempt is
+/// known once the right dictionary is here, by what each sent for which piece.
 ///
-/// A connection calls [`request`](Self::request) until there is nothing, when it is ready, whenever something came, and every few
-/// seconds; nothing here keeps time. Memory is taken for what has come, however much a peer says that there is.
+/// A connection calls [`request`](Self::request) until there is nothing, when it is ready, whenever something
+/// came, and every few seconds; nothing here keeps time. Memory is taken for what has come, however much a
+/// peer says that there is.
 #[derive(Debug)]
 pub struct MetadataFetch<P> {
     hashes: InfoHashes,
     longest: u32,
     peers: HashMap<P, Peer>,
     attempt: Option<Attempt<P>>,
-    /// What peers sent in the attempt of many that was wrong: piece, and a keyed hash of the size and its bytes.
+    /// What peers sent in the attempt of many that was wrong: piece, and a keyed hash of the size and its
+    /// bytes.
     suspects: Vec<(P, u32, u64)>,
     key: RandomState,
     /// Whether one peer is to send all.
@@ -42,7 +46,8 @@ struct Peer {
     not_before: Option<Instant>,
     /// When it could last be asked: whoever does not come for requests is not waited for.
     seen: Option<Instant>,
-    /// Whose turn it is when one is to send all: whoever waits longest. Who comes anew waits behind those that failed.
+    /// Whose turn it is when one is to send all: whoever waits longest. Who comes anew waits behind those
+    /// that failed.
     turn: u64,
     lied: bool,
 }
@@ -90,16 +95,19 @@ pub enum Fetched<P> {
 }
 
 impl<P: Copy + Eq + Hash> MetadataFetch<P> {
-    /// The longest dictionary that is fetched unless something else is said: that of a v1 torrent of 1.5 million pieces. libtorrent stops at 30 MiB.
+    /// The longest dictionary that is fetched unless something else is said: that of a v1 torrent of 1.5
+    /// million pieces. libtorrent stops at 30 MiB.
     pub const LONGEST: u32 = 32 << 20;
     /// As many requests are not answered by one peer before it is asked no more.
     pub const MOST_ASKED: usize = 4;
     /// A piece that has not come after so long is asked of others.
     pub const PATIENCE: Duration = Duration::from_secs(15);
-    /// An attempt is given up after so long for each piece (64 KiB/s), besides twice [`PATIENCE`](Self::PATIENCE); with a peer that
-    /// failed before, after twice as long each time. So a peer that sends just enough not to be too slow does not hold up the others.
+    /// An attempt is given up after so long for each piece (64 KiB/s), besides twice
+    /// [`PATIENCE`](Self::PATIENCE); with a peer that failed before, after twice as long each time. So a peer
+    /// that sends just enough not to be too slow does not hold up the others.
     pub const A_PIECE: Duration = Duration::from_millis(250);
-    /// A peer that rejects or is too slow is asked again after so long, and after twice as long each time, up to 32 times.
+    /// A peer that rejects or is too slow is asked again after so long, and after twice as long each time, up
+    /// to 32 times.
     pub const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
     /// Begins to fetch what has these hashes, if it has no more than `longest` bytes.
@@ -117,10 +125,12 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         }
     }
 
-    /// A peer says in its extended handshake that it has the dictionary, and how long it is. Only the first time counts.
+    /// A peer says in its extended handshake that it has the dictionary, and how long it is. Only the first
+    /// time counts.
     ///
     /// # Errors
-    /// [`MetadataFault::Size`] if there is no such dictionary, or none that is fetched. The peer may be good for something else.
+    /// [`MetadataFault::Size`] if there is no such dictionary, or none that is fetched. The peer may be good
+    /// for something else.
     pub fn offered(&mut self, peer: P, size: u32) -> Result<(), MetadataFault> {
         if size == 0 || size > self.longest {
             return Err(MetadataFault::Size { size, most: self.longest });
@@ -218,7 +228,8 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         Ok(())
     }
 
-    /// A connection has ended, or has nothing to do with this any more. What it sent still counts, if it was not to send all.
+    /// A connection has ended, or has nothing to do with this any more. What it sent still counts, if it was
+    /// not to send all.
     pub fn gone(&mut self, peer: P) {
         let Some(Peer { asked, size, .. }) = self.peers.remove(&peer) else { return };
         asked.into_iter().for_each(|asked| self.want_again(asked, size));

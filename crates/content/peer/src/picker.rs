@@ -1,7 +1,8 @@
 //! Which blocks to ask a peer for, and what came of it.
 //!
-//! What is begun is finished first, the rarest begins next, and at the end what is still to come is asked of a second peer as well
-//! (endgame); so is what is late, of whoever has nothing else to bring. A piece stays in memory until all of it is there; how much that is has a limit.
+//! What is begun is finished first, the rarest begins next, and at the end what is still to come is asked of
+//! a second peer as well (endgame); so is what is late, of whoever has nothing else to bring. A piece stays
+//! in memory until all of it is there; how much that is has a limit.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,7 +45,8 @@ pub(crate) struct Picker {
     alone: BTreeMap<u32, Tries>,
     /// How long a block may take before somebody else is asked for it as well, who has nothing else to bring.
     late: Duration,
-    /// How many times a piece has come back to those that wait: what was looked for in vain is looked for again then.
+    /// How many times a piece has come back to those that wait: what was looked for in vain is looked for
+    /// again then.
     returned: u64,
 }
 
@@ -68,7 +70,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) allows: Option<&'a [u32]>,
     /// Pieces to begin before others.
     pub(crate) preferred: &'a [u32],
-    /// Whether it did not bring what it was asked for before: it is asked for what others were asked for, if there is any.
+    /// Whether it did not bring what it was asked for before: it is asked for what others were asked for, if
+    /// there is any.
     pub(crate) snubs: bool,
     pub(crate) now: Instant,
 }
@@ -79,7 +82,8 @@ impl Wish<'_> {
     }
 }
 
-/// That no piece that waits was one that a peer could bring, as long as none has come back since and it has got none.
+/// That no piece that waits was one that a peer could bring, as long as none has come back since and it has
+/// got none.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Searched(Option<u64>);
 
@@ -144,7 +148,8 @@ impl std::fmt::Debug for Whole {
 }
 
 impl Picker {
-    /// For a torrent of which `done` is complete. Pieces take up to `most_memory` bytes, or what one takes; a block is `late` after that time.
+    /// For a torrent of which `done` is complete. Pieces take up to `most_memory` bytes, or what one takes; a
+    /// block is `late` after that time.
     pub(crate) fn new(
         info: Arc<Info>,
         done: PieceBits,
@@ -182,7 +187,8 @@ impl Picker {
         self.waiting.lost(piece, rng);
     }
 
-    /// Whether a peer that is to be asked for so many blocks may have to begin another piece: which of them are preferred is of use then.
+    /// Whether a peer that is to be asked for so many blocks may have to begin another piece: which of them
+    /// are preferred is of use then.
     pub(crate) fn may_begin(&self, peer: PeerKey, count: usize, searched: &Searched) -> bool {
         let rest = || self.begun.values().filter(|begun| begun.by == peer).map(|begun| begun.free as usize);
         self.waiting.len() > 0
@@ -276,7 +282,8 @@ impl Picker {
         self.begun.entry(piece).or_insert(begun)
     }
 
-    /// How long one peer may take for a piece, after so many that took longer: long enough for anybody in the end.
+    /// How long one peer may take for a piece, after so many that took longer: long enough for anybody in the
+    /// end.
     fn patience(&self, length: u32, tries: u32) -> Duration {
         (3 * self.late + Duration::from_secs(u64::from(length / SLOW))) * (1 << tries.min(3))
     }
@@ -306,7 +313,8 @@ impl Picker {
         }
     }
 
-    /// Begins a piece anew that one peer was to bring alone, and has not in time. What it brought is nobody else's.
+    /// Begins a piece anew that one peer was to bring alone, and has not in time. What it brought is nobody
+    /// else's.
     fn take_over(&mut self, wish: &Wish<'_>, end: usize, asked: &mut Vec<Block>) {
         let slow = |piece: u32, begun: &Begun| {
             let Some(until) = begun.alone.filter(|_| begun.by != wish.peer) else { return false };
@@ -330,7 +338,8 @@ impl Picker {
         begun.ask_rest(piece, wish, end, asked);
     }
 
-    /// Drops the piece of which the least has come, among those that nobody was asked for and this peer cannot bring. Whether there is room then.
+    /// Drops the piece of which the least has come, among those that nobody was asked for and this peer
+    /// cannot bring. Whether there is room then.
     fn make_room(&mut self, wish: &Wish<'_>, rng: &mut impl Rng) -> bool {
         let left = self.begun.iter().filter(|(piece, begun)| !begun.is_asked() && !wish.can(**piece));
         let Some((&piece, _)) = left.min_by_key(|(_, begun)| begun.blocks.len() - begun.missing as usize)
@@ -388,7 +397,8 @@ impl Picker {
         Received::Whole { cancel, piece: Whole { piece, data: begun.data, from: from.collect() } }
     }
 
-    /// A piece that was handed out is stored, or was wrong and is to come again; then from one peer `alone`, if that is to be found out.
+    /// A piece that was handed out is stored, or was wrong and is to come again; then from one peer `alone`,
+    /// if that is to be found out.
     pub(crate) fn verified(&mut self, piece: u32, right: bool, alone: bool, rng: &mut impl Rng) {
         self.memory -= u64::from(self.info.piece_len(piece));
         if right {
@@ -432,8 +442,8 @@ impl Picker {
         }
     }
 
-    /// A piece of which nobody was asked for anything waits again, unless some of it is here; one that is to come from a single peer
-    /// begins anew.
+    /// A piece of which nobody was asked for anything waits again, unless some of it is here; one that is to
+    /// come from a single peer begins anew.
     fn settle(&mut self, piece: u32, rng: &mut impl Rng) {
         let Some(begun) = self.begun.get(&piece) else { return };
         let nothing_here = begun.missing as usize == begun.blocks.len();
@@ -636,7 +646,7 @@ mod tests {
         // Who can bring one of them does that.
         assert_eq!(picking.ask(5, &[3, 5], 4).len(), 3);
         assert_eq!(picking.ask(5, &[2, 5], 4).len(), 2);
-        // The one of which the least is here, of those that nobody is asked for.
+        // The piece with the fewest blocks here, among the pieces that no peer is asked for.
         assert!(picking.ask(6, &[5], 4).iter().all(|block| block.piece.0 == 5));
         assert_eq!(picking.picker.begun.keys().collect::<Vec<_>>(), [&1, &2, &3, &5]);
         assert_eq!(picking.ask(6, &[1, 6], 4).len(), 1);

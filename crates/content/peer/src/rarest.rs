@@ -2,8 +2,8 @@
 
 use rand::{Rng, RngExt};
 
-/// Pieces, those that the fewest peers have first. A step takes constant time, whatever the number of pieces; those that equally many have
-/// come in random order, so that not everybody fetches the same.
+/// Pieces, those that the fewest peers have first. A step takes constant time, whatever the number of pieces;
+/// those that equally many have come in random order, so that not everybody fetches the same.
 #[derive(Debug, Default)]
 pub(crate) struct Rarest {
     /// How many peers have each piece; those that have all of them are not counted.

@@ -30,8 +30,8 @@ impl Meter {
         self.rate.load(Relaxed)
     }
 
-    /// Takes note of what was counted in the time since the last call. A quarter of the rate is that of this time: what was four
-    /// seconds ago counts a third of it.
+    /// Takes note of what was counted in the time since the last call. A quarter of the rate is that of this
+    /// time: what was four seconds ago counts a third of it.
     pub(crate) fn tick(&self, since: Duration) {
         let total = self.total();
         let bytes = total - self.counted.swap(total, Relaxed);

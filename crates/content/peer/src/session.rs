@@ -45,17 +45,19 @@ pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))
 
 /// How a [`Session`] is made.
 ///
-/// Memory is bounded by what stands here. A connection takes at most 16 KiB while nothing is said, 832 KiB while its requests are answered (three batches of
-/// 256 KiB), and what one message takes while it brings pieces; a torrent 16 KiB and 40 bytes for each of its pieces, with what the stripe cache in front
-/// of the store knows of it, and without its info dictionary and what the store itself keeps. Besides, there are the three memories: pieces that are begun, of each
-/// torrent, and the two of the stripe cache. `docs/use/peer.md` has what was measured.
+/// Memory is bounded by what stands here. A connection takes at most 16 KiB while nothing is said, 832 KiB
+/// while its requests are answered (three batches of 256 KiB), and what one message takes while it brings
+/// pieces; a torrent 16 KiB and 40 bytes for each of its pieces, with what the stripe cache in front of the
+/// store knows of it, and without its info dictionary and what the store itself keeps. Besides, there are the
+/// three memories: pieces that are begun, of each torrent, and the two of the stripe cache.
+/// `docs/use/peer.md` has what was measured.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     pub(crate) peer_id: PeerId,
     listen: Vec<SocketAddr>,
     connections: usize,
-    pub(crate) connections_a_torrent: usize,
-    pub(crate) connections_an_address: usize,
+    pub(crate) connections_per_torrent: usize,
+    pub(crate) connections_per_address: usize,
     pub(crate) upload_slots: usize,
     pub(crate) piece_memory: u64,
     pub(crate) request_timeout: Duration,
@@ -74,8 +76,8 @@ impl SessionConfig {
             peer_id,
             listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))],
             connections: 200,
-            connections_a_torrent: 60,
-            connections_an_address: 8,
+            connections_per_torrent: 60,
+            connections_per_address: 8,
             upload_slots: 8,
             piece_memory: 64 << 20,
             request_timeout: Duration::from_secs(60),
@@ -88,8 +90,8 @@ impl SessionConfig {
         }
     }
 
-    /// Where others may call; of several ports, the first is what trackers are told. Peers and trackers are called from the same addresses, and those of a family
-    /// that is not among them are not called.
+    /// Where others may call; of several ports, the first is what trackers are told. Peers and trackers are
+    /// called from the same addresses, and those of a family that is not among them are not called.
     #[must_use]
     pub fn listen(mut self, addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
         self.listen = addresses.into_iter().collect();
@@ -105,35 +107,38 @@ impl SessionConfig {
 
     /// Connections of one torrent. 60 unless something else is said.
     #[must_use]
-    pub fn connections_a_torrent(mut self, most: usize) -> Self {
-        self.connections_a_torrent = most;
+    pub fn connections_per_torrent(mut self, most: usize) -> Self {
+        self.connections_per_torrent = most;
         self
     }
 
-    /// Connections of one torrent to one address; of IPv6, to one network of 64 bits. 8 unless something else is said. Of all
-    /// connections, one address makes no more than a quarter, or as many as this.
+    /// Connections of one torrent to one address; of IPv6, to one network of 64 bits. 8 unless something else
+    /// is said. Of all connections, one address makes no more than a quarter, or as many as this.
     #[must_use]
-    pub fn connections_an_address(mut self, most: usize) -> Self {
-        self.connections_an_address = most;
+    pub fn connections_per_address(mut self, most: usize) -> Self {
+        self.connections_per_address = most;
         self
     }
 
-    /// Peers of one torrent whose requests are answered at a time, at least 2. 8 unless something else is said.
+    /// Peers of one torrent whose requests are answered at a time, at least 2. 8 unless something else is
+    /// said.
     #[must_use]
     pub fn upload_slots(mut self, slots: usize) -> Self {
         self.upload_slots = slots;
         self
     }
 
-    /// Bytes of the pieces of one torrent that are begun, or being verified; a piece more, if it has begun. 64 MiB unless something else is said.
+    /// Bytes of the pieces of one torrent that are begun, or being verified; a piece more, if it has begun.
+    /// 64 MiB unless something else is said.
     #[must_use]
     pub fn piece_memory(mut self, bytes: u64) -> Self {
         self.piece_memory = bytes;
         self
     }
 
-    /// How long a peer may take to bring a block that it was asked for. Then all that it was asked for is asked of others; a second time in a row, its
-    /// connection ends. A sixth of that time is what others wait who have nothing else to ask for. 60 seconds unless something else is said.
+    /// How long a peer may take to bring a block that it was asked for. Then all that it was asked for is
+    /// asked of others; a second time in a row, its connection ends. A sixth of that time is what others wait
+    /// who have nothing else to ask for. 60 seconds unless something else is said.
     #[must_use]
     pub fn request_timeout(mut self, time: Duration) -> Self {
         self.request_timeout = time;
@@ -145,8 +150,8 @@ impl SessionConfig {
         self.request_timeout / 6
     }
 
-    /// Bytes of the [stripe cache](StripeCache) in front of the store, for what is to be written and for what was read ahead. 64 MiB each unless
-    /// something else is said.
+    /// Bytes of the [stripe cache](StripeCache) in front of the store, for what is to be written and for what
+    /// was read ahead. 64 MiB each unless something else is said.
     #[must_use]
     pub fn cache(mut self, write: u64, read: u64) -> Self {
         (self.write_memory, self.read_memory) = (write, read);
@@ -273,9 +278,10 @@ impl Session {
         &self.addresses
     }
 
-    /// Shares a torrent: what the store has of it is seeded, and what it lacks is fetched. It is announced to the trackers of `tiers`, which may
-    /// be none; one that was [learnt](Self::learn) goes on with the peers and trackers that it was learnt from. Dropped
-    /// before it is done, nothing of the torrent is left in the session.
+    /// Shares a torrent: what the store has of it is seeded, and what it lacks is fetched. It is announced to
+    /// the trackers of `tiers`, which may be none; one that was [learnt](Self::learn) goes on with the peers
+    /// and trackers that it was learnt from. Dropped before it is done, nothing of the torrent is left in the
+    /// session.
     ///
     /// # Errors
     /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared, [`Error::Store`].
@@ -326,12 +332,14 @@ impl Session {
         Ok(Handle { torrent })
     }
 
-    /// Finds out what a magnet link names: the info dictionary (BEP 9), and of v2 the hashes of the pieces (BEP 52), from the peers that the
-    /// link and its trackers tell of. Takes as long as it takes until there are such; dropped, or
-    /// with an error, nothing is left of it. Afterwards the torrent waits to be [added](Self::add), with its peers.
+    /// Finds out what a magnet link names: the info dictionary (BEP 9), and of v2 the hashes of the pieces
+    /// (BEP 52), from the peers that the link and its trackers tell of. Takes as long as it takes until there
+    /// are such; dropped, or with an error, nothing is left of it. Afterwards the torrent waits to be
+    /// [added](Self::add), with its peers.
     ///
     /// # Errors
-    /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it is none that can be shared, [`Error::Stopped`].
+    /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it is none that can be shared,
+    /// [`Error::Stopped`].
     pub async fn learn(&self, magnet: &Magnet) -> Result<Metainfo, Error> {
         let (learning, learnt) = Learning::new(magnet);
         let info_hash = magnet.info_hash();
@@ -464,7 +472,8 @@ impl Handle {
         self.torrent.status()
     }
 
-    /// Which pieces are in the store; none are known of while its info dictionary is not. Takes time with its pieces.
+    /// Which pieces are in the store; none are known of while its info dictionary is not. Takes time with its
+    /// pieces.
     pub fn pieces(&self) -> PieceBits {
         self.torrent.have().0
     }
@@ -501,7 +510,8 @@ impl Handle {
     }
 }
 
-/// Somebody who has called: no address, and no network of IPv6, has more than a quarter of all connections in this way.
+/// Somebody who has called: no address, and no network of IPv6, has more than a quarter of all connections in
+/// this way.
 struct Caller {
     session: Arc<Shared>,
     network: IpAddr,
@@ -510,7 +520,7 @@ struct Caller {
 impl Caller {
     /// `None` if there are as many of it as may be.
     fn of(session: &Arc<Shared>, network: IpAddr) -> Option<Self> {
-        let most = (session.config.connections / 4).max(session.config.connections_an_address);
+        let most = (session.config.connections / 4).max(session.config.connections_per_address);
         let mut callers = session.callers.lock();
         let count = callers.entry(network).or_insert(0);
         (*count < most).then(|| *count += 1)?;

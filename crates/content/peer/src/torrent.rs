@@ -35,7 +35,8 @@ use crate::{
 /// What all tasks of a torrent share.
 #[derive(Debug)]
 pub(crate) struct Torrent {
-    /// By which its peers and trackers know it. A hybrid that was named by v2 only is in the store under that of v1.
+    /// By which its peers and trackers know it. A hybrid that was named by v2 only is in the store under that
+    /// of v1.
     pub(crate) info_hash: InfoHash,
     pub(crate) session: Arc<Shared>,
     /// Until it was added to the session, of one that came as a magnet link.
@@ -72,7 +73,8 @@ pub struct Progress {
     pub pieces: u32,
     /// Pieces that are in the store.
     pub complete: u32,
-    /// Whether all of them were in the store at some time since the torrent was added. What cannot be read later does not take that back.
+    /// Whether all of them were in the store at some time since the torrent was added. What cannot be read
+    /// later does not take that back.
     pub was_complete: bool,
     /// What the store said when it took no more: the torrent only seeds from then on.
     pub failed: Option<String>,
@@ -93,7 +95,8 @@ struct State {
     have: PieceBits,
     /// Whether that was all of them at some time.
     was_complete: bool,
-    /// Those that came since the torrent was added, in that order: each connection tells of those that it has not told of.
+    /// Those that came since the torrent was added, in that order: each connection tells of those that it has
+    /// not told of.
     came: Vec<u32>,
     choker: Choker,
     blame: Blame,
@@ -268,7 +271,8 @@ impl Torrent {
         self.progress.subscribe()
     }
 
-    /// Counts while nobody else tells: of two pieces that come at the same time, the one that is told of last has been told of both.
+    /// Counts while nobody else tells: of two pieces that come at the same time, the one that is told of last
+    /// has been told of both.
     fn tell_progress(&self) {
         self.progress.send_modify(|progress| {
             let state = self.state.lock();
@@ -322,10 +326,10 @@ impl Torrent {
             other.peer.stop.cancel();
         }
         let staying = || state.peers.values().filter(|entry| !entry.peer.stop.is_cancelled());
-        if staying().filter(|entry| alike(entry)).count() >= config.connections_an_address {
+        if staying().filter(|entry| alike(entry)).count() >= config.connections_per_address {
             return Err("there are as many connections to its address as may be");
         }
-        if staying().count() >= config.connections_a_torrent {
+        if staying().count() >= config.connections_per_torrent {
             // Who wants nothing and has nothing that is wanted makes room.
             let useless =
                 |entry: &&Entry| !entry.interested && entry.wanted == 0 && entry.since.elapsed() > USELESS;
@@ -620,7 +624,8 @@ impl Torrent {
         picker.pick(&wish, searched, &mut rand::rng(), asked);
     }
 
-    /// A peer will not bring blocks that it was asked for. Others are to be [woken](Self::wake_all), if they are to ask for them.
+    /// A peer will not bring blocks that it was asked for. Others are to be [woken](Self::wake_all), if they
+    /// are to ask for them.
     pub(crate) fn give_back(&self, peer: &Peer, blocks: impl IntoIterator<Item = Block>) {
         if let Some(picker) = &mut self.state.lock().picker {
             picker.give_back(peer.key, blocks, &mut rand::rng());
@@ -632,7 +637,8 @@ impl Torrent {
         self.wasted.fetch_add(bytes, Relaxed);
     }
 
-    /// A block has come of a peer that was asked for it. A piece that is whole with it is to be [stored](Self::store), on a thread that may block.
+    /// A block has come of a peer that was asked for it. A piece that is whole with it is to be
+    /// [stored](Self::store), on a thread that may block.
     pub(crate) fn received(&self, peer: &Peer, piece: u32, begin: u32, data: &[u8]) -> Option<Whole> {
         let bytes = data.len() as u64;
         let mut state = self.state.lock();
@@ -743,8 +749,8 @@ impl Torrent {
         self.wake_all();
     }
 
-    /// A complete piece cannot be read any more: it is offered to nobody until it was repaired, or fetched again. A torrent that is
-    /// being fetched would not be complete with it, and ends.
+    /// A complete piece cannot be read any more: it is offered to nobody until it was repaired, or fetched
+    /// again. A torrent that is being fetched would not be complete with it, and ends.
     pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
         let mut state = self.state.lock();
         if !state.have.contains(piece) {
@@ -771,7 +777,7 @@ impl Torrent {
     /// Who is to be called now.
     pub(crate) fn to_call(&self) -> Option<SocketAddr> {
         let mut state = self.state.lock();
-        if state.peers.len() >= self.session.config.connections_a_torrent {
+        if state.peers.len() >= self.session.config.connections_per_torrent {
             return None;
         }
         let State { candidates, peers, banned, .. } = &mut *state;
@@ -788,7 +794,7 @@ impl Torrent {
                     .values()
                     .filter(|entry| network(entry.peer.address.ip()) == network(address.ip()))
                     .count()
-                    >= self.session.config.connections_an_address
+                    >= self.session.config.connections_per_address
             {
                 candidates.ended(address, true, now);
             } else {

@@ -1,12 +1,14 @@
-//! A torrent's announces to its trackers: tiers (BEP 12), over UDP (BEP 15, 41) and HTTP (BEP 3, 7, 23, 24, 31), in both address
-//! families.
+//! A torrent's announces to its trackers: tiers (BEP 12), over UDP (BEP 15, 41) and HTTP (BEP 3, 7, 23, 24,
+//! 31), in both address families.
 //!
-//! [`Trackers`] is the list of one torrent, [`TrackerClient`] what asks for all torrents of a process. Each family goes through the tiers on its own, so a
-//! tracker with an IPv4 and an IPv6 address hears of the torrent at both, and its peers of both are found. A torrent that is known by
-//! two info hashes (BEP 52, hybrids) has two of these.
+//! [`Trackers`] is the list of one torrent, [`TrackerClient`] what asks for all torrents of a process. Each
+//! family goes through the tiers on its own, so a tracker with an IPv4 and an IPv6 address hears of the
+//! torrent at both, and its peers of both are found. A torrent that is known by two info hashes (BEP 52,
+//! hybrids) has two of these.
 //!
 //! What a tracker can cost: a bounded number of bytes and seconds an answer, and announces no more often than
-//! [`shortest_interval`](TrackersOptions::shortest_interval) allows. Nothing that it says is shown or passed on unchecked.
+//! [`shortest_interval`](TrackersOptions::shortest_interval) allows. Nothing that it says is shown or passed
+//! on unchecked.
 //!
 //! ```no_run
 //! use swarmkeep_peer::trackers::{ClientOptions, Identity, Progress, TrackerClient, Trackers, TrackersOptions};
@@ -115,8 +117,8 @@ impl TrackersOptions {
         self
     }
 
-    /// Sets the shortest time between two answers of a tracker and the announces that follow them, whatever it says; a minute unless set. Only
-    /// `completed` and `stopped` are told sooner.
+    /// Sets the shortest time between two answers of a tracker and the announces that follow them, whatever
+    /// it says; a minute unless set. Only `completed` and `stopped` are told sooner.
     #[must_use]
     pub fn shortest_interval(mut self, interval: Duration) -> Self {
         self.pace.shortest_interval = interval;
@@ -132,8 +134,8 @@ impl TrackersOptions {
         self
     }
 
-    /// Sets for how long a tracker is left alone that has failed once; 30 seconds unless set. That doubles with each failure in a row,
-    /// up to an hour, and up to half of it is taken off at random.
+    /// Sets for how long a tracker is left alone that has failed once; 30 seconds unless set. That doubles
+    /// with each failure in a row, up to an hour, and up to half of it is taken off at random.
     #[must_use]
     pub const fn first_back_off(mut self, wait: Duration) -> Self {
         self.pace.first_back_off = wait;
@@ -199,13 +201,13 @@ const MOST_TRACKERS: usize = swarmkeep_metainfo::MOST_TRACKERS;
 /// The most peers that wait for whoever takes them: some answers' worth.
 const MOST_WAITING: usize = 4 * MOST_PEERS;
 
-/// For how long it is tried to tell a tracker `stopped` that has not said whether it took the `started`. It may have, and if it is
-/// one that does not answer, nobody should wait for it.
+/// For how long it is tried to tell a tracker `stopped` that has not said whether it took the `started`. It
+/// may have, and if it is one that does not answer, nobody should wait for it.
 const DOUBTFUL: Duration = Duration::from_secs(1);
 
 impl Trackers {
-    /// Takes the tiers of a torrent, in the order of the torrent; within a tier, trackers are shuffled (BEP 12). What is not understood is left
-    /// out, and listed in [`refused`](Self::refused). There may be none.
+    /// Takes the tiers of a torrent, in the order of the torrent; within a tier, trackers are shuffled (BEP
+    /// 12). What is not understood is left out, and listed in [`refused`](Self::refused). There may be none.
     pub fn new<T, U>(
         tiers: impl IntoIterator<Item = T>,
         identity: Identity,
@@ -232,7 +234,8 @@ impl Trackers {
                         of_tier.push(listed.len());
                         listed.push(Listed { url, tier, heard: Default::default() });
                     }
-                    // As many as there can be of the others, so that a list without end costs no more than one with.
+                    // As many as there can be of the others, so that a list without end costs no more than
+                    // one with.
                     Err(error) if refused.len() < MOST_TRACKERS => {
                         refused.push((client::readable(text.as_bytes()), error));
                     }
@@ -252,8 +255,9 @@ impl Trackers {
         &self.refused
     }
 
-    /// Begins to announce, in a task. `progress` is asked at each announce and must not block. Peers go to `found` as they come: what trackers say, the
-    /// client's own endpoint among it. Whoever takes them slowly gets them in larger portions, and what is beyond 4,000 not at all.
+    /// Begins to announce, in a task. `progress` is asked at each announce and must not block. Peers go to
+    /// `found` as they come: what trackers say, the client's own endpoint among it. Whoever takes them slowly
+    /// gets them in larger portions, and what is beyond 4,000 not at all.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -277,7 +281,8 @@ impl Trackers {
     }
 }
 
-/// The announces of a torrent that runs. Dropping it ends them without a word to the trackers; [`stop`](Self::stop) takes leave.
+/// The announces of a torrent that runs. Dropping it ends them without a word to the trackers;
+/// [`stop`](Self::stop) takes leave.
 #[derive(Debug)]
 pub struct TrackersHandle {
     shared: Arc<Shared>,
@@ -314,7 +319,8 @@ pub struct FamilyStatus {
     pub failures: u32,
     /// How it failed, if it did after its latest good answer.
     pub error: Option<TrackerError>,
-    /// In what time it is to be asked; `None` while it is being asked or another is to be asked before, or if it will never be.
+    /// In what time it is to be asked; `None` while it is being asked or another is to be asked before, or if
+    /// it will never be.
     pub next_in: Option<Duration>,
 }
 
@@ -341,13 +347,15 @@ pub struct LatestAnswer {
 }
 
 impl TrackersHandle {
-    /// Tells trackers at once that the download is complete: those that have seen it begin. Does nothing when told again, or of a torrent that
-    /// was complete when it was started. Whoever calls this has `left` at 0 before: nobody is told while something is left.
+    /// Tells trackers at once that the download is complete: those that have seen it begin. Does nothing when
+    /// told again, or of a torrent that was complete when it was started. Whoever calls this has `left` at 0
+    /// before: nobody is told while something is left.
     pub fn completed(&self) {
         self.tell(|state| state.walks.iter_mut().for_each(Walk::complete));
     }
 
-    /// Announces at once to trackers that allow it: not to those that asked for time, nor to those that just failed.
+    /// Announces at once to trackers that allow it: not to those that asked for time, nor to those that just
+    /// failed.
     pub fn announce_now(&self) {
         let now = Instant::now();
         self.tell(|state| state.walks.iter_mut().for_each(|walk| walk.hurry(now)));
@@ -372,8 +380,8 @@ impl TrackersHandle {
         state.listed.iter().enumerate().filter_map(status).collect()
     }
 
-    /// Ends the announces, and tells `stopped` to all trackers that have taken a `started`; before it `completed`, if that is still to be
-    /// told. Takes 5 seconds at most, or as the options say.
+    /// Ends the announces, and tells `stopped` to all trackers that have taken a `started`; before it
+    /// `completed`, if that is still to be told. Takes 5 seconds at most, or as the options say.
     pub async fn stop(mut self) {
         self.tell(|state| state.is_stopping = true);
         if let Err(error) = (&mut self.task).await {
@@ -565,8 +573,8 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         }
     }
 
-    /// Tells `stopped` to whoever took a `started`, or may have; and `completed` before it to whoever is still to hear of that. Half of the
-    /// patience at most is for the latter.
+    /// Tells `stopped` to whoever took a `started`, or may have; and `completed` before it to whoever is
+    /// still to hear of that. Half of the patience at most is for the latter.
     async fn take_leave(mut self) {
         let until = Instant::now() + self.stop_patience;
         let half = self.stop_patience / 2;
@@ -611,7 +619,8 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         }
     }
 
-    /// Waits for those that are just being told that the download is complete, and takes note of what is answered already.
+    /// Waits for those that are just being told that the download is complete, and takes note of what is
+    /// answered already.
     async fn completed_is_told(&mut self) {
         let is_telling = |shared: &Shared| {
             let state = shared.state.lock();

@@ -1,4 +1,5 @@
-//! A thousand torrents and two hundred connections at once, within the memory that the documentation of `SessionConfig` states.
+//! A thousand torrents and two hundred connections at once, within the memory that the documentation of
+//! `SessionConfig` states.
 #![expect(unsafe_code, reason = "an allocator can only be put in front of another through an unsafe trait")]
 
 use std::{
@@ -24,7 +25,8 @@ struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to `System` as it came, and its answer back; counting neither allocates nor unwinds.
+// SAFETY: every call goes to `System` as it came, and its answer back; counting neither allocates nor
+// unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Relaxed);
@@ -50,7 +52,8 @@ const PIECES: u32 = 4;
 /// Blocks that each asks for, over and over the same: more than is sent to one that reads nothing.
 const ASKED: u32 = 128;
 
-/// What the documentation states: bytes of a torrent, of each of its pieces, of a connection that waits and of one that is answered.
+/// What the documentation states: bytes of a torrent, of each of its pieces, of a connection that waits and
+/// of one that is answered.
 const A_TORRENT: usize = 16 << 10;
 const A_PIECE: usize = 40;
 const A_CONNECTION: usize = 16 << 10;
@@ -179,7 +182,7 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     let config = SessionConfig::new(PeerId::new([9; 20]))
         .listen([SocketAddr::from(([127, 0, 0, 1], 0))])
         .connections(CONNECTIONS)
-        .connections_an_address(CONNECTIONS)
+        .connections_per_address(CONNECTIONS)
         // It has a bound of its own.
         .cache(4 << 20, 64 << 10);
 

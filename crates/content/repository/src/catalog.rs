@@ -1,5 +1,5 @@
-//! The list of implementations. Tests, benches, the command line and the documents are made from it: a new store is its
-//! module and its row here.
+//! The list of implementations. Tests, benches, the command line and the documents are made from it: a new
+//! store is its module and its row here.
 
 use std::{fmt, sync::Arc};
 
@@ -21,7 +21,8 @@ macro_rules! rows {
         rows! { @export ($) $($name $identifier)* }
     };
     (@export ($d:tt) $($name:literal $identifier:ident)*) => {
-        /// Calls a macro with the names of all implementations, each as a string and as an identifier: `"memory" memory …`.
+        /// Calls a macro with the names of all implementations, each as a string and as an identifier:
+        /// `"memory" memory …`.
         #[macro_export]
         macro_rules! for_each_content_repository {
             ($d callback:ident) => { $d callback! { $($name $identifier)* } };

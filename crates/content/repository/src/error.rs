@@ -27,7 +27,8 @@ pub enum Error {
     /// The store holds a torrent of this info hash already.
     #[error("{0} is in the store already")]
     Exists(InfoHash),
-    /// The store holds a torrent of this info hash that cannot be used now. All that it has stays as it is, until the store is opened again.
+    /// The store holds a torrent of this info hash that cannot be used now. All that it has stays as it is,
+    /// until the store is opened again.
     #[error("{info_hash} cannot be used: {why}")]
     Unavailable {
         /// Which torrent.
@@ -86,7 +87,8 @@ pub enum Error {
         /// What the store lies on.
         path: PathBuf,
     },
-    /// Something that is not the torrent's lies where its files are to be. Move it away, or keep the torrent in another folder.
+    /// Something that is not the torrent's lies where its files are to be. Move it away, or keep the torrent
+    /// in another folder.
     #[error("{} is there already, and is not the torrent's", path.display())]
     Occupied {
         /// What lies there.
@@ -103,8 +105,9 @@ pub enum Error {
     /// The store cannot do this.
     #[error("this store cannot {0}")]
     Unsupported(&'static str),
-    /// The store below refused what was held back of a torrent: that counts as never written, and pieces that were marked complete with it are
-    /// incomplete again. [`pieces`](crate::Content::pieces) says which are left.
+    /// The store below refused what was held back of a torrent: that counts as never written, and pieces that
+    /// were marked complete with it are incomplete again. [`pieces`](crate::Content::pieces) says which are
+    /// left.
     #[error("{info_hash} has lost what was held back of it: {source}")]
     Refused {
         /// Of which torrent.

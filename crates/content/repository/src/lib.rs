@@ -1,12 +1,13 @@
 //! Where a torrent's bytes live: a trait for stores of content, and the stores.
 //!
-//! A [`ContentRepository`] holds torrents by info hash; a [`Content`] is the byte range of one of them, its files one after another, so
-//! that pieces stay aligned. Bytes are written and read anywhere in it; a piece whose hash was found right is marked complete, and what
-//! is marked survives once it was [flushed](ContentRepository::flush). What was never written is an error to read: never zeroes, and
-//! never the bytes of another torrent.
+//! A [`ContentRepository`] holds torrents by info hash; a [`Content`] is the byte range of one of them, its
+//! files one after another, so that pieces stay aligned. Bytes are written and read anywhere in it; a piece
+//! whose hash was found right is marked complete, and what is marked survives once it was
+//! [flushed](ContentRepository::flush). What was never written is an error to read: never zeroes, and never
+//! the bytes of another torrent.
 //!
-//! [`Memory`] is the plainest store and the measure of the others. [`catalog`] lists them all. A [`Library`] keeps torrent files in any of them. Any of them goes behind a
-//! [`StripeCache`](stripe_cache::StripeCache).
+//! [`Memory`] is the plainest store and the measure of the others. [`catalog`] lists them all. A [`Library`]
+//! keeps torrent files in any of them. Any of them goes behind a [`StripeCache`](stripe_cache::StripeCache).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod block;

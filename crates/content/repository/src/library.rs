@@ -1,4 +1,5 @@
-//! A store that keeps torrent files with the content that they describe, so that whoever opens it can tell what it holds.
+//! A store that keeps torrent files with the content that they describe, so that whoever opens it can tell
+//! what it holds.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -30,9 +31,9 @@ const PART: usize = PIECE as usize - size_of::<Head>();
 
 /// A store that keeps torrent files too, in the store below.
 ///
-/// They lie in *shelves*: torrents of 16 MiB in pieces of 32 KiB, named by the 18 letters `swarmkeep torrents` and the number of the shelf (2 bytes,
-/// big-endian), which are not seen from above. A piece holds a part of a torrent file, in any place of any shelf. All numbers are
-/// little-endian:
+/// They lie in *shelves*: torrents of 16 MiB in pieces of 32 KiB, named by the 18 letters `swarmkeep
+/// torrents` and the number of the shelf (2 bytes, big-endian), which are not seen from above. A piece holds
+/// a part of a torrent file, in any place of any shelf. All numbers are little-endian:
 ///
 /// | at | bytes | |
 /// |---|---|---|
@@ -44,8 +45,9 @@ const PART: usize = PIECE as usize - size_of::<Head>();
 /// | 40 | 8 | which file this was, counted in the order they were kept: parts of one have the same, and of two the later counts |
 /// | 48 | | the part: 32,720 bytes, the last one less |
 ///
-/// Parts of files that are not whole, of older ones, and those of torrents that are not in the store, are room for others. No promise rests on more than
-/// those of the store below: a torrent file is durable before its torrent is created.
+/// Parts of files that are not whole, of older ones, and those of torrents that are not in the store, are
+/// room for others. No promise rests on more than those of the store below: a torrent file is durable before
+/// its torrent is created.
 ///
 /// Costs a read of 48 bytes for each part when it is opened; in memory, 4 bytes a part and some 100 a file.
 pub struct Library {
@@ -170,11 +172,12 @@ impl Library {
         Ok(Self { inner, shelves: Mutex::new(found) })
     }
 
-    /// Takes in the torrent that a torrent file describes, and keeps the file. If the torrent is there and its file is not, the file is kept.
+    /// Takes in the torrent that a torrent file describes, and keeps the file. If the torrent is there and
+    /// its file is not, the file is kept.
     ///
     /// # Errors
-    /// [`Error::Metainfo`]; [`Error::Geometry`] if the torrent has no bytes, or is there with other measures; those of
-    /// [`create`](ContentRepository::create).
+    /// [`Error::Metainfo`]; [`Error::Geometry`] if the torrent has no bytes, or is there with other measures;
+    /// those of [`create`](ContentRepository::create).
     pub fn add(&self, torrent: &[u8]) -> Result<Metainfo> {
         let metainfo = Metainfo::parse(torrent).map_err(Error::Metainfo)?;
         let new = NewTorrent::of(metainfo.info())?;
@@ -232,7 +235,8 @@ impl Library {
 }
 
 impl Shelves {
-    /// Of each torrent takes the file that was kept last and is whole. If there are several, their checksums must hold as well.
+    /// Of each torrent takes the file that was kept last and is whole. If there are several, their checksums
+    /// must hold as well.
     fn pick(&mut self, candidates: HashMap<(InfoHash, u64, u32), BTreeMap<u32, Place>>) {
         let mut of_torrents = HashMap::<InfoHash, Vec<(u64, Kept)>>::new();
         for ((info_hash, id, length), found) in candidates {

@@ -1,10 +1,12 @@
-//! Which pieces are complete, and which bytes of the others have been written: what every store knows of a torrent.
+//! Which pieces are complete, and which bytes of the others have been written: what every store knows of a
+//! torrent.
 
 use std::ops::Range;
 
 use crate::{Error, Geometry, Result, stretches::Stretches};
 
-/// A bit for each piece, the first in the highest bit of the first byte (BEP 3, `bitfield`). Spare bits are zero.
+/// A bit for each piece, the first in the highest bit of the first byte (BEP 3, `bitfield`). Spare bits are
+/// zero.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PieceBits {
     bytes: Vec<u8>,
@@ -79,7 +81,8 @@ const fn bit_of(piece: u32) -> u8 {
     0x80 >> (piece % 8)
 }
 
-/// What is known of a torrent's bytes: its complete pieces, and what was written of the others since the store was opened.
+/// What is known of a torrent's bytes: its complete pieces, and what was written of the others since the
+/// store was opened.
 ///
 /// Takes a bit a piece, and some 50 bytes for each stretch of incomplete pieces that was written.
 #[derive(Debug, Clone)]

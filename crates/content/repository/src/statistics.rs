@@ -10,9 +10,11 @@ use crate::{Geometry, InfoHash};
 pub struct Capabilities {
     /// Whether what was flushed is there when the store is opened again.
     pub durable: bool,
-    /// Whether a [capacity](crate::ContentConfig::capacity) can be set. A store that does not declare it refuses one.
+    /// Whether a [capacity](crate::ContentConfig::capacity) can be set. A store that does not declare it
+    /// refuses one.
     pub bounded: bool,
-    /// Bytes that are best written at once, counted from the beginning of a torrent: a power of two, at least 16 KiB.
+    /// Bytes that are best written at once, counted from the beginning of a torrent: a power of two, at least
+    /// 16 KiB.
     pub stripe: u32,
 }
 
@@ -58,7 +60,8 @@ pub struct Statistics {
     pub used: u64,
     /// Bytes of the medium that can still be taken, if the store knows: if it was given a capacity, it does.
     pub free: Option<u64>,
-    /// Bytes of memory for what was written to the store and is nowhere else; never more than `most_unwritten`.
+    /// Bytes of memory for what was written to the store and is nowhere else; never more than
+    /// `most_unwritten`.
     pub unwritten: u64,
     /// At how many unwritten bytes a write waits; 0 if the store holds none back.
     pub most_unwritten: u64,

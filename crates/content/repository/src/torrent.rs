@@ -17,7 +17,8 @@ impl Geometry {
     /// A torrent of `length` bytes, in pieces of `piece_length` bytes of which the last may be shorter.
     ///
     /// # Errors
-    /// [`Error::Geometry`] if either is 0, or if there are more than 2³² − 1 pieces, which the peer protocol cannot name.
+    /// [`Error::Geometry`] if either is 0, or if there are more than 2³² − 1 pieces, which the peer protocol
+    /// cannot name.
     pub fn new(length: u64, piece_length: u32) -> Result<Self> {
         let wrong = |what| Error::Geometry { length, piece_length, what };
         let piece_length = NonZeroU32::new(piece_length).ok_or(wrong("pieces have no length"))?;
@@ -87,7 +88,8 @@ pub struct NewTorrent {
     pub info_hash: InfoHash,
     /// How long it is.
     pub geometry: Geometry,
-    /// Its files, which are as long as it is, if they are known. Stores that keep one range of bytes a torrent pass them over.
+    /// Its files, which are as long as it is, if they are known. Stores that keep one range of bytes a
+    /// torrent pass them over.
     pub files: Option<Arc<FileList>>,
 }
 

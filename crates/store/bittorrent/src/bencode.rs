@@ -1,7 +1,7 @@
 //! Bencoding (BEP 3): integers, byte strings, lists and dictionaries.
 //!
-//! Reading borrows and never allocates: [`Value::parse`] checks a whole message once, and what it gives then walks over the
-//! bytes again. Nesting is bounded, so hostile input costs no more than its length.
+//! Reading borrows and never allocates: [`Value::parse`] checks a whole message once, and what it gives then
+//! walks over the bytes again. Nesting is bounded, so hostile input costs no more than its length.
 //!
 //! ```
 //! use swarmkeep_bittorrent::bencode::Value;
@@ -36,7 +36,8 @@ pub struct Value<'a>(&'a [u8]);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct List<'a>(Rest<'a>);
 
-/// A dictionary, borrowed from the message it stands in. Keys come in the order of the message; of equal ones the first counts.
+/// A dictionary, borrowed from the message it stands in. Keys come in the order of the message; of equal ones
+/// the first counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Dict<'a>(Rest<'a>);
 
@@ -102,8 +103,8 @@ impl<'a> Value<'a> {
         matches!(self.token(), Token::Dict).then(|| Dict(self.inside()))
     }
 
-    /// What the value consists of, nested values and all, in one pass: [`Dict::iter`] looks at a value once for each list or
-    /// dictionary that it lies in.
+    /// What the value consists of, nested values and all, in one pass: [`Dict::iter`] looks at a value once
+    /// for each list or dictionary that it lies in.
     pub fn tokens(self) -> impl Iterator<Item = Token<'a>> {
         let mut scan = Scan { bytes: self.0, at: 0 };
         std::iter::from_fn(move || {
@@ -351,7 +352,7 @@ impl<'a, S: Sink> Writer<'a, S> {
         self.length(bytes.len()).put(bytes)
     }
 
-    /// Begins a byte string of so many bytes, which are to be [`put`](Self::put) behind it.
+    /// Begins a byte string of `len` bytes, which the caller then [`put`s](Self::put) behind it.
     pub fn length(&mut self, len: usize) -> &mut Self {
         self.number(len as u64).put(b":")
     }

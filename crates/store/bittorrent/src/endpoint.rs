@@ -19,8 +19,8 @@ pub enum Family {
 
 /// IP address and port at which a peer listens: a peer's identity in a swarm.
 ///
-/// Canonical by construction: an IPv4-mapped IPv6 address becomes the IPv4 address, port 0 is refused. Ordered by family,
-/// then by the bytes of the compact form.
+/// Canonical by construction: an IPv4-mapped IPv6 address becomes the IPv4 address, port 0 is refused.
+/// Ordered by family, then by the bytes of the compact form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
     /// An IPv4 endpoint.

@@ -1,4 +1,4 @@
-//! The two 20-byte names of BEP 3: what is shared, and who shares it.
+//! The two 20-byte names of BEP 3: the info hash of a torrent, and the id of a peer.
 
 use std::{fmt, str::FromStr};
 
@@ -82,13 +82,14 @@ macro_rules! twenty_bytes {
 }
 
 twenty_bytes! {
-    /// Names a torrent: the SHA-1 of a v1 info dictionary (BEP 3), or the SHA-256 of a v2 one cut to 20 bytes, which is
-    /// how trackers see it (BEP 52).
+    /// Names a torrent: the SHA-1 of a v1 info dictionary (BEP 3), or the SHA-256 of a v2 one cut to 20
+    /// bytes, which is how trackers see it (BEP 52).
     InfoHash
 }
 
 twenty_bytes! {
-    /// What a client calls itself (BEP 3, BEP 20). Chosen by the client and never a peer's identity in a swarm.
+    /// What a client calls itself (BEP 3, BEP 20). Chosen by the client and never a peer's identity in a
+    /// swarm.
     PeerId
 }
 

@@ -1,8 +1,9 @@
-//! The vocabulary of BitTorrent: info hashes, peer ids, endpoints and their compact forms, [`bencode`] and [`query`].
+//! The vocabulary of BitTorrent: info hashes, peer ids, endpoints and their compact forms, [`bencode`] and
+//! [`query`].
 //!
-//! Nothing here does I/O or reads a clock; but for what is written into a vector of the caller's, nothing allocates. A value that
-//! exists is valid: an [`Endpoint`] never has port 0 and never hides an IPv4 address in an IPv6 one, so two endpoints are the same peer
-//! exactly when they are equal.
+//! Nothing here does I/O or reads a clock; but for what is written into a vector of the caller's, nothing
+//! allocates. A value that exists is valid: an [`Endpoint`] never has port 0 and never hides an IPv4 address
+//! in an IPv6 one, so two endpoints are the same peer exactly when they are equal.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod bencode;

@@ -1,4 +1,5 @@
-//! The query of a URL: names and values, percent-encoded. Announces over HTTP have one (BEP 3), and magnet links are one (BEP 9).
+//! The query of a URL: names and values, percent-encoded. Announces over HTTP have one (BEP 3), and magnet
+//! links are one (BEP 9).
 
 /// A percent-encoded value, borrowed from the query it stands in.
 ///
@@ -7,7 +8,8 @@
 pub struct Escaped<'a>(&'a [u8]);
 
 impl<'a> Escaped<'a> {
-    /// Percent-encodes `bytes` into `room`, whose contents it overwrites: what a client writes into a request.
+    /// Percent-encodes `bytes` into `room`, whose contents it overwrites: what a client writes into a
+    /// request.
     pub fn encode(bytes: &[u8], room: &'a mut Vec<u8>) -> Self {
         room.clear();
         escape(bytes, room);
@@ -19,7 +21,8 @@ impl<'a> Escaped<'a> {
         self.0
     }
 
-    /// The bytes that it stands for; `None` in the place of a `%` that two hexadecimal digits do not follow, and nothing after it.
+    /// The bytes that it stands for; `None` in the place of a `%` that two hexadecimal digits do not follow,
+    /// and nothing after it.
     #[inline]
     pub fn bytes(self) -> impl Iterator<Item = Option<u8>> {
         let mut rest = self.0;

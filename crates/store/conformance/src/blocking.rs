@@ -14,7 +14,8 @@ use swarmkeep::{
     Swept, Timestamp, TorrentRepository, Totals, Unavailable,
 };
 
-/// An asynchronous store whose calls park the calling thread until they are ready. For tests outside a runtime.
+/// An asynchronous store whose calls park the calling thread until they are ready. For tests outside a
+/// runtime.
 ///
 /// Futures are polled under [`tokio::task::unconstrained`]: tokio's locks otherwise stop answering after 128
 /// operations, to be fair to other tasks of a runtime that is not there.

@@ -3,15 +3,15 @@
 /// Makes `Fault` of some rows, and the macro of that name that goes through them.
 macro_rules! faults {
     (
-        #[doc = $about:literal]
+        $(#[doc = $about:literal])+
         $export:ident:
-        $(#[doc = $doc:literal] $test:ident $fault:ident => $case:ident;)*
+        $($(#[doc = $doc:literal])+ $test:ident $fault:ident => $case:ident;)*
     ) => {
-        #[doc = $about]
+        $(#[doc = $about])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Fault {
-            $(#[doc = $doc] $fault,)*
+            $($(#[doc = $doc])+ $fault,)*
         }
 
         impl Fault {

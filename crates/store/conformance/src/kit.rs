@@ -79,19 +79,21 @@ pub(crate) fn capabilities(subject: &dyn Subject) -> Capabilities {
     build(subject).capabilities()
 }
 
-/// By how many seconds a peer may outlive its lifetime in `store`. It may depend on the lifetime, so the store that is
-/// under test is asked, and no other.
+/// By how many seconds a peer may outlive its lifetime in `store`. It may depend on the lifetime, so the
+/// store that is under test is asked, and no other.
 pub(crate) fn resolution(store: &Store) -> u64 {
     store.capabilities().clock_resolution_secs
 }
 
-/// Seconds at which a story may begin, so that a clock of that resolution has its ticks at all places, or at many.
+/// Seconds at which a story may begin, so that a clock of that resolution has its ticks at all places, or at
+/// many.
 pub(crate) fn phases(resolution: u64) -> impl Iterator<Item = u64> {
     let more = (1..=8).map(move |n| n * (resolution / 8)).filter(|&phase| phase > 20);
     (0..=20.min(resolution + 9)).chain(more)
 }
 
-/// A store with limits of the kinds `needs`; `None` if it does not declare them, after it was seen to refuse them.
+/// A store with limits of the kinds `needs`; `None` if it does not declare them, after it was seen to refuse
+/// them.
 pub(crate) fn bounded(subject: &dyn Subject, needs: BoundedBy, config: &RepositoryConfig) -> Option<Store> {
     let missing = needs - capabilities(subject).bounded;
     if missing.is_empty() {
@@ -131,8 +133,8 @@ pub(crate) fn peer(family: Family, n: u32) -> Endpoint {
     }
 }
 
-/// Endpoint `n` of an address: over IPv4 a port of it, over IPv6 anywhere in its 64 lower bits. Neighbours differ in the last of
-/// the bits that count.
+/// Endpoint `n` of an address: over IPv4 a port of it, over IPv6 anywhere in its 64 lower bits. Neighbours
+/// differ in the last of the bits that count.
 pub(crate) fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
     let (ip, port) = match family {
         Family::V4 => (Ipv4Addr::from_bits(0xac10_0000 + address).into(), 1 + n % 65_535),
@@ -157,8 +159,8 @@ pub(crate) fn count_of_address<'a>(
     endpoints.into_iter().filter(|endpoint| endpoint.family() == family).filter(is_own).count()
 }
 
-/// A lifetime of so many units, each longer than the resolution of the store's clock: times that differ by one are told apart.
-/// And the unit, in seconds.
+/// A lifetime of so many units, each longer than the resolution of the store's clock: times that differ by
+/// one are told apart. And the unit, in seconds.
 pub(crate) fn config_with_units(subject: &dyn Subject, units: u64) -> (RepositoryConfig, u64) {
     let mut unit = 1;
     loop {
@@ -230,7 +232,8 @@ impl Answer {
         self.peers.iter().filter(|peer| peer.family() == family).count()
     }
 
-    /// Asserts what holds for every answer: at most as many as wanted, all distinct, the announcer not among them.
+    /// Asserts what holds for every answer: at most as many as wanted, all distinct, the announcer not among
+    /// them.
     pub(crate) fn assert_fits(&self, announce: &Announce) {
         assert!(self.peers.len() <= announce.want, "{} peers for {announce:?}", self.peers.len());
         let mut distinct = self.sorted();
@@ -292,7 +295,8 @@ impl Store {
         self.tell_all(at(seconds), announces, &mut SplitMix64::new(1), |_| {});
     }
 
-    /// Announces at `now` with randomness `rng`, the first ones by themselves and the others in batches, and hands on the answers.
+    /// Announces at `now` with randomness `rng`, the first ones by themselves and the others in batches, and
+    /// hands on the answers.
     pub(crate) fn tell_all(
         &self,
         now: Timestamp,
@@ -340,8 +344,8 @@ impl Store {
         members
     }
 
-    /// Asserts that `record` shows a peer that announced at `told`: never older than it is, younger by no more than the
-    /// resolution of the store's clock, and not from the future.
+    /// Asserts that `record` shows a peer that announced at `told`: never older than it is, younger by no
+    /// more than the resolution of the store's clock, and not from the future.
     pub(crate) fn assert_time(&self, record: &PeerRecord, told: Timestamp, latest: Timestamp) {
         let (listed, resolution) = (record.last_announce, resolution(self));
         let younger = listed.secs_since(told);
@@ -400,8 +404,8 @@ impl Store {
     }
 }
 
-/// Runs `work`, which must end within `limit`: a lock that is never released, or a loop that never ends, fails the
-/// case and does not hang it.
+/// Runs `work`, which must end within `limit`: a lock that is never released, or a loop that never ends,
+/// fails the case and does not hang it.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     what: &str,
@@ -453,8 +457,8 @@ pub(crate) fn text_of(panicked: &(dyn Any + Send)) -> &str {
     owned.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("something else")
 }
 
-/// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, the best of several
-/// counts, and a noisy machine gets several tries.
+/// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, the best of
+/// several counts, and a noisy machine gets several tries.
 pub(crate) fn assert_costs_at_most(
     factor: f64,
     what: &str,

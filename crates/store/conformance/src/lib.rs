@@ -1,5 +1,5 @@
-//! The conformance suite: every sentence of [`TorrentRepository`]'s contract as a case that any store can be put
-//! through.
+//! The conformance suite: every sentence of [`TorrentRepository`]'s contract as a case that any store can be
+//! put through.
 //!
 //! One line in a crate's tests makes a `#[test]` of every case:
 //!
@@ -7,12 +7,12 @@
 //! swarmkeep_conformance::suite!(my_store, |config| swarmkeep_conformance::Model::new(config));
 //! ```
 //!
-//! gives `my_store::announce_never_hands_out_the_announcer` and its siblings. A case builds its own fresh stores,
-//! with [`RepositoryConfig`]s of its choosing. What a store declares in its [`Capabilities`] is asserted, and the
-//! refusal of what it does not declare is asserted too: no case is skipped.
+//! gives `my_store::announce_never_hands_out_the_announcer` and its siblings. A case builds its own fresh
+//! stores, with [`RepositoryConfig`]s of its choosing. What a store declares in its [`Capabilities`] is
+//! asserted, and the refusal of what it does not declare is asserted too: no case is skipped.
 //!
-//! The suite knows what is right from [`Model`], and it is itself tested: each of a list of deliberately broken
-//! stores must be rejected by the case that is meant for it.
+//! The suite knows what is right from [`Model`], and it is itself tested: each of a list of deliberately
+//! broken stores must be rejected by the case that is meant for it.
 //!
 //! [`Capabilities`]: swarmkeep::Capabilities
 

@@ -17,8 +17,8 @@ macro_rules! list {
         ///
         /// Takes the module's name and a function that builds the store as a
         /// [`RepositoryConfig`](swarmkeep::RepositoryConfig) asks: `suite!(my_store, |config|
-        /// MyStore::new(config));`. What is in scope where the macro stands is in scope for the function, which is
-        /// evaluated for each test.
+        /// MyStore::new(config));`. What is in scope where the macro stands is in scope for the function,
+        /// which is evaluated for each test.
         #[macro_export]
         macro_rules! suite {
             ($d module:ident, $d build:expr $d(,)?) => {
@@ -155,14 +155,14 @@ list! {
         a_restore_displaces_nobody [21 24]
         max_peers_per_swarm_is_kept_and_the_announcer_stays [21]
         the_stalest_peers_are_dropped_first [21]
-        max_endpoints_an_address_is_kept_and_the_announcer_stays [21]
+        max_endpoints_per_address_is_kept_and_the_announcer_stays [21]
         an_address_displaces_its_own_endpoint_that_announced_least_recently [21]
         an_endpoint_that_is_there_displaces_nobody [21]
         an_endpoint_that_stopped_leaves_its_place [21]
         an_address_has_its_endpoints_in_each_swarm [21]
         an_ipv6_address_is_its_upper_64_bits [2 21]
         an_address_at_its_limit_displaces_only_itself_in_a_full_swarm [21]
-        endpoints_an_address_are_limited_in_batches_too [21]
+        endpoints_per_address_are_limited_in_batches_too [21]
         endpoints_beyond_the_limit_are_refused_when_restored [21 24]
         one_address_takes_no_more_than_its_endpoints_of_a_large_swarm [21]
         max_bytes_is_kept_under_any_flood [21]

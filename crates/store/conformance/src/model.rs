@@ -18,10 +18,11 @@ use swarmkeep::{
     SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
 };
 
-/// A store that is right rather than fast: everything under one mutex, in maps of the standard library. What any other
-/// store answers is compared with what this one answers.
+/// A store that is right rather than fast: everything under one mutex, in maps of the standard library. What
+/// any other store answers is compared with what this one answers.
 ///
-/// It keeps every limit: bytes as it accounts for them, 64 a swarm and 32 a peer, which is not what the maps take.
+/// It keeps every limit: bytes as it accounts for them, 64 a swarm and 32 a peer, which is not what the maps
+/// take.
 pub struct Model {
     state: Mutex<State>,
     capabilities: Capabilities,
@@ -39,8 +40,8 @@ impl Model {
         Self::with_clock(config, |_| Clock::OF_SECONDS)
     }
 
-    /// The same with a clock whose ticks are a hundredth of the lifetime: what the suite must accept of a store that packs
-    /// its times.
+    /// The same with a clock whose ticks are a hundredth of the lifetime: what the suite must accept of a
+    /// store that packs its times.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
@@ -52,7 +53,7 @@ impl Model {
     fn with_clock(config: &RepositoryConfig, clock: impl Fn(u64) -> Clock) -> Result<Self, ConfigError> {
         let limits = config.limits();
         let (swarms, peers) = (("swarms", limits.swarms, 1), ("peers a swarm", limits.peers_per_swarm, 1));
-        let endpoints = ("endpoints an address", limits.endpoints_an_address, 1);
+        let endpoints = ("endpoints an address", limits.endpoints_per_address, 1);
         let bytes = ("bytes", limits.bytes, (State::SWARM_BYTES + State::PEER_BYTES) as usize);
         for (what, limit, least) in [swarms, peers, endpoints, bytes] {
             if let Some(given) = limit.filter(|given| *given < least) {
@@ -69,8 +70,8 @@ impl Model {
         Ok(Self { state: Mutex::new(State::new(lifetime_secs, clock, limits)), capabilities })
     }
 
-    /// The state, also after a caller's generator has panicked in the middle of an announce: nothing is drawn before
-    /// all is updated, so it is whole.
+    /// The state, also after a caller's generator has panicked in the middle of an announce: nothing is drawn
+    /// before all is updated, so it is whole.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -237,17 +238,19 @@ pub(crate) struct State {
     pub(crate) limits: Limits,
     pub(crate) latest: Timestamp,
     pub(crate) swarms: BTreeMap<InfoHash, Swarm>,
-    /// The swarms with what they are worth, the one to drop first in front. Kept only where swarms or bytes are limited.
+    /// The swarms with what they are worth, the one to drop first in front. Kept only where swarms or bytes
+    /// are limited.
     ranks: BTreeSet<(Worth, InfoHash)>,
     pub(crate) totals: Totals,
     pub(crate) sweep: Position,
 }
 
-/// Where a sweep stands: behind this peer of this swarm, or behind the whole swarm. `None` is the start of a pass.
+/// Where a sweep stands: behind this peer of this swarm, or behind the whole swarm. `None` is the start of a
+/// pass.
 pub(crate) type Position = Option<(InfoHash, Option<Endpoint>)>;
 
-/// What a swarm is worth to a store that is full: one that a second peer has joined, the first has come back to, or a
-/// snapshot has held, before one announced just once, then the fresher one.
+/// What a swarm is worth to a store that is full: one that a second peer has joined, the first has come back
+/// to, or a snapshot has held, before one announced just once, then the fresher one.
 type Worth = (bool, Timestamp);
 
 impl State {
@@ -284,7 +287,7 @@ impl State {
         }
         let (mut changes, dropped) = self.change(info_hash, |swarm| {
             let changes = swarm.announce(announce, seen);
-            let own = swarm.drop_stalest_of_address_but(announce.endpoint, limits.endpoints_an_address);
+            let own = swarm.drop_stalest_of_address_but(announce.endpoint, limits.endpoints_per_address);
             (changes, own + swarm.drop_stalest_but(announce.endpoint, limits.peers_per_swarm))
         });
         changes.set(Changes::CREATED, !known);
@@ -376,7 +379,7 @@ impl State {
         }
         let (most, room) =
             (self.limits.peers_per_swarm.unwrap_or(usize::MAX), (left - needed) / Self::PEER_BYTES);
-        let (clock, most_an_address) = (self.clock, self.limits.endpoints_an_address.unwrap_or(usize::MAX));
+        let (clock, most_per_address) = (self.clock, self.limits.endpoints_per_address.unwrap_or(usize::MAX));
         self.change(swarm.info_hash, |into| {
             into.downloaded = into.downloaded.max(swarm.stats.downloaded);
             for peer in alive {
@@ -384,7 +387,7 @@ impl State {
                     restored.known += 1;
                 } else if into.peers.len() >= most
                     || restored.added >= room
-                    || into.of_address(peer.endpoint).count() >= most_an_address
+                    || into.of_address(peer.endpoint).count() >= most_per_address
                 {
                     restored.refused += 1;
                 } else {
@@ -436,8 +439,8 @@ impl State {
         evicted
     }
 
-    /// Drops what is worth least while too many bytes are taken: swarms but that of the announcer, or the stalest peers of
-    /// that one where it takes more than half of all.
+    /// Drops what is worth least while too many bytes are taken: swarms but that of the announcer, or the
+    /// stalest peers of that one where it takes more than half of all.
     fn shed_bytes(&mut self, info_hash: InfoHash, announcer: Endpoint) -> Evicted {
         let mut evicted = Evicted::default();
         while let Some(most) = self.limits.bytes.filter(|most| self.bytes() > *most as u64) {
@@ -585,7 +588,8 @@ impl Swarm {
         dropped
     }
 
-    /// Drops the stalest endpoints of the announcer's address but itself until at most `most` are left; answers how many.
+    /// Drops the stalest endpoints of the announcer's address but itself until at most `most` are left;
+    /// answers how many.
     pub(crate) fn drop_stalest_of_address_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
         let mut dropped = 0;
         while most.is_some_and(|most| self.of_address(announcer).count() > most) {
@@ -708,8 +712,8 @@ pub(crate) fn hand_out(endpoint: Endpoint, peers: &mut PeerBuffer<'_>) {
     }
 }
 
-/// All that an address may hold: the ports of an IPv4 address, or those of the 2^64 addresses that share their upper half with
-/// an IPv6 address.
+/// All that an address may hold: the ports of an IPv4 address, or those of the 2^64 addresses that share
+/// their upper half with an IPv6 address.
 fn endpoints_of_address(endpoint: Endpoint) -> RangeInclusive<Endpoint> {
     let (first, last) = match endpoint.ip() {
         IpAddr::V4(ip) => (IpAddr::V4(ip), IpAddr::V4(ip)),

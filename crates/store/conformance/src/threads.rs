@@ -1,4 +1,5 @@
-//! Real threads that race: loops are bounded by work and not by time, and threads meet again and again at the places that matter.
+//! Real threads that race: loops are bounded by work and not by time, and threads meet again and again at the
+//! places that matter.
 
 use std::{
     panic,
@@ -19,7 +20,8 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// The work of a race: it goes on until the other side has had its turns too, however the machine schedules them.
+/// The work of a race: it goes on until the other side has had its turns too, however the machine schedules
+/// them.
 pub(crate) struct Rounds<'a> {
     background: &'a AtomicU64,
     least: u32,
@@ -40,8 +42,8 @@ impl Rounds<'_> {
     }
 }
 
-/// Runs `foreground` in `threads` threads, with their numbers and `least` rounds to do, and `background` over and
-/// over until they are done.
+/// Runs `foreground` in `threads` threads, with their numbers and `least` rounds to do, and `background` over
+/// and over until they are done.
 pub(crate) fn against(
     threads: u32,
     least: u32,
@@ -76,7 +78,8 @@ pub(crate) fn against(
     });
 }
 
-/// Runs `work` in two threads, with their number and each of the rounds: both come to a round at about the same time.
+/// Runs `work` in two threads, with their number and each of the rounds: both come to a round at about the
+/// same time.
 pub(crate) fn in_step(rounds: usize, work: impl Fn(u32, usize) + Sync) {
     let progress = [const { AtomicUsize::new(0) }; 2];
     thread::scope(|scope| {

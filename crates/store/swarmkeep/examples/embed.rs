@@ -1,5 +1,5 @@
-//! A tracker's use of a repository in one page: announce from several threads into the bytes about to be sent, scrape, and
-//! forget in small steps beside them.
+//! A tracker's use of a repository in one page: announce from several threads into the bytes about to be
+//! sent, scrape, and forget in small steps beside them.
 //!
 //! Run with `cargo run --release -p swarmkeep --example embed`.
 
@@ -49,7 +49,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What a receive loop does for each packet. A real one has a cryptographic generator (`RandCore`), not a seeded one.
+/// What a receive loop does for each packet. A real one has a cryptographic generator (`RandCore`), not a
+/// seeded one.
 fn receive(store: &Packed, number: u8) {
     let mut rng = SplitMix64::new(number.into());
     let mut packet = [0_u8; 20 + 50 * 6];

@@ -208,8 +208,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Where selected peers go: the caller's own bytes, one section a family, in the compact form of BEP 23 and BEP 7. A
-/// tracker points it into the packet that it is about to send.
+/// Where selected peers go: the caller's own bytes, one section a family, in the compact form of BEP 23 and
+/// BEP 7. A tracker points it into the packet that it is about to send.
 pub struct PeerBuffer<'a> {
     /// IPv4 peers, 6 bytes each.
     pub v4: Section<'a, { CompactV4::LEN }>,
@@ -247,8 +247,9 @@ impl<'a> PeerBuffer<'a> {
         self.len() == 0
     }
 
-    /// How many peers of each family to select into this buffer where so many are eligible (rule 9): half of `want` each, and what
-    /// one family leaves unused goes to the other. An odd one goes to IPv4.
+    /// The numbers of IPv4 and IPv6 peers to select into this buffer, if `v4_eligible` and `v6_eligible`
+    /// peers are eligible: half of `want` for each family, and the rest of one family's half for the other.
+    /// If `want` is odd, the larger half is that of IPv4.
     pub fn share(&self, want: usize, v4_eligible: usize, v6_eligible: usize) -> (usize, usize) {
         let (v4, v6) = (v4_eligible.min(self.v4.room()), v6_eligible.min(self.v6.room()));
         let v6 = v6.min((want / 2).max(want.saturating_sub(v4)));
@@ -360,8 +361,8 @@ impl Transition {
     }
 }
 
-/// The part of a compact endpoint that one address's endpoints share where those are limited: an IPv4 address, or the upper 64
-/// bits of an IPv6 address.
+/// The part of a compact endpoint that one address's endpoints share where those are limited: an IPv4
+/// address, or the upper 64 bits of an IPv6 address.
 pub(crate) fn address<const N: usize>(endpoint: &[u8; N]) -> &[u8] {
     &endpoint[..if N == CompactV4::LEN { 4 } else { 8 }]
 }

@@ -32,13 +32,14 @@ impl Unavailable {
     }
 }
 
-/// [`TorrentRepository`] for stores that must wait. Each method's contract is that of its namesake there. Every synchronous
-/// store is one through [`Immediate`].
+/// [`TorrentRepository`] for stores that must wait. Each method's contract is that of its namesake there.
+/// Every synchronous store is one through [`Immediate`].
 ///
-/// Dropping the future of an announce, a removal of one swarm or a count before it is ready leaves the whole step done, or
-/// nothing of it. What goes through several swarms or many peers (a batch, a sweep, `remove_where`, `restore`) is done up to one
-/// of them: a sweep goes on from there, a restore may be repeated, and a removal has lost its report. A pass is complete only
-/// when the futures of all its steps were finished or dropped.
+/// Dropping the future of an announce, a removal of one swarm or a count before it is ready leaves the whole
+/// step done, or nothing of it. What goes through several swarms or many peers (a batch, a sweep,
+/// `remove_where`, `restore`) is done up to one of them: a sweep goes on from there, a restore may be
+/// repeated, and a removal has lost its report. A pass is complete only when the futures of all its steps
+/// were finished or dropped.
 pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
     /// See [`TorrentRepository::announce`]. The boxed future is the one allocation allowed.
     fn announce<'a>(
@@ -49,7 +50,8 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
         peers: &'a mut PeerBuffer<'_>,
     ) -> Answer<'a, Announced>;
 
-    /// See [`TorrentRepository::announce_batch`]. After an error, requests without an answer may have taken effect.
+    /// See [`TorrentRepository::announce_batch`]. After an error, requests without an answer may have taken
+    /// effect.
     fn announce_batch<'a>(
         &'a self,
         batch: &'a mut [Request<'_>],
@@ -113,8 +115,8 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
         now: Timestamp,
     ) -> Answer<'a, Restored>;
 
-    /// See [`TorrentRepository::export`]. After an error, or if the future is dropped, the next step goes on behind what was read last,
-    /// and [`Export::records`] holds what was read until then.
+    /// See [`TorrentRepository::export`]. After an error, or if the future is dropped, the next step goes on
+    /// behind what was read last, and [`Export::records`] holds what was read until then.
     fn export<'a>(&'a self, export: &'a mut Export, now: Timestamp, budget: Budget) -> Answer<'a, ()> {
         Box::pin(export::by_walking(self, export, now, budget))
     }
@@ -138,7 +140,8 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone)]
 pub struct Immediate<R>(pub R);
 
-/// What a future gives that is ready when it is first polled: of an [`Immediate`] store, or over locks that block.
+/// What a future gives that is ready when it is first polled: of an [`Immediate`] store, or over locks that
+/// block.
 pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -146,8 +149,8 @@ pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Implements [`AsyncTorrentRepository`] for wrappers and the like, each method by one call of a macro of yours:
-/// `call!(self, method, arguments…)`, or `call!(@plain self, method)` where nothing is awaited.
+/// Implements [`AsyncTorrentRepository`] for wrappers and the like, each method by one call of a macro of
+/// yours: `call!(self, method, arguments…)`, or `call!(@plain self, method)` where nothing is awaited.
 ///
 /// ```
 /// use swarmkeep::{AsyncTorrentRepository, async_repository};

@@ -1,4 +1,5 @@
-//! Swarms in the standard library's B-tree under one lock; what a swarm has to find is itself, or the slot with its lock.
+//! Swarms in the standard library's B-tree under one lock; what a swarm has to find is itself, or the slot
+//! with its lock.
 
 use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc};
 
@@ -13,7 +14,8 @@ use crate::{
 /// A B-tree of swarms behind one lock of family `O`: an announce holds it alone.
 pub type BTreeMapRepository<O> = MapRepository<Tree<O, RecordSwarm>>;
 
-/// A B-tree of slots: a lock of family `O` around the tree, shared by announces, and one of family `E` around each swarm.
+/// A B-tree of slots: a lock of family `O` around the tree, shared by announces, and one of family `E` around
+/// each swarm.
 pub type BTreeMapOfLocks<O, E> = MapRepository<Slots<Tree<O, Arc<LockedSlot<E>>>, E>>;
 
 /// A B-tree behind a lock.
@@ -23,7 +25,8 @@ impl<O: LockFamily> BTreeMapRepository<O> {
     /// An empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not whole seconds.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not
+    /// whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         build(Tree::empty(), config)
     }
@@ -33,7 +36,8 @@ impl<O: LockFamily, E: LockFamily> BTreeMapOfLocks<O, E> {
     /// An empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not whole seconds.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not
+    /// whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         build(Slots::new(Tree::empty()), config)
     }

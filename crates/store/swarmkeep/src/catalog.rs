@@ -1,8 +1,8 @@
-//! The list of implementations. Tests, benches, the command line and the documents are made from it: a new store is its
-//! file, its `mod` line and its row here.
+//! The list of implementations. Tests, benches, the command line and the documents are made from it: a new
+//! store is its file, its `mod` line and its row here.
 //!
-//! The first row of a family stands for it: [`find`] takes the family's name for it. No choice of locks within a family stands out of
-//! the noise, except that tokio's cost more.
+//! The first row of a family stands for it: [`find`] takes the family's name for it. No choice of locks
+//! within a family stands out of the noise, except that tokio's cost more.
 
 use std::{fmt, sync::Arc};
 
@@ -45,8 +45,8 @@ macro_rules! rows {
     (@Sync $store:ty) => { Build::Sync(|config| Ok(Arc::new(<$store>::new(config)?))) };
     (@Async $store:ty) => { Build::Async(|config| Ok(Arc::new(Awaited(<$store>::new(config)?)))) };
     (@export ($d:tt) $($name:ident)*) => {
-        /// Calls a macro with the name of every implementation of the catalog as an identifier: `packed btreemap_rwlock_std …`,
-        /// whatever features are enabled. `-` in a name is `_` here.
+        /// Calls a macro with the name of every implementation of the catalog as an identifier: `packed
+        /// btreemap_rwlock_std …`, whatever features are enabled. `-` in a name is `_` here.
         #[macro_export]
         macro_rules! for_each_implementation {
             ($d callback:ident) => { $d callback! { $($name)* } };
@@ -172,8 +172,8 @@ impl Implementation {
         }
     }
 
-    /// What it declares, and which limits it keeps ([`Capabilities::bounded`]), with the default lifetime and as many shards as it takes by
-    /// itself. Costs as much as an empty store.
+    /// What it declares, and which limits it keeps ([`Capabilities::bounded`]), with the default lifetime and
+    /// as many shards as it takes by itself. Costs as much as an empty store.
     pub fn capabilities(&self) -> Capabilities {
         let config = RepositoryConfig::new(HashKey::from_bytes([0; 16]));
         match self.build(&config).expect("every store keeps the defaults") {
@@ -199,7 +199,8 @@ impl fmt::Debug for Implementation {
     }
 }
 
-/// A repository chosen at run time. A server matches once, so that a synchronous store never pays for asynchrony.
+/// A repository chosen at run time. A server matches once, so that a synchronous store never pays for
+/// asynchrony.
 #[derive(Debug, Clone)]
 pub enum Repository {
     /// Answers at once.
@@ -208,7 +209,8 @@ pub enum Repository {
     Async(Arc<dyn AsyncTorrentRepository>),
 }
 
-/// The implementation called `name`, or the one that stands for the family of this name, if this build has it.
+/// The implementation called `name`, or the one that stands for the family of this name, if this build has
+/// it.
 pub fn find(name: &str) -> Option<&'static Implementation> {
     let named = ALL.iter().find(|implementation| implementation.name == name);
     named.or_else(|| ALL.iter().find(|implementation| implementation.family == name))

@@ -25,7 +25,7 @@ pub struct RepositoryConfig {
 impl RepositoryConfig {
     /// A lifetime of 45 minutes (peers announce every 30), no limits, the store's own choice of shards.
     pub const fn new(hash_key: HashKey) -> Self {
-        let limits = Limits { swarms: None, peers_per_swarm: None, endpoints_an_address: None, bytes: None };
+        let limits = Limits { swarms: None, peers_per_swarm: None, endpoints_per_address: None, bytes: None };
         Self { hash_key, lifetime: Duration::from_secs(45 * 60), limits, shards: None }
     }
 
@@ -50,14 +50,15 @@ impl RepositoryConfig {
         self
     }
 
-    /// The most endpoints that one address may hold in one swarm; at least one. Without it one address can fill a swarm from
-    /// its 65,535 ports.
+    /// The most endpoints that one address may hold in one swarm; at least one. Without it one address can
+    /// fill a swarm from its 65,535 ports.
     ///
-    /// An address is an IPv4 address, or the upper 64 bits of an IPv6 address: whoever has one address there has the other 2^64
-    /// as well (RFC 4291, section 2.5.1). An IPv4-mapped address is the IPv4 address.
+    /// An address is an IPv4 address, or the upper 64 bits of an IPv6 address: a client with one address
+    /// there has the other 2^64 as well (RFC 4291, section 2.5.1). An IPv4-mapped address is the IPv4
+    /// address.
     #[must_use]
-    pub const fn max_endpoints_an_address(mut self, endpoints: usize) -> Self {
-        self.limits.endpoints_an_address = Some(endpoints);
+    pub const fn max_endpoints_per_address(mut self, endpoints: usize) -> Self {
+        self.limits.endpoints_per_address = Some(endpoints);
         self
     }
 
@@ -90,7 +91,8 @@ impl RepositoryConfig {
         self.shards
     }
 
-    /// The lifetime in seconds, if it is one that a clock of whole seconds and up to `longest` seconds can keep.
+    /// The lifetime in seconds, if it is one that a clock of whole seconds and up to `longest` seconds can
+    /// keep.
     ///
     /// # Errors
     /// [`ConfigError::Lifetime`] if it is shorter than a second, has a fraction, or is longer than `longest`.
@@ -115,11 +117,11 @@ impl RepositoryConfig {
     /// # Errors
     /// [`ConfigError::UnsupportedLimit`] if another one is set.
     pub const fn refuse_limits_but(&self, kept: BoundedBy) -> Result<(), ConfigError> {
-        let Limits { swarms, peers_per_swarm, endpoints_an_address, bytes } = self.limits;
+        let Limits { swarms, peers_per_swarm, endpoints_per_address, bytes } = self.limits;
         let all = [
             (BoundedBy::SWARMS, swarms, "swarms"),
             (BoundedBy::PEERS_PER_SWARM, peers_per_swarm, "peers a swarm"),
-            (BoundedBy::ENDPOINTS_AN_ADDRESS, endpoints_an_address, Limits::ENDPOINTS_AN_ADDRESS),
+            (BoundedBy::ENDPOINTS_PER_ADDRESS, endpoints_per_address, Limits::ENDPOINTS_PER_ADDRESS),
             (BoundedBy::BYTES, bytes, "bytes"),
         ];
         let mut asked = all.as_slice();
@@ -141,18 +143,18 @@ pub struct Limits {
     /// The most peers in one swarm, both families together.
     pub peers_per_swarm: Option<usize>,
     /// The most endpoints of one address in one swarm; see
-    /// [`max_endpoints_an_address`](RepositoryConfig::max_endpoints_an_address).
-    pub endpoints_an_address: Option<usize>,
+    /// [`max_endpoints_per_address`](RepositoryConfig::max_endpoints_per_address).
+    pub endpoints_per_address: Option<usize>,
     /// The most bytes.
     pub bytes: Option<usize>,
 }
 
 impl Limits {
-    pub(crate) const ENDPOINTS_AN_ADDRESS: &'static str = "endpoints an address";
+    pub(crate) const ENDPOINTS_PER_ADDRESS: &'static str = "endpoints an address";
 }
 
-/// The secret under which a store hashes what strangers choose: info hashes and endpoints. Whoever knows it can make a
-/// store slow, so draw it anew at every start and never log it ([`fmt::Debug`] doesn't).
+/// The secret key of a store's hashes of info hashes and endpoints, which clients choose. With it a client
+/// could make a store slow, so draw it anew at every start and never log it ([`fmt::Debug`] doesn't).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u64; 2]);
 

@@ -30,11 +30,12 @@ const DEFAULT_SHARDS: usize = 256;
 const MOST_SHARDS: usize = 1 << 16;
 
 impl<E: LockFamily> DashMapRepository<E> {
-    /// An empty repository of 256 shards, or as many as configured. A sweep or walk reads the info hashes of one shard at a
-    /// time and keeps its announces waiting meanwhile.
+    /// An empty repository of 256 shards, or as many as configured. A sweep or walk reads the info hashes of
+    /// one shard at a time and keeps its announces waiting meanwhile.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, the lifetime is not whole seconds, or the shards are no power of two above 1.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, the lifetime is not whole
+    /// seconds, or the shards are no power of two above 1.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let shards = config.shard_count().unwrap_or(DEFAULT_SHARDS);
         if !shards.is_power_of_two() || !(2..=MOST_SHARDS).contains(&shards) {
@@ -43,8 +44,8 @@ impl<E: LockFamily> DashMapRepository<E> {
         let capabilities = Capabilities::new(LongestHold::ShareOfSwarms(1.0 / shards as f64));
         let map = DashMap::with_hasher_and_shard_amount(KeyedHash(config.hash_key()), shards);
         // Tables are between half and seven eighths full.
-        let bytes_a_swarm = size_of::<(InfoHash, usize)>() * 3 / 2 + size_of::<RecordSwarm>() + 24;
-        Self::over(Slots::new(HashShards(map)), config, capabilities, bytes_a_swarm)
+        let bytes_per_swarm = size_of::<(InfoHash, usize)>() * 3 / 2 + size_of::<RecordSwarm>() + 24;
+        Self::over(Slots::new(HashShards(map)), config, capabilities, bytes_per_swarm)
     }
 }
 

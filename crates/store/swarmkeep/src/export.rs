@@ -1,4 +1,4 @@
-//! Reading a whole store out in steps, and what a store does for it that does nothing of its own.
+//! Exports: reading a whole store in steps; and the default implementations of `export` and `import`.
 
 use std::{mem, vec};
 
@@ -44,7 +44,8 @@ impl Export {
         mem::replace(&mut self.records, spare)
     }
 
-    /// Whether the latest step has ended in the middle of a swarm, to which many announce, perhaps.
+    /// Whether the latest step ended in the middle of a swarm. The rest of the swarm should be read soon: it
+    /// may change.
     pub fn is_within_a_swarm(&self) -> bool {
         self.within != Cursor::START
     }
@@ -54,7 +55,8 @@ impl Export {
         self.at.is_end() && self.listed.as_slice().is_empty()
     }
 
-    /// For stores: forgets what the latest step has read. Where to go on among the swarms, and where to put them.
+    /// For stores: forgets what the latest step has read. Where to go on among the swarms, and where to put
+    /// them.
     pub fn begin(&mut self, now: Timestamp) -> (Cursor, &mut Records) {
         self.records.begin(now);
         (self.at, &mut self.records)
@@ -72,7 +74,8 @@ impl Default for Export {
     }
 }
 
-/// Swarms that one walk lists at most before their peers are read: a map that finds them by looking at a whole shard is to do so seldom.
+/// Swarms that one walk lists at most before their peers are read: a map that finds them by looking at a
+/// whole shard is to do so seldom.
 const LISTED: usize = 1 << 14;
 
 /// [`export`](crate::TorrentRepository::export) by the store's own walk, `peers` and `scrape`.

@@ -1,4 +1,5 @@
-//! The swarm store of a BitTorrent tracker: [`TorrentRepository`] says what it does, the [`catalog`] lists who does it.
+//! The swarm store of a BitTorrent tracker: [`TorrentRepository`] is the contract, the [`catalog`] lists the
+//! implementations.
 //!
 //! ```
 //! use swarmkeep::{Announce, HashKey, InfoHash, Packed, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, TorrentRepository};
@@ -12,8 +13,9 @@
 //! # Ok::<(), swarmkeep::ConfigError>(())
 //! ```
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number: time, randomness, limits and the hash key are handed
-//! in. Features add implementations (`dashmap`, `skipmap`, `tokio`), snapshots (`snapshot`) and conveniences (`rand_core`, `serde`).
+//! Nothing here opens a socket, reads a clock or draws a random number: time, randomness, limits and the hash
+//! key are handed in. Features add implementations (`dashmap`, `skipmap`, `tokio`), snapshots (`snapshot`)
+//! and conveniences (`rand_core`, `serde`).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use swarmkeep_bittorrent as bittorrent;

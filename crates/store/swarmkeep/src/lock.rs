@@ -1,9 +1,9 @@
 //! Locks as type parameters: what a map-backed store needs of one, and the locks that provide it.
 //!
-//! Taking a lock is a future, so that one body serves locks that block the thread and locks that must be awaited. A
-//! blocking lock's future is ready when it is first polled ([`Blocks`]); such stores implement the synchronous trait.
-//! Critical sections are plain closures: nothing is awaited while a lock is held, so a dropped future leaves the whole
-//! section done, or nothing of it.
+//! Taking a lock is a future, so that one body serves locks that block the thread and locks that must be
+//! awaited. A blocking lock's future is ready when it is first polled ([`Blocks`]); such stores implement the
+//! synchronous trait. Critical sections are plain closures: nothing is awaited while a lock is held, so a
+//! dropped future leaves the whole section done, or nothing of it.
 
 use std::{future::Future, sync::PoisonError};
 
@@ -15,7 +15,8 @@ pub trait Lock<T>: Send + Sync {
     /// Runs `section` on the value; a read-write lock lets others read meanwhile.
     fn read<R: Send>(&self, section: impl FnOnce(&T) -> R + Send) -> impl Future<Output = R> + Send;
 
-    /// Runs `section` on the value, alone. If it panics, the lock is released and the value stays as `section` left it.
+    /// Runs `section` on the value, alone. If it panics, the lock is released and the value stays as
+    /// `section` left it.
     fn write<R: Send>(&self, section: impl FnOnce(&mut T) -> R + Send) -> impl Future<Output = R> + Send;
 }
 
@@ -65,7 +66,8 @@ macro_rules! lock_family {
 }
 
 lock_family! {
-    /// [`std::sync::Mutex`]. Poison is ignored: sections leave the value whole even if the caller's randomness panics.
+    /// [`std::sync::Mutex`]. Poison is ignored: sections leave the value whole even if the caller's
+    /// randomness panics.
     StdMutex = Mutex in std::sync;
     read |lock| lock.lock().unwrap_or_else(PoisonError::into_inner);
     write |lock| lock.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,9 @@
 //! The repository over any map of swarms: everything but finding and locking, written once.
 //!
-//! A map-backed store is a [`SwarmMap`]; [`MapRepository`] makes a [`TorrentRepository`] of it, and [`Awaited`] an
-//! asynchronous one if its locks must be awaited. Maps whose entries have locks of their own implement [`SlotMap`], and [`Slots`] gives them
-//! the protocol by which nobody's announce is lost when an empty swarm goes.
+//! A map-backed store is a [`SwarmMap`]; [`MapRepository`] makes a [`TorrentRepository`] of it, and
+//! [`Awaited`] an asynchronous one if its locks must be awaited. Maps whose entries have locks of their own
+//! implement [`SlotMap`], and [`Slots`] gives them the protocol that loses no announce when an empty swarm is
+//! removed.
 
 use std::{fmt, future::Future, marker::PhantomData, mem, sync::Arc, thread};
 
@@ -20,8 +21,8 @@ use crate::{
     totals::{AtomicTotals, Population},
 };
 
-/// A map from info hashes to swarms that many threads share. Sections run alone in their swarm (those of `read` may share
-/// it) and never wait.
+/// A map from info hashes to swarms that many threads share. Sections run alone in their swarm (those of
+/// `read` may share it) and never wait.
 pub trait SwarmMap: Send + Sync {
     /// Runs `section` on a swarm, if there is one.
     fn read<R: Send>(
@@ -37,23 +38,24 @@ pub trait SwarmMap: Send + Sync {
         section: impl FnOnce(&mut RecordSwarm) -> R + Send,
     ) -> impl Future<Output = Option<R>> + Send;
 
-    /// Runs `section` on a swarm, which is made if there is none; `section` is told whether it was.
+    /// Runs `section` on a swarm, which is made if there is none; the argument of `section` says whether it
+    /// was.
     fn enter<R: Send>(
         &self,
         info_hash: &InfoHash,
         section: impl FnOnce(&mut RecordSwarm, bool) -> R + Send,
     ) -> impl Future<Output = R> + Send;
 
-    /// Removes a swarm if `condemn` gives something, and answers that. No announce that entered the swarm after `condemn`
-    /// looked is lost.
+    /// Removes a swarm if `condemn` gives something, and answers that. No announce that entered the swarm
+    /// after `condemn` looked is lost.
     fn remove_if<R: Send>(
         &self,
         info_hash: &InfoHash,
         condemn: impl FnOnce(&RecordSwarm) -> Option<R> + Send,
     ) -> impl Future<Output = Option<R>> + Send;
 
-    /// Appends the up to `limit` info hashes that follow `after`; fewer only at the end. Entries without a swarm may be
-    /// among them.
+    /// Appends the up to `limit` info hashes that follow `after`; fewer only at the end. Entries without a
+    /// swarm may be among them.
     fn keys(
         &self,
         order: Order,
@@ -67,7 +69,8 @@ pub trait SwarmMap: Send + Sync {
         KEYS_A_CLAIM
     }
 
-    /// Returns memory that the map itself holds for swarms long gone; called once a pass. Maps of nodes have none.
+    /// Returns memory that the map itself holds for swarms long gone; called once a pass. Maps of nodes have
+    /// none.
     fn give_back(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -88,40 +91,41 @@ pub trait BlockingMap: SwarmMap {}
 /// A repository over a map of swarms.
 pub struct MapRepository<M>(Calls<M>);
 
-/// A repository over a map whose locks must be awaited: what makes it an [`AsyncTorrentRepository`](crate::AsyncTorrentRepository).
+/// A repository over a map whose locks must be awaited: what makes it an
+/// [`AsyncTorrentRepository`](crate::AsyncTorrentRepository).
 #[derive(Debug)]
 pub struct Awaited<R>(pub R);
 
 impl<M> MapRepository<M> {
     /// An empty repository over an empty `map`.
     ///
-    /// `capabilities` are those of the map: its longest hold, and what a page costs. A swarm takes `bytes_a_swarm` in it, about,
-    /// its own place included and its peers not.
+    /// `capabilities` are those of the map: its longest hold, and the cost of a page. `bytes_per_swarm` is
+    /// about the number of bytes that the map takes for a swarm, without the swarm's peers.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, which must be one at least, or the lifetime is
-    /// not whole seconds.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, which must be one at
+    /// least, or the lifetime is not whole seconds.
     pub fn over(
         map: M,
         config: &RepositoryConfig,
         capabilities: Capabilities,
-        bytes_a_swarm: usize,
+        bytes_per_swarm: usize,
     ) -> Result<Self, ConfigError> {
-        config.refuse_limits_but(BoundedBy::ENDPOINTS_AN_ADDRESS)?;
-        let most_an_address = config.limits().endpoints_an_address.unwrap_or(usize::MAX);
-        if most_an_address == 0 {
-            return Err(ConfigError::Limit { what: Limits::ENDPOINTS_AN_ADDRESS, given: 0, least: 1 });
+        config.refuse_limits_but(BoundedBy::ENDPOINTS_PER_ADDRESS)?;
+        let most_per_address = config.limits().endpoints_per_address.unwrap_or(usize::MAX);
+        if most_per_address == 0 {
+            return Err(ConfigError::Limit { what: Limits::ENDPOINTS_PER_ADDRESS, given: 0, least: 1 });
         }
         let capabilities = capabilities
             .with_peer_details()
             .with_clock(0, u64::MAX)
-            .with_bounds(BoundedBy::ENDPOINTS_AN_ADDRESS);
+            .with_bounds(BoundedBy::ENDPOINTS_PER_ADDRESS);
         Ok(Self(Calls {
             map,
             lifetime_secs: config.lifetime_secs(capabilities.longest_lifetime_secs)?,
-            most_an_address,
+            most_per_address,
             capabilities,
-            bytes_a_swarm: bytes_a_swarm as u64,
+            bytes_per_swarm: bytes_per_swarm as u64,
             totals: AtomicTotals::default(),
             latest: LatestTime::default(),
             pass: Pass::new(Cursor::START),
@@ -154,14 +158,15 @@ macro_rules! awaited {
 
 async_repository! { [M: SwarmMap] Awaited<MapRepository<M>>, awaited }
 
-/// What a repository does over a map, each call a future; over a [`BlockingMap`] it is ready when it is first polled.
+/// What a repository does over a map, each call a future; over a [`BlockingMap`] it is ready when it is first
+/// polled.
 struct Calls<M> {
     map: M,
     lifetime_secs: u64,
     /// Endpoints of one address in one swarm.
-    most_an_address: usize,
+    most_per_address: usize,
     capabilities: Capabilities,
-    bytes_a_swarm: u64,
+    bytes_per_swarm: u64,
     totals: AtomicTotals,
     latest: LatestTime,
     pass: Pass<Cursor, SwarmVisit>,
@@ -174,8 +179,8 @@ struct SwarmVisit {
     from: Cursor,
 }
 
-/// How many swarms a sweep claims at once: enough to share the cost of finding them, few enough that a step dropped half-way
-/// gives little back.
+/// How many swarms a sweep claims at once: enough to share the cost of finding them, few enough that a step
+/// dropped half-way gives little back.
 const KEYS_A_CLAIM: usize = 64;
 
 impl<M: SwarmMap> Calls<M> {
@@ -189,7 +194,7 @@ impl<M: SwarmMap> Calls<M> {
         let now = self.latest.advance(now);
         peers.clear();
         let mut section = |swarm: &mut RecordSwarm, created| {
-            let Updated { transition, place, evicted } = swarm.update(announce, now, self.most_an_address);
+            let Updated { transition, place, evicted } = swarm.update(announce, now, self.most_per_address);
             let family = announce.endpoint.family();
             self.totals.turn(family, transition.before, transition.after);
             let gone = evicted.map_or_else(Population::default, |role| Population::one(family, role));
@@ -317,7 +322,8 @@ impl<M: SwarmMap> Calls<M> {
                         if expired.next.is_end() {
                             claim.done();
                         } else {
-                            // Announces wait for this swarm, and an unfair lock would let the sweep have it again at once.
+                            // Announces wait for this swarm, and an unfair lock would let the sweep have it
+                            // again at once.
                             thread::yield_now();
                         }
                     }
@@ -391,7 +397,7 @@ impl<M: SwarmMap> Calls<M> {
                 entered.restore_downloads(swarm.stats.downloaded);
                 for &peer in hold {
                     let peer = PeerRecord { last_announce: peer.last_announce.min(now), ..*peer };
-                    let result = entered.restore(&peer, self.most_an_address);
+                    let result = entered.restore(&peer, self.most_per_address);
                     if result.is_ok() {
                         self.totals.turn(peer.endpoint.family(), None, Some(peer.role));
                     }
@@ -410,7 +416,7 @@ impl<M: SwarmMap> Calls<M> {
     async fn memory(&self) -> MemoryUse {
         let (Totals { swarms, v4, v6, .. }, [v4_bytes, v6_bytes]) =
             (self.totals.load(), RecordSwarm::BYTES_A_PEER);
-        MemoryUse::estimated(swarms * self.bytes_a_swarm + v4.peers() * v4_bytes + v6.peers() * v6_bytes)
+        MemoryUse::estimated(swarms * self.bytes_per_swarm + v4.peers() * v4_bytes + v6.peers() * v6_bytes)
     }
 }
 
@@ -427,7 +433,7 @@ pub trait SlotMap<T: Send + Sync>: Send + Sync {
     /// The slot of an info hash.
     fn get(&self, info_hash: &InfoHash) -> impl Future<Output = Option<Arc<T>>> + Send;
 
-    /// The slot of an info hash, made by `make` if there is none; all who race for it get the same one.
+    /// The slot of an info hash, made by `make` if there is none; all racing callers get the same slot.
     fn get_or_insert(&self, info_hash: &InfoHash, make: fn() -> T) -> impl Future<Output = Arc<T>> + Send;
 
     /// Removes the entry of an info hash if it still is this slot.
@@ -455,9 +461,10 @@ pub trait SlotMap<T: Send + Sync>: Send + Sync {
 
 /// Swarms in slots, each behind a lock of family `L`, in a map that only finds them.
 ///
-/// A swarm is removed in two steps: its slot is marked as retired under the slot's own lock, then taken out of the map.
-/// Whoever finds a retired slot in between takes it out too and looks again, so an announce never lands in a swarm that is
-/// no longer in the map. A slot nobody has entered yet, and a retired one, hold no swarm.
+/// A swarm is removed in two steps: its slot is marked as retired under the slot's own lock, then taken out
+/// of the map. A caller that finds a retired slot in between takes it out too and looks again, so an announce
+/// never lands in a swarm that is no longer in the map. A slot that no call has entered yet, and a retired
+/// one, hold no swarm.
 #[derive(Debug)]
 pub struct Slots<M, L> {
     map: M,
@@ -467,7 +474,7 @@ pub struct Slots<M, L> {
 /// What a slot holds.
 #[derive(Debug)]
 pub enum Slot {
-    /// Nobody has entered yet.
+    /// No call has entered yet.
     New,
     /// A swarm that the totals count.
     Live(RecordSwarm),
@@ -544,7 +551,8 @@ impl<M: SlotMap<LockedSlot<L>>, L: LockFamily> SwarmMap for Slots<M, L> {
         let (result, retired) = slot
             .write(|slot| {
                 let result = slot.live().map(|swarm| condemn(swarm));
-                // A live swarm that was not condemned stays; a slot that nobody has entered holds nothing to keep.
+                // A live swarm that was not condemned stays; a slot that nobody has entered holds nothing to
+                // keep.
                 let stays = matches!(result, Some(None));
                 (!stays).then(|| (result.flatten(), mem::replace(slot, Slot::Retired)))
             })

@@ -1,6 +1,6 @@
 //! Randomness as the caller provides it.
 
-/// A source of random numbers. Selection is as unpredictable as this is: a tracker that strangers talk to hands in a
+/// A source of random numbers. Selection is as unpredictable as this is: a public tracker hands in a
 /// cryptographic generator (with feature `rand_core`, `RandCore` adapts any), a test a seeded one.
 pub trait Random: Send {
     /// 64 uniformly random bits.
@@ -24,8 +24,8 @@ impl dyn Random + '_ {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): for tests, benches and workloads that must repeat. Predictable from
-/// one output, so not for a tracker.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): for tests, benches and workloads that must repeat.
+/// Predictable from one output, so not for a tracker.
 #[derive(Debug, Clone)]
 pub struct SplitMix64(u64);
 

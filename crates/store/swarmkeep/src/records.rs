@@ -7,10 +7,11 @@ use crate::{
     Timestamp,
 };
 
-/// Swarms with their download counts and peers, or parts of large ones, one after another in bytes: 29 for a torrent of one IPv4 peer,
-/// 8 more for each IPv4 peer and 20 for each IPv6 one.
+/// Swarms with their download counts and peers, or parts of large ones, one after another in bytes: 29 for a
+/// torrent of one IPv4 peer, 8 more for each IPv4 peer and 20 for each IPv6 one.
 ///
-/// A swarm may come in several parts, each with the download count that it had then. That of the last one is the largest.
+/// A swarm may come in several parts, each with the download count that it had then. That of the last one is
+/// the largest.
 ///
 /// `docs/formats/snapshot.md` gives the layout byte by byte: this is what a block of a snapshot holds.
 #[derive(Clone, PartialEq, Eq)]
@@ -21,8 +22,8 @@ pub struct Records {
     peers: u64,
 }
 
-/// By how many seconds a peer may announce later than the time at which its records were begun, and keep its age. Reading them takes
-/// milliseconds, while others go on announcing.
+/// By how many seconds a peer may announce later than the time at which its records were begun, and keep its
+/// age. Reading them takes milliseconds, while others go on announcing.
 const SLACK: u64 = 255;
 
 /// The first byte of a record: how the rest is to be read.
@@ -64,7 +65,8 @@ fn section_of(peer: &PeerRecord) -> usize {
 }
 
 impl Records {
-    /// None yet, of peers that announce until `now`, or while these records are being gathered.
+    /// An empty list of records. Its peers announced before `now`, or announce while the records are
+    /// gathered.
     pub const fn new(now: Timestamp) -> Self {
         Self { bytes: Vec::new(), until: now.saturating_add(SLACK), swarms: 0, peers: 0 }
     }
@@ -109,7 +111,7 @@ impl Records {
         }
     }
 
-    /// Makes room for about so many swarms and peers.
+    /// Makes room for about `visits` swarms and peers.
     pub(crate) fn reserve(&mut self, visits: usize) {
         self.bytes.reserve(visits * MOST_A_VISIT);
     }
@@ -230,7 +232,8 @@ impl Records {
         self.until
     }
 
-    /// Takes in the bytes that `fill` appends, whose ages are counted back from `until`. After an error there is nothing.
+    /// Takes in the bytes that `fill` appends, whose ages are counted back from `until`. After an error there
+    /// is nothing.
     ///
     /// # Errors
     /// [`Malformed`] if they are no records, or an error of `fill`.
@@ -249,7 +252,7 @@ impl Records {
         read.map(|_| ())
     }
 
-    /// Has all announces be so many seconds earlier.
+    /// Moves the time of every announce `seconds` into the past.
     #[cfg(feature = "snapshot")]
     pub(crate) fn move_back(&mut self, seconds: u64) {
         self.until = self.until.saturating_sub(seconds);
@@ -356,7 +359,8 @@ impl<'a> SwarmRecord<'a> {
                 |n| le32(&counts[4 * n..4 * n + 4])
             }),
         };
-        // 2^32 of each, 18 bytes each: far from what 64 bits hold; and on smaller machines no such slice exists.
+        // 2^32 of each, 18 bytes each: far from what 64 bits hold; and on smaller machines no such slice
+        // exists.
         let peers = counts.iter().map(|&count| u64::from(count)).sum::<u64>();
         let long: u64 =
             counts.iter().zip(WIDTHS).map(|(&count, width)| u64::from(count) * width as u64).sum();

@@ -1,4 +1,4 @@
-//! What a repository tells about itself: counts, peers, positions, capabilities.
+//! What a repository reports: counts, peers, positions, capabilities.
 
 use std::ops::AddAssign;
 
@@ -23,7 +23,8 @@ impl SwarmStats {
     }
 }
 
-/// One swarm as [`walk`](crate::TorrentRepository::walk) and [`page`](crate::TorrentRepository::page) show it.
+/// One swarm as [`walk`](crate::TorrentRepository::walk) and [`page`](crate::TorrentRepository::page) show
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SwarmSummary {
@@ -33,8 +34,8 @@ pub struct SwarmSummary {
     pub stats: SwarmStats,
 }
 
-/// One peer as [`peers`](crate::TorrentRepository::peers) shows it and [`restore`](crate::TorrentRepository::restore)
-/// takes it.
+/// One peer as [`peers`](crate::TorrentRepository::peers) shows it and
+/// [`restore`](crate::TorrentRepository::restore) takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerRecord {
@@ -101,8 +102,8 @@ impl Totals {
     }
 }
 
-/// A position in a listing: up to 24 bytes that only the store that made them understands. It stays good for as long as
-/// the store lives, whatever changes meanwhile.
+/// A position in a listing: up to 24 bytes that only the store that made them understands. It stays good for
+/// as long as the store lives, whatever changes meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cursor {
     at: Position,
@@ -160,8 +161,8 @@ impl Cursor {
     }
 }
 
-/// What a store can do beyond what all of them must. The conformance suite asserts each of these, and the refusal of
-/// what is not declared.
+/// What a store can do beyond what all of them must. The conformance suite asserts each of these, and the
+/// refusal of what is not declared.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -233,7 +234,7 @@ bitflags::bitflags! {
         /// Bytes.
         const BYTES = 4;
         /// The number of endpoints of one address in one swarm.
-        const ENDPOINTS_AN_ADDRESS = 8;
+        const ENDPOINTS_PER_ADDRESS = 8;
     }
 }
 
@@ -249,7 +250,7 @@ pub enum PageCost {
 /// The longest that one step keeps an announce waiting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LongestHold {
-    /// While so many peers or swarms are visited, however large the store is.
+    /// While this number of peers or swarms is visited, however large the store is.
     Visits(usize),
     /// While this share of all swarms is visited: the map cannot stop in between.
     ShareOfSwarms(f64),

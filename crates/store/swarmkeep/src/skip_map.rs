@@ -25,13 +25,14 @@ where
     /// An empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not whole seconds.
+    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not
+    /// whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let capabilities =
             Capabilities::new(LongestHold::Visits(VISITS_A_HOLD)).with_page_cost(PageCost::Ordered);
         // A tower of pointers, 1.33 high on average behind a header of two words.
-        let bytes_a_swarm = size_of::<(InfoHash, Arc<RecordSwarm>, [usize; 6], RecordSwarm)>();
-        Self::over(Slots::new(SkipList(SkipMap::new())), config, capabilities, bytes_a_swarm)
+        let bytes_per_swarm = size_of::<(InfoHash, Arc<RecordSwarm>, [usize; 6], RecordSwarm)>();
+        Self::over(Slots::new(SkipList(SkipMap::new())), config, capabilities, bytes_per_swarm)
     }
 }
 

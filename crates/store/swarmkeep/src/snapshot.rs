@@ -1,8 +1,9 @@
 //! Snapshots: all swarms of a store as one stream of bytes, which any other store takes in.
 //!
-//! A [`Writer`] puts the [`Records`] that a store's [`export`](crate::TorrentRepository::export) gives into blocks with checksums, a
-//! [`Reader`] looks at all of a snapshot before it gives the first of them back, for [`import`](crate::TorrentRepository::import). Neither
-//! opens a file. `docs/formats/snapshot.md` gives the format byte by byte.
+//! A [`Writer`] puts the [`Records`] that a store's [`export`](crate::TorrentRepository::export) gives into
+//! blocks with checksums, a [`Reader`] looks at all of a snapshot before it gives the first of them back, for
+//! [`import`](crate::TorrentRepository::import). Neither opens a file. `docs/formats/snapshot.md` gives the
+//! format byte by byte.
 //!
 //! ```
 //! use swarmkeep::{Budget, Export, HashKey, Packed, Records, RepositoryConfig, Timestamp, TorrentRepository, snapshot};
@@ -39,7 +40,8 @@ const HEADER: usize = 64;
 const BLOCK_HEADER: usize = 40;
 /// Bytes of records in one block, at most: what a reader takes into memory.
 const LONGEST_BLOCK: usize = 16 << 20;
-/// Blocks are read a part at a time, so that a length that is not true costs no more memory than there are bytes.
+/// Blocks are read a part at a time, so that a length that is not true costs no more memory than there are
+/// bytes.
 const PART: usize = 256 << 10;
 
 /// What is in a snapshot.
@@ -119,7 +121,8 @@ struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// The checksum at the end is that of the snapshot's id too: a block of another snapshot is not good in this one.
+    /// The checksum at the end is that of the snapshot's id too: a block of another snapshot is not good in
+    /// this one.
     fn encode(&self, id: &[u8; 16]) -> [u8; BLOCK_HEADER] {
         let mut bytes = [0; BLOCK_HEADER];
         bytes[..4].copy_from_slice(&self.tag);
@@ -149,7 +152,8 @@ impl BlockHeader {
     }
 }
 
-/// The checksum of all headers, with one more. Without its own checksum: bytes that are followed by theirs all have the same.
+/// Adds a header to the checksum of all headers. The header's own checksum stays out: the CRC of any bytes
+/// followed by their own CRC is the same constant.
 fn chained(chain: u32, header: &[u8; BLOCK_HEADER]) -> u32 {
     crc32c::crc32c_append(chain, &header[..BLOCK_HEADER - 4])
 }
@@ -170,7 +174,8 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a snapshot at the time of day. Draw `id` at random: by it, blocks of one snapshot are told from those of others.
+    /// Begins a snapshot at the time of day. Draw `id` at random: it separates the blocks of one snapshot
+    /// from those of others.
     ///
     /// # Errors
     /// Those of `out`.
@@ -251,7 +256,8 @@ pub struct Reader<R> {
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Looks at all of a snapshot, from the beginning of `source`. Costs a read of all of it, and memory for one block.
+    /// Looks at all of a snapshot, from the beginning of `source`. Costs a read of all of it, and memory for
+    /// one block.
     ///
     /// # Errors
     /// [`Error`] if it is not whole, or not as it was written.
@@ -269,8 +275,8 @@ impl<R: Read + Seek> Reader<R> {
         self.summary
     }
 
-    /// Reads the next swarms into `records`, with their ages now: none if that was all. A clock that says that the snapshot is still to
-    /// come was set back since; ages are then what they were.
+    /// Reads the next swarms into `records`, with their ages now: none if that was all. A clock that says
+    /// that the snapshot is still to come was set back since; ages are then what they were.
     ///
     /// # Errors
     /// [`Error`] if the source has changed since it was looked at.

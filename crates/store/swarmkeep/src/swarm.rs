@@ -14,8 +14,8 @@ use crate::{
     totals::Population,
 };
 
-/// A swarm that keeps whole peer records: peer id, bytes moved and left, last announce. 64 bytes a peer, and an index of
-/// its endpoints once there are more than a few.
+/// A swarm that keeps whole peer records: peer id, bytes moved and left, last announce. 64 bytes a peer, and
+/// an index of its endpoints once there are more than a few.
 #[derive(Debug, Default)]
 pub struct RecordSwarm {
     v4: Records<CompactV4>,
@@ -29,21 +29,21 @@ pub(crate) struct Updated {
     pub(crate) transition: Transition,
     /// Where its peer stands, unless that has left.
     pub(crate) place: Option<usize>,
-    /// Who had to go: an endpoint of the same address.
+    /// The endpoint of the same address that was evicted.
     pub(crate) evicted: Option<Role>,
 }
 
 impl RecordSwarm {
-    /// What a peer takes, about: a record of 64 or 80 bytes, spare room for a third more, and in a swarm of more than a few
-    /// its place in the index.
+    /// What a peer takes, about: a record of 64 or 80 bytes, spare room for a third more, and in a swarm of
+    /// more than a few its place in the index.
     pub(crate) const BYTES_A_PEER: [u64; 2] = [88, 120];
 
-    /// Applies an announce. A newcomer of an address that has `most_an_address` endpoints takes the place of the one of them that
-    /// has been silent longest.
-    pub(crate) fn update(&mut self, announce: &Announce, now: Timestamp, most_an_address: usize) -> Updated {
+    /// Applies an announce. A newcomer of an address that has `most_per_address` endpoints takes the place of
+    /// the one of them that has been silent longest.
+    pub(crate) fn update(&mut self, announce: &Announce, now: Timestamp, most_per_address: usize) -> Updated {
         let updated = match announce.endpoint {
-            Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now, most_an_address),
-            Endpoint::V6(endpoint) => self.v6.update(endpoint, announce, now, most_an_address),
+            Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now, most_per_address),
+            Endpoint::V6(endpoint) => self.v6.update(endpoint, announce, now, most_per_address),
         };
         self.downloaded = self.downloaded.saturating_add(updated.transition.completed.into());
         updated
@@ -83,8 +83,8 @@ impl RecordSwarm {
         self.population().peers() == 0 && !keeps_count
     }
 
-    /// Visits about `limit` peers from the cursor on, in a stable order, and removes those whose last announce was before
-    /// `oldest`. A peer that stays is visited exactly once from start to end.
+    /// Visits about `limit` peers from the cursor on, in a stable order, and removes those whose last
+    /// announce was before `oldest`. A peer that stays is visited exactly once from start to end.
     pub(crate) fn expire(&mut self, oldest: Timestamp, from: Cursor, limit: usize) -> Expired {
         let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
         let after = from.endpoint();
@@ -121,15 +121,15 @@ impl RecordSwarm {
         }
     }
 
-    /// Takes in a peer as it was, unless it is there already or its address has `most_an_address` endpoints.
-    pub(crate) fn restore(&mut self, peer: &PeerRecord, most_an_address: usize) -> Result<(), NotRestored> {
+    /// Takes in a peer as it was, unless it is there already or its address has `most_per_address` endpoints.
+    pub(crate) fn restore(&mut self, peer: &PeerRecord, most_per_address: usize) -> Result<(), NotRestored> {
         match peer.endpoint {
-            Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer, most_an_address),
-            Endpoint::V6(endpoint) => self.v6.insert_new(endpoint, peer, most_an_address),
+            Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer, most_per_address),
+            Endpoint::V6(endpoint) => self.v6.insert_new(endpoint, peer, most_per_address),
         }
     }
 
-    /// Counts at least so many finished downloads.
+    /// Raises the download count to the argument, if it is lower.
     pub(crate) fn restore_downloads(&mut self, downloaded: u32) {
         self.downloaded = self.downloaded.max(downloaded);
     }
@@ -153,7 +153,8 @@ fn v6_of(endpoint: Option<Endpoint>) -> Option<CompactV6> {
 struct Records<E> {
     records: Vec<Record<E>>,
     seeders: usize,
-    /// Where each endpoint stands in `records`, in a stable order. Empty while there are so few that looking at each is faster.
+    /// Where each endpoint stands in `records`, in a stable order. Empty while there are so few that looking
+    /// at each is faster.
     index: BTreeMap<E, u32>,
 }
 
@@ -203,7 +204,8 @@ impl<E> Default for Records<E> {
 }
 
 impl<E: Compact> Records<E> {
-    /// Up to so many peers are found by looking at each; a B-tree look-up costs as much.
+    /// The most peers that are searched one by one; more are searched in a B-tree, which costs as much at
+    /// this size.
     const FEW: usize = 16;
 
     fn update(
@@ -211,7 +213,7 @@ impl<E: Compact> Records<E> {
         endpoint: E,
         announce: &Announce,
         now: Timestamp,
-        most_an_address: usize,
+        most_per_address: usize,
     ) -> Updated {
         let place = self.find(&endpoint);
         let transition = Transition::new(announce, place.map(|place| self.role(place)));
@@ -226,7 +228,7 @@ impl<E: Compact> Records<E> {
         let place = match (place, transition.after) {
             (None, None) => None,
             (None, Some(role)) => {
-                if let Some(rival) = self.rival(&endpoint, most_an_address) {
+                if let Some(rival) = self.rival(&endpoint, most_per_address) {
                     evicted = Some(self.role(rival));
                     self.remove(rival);
                 }
@@ -248,12 +250,12 @@ impl<E: Compact> Records<E> {
         &mut self,
         endpoint: E,
         peer: &PeerRecord,
-        most_an_address: usize,
+        most_per_address: usize,
     ) -> Result<(), NotRestored> {
         if self.find(&endpoint).is_some() {
             return Err(NotRestored::Known);
         }
-        if self.rival(&endpoint, most_an_address).is_some() {
+        if self.rival(&endpoint, most_per_address).is_some() {
             return Err(NotRestored::Full);
         }
         let unknown = PeerDetails { peer_id: PeerId::default(), uploaded: 0, downloaded: 0, left: 0 };
@@ -263,8 +265,8 @@ impl<E: Compact> Records<E> {
         Ok(())
     }
 
-    /// Where the peer stands that has been silent longest among those of a newcomer's address, if they are `most`. O(most) and a
-    /// look-up.
+    /// Where the peer stands that has been silent longest among those of a newcomer's address, if they are
+    /// `most`. O(most) and a look-up.
     fn rival(&self, newcomer: &E, most: usize) -> Option<usize> {
         // Where all are fewer, so are those of any address.
         if self.records.len() < most {
@@ -302,7 +304,8 @@ impl<E: Compact> Records<E> {
         Eligible { range, except }
     }
 
-    /// Copies `count` eligible peers, from a random one on and around: each is equally likely to be among them.
+    /// Copies `count` eligible peers, from a random one on and around: each is equally likely to be among
+    /// them.
     fn select<const N: usize>(
         &self,
         eligible: Eligible,
@@ -323,7 +326,8 @@ impl<E: Compact> Records<E> {
         }
     }
 
-    /// Visits up to `limit` peers behind `after` and removes the expired; the last one visited, unless that was the end.
+    /// Visits up to `limit` peers behind `after` and removes the expired; the last one visited, unless that
+    /// was the end.
     fn expire(
         &mut self,
         after: Option<E>,

@@ -33,7 +33,7 @@ pub enum Retention {
     /// It goes with the next sweep that passes it.
     #[default]
     DropEmpty,
-    /// It stays for its download count; one that nobody has finished goes.
+    /// It stays for its download count; a swarm without downloads goes.
     KeepDownloaded,
 }
 
@@ -46,7 +46,7 @@ pub struct Swept {
     pub visited: u64,
     /// Peers removed because they had outlived their lifetime.
     pub expired: u64,
-    /// Swarms removed because nobody was left in them.
+    /// Swarms removed because they had no peers left.
     pub swarms_removed: u64,
     /// Whether this step completed a pass over all swarms.
     pub pass_complete: bool,
@@ -89,8 +89,9 @@ pub(crate) struct Expired {
     pub(crate) next: Cursor,
 }
 
-/// The position of a sweep, shared by everyone who sweeps: each caller claims the next few places to visit, and a pass is
-/// complete when all claims of it are done. The lock is held to claim and to give back, never while places are visited.
+/// The position of a sweep, shared by all callers: each caller claims the next few places to visit, and a
+/// pass is complete when all claims of it are done. The lock is held to claim and to give back, never while
+/// places are visited.
 ///
 /// `P` is where to look for more, `V` a place to visit.
 #[derive(Debug)]
@@ -114,7 +115,8 @@ impl<P: Copy + PartialEq, V> Pass<P, V> {
         Self { start, state: Mutex::new(State { next: Some(start), unfinished: Vec::new(), claims: 0 }) }
     }
 
-    /// What to do next: visit what somebody left, look for more, or leave the rest of the pass to those who hold it.
+    /// What to do next: visit what another caller left, look for more, or leave the rest of the pass to the
+    /// callers that claimed it.
     pub fn next(&self) -> Next<'_, P, V> {
         let mut state = self.state();
         if !state.unfinished.is_empty() {
@@ -124,8 +126,8 @@ impl<P: Copy + PartialEq, V> Pass<P, V> {
         state.next.map_or(Next::Leave, Next::LookFrom)
     }
 
-    /// Claims what a look from `from` on has found, in order; nothing if somebody else was faster. `next` is where to look
-    /// for what lies behind.
+    /// Claims what a look from `from` on has found, in order; nothing if somebody else was faster. `next` is
+    /// where to look for what lies behind.
     pub fn claim(
         &self,
         from: P,

@@ -1,4 +1,4 @@
-//! Time as the caller tells it: whole seconds since the Unix epoch.
+//! Time as the caller gives it: whole seconds since the Unix epoch.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -34,8 +34,8 @@ impl Timestamp {
     }
 }
 
-/// The latest time a store has been told. A time earlier than one already seen counts as the latest seen, so that a
-/// clock set back never makes a peer older than its neighbours.
+/// The latest time that a store was given. A time earlier than one already seen counts as the latest seen, so
+/// that a clock set back never makes a peer older than its neighbours.
 #[derive(Debug, Default)]
 pub(crate) struct LatestTime(AtomicU64);
 

@@ -1,8 +1,8 @@
 //! Seeded announce mixes: what peers of uniform, Zipf-distributed, hot and flooded swarms send to a tracker.
 //!
-//! A [`Workload`] is a population of peers in swarms, and the announces they send. Everything about a peer (endpoint, peer
-//! id, role) is computed from the seed and its place in the population, so that ten million swarms can be filled, and each
-//! of their peers named again, without keeping any of them.
+//! A [`Workload`] is a population of peers in swarms, and the announces they send. Everything about a peer
+//! (endpoint, peer id, role) is computed from the seed and its place in the population, so that ten million
+//! swarms can be filled, and each of their peers named again, without keeping any of them.
 //!
 //! ```
 //! use swarmkeep_workload::Workload;
@@ -48,8 +48,8 @@ pub struct Profile {
     pub seeders: f64,
     /// Announces with which a peer leaves. It joins again with its next one, so that the mix never runs dry.
     pub stopped: f64,
-    /// Announces with which a peer finishes its download. A leecher starts over with its next one, so that the mix stays
-    /// the same for however long it runs.
+    /// Announces with which a peer finishes its download. A leecher starts over with its next one, so that
+    /// the mix stays the same for however long it runs.
     pub completed: f64,
     /// Peers that every announce asks for.
     pub want: usize,
@@ -76,11 +76,12 @@ pub struct Place {
 enum Shape {
     /// As many peers in each swarm; every peer announces as often.
     Uniform { swarms: u64, peers_each: u32 },
-    /// Sizes fall with the rank; every peer announces as often, so a swarm is announced to in proportion to its size.
+    /// Sizes fall with the rank; every peer announces as often, so a swarm is announced to in proportion to
+    /// its size.
     Zipf { swarms: u64, peers: u64, large: Arc<[u64]> },
     /// One swarm gets nine announces in ten; the others have one peer each.
     Hot { peers: u32, others: u64 },
-    /// Uniform, and this share of announces comes with an info hash that nobody has announced before.
+    /// Uniform, and this share of announces has an info hash that was never announced before.
     Flood { swarms: u64, peers_each: u32, made_up: f64 },
 }
 
@@ -90,8 +91,8 @@ impl Workload {
         Self::new(seed, Shape::Uniform { swarms, peers_each })
     }
 
-    /// `swarms` swarms whose sizes follow Zipf's law (the n-th largest has 1/n of the largest's peers, and no fewer than
-    /// one), `peers` peers in all; every peer announces as often.
+    /// `swarms` swarms whose sizes follow Zipf's law (the n-th largest has 1/n of the largest's peers, and no
+    /// fewer than one), `peers` peers in all; every peer announces as often.
     ///
     /// # Panics
     /// If there are fewer peers than swarms.
@@ -104,8 +105,8 @@ impl Workload {
         Self::new(seed, Shape::Hot { peers, others })
     }
 
-    /// `swarms` swarms of `peers_each` peers, while the share `made_up` of all announces comes with info hashes that
-    /// nobody has announced before and nobody will again.
+    /// `swarms` swarms of `peers_each` peers, while the share `made_up` of all announces comes with info
+    /// hashes that was never announced before and never will be again.
     pub fn flood(seed: u64, swarms: u64, peers_each: u32, made_up: f64) -> Self {
         Self::new(seed, Shape::Flood { swarms, peers_each, made_up })
     }
@@ -225,8 +226,8 @@ impl Workload {
         Fill { workload: self, step, next: peers * part / parts..peers * (part + 1) / parts }
     }
 
-    /// The announces of a running tracker, without end. Streams with different numbers are different peers' luck in the
-    /// same population: one for each thread.
+    /// The announces of a running tracker, without end. Streams with different numbers are different peers'
+    /// luck in the same population: one for each thread.
     pub fn announces(&self, stream: u64) -> Announces<'_> {
         Announces { workload: self, rng: SplitMix64::new(mix([self.seed, 51, stream])), stream, made_up: 0 }
     }
@@ -323,8 +324,8 @@ fn zipf_starts(swarms: u64, peers: u64) -> Vec<u64> {
     starts
 }
 
-/// A step that visits all of `0..n` when taken `n` times modulo `n`, about the golden section, so that neighbours are far
-/// apart.
+/// A step that visits all of `0..n` when taken `n` times modulo `n`, about the golden section, so that
+/// neighbours are far apart.
 fn coprime_near(n: u64, offset: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b != 0 {

@@ -1,7 +1,7 @@
 //! Tables and numbers in Markdown. The shootout writes with them too.
 
-/// A Markdown table that is readable as it stands, given its columns, each with its title first. All but the first are
-/// set to the right.
+/// A Markdown table that is readable as it stands, given its columns, each with its title first. All but the
+/// first are set to the right.
 pub fn markdown(columns: &[Vec<String>]) -> String {
     let width = |cell: &String| cell.chars().count();
     let widths: Vec<_> = columns.iter().map(|column| column.iter().map(width).max().unwrap_or(0)).collect();

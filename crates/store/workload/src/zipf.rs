@@ -2,7 +2,8 @@
 
 use std::iter;
 
-/// How many peers each of many swarms has: the n-th largest has 1/n^s of the largest's, no fewer than one, and no more than a bound.
+/// How many peers each of many swarms has: the n-th largest has 1/n^s of the largest's, no fewer than one,
+/// and no more than a bound.
 ///
 /// ```
 /// use swarmkeep_workload::Zipf;
@@ -43,7 +44,7 @@ impl Zipf {
     /// `swarms` swarms with `peers` peers in all, none with more than `most`.
     ///
     /// # Panics
-    /// If there are fewer peers than swarms, or more than so many swarms may have.
+    /// If there are fewer peers than swarms, or more than `most` in each of them.
     pub fn new(swarms: u64, peers: u64, exponent: f64, most: u64) -> Self {
         assert!(peers >= swarms, "{peers} peers cannot be in {swarms} swarms: each has one or more");
         assert!(

@@ -85,7 +85,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit code 2.
+/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit
+/// code 2.
 fn refuse(message: String) -> ! {
     Cli::command().error(ErrorKind::ValueValidation, message).exit()
 }

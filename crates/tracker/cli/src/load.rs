@@ -138,7 +138,8 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value = "0.05")]
     stopped: f64,
 
-    /// Loopback addresses to send from: 127.0.0.1 and so many; lets a swarm have more peers than there are ports.
+    /// Loopback addresses to send from: 127.0.0.1 and so many; lets a swarm have more peers than there are
+    /// ports.
     #[arg(long, value_name = "N", default_value = "1")]
     sources: u8,
 
@@ -200,7 +201,8 @@ pub fn verdict(reports: &[Report]) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures with a line a second on standard error, and a bar if that is a terminal. Ends the program if the options are wrong together.
+/// Measures with a line a second on standard error, and a bar if that is a terminal. Ends the program if the
+/// options are wrong together.
 ///
 /// # Errors
 /// Nothing was measured.

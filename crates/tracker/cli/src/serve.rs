@@ -40,10 +40,12 @@ use crate::settings::{self, Effective};
 
 /// Runs a BitTorrent tracker over UDP (BEP 15) and HTTP (BEP 3), until SIGINT or SIGTERM.
 ///
-/// With neither --udp nor --http it listens at port 6969 of all interfaces for both; with one of them, for that one alone.
+/// With neither --udp nor --http it listens at port 6969 of all interfaces for both; with one of them, for
+/// that one alone.
 ///
-/// Each option can stand in the environment as well, --http-proxy as SWARMKEEP_HTTP_PROXY, and in the file that --config names, as
-/// `http-proxy = ["192.0.2.0/24"]`; the command line counts before the environment, and that before the file. SIGHUP reads them again.
+/// Each option can stand in the environment as well, --http-proxy as SWARMKEEP_HTTP_PROXY, and in the file
+/// that --config names, as `http-proxy = ["192.0.2.0/24"]`; the command line counts before the environment,
+/// and that before the file. SIGHUP reads them again.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// File of settings in TOML; `swarmkeep config --default` prints one to begin with.
@@ -56,7 +58,8 @@ pub(crate) struct Args {
 
 /// Prints the settings that `serve` would run with, as a file that it takes, with where each comes from.
 ///
-/// Takes the options of `serve`, and looks at the same environment and file: exit code 2 if something is wrong with them.
+/// Takes the options of `serve`, and looks at the same environment and file: exit code 2 if something is
+/// wrong with them.
 #[derive(clap::Args)]
 pub(crate) struct ConfigArgs {
     /// Print all settings with their defaults, commented out: a file to begin with.
@@ -257,7 +260,8 @@ fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// Each HTTP connection is a file, and what a process may open unless it asks (1,024 on most systems) is less than it could.
+/// Each HTTP connection is a file, and what a process may open unless it asks (1,024 on most systems) is less
+/// than it could.
 fn allow_all_files_that_may_be() {
     let limit = getrlimit(Resource::Nofile);
     // Refused, it goes on with fewer connections.

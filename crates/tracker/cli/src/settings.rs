@@ -1,7 +1,9 @@
-//! One schema, three places: what a subcommand takes as `--option` can stand in the environment and in a TOML file as well.
+//! One schema, three places: what a subcommand takes as `--option` can stand in the environment and in a TOML
+//! file as well.
 //!
-//! The schema is the [`clap::Args`] of the subcommand. A value from the environment (`SWARMKEEP_OPTION`) or the file (`option = …`) becomes
-//! the default of its option, so that what is given nearer wins: the command line over the environment over the file.
+//! The schema is the [`clap::Args`] of the subcommand. A value from the environment (`SWARMKEEP_OPTION`) or
+//! the file (`option = …`) becomes the default of its option, so that what is given nearer wins: the command
+//! line over the environment over the file.
 
 use std::{
     collections::BTreeMap,
@@ -113,13 +115,14 @@ pub(crate) fn read(
         let Ok(variable) = variable.into_string() else { continue };
         let Some(name) = variable.strip_prefix(PREFIX) else { continue };
         let id = name.to_ascii_lowercase();
+        let name = name_of(&id);
         let Ok(value) = value.into_string() else {
             let message = "expected text in UTF-8".into();
-            return Err(Error::Value { place: Place::Variable(variable), key: name_of(&id), message });
+            return Err(Error::Value { place: Place::Variable(variable), key: name, message });
         };
         if id == FILE {
             file_from_environment = Some(PathBuf::from(value));
-        } else if let Some(option) = options(schema).find(|option| *option.get_id() == id) {
+        } else if let Some(option) = find(schema, &name) {
             let values: Vec<String> = if is_list(option) {
                 value
                     .split(',')
@@ -129,7 +132,7 @@ pub(crate) fn read(
             } else {
                 vec![value]
             };
-            given.insert(id, (Place::Variable(variable), values));
+            given.insert(option.get_id().to_string(), (Place::Variable(variable), values));
         } else {
             let nearest = nearest(&id, &names).map(|nearest| variable_of(&nearest));
             unknown_variables.push((variable, nearest));
@@ -160,6 +163,12 @@ pub(crate) fn read(
 /// The options that can be set anywhere.
 fn options(schema: &Command) -> impl Iterator<Item = &Arg> {
     schema.get_arguments().filter(|arg| arg.get_long().is_some() && arg.get_id() != FILE)
+}
+
+/// The option with this name, or that had it before.
+fn find<'a>(schema: &'a Command, name: &str) -> Option<&'a Arg> {
+    let had = |option: &Arg| option.get_all_aliases().is_some_and(|names| names.contains(&name));
+    options(schema).find(|option| name_of(option.get_id().as_str()) == name || had(option))
 }
 
 fn is_list(option: &Arg) -> bool {
@@ -222,10 +231,8 @@ fn read_file(
     for (key, value) in table.into_inner() {
         let place = place(key.span().start);
         let key: &str = key.get_ref();
-        let id = key.replace('-', "_");
-        let option = options(schema).find(|option| name_of(option.get_id().as_str()) == key);
-        let Some(option) = option else {
-            let nearest = nearest(&id, names).map(|nearest| name_of(&nearest));
+        let Some(option) = find(schema, key) else {
+            let nearest = nearest(&key.replace('-', "_"), names).map(|nearest| name_of(&nearest));
             return Err(Error::UnknownKey { place, key: key.into(), nearest });
         };
         let wrong =
@@ -244,7 +251,7 @@ fn read_file(
             DeValue::Array(_) => return Err(wrong("expected one value and not a list")),
             value => vec![scalar(value)?],
         };
-        given.insert(id, (place, values));
+        given.insert(option.get_id().to_string(), (place, values));
     }
     Ok(given)
 }
@@ -270,8 +277,8 @@ fn check(schema: &Command, id: &str, place: &Place, values: &[String]) -> Result
     Ok(())
 }
 
-/// The settings as a file that can be read again: each with its help, and a comment that says where it comes from. Without a value, or if
-/// `commented`, it stands behind a `#`.
+/// The settings as a file that can be read again: each with its help, and a comment that says where it comes
+/// from. Without a value, or if `commented`, it stands behind a `#`.
 pub(crate) fn to_toml(settings: &[Setting], commented: bool) -> String {
     let mut out = String::new();
     let place_of = |heading| settings.iter().position(|setting| setting.heading == heading);
@@ -358,7 +365,7 @@ mod tests {
         #[arg(long, default_value = "7", value_parser = clap::value_parser!(u16).range(1..=100))]
         how_many: u16,
         /// Where.
-        #[arg(long, value_name = "PLACE")]
+        #[arg(long, alias = "spot", value_name = "PLACE")]
         place: Vec<String>,
         /// Which.
         #[arg(long, value_parser = ["near", "far"])]
@@ -447,6 +454,22 @@ mod tests {
         assert_eq!(places[0], "SWARMKEEP_HOW_MANY");
         assert!(places[1].ends_with(".toml:2"), "{places:?}");
         assert_eq!(places[2..4], ["command line", "default"]);
+    }
+
+    #[test]
+    fn a_setting_keeps_its_former_name() {
+        for (arguments, environment, file) in [
+            (&["--spot=x"][..], &[][..], None),
+            (&[], &[("SWARMKEEP_SPOT", "x")], None),
+            (&[], &[], Some("spot = \"x\"")),
+        ] {
+            let effective = read(arguments, environment, file).unwrap();
+            assert_eq!(values(&effective), ["7", "x", "", "false", ""]);
+            assert_eq!(
+                (effective.settings[1].name.as_str(), effective.unknown_variables.len()),
+                ("place", 0)
+            );
+        }
     }
 
     #[test]

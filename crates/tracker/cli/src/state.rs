@@ -17,7 +17,8 @@ use crate::{print_json, say};
 
 /// Say what a tracker has kept in the folder of its --state, and whether it is whole.
 ///
-/// Looks at every snapshot from end to end and changes nothing. The tracker must not be running. Exit code 1 if anything is refused.
+/// Looks at every snapshot from end to end and changes nothing. The tracker must not be running. Exit code 1
+/// if anything is refused.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder.
@@ -32,7 +33,8 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Kept {
     snapshots: Vec<Snapshot>,
-    /// Entries of the database of download counts: at most so many torrents are known, and at rest three quarters of it at least.
+    /// Entries of the database of download counts: at most so many torrents are known, and at rest three
+    /// quarters of it at least.
     download_entries: u64,
     download_bytes: u64,
 }

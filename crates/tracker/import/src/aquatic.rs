@@ -1,4 +1,5 @@
-//! aquatic's scrape exports, which have everything but downloads: known, so that nobody takes their other numbers for some.
+//! aquatic's scrape exports, which have everything but downloads: known, so that nobody takes their other
+//! numbers for some.
 
 use super::lines::info_hash;
 

@@ -94,8 +94,9 @@ const NAMED: usize = 5;
 trait Sink {
     /// Raises what is kept of torrents to at least these downloads, and answers of how many it was less.
     ///
-    /// It never lowers, never adds, and does nothing the second time. Over all calls up to [`finish`](Self::finish), info hashes come in
-    /// ascending order, each once, none with zero downloads; at most [`BATCH`] at once and never none.
+    /// It never lowers, never adds, and does nothing the second time. Over all calls up to
+    /// [`finish`](Self::finish), info hashes come in ascending order, each once, none with zero downloads; at
+    /// most [`BATCH`] at once and never none.
     fn at_least(&mut self, counts: &[Count]) -> Result<u64, Box<dyn Error>>;
 
     /// Makes all of it last, whatever happens from now on.
@@ -382,7 +383,8 @@ impl<'a> Reading<'a> {
 }
 
 impl Stop {
-    /// For an error while a file is read: what does not decompress is broken, the rest is the machine's fault.
+    /// For an error while a file is read: what does not decompress is broken, the rest is the machine's
+    /// fault.
     fn reading(error: io::Error, input: &Input<'_>) -> Self {
         match error.kind() {
             ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput => {

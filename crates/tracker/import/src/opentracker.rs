@@ -1,8 +1,9 @@
 //! What opentracker prints with `GET /stats` and counts of downloads in it, one line a torrent.
 //!
-//! `mode=statedump` has `INFOHASH:BASE:DOWNLOADS`, where the base is when somebody last announced, in minutes since 1970: what its option
-//! `-l` reads again. `mode=tpbs&format=txtp` has `INFOHASH:SEEDERS:LEECHERS:DOWNLOADS`. The same without `p` ends before the downloads, and
-//! looks like a statedump whose times are those of 1970.
+//! `mode=statedump` has `INFOHASH:BASE:DOWNLOADS`, where the base is when somebody last announced, in minutes
+//! since 1970: what its option `-l` reads again. `mode=tpbs&format=txtp` has
+//! `INFOHASH:SEEDERS:LEECHERS:DOWNLOADS`. The same without `p` ends before the downloads, and looks like a
+//! statedump whose times are those of 1970.
 
 use std::ops::RangeInclusive;
 

@@ -1,5 +1,5 @@
-//! Answers to a scrape over HTTP (BEP 48), also of all torrents there are: hundreds of megabytes, so they are read in one pass that keeps
-//! nothing.
+//! Answers to a scrape over HTTP (BEP 48), also of all torrents there are: hundreds of megabytes, so they are
+//! read in one pass that keeps nothing.
 //!
 //! `d5:filesd20:…d8:completei5e10:downloadedi50e10:incompletei10eeee`
 

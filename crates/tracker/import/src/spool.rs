@@ -67,7 +67,8 @@ impl Spool {
         if self.chunk.len() == self.most { self.spill() } else { Ok(()) }
     }
 
-    /// Hands everything over, in ascending order: of several counts of one torrent the highest, and none of zero.
+    /// Hands everything over, in ascending order: of several counts of one torrent the highest, and none of
+    /// zero.
     pub(super) fn hand_over(self, mut sink: Option<&mut dyn Sink>) -> Result<Totals, Box<dyn Error>> {
         let mut totals = Totals { raised: sink.is_some().then_some(0), ..Totals::default() };
         let mut batch: Vec<Count> = Vec::with_capacity(BATCH);

@@ -1,8 +1,9 @@
 //! torrust-tracker's SQLite file.
 //!
-//! Its table is the same in all versions from 2.2 to 4.0, `torrents (id, info_hash TEXT UNIQUE, completed INTEGER)`, with 40 hexadecimal
-//! digits as the info hash; a migration that no version has yet makes it `completed_v1 (info_hash, count)`. Tables of other things,
-//! and columns, come and go, so the columns are looked for and the rest is left alone.
+//! Its table is the same in all versions from 2.2 to 4.0, `torrents (id, info_hash TEXT UNIQUE, completed
+//! INTEGER)`, with 40 hexadecimal digits as the info hash; a migration that no version has yet makes it
+//! `completed_v1 (info_hash, count)`. Tables of other things, and columns, come and go, so the columns are
+//! looked for and the rest is left alone.
 
 use std::{path::Path, time::Duration};
 
@@ -11,7 +12,8 @@ use rusqlite::{Connection, OpenFlags, Row, limits::Limit, params_from_iter, type
 
 use super::{Reading, Stop};
 
-/// Where counts may be: a table, its columns of info hashes and downloads, and what takes both and counts the table.
+/// Where counts may be: a table, its columns of info hashes and downloads, and what takes both and counts the
+/// table.
 const TABLES: [Table; 2] = [
     Table {
         name: "torrents",

@@ -65,8 +65,8 @@ pub(crate) struct Checker {
     want: Option<u32>,
     announcer_uncounted: bool,
     peers: Vec<Endpoint>,
-    /// Which peers have been seen in this answer: an open-addressed table of their indices. What an earlier answer has left there
-    /// has an older stamp.
+    /// Which peers have been seen in this answer: an open-addressed table of their indices. What an earlier
+    /// answer has left there has an older stamp.
     seen: Vec<(u32, u32)>,
     stamp: u32,
 }

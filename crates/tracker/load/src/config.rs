@@ -26,7 +26,8 @@ pub struct Config {
     pub workers: usize,
     /// Threads that run them; `None` is as many as there are cores, and no more than workers.
     pub threads: Option<usize>,
-    /// Requests that a worker may have unanswered; `None` is 1 in a closed loop and 64 in an open one. HTTP has 1.
+    /// Requests that a worker may have unanswered; `None` is 1 in a closed loop and 64 in an open one. HTTP
+    /// has 1.
     pub window: Option<usize>,
     /// Requests a second of each worker (open loop); `None` sends whenever an answer has come (closed loop).
     pub rate: Option<f64>,
@@ -48,11 +49,13 @@ pub struct Config {
     pub seeders: f64,
     /// Share of the announces with the event `started`.
     pub started: f64,
-    /// Share of the announces with which a peer finishes its download; a leecher starts over with its next one.
+    /// Share of the announces with which a peer finishes its download; a leecher starts over with its next
+    /// one.
     pub completed: f64,
     /// Share of the announces with which a peer leaves; it joins again with its next one.
     pub stopped: f64,
-    /// Loopback addresses to send from (127.0.0.1, 127.0.0.2, …), so that a swarm can have more peers than there are ports.
+    /// Loopback addresses to send from (127.0.0.1, 127.0.0.2, …), so that a swarm can have more peers than
+    /// there are ports.
     pub sources: u8,
     /// Whether each peer announces once, uncounted, before anything else.
     pub fill: bool,
@@ -70,8 +73,8 @@ impl Config {
     /// The longest measurement.
     pub const LONGEST: Duration = Duration::from_secs(3600);
 
-    /// 100 workers in a closed loop for 10 seconds: 50 announces for each scrape, 100,000 peers in 1,000 torrents by Zipf's law,
-    /// half of them seeders, 50 peers wanted.
+    /// 100 workers in a closed loop for 10 seconds: 50 announces for each scrape, 100,000 peers in 1,000
+    /// torrents by Zipf's law, half of them seeders, 50 peers wanted.
     pub fn new(targets: impl IntoIterator<Item = Target>) -> Self {
         Self {
             targets: targets.into_iter().collect(),
@@ -226,8 +229,8 @@ impl Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Swarms {
-    /// So many torrents shared by all workers, sizes by Zipf's law with exponent 1: the n-th largest has 1/n of the largest's
-    /// peers, and no fewer than one. Every peer announces as often.
+    /// So many torrents shared by all workers, sizes by Zipf's law with exponent 1: the n-th largest has 1/n
+    /// of the largest's peers, and no fewer than one. Every peer announces as often.
     Zipf(u64),
     /// So many torrents shared by all workers, all of the same size.
     Uniform(u64),
@@ -235,7 +238,8 @@ pub enum Swarms {
     Private(u64),
 }
 
-/// How often each kind of request comes, as weights. A connect that is needed for want of a connection id comes on top.
+/// How often each kind of request comes, as weights. A connect that is needed for want of a connection id
+/// comes on top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Mix {
     /// Connect requests (UDP only).
@@ -324,7 +328,8 @@ impl Target {
     }
 }
 
-/// `127.0.0.1:6969`, `udp://localhost:6969` or `http://127.0.0.1:7070/announce`. Of a name's addresses the first counts.
+/// `127.0.0.1:6969`, `udp://localhost:6969` or `http://127.0.0.1:7070/announce`. Of a name's addresses the
+/// first counts.
 impl FromStr for Target {
     type Err = Error;
 

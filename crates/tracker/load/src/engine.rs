@@ -132,10 +132,12 @@ impl Gate {
     }
 }
 
-/// In flight of all workers together while they connect and fill: what a socket with default buffers holds, and some in reserve.
+/// In flight of all workers together while they connect and fill: what a socket with default buffers holds,
+/// and some in reserve.
 const FILL_FLIGHT: usize = 128;
 
-/// How often each first announce is sent before it counts as lost, and each worker tries to connect before the start.
+/// How often each first announce is sent before it counts as lost, and each worker tries to connect before
+/// the start.
 const TRIES: u32 = 3;
 
 /// Runs the workers of one thread to the end.

@@ -1,7 +1,8 @@
 //! A load generator for BitTorrent trackers, over UDP (BEP 15) and HTTP (BEP 3, 23, 48).
 //!
-//! [`run`] does what a [`Config`] says and gives a [`Report`]. Many workers, each a client with a socket of its own, send
-//! announces of a seeded population to shared swarms, in a closed loop or by a schedule, and check every answer:
+//! [`run`] does what a [`Config`] says and gives a [`Report`]. Many workers, each a client with a socket of
+//! its own, send announces of a seeded population to shared swarms, in a closed loop or by a schedule, and
+//! check every answer:
 //!
 //! ```no_run
 //! use swarmkeep_load::{Config, run};

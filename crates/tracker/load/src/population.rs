@@ -14,9 +14,9 @@ const PORTS: u64 = (u16::MAX - FIRST_PORT) as u64 + 1;
 
 /// The peers of a load test.
 ///
-/// Peers are numbered through all swarms, and every peer is at one [`Origin`](crate::config::Origin): a worker announces only
-/// those that are at its own, since a tracker takes a peer's address from the packet. Within a swarm no two peers have the same
-/// endpoint.
+/// Peers are numbered through all swarms, and every peer is at one [`Origin`](crate::config::Origin): a
+/// worker announces only those that are at its own, since a tracker takes a peer's address from the packet.
+/// Within a swarm no two peers have the same endpoint.
 #[derive(Debug)]
 pub(crate) struct Population {
     workload: Workload,
@@ -91,7 +91,8 @@ impl Population {
 
     /// What the worker with this number sends, without end.
     pub(crate) fn stream(&self, worker: usize) -> Stream<'_> {
-        // Seeds are drawn, since the states of SplitMix64 are a step apart: neighbours would be one another's stream, shifted.
+        // Seeds are drawn, since the states of SplitMix64 are a step apart: neighbours would be one another's
+        // stream, shifted.
         let seed =
             SplitMix64::new(self.seed ^ (worker as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95)).next_u64();
         let hashes = Vec::with_capacity(self.scrape_hashes);
@@ -145,7 +146,8 @@ impl Population {
         }
     }
 
-    /// Peers of a swarm at one address are `step` apart, so that a `step`-th of their numbers is another port for each.
+    /// Peers of a swarm at one address are `step` apart, so that a `step`-th of their numbers is another port
+    /// for each.
     fn port(&self, at: Place) -> u16 {
         let offset = at.swarm.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         FIRST_PORT + ((u64::from(at.peer) / self.step() + offset) % PORTS) as u16
@@ -189,7 +191,8 @@ impl Iterator for Fill {
     }
 }
 
-/// About the golden section of `n`, and without a factor in common: so many times a number, modulo `n`, is another for each.
+/// About the golden section of `n`, and without a factor in common: so many times a number, modulo `n`, is
+/// another for each.
 fn coprime(n: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b != 0 {

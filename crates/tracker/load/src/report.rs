@@ -28,7 +28,8 @@ pub struct Report {
     pub machine: Machine,
     /// From the beginning of the measurement to its end, or to the last answer if that came later.
     pub seconds: f64,
-    /// Requests that were sent, or were to be sent, in the measurement: those that succeeded, failed or were answered wrongly.
+    /// Requests that were sent, or were to be sent, in the measurement: those that succeeded, failed or were
+    /// answered wrongly.
     pub requests: u64,
     /// Requests with a right answer.
     pub succeeded: u64,
@@ -48,7 +49,8 @@ pub struct Report {
     pub wrong_answers: BTreeMap<String, WrongAnswers>,
     /// By kind: connect, announce, stopped (announces with that event) and scrape.
     pub by_kind: BTreeMap<&'static str, OfKind>,
-    /// Of right answers. In an open loop counted from when a request was to be sent, in a closed one from when it was.
+    /// Of right answers. In an open loop counted from when a request was to be sent, in a closed one from
+    /// when it was.
     pub latency: Latencies,
     /// Peers in the answers to announces.
     pub peers: Peers,
@@ -193,8 +195,8 @@ pub struct Generator {
     /// User and system time of this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
-    /// How much later than the schedule had it the generator came to 99 % of the requests, in microseconds; it is part of their
-    /// latency. Of an open loop only.
+    /// How much later than the schedule had it the generator came to 99 % of the requests, in microseconds;
+    /// it is part of their latency. Of an open loop only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_p99: Option<f64>,
 }

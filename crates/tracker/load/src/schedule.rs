@@ -2,7 +2,8 @@
 
 use crate::clock::SECOND;
 
-/// The schedule of one thread's workers, who take turns: each has the same rate, and their requests are spread evenly.
+/// The schedule of one thread's workers, who take turns: each has the same rate, and their requests are
+/// spread evenly.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schedule {
     /// When the first request is due.
@@ -15,7 +16,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// For `workers` of `all` workers, each with `rate` requests a second from `begin` on; `turn` is which of the `threads`.
+    /// For `workers` of `all` workers, each with `rate` requests a second from `begin` on; `turn` is which of
+    /// the `threads`.
     pub(crate) fn new(begin: u64, rate: f64, workers: usize, turn: usize, threads: usize) -> Self {
         let gap = SECOND as f64 / rate / workers as f64;
         let first = begin + (gap * turn as f64 / threads as f64) as u64;

@@ -79,7 +79,8 @@ pub(crate) struct Totals {
     pub(crate) late: u64,
     /// Peers in all right answers to announces.
     pub(crate) peers: u64,
-    /// How much later than intended requests were sent that had room in the window: the generator's own lateness.
+    /// How much later than intended requests were sent that had room in the window: the generator's own
+    /// lateness.
     pub(crate) lag: Histogram<u64>,
     /// When the last answer came that counts.
     pub(crate) last_answer: u64,
@@ -210,8 +211,9 @@ impl Recorder {
         }
     }
 
-    /// A request that failed. One of the warm-up whose failure falls into the measurement counts: until then its worker had nothing
-    /// else to do, and a tracker that loses the first thousand would look like one that never lost any.
+    /// A request that failed. One of the warm-up whose failure falls into the measurement counts: until then
+    /// its worker had nothing else to do, and a tracker that loses the first thousand would look like one
+    /// that never lost any.
     pub(crate) fn failed(&mut self, sending: &Sending, reason: &str, now: u64) {
         let measured = match sending.purpose {
             Purpose::Measured => true,
@@ -235,7 +237,8 @@ impl Recorder {
         }
     }
 
-    /// An answer that is wrong. It counts whenever it comes: a tracker that is wrong while it is filled is wrong.
+    /// An answer that is wrong. It counts whenever it comes: a tracker that is wrong while it is filled is
+    /// wrong.
     pub(crate) fn wrong(&mut self, sending: Option<&Sending>, bytes: usize, wrong: &Wrong, now: u64) {
         self.totals.wrong.add(wrong.reason(), 1, || wrong.to_string());
         match sending {

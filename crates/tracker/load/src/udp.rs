@@ -56,10 +56,11 @@ pub(crate) struct UdpClient {
     connecting: u32,
     window: usize,
     in_flight: usize,
-    /// What is in flight, each at the place of its number: twice as many places as the window has, so that one is always free.
+    /// What is in flight, each at the place of its number: twice as many places as the window has, so that
+    /// one is always free.
     flights: Box<[Flight]>,
-    /// Number of the next request. Transaction ids are these numbers, scrambled, so that an answer's is known to be one
-    /// that was sent, is still to be sent, or never was.
+    /// Number of the next request. Transaction ids are these numbers, scrambled, so that an answer's is known
+    /// to be one that was sent, is still to be sent, or never was.
     next: u32,
     first: u32,
     lost: VecDeque<u32>,
@@ -397,7 +398,8 @@ impl Client for UdpClient {
             recorder.sent(sending, shared.out_len[n]);
         }
         let mut sent = 0;
-        // A socket that is full once is empty again in no time: loopback queues nothing here, a network card not for long.
+        // A socket that is full once is empty again in no time: loopback queues nothing here, a network card
+        // not for long.
         let mut patience = 100;
         while sent < queued {
             let done = if queued - sent == 1 {
@@ -499,7 +501,8 @@ impl Client for UdpClient {
     }
 }
 
-/// Requests that a worker may have in flight while the tracker is filled; the engine bounds those of all workers together.
+/// Requests that a worker may have in flight while the tracker is filled; the engine bounds those of all
+/// workers together.
 const FILL_WINDOW: usize = 32;
 
 /// An odd factor has an inverse modulo 2³²: no two numbers have one transaction id.

@@ -1,8 +1,9 @@
-//! The messages between BitTorrent clients and trackers, sans-I/O: bytes in, values out, and back into the caller's buffer.
+//! The messages between BitTorrent clients and trackers, sans-I/O: bytes in, values out, and back into the
+//! caller's buffer.
 //!
-//! [`udp`] is BEP 15 with its IPv6 form and the options of BEP 41; [`http`] is BEP 3 and what has been added to it. Both are for
-//! both sides. Parsing borrows from the packet, writing goes straight into the caller's buffer, and neither allocates but to make that
-//! longer.
+//! [`udp`] is BEP 15 with its IPv6 form and the options of BEP 41; [`http`] is BEP 3 and what has been added
+//! to it. Both are for both sides. Parsing borrows from the packet, writing goes straight into the caller's
+//! buffer, and neither allocates but to make that longer.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod http;

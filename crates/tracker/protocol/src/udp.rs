@@ -1,8 +1,8 @@
 //! UDP tracker messages: BEP 15, with its IPv6 form and the options of BEP 41.
 //!
-//! A client [connects](ConnectRequest), is given a [`ConnectionId`] that proves it receives what is sent to its address,
-//! and announces and scrapes with it. A server parses a [`Request`] and writes a response; a client writes a request and
-//! parses a [`Response`]. All integers are in network order.
+//! A client [connects](ConnectRequest), is given a [`ConnectionId`] that proves it receives what is sent to
+//! its address, and announces and scrapes with it. A server parses a [`Request`] and writes a response; a
+//! client writes a request and parses a [`Response`]. All integers are in network order.
 //!
 //! ```
 //! use swarmkeep_tracker_protocol::udp::{ConnectRequest, ConnectResponse, ConnectionId, Request, TransactionId};
@@ -30,15 +30,18 @@ pub use response::{
 
 use crate::Error;
 
-/// The most info hashes that one scrape asks about (BEP 15 says "about 74"): both packets then stay below 1,500 bytes.
+/// The most info hashes that one scrape asks about (BEP 15 says "about 74"): both packets then stay below
+/// 1,500 bytes.
 pub const MAX_SCRAPE: usize = 74;
 
 /// The first 8 bytes of every connect request.
 pub const CONNECT_MAGIC: u64 = 0x0417_2710_1980;
 
-/// What a client takes from a connect response and shows in every other request, proof that it receives at its address.
+/// What a client takes from a connect response and shows in every other request, proof that it receives at
+/// its address.
 ///
-/// A client may use it for one minute after it has received it; a tracker accepts it for two after it has sent it.
+/// A client may use it for one minute after it has received it; a tracker accepts it for two after it has
+/// sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConnectionId(pub u64);
 

@@ -1,9 +1,11 @@
-//! Answers that are kept for a while, so that a swarm that everybody asks about does not depend on what one server can bear.
+//! Answers that are kept for a while, so that a swarm that everybody asks about does not depend on what one
+//! server can bear.
 //!
-//! Where a swarm is announced to often, one announce fetches many of its peers, and regular announces are answered out of these until they
-//! are too old. What they change, the time of a peer, is sent together with what other announces change. Both take at most half of the
-//! staleness that is allowed, so that no tracker sees a swarm as it was longer ago than that. Whoever starts, completes or stops is told
-//! to the server at once.
+//! Where a swarm is announced to often, one announce fetches many of its peers, and regular announces are
+//! answered out of these until they are too old. What they change, the time of a peer, is sent together with
+//! what other announces change. Both take at most half of the staleness that is allowed, so that no tracker
+//! sees a swarm as it was longer ago than that. Whoever starts, completes or stops is told to the server at
+//! once.
 
 use std::{
     collections::HashMap,
@@ -19,17 +21,20 @@ use swarmkeep::{
 };
 use tokio::sync::Notify;
 
-/// Peers that one announce fetches for the others, half of each family: enough for whoever wants fewer than half, of whichever family.
+/// Peers that one announce fetches for the others, half of each family: enough for whoever wants fewer than
+/// half, of whichever family.
 pub(crate) const FETCHED: usize = 512;
 const ENOUGH_PEERS: usize = FETCHED / 2;
 
-/// A swarm is hot that is announced to so often within half of the staleness: fewer are not worth fetching so many peers.
+/// A swarm is hot that is announced to so often within half of the staleness: fewer are not worth fetching so
+/// many peers.
 const HOT: u32 = 16;
 
 /// So many changes of a swarm do not wait for more: some twenty for each page of a swarm of 10,000.
 const ENOUGH: usize = 1 << 13;
 
-/// Swarms that are counted, swarms that are hot, and changes that wait or are on their way; what is more goes to the servers as always.
+/// Swarms that are counted, swarms that are hot, and changes that wait or are on their way; what is more goes
+/// to the servers as always.
 const COUNTED: usize = 1 << 16;
 const KEPT: usize = 1 << 10;
 const UNSENT: usize = 1 << 16;
@@ -90,7 +95,8 @@ pub(crate) enum Way {
     Asked,
     /// The server answers with as many peers as are worth keeping, as of now.
     Fetched(Instant),
-    /// From these. What it changes waits for others, and all that waits is to be sent after `send`, if somebody else is not to do that.
+    /// From these. What it changes waits for others, and all that waits is to be sent after `send`, if
+    /// somebody else is not to do that.
     Kept { from: Arc<Sample>, send: Option<Duration> },
 }
 

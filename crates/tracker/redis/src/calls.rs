@@ -1,4 +1,5 @@
-//! What the servers are asked: each call with the key that it is about. Requests are little-endian numbers one behind the other, and bytes.
+//! What the servers are asked: each call with the key that it is about. Requests are little-endian numbers
+//! one behind the other, and bytes.
 
 use redis::Cmd;
 use swarmkeep::{

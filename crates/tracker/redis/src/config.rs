@@ -18,8 +18,11 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// The servers behind `urls`: `redis://[user:password@]host[:port][/database]`, or `rediss://` over TLS. Several are nodes of one
-    /// Cluster, as one is that says so; any of them tells of the others.
+    /// Settings for the servers at `urls`: `redis://[user:password@]host[:port][/database]`, or `rediss://`
+    /// over TLS.
+    ///
+    /// Several URLs are nodes of one Cluster, and a single server may be a node of a Cluster too. The other
+    /// nodes are learnt from those that answer.
     pub fn new<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
@@ -33,7 +36,8 @@ impl RedisConfig {
         }
     }
 
-    /// What all keys begin with: stores with different prefixes know nothing of each other. `swarmkeep:` without this.
+    /// What all keys begin with: stores with different prefixes know nothing of each other. `swarmkeep:`
+    /// without this.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -52,27 +56,32 @@ impl RedisConfig {
         self
     }
 
-    /// For how long a call may try before it is [`Unavailable`](swarmkeep::Unavailable): reconnecting and following a fail-over included.
+    /// For how long a call may try before it is [`Unavailable`](swarmkeep::Unavailable): reconnecting and
+    /// following a fail-over included.
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// How stale the answers to regular announces may be in swarms that are announced to often; not at all without this.
+    /// How stale the answers to regular announces may be in swarms that are announced to often; not at all
+    /// without this.
     ///
-    /// Such a swarm is asked about once in half of that time, for as many peers as will do for all who announce meanwhile, and what these
-    /// change is sent together within the other half. So the server of one very large swarm bears several times as many announces
-    /// (docs/operate/scaling.md). What it costs: counts and peers are so old; an announce that was answered from here says
-    /// [`REFRESHED`](swarmkeep::Changes::REFRESHED) whatever it was; and it is lost if this process or the server is lost before it was
-    /// sent: call [`flush`](crate::RedisRepository::flush) before you end. Whoever wants 256 peers or more is answered by the server.
+    /// Such a swarm is asked about once in half of that time, for as many peers as will do for all who
+    /// announce meanwhile, and what these change is sent together within the other half. So the server of one
+    /// very large swarm bears several times as many announces (docs/operate/scaling.md). What it costs:
+    /// counts and peers are so old; an announce that was answered from here says
+    /// [`REFRESHED`](swarmkeep::Changes::REFRESHED) whatever it was; and it is lost if this process or the
+    /// server is lost before it was sent: call [`flush`](crate::RedisRepository::flush) before you end.
+    /// Whoever wants 256 peers or more is answered by the server.
     #[must_use]
     pub const fn staleness(mut self, staleness: Duration) -> Self {
         self.staleness = staleness;
         self
     }
 
-    /// The certificate authority, in PEM, that vouches for servers of `rediss://`; those of the system without this.
+    /// The certificate authority, in PEM, that vouches for servers of `rediss://`; those of the system
+    /// without this.
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_certificate = Some(pem.into());
@@ -86,7 +95,8 @@ impl RedisConfig {
         self
     }
 
-    /// How many calls may wait for an answer at once; one more is [`Unavailable`](swarmkeep::Unavailable) at once.
+    /// How many calls may wait for an answer at once; one more is [`Unavailable`](swarmkeep::Unavailable) at
+    /// once.
     #[must_use]
     pub const fn in_flight(mut self, in_flight: usize) -> Self {
         self.in_flight = in_flight;

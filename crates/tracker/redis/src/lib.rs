@@ -1,4 +1,5 @@
-//! A repository on Redis 7 or Valkey, one server or a Cluster, so that several trackers share one set of swarms.
+//! A repository on Redis 7 or Valkey, one server or a Cluster, so that several trackers share one set of
+//! swarms.
 //!
 //! ```no_run
 //! # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,8 +12,9 @@
 //! # }
 //! ```
 //!
-//! An announce is one round trip: a function inside the server updates, counts and selects in one atomic step ([`AsyncTorrentRepository`]).
-//! All of a swarm is in one key, and so are the counts of its shard: they cannot drift, and a slot that moves takes them along.
+//! An announce is one round trip: a function inside the server updates, counts and selects in one atomic step
+//! ([`AsyncTorrentRepository`]). All of a swarm is in one key, and so are the counts of its shard: they
+//! cannot drift, and a slot that moves takes them along.
 //!
 //! [`AsyncTorrentRepository`]: swarmkeep::AsyncTorrentRepository
 

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use data_encoding::HEXLOWER;
 use sha1::{Digest, Sha1};
 
-/// The library as a server takes it, and what its functions are called there. The name says which code it is, so that trackers of two
-/// versions can use one server while they are upgraded.
+/// The library as a server takes it, and what its functions are called there. The name says which code it is,
+/// so that trackers of two versions can use one server while they are upgraded.
 #[derive(Debug)]
 pub(crate) struct Library {
     pub(crate) code: String,

@@ -1,4 +1,5 @@
-//! The way to the servers: connections that come back, calls that find the right server, and an end to each within bounded time.
+//! The way to the servers: connections that come back, calls that find the right server, and an end to each
+//! within bounded time.
 
 use std::{
     fmt,
@@ -36,10 +37,12 @@ use crate::{
 /// Calls that are sent to one server at once; more wait for their answers.
 const PIPELINE: usize = 256;
 
-/// Announces that are sent as one: what is saved with each more is little then, and nobody else waits for long.
+/// Announces that are sent as one: what is saved with each more is little then, and nobody else waits for
+/// long.
 const BUNDLE: usize = 32;
 
-/// How long to wait before a call is tried again, and before a connection is: twice as long each time, from the first to the second.
+/// How long to wait before a call is tried again, and before a connection is: twice as long each time, from
+/// the first to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
@@ -72,7 +75,8 @@ pub(crate) enum What {
 pub(crate) struct Link {
     /// The servers that were named by those who want to reach them,
     seeds: Vec<Arc<Node>>,
-    /// and those that were named by others: they are kept for as long as they serve something, or until it is asked again who does.
+    /// and those that were named by others: they are kept for as long as they serve something, or until it is
+    /// asked again who does.
     others: Mutex<Vec<Arc<Node>>>,
     patience: Duration,
     topology: RwLock<Arc<Topology>>,
@@ -100,7 +104,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Polls within the runtime in which the link was made: connections and timers need one, and whoever waits may be outside.
+    /// Polls within the runtime in which the link was made: connections and timers need one, and whoever
+    /// waits may be outside.
     pub(crate) fn inside<'a, T>(
         &'a self,
         future: impl Future<Output = Result<T, Unavailable>> + Send + 'a,
@@ -256,7 +261,8 @@ impl Link {
         })
     }
 
-    /// Asks which server serves what, unless somebody else has just done so: the one that was named by another first.
+    /// Asks which server serves what, unless somebody else has just done so: the one that was named by
+    /// another first.
     async fn look_again(&self, named: Option<&Address>, deadline: Instant) {
         let before = Arc::clone(&self.topology.read());
         if !before.is_cluster() {
@@ -273,8 +279,8 @@ impl Link {
         }
     }
 
-    /// Asks one server after the other until one tells who serves what: the one that was named, those that answer, and the others.
-    /// Each has so long.
+    /// Asks one server after the other until one tells who serves what: the one that was named, those that
+    /// answer, and the others. Each has so long.
     async fn find_servers(&self, named: Option<&Address>, each: Duration) -> Result<(), String> {
         let named = named.map(|address| self.node(address));
         let is_named = |node: &Arc<Node>| named.as_ref().is_some_and(|named| Arc::ptr_eq(named, node));
@@ -348,8 +354,8 @@ impl Call {
     }
 }
 
-/// Calls that are sent as one: announces behind each other. In a Cluster they have one key, or a slot on its way would hold them up until
-/// it has arrived.
+/// Calls that are sent as one: announces behind each other. In a Cluster they have one key, or a slot on its
+/// way would hold them up until it has arrived.
 struct Bundle(ops::Range<usize>);
 
 impl Bundle {

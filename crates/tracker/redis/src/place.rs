@@ -15,7 +15,8 @@ pub(crate) struct Layout {
     pub(crate) shards: u32,
     /// Keys the hashes, so that strangers cannot choose who stands where.
     pub(crate) salt: [u8; 16],
-    /// Peers stand where their address says, not their endpoint: where the endpoints of an address are limited.
+    /// Peers stand where their address says, not their endpoint: where the endpoints of an address are
+    /// limited.
     pub(crate) by_address: bool,
 }
 
@@ -40,8 +41,9 @@ impl Layout {
     }
 }
 
-/// A position in the order of a table that grows and shrinks by linear hashing: the hash with its bits reversed. A page holds a
-/// contiguous part of that order, and a split cuts it in two, so whoever goes through it in order misses nothing that stays.
+/// A position in the order of a table that grows and shrinks by linear hashing: the hash with its bits
+/// reversed. A page holds a contiguous part of that order, and a split cuts it in two, so whoever goes
+/// through it in order misses nothing that stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Order(pub(crate) u32);
 
@@ -55,7 +57,8 @@ impl Order {
         self.0.reverse_bits()
     }
 
-    /// The first position behind the page in which this one is, of a table of so many pages; `None` at the end.
+    /// The first position behind the page in which this one is, of a table of so many pages; `None` at the
+    /// end.
     pub(crate) fn behind_page(self, pages: u32) -> Option<Self> {
         let pages = u64::from(pages.max(1));
         let power = 1_u64 << pages.ilog2();

@@ -1,7 +1,8 @@
 //! Real servers and clusters on loopback ports, and what can happen to them.
 //!
-//! For tests and benches. Calls block and need no runtime; each waits for a bounded time. What was started ends with its value, and
-//! with this process however that ends; only the folder in the temporary directory stays if nobody came to drop the value. Linux only.
+//! For tests and benches. Calls block and need no runtime; each waits for a bounded time. What was started
+//! ends with its value, and with this process however that ends; only the folder in the temporary directory
+//! stays if nobody came to drop the value. Linux only.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -40,7 +41,8 @@ pub use server::Server;
 
 /// Why a server did not start, or did not do what it was asked for.
 ///
-/// It prints for [`Debug`] what it does for [`Display`](fmt::Display): a test that unwraps it says what to do.
+/// It prints for [`Debug`] what it does for [`Display`](fmt::Display): a test that unwraps it says what to
+/// do.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

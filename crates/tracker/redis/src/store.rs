@@ -42,17 +42,19 @@ const PART: usize = 256;
 /// Shards that are asked at once when something is looked for in all of them.
 const ABREAST: u32 = 64;
 
-/// What a swarm and its peers take in a server, on average: measured with jemalloc 5.3, docs/reports/redis-bench.md.
+/// What a swarm and its peers take in a server, on average: measured with jemalloc 5.3,
+/// docs/reports/redis-bench.md.
 const BYTES_A_SWARM: u64 = 108;
 const BYTES_A_V4_PEER: u64 = 14;
 const BYTES_A_V6_PEER: u64 = 27;
 
 /// A repository that several processes share, on Redis or Valkey.
 ///
-/// One call is one round trip. Where a server is lost or slow, calls try again until [`RedisConfig::patience`] has passed and are
-/// [`Unavailable`] then. An announce that may have been done already is sent again: done twice it leaves the same, and counts no
-/// download twice, but says [`REFRESHED`](swarmkeep::Changes::REFRESHED) where the first would have said `JOINED`. A removal and downloads
-/// that are added are not sent again.
+/// One call is one round trip. Where a server is lost or slow, calls try again until
+/// [`RedisConfig::patience`] has passed and are [`Unavailable`] then. An announce that may have been done
+/// already is sent again: done twice it leaves the same, and counts no download twice, but says
+/// [`REFRESHED`](swarmkeep::Changes::REFRESHED) where the first would have said `JOINED`. A removal and
+/// downloads that are added are not sent again.
 pub struct RedisRepository {
     link: Arc<Link>,
     calls: Arc<Calls>,
@@ -74,17 +76,19 @@ impl fmt::Debug for RedisRepository {
 impl RedisRepository {
     /// Reaches the servers and takes up the store that is there, or begins one.
     ///
-    /// The number of shards is that of [`RepositoryConfig::shards`], 1,024 without it, and stays what it was when the store was begun.
-    /// Must be called within a tokio runtime, which the connections stay in; calls may come from anywhere.
+    /// The number of shards is that of [`RepositoryConfig::shards`], 1,024 without it, and stays what it was
+    /// when the store was begun. Must be called within a tokio runtime, which the connections stay in; calls
+    /// may come from anywhere.
     ///
     /// # Errors
-    /// [`Error`] if no server is reached, if the store cannot keep what `config` asks for, or was begun with something else.
+    /// [`Error`] if no server is reached, if the store cannot keep what `config` asks for, or was begun with
+    /// something else.
     pub async fn connect(servers: &RedisConfig, config: &RepositoryConfig) -> Result<Self, Error> {
         const LONGEST: u64 = u32::MAX as u64 / 2;
 
         let lifetime = config.lifetime_secs(LONGEST)? as u32;
-        config.refuse_limits_but(BoundedBy::ENDPOINTS_AN_ADDRESS)?;
-        let limit = match config.limits().endpoints_an_address {
+        config.refuse_limits_but(BoundedBy::ENDPOINTS_PER_ADDRESS)?;
+        let limit = match config.limits().endpoints_per_address {
             None => 0,
             Some(0) => {
                 let what = "endpoints an address";
@@ -179,7 +183,8 @@ impl RedisRepository {
         }
     }
 
-    /// Sends what announces have changed that were answered from here ([`RedisConfig::staleness`]): before the process ends.
+    /// Sends what announces have changed that were answered from here ([`RedisConfig::staleness`]): before
+    /// the process ends.
     ///
     /// # Errors
     /// [`Unavailable`] if not all of it was sent within [`RedisConfig::patience`].
@@ -337,8 +342,9 @@ async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavailable> {
     }
 }
 
-/// Sends what waits of a swarm: those that stand on one page of it together, so that the server reads and writes that once for several. What
-/// a peer says meanwhile goes behind what is on its way, through the same connection, and takes back what is not.
+/// Sends what waits of a swarm: those that stand on one page of it together, so that the server reads and
+/// writes that once for several. What a peer says meanwhile goes behind what is on its way, through the same
+/// connection, and takes back what is not.
 async fn send_waiting(link: &Link, calls: &Calls, answers: &Answers, info_hash: &InfoHash) {
     let mut peers = answers.waiting(info_hash);
     peers.sort_by_cached_key(|peer| Order::of(calls.layout.hash_of_peer(peer.as_bytes())));
@@ -550,7 +556,7 @@ impl AsyncTorrentRepository for RedisRepository {
     fn capabilities(&self) -> Capabilities {
         Capabilities::new(LongestHold::Visits(512))
             .with_page_cost(PageCost::WholeStore)
-            .with_bounds(BoundedBy::ENDPOINTS_AN_ADDRESS)
+            .with_bounds(BoundedBy::ENDPOINTS_PER_ADDRESS)
             .with_clock(0, u64::from(u32::MAX / 2))
     }
 

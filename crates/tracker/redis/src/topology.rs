@@ -14,7 +14,8 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// From a redirection, as `192.0.2.1:6379`. A server that does not know its own name leaves the host out: it is the one asked.
+    /// From a redirection, as `192.0.2.1:6379`. A server that does not know its own name leaves the host out:
+    /// it is the one asked.
     pub(crate) fn of_redirection(text: &str, asked: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = if host.is_empty() { &asked.host } else { host };

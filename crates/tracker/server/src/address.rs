@@ -1,8 +1,10 @@
-//! Which addresses peers may have: not every address that a request comes from is one that other peers can reach.
+//! Which addresses peers may have: not every address that a request comes from is one that other peers can
+//! reach.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// From how far an address is reached, nearest first. What listens on one reaches, and takes peers from, all that are no farther.
+/// From how far an address is reached, nearest first. What listens on one reaches, and takes peers from, all
+/// that are no farther.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// The same machine.
@@ -14,8 +16,8 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// From how far `ip` is reached as the address of a peer; `None` if nobody can be there: unspecified, multicast, broadcast and
-    /// reserved addresses.
+    /// From how far `ip` is reached as the address of a peer; `None` if nobody can be there: unspecified,
+    /// multicast, broadcast and reserved addresses.
     pub fn of_peer(ip: IpAddr) -> Option<Self> {
         match ip.to_canonical() {
             IpAddr::V4(ip) => {
@@ -41,19 +43,21 @@ impl Reach {
     }
 }
 
-/// What becomes of peers at addresses that the peers of a public tracker cannot reach: loopback and private ones.
+/// What becomes of peers at addresses that the peers of a public tracker cannot reach: loopback and private
+/// ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LocalPeers {
-    /// Those are taken that can reach, from where they are, what the tracker listens on: loopback peers by a socket bound to a loopback
-    /// address, private and loopback ones by a socket bound to a private address. Others are refused.
+    /// Those are taken that can reach, from where they are, what the tracker listens on: loopback peers by a
+    /// socket bound to a loopback address, private and loopback ones by a socket bound to a private address.
+    /// Others are refused.
     #[default]
     Near,
     /// All are refused.
     Refuse,
     /// All are taken.
     Take,
-    /// All are taken for peers at these addresses, by family: those of a router, say, that forwards to this network. Refused where there
-    /// is none for the family.
+    /// All are taken for peers at these addresses, by family: those of a router, say, that forwards to this
+    /// network. Refused where there is none for the family.
     At {
         /// For IPv4 peers.
         v4: Option<Ipv4Addr>,

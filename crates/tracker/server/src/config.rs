@@ -4,7 +4,8 @@ use std::{net::SocketAddr, num::NonZero, time::Duration};
 
 use crate::{Rules, Tls, Token};
 
-/// What a [`Server`](crate::Server) is started with. Start with [`new`](Self::new) and chain what should differ.
+/// What a [`Server`](crate::Server) is started with. Start with [`new`](Self::new) and chain what should
+/// differ.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub(crate) udp: Vec<SocketAddr>,
@@ -15,7 +16,7 @@ pub struct Config {
     pub(crate) https: Vec<SocketAddr>,
     pub(crate) tls: Option<Tls>,
     pub(crate) http_connections: usize,
-    pub(crate) http_connections_an_address: usize,
+    pub(crate) http_connections_per_address: usize,
     pub(crate) http_patience: Duration,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) admin_tokens: Vec<Token>,
@@ -39,7 +40,7 @@ impl Config {
             https: Vec::new(),
             tls: None,
             http_connections: 4096,
-            http_connections_an_address: 64,
+            http_connections_per_address: 64,
             http_patience: Duration::from_secs(10),
             admin: None,
             admin_tokens: Vec::new(),
@@ -56,16 +57,18 @@ impl Config {
         self
     }
 
-    /// Adds an address to listen on over UDP. With none for any protocol, the tracker listens at port 6969 on every interface for
-    /// UDP and HTTP, over IPv4 alone where the machine has no IPv6. Where it has several addresses in one network, name each: from a socket for
-    /// all, the system may send answers from another address than was asked.
+    /// Adds an address to listen on over UDP. With none for any protocol, the tracker listens at port 6969 on
+    /// every interface for UDP and HTTP, over IPv4 alone where the machine has no IPv6. Where it has several
+    /// addresses in one network, name each: from a socket for all, the system may send answers from another
+    /// address than was asked.
     #[must_use]
     pub fn udp(mut self, address: SocketAddr) -> Self {
         self.udp.push(address);
         self
     }
 
-    /// Sets how many threads answer over UDP, 256 at most, each with sockets of its own; as many as the machine has cores without this.
+    /// Sets how many threads answer over UDP, 256 at most, each with sockets of its own; as many as the
+    /// machine has cores without this.
     #[must_use]
     pub const fn udp_workers(mut self, threads: NonZero<usize>) -> Self {
         self.udp_workers = Some(threads);
@@ -93,40 +96,41 @@ impl Config {
         self
     }
 
-    /// Sets the certificate that connections of HTTPS, and of the admin server [if it wants one](Self::admin_tls), begin with.
+    /// Sets the certificate that connections of HTTPS, and of the admin server [if it wants
+    /// one](Self::admin_tls), begin with.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Sets how many HTTP connections may be open, HTTPS ones among them; 4,096 unless set. Whoever comes when all are takes the place of
-    /// one that has waited long for a request. Each takes a file descriptor and up to 40 KiB, one of HTTPS up to 80 KiB: that much of a
-    /// handshake is kept until it is understood.
+    /// Sets how many HTTP connections may be open, HTTPS ones among them; 4,096 unless set. Whoever comes
+    /// when all are takes the place of one that has waited long for a request. Each takes a file descriptor
+    /// and up to 40 KiB, one of HTTPS up to 80 KiB: that much of a handshake is kept until it is understood.
     #[must_use]
     pub const fn http_connections(mut self, most: usize) -> Self {
         self.http_connections = most;
         self
     }
 
-    /// Sets how many HTTP connections one IPv4 address, or 64-bit network of IPv6, may have; 64 unless set. More are closed at once.
-    /// [Proxies](Rules::http_proxy) may have any number.
+    /// Sets how many HTTP connections one IPv4 address, or 64-bit network of IPv6, may have; 64 unless set.
+    /// More are closed at once. [Proxies](Rules::http_proxy) may have any number.
     #[must_use]
-    pub const fn http_connections_an_address(mut self, most: usize) -> Self {
-        self.http_connections_an_address = most;
+    pub const fn http_connections_per_address(mut self, most: usize) -> Self {
+        self.http_connections_per_address = most;
         self
     }
 
-    /// Sets how long a client may take from one answer, or from connecting, to having sent all of its next request; 10 seconds unless
-    /// set. After that, its connection is closed.
+    /// Sets how long a client may take from one answer, or from connecting, to having sent all of its next
+    /// request; 10 seconds unless set. After that, its connection is closed.
     #[must_use]
     pub const fn http_patience(mut self, longest: Duration) -> Self {
         self.http_patience = longest;
         self
     }
 
-    /// Sets the address for those who run the tracker: metrics, health, an API and a dashboard. There is none unless set.
-    /// Metrics and health are for whoever reaches it, so it should be one that only they do.
+    /// Sets the address for those who run the tracker: metrics, health, an API and a dashboard. There is none
+    /// unless set. Metrics and health are for whoever reaches it, so it should be one that only they do.
     #[must_use]
     pub const fn admin(mut self, address: SocketAddr) -> Self {
         self.admin = Some(address);
@@ -140,7 +144,8 @@ impl Config {
         self
     }
 
-    /// Sets whether the admin server is reached over HTTPS, which needs [`tls`](Self::tls) too, and not over HTTP.
+    /// Sets whether the admin server is reached over HTTPS, which needs [`tls`](Self::tls) too, and not over
+    /// HTTP.
     #[must_use]
     pub const fn admin_tls(mut self, on: bool) -> Self {
         self.admin_tls = on;

@@ -28,7 +28,8 @@ impl Drops {
         Ok(())
     }
 
-    /// How many there were by now. Reads all UDP sockets of the network namespace: some 50 µs where there are few.
+    /// How many there were by now. Reads all UDP sockets of the network namespace: some 50 µs where there are
+    /// few.
     pub(crate) fn count(&self) -> u64 {
         let inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
         let tables = TABLES.iter().filter_map(|path| fs::read_to_string(path).ok());

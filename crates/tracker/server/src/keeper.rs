@@ -1,4 +1,5 @@
-//! What a running tracker looks after once a second: lists that have changed, and whether it has more to do than it can.
+//! What a running tracker looks after once a second: lists that have changed, and whether it has more to do
+//! than it can.
 
 use std::{
     convert::Infallible,
@@ -21,11 +22,12 @@ use crate::{
     access::{Access, AccessError, Change, Passkeys, Watched},
 };
 
-/// How often to look. A list that has changed is taken after two looks at most, if it is not being written to.
+/// How often to look. A list that has changed is taken after two looks at most, if it is not being written
+/// to.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// When the torrents of a new list are removed a second time: an announce that was let in by the old one may have waited for a store
-/// for so long.
+/// When the torrents of a new list are removed a second time: an announce that was let in by the old one may
+/// have waited for a store for so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// Swarms and peers that one step of a removal visits, some 100 µs of work, and the pause after it.
@@ -164,7 +166,8 @@ async fn remove(
 }
 
 impl Control {
-    /// Reads the list of torrents again if its file has changed, while the tracker goes on. If it cannot, the old one stays.
+    /// Reads the list of torrents again if its file has changed, while the tracker goes on. If it cannot, the
+    /// old one stays.
     ///
     /// # Errors
     /// As [`InfoHashList::load`](crate::access::InfoHashList::load); it is logged too.
@@ -180,7 +183,8 @@ impl Control {
         spawn_blocking(load).await.expect("reading a list does not panic")
     }
 
-    /// Reads the list of passkeys again if its file has changed, while the tracker goes on. If it cannot, the old one stays.
+    /// Reads the list of passkeys again if its file has changed, while the tracker goes on. If it cannot, the
+    /// old one stays.
     ///
     /// # Errors
     /// As [`Passkeys::load`](crate::access::Passkeys::load); it is logged too.
@@ -212,7 +216,8 @@ fn told<L>(
     loaded
 }
 
-/// How much of the cores the process has used, and how many requests were lost because it was too late, until when.
+/// How much of the cores the process has used, and how many requests were lost because it was too late, until
+/// when.
 struct Load {
     cores: usize,
     since: Instant,

@@ -1,8 +1,8 @@
 //! A BitTorrent tracker around any [`Repository`](swarmkeep::catalog::Repository).
 //!
-//! Three parts that know nothing of each other: the [`Server`] receives and sends, the [`Handler`] turns a [`Batch`] of requests
-//! into their answers, and the repository keeps the swarms. [`ConnectionIds`] tells who receives at the address that a packet
-//! claims to come from.
+//! Three parts that know nothing of each other: the [`Server`] receives and sends, the [`Handler`] turns a
+//! [`Batch`] of requests into their answers, and the repository keeps the swarms. [`ConnectionIds`] tells who
+//! receives at the address that a packet claims to come from.
 //!
 //! ```no_run
 //! use swarmkeep::{HashKey, RepositoryConfig, catalog};

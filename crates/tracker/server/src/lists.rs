@@ -42,7 +42,8 @@ impl AccessList {
         Ok(Self { kind, watched, access: Arc::new(access) })
     }
 
-    /// Reads the file, unless `earlier` is the same list of the same file, and that has not changed. Waits for the disk.
+    /// Reads the file, unless `earlier` is the same list of the same file, and that has not changed. Waits
+    /// for the disk.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -118,7 +119,8 @@ impl PasskeyList {
         Ok(Self { watched, key, passkeys })
     }
 
-    /// Reads the file, unless `earlier` is a list of the same file, and that has not changed. Waits for the disk.
+    /// Reads the file, unless `earlier` is a list of the same file, and that has not changed. Waits for the
+    /// disk.
     ///
     /// # Errors
     /// As [`load`](Self::load).

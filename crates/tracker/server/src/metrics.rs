@@ -1,4 +1,5 @@
-//! What the tracker counts. Each thread counts for itself, in numbers that others only read; whoever asks adds them up.
+//! What the tracker counts. Each thread counts for itself, in numbers that others only read; whoever asks
+//! adds them up.
 
 use std::{
     array,
@@ -137,8 +138,8 @@ impl Metrics {
         }
     }
 
-    /// How many datagrams the system has dropped because a socket of the tracker's was full. Reads files of `/proc`, so not for every
-    /// request.
+    /// How many datagrams the system has dropped because a socket of the tracker's was full. Reads files of
+    /// `/proc`, so not for every request.
     pub fn drops(&self) -> u64 {
         self.drops.count()
     }
@@ -148,7 +149,7 @@ impl Metrics {
         let _ = self.state.set(state);
     }
 
-    /// How it is with what the store outlives restarts by; `None` if it does not.
+    /// The state of the snapshots and stored counts; `None` if the store is not kept over restarts.
     pub fn state(&self) -> Option<StateStatus> {
         self.state.get().map(|state| state.status())
     }
@@ -359,7 +360,8 @@ pub struct SweepCounts {
     pub steps: Times,
 }
 
-/// Times, counted in buckets: four to each doubling from 4 µs to 34 s, so that a percentile is at most a quarter above the truth.
+/// Times, counted in buckets: four to each doubling from 4 µs to 34 s, so that a percentile is at most a
+/// quarter above the truth.
 #[derive(Debug)]
 struct Histogram {
     buckets: [AtomicU64; Times::BUCKETS],
@@ -412,8 +414,8 @@ impl Times {
         self.buckets[..4 * (log as usize - 1)].iter().sum()
     }
 
-    /// A time that this share of them, from 0 to 1, did not exceed; at most a quarter above the shortest such time. `None` if there
-    /// are none.
+    /// A time that this share of them, from 0 to 1, did not exceed; at most a quarter above the shortest such
+    /// time. `None` if there are none.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         let rank = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));

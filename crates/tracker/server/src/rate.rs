@@ -17,27 +17,31 @@ use swarmkeep::HashKey;
 
 use crate::block::Block;
 
-/// Admits so many requests a second from one address, and a burst of some more after a rest. An address is one of IPv4, or a
-/// 64-bit network of IPv6.
+/// Admits so many requests a second from one address, and a burst of some more after a rest. An address is
+/// one of IPv4, or a 64-bit network of IPv6.
 ///
-/// Each address has a bucket that holds `burst` tokens and gets `rate` new ones a second; a request takes one, or is refused if there is
-/// none. Who is refused loses nothing: asking too often does not make the wait longer. From one address, no more than `burst` + `rate` × t
-/// requests are admitted in any t seconds, exactly, as long as its bucket is not [forgotten](#memory).
+/// Each address has a bucket that holds `burst` tokens and gets `rate` new ones a second; a request takes
+/// one, or is refused if there is none. Who is refused loses nothing: asking too often does not make the wait
+/// longer. From one address, no more than `burst` + `rate` × t requests are admitted in any t seconds,
+/// exactly, as long as its bucket is not [forgotten](#memory).
 ///
 /// # Memory
-/// Buckets are kept for the addresses that have lately asked most, 8 bytes each; no sequence of requests makes the memory grow. An
-/// address has its place in one set of eight, which a keyed hash chooses (SipHash-1-3). If others have all eight, an unknown address
-/// takes the place of the fullest bucket: a full one says no more than none does, and one that has just been emptied stays while any other is fuller. So
-/// a flood of made-up addresses, one request of each, displaces the buckets of its own kind. Who is displaced starts again with a full
-/// bucket: room that is too small admits more, it never refuses anybody.
+/// Buckets are kept for the addresses that have lately asked most, 8 bytes each; no sequence of requests
+/// makes the memory grow. An address has its place in one set of eight, which a keyed hash chooses
+/// (SipHash-1-3). If others have all eight, an unknown address takes the place of the fullest bucket: a full
+/// one says no more than none does, and one that has just been emptied stays while any other is fuller. So a
+/// flood of made-up addresses, one request of each, displaces the buckets of its own kind. Who is displaced
+/// starts again with a full bucket: room that is too small admits more, it never refuses anybody.
 ///
-/// Of an address, a bucket has only 24 bits of the hash. An address shares the bucket of another one in its set with a probability of at most
-/// 7 / 2^24 = 4 × 10^-7, and is refused for it if that one asks too often. Who knows neither the key nor that it has happened cannot bring it about.
+/// Of an address, a bucket has only 24 bits of the hash. An address shares the bucket of another one in its
+/// set with a probability of at most 7 / 2^24 = 4 × 10^-7, and is refused for it if that one asks too often.
+/// Who knows neither the key nor that it has happened cannot bring it about.
 ///
 /// # Time
-/// is handed in, in milliseconds since any moment, from a clock that nobody sets. Threads may be some milliseconds apart: one that is
-/// behind finds fewer tokens by as many milliseconds. After 2^38 / `rate` milliseconds (3 days at 1,000 a second) the next request takes up to 2 ms for each
-/// million buckets, and others wait for it: full buckets are forgotten then, before their times could be taken for later ones.
+/// is handed in, in milliseconds since any moment, from a clock that nobody sets. Threads may be some
+/// milliseconds apart: one that is behind finds fewer tokens by as many milliseconds. After 2^38 / `rate`
+/// milliseconds (3 days at 1,000 a second) the next request takes up to 2 ms for each million buckets, and
+/// others wait for it: full buckets are forgotten then, before their times could be taken for later ones.
 ///
 /// # Other rates
 /// are another limiter, in which all buckets are full: put it in the place of this one.
@@ -59,7 +63,8 @@ pub struct RateLimiter {
     forgetting: Mutex<()>,
 }
 
-/// How many shares of a token there are: so that a whole number of them comes in each millisecond, whatever the rate.
+/// How many shares of a token there are: so that a whole number of them comes in each millisecond, whatever
+/// the rate.
 const SHARES: u64 = 1000;
 
 /// How much of the time a bucket has, counted in shares.
@@ -67,7 +72,8 @@ const CLOCK_BITS: u32 = 40;
 /// How much of the hash.
 const TAG_BITS: u32 = u64::BITS - CLOCK_BITS;
 
-/// A quarter of what the clock can tell apart. No bucket needs longer to fill, and after as long the full ones are forgotten.
+/// A quarter of what the clock can tell apart. No bucket needs longer to fill, and after as long the full
+/// ones are forgotten.
 const QUARTER: u64 = 1 << (CLOCK_BITS - 2);
 
 impl RateLimiter {
@@ -76,9 +82,10 @@ impl RateLimiter {
     /// The most tokens in a bucket.
     pub const MOST_BURST: u32 = 100_000_000;
 
-    /// Admits `rate` requests a second, from 1 to [`MOST_RATE`](Self::MOST_RATE), and `burst` at once, from 1 to
-    /// [`MOST_BURST`](Self::MOST_BURST); what lies outside counts as the nearest that does not. Room for `entries` addresses,
-    /// or up to 7 more, all of it taken here. `key` is a secret that is drawn at start, and serves for nothing else.
+    /// Admits `rate` requests a second, from 1 to [`MOST_RATE`](Self::MOST_RATE), and `burst` at once, from 1
+    /// to [`MOST_BURST`](Self::MOST_BURST); what lies outside counts as the nearest that does not. Room for
+    /// `entries` addresses, or up to 7 more, all of it taken here. `key` is a secret that is drawn at start,
+    /// and serves for nothing else.
     pub fn new(key: HashKey, rate: u32, burst: u32, entries: usize) -> Self {
         let [first, second] = key.words();
         let rate = rate.clamp(1, Self::MOST_RATE).into();
@@ -107,8 +114,9 @@ impl RateLimiter {
             if missing + SHARES > self.burst {
                 return false;
             }
-            // Of two threads to which an unknown address comes at once, the other one tries again, unless it has chosen another place because
-            // it was earlier or later: then one more request is admitted, and the first place counts from then on.
+            // Of two threads to which an unknown address comes at once, the other one tries again, unless it
+            // has chosen another place because it was earlier or later: then one more request is admitted,
+            // and the first place counts from then on.
             if place.replace(bucket, Bucket::new(tag, now, missing + SHARES)) {
                 return true;
             }
@@ -149,7 +157,8 @@ impl RateLimiter {
         if !self.is_late(now_millis) {
             return;
         }
-        // A bucket that was taken from in the quarter before is full at the end of the next one, but its time cannot be told for much longer.
+        // A bucket that was taken from in the quarter before is full at the end of the next one, but its time
+        // cannot be told for much longer.
         let passed = (now_millis - self.forgot.load(Relaxed)).saturating_mul(self.rate);
         let all_are_full = passed >= 2 * QUARTER;
         let now = self.shares_at(now_millis);
@@ -217,7 +226,8 @@ impl Place {
     }
 }
 
-/// A bucket is the time at which it will be full, in shares, and above it the tag of its address: what is missing now comes until then.
+/// A bucket is the time at which it will be full, in shares, and above it the tag of its address: what is
+/// missing now comes until then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bucket(u64);
 
@@ -234,7 +244,8 @@ impl Bucket {
         self.0 >> CLOCK_BITS
     }
 
-    /// How many shares are missing now. The time at which it was or will be full is within half of what the clock can tell apart.
+    /// How many shares are missing now. The time at which it was or will be full is within half of what the
+    /// clock can tell apart.
     fn missing(self, now: u64) -> u64 {
         if self == Self::NONE {
             return 0;
@@ -281,7 +292,8 @@ mod tests {
         }
     }
 
-    /// What the limiter is to do for one address, in plain arithmetic: thousandths of tokens that come each millisecond.
+    /// What the limiter is to do for one address, in plain arithmetic: thousandths of tokens that come each
+    /// millisecond.
     struct Model {
         rate: u64,
         burst: u64,
@@ -301,7 +313,8 @@ mod tests {
     }
 
     proptest! {
-        /// Waits are of the length in which tokens come, and now and then of any length up to one that the clock of a bucket cannot tell.
+        /// Waits are of the length in which tokens come, and now and then of any length up to one that the
+        /// clock of a bucket cannot tell.
         #[test]
         fn one_address_alone_is_admitted_exactly_as_its_bucket_allows(
             rate in prop_oneof![1..10_u32, 1..2000_u32, 1..=RateLimiter::MOST_RATE],
@@ -372,7 +385,8 @@ mod tests {
         assert_eq!(admitted(&limiter, HERE, 1100, 100), 1);
     }
 
-    /// Waits around all multiples of what the clock of a bucket can tell apart, with others asking meanwhile or nobody.
+    /// Waits around all multiples of what the clock of a bucket can tell apart, with others asking meanwhile
+    /// or nobody.
     #[test]
     fn who_comes_back_after_any_time_finds_a_full_bucket() {
         let (rate, burst) = (1000, 50);

@@ -19,7 +19,8 @@ pub(crate) enum Refusal {
     Field(#[from] bittorrent::Error),
     #[error(transparent)]
     Request(#[from] ProtocolError),
-    /// Anyone can write any source address on a packet, so this must not be longer than the shortest request that it can answer.
+    /// Anyone can write any source address on a packet, so this must not be longer than the shortest request
+    /// that it can answer.
     #[error("{NOT_CONNECTED}")]
     NotConnected,
     #[error("this tracker does not serve this torrent")]
@@ -62,8 +63,8 @@ impl Refusal {
         }
     }
 
-    /// When to ask again (BEP 31), if that can help. Announces come every 30 minutes, so 5 is soon, and late enough for a store to
-    /// come back before all of its clients do.
+    /// When to ask again (BEP 31), if that can help. Announces come every 30 minutes, so 5 is soon, and late
+    /// enough for a store to come back before all of its clients do.
     pub(crate) const fn retry_in(&self) -> Option<RetryIn> {
         match self {
             Self::Unavailable | Self::Overloaded | Self::TooOften => Some(RetryIn::Minutes(5)),

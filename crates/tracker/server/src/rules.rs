@@ -15,8 +15,8 @@ use swarmkeep::{Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
 
 use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, Refusal};
 
-/// How requests are answered. Start with [`new`](Self::new) and chain what should differ; a running tracker takes others by
-/// [`LiveRules::replace`].
+/// How requests are answered. Start with [`new`](Self::new) and chain what should differ; a running tracker
+/// takes others by [`LiveRules::replace`].
 #[derive(Debug, Clone)]
 pub struct Rules {
     pub(crate) interval_secs: u32,
@@ -38,8 +38,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// An announce every 30 minutes, up to a tenth more so that clients that came together do not come back together; 50 peers an answer
-    /// unless a client asks for another number up to 200.
+    /// An announce every 30 minutes, up to a tenth more so that clients that came together do not come back
+    /// together; 50 peers an answer unless a client asks for another number up to 200.
     pub const fn new() -> Self {
         Self {
             interval_secs: 30 * 60,
@@ -61,15 +61,16 @@ impl Rules {
         }
     }
 
-    /// Sets how many seconds clients are told to wait between announces. The store's lifetime should be longer by half.
+    /// Sets how many seconds clients are told to wait between announces. The store's lifetime should be
+    /// longer by half.
     #[must_use]
     pub const fn interval_secs(mut self, seconds: u32) -> Self {
         self.interval_secs = seconds;
         self
     }
 
-    /// Sets up to how many seconds the interval is stretched while the tracker has more to do than it can; not at all unless set. The
-    /// store's lifetime must be longer than this with its jitter.
+    /// Sets up to how many seconds the interval is stretched while the tracker has more to do than it can;
+    /// not at all unless set. The store's lifetime must be longer than this with its jitter.
     #[must_use]
     pub const fn longest_interval_secs(mut self, seconds: u32) -> Self {
         self.longest_interval_secs = Some(seconds);
@@ -97,8 +98,9 @@ impl Rules {
         self
     }
 
-    /// Sets how many seconds clients are told to wait that are answered [without the store](WhenUnavailable::Empty): 60 unless set, and
-    /// never longer than the interval. It is stretched and has its jitter as the interval has.
+    /// Sets how many seconds clients are told to wait that are answered [without the
+    /// store](WhenUnavailable::Empty): 60 unless set, and never longer than the interval. It is stretched and
+    /// has its jitter as the interval has.
     #[must_use]
     pub const fn retry_interval_secs(mut self, seconds: u32) -> Self {
         self.retry_interval_secs = seconds;
@@ -133,41 +135,43 @@ impl Rules {
         self
     }
 
-    /// Adds a network of proxies. Of a request that comes from one, the client is whom `X-Forwarded-For` names there: the last one that
-    /// is not such a proxy itself. Announces for which a proxy does not name anybody are refused. Everybody else is taken for whom the
-    /// connection comes from, whatever that header says.
+    /// Adds a network of proxies. Of a request that comes from one, the client is whom `X-Forwarded-For`
+    /// names there: the last one that is not such a proxy itself. Announces for which a proxy does not name
+    /// anybody are refused. Everybody else is taken for whom the connection comes from, whatever that header
+    /// says.
     #[must_use]
     pub fn http_proxy(mut self, network: IpNet) -> Self {
         self.http_proxies.push(network);
         self
     }
 
-    /// Sets whether a client is believed that says in `ip` that it is at another address. Anyone can send peers to anybody's address
-    /// then: only for trackers among friends.
+    /// Sets whether a client is believed that says in `ip` that it is at another address. Anyone can send
+    /// peers to anybody's address then: only for trackers among friends.
     #[must_use]
     pub const fn http_ip_parameter(mut self, believed: bool) -> Self {
         self.http_ip_parameter = believed;
         self
     }
 
-    /// Serves only the torrents that this list lets; those that it does not are removed from the store. The file is looked at once a
-    /// second, and read again when it has changed.
+    /// Serves only the torrents that this list lets; those that it does not are removed from the store. The
+    /// file is looked at once a second, and read again when it has changed.
     #[must_use]
     pub fn access_list(mut self, list: AccessList) -> Self {
         self.access = Some(list);
         self
     }
 
-    /// Serves members only, who announce to `/PASSKEY/announce` over HTTP, and name that path over UDP (BEP 41). Scrapes over UDP have no
-    /// room for a passkey, and are refused. The file is looked at as that of [`access_list`](Self::access_list) is.
+    /// Serves members only, who announce to `/PASSKEY/announce` over HTTP, and name that path over UDP (BEP
+    /// 41). Scrapes over UDP have no room for a passkey, and are refused. The file is looked at as that of
+    /// [`access_list`](Self::access_list) is.
     #[must_use]
     pub fn passkeys(mut self, list: PasskeyList) -> Self {
         self.passkeys = Some(list);
         self
     }
 
-    /// Answers each address only so often. Over UDP, requests count that show a good connection id, and those above the limit are
-    /// ignored, since a client that gets no answer waits longer each time (BEP 15).
+    /// Answers each address only so often. Over UDP, requests count that show a good connection id, and those
+    /// above the limit are ignored, since a client that gets no answer waits longer each time (BEP 15).
     #[must_use]
     pub fn rate(mut self, limiter: Arc<RateLimiter>) -> Self {
         self.rate = Some(limiter);
@@ -246,8 +250,9 @@ pub enum WhenUnavailable {
     /// An error, which clients show to their users; over HTTP with when to come back (BEP 31).
     #[default]
     Error,
-    /// Announces a success without peers, after which clients come back soon: those they know already stay with them. Nothing of such an
-    /// announce is kept, a download that it says is complete neither. Scrapes are errors still, since counts would be wrong.
+    /// Announces a success without peers, after which clients come back soon: those they know already stay
+    /// with them. Nothing of such an announce is kept, a download that it says is complete neither. Scrapes
+    /// are errors still, since counts would be wrong.
     Empty,
 }
 
@@ -279,14 +284,14 @@ impl LiveRules {
         self.0.rules.load()
     }
 
-    /// Puts others in their place, and waits for nobody: what is being answered is answered by the old ones, whose last user drops
-    /// them.
+    /// Puts others in their place, and waits for nobody: what is being answered is answered by the old ones,
+    /// whose last user drops them.
     pub fn replace(&self, rules: Rules) {
         let Ok(()) = self.renew(|_| Ok::<_, Infallible>(rules));
     }
 
-    /// Puts others in their place that are made from them, and waits for whoever else does so: what is read from files for it is never older
-    /// than what is replaced.
+    /// Puts others in their place that are made from them, and waits for whoever else does so: what is read
+    /// from files for it is never older than what is replaced.
     ///
     /// # Errors
     /// Those of `make`; the rules stay as they were then.

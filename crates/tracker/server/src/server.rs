@@ -43,11 +43,12 @@ pub struct Server {
     control: Control,
 }
 
-/// Sockets that are open already, as service managers hand them over. Those of a protocol stand in for all addresses that the
-/// [`Config`] has for it.
+/// Sockets that are open already, as service managers hand them over. Those of a protocol stand in for all
+/// addresses that the [`Config`] has for it.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// Datagram sockets. Threads share one unless there is one for each of them at its address, among which the system spreads clients.
+    /// Datagram sockets. Threads share one unless there is one for each of them at its address, among which
+    /// the system spreads clients.
     pub udp: Vec<UdpSocket>,
     /// Listeners for HTTP.
     pub http: Vec<TcpListener>,
@@ -123,10 +124,12 @@ impl Server {
         self.admin.as_ref().map(Admin::address).transpose()
     }
 
-    /// Answers requests until `stop` is ready, then what has been received by then. Takes 0.6 seconds at most to stop.
+    /// Answers requests until `stop` is ready, then what has been received by then. Takes 0.6 seconds at most
+    /// to stop.
     ///
     /// # Panics
-    /// Outside a tokio runtime with I/O and time, and with whatever a thread or task of the server has panicked with.
+    /// Outside a tokio runtime with I/O and time, and with whatever a thread or task of the server has
+    /// panicked with.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { udp, http, https, admin, stopping: (stopped, stopping), mut rng, config, control } = self;
         let is_http = !http.is_empty() || !https.is_empty();
@@ -168,8 +171,8 @@ impl Server {
             tasks.spawn(async move { http::serve(http, handler, &config, now, http_stopped).await });
         }
 
-        // Nothing ends before it is told to, so what does has panicked, and going on without it would be a tracker that
-        // does not answer and does not say why.
+        // Nothing ends before it is told to, so what does has panicked, and going on without it would be a
+        // tracker that does not answer and does not say why.
         let ended = tokio::select! {
             () = stop => None,
             ended = tasks.join_next() => ended,
@@ -188,8 +191,8 @@ impl Server {
     }
 }
 
-/// The sockets of a tracker that has no store yet: what takes privileges is done, and the store may need a runtime, or a server that is
-/// far away. Requests wait in them until [`run`](Server::run).
+/// The sockets of a tracker that has no store yet: what takes privileges is done, and the store may need a
+/// runtime, or a server that is far away. Requests wait in them until [`run`](Server::run).
 #[derive(Debug)]
 pub struct Bound {
     udp: Vec<Vec<UdpSocket>>,
@@ -253,7 +256,8 @@ impl Bound {
     }
 }
 
-/// How long stopping may take: half of it for what is in the sockets, half for what an asynchronous store still owes.
+/// How long stopping may take: half of it for what is in the sockets, half for what an asynchronous store
+/// still owes.
 const LONGEST_STOP: Duration = Duration::from_millis(600);
 
 /// Each thread's sockets, from each address's.

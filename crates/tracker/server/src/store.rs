@@ -33,8 +33,8 @@ pub(crate) async fn announce(
     }
 }
 
-/// See [`TorrentRepository::announce_batch`](swarmkeep::TorrentRepository::announce_batch). What the store could not be reached for has no
-/// answer.
+/// See [`TorrentRepository::announce_batch`](swarmkeep::TorrentRepository::announce_batch). What the store
+/// could not be reached for has no answer.
 pub(crate) async fn announce_batch(
     repository: &Repository,
     batch: &mut [Request<'_>],

@@ -65,7 +65,8 @@ async fn sweep_once(
     Ok(pass)
 }
 
-/// What one step must visit so that all of them get through `visits` in half the period: the store may grow meanwhile.
+/// What one step must visit so that all of them get through `visits` in half the period: the store may grow
+/// meanwhile.
 fn step_budget(visits: u64, period: Duration) -> Budget {
     let steps = (period / 2).div_duration_f64(STEP).max(1.0) as u64;
     Budget::peers(visits.div_ceil(steps).max(FEWEST_VISITS) as usize)

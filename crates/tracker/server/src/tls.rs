@@ -34,15 +34,18 @@ use crate::Error;
 pub struct Tls(Arc<ArcSwap<ServerConfig>>);
 
 impl Tls {
-    /// Reads, from files in PEM, a chain of certificates that begins with the tracker's own, and its key without a passphrase.
+    /// Reads, from files in PEM, a chain of certificates that begins with the tracker's own, and its key
+    /// without a passphrase.
     ///
     /// # Errors
-    /// [`Error::Pem`] if either is not in its file, [`Error::Certificate`] if they cannot be used, or not with each other.
+    /// [`Error::Pem`] if either is not in its file, [`Error::Certificate`] if they cannot be used, or not
+    /// with each other.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, Error> {
         Ok(Self(Arc::new(ArcSwap::new(read(certificate, key)?))))
     }
 
-    /// Reads them again, or others. Connections that begin after that have these; those that are open go on with what they began with.
+    /// Reads them again, or others. Connections that begin after that have these; those that are open go on
+    /// with what they began with.
     ///
     /// # Errors
     /// As [`load`](Self::load); the certificate stays what it was.
@@ -89,8 +92,8 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
         .with_single_cert(chain, secret)
         .map_err(unusable)?;
     config.alpn_protocols = vec![b"http/1.1".into()];
-    // Who comes again in half an hour need not be shown the certificate again, and nothing is kept here for that. One ticket is enough
-    // for who has one connection at a time.
+    // Who comes again in half an hour need not be shown the certificate again, and nothing is kept here for
+    // that. One ticket is enough for who has one connection at a time.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = ring::Ticketer::new().map_err(unusable)?;
     config.send_tls13_tickets = 1;
@@ -100,8 +103,8 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
 /// How much of an answer is encrypted before the system has taken it: a record's worth.
 const UNSENT: usize = 16 * 1024;
 
-/// What carries a connection. A handshake is a part of the first reading or writing, so that whoever bounds the time and the memory
-/// until there is a request bounds that too.
+/// What carries a connection. A handshake is a part of the first reading or writing, so that whoever bounds
+/// the time and the memory until there is a request bounds that too.
 pub(crate) enum Stream {
     Plain(TcpStream),
     Handshake(Box<Accept<TcpStream>>),

@@ -19,10 +19,12 @@ use crate::{Error, Folder, InfoHash, Result};
 
 /// How often each torrent was downloaded, on disk.
 ///
-/// A commit is atomic and durable, and costs what it changes, not what is known. Memory is what the log holds, a few megabytes, and while runs are merged, 256 KiB for each.
-/// Of a torrent, 25 to 34 bytes are on disk at rest; while runs are merged, they and the result. Counts saturate at `u32::MAX`.
+/// A commit is atomic and durable, and costs what it changes, not what is known. Memory is what the log
+/// holds, a few megabytes, and while runs are merged, 256 KiB for each. Of a torrent, 25 to 34 bytes are on
+/// disk at rest; while runs are merged, they and the result. Counts saturate at `u32::MAX`.
 ///
-/// One value is the only user of its folder's files `downloads-*`. `docs/formats/downloads.md` says what is in them.
+/// One value is the only user of its folder's files `downloads-*`. `docs/formats/downloads.md` says what is
+/// in them.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -48,11 +50,13 @@ pub struct Downloads {
     recent: BTreeMap<InfoHash, Delta>,
     log: Option<Log>,
     merge: Option<Merge>,
-    /// Merges that failed since the last that did not, and the calls of [`maintain`](Self::maintain) to let pass before the next.
+    /// Merges that failed since the last that did not, and the calls of [`maintain`](Self::maintain) to let
+    /// pass before the next.
     failed_merges: u32,
     merge_in: u32,
-    /// Files that a failure left, or may have. Were they found by the next process together with what is written after them, they would be taken for what they are not, so they are durably
-    /// removed before anything is written.
+    /// Files that a failure left, or may have. Were they found by the next process together with what is
+    /// written after them, they would be taken for what they are not, so they are durably removed before
+    /// anything is written.
     misleading: Vec<String>,
     /// Files that nobody needs. The next process knows them as such.
     superseded: Vec<String>,
@@ -111,8 +115,9 @@ impl Options {
 }
 
 impl Downloads {
-    /// Opens the counts in a folder, or none if there are none yet. It reads the log and a page of each run, whether the last process ended well or not, and makes no file
-    /// before the first commit. A folder that cannot be written to can be read.
+    /// Opens the counts in a folder, or none if there are none yet. It reads the log and a page of each run,
+    /// whether the last process ended well or not, and makes no file before the first commit. A folder that
+    /// cannot be written to can be read.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::Mixed`], [`Error::Version`]: nothing was changed. [`Error::Io`].
@@ -167,8 +172,9 @@ impl Downloads {
         Ok(downloads)
     }
 
-    /// How often the torrent was downloaded; 0 if it is unknown. Reads 2 or 3 pages of 4 KiB in each run, of which there are about as many as the logarithm
-    /// to base 4 of torrents by 65,536; however info hashes were chosen, O(log n) pages.
+    /// How often the torrent was downloaded; 0 if it is unknown. Reads 2 or 3 pages of 4 KiB in each run, of
+    /// which there are about as many as the logarithm to base 4 of torrents by 65,536; however info hashes
+    /// were chosen, O(log n) pages.
     ///
     /// # Errors
     /// [`Error::Damaged`] if one of these pages is, [`Error::Io`].
@@ -187,8 +193,8 @@ impl Downloads {
         Ok(delta.add)
     }
 
-    /// The counts of many torrents, whose info hashes ascend (equal ones may follow each other), into `counts`, one for one, in place of what is there. Info hashes that share a page share
-    /// its being read.
+    /// The counts of many torrents, whose info hashes ascend (equal ones may follow each other), into
+    /// `counts`, one for one, in place of what is there. Info hashes that share a page share its being read.
     ///
     /// # Errors
     /// As [`get`](Self::get), and [`Error::NotAscending`]; `counts` is empty then.
@@ -214,11 +220,13 @@ impl Downloads {
         Ok(())
     }
 
-    /// Makes changes, in order, all or none; durable when it returns. Costs 25 bytes of the log a change, and one `fdatasync`; more where a log is full, or the last commit failed.
+    /// Makes changes, in order, all or none; durable when it returns. Costs 25 bytes of the log a change, and
+    /// one `fdatasync`; more where a log is full, or the last commit failed.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::TooManyChanges`]: none of them is made, all that was committed can still be read, and the same changes may be committed again, alone or with
-    /// others: they count once. If instead the process ends there, what was refused may yet be found by the next one, whole.
+    /// [`Error::Io`], [`Error::TooManyChanges`]: none of them is made, all that was committed can still be
+    /// read, and the same changes may be committed again, alone or with others: they count once. If instead
+    /// the process ends there, what was refused may yet be found by the next one, whole.
     pub fn commit(&mut self, changes: impl IntoIterator<Item = (InfoHash, Change)>) -> Result<()> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut block = vec![0; BLOCK_HEADER];
@@ -254,11 +262,12 @@ impl Downloads {
         Ok(())
     }
 
-    /// Adds counts of ascending info hashes, of any number, all or none; durable when it returns. They go straight into a run: for millions at once. Holds 256 KiB beside
-    /// what the database does.
+    /// Adds counts of ascending info hashes, of any number, all or none; durable when it returns. They go
+    /// straight into a run: for millions at once. Holds 256 KiB beside what the database does.
     ///
     /// # Errors
-    /// [`Error::NotAscending`] (equal ones neither), [`Error::Source`] for an error among the `counts`, [`Error::Io`]: as for [`commit`](Self::commit).
+    /// [`Error::NotAscending`] (equal ones neither), [`Error::Source`] for an error among the `counts`,
+    /// [`Error::Io`]: as for [`commit`](Self::commit).
     pub fn add_sorted(
         &mut self,
         counts: impl IntoIterator<Item = io::Result<(InfoHash, u64)>>,
@@ -275,12 +284,13 @@ impl Downloads {
         self.write_newest(number, entries)
     }
 
-    /// Does what tidying is due, and returns without waiting for a merge: takes up a merge that has ended, makes a run of a log that is more than half full, begins a merge.
-    /// To be called after commits, or every few minutes.
+    /// Does what tidying is due, and returns without waiting for a merge: takes up a merge that has ended,
+    /// makes a run of a log that is more than half full, begins a merge. To be called after commits, or every
+    /// few minutes.
     ///
     /// # Errors
-    /// Those of what it did or of the merge: all is as it was, and is tried again the next time. A merge, which needs as much room as its runs until it has failed, is tried again after 2, 4, … 64
-    /// calls.
+    /// Those of what it did or of the merge: all is as it was, and is tried again the next time. A merge,
+    /// which needs as much room as its runs until it has failed, is tried again after 2, 4, … 64 calls.
     pub fn maintain(&mut self) -> Result<()> {
         let merged = match &self.merge {
             Some(merge) if merge.is_finished() => self.finish_merge(),
@@ -320,12 +330,14 @@ impl Downloads {
         }
     }
 
-    /// Bytes of the files that hold the counts: of runs, and of the log as far as it is written. A merge that goes on may take as many again.
+    /// Bytes of the files that hold the counts: of runs, and of the log as far as it is written. A merge that
+    /// goes on may take as many again.
     pub fn size_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.bytes()).sum::<u64>() + self.log.as_ref().map_or(0, Log::end)
     }
 
-    /// Entries of all runs and the log. The torrents known are at most so many, and at rest at least three quarters of it.
+    /// Entries of all runs and the log. The torrents known are at most so many, and at rest at least three
+    /// quarters of it.
     pub fn entries(&self) -> u64 {
         self.runs.iter().map(|run| run.entries).sum::<u64>() + self.recent.len() as u64
     }
@@ -368,7 +380,8 @@ impl Downloads {
         Ok(())
     }
 
-    /// The runs to be merged next, if any are: each but the oldest of them, with all younger ones, has grown to a quarter of the next older one. So each run is less than a quarter of the one before it in the
+    /// The runs to be merged next, if any are: each but the oldest of them, with all younger ones, has grown
+    /// to a quarter of the next older one. So each run is less than a quarter of the one before it in the
     /// end, and all are less than 4/3 of the oldest.
     fn due(&self) -> Option<(usize, usize)> {
         (1..self.runs.len()).rev().find_map(|newest| {

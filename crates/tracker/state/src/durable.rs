@@ -23,18 +23,22 @@ use tracing::{debug, error, info};
 
 use crate::{Change, Downloads, InfoHash, Result};
 
-/// A repository around another one, which counts downloads for [`Downloads`] to keep, and gives a swarm that comes the count that is kept.
+/// A repository that stores the download counts of another repository in [`Downloads`], and restores the
+/// count of each new swarm from there.
 ///
-/// No announce waits for the disk: a thread makes durable what was counted, every second or every 10,000 downloads, and asks for the
-/// stored counts of swarms that have come. Until a swarm's has, scrapes show what was counted since; after that, both: a count never goes
-/// down while its swarm is there, and nothing is counted twice.
+/// No announce waits for the disk. A thread writes new downloads every second, or after 10,000 of them, and
+/// reads the stored counts of new swarms. Before a swarm's stored count is read, scrapes show only the
+/// downloads since the swarm came; after that, the sum. A count never falls while its swarm exists, and no
+/// download is counted twice.
 ///
-/// What is promised: what [`settle`](Self::settle) has answered for outlives everything. A killed process loses the downloads of its last second. While
-/// the disk refuses, everything goes on, and what was counted is kept for it, [up to a million torrents](Pace::most_unsaved); of more, swarms that are there
-/// when it takes some again are caught up with.
+/// Guarantees: a download that [`settle`](Self::settle) has confirmed survives every crash. A killed process
+/// loses the downloads of its last second. While the disk refuses writes, the repository works on and keeps
+/// the unsaved counts of [up to a million torrents](Pace::most_unsaved) in memory; the counts of further
+/// torrents are saved later if their swarms still exist.
 ///
-/// A swarm that goes because nobody is in it, or to make room, keeps its stored count. One that is [removed](TorrentRepository::remove) loses it, unless a snapshot from
-/// before brings it back after a kill.
+/// A swarm that expires or is evicted keeps its stored count. A swarm that is
+/// [removed](TorrentRepository::remove) loses it, unless the process is killed and an older snapshot brings
+/// it back.
 pub struct Durable {
     core: Arc<Core>,
     keeper: Mutex<Option<JoinHandle<()>>>,
@@ -50,8 +54,8 @@ pub struct Pace {
     pub torrents: usize,
     /// How many torrents' downloads wait at most for a disk that refuses, at some 64 bytes each in memory.
     pub most_unsaved: usize,
-    /// How many torrents are known at most, about, at 25 to 34 bytes each on the disk. The downloads of more are not kept: strangers can
-    /// make up as many torrents as they like.
+    /// How many torrents are known at most, about, at 25 to 34 bytes each on the disk. The downloads of more
+    /// are not kept: strangers can make up as many torrents as they like.
     pub most_known: u64,
 }
 
@@ -114,8 +118,8 @@ struct Core {
     status: Status,
 }
 
-/// What was counted of some torrents, and swarms that have come. Who counts a download holds the lock from before it is counted until it
-/// is noted, so that under the lock store and notes tell the same.
+/// What was counted of some torrents, and swarms that have come. Who counts a download holds the lock from
+/// before it is counted until it is noted, so that under the lock store and notes tell the same.
 #[derive(Default)]
 struct Shard {
     changes: HashMap<InfoHash, Change>,
@@ -151,7 +155,8 @@ struct Status {
 }
 
 impl Durable {
-    /// Around a store that may hold something already. Counts, and keeps what it has counted until it is given a database by [`open`](Self::open).
+    /// Around a store that may hold something already. Counts, and keeps what it has counted until it is
+    /// given a database by [`open`](Self::open).
     pub fn new(store: Arc<dyn TorrentRepository>, pace: Pace) -> Self {
         let core = Core {
             store,
@@ -192,7 +197,8 @@ impl Durable {
         *keeper = Some(thread);
     }
 
-    /// Waits until everything that was counted by now is durable, and every swarm that is there by now has its stored count.
+    /// Waits until everything that was counted by now is durable, and every swarm that is there by now has
+    /// its stored count.
     ///
     /// # Errors
     /// What the disk said. What was counted is kept, and tried again.
@@ -364,7 +370,8 @@ impl TorrentRepository for Durable {
     }
 }
 
-/// A torrent whose swarm is being announced to. Should the caller's randomness panic meanwhile, nobody knows whether it has come.
+/// A torrent whose swarm is being announced to. Should the caller's randomness panic meanwhile, nobody knows
+/// whether it has come.
 struct Unknown<'a> {
     core: &'a Core,
     info_hash: Option<&'a InfoHash>,
@@ -378,7 +385,8 @@ impl Drop for Unknown<'_> {
     }
 }
 
-/// The shard of a torrent whose download is being counted. Should the caller's randomness panic meanwhile, nobody knows whether it was.
+/// The shard of a torrent whose download is being counted. Should the caller's randomness panic meanwhile,
+/// nobody knows whether it was.
 struct Counting<'a> {
     core: &'a Core,
     shard: MutexGuard<'a, Shard>,
@@ -393,7 +401,8 @@ impl Drop for Counting<'_> {
     }
 }
 
-/// The same of a batch, and the shards of all downloads in it, which `bits` names. Announces without an answer may be done or not.
+/// The same of a batch, and the shards of all downloads in it, which `bits` names. Announces without an
+/// answer may be done or not.
 struct CountingBatch<'a, 'b, 'c> {
     core: &'a Core,
     bits: u64,
@@ -561,7 +570,8 @@ impl Keeper {
         }
     }
 
-    /// Gives swarms their stored counts: those that have come, those that could not be read before, and the next of all.
+    /// Gives swarms their stored counts: those that have come, those that could not be read before, and the
+    /// next of all.
     fn look(&mut self, settle: u64, is_due: bool) -> Result<()> {
         let mut wanted = if is_due { mem::take(&mut self.unread) } else { Vec::new() };
         for shard in &self.core.shards {
@@ -617,8 +627,8 @@ impl Keeper {
         read
     }
 
-    /// Brings what a swarm shows and what is stored in line, whichever is less: all downloads that were ever counted are in one of them,
-    /// and none is in the sum twice.
+    /// Brings what a swarm shows and what is stored in line, whichever is less: all downloads that were ever
+    /// counted are in one of them, and none is in the sum twice.
     fn reconcile(&self, info_hash: &InfoHash, stored: u32) {
         let (core, mut shard) = (&self.core, self.core.shard(info_hash));
         let change = shard.changes.get(info_hash).copied().unwrap_or_default();
@@ -633,7 +643,8 @@ impl Keeper {
         core.status.looked_up.fetch_add(1, Relaxed);
     }
 
-    /// Makes durable what was counted, and tidies up. Says once that the disk refuses, and once that it does not any more.
+    /// Makes durable what was counted, and tidies up. Says once that the disk refuses, and once that it does
+    /// not any more.
     fn save(&mut self) -> Result<()> {
         self.due = Instant::now() + self.core.pace.every;
         let saved = self.commit();
@@ -682,7 +693,8 @@ impl Keeper {
         committed
     }
 
-    /// Where as many torrents are known as may be, leaves those out that are not among them: strangers make up as many as they like.
+    /// Where as many torrents are known as may be, leaves those out that are not among them: strangers make
+    /// up as many as they like.
     fn known(&self, changes: &mut Vec<(InfoHash, Change)>) -> Result<()> {
         if self.downloads.entries() < self.core.pace.most_known {
             return Ok(());

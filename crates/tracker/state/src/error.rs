@@ -8,7 +8,8 @@ use crate::InfoHash;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The medium refused. Nothing that was acknowledged is lost by it, and what was asked for can be tried again.
+    /// The medium refused. Nothing that was acknowledged is lost by it, and what was asked for can be tried
+    /// again.
     #[error("{doing} {}: {source}", path.display())]
     Io {
         /// What was being done.

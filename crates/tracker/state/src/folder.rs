@@ -12,8 +12,9 @@ use crate::{Error, Result};
 
 /// A folder of files, without folders in it.
 ///
-/// What is assumed of one: a rename is atomic, and what [`sync`](Self::sync) or [`File::sync`] has answered for stays. All else that was done may be lost when
-/// the power fails: names change in order, and of what was written any subset of 512-byte sectors survives.
+/// What is assumed of one: a rename is atomic, and what [`sync`](Self::sync) or [`File::sync`] has answered
+/// for stays. All else that was done may be lost when the power fails: names change in order, and of what was
+/// written any subset of 512-byte sectors survives.
 pub trait Folder: fmt::Debug + Send + Sync {
     /// What `name` in it is called in messages.
     fn path(&self, name: &str) -> PathBuf;
@@ -61,8 +62,8 @@ pub trait File: Send + Sync {
     /// Cuts the file, or lengthens it by zeroes that need no room.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Makes durable what was written, and the length (`fdatasync`). After an error, what was written before is lost or not, and another `sync` does not tell: it is
-    /// to be written again.
+    /// Makes durable what was written, and the length (`fdatasync`). After an error, what was written before
+    /// is lost or not, and another `sync` does not tell: it is to be written again.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -111,7 +112,8 @@ impl Directory {
 /// Whose files these are is all who may read them: they hold peers' addresses.
 const OWN: u32 = 0o600;
 
-/// The lock ends with this value, and not with the last copy of the descriptor: a child that is just being started has one too.
+/// The lock ends with this value, and not with the last copy of the descriptor: a child that is just being
+/// started has one too.
 impl Drop for Directory {
     fn drop(&mut self) {
         if let Some(lock) = &self.lock {

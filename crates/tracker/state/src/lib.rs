@@ -1,9 +1,11 @@
 //! What outlives a tracker's restart, in files of a folder: snapshots of all swarms, and download counts.
 //!
-//! [`State`] goes around any repository: it loads the latest good snapshot, takes more, and keeps counts. [`Durable`] is the part of it that counts, around a synchronous
-//! repository, and [`Downloads`] the database of how often each torrent was downloaded: it opens at once however many torrents are known, holds a few megabytes, and loses
-//! nothing that it has acknowledged when the process is killed or the power fails. All of it stands on a [`Folder`]: a [`Directory`] of the file system, or (feature `simulated`)
-//! one in memory that fails on demand.
+//! [`State`] goes around any repository: it loads the latest good snapshot, takes more, and keeps counts.
+//! [`Durable`] is the part of it that counts, around a synchronous repository, and [`Downloads`] the database
+//! of how often each torrent was downloaded: it opens at once however many torrents are known, holds a few
+//! megabytes, and loses nothing that it has acknowledged when the process is killed or the power fails. All
+//! of it stands on a [`Folder`]: a [`Directory`] of the file system, or (feature `simulated`) one in memory
+//! that fails on demand.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod downloads;

@@ -16,9 +16,11 @@ const SECTOR: usize = 512;
 
 /// A folder in memory. A clone is the same folder.
 ///
-/// Every call of [`Folder`] and [`File`] is an [`Operation`], counted from 0, and one of them can be told to fail. It assumes the least that [`Folder`] promises:
-/// what was written and not synced survives a power cut in any subset of 512-byte sectors, each in any of the versions written since the last sync; after a sync that failed, what was
-/// written before it stays uncertain even if a later sync succeeds; names change in order, but only as far as the disk got.
+/// Every call of [`Folder`] and [`File`] is an [`Operation`], counted from 0, and one of them can be told to
+/// fail. It assumes the least that [`Folder`] promises: what was written and not synced survives a power cut
+/// in any subset of 512-byte sectors, each in any of the versions written since the last sync; after a sync
+/// that failed, what was written before it stays uncertain even if a later sync succeeds; names change in
+/// order, but only as far as the disk got.
 #[derive(Clone)]
 pub struct Simulated(Arc<Mutex<State>>);
 
@@ -41,7 +43,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it changes what is there, or makes it durable. A crash at any other is like one at the next that does.
+    /// Whether it changes what is there, or makes it durable. A crash at any other is like one at the next
+    /// that does.
     pub const fn changes(self) -> bool {
         !matches!(self, Self::Names | Self::Open | Self::Len | Self::Read)
     }
@@ -69,7 +72,8 @@ impl Simulated {
         self.0.lock().operations.clone()
     }
 
-    /// Refuses operation `at`, and so many in all from there on, until [`heal`](Self::heal). What a refused operation was to do may have been done in part.
+    /// Refuses operation `at`, and so many in all from there on, until [`heal`](Self::heal). What a refused
+    /// operation was to do may have been done in part.
     pub fn refuse(&self, at: usize, count: usize, refusal: Refusal) {
         self.0.lock().fault =
             Some(Fault { from: at, to: at.saturating_add(count), kind: FaultKind::Refuse(refusal) });
@@ -80,18 +84,20 @@ impl Simulated {
         self.0.lock().fault = None;
     }
 
-    /// Cuts the power during operation `at`: it fails, and so does everything after it. [`after_power_cut`](Self::after_power_cut) says what is left.
+    /// Cuts the power during operation `at`: it fails, and so does everything after it.
+    /// [`after_power_cut`](Self::after_power_cut) says what is left.
     pub fn cut_power(&self, at: usize) {
         self.0.lock().fault = Some(Fault { from: at, to: usize::MAX, kind: FaultKind::Cut });
     }
 
-    /// Kills the process during operation `at`: it fails, perhaps done in part, and everything after it fails. [`after_kill`](Self::after_kill) is what the next process
-    /// sees.
+    /// Kills the process during operation `at`: it fails, perhaps done in part, and everything after it
+    /// fails. [`after_kill`](Self::after_kill) is what the next process sees.
     pub fn kill(&self, at: usize) {
         self.0.lock().fault = Some(Fault { from: at, to: usize::MAX, kind: FaultKind::Kill });
     }
 
-    /// The folder as the disk may have it when the power is back. Seed 0: nothing but what was synced; seed 1: everything; others: any of what may be.
+    /// The folder as the disk may have it when the power is back. Seed 0: nothing but what was synced; seed
+    /// 1: everything; others: any of what may be.
     #[must_use]
     pub fn after_power_cut(&self, seed: u64) -> Self {
         let state = self.0.lock();
@@ -111,7 +117,8 @@ impl Simulated {
         })))
     }
 
-    /// The folder as another process finds it: all that was written is there, and no more durable than it was.
+    /// The folder as another process finds it: all that was written is there, and no more durable than it
+    /// was.
     #[must_use]
     pub fn after_kill(&self) -> Self {
         let state = self.0.lock();

@@ -69,11 +69,12 @@ pub struct Loaded {
 
 /// Visits of one step: half a millisecond of the packed store.
 const STEP: Budget = Budget::peers(16_384);
-/// The same in the middle of a swarm, and the pause after each: of a million announces a second to a hot one, fewer than one in a thousand
-/// waits for it, or for the core that it wakes on.
+/// The same in the middle of a swarm, and the pause after each: of a million announces a second to a hot one,
+/// fewer than one in a thousand waits for it, or for the core that it wakes on.
 const STEP_WITHIN: Budget = Budget::peers(128);
 const PAUSE_WITHIN: Duration = Duration::from_millis(2);
-/// Bytes after which the disk is waited for, while more is read out: at the end there is not much left to wait for.
+/// Bytes after which the disk is waited for, while more is read out: at the end there is not much left to
+/// wait for.
 const SYNCED_AT_ONCE: usize = 32 << 20;
 /// Bytes that a store takes in together: half a million swarms of one peer.
 const TOGETHER: usize = 16 << 20;
@@ -87,7 +88,8 @@ const PARTIAL: &str = "swarms.snapshot.partial";
 /// What those two are called that were refused.
 const REFUSED: [&str; 2] = ["swarms.snapshot.refused", "swarms.snapshot.previous.refused"];
 
-/// Writes a snapshot beside the latest, and has it take that one's place once it is durable. Takes its time, unless that is hurried.
+/// Writes a snapshot beside the latest, and has it take that one's place once it is durable. Takes its time,
+/// unless that is hurried.
 pub(crate) fn write(
     folder: &dyn Folder,
     store: &Store,
@@ -174,8 +176,8 @@ fn write_partial(
     })
 }
 
-/// Fills a store from the latest snapshot that is good. One that is not is given another name, so that none takes the place of a good one
-/// because of it.
+/// Fills a store from the latest snapshot that is good. One that is not is given another name, so that none
+/// takes the place of a good one because of it.
 ///
 /// # Errors
 /// If the medium or the store refuses half-way. The store holds a part then.
@@ -209,7 +211,8 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
     Ok(loaded)
 }
 
-/// The snapshots of a folder, the latest first, each looked at from end to end: what is in it, or why it is refused.
+/// The snapshots of a folder, the latest first, each looked at from end to end: what is in it, or why it is
+/// refused.
 ///
 /// # Errors
 /// What the medium says.

@@ -22,7 +22,8 @@ use crate::{
 /// Tells the time of day, as the store is told it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What a repository needs to outlive its process: snapshots of its swarms, and [durable download counts](Durable).
+/// What a repository needs to outlive its process: snapshots of its swarms, and [durable download
+/// counts](Durable).
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
@@ -109,14 +110,16 @@ impl State {
         }
     }
 
-    /// Loads the latest snapshot of a folder that is good, gives its swarms their download counts, and takes a snapshot every so often from now on.
+    /// Loads the latest snapshot of a folder that is good, gives its swarms their download counts, and takes
+    /// a snapshot every so often from now on.
     ///
-    /// A snapshot that is not good is refused as a whole; [`Loaded::refused`] says why. If there is none, or no good one, the repository begins empty,
-    /// but for the counts.
+    /// A snapshot that is not good is refused as a whole; [`Loaded::refused`] says why. If there is none, or
+    /// no good one, the repository begins empty, but for the counts.
     ///
     /// # Errors
-    /// If the counts are damaged or of a later version ([`Error::Damaged`](crate::Error::Damaged), [`Error::Version`](crate::Error::Version)), or what the medium says. The
-    /// repository is not to be used then.
+    /// If the counts are damaged or of a later version ([`Error::Damaged`](crate::Error::Damaged),
+    /// [`Error::Version`](crate::Error::Version)), or what the medium says. The repository is not to be used
+    /// then.
     ///
     /// # Panics
     /// If it is open, or for an asynchronous repository outside a runtime.

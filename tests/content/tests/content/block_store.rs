@@ -22,7 +22,8 @@ use swarmkeep_content::{
 use swarmkeep_content_tests::{device_of, scratch_folder, torrents};
 use swarmkeep_metainfo::Info;
 
-/// Tells a process of this program that it is the writer: what it writes to, and whether through the stripe cache.
+/// Tells a process of this program that it is the writer: what it writes to, and whether through the stripe
+/// cache.
 const WRITER: &str = "SWARMKEEP_BLOCK_STORE_WRITER";
 
 #[test]

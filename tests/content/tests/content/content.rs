@@ -1,5 +1,5 @@
-//! Every content repository of the catalog goes through every case of the conformance suite, and so does its model; and the suite itself is
-//! tested.
+//! Every content repository of the catalog goes through every case of the conformance suite, and so does its
+//! model; and the suite itself is tested.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -45,7 +45,8 @@ macro_rules! rejections {
 
 swarmkeep_content::for_each_content_fault! { rejections }
 
-/// Each deliberately broken store is rejected by the case meant for it, which the same store without its fault passes.
+/// Each deliberately broken store is rejected by the case meant for it, which the same store without its
+/// fault passes.
 fn assert_rejected(fault: Fault) {
     let case = Case::find(fault.case()).expect("a fault names a case of the list");
     case.run(&Model::open);

@@ -1,5 +1,5 @@
-//! Hashes and metadata of torrents that libtorrent made, and as libtorrent asked for them and sent them. `fixtures/README.md` says how that was
-//! captured.
+//! Hashes and metadata of torrents that libtorrent made, and as libtorrent asked for them and sent them.
+//! `fixtures/README.md` says how that was captured.
 
 use std::{fs, path::PathBuf, time::Instant};
 

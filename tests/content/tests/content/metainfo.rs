@@ -290,7 +290,8 @@ fn paths_that_could_do_harm_are_refused_and_the_error_says_which() {
     );
     assert_eq!(refused(&[&[b"a"], &[b"a", b"b"]]), path(0, "n/a", PathFault::Folder));
     assert_eq!(refused(&[&[b"a", b"b", b"c"], &[b"z"], &[b"A", b"B"]]), path(2, "n/A/B", PathFault::Folder));
-    // As long and as deep as may be, and folders that differ by case, whose files do not overwrite each other.
+    // As long and as deep as may be, and folders that differ by case, whose files do not overwrite each
+    // other.
     assert_eq!(refused(&[&deep, &wide[..7], &[b"a", b"b"], &[b"A", b"c"]]), None);
 }
 
@@ -407,7 +408,8 @@ fn piece_layers_and_both_parts_of_a_hybrid_must_agree() {
     assert_eq!(error, "file 0: its piece layer does not have its `pieces root`");
     let missing = replaced("some-v2", b"12:piece layers", b"12:piece lawyer");
     assert_eq!(missing, "file 0: its piece layer is missing");
-    // In v1's part, which comes last but for `name`, lengths and paths are spelled in the same way as in v2's.
+    // In v1's part, which comes last but for `name`, lengths and paths are spelled in the same way as in
+    // v2's.
     let hybrid = |old: &[u8], new: &[u8]| {
         let mut bytes = fixture("some-hybrid");
         let files = bytes.windows(7).position(|window| window == b"5:files").unwrap();

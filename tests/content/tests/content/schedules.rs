@@ -1,5 +1,5 @@
-//! The protocol by which nobody's announce is lost when an empty swarm goes, under schedules that shuttle chooses: the
-//! production code, with shuttle's locks as its type parameters.
+//! The protocol by which nobody's announce is lost when an empty swarm goes, under schedules that shuttle
+//! chooses: the production code, with shuttle's locks as its type parameters.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

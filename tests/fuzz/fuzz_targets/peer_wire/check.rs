@@ -6,7 +6,8 @@ use swarmkeep_peer_wire::{
     Encode, Error, Extension, ExtensionIds, Handshake, Limits, Message, ReceiveBuffer,
 };
 
-/// Reads a stream as it is and in pieces, within the limits of a torrent and without one. Answers the kinds of messages that it was.
+/// Reads a stream as it is and in pieces, within the limits of a torrent and without one. Answers the kinds
+/// of messages that it was.
 pub(crate) fn stream(bytes: &[u8]) -> BTreeSet<&'static str> {
     let torrent = Limits::for_torrent(33_000, 16 << 10).expect("a torrent");
     let narrow = Limits::new().longest_block(5).longest_frame(20);

@@ -1,5 +1,5 @@
-//! The suite itself is tested: each deliberately broken store is rejected by the case meant for it, which the same
-//! store without its fault passes.
+//! The suite itself is tested: each deliberately broken store is rejected by the case meant for it, which the
+//! same store without its fault passes.
 
 use std::panic::{self, AssertUnwindSafe};
 

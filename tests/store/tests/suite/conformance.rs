@@ -1,5 +1,5 @@
-//! Every implementation of the catalog goes through every case, and so does the oracle, with a clock of seconds and with a
-//! coarse one.
+//! Every implementation of the catalog goes through every case, and so does the oracle, with a clock of
+//! seconds and with a coarse one.
 
 use swarmkeep::{ConfigError, RepositoryConfig, TorrentRepository, catalog};
 use swarmkeep_conformance::{Model, Subject, suite};

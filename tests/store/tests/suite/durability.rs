@@ -1,5 +1,6 @@
-//! Stores that outlive their process go through every case of the durability suite, and the suite itself is tested: each
-//! deliberately broken store is rejected by the case meant for it, which the same store without its fault passes.
+//! Stores that outlive their process go through every case of the durability suite, and the suite itself is
+//! tested: each deliberately broken store is rejected by the case meant for it, which the same store without
+//! its fault passes.
 
 use std::panic::{self, AssertUnwindSafe};
 

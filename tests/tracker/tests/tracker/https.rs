@@ -183,7 +183,7 @@ fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
 fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience_ends() {
     let pair = Pair::new();
     let patience = Duration::from_secs(2);
-    let limits = config().http_connections(32).http_connections_an_address(32).http_patience(patience);
+    let limits = config().http_connections(32).http_connections_per_address(32).http_patience(patience);
     let tracker = tracker(&pair, limits);
     let address = tracker.https[0];
     let hello = hello(&pair);
@@ -219,7 +219,7 @@ fn a_thousand_unfinished_handshakes_keep_nobody_out_and_are_closed_when_patience
 #[test]
 fn stopping_answers_what_was_received_and_does_not_wait_for_handshakes() {
     let pair = Pair::new();
-    let tracker = tracker(&pair, config().http_connections_an_address(100));
+    let tracker = tracker(&pair, config().http_connections_per_address(100));
     let address = tracker.https[0];
     let config = pair.client(&[&TLS13]);
     let mut stalled: Vec<_> = (0..50).map(|_| connect(address.ip(), address).expect("loopback")).collect();
@@ -241,7 +241,8 @@ fn stopping_answers_what_was_received_and_does_not_wait_for_handshakes() {
     stalled.iter_mut().for_each(|stream| assert_eq!(rest(stream), b""));
 }
 
-/// A certificate for the loopback addresses, whom it is vouched for by in a chain, and a root that clients trust.
+/// A certificate for the loopback addresses, whom it is vouched for by in a chain, and a root that clients
+/// trust.
 struct Pair {
     folder: PathBuf,
     leaf: CertificateDer<'static>,

@@ -1,4 +1,5 @@
-//! Who may take part: lists of torrents and passkeys that change while the tracker runs, rates, and peers at local addresses.
+//! Who may take part: lists of torrents and passkeys that change while the tracker runs, rates, and peers at
+//! local addresses.
 
 use std::{
     convert::Infallible,

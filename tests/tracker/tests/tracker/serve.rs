@@ -1,5 +1,5 @@
-//! The tracker over real sockets: what comes back, from whom, and what does not. How requests are understood is tested
-//! without sockets in `swarmkeep-tracker`, the program around it in `swarmkeep-cli`.
+//! The tracker over real sockets: what comes back, from whom, and what does not. How requests are understood
+//! is tested without sockets in `swarmkeep-tracker`, the program around it in `swarmkeep-cli`.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -324,7 +324,8 @@ fn a_million_packets_from_one_address_take_no_memory_and_its_neighbours_notice_l
             flooder.socket.set_nonblocking(true).expect("a socket");
             let mut connect = [0; ConnectRequest::LEN];
             ConnectRequest { transaction_id: TransactionId(1) }.write(&mut connect);
-            // Connects; announces and scrapes with the id of another; those cut short; and what is nothing at all.
+            // Connects; announces and scrapes with the id of another; those cut short; and what is nothing at
+            // all.
             let stolen = bytes_of(announce(id));
             let packets = [&connect[..], &connect, &connect, &stolen, &stolen[..97], &[0xff; 1400], &[]];
             for packet in packets.iter().cycle().take(1_000_000) {

@@ -1,5 +1,5 @@
-//! The tracker over HTTP and real sockets: connections, what is wrong with them, and what their neighbours notice. How requests are
-//! understood is tested without sockets in `swarmkeep-tracker`.
+//! The tracker over HTTP and real sockets: connections, what is wrong with them, and what their neighbours
+//! notice. How requests are understood is tested without sockets in `swarmkeep-tracker`.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -26,7 +26,8 @@ const STORES: [&str; 2] = ["packed", "btreemap-rwlock-tokio-mutex-tokio"];
 
 const HASH: InfoHash = InfoHash::new([0xaa; 20]);
 
-/// What clients of a tracker notice while others do their worst. They are on one machine with all of these tests.
+/// What clients of a tracker notice while others do their worst. They are on one machine with all of these
+/// tests.
 const LONGEST_ANSWER: Duration = Duration::from_millis(750);
 
 #[test]
@@ -283,7 +284,8 @@ fn who_does_not_read_is_not_listened_to() {
     let mut client = Client::of(address);
     (1..=200).for_each(|port| drop(client.announce(&announce(port))));
     let neighbour = Neighbour::of(address);
-    // Each answer is longer than a thousand bytes, so more of them than the system buffers would pile up in the tracker.
+    // Each answer is longer than a thousand bytes, so more of them than the system buffers would pile up in
+    // the tracker.
     let most = 10_000;
     let request = get(&announce_path(&AnnounceRequest { want: Some(200), ..announce(1) }));
     for ends_at in [0, 30] {
@@ -324,7 +326,7 @@ fn who_is_slow_to_ask_is_cut_off_and_neighbours_notice_nothing() {
 
 #[test]
 fn one_address_has_only_so_many_connections_and_its_neighbours_notice_nothing() {
-    let tracker = Tracker::of(server("packed", &config().http_connections_an_address(20)));
+    let tracker = Tracker::of(server("packed", &config().http_connections_per_address(20)));
     let address = tracker.http[0];
     let neighbour = Neighbour::of(address);
     let mut held: Vec<Client> = Vec::new();
@@ -433,7 +435,8 @@ fn addresses(server: &Server) -> Vec<SocketAddr> {
     server.http_addresses().expect("bound")
 }
 
-/// Somebody at another address who goes on asking, on new connections and on an old one, and looks at the clock.
+/// Somebody at another address who goes on asking, on new connections and on an old one, and looks at the
+/// clock.
 struct Neighbour {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Duration>>,

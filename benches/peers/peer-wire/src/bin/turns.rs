@@ -1,5 +1,6 @@
-//! swarmkeep's codec, librqbit's, and an encoder with a buffer of its own for each message, in turns: CPU nanoseconds, allocations and bytes
-//! allocated an operation. CPU time and turns are what neighbours on the machine change least; the Criterion bench beside this has wall time.
+//! swarmkeep's codec, librqbit's, and an encoder with a buffer of its own for each message, in turns: CPU
+//! nanoseconds, allocations and bytes allocated an operation. CPU time and turns are what neighbours on the
+//! machine change least; the Criterion bench beside this has wall time.
 //!
 //! `cargo run --release -p swarmkeep-peers-wire --bin turns [NAME]`, with a name only those messages.
 
@@ -123,8 +124,8 @@ fn one(name: &str, message: &Message<'_>) {
         ],
     );
     println!("{name:<14} decode  {decode}");
-    // All write to the same places, many but for large ones: where a place lies to what is copied into it, modulo 4 KiB, makes
-    // a copy of 512 bytes take 4.5 ns or 10.
+    // All write to the same places, many but for large ones: where a place lies to what is copied into it,
+    // modulo 4 KiB, makes a copy of 512 bytes take 4.5 ns or 10.
     let count = ((128 << 10) / len).clamp(1, 64);
     let place = |nth| {
         let mut place = Vec::with_capacity(len + 16 * nth);
@@ -206,7 +207,8 @@ fn one(name: &str, message: &Message<'_>) {
     println!("{name:<14} vectored {vectored}");
 }
 
-/// A thousand messages one behind the other, as they lie in a buffer that was read into: each is where the one before it ended.
+/// A thousand messages one behind the other, as they lie in a buffer that was read into: each is where the
+/// one before it ended.
 fn stream(name: &str, message: impl Fn(u64, PieceIndex, Block) -> Message<'static>) {
     let mut bytes = Vec::new();
     let mut state = 1_u64;
@@ -292,7 +294,8 @@ fn their_fields(message: &rqbit::Message<'_>) -> u32 {
 fn compare(times: usize, ways: &mut [(&str, &mut dyn FnMut(usize))]) -> String {
     let mut results = vec![(Vec::new(), (0, 0)); ways.len()];
     for turn in 0..=TURNS {
-        // Each is the first as often as any other: whoever comes after one that reads the same finds it in the cache.
+        // Each is the first as often as any other: whoever comes after one that reads the same finds it in
+        // the cache.
         for nth in (turn..).take(ways.len()) {
             let nth = nth % ways.len();
             let ((_, way), (turns, allocated)) = (&mut ways[nth], &mut results[nth]);

@@ -1,7 +1,9 @@
-//! Other people's trackers beside swarmkeep's: the same requests, over real sockets, in the same run, in turns.
+//! Other people's trackers beside swarmkeep's: the same requests, over real sockets, in the same run, in
+//! turns.
 //!
-//! Tracker and load generator share one core, both under SCHED_BATCH: that ranks. With a core each the same program differs by
-//! half from run to run, as packets cross between cores that are more or less far from each other, so that is only reported.
+//! Tracker and load generator share one core, both under SCHED_BATCH: that ranks. With a core each the same
+//! program differs by half from run to run, as packets cross between cores that are more or less far from
+//! each other, so that is only reported.
 
 use std::{
     collections::BTreeMap,
@@ -49,7 +51,8 @@ struct Args {
     #[arg(long)]
     stores: bool,
 
-    /// swarmkeep's tracker with everything that protects and shows it, and with nothing of that, instead of other people's trackers.
+    /// swarmkeep's tracker with everything that protects and shows it, and with nothing of that, instead of
+    /// other people's trackers.
     #[arg(long, conflicts_with = "stores")]
     operators: bool,
 
@@ -57,9 +60,10 @@ struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`; with --stores, between
-    /// `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with --operators `operators`, with --two-cores
-    /// `trackers-on-two-cores`. `docs/reports/trackers.md` has all four.
+    /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`;
+    /// with --stores, between `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with
+    /// --operators `operators`, with --two-cores `trackers-on-two-cores`. `docs/reports/trackers.md` has all
+    /// four.
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
 
@@ -74,7 +78,8 @@ struct Load {
     options: &'static [&'static str],
 }
 
-/// As in other people's comparisons of trackers: connects alone, many torrents of few peers, few of many, and all together.
+/// As in other people's comparisons of trackers: connects alone, many torrents of few peers, few of many, and
+/// all together.
 const LOADS: [Load; 4] = [
     Load { name: "connect", options: &["--mix", "connect=1", "--torrents", "1", "--peers", "10"] },
     Load {
@@ -164,7 +169,8 @@ const WANT: usize = 50;
 /// What torrust's tracker answers with, however many it is asked for.
 const TORRUST_ANSWERS: usize = 74;
 
-/// swarmkeep's tracker on its default store, the fastest other one both ways, a widely used one, and the ceiling.
+/// swarmkeep's tracker on its default store, the fastest other one both ways, a widely used one, and the
+/// ceiling.
 fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Tracker>, Box<dyn Error>> {
     let mut trackers = Vec::new();
     if wanted("swarmkeep") {
@@ -172,7 +178,8 @@ fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Track
     }
     for (name, uring) in [("aquatic_udp io_uring", true), ("aquatic_udp mio", false)] {
         if wanted(name) {
-            // Not with its default feature `prometheus`: the version of `metrics` that takes does not compile any more.
+            // Not with its default feature `prometheus`: the version of `metrics` that takes does not compile
+            // any more.
             let features = ["--no-default-features", "--features", "mimalloc,io-uring"];
             let program = install("aquatic_udp", "0.9.0", &features)?;
             trackers.push(Tracker {
@@ -215,7 +222,8 @@ fn stores(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Vec<Tracker> {
     names.map(|name| serve(swarmkeep, name, &["--repository", name, "--admin", "off"])).collect()
 }
 
-/// What is on unless somebody turns it off, with its limits out of reach of a load that comes from one address; and all of it off.
+/// What is on unless somebody turns it off, with its limits out of reach of a load that comes from one
+/// address; and all of it off.
 fn operators(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
     let list = env::temp_dir().join(format!("swarmkeep-denied-{}", std::process::id()));
     let denied = (0..1_000_000_u64)
@@ -334,13 +342,15 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Nobody is there to hear of an error, and there is none: the child is ours and has not been waited for.
+        // Nobody is there to hear of an error, and there is none: the child is ours and has not been waited
+        // for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A program under SCHED_BATCH on one core. `taskset` and `chrt` (util-linux) replace themselves by it, so its process id is theirs.
+/// A program under SCHED_BATCH on one core. `taskset` and `chrt` (util-linux) replace themselves by it, so
+/// its process id is theirs.
 fn on_core(core: usize, program: &Path) -> Command {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &core.to_string(), "chrt", "--batch", "0"]).arg(program);

@@ -22,8 +22,8 @@ use super::{
     row::{INTERVAL, LIFETIME, Number, Plan, Row, START},
 };
 
-/// Announces that each thread makes ready before the clock starts: much more work than starting takes, and few enough
-/// that they do not push the store out of the cache.
+/// Announces that each thread makes ready before the clock starts: much more work than starting takes, and
+/// few enough that they do not push the store out of the cache.
 const ROUND: usize = 1 << 14;
 /// The most peers that one announce asks for.
 const WANT: usize = 50;
@@ -90,7 +90,8 @@ fn nanoseconds(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, 
     walls[walls.len() / 2].as_nanos() as f64 / (ROUND * plan.threads) as f64
 }
 
-/// Allocations of announces of peers that are there already and say nothing new, in batches and one at a time.
+/// Allocations of announces of peers that are there already and say nothing new, in batches and one at a
+/// time.
 pub(crate) fn refreshes(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
     let steady = workload.clone().with_profile(|profile| (profile.stopped, profile.completed) = (0.0, 0.0));
     let calls = [plan.batch, 1].map(|batch| {
@@ -104,8 +105,8 @@ pub(crate) fn refreshes(store: &dyn TorrentRepository, workload: &Workload, plan
     row.set(Number::AllocationsPerRefresh, calls.iter().sum::<u64>() as f64 / (calls.len() * ROUND) as f64);
 }
 
-/// The slowest announce in a thousand without a sweep, and during one that spreads a pass over half a minute; in turns,
-/// on as many threads.
+/// The slowest announce in a thousand without a sweep, and during one that spreads a pass over half a minute;
+/// in turns, on as many threads.
 pub(crate) fn paced(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
     const TURNS: usize = 10;
     let (turn, rounds) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -154,8 +155,8 @@ fn sweep_at_a_pace(store: &dyn TorrentRepository, passes: f64, is_over: impl Fn(
     }
 }
 
-/// Nanoseconds within which 99.9 % of single announces are answered while one thread sweeps without a pause. The clock runs
-/// faster meanwhile, so that a tenth of the peers that have not announced again expire.
+/// Nanoseconds within which 99.9 % of single announces are answered while one thread sweeps without a pause.
+/// The clock runs faster meanwhile, so that a tenth of the peers that have not announced again expire.
 pub(crate) fn tail(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
     let (now, over) = (AtomicU64::new(START + LIFETIME), AtomicBool::new(false));
     let announcer = |thread: u64| {
@@ -247,8 +248,9 @@ struct Caller<'a> {
     store: &'a dyn TorrentRepository,
     announces: Announces<'a>,
     ready: Vec<Announce>,
-    /// One batch, the same every time. An announce is copied here, as a server parses packets into here: 2 ns. With whole
-    /// requests made ready beforehand, the room for peers had to move from one to the next: 5 ns.
+    /// One batch, the same every time. An announce is copied here, as a server parses packets into here: 2
+    /// ns. With whole requests made ready beforehand, the room for peers had to move from one to the next: 5
+    /// ns.
     requests: Vec<Request<'a>>,
     fenced: bool,
     rng: SplitMix64,

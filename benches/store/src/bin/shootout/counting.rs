@@ -6,8 +6,9 @@ use std::{
     sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed},
 };
 
-/// Hands everything on to [`System`]. Counting is off until [`count`](Self::count) is called: until then an allocation
-/// costs one load of a flag that nobody writes, so that what is timed is not slowed by what is counted.
+/// Hands everything on to [`System`]. Counting is off until [`count`](Self::count) is called: until then an
+/// allocation costs one load of a flag that nobody writes, so that what is timed is not slowed by what is
+/// counted.
 pub(crate) struct Counting {
     on: AtomicBool,
     live: AtomicIsize,
@@ -17,8 +18,8 @@ pub(crate) struct Counting {
 /// What all threads did with the allocator while they were watched.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counts {
-    /// How many more bytes were allocated than freed, as asked for: what the system's allocator adds to each of them shows
-    /// in the resident set.
+    /// How many more bytes were allocated than freed, as asked for: what the system's allocator adds to each
+    /// of them shows in the resident set.
     pub(crate) live_bytes: u64,
     /// Allocations, and changes of an allocation's size.
     pub(crate) calls: u64,
@@ -52,7 +53,8 @@ const fn signed(bytes: usize) -> isize {
     bytes as isize
 }
 
-// SAFETY: every call goes to `System` as it came, and its answer back; counting neither allocates nor unwinds.
+// SAFETY: every call goes to `System` as it came, and its answer back; counting neither allocates nor
+// unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.add(signed(layout.size()), 1);
@@ -62,7 +64,8 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         self.add(signed(layout.size()), 1);
-        // SAFETY: as above. Not left to the default, which would touch pages that the system has zeroed already.
+        // SAFETY: as above. Not left to the default, which would touch pages that the system has zeroed
+        // already.
         unsafe { System.alloc_zeroed(layout) }
     }
 

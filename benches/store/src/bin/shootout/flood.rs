@@ -1,4 +1,5 @@
-//! What a flood of made-up info hashes does to a store with a limit: how many of the swarms that live it displaces.
+//! What a flood of made-up info hashes does to a store with a limit: how many of the swarms that live it
+//! displaces.
 
 use std::{error::Error, thread};
 
@@ -16,9 +17,9 @@ const MADE_UP: u64 = 100;
 /// The number of the first made-up swarm: no population has so many.
 const FIRST: u64 = 1 << 40;
 
-/// Fills a store that has room for a quarter more: every second swarm has two peers, the others one that came back. Then
-/// each made-up swarm gets one announce, over one announce interval in which nobody else says a word. Measures nothing if the
-/// store knows no such limit.
+/// Fills a store that has room for a quarter more: every second swarm has two peers, the others one that came
+/// back. Then each made-up swarm gets one announce, over one announce interval in which nobody else says a
+/// word. Measures nothing if the store knows no such limit.
 pub(crate) fn flood(
     implementation: &Implementation,
     config: &RepositoryConfig,

@@ -26,7 +26,8 @@ pub(crate) fn pass(store: &dyn TorrentRepository, row: &mut Row) {
     assert_eq!(store.totals().peers(), all, "nobody has expired");
 }
 
-/// How long the small steps take of as many whole passes as go into the time. In each, some lock is held for no longer.
+/// How long the small steps take of as many whole passes as go into the time. In each, some lock is held for
+/// no longer.
 pub(crate) fn steps(store: &dyn TorrentRepository, plan: &Plan, row: &mut Row) {
     let mut steps = latencies();
     let clock = Instant::now();

@@ -36,9 +36,9 @@ struct Run {
 enum Measure {
     Of(Number),
     /// Time an announce as each of the threads sees it.
-    NsAThread,
+    NsPerThread,
     /// Announces of all threads together.
-    MillionsASecond,
+    MillionsPerSecond,
     /// The slowest announces during a paced sweep, against those without.
     PacedRatio,
     ShrunkPercent,
@@ -55,7 +55,7 @@ enum Aim {
 }
 
 use Aim::{AtLeast, AtMost};
-use Measure::{FloodPercent, MillionsASecond, NsAThread, Of, PacedRatio, ShrunkPercent};
+use Measure::{FloodPercent, MillionsPerSecond, NsPerThread, Of, PacedRatio, ShrunkPercent};
 
 const BATCH: usize = 32;
 
@@ -69,8 +69,8 @@ impl Run {
         self
     }
 
-    /// One announce at a time. The fence keeps the processor from beginning the next one while this one waits for memory,
-    /// as when each comes in a system call of its own.
+    /// One announce at a time. The fence keeps the processor from beginning the next one while this one waits
+    /// for memory, as when each comes in a system call of its own.
     const fn one_at_a_time(mut self) -> Self {
         (self.batch, self.fenced) = (1, true);
         self
@@ -114,21 +114,21 @@ const GOALS: &[Goal] = &[
     goal("1 swarm × 2 M IPv6 peers: RSS, B a peer", &LARGE_V6, Of(Number::RssBytesPerPeer), AtMost(21.0)),
     goal("100 k swarms × 10 IPv4 peers: RSS, B a peer", &TEN_EACH, Of(Number::RssBytesPerPeer), AtMost(11.5)),
     goal("Zipf: RSS, B a swarm", &ZIPF, Of(Number::RssBytesPerSwarm), AtMost(60.0)),
-    goal("announce, 1 M × 1, batches, 1 thread: ns", &ONE_PEER, NsAThread, AtMost(37.0)),
-    goal("announce, 1 M × 1, batches, 2 threads: ns a thread", &ONE_PEER_BOTH, NsAThread, AtMost(38.0)),
-    goal("announce, 1 M × 1, one at a time, 1 thread: ns", &ONE_BY_ONE, NsAThread, AtMost(110.0)),
+    goal("announce, 1 M × 1, batches, 1 thread: ns", &ONE_PEER, NsPerThread, AtMost(37.0)),
+    goal("announce, 1 M × 1, batches, 2 threads: ns a thread", &ONE_PEER_BOTH, NsPerThread, AtMost(38.0)),
+    goal("announce, 1 M × 1, one at a time, 1 thread: ns", &ONE_BY_ONE, NsPerThread, AtMost(110.0)),
     goal(
         "announce, 1 M × 1, one at a time, 2 threads: ns a thread",
         &ONE_BY_ONE_BOTH,
-        NsAThread,
+        NsPerThread,
         AtMost(110.0),
     ),
-    goal("announce, 10 M × 1, batches: ns", &TEN_MILLION, NsAThread, AtMost(55.0)),
-    goal("announce, Zipf, batches: ns", &ZIPF, NsAThread, AtMost(150.0)),
+    goal("announce, 10 M × 1, batches: ns", &TEN_MILLION, NsPerThread, AtMost(55.0)),
+    goal("announce, Zipf, batches: ns", &ZIPF, NsPerThread, AtMost(150.0)),
     goal(
         "announces to one swarm of 2 M, batches, 2 threads: M a second",
         &LARGE_V4,
-        MillionsASecond,
+        MillionsPerSecond,
         AtLeast(10.0),
     ),
     goal("allocations of a refresh, Zipf", &ZIPF, Of(Number::AllocationsPerRefresh), AtMost(0.0)),
@@ -210,8 +210,8 @@ impl Measure {
         let ns = row.get(Number::NsPerAnnounce);
         match self {
             Of(number) => row.get(number),
-            NsAThread => Some(ns? * row.threads as f64),
-            MillionsASecond => Some(1e3 / ns?),
+            NsPerThread => Some(ns? * row.threads as f64),
+            MillionsPerSecond => Some(1e3 / ns?),
             PacedRatio => Some(row.get(Number::PacedP999Ns)? / row.get(Number::QuietP999Ns)?),
             ShrunkPercent => Some(row.get(Number::ShrunkRss)? * 100.0),
             FloodPercent => Some(row.get(Number::FloodLost)? * 100.0),
@@ -302,7 +302,7 @@ impl Line {
         Self {
             what: goal.what,
             goal: goal.aim,
-            harness: harness.filter(|_| goal.value == NsAThread).map(|spread| spread.median),
+            harness: harness.filter(|_| goal.value == NsPerThread).map(|spread| spread.median),
             stores: stores(rows).into_iter().filter_map(cell).collect(),
         }
     }

@@ -106,12 +106,13 @@ struct Args {
     #[arg(long, conflicts_with = "only")]
     all: bool,
 
-    /// Measure what the packed store has goals for. Ten million swarms only in it, and in stores named by --only.
+    /// Measure what the packed store has goals for. Ten million swarms only in it, and in stores named by
+    /// --only.
     #[arg(long, conflicts_with_all = ["growth", "workload", "memory", "threads", "batch", "swarms", "peers", "svg"])]
     goals: bool,
 
-    /// Measure how bytes and time grow with swarm size, swarms and threads, for charts. --swarms is the most swarms
-    /// [default: 10000000], --peers all peers while swarms grow [default: 1000000].
+    /// Measure how bytes and time grow with swarm size, swarms and threads, for charts. --swarms is the most
+    /// swarms [default: 10000000], --peers all peers while swarms grow [default: 1000000].
     #[arg(long, conflicts_with_all = ["workload", "memory", "batch", "readme"])]
     growth: bool,
 
@@ -127,8 +128,8 @@ struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Measure everything so often, the stores in turns, and print medians [default: 1; with --goals 5, with both --quick
-    /// and --goals 1].
+    /// Measure everything so often, the stores in turns, and print medians [default: 1; with --goals 5, with
+    /// both --quick and --goals 1].
     #[arg(long, value_name = "N")]
     repeat: Option<NonZeroUsize>,
 
@@ -164,8 +165,8 @@ struct Args {
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
 
-    /// Rewrite the table between `<!-- shootout:begin -->` and `<!-- shootout:end -->` in this file; with --goals, between
-    /// `<!-- goals:begin -->` and `<!-- goals:end -->`.
+    /// Rewrite the table between `<!-- shootout:begin -->` and `<!-- shootout:end -->` in this file; with
+    /// --goals, between `<!-- goals:begin -->` and `<!-- goals:end -->`.
     #[arg(long, value_name = "FILE")]
     readme: Option<PathBuf>,
 }
@@ -197,7 +198,8 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit code 2.
+/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit
+/// code 2.
 fn refuse(message: String) -> ! {
     Args::command().error(ErrorKind::ValueValidation, message).exit()
 }
@@ -228,8 +230,8 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures every plan so often, each time in a fresh process; answers the rows of each plan. Whatever else the machine
-/// does falls on all plans alike: they take turns.
+/// Measures every plan so often, each time in a fresh process; answers the rows of each plan. Whatever else
+/// the machine does falls on all plans alike: they take turns.
 fn measure(plans: &[Plan], repeat: usize) -> Result<Vec<Vec<Row>>, Box<dyn Error>> {
     let bar = ProgressBar::new((plans.len() * repeat) as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}").expect("a valid template"),
@@ -392,7 +394,8 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// A store that has run before leaves pages behind that the next one finds; a fresh process starts from nothing.
+/// A store that has run before leaves pages behind that the next one finds; a fresh process starts from
+/// nothing.
 fn in_a_fresh_process(plan: &Plan) -> Result<Row, Box<dyn Error>> {
     let child = Command::new(env::current_exe()?)
         .arg(ROW)

@@ -32,8 +32,8 @@ pub(crate) struct Plan {
     pub(crate) metrics: Vec<Metric>,
 }
 
-/// What can be measured on a full store, in the order in which it is. What comes later finds the store as what came
-/// earlier left it: as full, with some peers gone and others back.
+/// What can be measured on a full store, in the order in which it is. What comes later finds the store as
+/// what came earlier left it: as full, with some peers gone and others back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Metric {
     /// Bytes a swarm and a peer.
@@ -187,8 +187,8 @@ fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
 }
 
-/// The memory of this process that no file backs: the program's own pages come and go with what it calls. `None` where
-/// there is no `/proc`.
+/// The memory of this process that no file backs: the program's own pages come and go with what it calls.
+/// `None` where there is no `/proc`.
 pub(crate) fn resident_bytes() -> Option<u64> {
     // The counters in `status` lag behind by some megabytes on machines with many cores; this is a count.
     let rollup = fs::read_to_string("/proc/self/smaps_rollup").ok()?;
@@ -239,8 +239,8 @@ impl Row {
         self.numbers.insert(number, (value * 1e3).round() / 1e3);
     }
 
-    /// Keeps the bytes that a full store takes, by the allocator and by the resident set. In a single swarm, bytes a swarm
-    /// say nothing; in swarms of one peer, bytes a peer would be bytes a swarm.
+    /// Keeps the bytes that a full store takes, by the allocator and by the resident set. In a single swarm,
+    /// bytes a swarm say nothing; in swarms of one peer, bytes a peer would be bytes a swarm.
     fn set_bytes(&mut self, live: u64, resident: Option<u64>) {
         let (swarms, peers) = (self.swarms, self.peers);
         let mut set = |number, bytes: u64, of: u64| self.set(number, bytes as f64 / of as f64);

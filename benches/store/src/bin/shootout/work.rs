@@ -40,8 +40,8 @@ pub(crate) enum Population {
 }
 
 impl Kind {
-    /// The population itself. Bytes a swarm and a peer are those of IPv4 where there is one kind only, as others publish
-    /// them.
+    /// The population itself. Bytes a swarm and a peer are those of IPv4 where there is one kind only, as
+    /// others publish them.
     pub(crate) fn population(self, size: Size) -> Population {
         match self {
             Self::OnePeer => Population::ipv4(size.swarms.into(), 1),

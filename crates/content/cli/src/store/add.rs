@@ -24,12 +24,14 @@ use super::{
     print_json, read_torrent, say,
 };
 
-/// What was put in is made durable at least this often, so that little of it is put in again after an interruption.
+/// What was put in is made durable at least this often, so that little of it is put in again after an
+/// interruption.
 const FLUSHED: u64 = 128 << 20;
 
 /// Take in a torrent, and what there is of its files already.
 ///
-/// Each piece of DATA is verified, and those that are right are complete in the store. Added again, a torrent takes what it lacks.
+/// Each piece of DATA is verified, and those that are right are complete in the store. Added again, a torrent
+/// takes what it lacks.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -190,7 +192,8 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// Fills `into` with the torrent's bytes from `offset` on; `false` if some are not there, or cannot be read.
+    /// Fills `into` with the torrent's bytes from `offset` on; `false` if some are not there, or cannot be
+    /// read.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> bool {
         let mut rest = into;
         // Behind the files of a v2 torrent is nothing.

@@ -46,8 +46,8 @@ pub(super) struct RepairArgs {
     #[command(flatten)]
     check: Args,
 
-    /// Give up pieces that cannot be read, however many. Without it, more than 16 of them are taken for a device or a cable that fails, and may
-    /// be read again tomorrow.
+    /// Give up pieces that cannot be read, however many. Without it, more than 16 of them are taken for a
+    /// device or a cable that fails, and may be read again tomorrow.
     #[arg(long)]
     force: bool,
 }

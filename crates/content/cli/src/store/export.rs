@@ -28,8 +28,8 @@ use super::{
 
 /// Write torrents back to ordinary files, each piece verified.
 ///
-/// Files that are not whole lie in a folder `.INFO-HASH.part`, numbered as in the torrent. Called again, only what is missing there is
-/// written. A file that is there already and is another one is never written to.
+/// Files that are not whole lie in a folder `.INFO-HASH.part`, numbered as in the torrent. Called again, only
+/// what is missing there is written. A file that is there already and is another one is never written to.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -193,10 +193,12 @@ impl Exported {
     }
 }
 
-/// The files that a torrent is written to. A piece has bytes of several, and each is opened once for a run of pieces.
+/// The files that a torrent is written to. A piece has bytes of several, and each is opened once for a run of
+/// pieces.
 struct Files<'a> {
     info: &'a Info,
-    /// The folder of files that are not whole. No torrent has its own info hash in a name, so nothing that is exported can be called so.
+    /// The folder of files that are not whole. No torrent has its own info hash in a name, so nothing that is
+    /// exported can be called so.
     parts: PathBuf,
     /// For each file where it is to be; `None` for padding.
     paths: Vec<Option<PathBuf>>,
@@ -260,8 +262,8 @@ impl<'a> Files<'a> {
             .all(|segment| self.paths[segment.file].is_none() || self.states[segment.file] != State::New)
     }
 
-    /// Does something to each part of a range that lies in a file, given the file, where in it, and whether it is whole already. It
-    /// says whether the file is the torrent's.
+    /// Does something to each part of a range that lies in a file, given the file, where in it, and whether
+    /// it is whole already. It says whether the file is the torrent's.
     fn each<B: AsRef<[u8]>>(
         &mut self,
         offset: u64,

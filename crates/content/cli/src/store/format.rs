@@ -28,7 +28,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     block_size: Option<NonZero<u64>>,
 
-    /// Room in the root for at least so many torrents [default: a block's worth, 114,464 with blocks of 4MiB].
+    /// Room in the root for at least so many torrents [default: a block's worth, 114,464 with blocks of
+    /// 4MiB].
     #[arg(long, value_name = "COUNT")]
     torrents: Option<u32>,
 

@@ -38,8 +38,9 @@ const UNIT: u32 = 4096;
 
 /// Show the torrents' files in a folder, to be read by any program.
 ///
-/// Torrents stand there under their names; those that share one, each in a folder that is named by the info hash. A file that is not complete can be
-/// read up to the first byte that is missing. Stays until it is unmounted (`umount FOLDER`) or told to end (Ctrl-C).
+/// Torrents stand there under their names; those that share one, each in a folder that is named by the info
+/// hash. A file that is not complete can be read up to the first byte that is missing. Stays until it is
+/// unmounted (`umount FOLDER`) or told to end (Ctrl-C).
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -281,7 +282,8 @@ impl Filesystem for View {
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.node(number).map(|node| &node.kind) {
             Some(Kind::File(part)) if part.whole => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
-            // The page cache would take a short read for the end of the file, and whoever copies it would not know.
+            // The page cache would take a short read for the end of the file, and whoever copies it would not
+            // know.
             Some(Kind::File(_)) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
             Some(Kind::Folder(_)) => reply.error(Errno::EISDIR),
             None => reply.error(Errno::ENOENT),

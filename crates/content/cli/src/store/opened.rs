@@ -35,7 +35,8 @@ pub(crate) enum Kind {
 /// What a store is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum For {
-    /// To look at it. Others may do so at the same time, if it is on a device or an image. A folder is mended all the same: that is how it is read.
+    /// To look at it. Others may do so at the same time, if it is on a device or an image. A folder is mended
+    /// all the same: that is how it is read.
     Reading,
     /// To change what is in it.
     Writing,
@@ -100,7 +101,8 @@ impl Opened {
         Ok(torrents)
     }
 
-    /// The torrents that somebody names: by info hash, by name, or by the beginning of an info hash; all if nobody is named.
+    /// The torrents that somebody names: by info hash, by name, or by the beginning of an info hash; all if
+    /// nobody is named.
     pub(crate) fn named(&self, names: &[String]) -> Result<Vec<Torrent>, Box<dyn Error>> {
         let mut torrents = self.torrents()?;
         if names.is_empty() {
@@ -141,7 +143,8 @@ impl Opened {
         Ok(torrents)
     }
 
-    /// What is wrong with the store as a whole: what was found when it was opened, torrents that are lost, torrent files.
+    /// What is wrong with the store as a whole: what was found when it was opened, torrents that are lost,
+    /// torrent files.
     pub(crate) fn all_damage(&self) -> Result<Vec<String>, Box<dyn Error>> {
         let mut damage = self.damage.clone();
         if let Kind::Block(store) = &self.kind {
@@ -165,7 +168,8 @@ impl Opened {
     }
 }
 
-/// Opens a store that somebody who is just ending may still hold: a process that was killed lets go of it a little later.
+/// Opens a store that somebody who is just ending may still hold: a process that was killed lets go of it a
+/// little later.
 fn patiently<S>(open: impl Fn() -> Result<S, StoreError>) -> Result<S, StoreError> {
     let began = Instant::now();
     loop {

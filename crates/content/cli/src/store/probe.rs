@@ -10,7 +10,8 @@ use swarmkeep_content::{
 /// Sectors at the beginning and at the end, 1 MiB, in which most of what uses a device leaves a trace.
 const EDGE: u64 = 256;
 
-/// Where known owners of devices sign them: offset, signature, who. Checked in this order. From the documentation of each.
+/// Where known owners of devices sign them: offset, signature, who. Checked in this order. From the
+/// documentation of each.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
     (0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),

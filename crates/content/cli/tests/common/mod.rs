@@ -20,7 +20,8 @@ pub(crate) fn scratch() -> TempDir {
     folder
 }
 
-/// Files such as make a difference: hidden, executable, empty, of whole pieces and not, in names that sort otherwise by another rule.
+/// Files such as make a difference: hidden, executable, empty, of whole pieces and not, in names that sort
+/// otherwise by another rule.
 pub(crate) fn put(some: &Path) {
     for (nth, (path, length)) in [
         ("sub/z", 5),

@@ -167,7 +167,8 @@ fn programs_read_whole_torrents_where_they_are() {
 fn what_is_missing_is_an_error_and_never_zeroes() {
     let folder = scratch_folder();
     let folder = folder.path();
-    // Of the large one the fifth piece of 64 KiB is missing, of the others the one that has bytes of b.bin and c.bin.
+    // Of the large one the fifth piece of 64 KiB is missing, of the others the one that has bytes of b.bin
+    // and c.bin.
     image(folder, &["one-v2", "some-v1"], |name, piece| piece == if name == "one-v2" { 4 } else { 7 });
     expected(&folder.join("data"), "one-v2");
     expected(&folder.join("data"), "some-v1");

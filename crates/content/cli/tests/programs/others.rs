@@ -25,7 +25,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     }
 }
 
-/// Makes a torrent of what is at a path, and reads ours and the magnet link of it: prints its info hashes and theirs.
+/// Makes a torrent of what is at a path, and reads ours and the magnet link of it: prints its info hashes and
+/// theirs.
 const MAKE_AND_READ: &str = r#"
 import json, sys
 import libtorrent as lt

@@ -27,7 +27,8 @@ pub struct ExtendedHandshake<'a> {
     pub ipv6: Option<Ipv6Addr>,
     /// `reqq`: how many requests the sender keeps without dropping any.
     pub request_queue: Option<u32>,
-    /// `metadata_size`: bytes of the info dictionary (BEP 9). What anyone can say: bound it before any memory is reserved for it.
+    /// `metadata_size`: bytes of the info dictionary (BEP 9). What anyone can say: bound it before any memory
+    /// is reserved for it.
     pub metadata_size: Option<u32>,
     /// `upload_only`: the sender wants nothing (BEP 21).
     pub upload_only: Option<bool>,

@@ -81,7 +81,8 @@ impl<'a> Extended<'a> {
     /// Reads the message. `ours` are the ids that we have given out in our own extended handshake.
     ///
     /// # Errors
-    /// [`Error::Extension`], [`Error::Bencode`], [`Error::Endpoint`]: which field is wrong, and why. The frame was in order.
+    /// [`Error::Extension`], [`Error::Bencode`], [`Error::Endpoint`]: which field is wrong, and why. The
+    /// frame was in order.
     pub fn read(&self, ours: &ExtensionIds) -> Result<ExtendedMessage<'a>, Error> {
         let Self { id, payload } = *self;
         let Some(extension) = ours.extension(id) else { return Ok(ExtendedMessage::Unknown(*self)) };
@@ -117,7 +118,8 @@ impl<'a> ExtendedMessage<'a> {
         })
     }
 
-    /// The message as it is sent to a peer that has given out the ids `theirs`; nothing if that peer does not know the extension.
+    /// The message as it is sent to a peer that has given out the ids `theirs`; nothing if that peer does not
+    /// know the extension.
     pub fn to_peer(self, theirs: &ExtensionIds) -> Option<ToPeer<'a>> {
         let id = match self {
             Self::Unknown(Extended { id, .. }) => id,

@@ -9,7 +9,8 @@ use swarmkeep_bittorrent::{
 use super::{Extension, Fields};
 use crate::Error;
 
-/// Whom the sender is connected to now, and to whom no more, since the last such message. Endpoints are in compact form.
+/// Whom the sender is connected to now, and to whom no more, since the last such message. Endpoints are in
+/// compact form.
 ///
 /// Nothing bounds how many, but the frame: BEP 11 allows 50 of each a minute, more in the first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -10,13 +10,15 @@ use std::{
 use swarmkeep_metainfo::{Info, LONGEST, MerkleTree};
 use swarmkeep_peer_wire::{HashRange, Hashes};
 
-/// Fetches the piece layers that an info dictionary lacks, of any peers, and gives them to it file by file. `P` tells peers apart.
+/// Fetches the piece layers that an info dictionary lacks, of any peers, and gives them to it file by file.
+/// `P` tells peers apart.
 ///
-/// They are asked for in chunks of [`HashRange::MOST`] pieces, each with its proof, so that whoever sends a wrong one is found out at
-/// once. A connection calls [`request`](Self::request) until there is nothing, when it is ready, whenever something came, and now and
-/// then; nothing here keeps time.
+/// They are asked for in chunks of [`HashRange::MOST`] pieces, each with its proof, so that whoever sends a
+/// wrong one is found out at once. A connection calls [`request`](Self::request) until there is nothing, when
+/// it is ready, whenever something came, and now and then; nothing here keeps time.
 ///
-/// Memory: 64 bytes for each file of several pieces, 8 for each chunk, and 32 for each hash that came and was right.
+/// Memory: 64 bytes for each file of several pieces, 8 for each chunk, and 32 for each hash that came and was
+/// right.
 #[derive(Debug)]
 pub struct HashFetch<P> {
     info: Info,
@@ -129,7 +131,8 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         self.missing == 0
     }
 
-    /// What to ask a peer for next, if anything. `has` tells whether it has one of those pieces: of others it need not know the hashes (BEP 52).
+    /// What to ask a peer for next, if anything. `has` tells whether it has one of those pieces: of others it
+    /// need not know the hashes (BEP 52).
     pub fn request(
         &mut self,
         peer: P,
@@ -179,7 +182,8 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         range.expect("a power of two, and no more layers than there can be")
     }
 
-    /// Takes hashes that a peer sent. That is 0.1 ms of hashing; the last of a file hash its whole layer once more, 0.2 s for a million pieces.
+    /// Takes hashes that a peer sent. That is 0.1 ms of hashing; the last of a file hash its whole layer once
+    /// more, 0.2 s for a million pieces.
     ///
     /// # Errors
     /// What no honest peer does; whoever does is no longer asked, once it is [gone](Self::gone).

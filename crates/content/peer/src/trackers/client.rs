@@ -22,8 +22,9 @@ use super::{
 };
 use crate::source::Source;
 
-/// Asks trackers over UDP and HTTP, for all torrents of a process: they share a UDP socket a family, a connection id a tracker, HTTP
-/// connections, and what was found out about names and about silence. Clones are the same client.
+/// Asks trackers over UDP and HTTP, for all torrents of a process: they share a UDP socket a family, a
+/// connection id a tracker, HTTP connections, and what was found out about names and about silence. Clones
+/// are the same client.
 #[derive(Debug, Clone)]
 pub struct TrackerClient(Arc<Inner>);
 
@@ -60,18 +61,20 @@ impl ClientOptions {
         }
     }
 
-    /// Sets for how long the answer to a datagram is waited for before it is sent again, and how often it is sent in all; each wait is
-    /// twice the one before. 3 seconds and 3 times unless set: 21 seconds in all.
+    /// Sets for how long the answer to a datagram is waited for before it is sent again, and how often it is
+    /// sent in all; each wait is twice the one before. 3 seconds and 3 times unless set: 21 seconds in all.
     ///
-    /// BEP 15 waits for 15 seconds and sends 9 times, which makes more than two hours. Meanwhile the next tracker would not be asked, and no answer comes
-    /// after 3 seconds that would come after 15. Its long end is the back-off between announces here.
+    /// BEP 15 waits for 15 seconds and sends 9 times, which makes more than two hours. Meanwhile the next
+    /// tracker would not be asked, and no answer comes after 3 seconds that would come after 15. Its long end
+    /// is the back-off between announces here.
     #[must_use]
     pub const fn udp(mut self, first_wait: Duration, tries: u32) -> Self {
         (self.udp_wait, self.udp_tries) = (first_wait, if tries == 0 { 1 } else { tries });
         self
     }
 
-    /// Sets how long an announce over HTTP may take, from connecting to the last byte of the answer, redirects and all; 30 seconds unless set.
+    /// Sets how long an announce over HTTP may take, from connecting to the last byte of the answer,
+    /// redirects and all; 30 seconds unless set.
     #[must_use]
     pub const fn http_patience(mut self, longest: Duration) -> Self {
         self.http_patience = longest;
@@ -85,7 +88,8 @@ impl ClientOptions {
         self
     }
 
-    /// Sets the file in PEM with the authorities whose certificates are believed; those of the system unless set.
+    /// Sets the file in PEM with the authorities whose certificates are believed; those of the system unless
+    /// set.
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<PathBuf>) -> Self {
         self.roots = Some(pem.into());
@@ -99,7 +103,8 @@ impl ClientOptions {
         self
     }
 
-    /// Sets the addresses that trackers see, one of each family; those of a family that has none are not asked. Any of both unless set.
+    /// Sets the addresses that trackers see, one of each family; those of a family that has none are not
+    /// asked. Any of both unless set.
     #[must_use]
     pub fn addresses(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         self.source = Source::of(addresses);

@@ -1,4 +1,5 @@
-//! Announces over HTTP and HTTPS (BEP 3, 7, 23, 24, 31): HTTP/1.1, connections kept and shared by all torrents.
+//! Announces over HTTP and HTTPS (BEP 3, 7, 23, 24, 31): HTTP/1.1, connections kept and shared by all
+//! torrents.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -61,15 +62,16 @@ struct Idle {
 
 type Sender = SendRequest<Empty<Bytes>>;
 
-/// How many announces one server is asked for at a time, each over a connection of its own: a thousand torrents are told to a tracker
-/// that takes 50 ms in 3 seconds.
+/// How many announces one server is asked for at a time, each over a connection of its own: a thousand
+/// torrents are told to a tracker that takes 50 ms in 3 seconds.
 const AT_ONCE: usize = 16;
 
-/// For how long connections are kept for the torrents that are announced next. There are no more of them than announces at a time: one is opened
-/// only when none is idle.
+/// For how long connections are kept for the torrents that are announced next. There are no more of them than
+/// announces at a time: one is opened only when none is idle.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
 
-/// The longest answer: twice what 1,000 peers take in the long form, with their ids. libtorrent takes four times as much.
+/// The longest answer: twice what 1,000 peers take in the long form, with their ids. libtorrent takes four
+/// times as much.
 const LONGEST_ANSWER: usize = 256 * 1024;
 
 /// The longest head of an answer, and the most headers.
@@ -139,8 +141,8 @@ impl HttpClient {
         }
     }
 
-    /// One request and its answer. A turn is waited for as long as it takes, all else until `ends` or, if the turn took that long, for
-    /// the patience anew.
+    /// One request and its answer. A turn is waited for as long as it takes, all else until `ends` or, if the
+    /// turn took that long, for the patience anew.
     async fn get(
         &self,
         url: &TrackerUrl,
@@ -303,7 +305,8 @@ fn with_query(url: &TrackerUrl, announce: &Announce<'_>) -> TrackerUrl {
         want,
         compact: Some(true),
         no_peer_id: true,
-        // What BEP 7 has for the other family's address is not told: that family announces itself, and is believed.
+        // What BEP 7 has for the other family's address is not told: that family announces itself, and is
+        // believed.
         key: Some(Escaped::encode(key.as_bytes(), &mut key_room)),
         tracker_id: tracker_id.map(|id| Escaped::encode(id, &mut id_room)),
         ..AnnounceRequest::new(identity.info_hash, identity.peer_id, identity.port)

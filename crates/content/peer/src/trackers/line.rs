@@ -10,8 +10,8 @@ use tokio::{
 
 use super::TrackerError;
 
-/// Lets so many ask one tracker at a time. The others wait, and when it turns out to be silent they are told, not made to find out
-/// one by one: a thousand torrents would be at that for hours.
+/// Lets so many ask one tracker at a time. The others wait, and when it turns out to be silent they are told,
+/// not made to find out one by one: a thousand torrents would be at that for hours.
 #[derive(Debug)]
 pub(super) struct Line {
     turns: Semaphore,
@@ -23,7 +23,8 @@ impl Line {
         Self { turns: Semaphore::new(at_once), silent: Mutex::default() }
     }
 
-    /// Waits for a turn. The error is that of another who has found out since `asked` that the tracker is silent.
+    /// Waits for a turn. The error is that of another who has found out since `asked` that the tracker is
+    /// silent.
     pub(super) async fn turn(&self, asked: Instant) -> Result<SemaphorePermit<'_>, TrackerError> {
         let permit = self.turns.acquire().await.expect("it is never closed");
         self.check(asked)?;

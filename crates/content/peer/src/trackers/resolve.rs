@@ -31,14 +31,15 @@ struct Lookup {
     addresses: Result<Vec<IpAddr>, TrackerError>,
 }
 
-/// The system's resolver says for how long an answer holds, but not to us. Announces are half an hour apart; what this saves is the
-/// look-ups of many torrents at once.
+/// The system's resolver says for how long an answer holds, but not to us. Announces are half an hour apart;
+/// what this saves is the look-ups of many torrents at once.
 const BELIEVED: Duration = Duration::from_secs(5 * 60);
 
 /// For how long a name that is not found is not looked up again.
 const MISSING: Duration = Duration::from_secs(30);
 
-/// The system's resolver gives up after 10 seconds as a rule (two tries of 5); this is in case that it does not.
+/// The system's resolver gives up after 10 seconds as a rule (two tries of 5); this is in case that it does
+/// not.
 const LONGEST_LOOKUP: Duration = Duration::from_secs(20);
 
 /// How many of the addresses of a host are tried in turn.
@@ -49,10 +50,12 @@ impl Resolver {
         Self { fixed, hosts: Known::default(), lookups: Semaphore::new(16) }
     }
 
-    /// An address of a tracker in a family: the `nth` of them, around and around, so that who fails tries the next.
+    /// An address of a tracker in a family: the `nth` of them, around and around, so that who fails tries the
+    /// next.
     ///
     /// # Errors
-    /// [`TrackerError::NoAddress`] if it has none in the family, [`TrackerError::Lookup`] if the name is not found.
+    /// [`TrackerError::NoAddress`] if it has none in the family, [`TrackerError::Lookup`] if the name is not
+    /// found.
     pub(super) async fn address(
         &self,
         url: &TrackerUrl,

@@ -13,7 +13,8 @@ impl Tls {
     /// Reads the authorities.
     ///
     /// # Errors
-    /// If the file of authorities cannot be read, or has none. A system without any is no error: no certificate is believed then.
+    /// If the file of authorities cannot be read, or has none. A system without any is no error: no
+    /// certificate is believed then.
     pub(super) fn new(roots: Option<&Path>) -> io::Result<Self> {
         use std::sync::Arc;
 

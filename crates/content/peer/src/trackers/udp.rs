@@ -69,11 +69,12 @@ struct Tracker {
     connection: AsyncMutex<Option<(ConnectionId, Instant)>>,
 }
 
-/// For how long a connection id is used after it has come (BEP 15). What is begun with it then goes on for less than a minute, and trackers
-/// take it for two.
+/// For how long a connection id is used after it has come (BEP 15). What is begun with it then goes on for
+/// less than a minute, and trackers take it for two.
 const CONNECTION: Duration = Duration::from_secs(60);
 
-/// How many announces one tracker is asked for at a time: their answers, of a kilobyte or so each, fit into the buffer that a socket has by default.
+/// How many announces one tracker is asked for at a time: their answers, of a kilobyte or so each, fit into
+/// the buffer that a socket has by default.
 const AT_ONCE: usize = 32;
 
 /// The longest datagram there is.
@@ -89,7 +90,8 @@ impl UdpClient {
         Ok(Self { v4: or_none(v4), v6: or_none(v6), first_wait, tries })
     }
 
-    /// Announces to the tracker at `to` with the options of BEP 41 in `options`; `asked` is when this was wanted.
+    /// Announces to the tracker at `to` with the options of BEP 41 in `options`; `asked` is when this was
+    /// wanted.
     pub(super) async fn announce(
         &self,
         to: SocketAddr,
@@ -118,8 +120,8 @@ impl UdpClient {
         announce: &Announce<'_>,
         asked: Instant,
     ) -> Result<Answer, TrackerError> {
-        // With an id that another has got: perhaps it is no longer good, because the tracker has been started again or this machine
-        // is elsewhere now. Then it takes one more.
+        // With an id that another has got: perhaps it is no longer good, because the tracker has been started
+        // again or this machine is elsewhere now. Then it takes one more.
         let known = *tracker.connection.lock().await;
         if let Some((id, got)) = known
             && got.elapsed() < CONNECTION
@@ -178,7 +180,8 @@ impl Drop for Half {
 }
 
 impl Shared {
-    /// Hands each answer to who waits for it. What comes from elsewhere than was asked, or for nobody, is dropped.
+    /// Hands each answer to who waits for it. What comes from elsewhere than was asked, or for nobody, is
+    /// dropped.
     async fn receive(self: Arc<Self>) {
         let mut packet = vec![0; LONGEST];
         loop {
@@ -218,7 +221,8 @@ impl Shared {
     }
 }
 
-/// Whether another connection id could help. BEP 15 has no number for that error, and trackers have the word in common.
+/// Whether another connection id could help. BEP 15 has no number for that error, and trackers have the word
+/// in common.
 fn is_about_the_connection(error: &TrackerError) -> bool {
     match error {
         TrackerError::Silent => true,
@@ -314,7 +318,8 @@ impl Request<'_> {
         }
     }
 
-    /// Sends a packet until it is answered. It keeps its transaction id, so an answer counts whichever of them it is to.
+    /// Sends a packet until it is answered. It keeps its transaction id, so an answer counts whichever of
+    /// them it is to.
     async fn exchange(
         &self,
         write: impl FnOnce(TransactionId) -> Vec<u8>,

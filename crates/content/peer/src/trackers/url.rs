@@ -5,8 +5,8 @@ use std::{fmt, net::IpAddr};
 use hyper::Uri;
 use swarmkeep_tracker_protocol::udp::AnnounceRequest;
 
-/// The longest URL that is understood. BEP 41 puts path and query into a datagram, which then stays below the 1,280 bytes that every
-/// IPv6 link carries.
+/// The longest URL that is understood. BEP 41 puts path and query into a datagram, which then stays below the
+/// 1,280 bytes that every IPv6 link carries.
 const LONGEST: usize = 1024;
 
 /// How a tracker is asked.
@@ -106,7 +106,8 @@ impl TrackerUrl {
         Ok(Self { scheme, host: host.to_ascii_lowercase(), port, target })
     }
 
-    /// Where a redirect to `location` leads: an absolute URL, or one relative to this (RFC 3986, 5.2, without dots in paths).
+    /// Where a redirect to `location` leads: an absolute URL, or one relative to this (RFC 3986, 5.2, without
+    /// dots in paths).
     pub(super) fn join(&self, location: &str) -> Result<Self, UrlError> {
         let location = location.trim();
         let scheme_ends = location.find(':').unwrap_or(usize::MAX);
@@ -138,7 +139,8 @@ impl TrackerUrl {
         }
     }
 
-    /// The options of BEP 41 that an announce over UDP ends with: path and query, in pieces of 255 bytes at most.
+    /// The options of BEP 41 that an announce over UDP ends with: path and query, in pieces of 255 bytes at
+    /// most.
     pub(super) fn options(&self) -> Vec<u8> {
         const URL_DATA: u8 = 2;
         let mut options = Vec::with_capacity(self.target.len() + 2 * self.target.len().div_ceil(255));

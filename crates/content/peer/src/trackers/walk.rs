@@ -1,4 +1,5 @@
-//! Which tracker is announced to when, and with what event, over one address family. No I/O and no clock: time is handed in.
+//! Which tracker is announced to when, and with what event, over one address family. No I/O and no clock:
+//! time is handed in.
 
 use std::time::Duration;
 
@@ -9,11 +10,13 @@ use tokio::time::Instant;
 /// Which of the tiers of BEP 12 are announced to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AnnounceTo {
-    /// One tracker of each tier. Torrents as they are made today have their trackers in a tier each, and peers that look in one
-    /// place only do not find those that look in another; µTorrent, Transmission and qBittorrent announce so too.
+    /// One tracker of each tier. Torrents as they are made today have their trackers in a tier each, and
+    /// peers that look in one place only do not find those that look in another; µTorrent, Transmission and
+    /// qBittorrent announce so too.
     #[default]
     EveryTier,
-    /// One tracker in all: those of a tier while none of the tiers before it has one that answers, as BEP 12 has it.
+    /// One tracker in all: those of a tier while none of the tiers before it has one that answers, as BEP 12
+    /// has it.
     FirstThatAnswers,
 }
 
@@ -26,10 +29,12 @@ pub(super) struct Pace {
     pub(super) first_back_off: Duration,
 }
 
-/// After so many failures in a row, one more makes the next wait no longer; the bound on the interval is reached long before.
+/// After so many failures in a row, one more makes the next wait no longer; the bound on the interval is
+/// reached long before.
 const MOST_DOUBLINGS: u32 = 16;
 
-/// For how long a tracker without an address in this family is not looked up again. Names change seldom, and a machine gets IPv6 seldom.
+/// For how long a tracker without an address in this family is not looked up again. Names change seldom, and
+/// a machine gets IPv6 seldom.
 const ABSENT: Duration = Duration::from_secs(60 * 60);
 
 /// The longest wait between two tries of a tracker that does not answer, as in libtorrent.
@@ -126,8 +131,8 @@ impl Walk {
         Self { pace, tiers: tiers.iter().map(tier).collect(), completed: false, is_leecher: true }
     }
 
-    /// What to do at `now`, with something left to download or not. Each announce that this asks for must be followed by
-    /// [`answered`](Self::answered) or [`failed`](Self::failed); until then its tier waits.
+    /// What to do at `now`, with something left to download or not. Each announce that this asks for must be
+    /// followed by [`answered`](Self::answered) or [`failed`](Self::failed); until then its tier waits.
     pub(super) fn step(&mut self, now: Instant, is_leecher: bool) -> Step {
         let mut next = None;
         self.is_leecher = is_leecher;
@@ -152,7 +157,8 @@ impl Walk {
         Step::Wait(next)
     }
 
-    /// A tracker has answered, with its interval and its shortest one if it gave that. Of its tier, it is the first to be asked from now on.
+    /// A tracker has answered, with its interval and its shortest one if it gave that. Of its tier, it is the
+    /// first to be asked from now on.
     pub(super) fn answered(
         &mut self,
         tracker: usize,
@@ -206,12 +212,14 @@ impl Walk {
         self.completed = true;
     }
 
-    /// Whether a tracker is still to hear that the download is complete, with something left to download or not.
+    /// Whether a tracker is still to hear that the download is complete, with something left to download or
+    /// not.
     pub(super) fn owes_completed(&self, leg: &Leg, is_leecher: bool) -> bool {
         leg.owes_completed(self.completed && !is_leecher)
     }
 
-    /// With something left, trackers would not take `completed` for the end of a download, and never hear of that again.
+    /// With something left, trackers would not take `completed` for the end of a download, and never hear of
+    /// that again.
     fn is_complete(&self) -> bool {
         self.completed && !self.is_leecher
     }
@@ -250,8 +258,8 @@ impl Walk {
 }
 
 impl Tier {
-    /// Which one to ask next, and when: the first that has not just failed or, if all have, the first to be tried again. Whoever
-    /// is still to be told of the end of the download comes in between.
+    /// Which one to ask next, and when: the first that has not just failed or, if all have, the first to be
+    /// tried again. Whoever is still to be told of the end of the download comes in between.
     fn next(&self, now: Instant, completed: bool) -> Option<(usize, Instant)> {
         let rested = |leg: &Leg| match leg.rest {
             Rest::ForGood => None,

@@ -4,10 +4,12 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Allocation {
-    /// The next free block after the last one taken, around the device: what is written together lies together.
+    /// The next free block after the last one taken, around the device: what is written together lies
+    /// together.
     #[default]
     Sequential,
-    /// The lowest free block for data, the highest for i-nodes: what is used stays in front, where disks are fastest.
+    /// The lowest free block for data, the highest for i-nodes: what is used stays in front, where disks are
+    /// fastest.
     Ordered,
 }
 

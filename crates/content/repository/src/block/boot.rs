@@ -1,4 +1,5 @@
-//! From a device to a store: which root counts, what the i-nodes say, and what is free: what nothing points at.
+//! From a device to a store: which root counts, what the i-nodes say, and what is free: what nothing points
+//! at.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -28,15 +29,16 @@ use crate::{Counters, Error, InfoHash, PieceBits, Pieces, Result};
 /// The smallest block and the largest: 16 KiB and 64 MiB.
 pub(super) const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 14..=26;
 
-/// So many sectors that cannot be read are bad sectors, which cost what they hold. More are a device or a cable that fails, and might read
-/// again tomorrow: then nothing is given up.
+/// So many sectors that cannot be read are bad sectors, which cost what they hold. More are a device or a
+/// cable that fails, and might read again tomorrow: then nothing is given up.
 const MOST_UNREADABLE: u32 = 16;
 
 /// What boot found wrong. Each thing costs what it says, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
-    /// No whole root was found: what could be read of the copies was put together. Torrents may be missing, or be there again.
+    /// No whole root was found: what could be read of the copies was put together. Torrents may be missing,
+    /// or be there again.
     Root {
         /// Torrents' worth of entries that are lost.
         entries: u64,
@@ -60,7 +62,8 @@ pub enum Damage {
         /// How many pieces were complete, as far as is known, and are no longer.
         pieces: u64,
     },
-    /// A torrent's map names blocks that are not its own: those are taken from it, and the pieces in them incomplete.
+    /// A torrent's map names blocks that are not its own: those are taken from it, and the pieces in them
+    /// incomplete.
     Blocks {
         /// The torrent.
         info_hash: InfoHash,
@@ -101,7 +104,8 @@ pub struct BootReport {
     pub damage: Vec<Damage>,
     /// Torrents of which nothing is known but the name, found lost now or earlier.
     pub lost: Vec<InfoHash>,
-    /// Why the store can only be read, if the device could not be read everywhere: what is free is not known then.
+    /// Why the store can only be read, if the device could not be read everywhere: what is free is not known
+    /// then.
     pub read_only: Option<&'static str>,
 }
 
@@ -172,8 +176,9 @@ fn find_root(
     let whole = copies.iter().position(|copy| copy.whole || mutation.is(Mutant::TornRoot));
     match whole {
         Some(at) => {
-            // A copy that was being written when the power went is not damage: its generation was never reported. Only what no
-            // unfinished write leaves behind, sectors without a valid checksum, says that something was lost.
+            // A copy that was being written when the power went is not damage: its generation was never
+            // reported. Only what no unfinished write leaves behind, sectors without a valid checksum, says
+            // that something was lost.
             let newer_is_damaged = copies[..at].iter().any(|copy| copy.sectors.contains(&None));
             let chosen = &copies[at];
             if newer_is_damaged || alone {
@@ -183,8 +188,8 @@ fn find_root(
             Ok((chosen.header, chosen.sectors.iter().flatten().flat_map(|sector| **sector).collect(), alike))
         }
         None => {
-            // A copy that is not whole though all of it can be read was being written, and never reported: it but fills the gaps of
-            // one that was. Then each sector from the latest copy that has it.
+            // A copy that is not whole though all of it can be read was being written, and never reported: it
+            // but fills the gaps of one that was. Then each sector from the latest copy that has it.
             let generation = copies[0].header.generation;
             copies.sort_by_key(|copy| !copy.sectors.contains(&None));
             let header = RootHeader { generation, ..copies[0].header };
@@ -238,7 +243,8 @@ fn find_headers(device: &dyn BlockDevice) -> Result<Vec<RootHeader>, Refused> {
             (second.uuid, second.block_shift, second.root_blocks, second.blocks)
                 == (first.uuid, first.block_shift, first.root_blocks, first.blocks)
         })),
-        // Content begins at twice the place of the second copy: whatever looks like one further behind is a stranger's.
+        // Content begins at twice the place of the second copy: whatever looks like one further behind is a
+        // stranger's.
         None => headers.extend(seconds.take(1)),
     }
     let Some(header) = headers.first() else {
@@ -269,7 +275,8 @@ struct Boot<'a> {
     slabs: Slabs,
     root: Root,
     inodes: Vec<Arc<Inode>>,
-    /// I-nodes that do not stand on the device as they are taken to be, and the logical sectors of their bodies.
+    /// I-nodes that do not stand on the device as they are taken to be, and the logical sectors of their
+    /// bodies.
     mends: Vec<(Arc<Inode>, BTreeSet<u64>)>,
     /// Entries of the root whose i-nodes are damaged, and the slots that they have alone.
     lost: Vec<(u32, Option<Slot>)>,
@@ -466,7 +473,8 @@ impl Boot<'_> {
         }
     }
 
-    /// A have-bit may be durable before the map entry that was written with it, and a map may have lost a sector.
+    /// A have-bit may be durable before the map entry that was written with it, and a map may have lost a
+    /// sector.
     fn drop_pieces_without_blocks(&mut self) {
         if self.mutation.is(Mutant::BitsWithoutBlocks) {
             return;

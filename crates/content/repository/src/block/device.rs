@@ -20,9 +20,9 @@ pub const SECTOR: usize = 4096;
 
 /// The unit of everything that is read or written: 4 KiB, aligned to 4 KiB.
 ///
-/// A slice of sectors can be handed to a device that was opened without the page cache (`O_DIRECT`) as it is, whether the
-/// device has sectors of 512 bytes or of 4 KiB: there is no unaligned access to get wrong. `<[Sector]>::ref_from_bytes` of `zerocopy` makes
-/// one of bytes that happen to be aligned.
+/// A slice of sectors can be handed to a device that was opened without the page cache (`O_DIRECT`) as it is,
+/// whether the device has sectors of 512 bytes or of 4 KiB: there is no unaligned access to get wrong.
+/// `<[Sector]>::ref_from_bytes` of `zerocopy` makes one of bytes that happen to be aligned.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
 pub struct Sector(pub [u8; SECTOR]);
@@ -83,8 +83,8 @@ impl Barrier {
 
 /// A row of sectors, numbered from 0.
 ///
-/// What is assumed of it: a logical sector of 512 bytes is old or new after a crash; what was written and not flushed persists in
-/// any subset and any order; what was flushed stays.
+/// What is assumed of it: a logical sector of 512 bytes is old or new after a crash; what was written and not
+/// flushed persists in any subset and any order; what was flushed stays.
 pub trait BlockDevice: fmt::Debug + Send + Sync {
     /// How many sectors there are.
     fn sectors(&self) -> u64;
@@ -95,8 +95,8 @@ pub trait BlockDevice: fmt::Debug + Send + Sync {
     /// Those of the medium, and `UnexpectedEof` beyond the end.
     fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()>;
 
-    /// Writes parts, one after another, from sector `first` on. Of two calls at once that write the same sector, either may
-    /// be the last.
+    /// Writes parts, one after another, from sector `first` on. Of two calls at once that write the same
+    /// sector, either may be the last.
     ///
     /// # Errors
     /// Those of the medium.
@@ -105,10 +105,12 @@ pub trait BlockDevice: fmt::Debug + Send + Sync {
     /// Makes durable what was written by calls that have returned.
     ///
     /// # Errors
-    /// Those of the medium: what was written may be lost, and a repetition that succeeds does not say that it is not.
+    /// Those of the medium: what was written may be lost, and a repetition that succeeds does not say that it
+    /// is not.
     fn flush(&self, barrier: Barrier) -> io::Result<()>;
 
-    /// Says that nobody needs what so many sectors from `first` on hold. What they then hold is of no meaning.
+    /// Says that nobody needs what so many sectors from `first` on hold. What they then hold is of no
+    /// meaning.
     ///
     /// # Errors
     /// Those of the medium; nothing depends on it.
@@ -155,9 +157,11 @@ impl FileDevice {
     /// Opens what is there, for writing or to be read only.
     ///
     /// # Errors
-    /// [`Error::InUse`] if somebody else has it open, [`Error::NotAStore`] if it is neither a block device nor a file, [`Error::Io`].
+    /// [`Error::InUse`] if somebody else has it open, [`Error::NotAStore`] if it is neither a block device
+    /// nor a file, [`Error::Io`].
     pub fn open(path: &Path, writable: bool) -> Result<Self> {
-        // A disk that is mounted, or part of something else, is in use as well: the system knows, and says so if it is asked.
+        // A disk that is mounted, or part of something else, is in use as well: the system knows, and says so
+        // if it is asked.
         let raw = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
         let exclusive = if raw && writable { OFlags::EXCL } else { OFlags::empty() };
         let open = |flags: OFlags| {
@@ -185,10 +189,12 @@ impl FileDevice {
         Ok(Self { file, sectors: bytes / SECTOR as u64, direct, raw: kind.is_block_device() })
     }
 
-    /// Makes an image file of so many bytes, all of them taken from the file system at once, and opens it for writing.
+    /// Makes an image file of so many bytes, all of them taken from the file system at once, and opens it for
+    /// writing.
     ///
     /// # Errors
-    /// [`Error::Full`] if the file system has no room, and nothing is left; [`Error::Io`], also if there is a file already.
+    /// [`Error::Full`] if the file system has no room, and nothing is left; [`Error::Io`], also if there is a
+    /// file already.
     pub fn create_image(path: &Path, bytes: u64) -> Result<Self> {
         if bytes < SECTOR as u64 {
             return Err(Error::Full { what: "an image has one sector of 4 KiB at least" });
@@ -284,7 +290,8 @@ pub(super) fn flush_folder_of(path: &Path) -> Result<()> {
         .map_err(Error::io("flushing the image's folder"))
 }
 
-/// Sectors in memory, of which those that were never written take nothing: for tests, and for devices larger than any disk.
+/// Sectors in memory, of which those that were never written take nothing: for tests, and for devices larger
+/// than any disk.
 pub struct SparseDevice {
     sectors: u64,
     written: RwLock<HashMap<u64, Box<Sector>>>,

@@ -1,4 +1,5 @@
-//! Images that hold anything at all under checksums that fit, for tests of boot (feature `mutants`): a fuzzer finds no CRC-32C.
+//! Images that hold anything at all under checksums that fit, for tests of boot (feature `mutants`): a fuzzer
+//! finds no CRC-32C.
 
 use zerocopy::little_endian::U32;
 
@@ -64,7 +65,8 @@ fn forge_inode(all: &mut [super::format::LogicalSector], entry: &RootEntry, bloc
         sector.reseal(entry.uid(), at);
         map_blocks.extend(unchecked_numbers(sector).take(if at == 0 { 0 } else { 8 }));
     }
-    // If the body lies in map blocks, these are theirs. If it does not, they are content, and it does not matter what that is.
+    // If the body lies in map blocks, these are theirs. If it does not, they are content, and it does not
+    // matter what that is.
     if super::format::InodeHeader::is_deep(&all[first as usize]) {
         let block = 1_u64 << (block_shift - 9);
         for (number, map_block) in (0..).zip(map_blocks).filter(|&(_, map_block)| map_block > 1) {

@@ -34,8 +34,9 @@ pub(super) mod index {
     pub(in super::super) const MAP_BLOCKS: u64 = 3 << 40;
 }
 
-/// The least that has a checksum. It covers what the sector belongs to and where in it the sector stands, so that no sector passes for another:
-/// not one of another torrent, of an earlier format, or of a torrent that happens to look like this.
+/// The least that has a checksum. It covers what the sector belongs to and where in it the sector stands, so
+/// that no sector passes for another: not one of another torrent, of an earlier format, or of a torrent that
+/// happens to look like this.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct LogicalSector {
@@ -325,7 +326,8 @@ impl Slot {
     }
 }
 
-/// How the body of an i-node is laid out: a block number for each of the torrent's blocks, then a bit for each piece.
+/// How the body of an i-node is laid out: a block number for each of the torrent's blocks, then a bit for
+/// each piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Blocks of the torrent.

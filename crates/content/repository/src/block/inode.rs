@@ -23,11 +23,11 @@ pub(super) struct Inode {
     pub(super) geometry: Geometry,
     pub(super) layout: Layout,
     pub(super) slot: Slot,
-    /// Held for reading by whoever is at work in the torrent, for writing by who deletes it or takes back a mark. Whether the torrent
-    /// is there.
+    /// Held for reading by whoever is at work in the torrent, for writing by who deletes it or takes back a
+    /// mark. Whether the torrent is there.
     pub(super) gate: RwLock<bool>,
-    /// Held for writing by writes that rewrite the rest of a sector, and by who marks a piece; for reading by writes of whole
-    /// sectors.
+    /// Held for writing by writes that rewrite the rest of a sector, and by who marks a piece; for reading by
+    /// writes of whole sectors.
     pub(super) edges: RwLock<()>,
     pub(super) state: Mutex<State>,
     /// Whether it is in the list of those that have something to write.
@@ -48,7 +48,8 @@ pub(super) struct State {
     pub(super) fresh: Changes,
     /// What has changed and may be written with the next flush.
     pub(super) sound: Changes,
-    /// Nothing more is written of it: what it points at may be somebody else's soon. What it said last stays, for an older root.
+    /// Nothing more is written of it: what it points at may be somebody else's soon. What it said last stays,
+    /// for an older root.
     pub(super) deleted: bool,
 }
 
@@ -195,7 +196,8 @@ impl State {
 
 /// Block numbers by place in the torrent, 0 where there is none: block 0 is the root.
 ///
-/// Takes 4 bytes a place, in chunks that are there once a place of them is: a torrent of a pebibyte that was hardly written takes little.
+/// Takes 4 bytes a place, in chunks that are there once a place of them is: a torrent of a pebibyte that was
+/// hardly written takes little.
 #[derive(Debug)]
 pub(super) struct BlockMap {
     places: u32,

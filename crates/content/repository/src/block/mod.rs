@@ -1,8 +1,9 @@
 //! Content on a raw block device or an image of one: the store that survives anything.
 //!
-//! Built after A. Norberg, "Improving BitTorrent performance with a custom filesystem" (2012): large blocks, one file a torrent, no
-//! bitmap of free blocks, the order of flushing instead of a journal. `docs/formats/block-store.md` of the repository gives the
-//! format byte by byte, and why a crash at any moment leaves a store that boots with everything that was reported durable.
+//! Built after A. Norberg, "Improving BitTorrent performance with a custom filesystem" (2012): large blocks,
+//! one file a torrent, no bitmap of free blocks, the order of flushing instead of a journal.
+//! `docs/formats/block-store.md` of the repository gives the format byte by byte, and why a crash at any
+//! moment leaves a store that boots with everything that was reported durable.
 
 mod allocator;
 mod boot;
@@ -51,7 +52,8 @@ pub struct FormatOptions {
 }
 
 impl FormatOptions {
-    /// Blocks of 4 MiB, or smaller ones on a device of less than 1,024 of them; room for what the device can reasonably hold.
+    /// Blocks of 4 MiB, or smaller ones on a device of less than 1,024 of them; room for what the device can
+    /// reasonably hold.
     pub fn new() -> Self {
         Self::default()
     }
@@ -63,7 +65,8 @@ impl FormatOptions {
         self
     }
 
-    /// Room for at least so many torrents, 16,777,216 at most. A copy of one block of 4 MiB names 114,464 of them.
+    /// Room for at least so many torrents, 16,777,216 at most. A copy of one block of 4 MiB names 114,464 of
+    /// them.
     #[must_use]
     pub fn torrents(mut self, count: u32) -> Self {
         self.torrents = Some(count);
@@ -73,8 +76,9 @@ impl FormatOptions {
 
 /// Content on a block device.
 ///
-/// A block is a stretch of the device that belongs to one torrent, 4 MiB unless the device was formatted otherwise. What it keeps in memory are the i-nodes: 4
-/// bytes for each block of a torrent, a bit for each piece, and some 600 bytes a torrent.
+/// A block is a stretch of the device that belongs to one torrent, 4 MiB unless the device was formatted
+/// otherwise. What it keeps in memory are the i-nodes: 4 bytes for each block of a torrent, a bit for each
+/// piece, and some 600 bytes a torrent.
 #[derive(Clone)]
 pub struct BlockStore {
     store: Arc<Store>,
@@ -85,7 +89,8 @@ impl BlockStore {
     /// Makes an empty store of a device. Whatever was on it is lost.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for blocks of another size than the format has, [`Error::Full`] if the device is too small, [`Error::Io`].
+    /// [`Error::Unsupported`] for blocks of another size than the format has, [`Error::Full`] if the device
+    /// is too small, [`Error::Io`].
     pub fn format(device: &dyn BlockDevice, options: FormatOptions) -> Result<()> {
         let bytes = device.sectors() * SECTOR as u64;
         let block_size = options.block_size.unwrap_or_else(|| default_block_size(bytes));
@@ -196,7 +201,8 @@ impl BlockStore {
         Self::boot_as(Arc::new(device), Allocation::default(), Access::Read, Mutation::default(), path)
     }
 
-    /// Opens the store whose image is in the folder of `config`, or makes one of its capacity, of 512 MiB if it has none.
+    /// Opens the store whose image is in the folder of `config`, or makes one of its capacity, of 512 MiB if
+    /// it has none.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`Error::Full`].
@@ -237,7 +243,8 @@ impl BlockStore {
         self.store.shape.blocks.get()
     }
 
-    /// Who has which blocks, in runs, in the order of the device. Takes time and memory with the blocks that are taken.
+    /// Who has which blocks, in runs, in the order of the device. Takes time and memory with the blocks that
+    /// are taken.
     pub fn owners(&self) -> Vec<(Range<u32>, Owner)> {
         let meta = self.store.meta.lock();
         let root = 2 * self.store.shape.root_blocks.get();
@@ -258,7 +265,8 @@ impl BlockStore {
         runs
     }
 
-    /// Asserts that what the store believes agrees with itself: each block has one owner or is free, and not both.
+    /// Asserts that what the store believes agrees with itself: each block has one owner or is free, and not
+    /// both.
     ///
     /// # Errors
     /// What does not agree.
@@ -354,7 +362,8 @@ impl fmt::Debug for BlockStore {
     }
 }
 
-/// No root names more: a stranger's image must not say how much memory it takes to find out that it is damaged. So many are 600 MB.
+/// No root names more: a stranger's image must not say how much memory it takes to find out that it is
+/// damaged. So many are 600 MB.
 const MOST_TORRENTS: u32 = 1 << 24;
 
 /// 4 MiB as in the paper, less where a device would have few of them.

@@ -9,7 +9,8 @@ use super::{
 };
 use zerocopy::{FromBytes, IntoBytes, little_endian::U32};
 
-/// Sectors in front of a copy's entries: its header, and one that the first copy keeps the allocator's cursor in.
+/// Sectors in front of a copy's entries: its header, and one that the first copy keeps the allocator's cursor
+/// in.
 pub(super) const HEAD: u64 = 2;
 
 /// The root as it stands in memory.
@@ -31,8 +32,8 @@ impl Root {
         Self::new(header, Vec::new(), mutation)
     }
 
-    /// Writes a root without torrents over all that both copies have room for: whatever is not valid there later is damaged, and not
-    /// merely unwritten.
+    /// Writes a root without torrents over all that both copies have room for: whatever is not valid there
+    /// later is damaged, and not merely unwritten.
     pub(super) fn clear(&self, device: &dyn BlockDevice) -> std::io::Result<()> {
         for copy in [0, 1] {
             let header = RootHeader { copy, ..self.header };
@@ -256,7 +257,8 @@ pub(super) fn entry_sectors(header: &RootHeader) -> u64 {
     (u64::from(header.root_blocks.get()) << (header.block_shift - 12)) - HEAD
 }
 
-/// Where a sector of a copy's entries lies. The first block of each copy lies in front: a copy must be found before it is known how many it has.
+/// Where a sector of a copy's entries lies. The first block of each copy lies in front: a copy must be found
+/// before it is known how many it has.
 pub(super) fn entry_sector(header: &RootHeader, sector: u64) -> u64 {
     let (at, shift) = (HEAD + sector, header.block_shift - 12);
     let (block, within) = (at >> shift, at & ((1 << shift) - 1));
@@ -268,7 +270,8 @@ pub(super) fn entry_sector(header: &RootHeader, sector: u64) -> u64 {
     (block << shift) + within
 }
 
-/// The first so many sectors of entries, in runs that lie together, of at most 4 MiB: where each begins, and how long it is.
+/// The first so many sectors of entries, in runs that lie together, of at most 4 MiB: where each begins, and
+/// how long it is.
 fn runs(header: &RootHeader, count: u64) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for sector in 0..count {

@@ -29,8 +29,8 @@ use crate::{
 /// The sector that says where the sequential allocator goes on.
 pub(super) const CURSOR: u64 = 1;
 
-/// What the handles of a store share. Locks are taken in the order of the fields; a torrent's gate comes after `names`, then its edges, and its state before
-/// `changed`.
+/// What the handles of a store share. Locks are taken in the order of the fields; a torrent's gate comes
+/// after `names`, then its edges, and its state before `changed`.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) device: Arc<dyn BlockDevice>,
@@ -77,7 +77,8 @@ impl Store {
         }
     }
 
-    /// What to do with an error of the device while it is told what the store holds: from there on it is not known what it says.
+    /// What to do with an error of the device while it is told what the store holds: from there on it is not
+    /// known what it says.
     fn give_up<T>(&self, result: std::io::Result<T>, what: &'static str) -> Result<T> {
         result.map_err(|source| {
             *self.read_only.lock() = Some("the device failed while it was written to");
@@ -202,7 +203,8 @@ impl Store {
             self.release(&mut meta, &inode);
             return Ok(true);
         }
-        // It is gone, and the older copy still names it: should that be needed one day, it must not find others there.
+        // It is gone, and the older copy still names it: should that be needed one day, it must not find
+        // others there.
         self.write_root(&mut meta, Barrier::Root)?;
         self.release(&mut meta, &inode);
         Ok(true)
@@ -221,12 +223,14 @@ impl Store {
         Ok(true)
     }
 
-    /// Writes what may be written, then flushes: what was written before, content or not, is durable from then on.
+    /// Writes what may be written, then flushes: what was written before, content or not, is durable from
+    /// then on.
     ///
-    /// What changed in i-nodes takes two of these steps: the first makes the content durable, the second what vouches for it. Called
-    /// again and again, each flush does both, for two generations of changes.
+    /// What changed in i-nodes takes two of these steps: the first makes the content durable, the second what
+    /// vouches for it. Called again and again, each flush does both, for two generations of changes.
     pub(super) fn step(&self, meta: &mut Meta, barrier: Barrier) -> Result<()> {
-        // Whoever had `meta` before may have failed: what it moved on to be written is not known to be durable.
+        // Whoever had `meta` before may have failed: what it moved on to be written is not known to be
+        // durable.
         self.writable()?;
         let changed = mem::take(&mut *self.changed.lock());
         let mut writing = BTreeMap::<u64, Place>::new();
@@ -282,7 +286,8 @@ impl Store {
         self.write_places(meta, range.map(|at| (at, Place::Slab)).collect())
     }
 
-    /// A sector of a block of i-nodes as it may be written now: a device writes it whole, and others than the one meant may lie in it.
+    /// A sector of a block of i-nodes as it may be written now: a device writes it whole, and others than the
+    /// one meant may lie in it.
     fn slab_sector(&self, meta: &Meta, at: u64) -> Sector {
         let (block, within) = ((at / self.sectors_a_block()) as u32, at % self.sectors_a_block());
         sector_of(|part| match meta.slabs.at(block, within * LOGICAL_PER_SECTOR as u64 + part as u64) {
@@ -403,7 +408,8 @@ impl Handle {
         if *there { Ok(there) } else { Err(Error::Deleted) }
     }
 
-    /// Notes that the torrent has something to write. Whoever calls it holds the state: a flush that finds the change finds the torrent listed.
+    /// Notes that the torrent has something to write. Whoever calls it holds the state: a flush that finds
+    /// the change finds the torrent listed.
     fn changed(&self) {
         if !self.inode.listed.swap(true, Relaxed) {
             self.store.changed.lock().push(Arc::clone(&self.inode));

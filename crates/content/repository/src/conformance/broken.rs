@@ -1,4 +1,5 @@
-//! Stores that are broken on purpose: the model, each with one fault, and the case that must reject it. Most are faults of stores in use.
+//! Stores that are broken on purpose: the model, each with one fault, and the case that must reject it. Most
+//! are faults of stores in use.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,12 +21,12 @@ use crate::{
 
 /// Makes [`Fault`] of the rows below, and the macro that goes through them.
 macro_rules! faults {
-    ($(#[doc = $doc:literal] $test:ident $fault:ident => $case:ident;)*) => {
+    ($($(#[doc = $doc:literal])+ $test:ident $fault:ident => $case:ident;)*) => {
         /// One way to be broken.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Fault {
-            $(#[doc = $doc] $fault,)*
+            $($(#[doc = $doc])+ $fault,)*
         }
 
         impl Fault {
@@ -246,7 +247,8 @@ faults! {
     read_in_two_steps ReadInTwoSteps => readers_never_see_bytes_of_another_torrent;
     /// Lists by position, and lets go of the lock after each torrent.
     list_by_position ListByPosition => list_shows_what_stays_while_torrents_come_and_go;
-    /// Loses a write on a rare occasion: of three buffers and more, across two pieces, of a length that 7 divides.
+    /// Loses a write on a rare occasion: of three buffers and more, across two pieces, of a length that 7
+    /// divides.
     loss_on_a_rare_occasion RareLoss => a_long_random_story_goes_as_with_the_model;
 }
 
@@ -587,7 +589,8 @@ impl BrokenContent {
         Ok(())
     }
 
-    /// Reads the whole units that a write touches, lets others in, and writes them back with its bytes in them.
+    /// Reads the whole units that a write touches, lets others in, and writes them back with its bytes in
+    /// them.
     fn write_units(&self, offset: u64, bytes: &[u8], unit: u64) -> Result<()> {
         let range = offset..offset + bytes.len() as u64;
         let (start, end) =

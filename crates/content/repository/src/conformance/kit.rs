@@ -1,4 +1,5 @@
-//! What the cases are written with: folders to open stores in, bytes that tell where they belong, and time that is bounded.
+//! What the cases are written with: folders to open stores in, bytes that tell where they belong, and time
+//! that is bounded.
 
 use std::{
     fs::{self, File},
@@ -29,7 +30,8 @@ const RACE: Duration = Duration::from_millis(400);
 /// What a peer asks for at once, and so the least that is written.
 pub(crate) const BLOCK: u64 = 1 << 14;
 
-/// The capacity of a store that takes one, in a case that is not about that: it may take all of it from the file system at once.
+/// The capacity of a store that takes one, in a case that is not about that: it may take all of it from the
+/// file system at once.
 const ROOM: u64 = 64 << 20;
 
 /// A temporary folder in which the stores of a case are opened, one after another.
@@ -49,7 +51,8 @@ impl<'a> Folder<'a> {
         Self { subject, folder: scratch_folder(), capacity: None }
     }
 
-    /// For stores of the least capacity that any store has to take; `None` if a capacity is not declared, after it was seen to be refused.
+    /// For stores of the least capacity that any store has to take; `None` if a capacity is not declared,
+    /// after it was seen to be refused.
     pub(crate) fn bounded(subject: &'a dyn Subject) -> Option<Self> {
         let capabilities = Self::new(subject).open().capabilities();
         let capacity = (8 << 20).max(8 * u64::from(capabilities.stripe));
@@ -98,7 +101,8 @@ impl<'a> Folder<'a> {
         self.open()
     }
 
-    /// A copy of the folder as it is now: what the next process finds if this one ends. The store that is open in it must be idle.
+    /// A copy of the folder as it is now: what the next process finds if this one ends. The store that is
+    /// open in it must be idle.
     pub(crate) fn copy(&self) -> Self {
         let copy = Self { capacity: self.capacity, ..Self::new(self.subject) };
         copy_all(self.folder.path(), copy.folder.path()).expect("the folder is copied");
@@ -118,7 +122,8 @@ fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
             let (from, to) = (File::open(from)?, File::create(to)?);
             let length = from.metadata()?.len();
             to.set_len(length)?;
-            // What was set aside and not written counts as data once it is in the page cache, which reading ahead puts it in.
+            // What was set aside and not written counts as data once it is in the page cache, which reading
+            // ahead puts it in.
             fadvise(&from, 0, None, Advice::Random)?;
             fadvise(&from, 0, None, Advice::DontNeed)?;
             let mut at = 0;
@@ -190,7 +195,8 @@ pub(crate) fn hash(n: u64) -> InfoHash {
     InfoHash::new(bytes)
 }
 
-/// Lengths and piece lengths of torrents: powers of two, odd ones, pieces of one byte, and pieces longer than the torrent.
+/// Lengths and piece lengths of torrents: powers of two, odd ones, pieces of one byte, and pieces longer than
+/// the torrent.
 pub(crate) const MEASURES: [(u64, u32); 12] = [
     (1, 1),
     (1, 1 << 14),
@@ -213,7 +219,8 @@ pub(crate) fn measures(store: &Store) -> Vec<(u64, u32)> {
     MEASURES.into_iter().chain(long).collect()
 }
 
-/// Bytes that are a function of the pattern and of where they lie, so that one that is out of place is recognised.
+/// Bytes that are a function of the pattern and of where they lie, so that one that is out of place is
+/// recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pattern(pub(crate) u16);
 
@@ -254,7 +261,8 @@ impl Pattern {
             .then_some((Self((first >> 36 & 0xfff) as u16), 8 * number))
     }
 
-    /// The first bytes of a pattern for which `wanted` is true: where they lie, what they are of, and where they belong.
+    /// The first bytes of a pattern for which `wanted` is true: where they lie, what they are of, and where
+    /// they belong.
     fn find(bytes: &[u8], wanted: impl Fn(Self) -> bool) -> Option<(usize, Self, u64)> {
         bytes.windows(16).enumerate().find_map(|(at, words)| {
             Self::of(words).filter(|(pattern, _)| wanted(*pattern)).map(|(pattern, home)| (at, pattern, home))
@@ -310,7 +318,8 @@ pub(crate) fn assert_bytes(bytes: &[u8], start: u64, pattern: Pattern) {
     panic!("byte {} is not {pattern:?}'s: {shown:02x?}, {origin}", start + at as u64);
 }
 
-/// Asserts that a range cannot be read because byte `first` was not written, and that the buffer shows nothing of others' patterns.
+/// Asserts that a range cannot be read because byte `first` was not written, and that the buffer shows
+/// nothing of others' patterns.
 #[track_caller]
 pub(crate) fn assert_missing(content: &dyn Content, range: Range<u64>, first: u64, own: &[Pattern]) {
     let mut bytes = vec![0xa5; (range.end - range.start) as usize];
@@ -351,7 +360,8 @@ pub(crate) fn complete_pieces(content: &dyn Content) -> Vec<u32> {
     content.pieces().unwrap().iter().collect()
 }
 
-/// Offsets at which a store may begin something new: its stripes, pieces, sectors and pages, the end; and their neighbours.
+/// Offsets at which a store may begin something new: its stripes, pieces, sectors and pages, the end; and
+/// their neighbours.
 pub(crate) fn boundaries(geometry: Geometry, stripe: u64) -> Vec<u64> {
     let piece = u64::from(geometry.piece_length());
     let around = [0, 512, 4096, BLOCK, piece, 2 * piece, stripe, geometry.len()];
@@ -399,13 +409,15 @@ impl Draw {
     }
 }
 
-/// The numbers of a race's rounds: so many, or as many as there is time for on a slow store, and one in any case.
+/// The numbers of a race's rounds: so many, or as many as there is time for on a slow store, and one in any
+/// case.
 pub(crate) fn rounds(most: u64) -> impl Iterator<Item = u64> {
     let began = Instant::now();
     (0..most).take_while(move |&round| round == 0 || began.elapsed() < RACE)
 }
 
-/// Runs `work`, which must end within [`PATIENCE`]: a call that waits for ever fails the case and does not hang it.
+/// Runs `work`, which must end within [`PATIENCE`]: a call that waits for ever fails the case and does not
+/// hang it.
 pub(crate) fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -436,8 +448,8 @@ pub(crate) fn said<T>(result: Result<T>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
 
-/// A folder for a case: in memory where the system has such a place, for what is asked here is what a store answers, and many flushes are
-/// slow on a busy disk.
+/// A folder for a case: in memory where the system has such a place, for what is asked here is what a store
+/// answers, and many flushes are slow on a busy disk.
 fn scratch_folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
 }

@@ -13,9 +13,10 @@ macro_rules! list {
     (@export ($d:tt) $($name:ident)*) => {
         /// Makes a module with a `#[test]` of every conformance case for one store.
         ///
-        /// Takes the module's name and a function that opens the store in the folder of a [`ContentConfig`](crate::ContentConfig):
-        /// `suite!(my_store, |config| MyStore::open(config));`. What is in scope where the macro stands is in scope for the function, which is evaluated
-        /// each time that a store is opened.
+        /// Takes the module's name and a function that opens the store in the folder of a
+        /// [`ContentConfig`](crate::ContentConfig): `suite!(my_store, |config| MyStore::open(config));`. What
+        /// is in scope where the macro stands is in scope for the function, which is evaluated each time that
+        /// a store is opened.
         #[macro_export]
         macro_rules! suite {
             ($d module:ident, $d open:expr $d(,)?) => {

@@ -1,5 +1,5 @@
-//! The conformance suite: every sentence of the contracts of [`ContentRepository`] and [`Content`](crate::Content) as a case that any
-//! store can be put through.
+//! The conformance suite: every sentence of the contracts of [`ContentRepository`] and
+//! [`Content`](crate::Content) as a case that any store can be put through.
 //!
 //! One line in a crate's tests makes a `#[test]` of every case:
 //!
@@ -7,13 +7,14 @@
 //! swarmkeep_content::suite!(my_store, |config| swarmkeep_content::conformance::Model::open(config));
 //! ```
 //!
-//! gives `my_store::a_byte_that_was_never_written_is_an_error_that_names_the_first` and its siblings. A case makes temporary folders of its own, opens
-//! stores in them, drops them and opens them again; some copy the folder of a store that is open and idle, and open a store in the copy: what a
-//! process finds whose predecessor ended at that moment. What a store declares in its [`Capabilities`](crate::Capabilities) is asserted, and so is the refusal of what
-//! it does not declare: no case is skipped.
+//! gives `my_store::a_byte_that_was_never_written_is_an_error_that_names_the_first` and its siblings. A case
+//! makes temporary folders of its own, opens stores in them, drops them and opens them again; some copy the
+//! folder of a store that is open and idle, and open a store in the copy: what a process finds whose
+//! predecessor ended at that moment. What a store declares in its [`Capabilities`](crate::Capabilities) is
+//! asserted, and so is the refusal of what it does not declare: no case is skipped.
 //!
-//! The suite knows what is right from [`Model`], and it is itself tested: each of a list of deliberately broken stores must be rejected by the
-//! case that is meant for it.
+//! The suite knows what is right from [`Model`], and it is itself tested: each of a list of deliberately
+//! broken stores must be rejected by the case that is meant for it.
 
 #[doc(hidden)]
 pub mod broken;

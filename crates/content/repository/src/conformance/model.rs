@@ -25,7 +25,8 @@ pub(crate) const HEAD: u64 = 1 << 10;
 /// How many bytes it says it holds back.
 pub(crate) const MOST_UNWRITTEN: u64 = 1 << 20;
 
-/// The oracle of the suite: durable, bounded, and slow. It stands for no medium: its log is never flushed to one.
+/// The oracle of the suite: durable, bounded, and slow. It stands for no medium: its log is never flushed to
+/// one.
 pub struct Model {
     pub(crate) shared: Arc<Shared>,
 }
@@ -96,7 +97,8 @@ impl Model {
         self.shared.state.lock()
     }
 
-    /// Goes on as if it had been opened again: of the complete pieces, those are left that `survived`, and of the others nothing.
+    /// Goes on as if it had been opened again: of the complete pieces, those are left that `survived`, and of
+    /// the others nothing.
     pub(crate) fn reopen(&self, survived: impl Fn(InfoHash, u32) -> bool) {
         let mut state = self.state();
         let State { torrents, created, .. } = &mut *state;
@@ -424,7 +426,8 @@ impl Content for Handle {
         let needed = bytes.len() as u64 - torrent.written(&range);
         self.shared.check_room(&state, needed)?;
         state.used += self.torrent(&mut state)?.write(offset, &bytes);
-        // It stands for a store that writes out what it holds when the next write does not fit, and holds back no write that never fits.
+        // It stands for a store that writes out what it holds when the next write does not fit, and holds
+        // back no write that never fits.
         let held = state.unwritten + bytes.len() as u64;
         state.unwritten = if held > MOST_UNWRITTEN { 0 } else { held };
         self.shared.counters.wrote(bytes.len() as u64);

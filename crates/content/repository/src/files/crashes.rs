@@ -1,7 +1,9 @@
-//! Every state that a crash could leave, one after another: what was flushed, and any part of what was not; and each flush left out in turn.
+//! Every state that a crash could leave, one after another: what was flushed, and any part of what was not;
+//! and each flush left out in turn.
 //!
-//! The model of the file system keeps what POSIX promises and no more: a flush of a file makes durable what it holds, a flush of a folder which names
-//! are in it. Of the rest any part may be there: changes of names each for itself, renames whole, content in sectors of 512 bytes.
+//! The model of the file system keeps what POSIX promises and no more: a flush of a file makes durable what
+//! it holds, a flush of a folder which names are in it. Of the rest any part may be there: changes of names
+//! each for itself, renames whole, content in sectors of 512 bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -92,7 +94,8 @@ impl Image {
         }
     }
 
-    /// Puts it into a folder; `inodes` learns which node is which there. What the store keeps for itself comes last, as it did.
+    /// Puts it into a folder; `inodes` learns which node is which there. What the store keeps for itself
+    /// comes last, as it did.
     fn materialize(&self, node: Node, at: &Path, inodes: &mut HashMap<u64, Node>) {
         match &*self.0[node] {
             Kind::File(bytes) => fs::write(at, bytes).unwrap(),
@@ -475,7 +478,8 @@ struct Explorer<'a> {
 }
 
 impl Explorer<'_> {
-    /// Goes through what was recorded on a file system, and crashes before every flush and between any two things that were done.
+    /// Goes through what was recorded on a file system, and crashes before every flush and between any two
+    /// things that were done.
     fn crashes(
         &mut self,
         mut base: Image,
@@ -574,7 +578,8 @@ impl Explorer<'_> {
         self.epoch(&base, &pending, &promises, 3, place);
     }
 
-    /// What may be left if it crashes now: all and nothing of what was not flushed, each alone, each missing, and `some` parts of it.
+    /// What may be left if it crashes now: all and nothing of what was not flushed, each alone, each missing,
+    /// and `some` parts of it.
     fn epoch(&mut self, base: &Image, pending: &[Change], promises: &Promises, some: u64, place: &str) {
         let all: Vec<usize> = (0..pending.len()).collect();
         let mut kept: Vec<(String, Kept)> = Vec::new();

@@ -1,4 +1,5 @@
-//! Every change that the store makes to the disk, and every flush: one place, where tests record them, fail them and leave them out.
+//! Every change that the store makes to the disk, and every flush: one place, where tests record them, fail
+//! them and leave them out.
 
 use std::{fs::File, io, io::IoSlice, os::fd::OwnedFd};
 
@@ -231,7 +232,8 @@ impl Disk {
         Ok(())
     }
 
-    /// As [`rename`](Self::rename), but [`AlreadyExists`](io::ErrorKind::AlreadyExists) if there is something by that name.
+    /// As [`rename`](Self::rename), but [`AlreadyExists`](io::ErrorKind::AlreadyExists) if there is something
+    /// by that name.
     pub(super) fn rename_to_free(
         &self,
         from: impl AsFd,

@@ -1,4 +1,5 @@
-//! Files and folders below a folder, reached name by name: no symbolic link is ever followed, whoever put it there.
+//! Files and folders below a folder, reached name by name: no symbolic link is ever followed, whoever put it
+//! there.
 
 use std::{fs::File, io, ops::Range, os::fd::OwnedFd};
 
@@ -56,14 +57,15 @@ pub(super) fn is_free(at: impl AsFd, name: &str) -> io::Result<bool> {
     }
 }
 
-/// Whether an error says that nothing lies there, or something that no path leads through; anything else says nothing of what does.
+/// Whether an error says that nothing lies there, or something that no path leads through; anything else says
+/// nothing of what does.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
 }
 
-/// Goes from folder to folder of a tree, in any order; best where the next one is near. Keeps as many folders open as names lead to
-/// where it is.
+/// Goes from folder to folder of a tree, in any order; best where the next one is near. Keeps as many folders
+/// open as names lead to where it is.
 pub(super) struct Walk<'a> {
     disk: &'a Disk,
     top: BorrowedFd<'a>,
@@ -80,7 +82,8 @@ pub(super) enum Purpose {
     Make,
     /// Makes folders that are not there, and flushes the names in those that it leaves.
     Mend,
-    /// Removes the folders that it leaves if nothing lies in them, and flushes which names are left in the others.
+    /// Removes the folders that it leaves if nothing lies in them, and flushes which names are left in the
+    /// others.
     Remove,
 }
 
@@ -135,8 +138,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Files and folders that are flushed one by one; of more, all of the file system is flushed at once, which takes as long as what others have written, and
-/// not as long as all these together.
+/// Files and folders that are flushed one by one; of more, all of the file system is flushed at once, which
+/// takes as long as what others have written, and not as long as all these together.
 const FEW: u32 = 32;
 
 /// Makes durable what there is in a folder and in all below it: names, and how long files are.

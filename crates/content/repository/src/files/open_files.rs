@@ -16,15 +16,18 @@ use rustix::io::Errno;
 
 use super::disk::{Disk, Step};
 
-/// Files that are kept open at most. Half of the 1,024 that a process may have open where nobody said otherwise (`RLIMIT_NOFILE`) are more than what
-/// reads and writes at the same time; the rest is left to sockets.
+/// Files that are kept open at most. Half of the 1,024 that a process may have open where nobody said
+/// otherwise (`RLIMIT_NOFILE`) are more than what reads and writes at the same time; the rest is left to
+/// sockets.
 pub(super) const MOST: usize = 256;
 
-/// So many are closed together. Those that were written to are flushed first, which many at once do in little more time than one.
+/// So many are closed together. Those that were written to are flushed first, which many at once do in little
+/// more time than one.
 const AT_ONCE: usize = 32;
 
-/// Open files by torrent and number; those that were not used for longest make place. One that was written to is not closed before it is flushed: only who
-/// has it open is certain to be told that its bytes did not arrive.
+/// Open files by torrent and number; those that were not used for longest make place. One that was written to
+/// is not closed before it is flushed: only who has it open is certain to be told that its bytes did not
+/// arrive.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles(Mutex<Held>);
 
@@ -204,8 +207,8 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Threads that a flush has. Of files that are flushed at the same time a journal is written once: 500 files of 10 kB on ext4 took 3.8 s one after another,
-/// and 0.1 s in 16 threads.
+/// Threads that a flush has. Of files that are flushed at the same time a journal is written once: 500 files
+/// of 10 kB on ext4 took 3.8 s one after another, and 0.1 s in 16 threads.
 const FLUSHERS: usize = 16;
 
 /// Does something for each of many.

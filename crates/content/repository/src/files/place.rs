@@ -28,7 +28,8 @@ pub(super) struct Place {
 /// What lies where a file is to be.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// A file as long as it is to be, and where it has room on the disk, counted in the torrent; not asked of files that are complete.
+    /// A file as long as it is to be, and where it has room on the disk, counted in the torrent; not asked of
+    /// files that are complete.
     There(Vec<Range<u64>>),
     /// A file that is shorter and has no bytes, as a crash may leave one that was made anew.
     Blank,
@@ -91,7 +92,8 @@ impl Place {
         })
     }
 
-    /// What lies where its files are to be. `complete` says of which bytes it need not be known where they have room.
+    /// What lies where its files are to be. `complete` says of which bytes it need not be known where they
+    /// have room.
     ///
     /// An error says that this cannot be told now.
     pub(super) fn look(
@@ -115,7 +117,8 @@ impl Place {
         self.files().map(look).collect()
     }
 
-    /// Makes anew what is not as it is to be. What is in the way gets another name, if it is a file; if it is not, who writes there is told.
+    /// Makes anew what is not as it is to be. What is in the way gets another name, if it is a file; if it is
+    /// not, who writes there is told.
     pub(super) fn mend(
         &self,
         disk: &Disk,
@@ -152,8 +155,9 @@ impl Place {
         walk.finish().map_err(failed())
     }
 
-    /// Removes its files, and the folders that are then empty. What somebody else has put in their place stays: what is no file or of another length, or
-    /// was made after `deleted`, which only matters if that was some time ago.
+    /// Removes its files, and the folders that are then empty. What somebody else has put in their place
+    /// stays: what is no file or of another length, or was made after `deleted`, which only matters if that
+    /// was some time ago.
     pub(super) fn remove(&self, disk: &Disk, top: BorrowedFd<'_>, deleted: Option<Time>) -> io::Result<()> {
         let mut walk = Walk::new(disk, top, Purpose::Remove);
         for file in self.files() {

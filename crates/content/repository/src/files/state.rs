@@ -16,12 +16,13 @@ const VERSION: u32 = 1;
 const SECTOR: usize = 512;
 /// Pieces that a sector has bits of.
 const PIECES: u32 = 8 * (SECTOR as u32 - 4);
-/// Have-bits of as many pieces take 8 MiB. That is a tebibyte in the smallest pieces that anybody uses, and torrents of so many are made to do harm.
+/// Have-bits of as many pieces take 8 MiB. That is a tebibyte in the smallest pieces that anybody uses, and
+/// torrents of so many are made to do harm.
 pub(super) const MOST_PIECES: u32 = 1 << 26;
 /// Sectors that are read or written together.
 const AT_ONCE: u32 = 128;
-/// No longer list is read or written: metainfo is no longer than 256 MiB, and each of its entries takes more bytes there than here, but for
-/// names that are shared, which v2 writes once.
+/// No longer list is read or written: metainfo is no longer than 256 MiB, and each of its entries takes more
+/// bytes there than here, but for names that are shared, which v2 writes once.
 const LONGEST_LIST: u32 = 1 << 30;
 
 /// [`Head::flags`]: the files lie in a folder that is named by the info hash.
@@ -53,7 +54,8 @@ pub(super) struct Record {
     pub(super) info_hash: InfoHash,
     pub(super) geometry: Geometry,
     pub(super) files: Arc<FileList>,
-    /// Whether its files lie in a folder that is named by its info hash, and not where they would by their own names.
+    /// Whether its files lie in a folder that is named by its info hash, and not where they would by their
+    /// own names.
     pub(super) apart: bool,
 }
 
@@ -183,8 +185,8 @@ impl Record {
         index as u64 * SECTOR as u64
     }
 
-    /// Reads a state of `len` bytes; `read` fills a buffer from some byte on. Takes memory of no more than some multiple of `len`, and none before
-    /// the head has been found to be one.
+    /// Reads a state of `len` bytes; `read` fills a buffer from some byte on. Takes memory of no more than
+    /// some multiple of `len`, and none before the head has been found to be one.
     pub(super) fn read(len: u64, read: impl Fn(&mut [u8], u64) -> io::Result<()>) -> Result<Loaded, Fault> {
         let wrong = |what| Err(Fault::Wrong(what));
         if len < size_of::<Head>() as u64 {

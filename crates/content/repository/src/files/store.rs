@@ -32,7 +32,8 @@ use crate::{
     ContentConfig, Counters, Error, InfoHash, NewTorrent, PieceBits, Result, Statistics, lock::Locked,
 };
 
-/// The endings of a state that is not finished, of one whose torrent is deleted, and of one that could not be read.
+/// The endings of a state that is not finished, of one whose torrent is deleted, and of one that could not be
+/// read.
 const NEW: &str = "new";
 const GONE: &str = "gone";
 const DAMAGED: &str = "damaged";
@@ -86,8 +87,8 @@ pub(super) struct Store {
     /// Who is being created or deleted: another one who wants that waits.
     busy: Mutex<HashSet<InfoHash>>,
     idle: Condvar,
-    /// Names at the top of the folder, [folded], and whose they are. Those of torrents that cannot be used stay, and of torrents whose files
-    /// could not be removed.
+    /// Names at the top of the folder, [folded], and whose they are. Those of torrents that cannot be used
+    /// stay, and of torrents whose files could not be removed.
     tops: Mutex<HashMap<String, InfoHash>>,
     /// One flush at a time: who waits for it, waits for its own.
     flushing: Mutex<()>,
@@ -341,8 +342,9 @@ impl Store {
         Ok(torrent)
     }
 
-    /// Makes the files of a torrent where nobody looks, then its state, and then moves the files to their place. At whatever moment that ends, there is
-    /// no file that nobody knows of, and no state without files.
+    /// Makes the files of a torrent where nobody looks, then its state, and then moves the files to their
+    /// place. At whatever moment that ends, there is no file that nobody knows of, and no state without
+    /// files.
     fn make(&self, mut place: Place) -> Result<Torrent> {
         let Shared { disk, folder: top, states, making, allocation, .. } = &*self.shared;
         let geometry = place.record.geometry;
@@ -519,8 +521,9 @@ impl Store {
         }
     }
 
-    /// Says durably that a torrent is deleted. Its state comes first: as long as it is there, so are its files, or it would be complete without
-    /// them; and behind it stays what says which files are still to be removed.
+    /// Says durably that a torrent is deleted. Its state comes first: as long as it is there, so are its
+    /// files, or it would be complete without them; and behind it stays what says which files are still to be
+    /// removed.
     fn set_deleted(&self, name: &str) -> Result<()> {
         let Shared { disk, states, .. } = &*self.shared;
         let gone = format!("{name}.{GONE}");
@@ -531,7 +534,8 @@ impl Store {
         deleted.map_err(|source| Error::Io { what: "deleting the state of a torrent", source })
     }
 
-    /// Removes what is left of a torrent that was deleted and whose files could not be removed then; `false` if there is none.
+    /// Removes what is left of a torrent that was deleted and whose files could not be removed then; `false`
+    /// if there is none.
     fn finish_earlier_delete(&self, info_hash: InfoHash) -> Result<bool> {
         let gone = format!("{info_hash}.{GONE}");
         if folder::is_free(&self.shared.states, &gone).map_err(Error::io("looking for the state"))? {

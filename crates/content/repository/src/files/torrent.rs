@@ -35,8 +35,8 @@ use crate::{Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts,
 const CHANGED: &str =
     "a file of the torrent is gone or has lost its end: open the store again, so that it is missed";
 
-/// A torrent. Locks are taken in the order of the fields; none but `bits` is held while anything is flushed, so nobody who reads or writes waits
-/// for that.
+/// A torrent. Locks are taken in the order of the fields; none but `bits` is held while anything is flushed,
+/// so nobody who reads or writes waits for that.
 #[derive(Debug)]
 pub(super) struct Torrent {
     /// What tells it from one of the same info hash that was there before.
@@ -50,7 +50,8 @@ pub(super) struct Torrent {
     pub(super) shared: Arc<Shared>,
     /// Held by who writes to its state; `false` when that is no longer to be.
     pub(super) bits: Mutex<bool>,
-    /// Whether it is there. Held by who reads, writes or marks, and alone by who deletes it or takes back a piece.
+    /// Whether it is there. Held by who reads, writes or marks, and alone by who deletes it or takes back a
+    /// piece.
     pub(super) gate: RwLock<bool>,
     /// Held by who writes, and alone by who marks a piece complete.
     writing: RwLock<()>,
@@ -76,8 +77,8 @@ struct State {
 /// Which part of the capacity the torrent has: every byte of its files that can be read, or that is held.
 #[derive(Debug, Default)]
 struct Room {
-    /// What has room on the disk and cannot be read: what is being written, what was written before the store was opened or is not believed, files
-    /// that have all their room.
+    /// What has room on the disk and cannot be read: what is being written, what was written before the store
+    /// was opened or is not believed, files that have all their room.
     held: Stretches,
     /// What the store counts for the torrent.
     charged: u64,
@@ -264,7 +265,8 @@ impl Torrent {
         wrong
     }
 
-    /// Begins a flush, and gives the files that have something to flush. Pieces that are marked from now on are for the next one.
+    /// Begins a flush, and gives the files that have something to flush. Pieces that are marked from now on
+    /// are for the next one.
     pub(super) fn begin_flush(self: &Arc<Self>) -> BTreeSet<u32> {
         self.listed.store(false, Relaxed);
         let mut guard = self.state.lock();
@@ -323,8 +325,8 @@ impl Torrent {
         sectors.into_iter().map(sector).collect()
     }
 
-    /// Writes sectors in their place. A crash leaves each as it was or as it is to be: both are true, as bits are set when what they stand
-    /// for is durable, and cleared before it changes.
+    /// Writes sectors in their place. A crash leaves each as it was or as it is to be: both are true, as bits
+    /// are set when what they stand for is durable, and cleared before it changes.
     fn write_bits(&self, sectors: &[(u64, [u8; 512])]) -> Result<()> {
         let Shared { disk, states, .. } = &*self.shared;
         let written = (|| {
@@ -337,7 +339,8 @@ impl Torrent {
         written.map_err(|source| Error::Io { what: "writing which pieces are complete", source })
     }
 
-    /// Forgets what a file holds that is not durable: it may be written, or not, and the system may tell only once.
+    /// Forgets what a file holds that is not durable: it may be written, or not, and the system may tell only
+    /// once.
     fn lose(&self, file: usize) {
         // Who writes now may have written before the error and tell after it.
         let _alone = self.gate.write();
@@ -370,10 +373,12 @@ impl Torrent {
             })
     }
 
-    /// Looks whether its files are there and as long as they should be; what is not so is no longer complete, and made anew. Nor are `unknown` pieces,
-    /// whose have-bits could not be read. Gives the files that were missing, and how many pieces each has cost.
+    /// Looks whether its files are there and as long as they should be; what is not so is no longer complete,
+    /// and made anew. Nor are `unknown` pieces, whose have-bits could not be read. Gives the files that were
+    /// missing, and how many pieces each has cost.
     ///
-    /// Called before anybody else knows of the torrent. An error says why it cannot be used: what its state and its files may still hold stays then.
+    /// Called before anybody else knows of the torrent. An error says why it cannot be used: what its state
+    /// and its files may still hold stays then.
     pub(super) fn look(&self, unknown: &[Range<u32>]) -> Result<Vec<(usize, u32)>, String> {
         let shared = &*self.shared;
         let top = shared.folder.as_fd();
@@ -444,7 +449,8 @@ impl Torrent {
             lacking.into_iter().for_each(|part| _ = state.room.held.insert(part));
             (unknown.iter().map(length).sum::<u64>() < length(&range), !unknown.is_empty())
         };
-        // Bytes that were there stay if there is no room for the others: so that is seen to before any is written.
+        // Bytes that were there stay if there is no room for the others: so that is seen to before any is
+        // written.
         if overwrites && adds {
             self.reserve(&range)?;
         }
@@ -472,7 +478,8 @@ impl Torrent {
         Ok(())
     }
 
-    /// Gives back the room that a write has taken which failed, and the disk what may be of it there. What the disk does not take back stays held.
+    /// Gives back the room that a write has taken which failed, and the disk what may be of it there. What
+    /// the disk does not take back stays held.
     fn give_back(&self, range: &Range<u64>) {
         // Nobody else may be writing there.
         let _alone = self.writing.write();

@@ -22,9 +22,10 @@ use crate::{ContentRepository, Counters, InfoHash};
 
 /// What the handles of a cache and its threads share.
 ///
-/// Locks are taken in this order: a claim of `Running`, `Torrent::gate`, `Torrent::writing`, `torrents`, `Torrent::state`, then `desk` or those of
-/// `read_ahead`. None from `torrents` on is held while the store below is asked for anything; those before it keep
-/// back only who creates, deletes or marks, and the threads that write take none of them, so that who waits for memory gets it.
+/// Locks are taken in this order: a claim of `Running`, `Torrent::gate`, `Torrent::writing`, `torrents`,
+/// `Torrent::state`, then `desk` or those of `read_ahead`. None from `torrents` on is held while the store
+/// below is asked for anything; those before it keep back only who creates, deletes or marks, and the threads
+/// that write take none of them, so that who waits for memory gets it.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) inner: Arc<dyn ContentRepository>,
@@ -145,8 +146,8 @@ impl Core {
 
     /// Keeps so much room of the store below, if it has it.
     ///
-    /// What is promised is counted before the store is asked, and let go only after what it was for was written, so that
-    /// no byte is promised twice.
+    /// What is promised is counted before the store is asked, and let go only after what it was for was
+    /// written, so that no byte is promised twice.
     pub(super) fn promise(&self, bytes: u64) -> Option<Promise<'_>> {
         let promise = Promise { core: self, all: bytes, bytes };
         if bytes == 0 {
@@ -160,13 +161,14 @@ impl Core {
         self.has_room(promised).then_some(promise)
     }
 
-    /// A little more is left to file systems, which take whole blocks: 256 KiB that begin anywhere touch 65 of 4 KiB.
+    /// A little more is left to file systems, which take whole blocks: 256 KiB that begin anywhere touch 65
+    /// of 4 KiB.
     fn has_room(&self, promised: u64) -> bool {
         self.inner.statistics().free.is_none_or(|free| promised + promised / 64 <= free)
     }
 
-    /// Makes way for a write that goes past the cache and takes so much room: until it is done, everything that is held back has been written or
-    /// has room all the same.
+    /// Makes way for a write that goes past the cache and takes so much room: until it is done, everything
+    /// that is held back has been written or has room all the same.
     pub(super) fn make_way(&self, bytes: u64) -> Through<'_> {
         let mut desk = self.desk.lock();
         desk.promised += bytes;
@@ -220,7 +222,8 @@ impl Core {
         desk.taken -= (desk.spare.len() - before) as u64 * self.chunk;
         desk.promised -= promised;
         desk.kept += 1;
-        // When nothing waits to be written, most of the memory is let go; what is left saves asking for it with every stripe.
+        // When nothing waits to be written, most of the memory is let go; what is left saves asking for it
+        // with every stripe.
         let kept = (self.most / KEPT / self.chunk) as usize;
         let surplus =
             if desk.taken == 0 { desk.spare.split_off(kept.min(desk.spare.len())) } else { Vec::new() };
@@ -291,7 +294,8 @@ impl Core {
             .filter(|job| !job.torrent.state.lock().held)
             .map(|job| {
                 let place = job.torrent.place(job.stripe);
-                // What has no place yet comes last and in its own order: a store that takes one place after another then lays it out well.
+                // What has no place yet comes last and in its own order: a store that takes one place after
+                // another then lays it out well.
                 ((place.is_none(), place, job.torrent.info_hash, job.stripe), job)
             })
             .collect();
@@ -314,20 +318,22 @@ impl Core {
 /// The part of the memory that is kept when nothing waits to be written.
 const KEPT: u64 = 16;
 
-/// How long what others write is waited for, as it frees memory too: longer than a disk takes for a stripe of 4 MiB (30 ms at 150 MB/s), unless
-/// it stalls.
+/// How long what others write is waited for, as it frees memory too: longer than a disk takes for a stripe of
+/// 4 MiB (30 ms at 150 MB/s), unless it stalls.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// When nothing is whole and memory is needed, an eighth of it is freed at once: the more is written in one go, the shorter are
-/// the ways between, and the more of what stays can still become whole.
+/// When nothing is whole and memory is needed, an eighth of it is freed at once: the more is written in one
+/// go, the shorter are the ways between, and the more of what stays can still become whole.
 const EVICTED: u64 = 8;
 
-/// Which stripes to write although they are not whole, of at least so many bytes together if there are so many.
+/// Which stripes to write although they are not whole, of at least so many bytes together if there are so
+/// many.
 ///
-/// Those that miss the fewest bytes. Pieces that come in random order come to all stripes alike, so what misses the least has the least
-/// to gain from waiting, and frees the most memory for a call. Simulated with 4 torrents of 64 stripes, 16 pieces each, in random order and a
-/// quarter of them in memory: 2,040 calls, against 2,348 if those with most in memory go first, 2,433 of the oldest and 2,532 of those
-/// that were touched least recently.
+/// Those that miss the fewest bytes. Pieces that come in random order come to all stripes alike, so what
+/// misses the least has the least to gain from waiting, and frees the most memory for a call. Simulated with
+/// 4 torrents of 64 stripes, 16 pieces each, in random order and a quarter of them in memory: 2,040 calls,
+/// against 2,348 if those with most in memory go first, 2,433 of the oldest and 2,532 of those that were
+/// touched least recently.
 fn choose(torrents: &[Arc<Torrent>], wanted: u64) -> Vec<Job> {
     let mut all: Vec<_> = torrents
         .iter()

@@ -16,8 +16,9 @@ use crate::{
 /// A piece of memory, aligned as devices want it.
 pub(super) type Chunk = Box<[Sector]>;
 
-/// What a stripe takes memory in. Little is taken in vain while a stripe has few pieces, as these are seldom shorter; and the page that glibc
-/// takes more for each aligned allocation is less than 2 % of it (6 % of 64 KiB).
+/// What a stripe takes memory in. Little is taken in vain while a stripe has few pieces, as these are seldom
+/// shorter; and the page that glibc takes more for each aligned allocation is less than 2 % of it (6 % of 64
+/// KiB).
 pub(super) const CHUNK: u32 = 256 << 10;
 
 /// So much memory.
@@ -29,7 +30,8 @@ pub(super) fn chunk(bytes: u64) -> Chunk {
 pub(super) struct Gathered {
     /// No two have the same.
     pub(super) serial: u64,
-    /// Room of the store below that is kept for it: for each chunk what could be written there takes, but no more than the whole stripe.
+    /// Room of the store below that is kept for it: for each chunk what could be written there takes, but no
+    /// more than the whole stripe.
     pub(super) promised: u64,
     /// Room that the whole stripe takes.
     whole: u64,

@@ -1,5 +1,5 @@
-//! A cache in front of any store: writes are gathered into whole stripes and written in the order of the device, reads bring whole
-//! stripes.
+//! A cache in front of any store: writes are gathered into whole stripes and written in the order of the
+//! device, reads bring whole stripes.
 
 mod desk;
 mod gathered;
@@ -43,28 +43,32 @@ impl StripeCacheOptions {
         Self::default()
     }
 
-    /// Stripes of so many bytes: a power of two, at least 16 KiB. Less than the store below likes is of use to tests alone.
+    /// Stripes of so many bytes: a power of two, at least 16 KiB. Less than the store below likes is of use
+    /// to tests alone.
     #[must_use]
     pub fn stripe(mut self, bytes: u32) -> Self {
         self.stripe = Some(bytes);
         self
     }
 
-    /// Holds at most so much memory for what is not on the store below yet, whatever state it is in; less than a stripe counts as one.
+    /// Holds at most so much memory for what is not on the store below yet, whatever state it is in; less
+    /// than a stripe counts as one.
     #[must_use]
     pub fn write_memory(mut self, bytes: u64) -> Self {
         self.write_memory = bytes;
         self
     }
 
-    /// Holds at most so much memory for what was read ahead, besides what somebody is just copying from; with less than a stripe, parts of stripes.
+    /// Holds at most so much memory for what was read ahead, besides what somebody is just copying from; with
+    /// less than a stripe, parts of stripes.
     #[must_use]
     pub fn read_memory(mut self, bytes: u64) -> Self {
         self.read_memory = bytes;
         self
     }
 
-    /// Writes to the store below with so many threads, at least one. With one, a disk that turns is written to strictly in order.
+    /// Writes to the store below with so many threads, at least one. With one, a disk that turns is written
+    /// to strictly in order.
     #[must_use]
     pub fn threads(mut self, count: usize) -> Self {
         self.threads = count;
@@ -74,27 +78,34 @@ impl StripeCacheOptions {
 
 /// A store whose writes are gathered in memory, in front of another store, which nobody else uses meanwhile.
 ///
-/// A *stripe* is an aligned part of a torrent, as large as the store below [likes](Capabilities::stripe). What is written is copied, and the
-/// call returns. As soon as no byte of a stripe is missing, here or below, it is written by threads of the cache: all such stripes there are,
-/// sorted by their [place](Content::place), those without one by torrent and offset, each with one call. What is not whole waits for more until
-/// a [flush](ContentRepository::flush), or until memory is needed: then the stripes that miss the fewest bytes are written as they are, each
-/// stretch with one call.
+/// A *stripe* is an aligned part of a torrent, as large as the store below [likes](Capabilities::stripe).
+/// What is written is copied, and the call returns. As soon as no byte of a stripe is missing, here or below,
+/// it is written by threads of the cache: all such stripes there are, sorted by their
+/// [place](Content::place), those without one by torrent and offset, each with one call. What is not whole
+/// waits for more until a [flush](ContentRepository::flush), or until memory is needed: then the stripes that
+/// miss the fewest bytes are written as they are, each stretch with one call.
 ///
-/// A read of a complete piece brings as much of its stripe as can be read, and what follows is read from memory. Who reads the same
-/// stripe meanwhile waits for that read. What could not be read ahead is not tried again for a while. If stripes go from memory before half of them was
-/// wanted, because more peers read at once than there is memory for, 256 KiB are read ahead instead, and of who asks for 128 KiB at once, nothing.
+/// A read of a complete piece brings as much of its stripe as can be read, and what follows is read from
+/// memory. Who reads the same stripe meanwhile waits for that read. What could not be read ahead is not tried
+/// again for a while. If stripes go from memory before half of them was wanted, because more peers read at
+/// once than there is memory for, 256 KiB are read ahead instead, and of who asks for 128 KiB at once,
+/// nothing.
 ///
-/// **Errors.** Where the store below refuses bytes that were held back, they count as never written, and pieces that were marked complete
-/// with them are incomplete again. The next write to the torrent says why and writes nothing, and so does the next flush, which names the torrent
-/// ([`Refused`](Error::Refused)). What the store below panics with while it is called by the cache is an error like any other. If the
-/// store below knows how much room it has, a write that it may have [no room for](Content::room_for) is not held back, so that it says
-/// [`Full`](Error::Full) itself; torrents that are created meanwhile, and others on the same disk, can still make it full.
+/// **Errors.** Where the store below refuses bytes that were held back, they count as never written, and
+/// pieces that were marked complete with them are incomplete again. The next write to the torrent says why
+/// and writes nothing, and so does the next flush, which names the torrent ([`Refused`](Error::Refused)).
+/// What the store below panics with while it is called by the cache is an error like any other. If the store
+/// below knows how much room it has, a write that it may have [no room for](Content::room_for) is not held
+/// back, so that it says [`Full`](Error::Full) itself; torrents that are created meanwhile, and others on the
+/// same disk, can still make it full.
 ///
-/// What was not flushed when the last handle is dropped is lost. Dropping it waits for what is being written: drop it on a thread that may block.
+/// What was not flushed when the last handle is dropped is lost. Dropping it waits for what is being written:
+/// drop it on a thread that may block.
 ///
-/// A sixteenth of the memory for writes is kept when nothing waits. Besides, it takes a few hundred bytes for each torrent that was ever opened and is not deleted,
-/// a bit for each of its pieces and 50 bytes for each stretch that was written of incomplete ones, 1 KiB for each stripe of 4 MiB that is begun, and 50 bytes for each stretch in it:
-/// who writes single bytes far apart makes that more than what is written.
+/// A sixteenth of the memory for writes is kept when nothing waits. Besides, it takes a few hundred bytes for
+/// each torrent that was ever opened and is not deleted, a bit for each of its pieces and 50 bytes for each
+/// stretch that was written of incomplete ones, 1 KiB for each stripe of 4 MiB that is begun, and 50 bytes
+/// for each stretch in it: who writes single bytes far apart makes that more than what is written.
 pub struct StripeCache {
     running: Arc<Running>,
 }
@@ -103,7 +114,8 @@ pub struct StripeCache {
 #[derive(Debug)]
 struct Running {
     core: Arc<Core>,
-    /// Torrents that somebody creates, deletes, or opens for the first time: another one who wants that waits.
+    /// Torrents that somebody creates, deletes, or opens for the first time: another one who wants that
+    /// waits.
     claimed: Mutex<HashSet<InfoHash>>,
     /// Told when one of them no longer is.
     free: Condvar,
@@ -147,7 +159,8 @@ impl StripeCache {
     /// A cache in front of `inner`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for stripes of another size than there can be, [`Error::Io`] if no thread can be started.
+    /// [`Error::Unsupported`] for stripes of another size than there can be, [`Error::Io`] if no thread can
+    /// be started.
     pub fn new(inner: Arc<dyn ContentRepository>, options: StripeCacheOptions) -> Result<Self> {
         let stripe = options.stripe.unwrap_or(inner.capabilities().stripe);
         if !stripe.is_power_of_two() || stripe < 16 << 10 {
@@ -195,20 +208,23 @@ impl StripeCache {
         }
     }
 
-    /// Which pieces are best fetched next: those with missing bytes in stripes that are begun and in memory, of which those that miss the fewest
-    /// bytes come first; at most `most` of them, each once. None of them is complete.
+    /// Which pieces are best fetched next: those with missing bytes in stripes that are begun and in memory,
+    /// of which those that miss the fewest bytes come first; at most `most` of them, each once. None of them
+    /// is complete.
     ///
-    /// Fetching them first is what makes stripes whole before memory is needed. A piece larger than a stripe is named while one of
-    /// its stripes is begun, one that lies across two while either is. Takes time with the pieces of the stripes it goes through
-    /// until it has found `most`: those of one stripe, mostly. Waits for no store; of a torrent that was not opened, nothing is in memory.
+    /// Fetching them first is what makes stripes whole before memory is needed. A piece larger than a stripe
+    /// is named while one of its stripes is begun, one that lies across two while either is. Takes time with
+    /// the pieces of the stripes it goes through until it has found `most`: those of one stripe, mostly.
+    /// Waits for no store; of a torrent that was not opened, nothing is in memory.
     pub fn affinity(&self, info_hash: &InfoHash, most: usize) -> Vec<Affinity> {
         let torrent = self.running.core.torrents.read().get(info_hash).cloned();
         torrent.map_or(Vec::new(), |torrent| torrent.state.lock().affinity(most))
     }
 
-    /// Reads what was read ahead, if it holds all of a range: for who must not wait, as a task that has a thread with others. `false` if it does
-    /// not, or somebody deletes the torrent, or was told to write there: `into` then holds anything, and [`read_at`](Content::read_at) is to
-    /// be called, on a thread that may wait. Waits for no store, and takes the time of the copy.
+    /// Reads what was read ahead, if it holds all of a range: for who must not wait, as a task that has a
+    /// thread with others. `false` if it does not, or somebody deletes the torrent, or was told to write
+    /// there: `into` then holds anything, and [`read_at`](Content::read_at) is to be called, on a thread that
+    /// may wait. Waits for no store, and takes the time of the copy.
     pub fn read_in_memory(&self, info_hash: &InfoHash, offset: u64, into: &mut [u8]) -> bool {
         let core = &self.running.core;
         let Some(torrent) = core.torrents.read().get(info_hash).cloned() else { return false };

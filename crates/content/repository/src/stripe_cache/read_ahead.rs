@@ -36,7 +36,8 @@ pub(super) enum Found<'a> {
     There(Arc<Block>),
     /// Somebody reads it just now.
     Coming(Arc<Reading>),
-    /// Whoever found this is to read it, into memory of another block that went for it, if there is some as large.
+    /// Whoever found this is to read it, into memory of another block that went for it, if there is some as
+    /// large.
     Begun(Begun<'a>, Vec<Sector>),
     /// Only what is needed should be read.
     Nothing,
@@ -76,8 +77,8 @@ enum Entry {
     },
 }
 
-/// Whether whole stripes are worth their memory: not if they go before much of them was wanted, because more is read at once than there is
-/// memory for.
+/// Whether whole stripes are worth their memory: not if they go before much of them was wanted, because more
+/// is read at once than there is memory for.
 #[derive(Debug, Default)]
 struct Benefit {
     /// Bytes that went, and what was wanted of them.
@@ -86,8 +87,10 @@ struct Benefit {
     narrow: bool,
 }
 
-/// What is read ahead where whole stripes are not worth it. 128 MiB are then enough for 512 readers, and a disk that moves its head in 12 ms and reads 150 MB/s spends an eighth of
-/// its time on reading. Who asks for half of that or more at once gets it without a detour through this memory: there is little to come behind it.
+/// What is read ahead where whole stripes are not worth it. 128 MiB are then enough for 512 readers, and a
+/// disk that moves its head in 12 ms and reads 150 MB/s spends an eighth of its time on reading. Who asks for
+/// half of that or more at once gets it without a detour through this memory: there is little to come behind
+/// it.
 const NARROW: u64 = 256 << 10;
 
 /// Bytes of a torrent, all of them of complete pieces.
@@ -151,7 +154,8 @@ impl ReadAhead {
         Some(block)
     }
 
-    /// What there is of `part`, which lies in a stripe; if nothing, what is to be read, of what lies `around` it.
+    /// What there is of `part`, which lies in a stripe; if nothing, what is to be read, of what lies `around`
+    /// it.
     pub(super) fn find(
         &self,
         torrent: u64,
@@ -204,7 +208,8 @@ impl ReadAhead {
         Found::Begun(Begun { ahead: self, key, reading, tried: None }, spare)
     }
 
-    /// The block that was found, read by `read`, which is given where it begins, if it is to be. `None` if only what is needed should be read.
+    /// The block that was found, read by `read`, which is given where it begins, if it is to be. `None` if
+    /// only what is needed should be read.
     pub(super) fn block(
         &self,
         found: Found<'_>,
@@ -289,7 +294,8 @@ impl Entry {
         }
     }
 
-    /// What it takes; what could not be read takes something too, so that there is an end to how many of these there are.
+    /// What it takes; what could not be read takes something too, so that there is an end to how many of
+    /// these there are.
     fn memory(&self) -> u64 {
         match self {
             Self::There { block: None, .. } => SECTOR as u64,
@@ -345,8 +351,9 @@ impl Table {
         block
     }
 
-    /// Forgets old ones until there is so much room; `None` if even that does not make it. Gives memory of one of them to be read into, as new memory
-    /// costs more than what it is filled with: the system has to clear it.
+    /// Forgets old ones until there is so much room; `None` if even that does not make it. Gives memory of
+    /// one of them to be read into, as new memory costs more than what it is filled with: the system has to
+    /// clear it.
     fn make_room(&mut self, memory: u64, most: u64) -> Option<Vec<Sector>> {
         if memory > most {
             return None;
@@ -367,8 +374,8 @@ impl Table {
 }
 
 impl Benefit {
-    /// Judges after a quarter of the memory has gone, and tries whole stripes again after eight times as much as there is: if that is in vain each time,
-    /// at most a ninth more is read than otherwise.
+    /// Judges after a quarter of the memory has gone, and tries whole stripes again after eight times as much
+    /// as there is: if that is in vain each time, at most a ninth more is read than otherwise.
     fn gone(&mut self, bytes: u64, wanted: u64, most: u64) {
         self.gone += bytes;
         self.wanted += wanted.min(bytes);

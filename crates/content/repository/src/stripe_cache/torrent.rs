@@ -129,7 +129,8 @@ impl Torrent {
         *self.gate.read()
     }
 
-    /// Reads a range if all of it was read ahead; `false` if not, and where something would have to be waited for.
+    /// Reads a range if all of it was read ahead; `false` if not, and where something would have to be waited
+    /// for.
     pub(super) fn read_in_memory(&self, core: &Core, range: Range<u64>, into: &mut [u8]) -> bool {
         let Some(_inside) = self.gate.try_read().filter(|there| **there) else { return false };
         for number in stripes_of(&range, core.stripe) {
@@ -153,8 +154,8 @@ impl Torrent {
         guarded("", || Ok(self.inner.place(stripe * self.stripe))).ok().flatten()
     }
 
-    /// Writes what a stripe has gathered, in runs; what is then done with. `None` if there is nothing that may be written now: if there is
-    /// later, whoever made it wait queues it anew.
+    /// Writes what a stripe has gathered, in runs; what is then done with. `None` if there is nothing that
+    /// may be written now: if there is later, whoever made it wait queues it anew.
     pub(super) fn write_stripe(self: &Arc<Self>, core: &Core, stripe: u64) -> Option<Gathered> {
         let writing = self.state.lock().take_off(stripe)?;
         let bytes = self.state_range(stripe);
@@ -186,7 +187,8 @@ impl Torrent {
         stripe_range(self.geometry, self.stripe, stripe)
     }
 
-    /// Takes note that bytes did not reach the store below: neither do the pieces they belong to count as complete.
+    /// Takes note that bytes did not reach the store below: neither do the pieces they belong to count as
+    /// complete.
     fn lose(&self, core: &Core, state: &mut State, run: &Range<u64>) {
         for piece in self.geometry.pieces_of(run) {
             if state.untold.remove(&piece).is_some() {
@@ -219,8 +221,8 @@ impl Torrent {
         core.give_back(chunks, promised);
     }
 
-    /// What follows when a stripe was written: others may wait for it, it may have gathered more, and pieces may have come to the store
-    /// below that it has not been told of.
+    /// What follows when a stripe was written: others may wait for it, it may have gathered more, and pieces
+    /// may have come to the store below that it has not been told of.
     pub(super) fn landed(self: &Arc<Self>, core: &Core, stripe: u64) {
         let mut state = self.state.lock();
         let again = state.after_landing(stripe);
@@ -388,7 +390,8 @@ impl Torrent {
     }
 }
 
-/// Does what the store below may panic in: that is an error like any other, so that nobody waits for ever for what was to come of it.
+/// Does what the store below may panic in: that is an error like any other, so that nobody waits for ever for
+/// what was to come of it.
 pub(super) fn guarded<T>(what: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<&str>().copied();
@@ -450,7 +453,8 @@ impl State {
         }
     }
 
-    /// Makes a piece incomplete and drops what is in memory of it; the memory, and the room below, that nobody needs from then on.
+    /// Makes a piece incomplete and drops what is in memory of it; the memory, and the room below, that
+    /// nobody needs from then on.
     fn forget(&mut self, piece: u32, range: &Range<u64>) -> (Vec<Chunk>, u64) {
         self.pieces.mark_incomplete(piece).expect("there is such a piece");
         let (mut chunks, mut promised) = (Vec::new(), 0);
@@ -594,7 +598,8 @@ impl Handle {
 
     /// Keeps room of the store below for a part of a stripe; `None` if it has too little.
     ///
-    /// It is kept for all that the chunks of the part can hold, so that the store below is asked once for each.
+    /// It is kept for all that the chunks of the part can hold, so that the store below is asked once for
+    /// each.
     fn keep_room(&self, part: &Range<u64>) -> Option<Room<'_>> {
         let (core, torrent) = (self.core(), &*self.torrent);
         let stripe = torrent.state_range(part.start / core.stripe);
@@ -605,7 +610,8 @@ impl Handle {
         core.promise(room).map(|promise| Room { promise, whole })
     }
 
-    /// Takes a range into memory; `false` if the store below may have too little room for it, and then nothing was taken.
+    /// Takes a range into memory; `false` if the store below may have too little room for it, and then
+    /// nothing was taken.
     fn gather_all(&self, range: &Range<u64>, buffers: &[IoSlice<'_>]) -> bool {
         let core = self.core();
         let stripes = stripes_of(range, core.stripe);
@@ -636,7 +642,8 @@ impl Handle {
         true
     }
 
-    /// Takes a part of a stripe into memory, as soon as there is some; `false` if it needs room, and was given none.
+    /// Takes a part of a stripe into memory, as soon as there is some; `false` if it needs room, and was
+    /// given none.
     fn gather(
         &self,
         part: Range<u64>,
@@ -699,7 +706,8 @@ impl Handle {
         true
     }
 
-    /// Writes to the store below, when it may not have room for what would otherwise be held back: it says so at once.
+    /// Writes to the store below, when it may not have room for what would otherwise be held back: it says so
+    /// at once.
     fn write_through(&self, range: Range<u64>, buffers: &[IoSlice<'_>]) -> Result<()> {
         let (core, torrent) = (self.core(), &*self.torrent);
         let _alone = torrent.writing.write();
@@ -745,13 +753,14 @@ impl Handle {
         torrent.inner.read_at(range.start, &mut into)
     }
 
-    /// What was read ahead of a range, or is to be. With the state held, of whose complete pieces alone that is: whoever takes back one of them
-    /// finds it there to be forgotten.
+    /// What was read ahead of a range, or is to be. With the state held, of whose complete pieces alone that
+    /// is: whoever takes back one of them finds it there to be forgotten.
     fn find(&self, state: &State, range: &Range<u64>) -> Found<'_> {
         self.core().read_ahead.find(self.torrent.serial, range, || self.around(state, range))
     }
 
-    /// The most around a range that can be read ahead: in its stripe, of complete pieces, and on the store below.
+    /// The most around a range that can be read ahead: in its stripe, of complete pieces, and on the store
+    /// below.
     fn around(&self, state: &State, range: &Range<u64>) -> Option<Range<u64>> {
         let torrent = &*self.torrent;
         let number = range.start / torrent.stripe;

@@ -1,4 +1,5 @@
-//! The store on a block device, in what the suite of all stores does not ask: its geometry, its boot, its damage, its sizes.
+//! The store on a block device, in what the suite of all stores does not ask: its geometry, its boot, its
+//! damage, its sizes.
 
 use std::{path::Path, sync::Arc};
 
@@ -220,7 +221,8 @@ fn a_damaged_sector_costs_what_it_says_and_nothing_else() {
     };
     let (small_inodes, large_inode) = (slab_of(&store, 0), slab_of(&store, 1));
     drop(store);
-    // The header of the second torrent's i-node of 1 KiB, and the second sector of the large one's map: blocks 127 to 253.
+    // The header of the second torrent's i-node of 1 KiB, and the second sector of the large one's map:
+    // blocks 127 to 253.
     corrupt(&device, small_inodes, 2);
     corrupt(&device, large_inode, 2);
     let store = boot(&device);
@@ -258,8 +260,8 @@ fn a_damaged_root_costs_the_last_change_at_most() {
     fill(&store, 5, 15 * 1024 * KIB, 0..600);
     let generation = store.report().generation + 9;
     drop(store);
-    // Format wrote generations 1 and 2, a flush after creations writes one, a deletion two; the odd ones lie in
-    // block 1.
+    // Format wrote generations 1 and 2, a flush after creations writes one, a deletion two; the odd ones lie
+    // in block 1.
     let latest = if generation % 2 == 1 { 4 } else { 0 };
     for (sector, undone) in [(latest, true), (latest + 2, true), (4 - latest, false)] {
         let copy = Arc::new(SparseDevice::from_sectors(device.sectors(), all_sectors(&device)));

@@ -1,4 +1,5 @@
-//! The store in plain files, in what the suite of all stores does not ask: names, what others do to the files, full disks, crashes.
+//! The store in plain files, in what the suite of all stores does not ask: names, what others do to the
+//! files, full disks, crashes.
 
 use std::{
     collections::BTreeSet,
@@ -41,7 +42,8 @@ fn fixture(name: &str) -> Info {
     Metainfo::parse(&torrent).unwrap().into_info()
 }
 
-/// What is in the range of all files of a torrent: each file that is no padding SplitMix64 of its number among those.
+/// What is in the range of all files of a torrent: each file that is no padding SplitMix64 of its number
+/// among those.
 fn content(files: &FileList) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(files.length() as usize);
     let mut number = 0;
@@ -327,7 +329,8 @@ fn a_file_that_is_gone_or_of_another_length_costs_its_pieces_and_no_others() {
     for again in [false, true] {
         let store = open(folder.path());
         let damage = |name, pieces| Damage::File { info_hash: hash(1), path: path(name), pieces };
-        // Piece 2 is of both a and b, 7 of c and d; the last half of it is in the first file that is looked at.
+        // Piece 2 is of both a and b, 7 of c and d; the last half of it is in the first file that is looked
+        // at.
         let expected = [damage("t/a", 3), damage("t/c", 3), damage("t/d", 2), damage("t/e/f", 3)];
         assert_eq!(store.report().damage, if again { &[] } else { &expected[..] });
         let content = store.open(&hash(1)).unwrap();
@@ -826,7 +829,8 @@ fn ten_thousand_torrents_are_opened_in_seconds() {
 
 const KILLED: &str = "SWARMKEEP_TEST_KILLED_IN";
 
-/// Writes, marks, takes back, flushes, creates and deletes at random, and says on standard output what has become durable, until it is killed.
+/// Writes, marks, takes back, flushes, creates and deletes at random, and says on standard output what has
+/// become durable, until it is killed.
 fn work_until_killed(folder: &Path, seed: u64) {
     let mut random = SplitMix64::new(seed);
     let mut draw = |below: u64| random.next_u64() % below;

@@ -1,4 +1,5 @@
-//! What went wrong once in the store on a block device: content that looks like metadata, damaged roots, devices that fail, threads that meet.
+//! What went wrong once in the store on a block device: content that looks like metadata, damaged roots,
+//! devices that fail, threads that meet.
 
 use std::{
     io,
@@ -99,7 +100,8 @@ fn content_never_passes_for_a_root() {
     let hostile = store.create(&NewTorrent::new(hash(1), 1 << 20, 16 << 10).unwrap()).unwrap();
     for piece in 0..64_u64 {
         let mut bytes = vec![0; 16 << 10];
-        // Not knowing where it will lie, the stranger tries one size a block; here all land on 64 KiB = block 4 at least once.
+        // Not knowing where it will lie, the stranger tries one size a block; here all land on 64 KiB = block
+        // 4 at least once.
         bytes[..512].copy_from_slice(&header(16, 1, [1, 3], 0, u64::MAX - 10, [9; 16]));
         hostile.write(piece << 14, &bytes).unwrap();
         hostile.mark_complete(piece as u32).unwrap();
@@ -146,7 +148,8 @@ fn what_is_created_after_both_roots_were_damaged_stays() {
     }
 }
 
-/// One bad sector in the durable copy, and a crash while the other is written: what the durable copy still says of others holds.
+/// One bad sector in the durable copy, and a crash while the other is written: what the durable copy still
+/// says of others holds.
 #[test]
 fn a_bad_sector_and_a_torn_root_cost_no_more_than_that_sector() {
     let device = small();
@@ -265,7 +268,8 @@ fn a_flush_behind_one_that_failed_fails_too() {
     );
 }
 
-/// The document: if the cursor cannot be read, the search begins at the front. Not: nothing can be written any more.
+/// The document: if the cursor cannot be read, the search begins at the front. Not: nothing can be written
+/// any more.
 #[test]
 fn a_cursor_that_cannot_be_read_costs_nothing_else() {
     let (device, _seen) = failing(small());
@@ -322,7 +326,8 @@ fn the_last_generation_is_not_overflown() {
     assert!(boot(&device).open(&hash(1)).is_ok(), "acknowledged and gone: the generation went around");
 }
 
-/// A few bytes on a huge sparse image, that say that the root has one block more than for the most torrents there may be.
+/// A few bytes on a huge sparse image, that say that the root has one block more than for the most torrents
+/// there may be.
 #[test]
 fn a_header_does_not_say_how_much_memory_boot_takes() {
     let device = Arc::new(SparseDevice::new(1 << 30));
@@ -374,7 +379,8 @@ fn a_block_that_two_torrents_claim_is_one_of_theirs() {
     drop(store);
     let mut image = sectors(device.sectors() as usize);
     device.read(0, &mut image).unwrap();
-    // The i-nodes of both lie in the first block behind the roots; the map of the second is the fourth logical sector there.
+    // The i-nodes of both lie in the first block behind the roots; the map of the second is the fourth
+    // logical sector there.
     let map = &mut image[8].0[3 * 512..3 * 512 + 4];
     assert_eq!(map, u32::try_from(places[1]).unwrap().to_le_bytes());
     map.copy_from_slice(&u32::try_from(places[0]).unwrap().to_le_bytes());

@@ -1,4 +1,5 @@
-//! Torrent files that are kept with their content: what is added is found again, whatever happened in between, and no stranger's bytes pass for one.
+//! Torrent files that are kept with their content: what is added is found again, whatever happened in
+//! between, and no stranger's bytes pass for one.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -98,7 +99,8 @@ fn a_file_of_which_a_part_is_missing_or_wrong_is_none_and_can_be_kept_again() {
         let library = Library::open(below).unwrap();
         assert_eq!(library.torrent_file(&hash).unwrap(), None);
         assert!(library.metainfo(&hash).unwrap().is_none() && library.is_damaged(&hash).unwrap());
-        // The torrent itself is as it was; it is whole again, and the room of what was left of the old file is used.
+        // The torrent itself is as it was; it is whole again, and the room of what was left of the old file
+        // is used.
         library.add(&file).unwrap();
         drop(library);
         for _ in 0..4 {
@@ -160,7 +162,8 @@ fn a_torrent_that_is_there_is_given_its_file() {
     assert!(matches!(strange.add(&file), Err(Error::Geometry { .. })));
 }
 
-/// What deleting and adding again leaves: two files of one torrent, each of them in parts. The second was kept last and lies in front.
+/// What deleting and adding again leaves: two files of one torrent, each of them in parts. The second was
+/// kept last and lies in front.
 fn kept_twice() -> (Arc<BlockStore>, InfoHash, [Vec<u8>; 2]) {
     let device = device();
     let files = ["a.example", "b.example"].map(|tracker| torrent("name", 5_000, tracker));
@@ -280,7 +283,8 @@ fn a_sector_of_a_shelf_that_cannot_be_read_costs_its_file_and_no_other() {
     assert!(library.torrent_file(&hashes[0]).unwrap().as_ref() == Some(&files[0]));
 }
 
-/// A torrent file whose bytes look like parts of another, in a place where they would be found if parts had no headers of their own.
+/// A torrent file whose bytes look like parts of another, in a place where they would be found if parts had
+/// no headers of their own.
 #[test]
 fn a_strangers_bytes_never_pass_for_a_file() {
     let device = device();

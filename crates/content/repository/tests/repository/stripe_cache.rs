@@ -1,4 +1,5 @@
-//! The stripe cache in what the suite of all stores does not ask: what reaches the store below, when, and in which order.
+//! The stripe cache in what the suite of all stores does not ask: what reaches the store below, when, and in
+//! which order.
 #![allow(clippy::single_range_in_vec_init, reason = "ranges are what is asserted")]
 
 use std::{
@@ -1027,8 +1028,8 @@ fn affinity_names_the_pieces_that_complete_what_is_begun() {
     assert_eq!(begun(64 * k, 8 * s, &[0..s]), []);
 }
 
-/// Writes four torrents of 32 stripes in random order, as a fetcher with 4 MiB of 32 would; calls that wrote, and stripes that were
-/// written whole.
+/// Writes four torrents of 32 stripes in random order, as a fetcher with 4 MiB of 32 would; calls that wrote,
+/// and stripes that were written whole.
 fn fetch(affinity: bool) -> (u64, u64) {
     let (cache, _) = cached(StripeCacheOptions::new().write_memory(16 * STRIPE));
     let stripes = 32;
@@ -1292,8 +1293,8 @@ fn files_with_just_enough_room_are_written_in_whole_stripes() {
         [(files::Allocation::Sparse, 16 * large, 160), (files::Allocation::Preallocated, 4 * large, 4)]
     {
         let folder = tempfile::tempdir().unwrap();
-        // The state takes less than a sector a piece. Where files are sparse, the last pieces find that most of the room is kept for the others, and
-        // those are written out once or twice before they are whole.
+        // The state takes less than a sector a piece. Where files are sparse, the last pieces find that most
+        // of the room is kept for the others, and those are written out once or twice before they are whole.
         let (cache, shared) = over_files(&folder, allocation, length + 4096);
         let torrent = NewTorrent::new(hash(1), length, 256 << 10).unwrap();
         let content = cache.create(&torrent).unwrap();
@@ -1552,7 +1553,8 @@ fn either_side_of_an_incomplete_piece_is_read_ahead_once() {
 
 #[test]
 fn more_readers_than_there_is_memory_for_read_little_ahead() {
-    // 4 MiB, as large stripes are, and memory for four of them; 16 peers fetch a torrent each, block by block.
+    // 4 MiB, as large stripes are, and memory for four of them; 16 peers fetch a torrent each, block by
+    // block.
     let large = 4 << 20;
     let options = StripeCacheOptions::new().stripe(large as u32).read_memory(4 * large);
     let (cache, shared) = over(memory(None), options);
@@ -1811,7 +1813,8 @@ fn a_write_that_goes_through_makes_way_again_for_what_is_put_meanwhile() {
         let torrents = [1, 2].map(|n| create(&*cache, n, 2 * STRIPE));
         put(&*torrents[1], 2, STRIPE..2 * STRIPE);
         cache.flush().unwrap();
-        // It has room for the one stripe, and still asks for the other, which needs none. Neither is whole then, nor written by itself.
+        // It has room for the one stripe, and still asks for the other, which needs none. Neither is whole
+        // then, nor written by itself.
         shared.set(Kind::RoomAt(STRIPE), How::Waits);
         let gathering = {
             let content = Arc::clone(&torrents[1]);
@@ -1866,7 +1869,8 @@ fn whoever_reads_meanwhile_sees_the_last_version_or_one_that_is_being_written() 
                             .zip(0..)
                             .all(|(part, at)| content.write(piece * PIECE + at * (8 << 10), part).is_ok());
                         if !whole {
-                            // Of what was refused, nobody knows what it holds: until it is written again, anything before.
+                            // Of what was refused, nobody knows what it holds: until it is written again,
+                            // anything before.
                             continue;
                         }
                         written.store(n, SeqCst);

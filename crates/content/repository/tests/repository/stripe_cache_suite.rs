@@ -1,4 +1,5 @@
-//! The suite of all stores, put through the stripe cache with limits so small that every case comes up against them.
+//! The suite of all stores, put through the stripe cache with limits so small that every case comes up
+//! against them.
 
 use std::sync::Arc;
 

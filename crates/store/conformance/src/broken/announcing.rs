@@ -184,7 +184,8 @@ impl Broken {
             Fault::TotalsDrift if announced.changes.contains(Changes::PROMOTED) => {
                 self.drift.fetch_add(1, SeqCst);
             }
-            // Not while a test fills the swarm: the walks of that would take longer than all the other faults together.
+            // Not while a test fills the swarm: the walks of that would take longer than all the other faults
+            // together.
             Fault::CountsByWalking if !announced.changes.contains(Changes::JOINED) => {
                 let swarm = &state.swarms[&torrent];
                 hint::black_box(swarm.peers.values().filter(|peer| peer.role.is_seeder()).count());
@@ -243,7 +244,7 @@ impl Before {
         let stalest = swarm
             .filter(|_| needed)
             .and_then(|swarm| swarm.peers.iter().min_by_key(|(_, peer)| peer.last_announce));
-        let limited = swarm.filter(|_| state.limits.endpoints_an_address.is_some());
+        let limited = swarm.filter(|_| state.limits.endpoints_per_address.is_some());
         let own = limited.into_iter().flat_map(|swarm| swarm.of_address(told.endpoint));
         let own = own.min_by_key(|(_, peer)| peer.last_announce);
         Self {

@@ -70,7 +70,7 @@ impl Broken {
             }
             Fault::EndpointsOverAllSwarms => {
                 let mut state = self.state();
-                let most = state.limits.endpoints_an_address.unwrap_or(usize::MAX);
+                let most = state.limits.endpoints_per_address.unwrap_or(usize::MAX);
                 let of_address = |swarm: &Swarm| swarm.of_address(told.endpoint).count();
                 let first = state.swarms.iter().find(|(_, swarm)| of_address(swarm) > 0);
                 let (first, all) = (first.map(|(&first, _)| first), state.swarms.values().map(of_address));
@@ -90,7 +90,7 @@ impl Broken {
     /// Drops an endpoint for an announce that needs no place, or none more; how many.
     pub(super) fn make_needless_place(&self, told: &Announce) -> u64 {
         let mut state = self.state();
-        let Some(most) = state.limits.endpoints_an_address else { return 0 };
+        let Some(most) = state.limits.endpoints_per_address else { return 0 };
         let Some(swarm) = state.swarms.get(&told.info_hash) else { return 0 };
         let (held, known) =
             (swarm.of_address(told.endpoint).count(), swarm.peers.contains_key(&told.endpoint));
@@ -132,11 +132,12 @@ impl Broken {
         }
     }
 
-    /// An announce that counts the endpoints of its address under another hold of the lock than it joins under.
+    /// An announce that counts the endpoints of its address under another hold of the lock than it joins
+    /// under.
     pub(super) fn announce_beyond_the_endpoints(&self, told: &Announce, now: Timestamp) -> Announced {
         let (limits, full) = {
             let state = self.state();
-            let (most, swarm) = (state.limits.endpoints_an_address, state.swarms.get(&told.info_hash));
+            let (most, swarm) = (state.limits.endpoints_per_address, state.swarms.get(&told.info_hash));
             let held = swarm.map_or(0, |swarm| {
                 swarm.of_address(told.endpoint).filter(|(endpoint, _)| **endpoint != told.endpoint).count()
             });
@@ -206,7 +207,7 @@ impl Broken {
         stale: (Endpoint, Role, Timestamp),
         announced: &mut Announced,
     ) {
-        let (torrent, most) = (told.info_hash, state.limits.endpoints_an_address.unwrap_or(usize::MAX));
+        let (torrent, most) = (told.info_hash, state.limits.endpoints_per_address.unwrap_or(usize::MAX));
         let swarm = &state.swarms[&torrent];
         let others = || swarm.peers.iter().filter(|(endpoint, _)| **endpoint != told.endpoint);
         let put_back = |swarm: &mut Swarm| swarm.put(stale.0, stale.1, stale.2, None);

@@ -206,7 +206,8 @@ impl Broken {
         });
     }
 
-    /// Collects under the lock, and removes under another hold of it what was found, whatever has become of it.
+    /// Collects under the lock, and removes under another hold of it what was found, whatever has become of
+    /// it.
     fn sweep_in_two_holds(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let (oldest, state) = (self.oldest(now), self.state());
         let empty = |swarm: &Swarm| swarm.peers.is_empty();

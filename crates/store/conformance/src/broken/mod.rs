@@ -1,7 +1,8 @@
 //! Stores that are broken on purpose, each in exactly one way: what proves that the cases can fail.
 //!
-//! A broken store is the [`Model`] with one fault around it. Most of these faults were found in stores that are in use.
-//! The list of faults is here, and what each of them does is in the module of its chapter of the contract.
+//! A broken store is the [`Model`] with one fault around it. Most of these faults were found in stores that
+//! are in use. The list of faults is here, and what each of them does is in the module of its chapter of the
+//! contract.
 
 mod announcing;
 mod batches;
@@ -41,7 +42,8 @@ faults! {
     sweep_drops_a_swarm_being_filled SweepDropsFilling => announces_survive_sweeps_of_empty_swarms;
     /// Collects expired peers, lets go of the lock, and removes them without looking again.
     sweep_drops_a_peer_being_refreshed SweepDropsRefreshed => refreshes_survive_sweeps_of_expired_peers;
-    /// Looks up all swarms of a batch, lets go of the lock, and makes the missing ones whatever has come meanwhile.
+    /// Looks up all swarms of a batch, lets go of the lock, and makes the missing ones whatever has come
+    /// meanwhile.
     batch_in_two_steps BatchInTwoSteps => racing_batches_lose_nobody;
     /// Removes a known peer and inserts it again in two steps.
     announce_in_two_steps AnnounceInTwoSteps => announce_is_seen_whole_or_not_at_all;
@@ -205,7 +207,8 @@ faults! {
     clock_of_16_bits ClockOf16Bits => late_sweeps_make_no_expired_peer_young;
     /// Keeps time in 8 bits, in ticks of 32 seconds, and compares what is left of it.
     clock_of_8_bits ClockOf8Bits => late_sweeps_make_no_expired_peer_young;
-    /// Moves the base that a swarm's times are counted from when a peer announces, and not the times of the others.
+    /// Moves the base that a swarm's times are counted from when a peer announces, and not the times of the
+    /// others.
     base_moves_alone BaseMovesAlone => missing_sweeps_make_no_expired_peer_young;
     /// Moves the base that a swarm's times are counted from, and has the others begin there.
     ages_lost_with_the_base AgesLostWithTheBase => ages_stay_true_while_others_announce;
@@ -296,13 +299,13 @@ faults! {
     /// Drops the freshest peers first.
     freshest_dropped_first DropsFreshest => the_stalest_peers_are_dropped_first;
     /// Declares a limit on the endpoints of an address, and forgets it.
-    endpoints_not_limited EndpointsNotLimited => max_endpoints_an_address_is_kept_and_the_announcer_stays;
+    endpoints_not_limited EndpointsNotLimited => max_endpoints_per_address_is_kept_and_the_announcer_stays;
     /// Counts the seeders of an address apart from its leechers.
-    endpoints_counted_by_role EndpointsByRole => max_endpoints_an_address_is_kept_and_the_announcer_stays;
+    endpoints_counted_by_role EndpointsByRole => max_endpoints_per_address_is_kept_and_the_announcer_stays;
     /// Keeps a newcomer out whose address is at its limit, and says that it has joined.
-    endpoint_kept_out EndpointKeptOut => max_endpoints_an_address_is_kept_and_the_announcer_stays;
+    endpoint_kept_out EndpointKeptOut => max_endpoints_per_address_is_kept_and_the_announcer_stays;
     /// Does not count the endpoints that went for others of their address.
-    endpoint_evictions_not_counted EndpointEvictionsNotCounted => max_endpoints_an_address_is_kept_and_the_announcer_stays;
+    endpoint_evictions_not_counted EndpointEvictionsNotCounted => max_endpoints_per_address_is_kept_and_the_announcer_stays;
     /// Drops the freshest endpoint of an address first.
     freshest_endpoint_dropped FreshestEndpointDropped => an_address_displaces_its_own_endpoint_that_announced_least_recently;
     /// Drops the stalest of all peers for a newcomer whose address is at its limit.
@@ -320,7 +323,7 @@ faults! {
     /// Takes the upper 56 bits for an IPv6 address, and the upper 24 for an IPv4 address.
     addresses_limited_by_their_networks EndpointsByNetwork => an_ipv6_address_is_its_upper_64_bits;
     /// Keeps an address to its limit at the first newcomer of a batch only.
-    batch_limits_addresses_once BatchLimitsAddressesOnce => endpoints_an_address_are_limited_in_batches_too;
+    batch_limits_addresses_once BatchLimitsAddressesOnce => endpoints_per_address_are_limited_in_batches_too;
     /// Restores an address beyond its limit.
     restore_ignores_the_endpoints_limit RestoreIgnoresEndpoints => endpoints_beyond_the_limit_are_refused_when_restored;
     /// Drops endpoints of an address for those that are restored.
@@ -411,7 +414,8 @@ faults! {
     import_in_two_steps ImportInTwoSteps => announces_survive_imports_and_stay_as_they_were_made;
     /// Loses an IPv6 peer that completes as one of three.
     loss_on_a_rare_occasion RareLoss => random_stories_go_as_with_the_model;
-    /// Numbers the lives of a swarm with 3 bits, and takes the peers of the eighth for leftovers of an earlier one.
+    /// Numbers the lives of a swarm with 3 bits, and takes the peers of the eighth for leftovers of an
+    /// earlier one.
     lives_of_3_bits LivesOf3Bits => long_random_stories_go_as_with_the_model;
 }
 
@@ -419,7 +423,8 @@ faults! {
 pub struct Broken {
     model: Model,
     fault: Fault,
-    /// What a fault keeps of a swarm: how many leechers were left behind, or the tick that its times are counted from.
+    /// What a fault keeps of a swarm: how many leechers were left behind, or the tick that its times are
+    /// counted from.
     notes: Mutex<BTreeMap<InfoHash, u32>>,
     /// Peers that a fault treats apart from all others, with the time of an announce.
     marked: Mutex<BTreeMap<(InfoHash, Endpoint), Timestamp>>,
@@ -451,7 +456,7 @@ impl Broken {
             Fault::ExpiresLate => state.lifetime_secs += 10,
             Fault::LimitNotKept => state.limits.swarms = None,
             Fault::TableDoesNotGrow => state.limits.swarms = state.limits.swarms.or(Some(256)),
-            Fault::EndpointsNotLimited => state.limits.endpoints_an_address = None,
+            Fault::EndpointsNotLimited => state.limits.endpoints_per_address = None,
             Fault::BytesExceeded => state.limits.bytes = state.limits.bytes.map(|most| most + 32),
             _ => {}
         }

@@ -21,7 +21,7 @@ impl Broken {
             }
             Fault::RestoreDisplacesEndpoints => {
                 let mut state = self.state();
-                let most = state.limits.endpoints_an_address;
+                let most = state.limits.endpoints_per_address;
                 state.change(swarm.info_hash, |swarm| {
                     for record in &peers {
                         let left = most.filter(|_| !swarm.peers.contains_key(&record.endpoint));
@@ -59,7 +59,7 @@ impl Broken {
         match self.fault {
             Fault::RestoreIgnoresBytes => self.state().limits.bytes = None,
             Fault::RestoreIgnoresPeers => self.state().limits.peers_per_swarm = None,
-            Fault::RestoreIgnoresEndpoints => self.state().limits.endpoints_an_address = None,
+            Fault::RestoreIgnoresEndpoints => self.state().limits.endpoints_per_address = None,
             _ => {}
         }
         let restored = self.model.restore(swarm, &peers, now);

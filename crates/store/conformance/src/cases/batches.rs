@@ -25,8 +25,8 @@ use crate::{
 
 const TORRENTS: u8 = 4;
 
-/// Batches of all sizes, most announces in few swarms and of few endpoints. What was in an answer or a buffer before does
-/// not matter.
+/// Batches of all sizes, most announces in few swarms and of few endpoints. What was in an answer or a buffer
+/// before does not matter.
 pub(crate) fn a_batch_does_what_single_announces_do(subject: &dyn Subject) {
     let turn = (0..40_u64, any::<bool>(), batch());
     let story = vec(turn.prop_map(|(pass, sweep, batch)| Turn { pass, sweep, batch }), 1..8);

@@ -20,7 +20,7 @@ pub(crate) fn a_limit_that_is_not_declared_is_refused(subject: &dyn Subject) {
     let limits: [(BoundedBy, Limit); 4] = [
         (BoundedBy::SWARMS, |config| config.max_swarms(1_000_000)),
         (BoundedBy::PEERS_PER_SWARM, |config| config.max_peers_per_swarm(1_000_000)),
-        (BoundedBy::ENDPOINTS_AN_ADDRESS, |config| config.max_endpoints_an_address(1000)),
+        (BoundedBy::ENDPOINTS_PER_ADDRESS, |config| config.max_endpoints_per_address(1000)),
         (BoundedBy::BYTES, |config| config.max_bytes(1 << 32)),
     ];
     for (bound, limit) in limits {
@@ -181,7 +181,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// A store with a limit of about `most` bytes; `None` if it declares no such limit, after it was seen to refuse it.
+    /// A store with a limit of about `most` bytes; `None` if it declares no such limit, after it was seen to
+    /// refuse it.
     fn new(subject: &dyn Subject, mut most: usize) -> Option<Self> {
         // How much the least is depends on the store; it says so when it is asked for less.
         if capabilities(subject).bounded.contains(BoundedBy::BYTES)
@@ -230,7 +231,8 @@ impl Watched {
 pub(crate) fn max_bytes_is_kept_under_any_flood(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
         let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
-        // Made-up info hashes in between peers that join swarms of some hundreds, finish and leave, and sweeps.
+        // Made-up info hashes in between peers that join swarms of some hundreds, finish and leave, and
+        // sweeps.
         for n in watched.numbers() {
             let (now, newcomer) = (n / 500, peer(family, n as u32));
             let (crowd, earlier) = (hash(n % 13), peer(family, n as u32 - n as u32 / 8 % 200));
@@ -314,7 +316,8 @@ pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Sub
     }
 }
 
-/// Nobody joins: peers change their roles and finish again and again, and download counts come back from before a restart.
+/// Nobody joins: peers change their roles and finish again and again, and download counts come back from
+/// before a restart.
 pub(crate) fn max_bytes_is_kept_whatever_announces_change(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
         let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
@@ -417,7 +420,7 @@ pub(crate) fn a_limit_that_is_too_small_is_refused_with_the_least_that_works(sub
     let limits: [(BoundedBy, usize, Limit); 4] = [
         (BoundedBy::SWARMS, 0, |config, most| config.max_swarms(most)),
         (BoundedBy::PEERS_PER_SWARM, 0, |config, most| config.max_peers_per_swarm(most)),
-        (BoundedBy::ENDPOINTS_AN_ADDRESS, 0, |config, most| config.max_endpoints_an_address(most)),
+        (BoundedBy::ENDPOINTS_PER_ADDRESS, 0, |config, most| config.max_endpoints_per_address(most)),
         (BoundedBy::BYTES, 1, |config, most| config.max_bytes(most)),
     ];
     let declared = capabilities(subject).bounded;
@@ -449,7 +452,7 @@ pub(crate) fn a_limit_that_is_too_small_is_refused_with_the_least_that_works(sub
                 BoundedBy::SWARMS => totals.swarms,
                 BoundedBy::PEERS_PER_SWARM => peers,
                 // All of IPv6 here are of one address.
-                BoundedBy::ENDPOINTS_AN_ADDRESS => {
+                BoundedBy::ENDPOINTS_PER_ADDRESS => {
                     store.members(&torrent).keys().filter(|peer| peer.family() == Family::V6).count() as u64
                 }
                 _ => store.memory().bytes,
@@ -586,10 +589,10 @@ pub(crate) fn room_that_was_freed_is_used_before_anything_is_evicted(subject: &d
     store.assert_consistent();
 }
 
-/// A store whose addresses have at most so many endpoints in a swarm; `None` if it declares no such limit, after it was seen to
-/// refuse it.
+/// A store whose addresses have at most so many endpoints in a swarm; `None` if it declares no such limit,
+/// after it was seen to refuse it.
 fn with_endpoints(subject: &dyn Subject, most: usize) -> Option<Store> {
-    bounded(subject, BoundedBy::ENDPOINTS_AN_ADDRESS, &config().max_endpoints_an_address(most))
+    bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config().max_endpoints_per_address(most))
 }
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -617,7 +620,7 @@ fn assert_bystanders_stay(store: &Store, torrent: InfoHash, count: u32) {
     assert_eq!(lost, 0, "of {count} peers with addresses of their own, {lost} had to go for another address");
 }
 
-pub(crate) fn max_endpoints_an_address_is_kept_and_the_announcer_stays(subject: &dyn Subject) {
+pub(crate) fn max_endpoints_per_address_is_kept_and_the_announcer_stays(subject: &dyn Subject) {
     for (most, bystanders) in [(1, 0), (1, 30), (3, 20), (8, 300), (100, 0), (100, 600)] {
         let Some(store) = with_endpoints(subject, most) else { return };
         let torrent = hash(1);
@@ -654,9 +657,9 @@ pub(crate) fn max_endpoints_an_address_is_kept_and_the_announcer_stays(subject: 
 pub(crate) fn an_address_displaces_its_own_endpoint_that_announced_least_recently(subject: &dyn Subject) {
     const MOST: usize = 6;
     let (config, unit) = config_with_units(subject, 100);
-    let config = config.max_endpoints_an_address(MOST);
+    let config = config.max_endpoints_per_address(MOST);
     for (family, bystanders) in [(Family::V4, 0), (Family::V6, 10), (Family::V4, 2000), (Family::V6, 2000)] {
-        let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_AN_ADDRESS, &config) else { return };
+        let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config) else { return };
         let torrent = hash(1);
         let rng: &mut dyn Random = &mut SplitMix64::new(5);
         // They have all been silent for longer.
@@ -784,12 +787,13 @@ pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-pub(crate) fn endpoints_an_address_are_limited_in_batches_too(subject: &dyn Subject) {
+pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Subject) {
     const MOST: u64 = 4;
     let Some(store) = with_endpoints(subject, MOST as usize) else { return };
     let (mut joined, mut told) = (0, 0);
     for turn in 0..40 {
-        // Newcomers of one address and some with their own, those of a while ago again, to lone peers and to a crowd.
+        // Newcomers of one address and some with their own, those of a while ago again, to lone peers and to
+        // a crowd.
         let announces: Vec<_> = (0..90)
             .map(|n| {
                 let torrent = hash(u64::from(n % 3) + if n % 5 == 0 { 100 + u64::from(turn) } else { 0 });
@@ -837,9 +841,9 @@ pub(crate) fn an_address_at_its_limit_displaces_only_itself_in_a_full_swarm(subj
     const MOST: u32 = 5;
     for bystanders in [20, 500] {
         let config = config()
-            .max_endpoints_an_address(MOST as usize)
+            .max_endpoints_per_address(MOST as usize)
             .max_peers_per_swarm((bystanders + MOST) as usize);
-        let limits = BoundedBy::ENDPOINTS_AN_ADDRESS | BoundedBy::PEERS_PER_SWARM;
+        let limits = BoundedBy::ENDPOINTS_PER_ADDRESS | BoundedBy::PEERS_PER_SWARM;
         for family in FAMILIES {
             let Some(store) = bounded(subject, limits, &config) else { return };
             let torrent = hash(1);

@@ -150,7 +150,8 @@ pub(crate) fn an_export_told_an_earlier_time_shows_times_as_they_are(subject: &d
     }
 }
 
-/// Some peers stay, while between the steps thousands of others join and leave, and those who stay change their roles.
+/// Some peers stay, while between the steps thousands of others join and leave, and those who stay change
+/// their roles.
 pub(crate) fn peers_that_stay_are_exported_whatever_moves_around_them(subject: &dyn Subject) {
     for (stay, budget) in [(10, 1), (200, 7), (200, 40), (2000, 100)] {
         let store = build(subject);
@@ -258,8 +259,8 @@ pub(crate) fn an_export_holds_every_peer_whose_announce_returned_before_it_began
     store.assert_consistent();
 }
 
-/// Leechers complete while they are read. Whoever is read as a seeder has its download read as well: it would be lost otherwise, as
-/// nobody completes twice.
+/// Leechers complete while they are read. Whoever is read as a seeder has its download read as well: it would
+/// be lost otherwise, as nobody completes twice.
 pub(crate) fn an_export_counts_the_download_of_every_seeder_it_shows(subject: &dyn Subject) {
     const EACH: u64 = 150;
     let store = build(subject);
@@ -317,8 +318,8 @@ pub(crate) fn a_step_of_an_export_visits_about_its_budget(subject: &dyn Subject)
     }
 }
 
-/// While one thread reads a large swarm in one step without a bound, another has its leechers become seeders, one after another. Some
-/// export shows it get in between: later ones as seeders, and earlier ones not yet.
+/// While one thread reads a large swarm in one step without a bound, another has its leechers become seeders,
+/// one after another. Some export shows it get in between: later ones as seeders, and earlier ones not yet.
 pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn Subject) {
     const PEERS: u32 = 20_000;
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -384,7 +385,8 @@ fn record(endpoint: Endpoint, role: Role, last_announce: Timestamp) -> PeerRecor
     PeerRecord { endpoint, role, last_announce, details: None }
 }
 
-/// Swarms of all kinds, large ones in parts: some that are known, with peers that are known, that have expired, that neither.
+/// Swarms of all kinds, large ones in parts: some that are known, with peers that are known, that have
+/// expired, that neither.
 fn snapshot(resolution: u64) -> Vec<Records> {
     let mut all = Vec::new();
     let aged = |n: u32, age: u64| record(peer(family(n), n), role(n), at(500).saturating_sub(age));
@@ -421,7 +423,8 @@ pub(crate) fn import_does_what_restore_does_one_by_one(subject: &dyn Subject) {
     let (imported, restored) = (build(subject), build(subject));
     let all = snapshot(resolution(&imported));
     for store in [&imported, &restored] {
-        // Some are there already, in other roles, and some swarms have more downloads than the snapshot knows of.
+        // Some are there already, in other roles, and some swarms have more downloads than the snapshot knows
+        // of.
         store.fill(400, (0..2000).step_by(7).map(|n| seeder(hash(n), peer(family(1), 1))));
         store.fill(400, (0..2000).step_by(11).map(|n| completed(hash(n), v6(7))));
         store.fill(
@@ -488,7 +491,7 @@ pub(crate) fn import_keeps_to_limits_and_displaces_nobody(subject: &dyn Subject)
         assert_eq!((restored.added, restored.known, restored.refused), (30 * 50, 50, 31 * 30));
         assert_undisplaced(&store);
     }
-    if let Some(store) = filled(BoundedBy::ENDPOINTS_AN_ADDRESS, &config().max_endpoints_an_address(4)) {
+    if let Some(store) = filled(BoundedBy::ENDPOINTS_PER_ADDRESS, &config().max_endpoints_per_address(4)) {
         let endpoints = |n| (0..20).map(move |m| of_address(n, 7, m));
         let both: Vec<_> = endpoints(Family::V4).chain(endpoints(Family::V6)).collect();
         let restored = import(&store, &mut (0..30).map(|n| (hash(n), both.clone())));
@@ -505,7 +508,8 @@ pub(crate) fn import_keeps_to_limits_and_displaces_nobody(subject: &dyn Subject)
     }
 }
 
-/// Through the oracle, and back: roles, downloads, and ages that are rounded younger by no more than the coarser clock.
+/// Through the oracle, and back: roles, downloads, and ages that are rounded younger by no more than the
+/// coarser clock.
 pub(crate) fn what_one_store_exports_another_imports(subject: &dyn Subject) {
     let store = build(subject);
     let oracle_of_same: &dyn Subject = &Model::new;
@@ -531,7 +535,8 @@ pub(crate) fn what_one_store_exports_another_imports(subject: &dyn Subject) {
     assert_eq!((restored.added, restored.expired), (0, peers));
 }
 
-/// Two threads meet at each of many new swarms: one announces a peer, the other imports what was known of it earlier, and one more.
+/// Two threads meet at each of many new swarms: one announces a peer, the other imports what was known of it
+/// earlier, and one more.
 pub(crate) fn announces_survive_imports_and_stay_as_they_were_made(subject: &dyn Subject) {
     const SWARMS: usize = 2000;
     let (store, added) = (build(subject), Mutex::new(Restored::default()));

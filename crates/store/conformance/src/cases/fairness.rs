@@ -1,9 +1,10 @@
 //! Fair selection: every eligible peer is equally likely to be handed out.
 //!
-//! Every peer handed out is counted, over enough announces for 20 and more expected hits a peer, and the spread of
-//! the counts (Pearson's chi-square) is compared with that of a simulated sampler that is fair by construction: it
-//! hands out a window at a uniformly random place of a ring. Windows are what a store may hand out at best speed, and
-//! their counts spread more than those of independent draws, because neighbours are hit together.
+//! Every peer handed out is counted, over enough announces for 20 and more expected hits a peer, and the
+//! spread of the counts (Pearson's chi-square) is compared with that of a simulated sampler that is fair by
+//! construction: it hands out a window at a uniformly random place of a ring. Windows are what a store may
+//! hand out at best speed, and their counts spread more than those of independent draws, because neighbours
+//! are hit together.
 
 use std::{
     collections::HashMap,
@@ -24,7 +25,8 @@ pub(crate) fn selection_is_fair_in_a_swarm_of_2(subject: &dyn Subject) {
 pub(crate) fn selection_is_fair_in_a_swarm_of_75(subject: &dyn Subject) {
     for (want, announces) in [(50, 40_000), (10, 40_000)] {
         let (store, torrent) = half_seeders(subject, 75);
-        // A member with neighbours: a window that skips the announcer after it was drawn favours those behind it.
+        // A member with neighbours: a window that skips the announcer after it was drawn favours those behind
+        // it.
         assert_fair(&store, leecher(torrent, v4(31)).want(want), 74, announces);
     }
 }
@@ -57,7 +59,8 @@ pub(crate) fn selection_is_fair_within_each_family(subject: &dyn Subject) {
     assert_fair(&store, leecher(torrent, v6(9000)).want(20).families(Families::V6), 60, 8000);
 }
 
-/// After peers have left, come back and changed sides, so that what they left behind must not make others likelier.
+/// After peers have left, come back and changed sides, so that what they left behind must not make others
+/// likelier.
 pub(crate) fn selection_stays_fair_when_a_swarm_has_shrunk(subject: &dyn Subject) {
     let (store, torrent) = half_seeders(subject, 2000);
     store.fill(0, (1..=2000).filter(|n| n % 16 != 0 && *n > 40).map(|n| stopped(torrent, v4(n))));
@@ -66,14 +69,14 @@ pub(crate) fn selection_stays_fair_when_a_swarm_has_shrunk(subject: &dyn Subject
     assert_fair(&store, leecher(torrent, v4(1)).want(20), left - 1, 12_000);
 }
 
-/// However many of them an address has: some have all that they may, and some have one. A store may keep those of one address
-/// together to count them.
+/// However many of them an address has: some have all that they may, and some have one. A store may keep
+/// those of one address together to count them.
 pub(crate) fn selection_is_fair_among_the_endpoints_of_limited_addresses(subject: &dyn Subject) {
     const TOGETHER: u32 = 8;
     for (most, peers, want, announces) in [(8, 75, 10, 40_000), (8, 2000, 50, 10_000), (60, 2000, 50, 10_000)]
     {
-        let config = config().max_endpoints_an_address(most);
-        let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_AN_ADDRESS, &config) else { return };
+        let config = config().max_endpoints_per_address(most);
+        let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config) else { return };
         let torrent = hash(1);
         // A third of all have neighbours.
         let endpoint = |n: u32| match n.checked_sub(peers / 3) {
@@ -137,8 +140,8 @@ fn chi_square(counts: &[u32], total: usize) -> f64 {
 
 /// The spread that a fair sampler exceeds with a probability below 10^-6.
 ///
-/// Simulated, then extrapolated: a sum of squares of normal variables is close to a gamma distribution of the same
-/// mean and variance, whose quantile is that of Wilson and Hilferty (1931).
+/// Simulated, then extrapolated: a sum of squares of normal variables is close to a gamma distribution of the
+/// same mean and variance, whose quantile is that of Wilson and Hilferty (1931).
 fn fair_spread(eligible: usize, window: usize, announces: usize) -> f64 {
     const SIMULATIONS: usize = 200;
     type Thresholds = HashMap<(usize, usize, usize), f64>;
@@ -161,8 +164,8 @@ fn fair_spread(eligible: usize, window: usize, announces: usize) -> f64 {
     })
 }
 
-/// How often each place of a ring is hit by windows at uniformly random places. O(places + windows): what is summed up
-/// are the edges of the windows.
+/// How often each place of a ring is hit by windows at uniformly random places. O(places + windows): what is
+/// summed up are the edges of the windows.
 fn ring_windows(places: usize, window: usize, windows: usize, rng: &mut dyn Random) -> Vec<u32> {
     let mut edges = vec![0_i32; places + 1];
     for _ in 0..windows {

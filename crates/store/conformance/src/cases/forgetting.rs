@@ -119,8 +119,8 @@ pub(crate) fn every_lifetime_in_range_is_kept(subject: &dyn Subject) {
     }
 }
 
-/// However late the sweep: a clock of few bits comes round after so many of its ticks, and then makes peers look young
-/// for as long as they live.
+/// However late the sweep: a clock of few bits comes round after so many of its ticks, and then makes peers
+/// look young for as long as they live.
 pub(crate) fn late_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
     let resolution = resolution(&build(subject));
     let begin = LIFETIME + resolution + 1;
@@ -144,7 +144,8 @@ pub(crate) fn late_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
     }
 }
 
-/// Announces in other swarms, and of neighbours in the same one, for minutes or for years, without a single sweep.
+/// Announces in other swarms, and of neighbours in the same one, for minutes or for years, without a single
+/// sweep.
 pub(crate) fn missing_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
     for stride in [100, 577, LIFETIME, 9_999, 65_536, 262_144] {
         for turns in [20, 33, 100, 150] {
@@ -188,8 +189,8 @@ pub(crate) fn missing_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
     }
 }
 
-/// For half a day peers come back just in time, each at its own; others leave and join anew, and some are restored. None is
-/// ever taken for older or younger than it is.
+/// For half a day peers come back just in time, each at its own; others leave and join anew, and some are
+/// restored. None is ever taken for older or younger than it is.
 pub(crate) fn ages_stay_true_while_others_announce(subject: &dyn Subject) {
     const STEP: u64 = 59;
     // All announce in turn, within a lifetime less a step.
@@ -313,8 +314,9 @@ pub(crate) fn a_sweep_says_what_it_removed(subject: &dyn Subject) {
     assert_eq!((swept.expired, swept.swarms_removed), (0, 0), "nothing is removed twice");
 }
 
-/// No step goes far beyond its budget, neither among many swarms nor inside a large one, and all steps of a pass
-/// together visit each peer and swarm once; where nothing has expired, a store that knows so visits fewer.
+/// No step goes far beyond its budget, neither among many swarms nor inside a large one, and all steps of a
+/// pass together visit each peer and swarm once; where nothing has expired, a store that knows so visits
+/// fewer.
 pub(crate) fn a_step_of_a_sweep_visits_about_its_budget(subject: &dyn Subject) {
     let many_small: (u64, u32) = (3000, 1);
     let one_large = (1, 20_000);
@@ -384,8 +386,8 @@ pub(crate) fn concurrent_sweeps_share_one_pass(subject: &dyn Subject) {
     assert_eq!(store.totals().swarms, 0);
 }
 
-/// While one thread sweeps a large swarm of expired peers in one step without a bound, another announces into it all
-/// the time. It must get in between: some count that it is answered with shows the sweep half-way.
+/// While one thread sweeps a large swarm of expired peers in one step without a bound, another announces into
+/// it all the time. It must get in between: some count that it is answered with shows the sweep half-way.
 pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn Subject) {
     const PEERS: u32 = 20_000;
     // Locks need not be fair, and a busy machine may keep one of the two from running: it may try again.
@@ -452,8 +454,8 @@ pub(crate) fn memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot(su
     assert!(again > left && again < full * 5 / 4, "{again} bytes the second time, {full} the first");
 }
 
-/// Of swarms of all sizes one in a hundred stays, so that what is left lies scattered among what has gone. What an empty
-/// store takes is not counted.
+/// Of swarms of all sizes one in a hundred stays, so that what is left lies scattered among what has gone.
+/// What an empty store takes is not counted.
 pub(crate) fn memory_falls_to_a_tenth_when_99_of_100_swarms_expire(subject: &dyn Subject) {
     const SWARMS: u64 = 50_000;
     let members = |n: u64| {
@@ -485,7 +487,8 @@ pub(crate) fn memory_falls_to_a_tenth_when_99_of_100_swarms_expire(subject: &dyn
     store.assert_consistent();
 }
 
-/// All peers of a large swarm expire at once: what goes, and what a step says it visited, is bounded at each step.
+/// All peers of a large swarm expire at once: what goes, and what a step says it visited, is bounded at each
+/// step.
 pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(subject: &dyn Subject) {
     const PEERS: u32 = 100_000;
     const BUDGET: u64 = 256;
@@ -494,7 +497,8 @@ pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(sub
     store.fill(0, (0..PEERS).map(|n| leecher(torrent, peer(family(n), n)).left((n % 3).into())));
     let hold = match store.capabilities().longest_hold {
         LongestHold::Visits(visits) => visits as u64,
-        // That is about swarms, and here is only one: a hold is a part of it, no longer than the step is meant to be.
+        // That is about swarms, and here is only one: a hold is a part of it, no longer than the step is
+        // meant to be.
         LongestHold::ShareOfSwarms(_) => BUDGET,
     };
     let (mut all, mut steps) = (Swept::default(), 0);

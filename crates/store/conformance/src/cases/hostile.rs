@@ -1,5 +1,5 @@
-//! Hostile and unlucky callers: info hashes that collide, extreme values, panics in what the caller hands in; and
-//! what calls cost, whatever the store holds.
+//! Hostile and unlucky callers: info hashes that collide, extreme values, panics in what the caller hands in;
+//! and what calls cost, whatever the store holds.
 
 use std::{
     hint::black_box,
@@ -32,8 +32,8 @@ pub(crate) fn info_hashes_with_equal_last_bytes_cost_no_more(subject: &dyn Subje
     assert_no_dearer_than_random(subject, |n| shaped(n.wrapping_mul(0x9e37_79b9_7f4a_7c15), 0x1234));
 }
 
-/// An unkeyed multiply hash can be undone: with the inverse of its constant, anybody makes info hashes of any hash
-/// value.
+/// An unkeyed multiply hash can be undone: with the inverse of its constant, anybody makes info hashes of any
+/// hash value.
 pub(crate) fn info_hashes_made_for_an_unkeyed_hash_cost_no_more(subject: &dyn Subject) {
     let inverse = inverse_of(0x517c_c1b7_2722_0a95);
     // Equal in all high bits of the hash, and in all low ones.

@@ -34,8 +34,8 @@ pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
     assert_eq!((store.totals().swarms, store.totals().peers()), (SWARMS as u64, 2 * SWARMS as u64));
 }
 
-/// Peers join and leave swarms that are empty in between. Whoever has joined is there when it leaves: nobody but itself
-/// removes it.
+/// Peers join and leave swarms that are empty in between. Whoever has joined is there when it leaves: nobody
+/// but itself removes it.
 pub(crate) fn announces_survive_sweeps_of_empty_swarms(subject: &dyn Subject) {
     let store = build(subject);
     let join_and_leave = |thread: u32, rounds: Rounds<'_>| {
@@ -170,19 +170,21 @@ pub(crate) fn announces_survive_evictions_of_others(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Threads announce endpoints of the same address to the same swarms, among peers with addresses of their own.
+/// Threads announce endpoints of the same address to the same swarms, among peers with addresses of their
+/// own.
 pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Subject) {
     const MOST: usize = 3;
     const TORRENTS: u32 = 4;
     const NEW: usize = 500;
-    let config = config().max_endpoints_an_address(MOST);
-    let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_AN_ADDRESS, &config) else { return };
+    let config = config().max_endpoints_per_address(MOST);
+    let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config) else { return };
     let (joined, told) = (AtomicU64::new(0), AtomicU64::new(0));
     let count = |answer: Answer| {
         joined.fetch_add(answer.changes.contains(Changes::JOINED).into(), SeqCst);
         told.fetch_add(answer.evicted.peers, SeqCst);
     };
-    // The last that there is room for is what two can get at once, so they come to many swarms that have room.
+    // The last that there is room for is what two can get at once, so they come to many swarms that have
+    // room.
     in_step(NEW, |me, n| {
         for endpoint in 0..MOST as u32 {
             let endpoint = of_address(Family::V4, 7, me << 14 | endpoint);
@@ -250,8 +252,8 @@ pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Two threads fill the same new swarms, each with its own peers, all of a batch at once; others join and leave swarms that
-/// are empty in between, while sweeps take the empty ones away.
+/// Two threads fill the same new swarms, each with its own peers, all of a batch at once; others join and
+/// leave swarms that are empty in between, while sweeps take the empty ones away.
 pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
     const ROUNDS: usize = 200;
     const NEW: u64 = 12;

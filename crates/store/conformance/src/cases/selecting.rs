@@ -263,8 +263,8 @@ pub(crate) fn the_same_announcer_gets_other_samples(subject: &dyn Subject) {
     }
 }
 
-/// Neither info hashes nor peer ids that a client chose decide who is handed out: zeroes, ones, or the like of each
-/// other.
+/// Neither info hashes nor peer ids that a client chose decide who is handed out: zeroes, ones, or the like
+/// of each other.
 pub(crate) fn selection_follows_the_callers_randomness_whatever_clients_choose(subject: &dyn Subject) {
     let store = build(subject);
     for bytes in [[0; 20], [0xff; 20], [0x80; 20]] {

@@ -1,7 +1,8 @@
-//! Random stories: sequences of operations compared with the [`Model`] step by step, shrunk to the shortest that
-//! still fails.
+//! Random stories: sequences of operations compared with the [`Model`] step by step, shrunk to the shortest
+//! that still fails.
 //!
-//! The world is small, so that the same swarms and endpoints meet all the time. Seeds are fixed: a failure repeats.
+//! The world is small, so that the same swarms and endpoints meet all the time. Seeds are fixed: a failure
+//! repeats.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,9 +36,10 @@ pub(crate) fn long_random_stories_go_as_with_the_model(subject: &dyn Subject) {
     tell(subject, 12, 300..500);
 }
 
-/// Few endpoints of few addresses, alone and in swarms of many, so that in every other step one has to go for another.
+/// Few endpoints of few addresses, alone and in swarms of many, so that in every other step one has to go for
+/// another.
 pub(crate) fn random_stories_of_limited_addresses_go_as_with_the_model(subject: &dyn Subject) {
-    if bounded(subject, BoundedBy::ENDPOINTS_AN_ADDRESS, &config().max_endpoints_an_address(1)).is_none() {
+    if bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config().max_endpoints_per_address(1)).is_none() {
         return;
     }
     for (most, bystanders, stories) in [(1, 0, 30), (3, 0, 60), (3, 100, 20), (40, 100, 4)] {
@@ -77,8 +79,8 @@ pub(crate) fn run<T: fmt::Debug>(
     }
 }
 
-/// One step of a story. Numbers name torrents, endpoints, and multiples of a unit of time that no clock is too coarse
-/// for.
+/// One step of a story. Numbers name torrents, endpoints, and multiples of a unit of time that no clock is
+/// too coarse for.
 #[derive(Clone)]
 enum Step {
     Announce(Told),
@@ -119,7 +121,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Of which there is one in each unit of time; what is restored takes up to three more. All of it fits a lifetime.
+/// Of which there is one in each unit of time; what is restored takes up to three more. All of it fits a
+/// lifetime.
 const LIMITED_STEPS: usize = 24;
 const LIMITED_LIFETIME_UNITS: u64 = 100;
 
@@ -140,7 +143,8 @@ fn crowded_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same steps with no two endpoints of an address as old as each other: which of them has to go is then told by the contract.
+/// The same steps with no two endpoints of an address as old as each other: which of them has to go is then
+/// told by the contract.
 fn apart_in_time(steps: Vec<Step>) -> Vec<Step> {
     let apart = |(nth, mut step)| {
         match &mut step {
@@ -256,8 +260,8 @@ pub(crate) fn endpoint_of(n: u8) -> Endpoint {
 struct World {
     store: Store,
     model: Model,
-    /// The unit of time: longer than the resolution of the store's clock, so that all ages are clearly on one side. The
-    /// lifetime is [`LIFETIME_UNITS`] of it.
+    /// The unit of time: longer than the resolution of the store's clock, so that all ages are clearly on one
+    /// side. The lifetime is [`LIFETIME_UNITS`] of it.
     unit: u64,
     lifetime_units: u64,
     now: u64,
@@ -280,7 +284,7 @@ impl World {
     /// One in which an address has at most so many endpoints in a swarm.
     fn limited(subject: &dyn Subject, most: usize) -> Self {
         let (config, unit) = config_with_units(subject, LIMITED_LIFETIME_UNITS);
-        let config = config.max_endpoints_an_address(most);
+        let config = config.max_endpoints_per_address(most);
         let store = build_with(subject, &config);
         let model = Model::new(&config).expect("a lifetime of whole seconds, and a limit of one or more");
         Self { store, model, unit, lifetime_units: LIMITED_LIFETIME_UNITS, now: T0 }
@@ -370,8 +374,8 @@ impl World {
         Ok(())
     }
 
-    /// Does the same announce in the model. Counts and changes must be the same, and so must the selection where
-    /// there is no choice; where there is one, it must be a choice that could have been made.
+    /// Does the same announce in the model. Counts and changes must be the same, and so must the selection
+    /// where there is no choice; where there is one, it must be a choice that could have been made.
     fn judge(&self, announce: &Announce, answer: &Answer, now: Timestamp) -> Result<(), TestCaseError> {
         let mut state = self.model.state();
         prop_assert_eq!(answer.announced, state.update(announce, now), "the answer");

@@ -144,8 +144,8 @@ fn peers_of(store: &dyn TorrentRepository) -> Peers {
     all
 }
 
-/// Asserts that those peers are there and nobody else, and that each looks as old as when it announced, or younger by no more than the
-/// clock's resolution.
+/// Asserts that those peers are there and nobody else, and that each looks as old as when it announced, or
+/// younger by no more than the clock's resolution.
 fn assert_peers(open: &dyn Persistent, announced: &Peers, what: &str) {
     let (there, resolution) = (peers_of(open.store()), open.store().capabilities().clock_resolution_secs);
     for ((torrent, endpoint), (role, time)) in announced {
@@ -487,7 +487,8 @@ impl TwoSnapshots {
         store.kill();
     }
 
-    /// Asserts that the latest snapshot is refused if it is changed to that, and that the first takes its place.
+    /// Asserts that the latest snapshot is refused if it is changed to that, and that the first takes its
+    /// place.
     fn assert_refused(&self, subject: &dyn PersistentSubject, changed: &[u8], what: &str) {
         if changed == self.latest_bytes || changed == self.first_bytes {
             return;
@@ -881,7 +882,8 @@ pub(crate) fn counts_that_come_back_never_fall_and_end_exactly_right(subject: &d
     store.kill();
 }
 
-/// Two threads complete downloads of the same torrents at the same time, which nobody has announced since the last restart.
+/// Two threads complete downloads of the same torrents at the same time, which nobody has announced since the
+/// last restart.
 pub(crate) fn downloads_that_race_with_a_stored_count_are_counted_once(subject: &dyn PersistentSubject) {
     const TORRENTS: u64 = 150;
     let folder = folder();

@@ -1,7 +1,7 @@
 //! The durability suite: what a store must do that outlives its process, with the same judge for all of them.
 //!
-//! A store of this kind is a [`Persistent`] one, opened in a folder by a [`PersistentSubject`]. One line in a crate's tests makes a
-//! `#[test]` of every case:
+//! A store of this kind is a [`Persistent`] one, opened in a folder by a [`PersistentSubject`]. One line in a
+//! crate's tests makes a `#[test]` of every case:
 //!
 //! ```
 //! swarmkeep_conformance::durability_suite!(my_store, swarmkeep_conformance::durability::Reference::new());
@@ -9,17 +9,21 @@
 //!
 //! What holds for all of them:
 //!
-//! - **Snapshots.** What was answered before a snapshot began is in it. A store opens with the latest good one, or empty; nothing of a
-//!   damaged one is there.
-//! - **Download counts** are stored apart from swarms, for every torrent there has ever been. A swarm that is made has its stored
-//!   count as soon as that has come, and no announce waits for it; until then it shows what was counted since. A snapshot and the stored
-//!   counts tell of the same downloads: the larger one holds, and nothing is added up.
-//! - **[`restore`](swarmkeep::TorrentRepository::restore) and `import`** take the larger one too, the stored count being one of those that are
-//!   compared. [`add_downloads`](swarmkeep::TorrentRepository::add_downloads) adds to the stored count as it adds to the swarm.
-//! - **[`remove`](swarmkeep::TorrentRepository::remove)** forgets the stored count, of a torrent without a swarm as well, and
-//!   `remove_where` those of the swarms that it removes. Sweeps and evictions forget none. A kill may undo a removal that is later
-//!   than the latest snapshot.
-//! - **A kill** loses at most the announces since the latest snapshot, and what was counted since everything was last settled.
+//! - **Snapshots.** What was answered before a snapshot began is in it. A store opens with the latest good
+//!   one, or empty; nothing of a damaged one is there.
+//! - **Download counts** are stored apart from swarms, for every torrent there has ever been. A swarm that is
+//!   made has its stored count as soon as that has come, and no announce waits for it; until then it shows
+//!   what was counted since. A snapshot and the stored counts tell of the same downloads: the larger one
+//!   holds, and nothing is added up.
+//! - **[`restore`](swarmkeep::TorrentRepository::restore) and `import`** take the larger one too, the stored
+//!   count being one of those that are compared.
+//!   [`add_downloads`](swarmkeep::TorrentRepository::add_downloads) adds to the stored count as it adds to
+//!   the swarm.
+//! - **[`remove`](swarmkeep::TorrentRepository::remove)** forgets the stored count, of a torrent without a
+//!   swarm as well, and `remove_where` those of the swarms that it removes. Sweeps and evictions forget none.
+//!   A kill may undo a removal that is later than the latest snapshot.
+//! - **A kill** loses at most the announces since the latest snapshot, and what was counted since everything
+//!   was last settled.
 
 mod cases;
 mod reference;
@@ -48,7 +52,8 @@ pub trait Persistent: Send + Sync {
     /// If it cannot be written.
     fn snapshot(&self, now: Timestamp) -> Result<(), Box<dyn Error>>;
 
-    /// Waits until every download counted so far is durable, and until the stored count of every swarm there is has come.
+    /// Waits until every download counted so far is durable, and until the stored count of every swarm there
+    /// is has come.
     fn settle(&self);
 
     /// Ends in order: takes a last snapshot and makes all counts durable.
@@ -63,7 +68,8 @@ pub trait PersistentSubject: Sync {
     /// Opens the store of a folder, or makes one in an empty folder.
     ///
     /// # Errors
-    /// If the folder is open already, or the store cannot keep what `config` asks for. A damaged snapshot is no error.
+    /// If the folder is open already, or the store cannot keep what `config` asks for. A damaged snapshot is
+    /// no error.
     fn open(
         &self,
         folder: &Path,
@@ -71,17 +77,19 @@ pub trait PersistentSubject: Sync {
         now: Timestamp,
     ) -> Result<Box<dyn Persistent>, Box<dyn Error>>;
 
-    /// The file of the latest snapshot in a folder that is not open, for the cases that damage it; `None` if there is none.
+    /// The file of the latest snapshot in a folder that is not open, for the cases that damage it; `None` if
+    /// there is none.
     fn latest_snapshot(&self, folder: &Path) -> Option<PathBuf>;
 
-    /// Leaves in a folder that is not open what a process leaves that is killed after it has written `bytes` of a snapshot, and has not
-    /// come to its end.
+    /// Leaves in a folder that is not open what a process leaves that is killed after it has written `bytes`
+    /// of a snapshot, and has not come to its end.
     ///
     /// # Errors
     /// Those of the file system.
     fn leave_unfinished_snapshot(&self, folder: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// The blocks of a snapshot, if it has any, for the case that puts together what does not belong together.
+    /// The blocks of a snapshot, if it has any, for the case that puts together what does not belong
+    /// together.
     fn blocks(&self, snapshot: &[u8]) -> Vec<Range<usize>> {
         let len = snapshot.len();
         (0..8).map(|n| len * n / 8..len * (n + 1) / 8).collect()
@@ -114,7 +122,8 @@ impl Case {
     }
 }
 
-/// What the tests of [`durability_suite!`](crate::durability_suite) do: puts a store through the case called `name`.
+/// What the tests of [`durability_suite!`](crate::durability_suite) do: puts a store through the case called
+/// `name`.
 #[doc(hidden)]
 pub fn check(name: &str, subject: &dyn PersistentSubject) {
     Case::find(name).expect("the macro and the list are made of the same names").run(subject);
@@ -133,8 +142,9 @@ macro_rules! list {
     (@export ($d:tt) $($name:ident)*) => {
         /// Makes a module with a `#[test]` of every case for one persistent store.
         ///
-        /// Takes the module's name and a [`PersistentSubject`](crate::durability::PersistentSubject), which is evaluated for each test:
-        /// `durability_suite!(my_store, MySubject);`. What is in scope where the macro stands is in scope for it.
+        /// Takes the module's name and a [`PersistentSubject`](crate::durability::PersistentSubject), which
+        /// is evaluated for each test: `durability_suite!(my_store, MySubject);`. What is in scope where the
+        /// macro stands is in scope for it.
         #[macro_export]
         macro_rules! durability_suite {
             ($d module:ident, $d subject:expr $d(,)?) => {

@@ -24,11 +24,11 @@ use swarmkeep::{
 use super::{Persistent, PersistentSubject};
 use crate::Model;
 
-/// A persistent store that is right rather than fast: the [`Model`] in memory, and beside it two files of text, all swarms and all
-/// download counts, written as a whole each time.
+/// A persistent store that is right rather than fast: the [`Model`] in memory, and beside it two files of
+/// text, all swarms and all download counts, written as a whole each time.
 ///
-/// It keeps all counts in memory too, which no store should; its swarms are the live ones. It survives killed processes, not
-/// power cuts: nothing is synced.
+/// It keeps all counts in memory too, which no store should; its swarms are the live ones. It survives killed
+/// processes, not power cuts: nothing is synced.
 #[derive(Debug, Clone, Copy)]
 pub struct Reference {
     model: fn(&RepositoryConfig) -> Result<Model, ConfigError>,
@@ -43,8 +43,8 @@ impl Reference {
         Self { model: Model::new, is_lazy: false, fault: None }
     }
 
-    /// With stored counts that come some calls after they were asked for, and with a coarse clock: what the suite must accept of a store
-    /// that asks its disk, and packs its times.
+    /// With stored counts that come some calls after they were asked for, and with a coarse clock: what the
+    /// suite must accept of a store that asks its disk, and packs its times.
     pub const fn lazy() -> Self {
         Self { model: Model::coarse, is_lazy: true, fault: None }
     }

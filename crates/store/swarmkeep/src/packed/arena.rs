@@ -1,10 +1,10 @@
 //! Where the bytes of leaves and buckets come from: pages of the system, shared by all stores of the process.
 //!
 //! - A **region** is 4 MiB of address space that begins with the headers of its spans. It is never given up.
-//! - A **span** is 32 KiB of a region, in blocks of one size. Once all of them are free any class may have it, and the pages
-//!   of all but a few such spans go back to the system.
-//! - A **class** is a size of blocks, and its spans that have room, behind a lock. A block comes from one of the fullest, so
-//!   that the others empty.
+//! - A **span** is 32 KiB of a region, in blocks of one size. Once all of them are free any class may have
+//!   it, and the pages of all but a few such spans go back to the system.
+//! - A **class** is a size of blocks, and its spans that have room, behind a lock. A block comes from one of
+//!   the fullest, so that the others empty.
 //!
 //! What empties too slowly is moved together by the owners ([`Block::move_if_sparse`]).
 #![expect(
@@ -25,7 +25,8 @@ use parking_lot::{Mutex, MutexGuard};
 /// Bytes with one owner, as in a `Box<[u8]>`.
 #[repr(C, packed(2))]
 pub(super) struct Block {
-    /// From the block's class, from the global allocator if it is larger than any, or dangling if it is empty.
+    /// From the block's class, from the global allocator if it is larger than any, or dangling if it is
+    /// empty.
     bytes: NonNull<u8>,
     units: u16,
 }
@@ -41,7 +42,7 @@ impl Block {
         Self { bytes: NonNull::dangling(), units: 0 }
     }
 
-    /// At least so many bytes, of any value. Panics from 1 MiB on.
+    /// A block of `at_least` bytes or more, of any value. Panics from 1 MiB on.
     pub(super) fn with_capacity(at_least: usize) -> Self {
         let capacity = Self::capacity_for(at_least);
         let units = u16::try_from(capacity / UNIT).expect("a block is smaller than 1 MiB");
@@ -66,13 +67,14 @@ impl Block {
         self.units as usize * UNIT
     }
 
-    /// Whether the bytes lie among so few others that moving them helps to return memory. Takes no lock: a hint.
+    /// Whether the bytes lie among so few others that moving them helps to return memory. Takes no lock: a
+    /// hint.
     pub(super) fn is_sparse(&self) -> bool {
         Class::of(self.units).is_some_and(|class| class.is_sparse(self))
     }
 
-    /// Moves the bytes to a fuller span if they are sparse and there is one. However often all blocks are asked, they come to
-    /// rest: blocks move towards the fuller span only.
+    /// Moves the bytes to a fuller span if they are sparse and there is one. However often all blocks are
+    /// asked, they come to rest: blocks move towards the fuller span only.
     pub(super) fn move_if_sparse(&mut self) {
         if let Some(class) = Class::of(self.units)
             && class.is_sparse(self)
@@ -159,7 +161,7 @@ const UNITS: [u16; CLASSES] = {
     sizes
 };
 
-/// The first class of at least so many units.
+/// For each number of units, the smallest class that holds it.
 static CLASS_OF: [u8; LARGEST / UNIT + 1] = {
     let (mut classes, mut units, mut class) = ([0; LARGEST / UNIT + 1], 0, 0);
     while units < classes.len() {
@@ -268,24 +270,27 @@ impl Class {
             drop(spans);
             return span.release();
         }
-        // SAFETY: the bytes are the block's for the last time, at least `UNIT` of them, and aligned to as many.
+        // SAFETY: the bytes are the block's for the last time, at least `UNIT` of them, and aligned to as
+        // many.
         unsafe { block.bytes.cast().write(header.freed.load(Relaxed)) };
         header.freed.store(span.unit_of(block), Relaxed);
         self.refile(&mut spans, span, self.blocks - used - 1, self.blocks - used);
     }
 
-    /// Whether the span of a block is less than three quarters full, and the others have room for all that is in it.
+    /// Whether the span of a block is less than three quarters full, and the others have room for all that is
+    /// in it.
     fn is_sparse(&self, block: &Block) -> bool {
         let used = Span::of(block).header().used.load(Relaxed);
         u32::from(used) * 4 < u32::from(self.blocks) * 3 && self.room.load(Relaxed) >= u32::from(self.blocks)
     }
 
-    /// Where spans with so many free blocks are kept; full ones are not.
+    /// The list of spans with `free` free blocks; full spans are in none.
     fn bin(&self, free: u16) -> Option<usize> {
         Some(usize::from(free.checked_sub(1)? >> self.shift))
     }
 
-    /// Keeps room and bins right when the number of a span's free blocks changes; a span that is not here has none.
+    /// Keeps room and bins right when the number of a span's free blocks changes; a span that is not here has
+    /// none.
     fn refile(&self, spans: &mut Spans, span: Span, free_before: u16, free: u16) {
         let room = self.room.load(Relaxed) + u32::from(free) - u32::from(free_before);
         self.room.store(room, Relaxed);
@@ -329,7 +334,8 @@ struct Span(NonNull<u8>);
 // SAFETY: spans are reached by whoever holds the lock that they lie behind, their headers by all.
 unsafe impl Send for Span {}
 
-/// What is known of a span. Changed under the lock of its class, and atomic only because owners look at it without.
+/// What is known of a span. Changed under the lock of its class, and atomic only because owners look at it
+/// without.
 #[repr(align(64))]
 struct Header {
     /// How many blocks have owners.
@@ -368,8 +374,8 @@ impl Span {
             let region = address & !(REGION - 1);
             region + (address - region) / SPAN * size_of::<Header>()
         });
-        // SAFETY: regions begin with so many headers, which are valid when zeroed, are never written but through shared
-        // references, and stay for ever.
+        // SAFETY: regions begin with so many headers, which are valid when zeroed, are never written but
+        // through shared references, and stay for ever.
         unsafe { &*header.cast::<Header>() }
     }
 
@@ -440,7 +446,8 @@ mod system {
         // SAFETY: a mapping that the system places is nobody else's.
         let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * REGION, access, flags) };
         let Ok(mapped) = mapped else { handle_alloc_error(layout(REGION, REGION)) };
-        // The system maps downwards: the upper region adjoins the one before, and they stay one mapping to it.
+        // The system maps downwards: the upper region adjoins the one before, and they stay one mapping to
+        // it.
         let below = REGION - mapped.addr() % REGION;
         // SAFETY: of two regions' length, one lies behind so much less than another.
         let region = unsafe { mapped.cast::<u8>().add(below) };
@@ -449,7 +456,8 @@ mod system {
         NonNull::new(region).expect("it lies behind the mapping's start")
     }
 
-    /// Gives back the pages of a span. They are zeroed when they come again. Where pages are larger than spans, they stay.
+    /// Gives back the pages of a span. They are zeroed when they come again. Where pages are larger than
+    /// spans, they stay.
     #[cfg(all(target_os = "linux", not(miri)))]
     pub(super) fn return_pages(span: Span) {
         use rustix::mm::{Advice, madvise};
@@ -706,7 +714,8 @@ mod tests {
             limit: usize,
         }
 
-        /// As linear hashing makes leaves: each grows at random by a slot and splits at its limit, some early and some late.
+        /// As linear hashing makes leaves: each grows at random by a slot and splits at its limit, some early
+        /// and some late.
         #[test]
         fn growing_leaves_take_little_more_than_their_bytes() {
             alone("growing_leaves_take_little_more_than_their_bytes", || {

@@ -1,8 +1,9 @@
 //! Announces in batches: what each will need of memory is asked for before any of them waits for it.
 //!
-//! An announce finds its peers through up to six pieces of memory, each of which tells where the next is; with millions of swarms
-//! none is in a cache. A single announce waits for them one by one. A batch goes one piece further for all of its announces at a
-//! time, so that they wait together, and only then does them, one by one and in order.
+//! An announce finds its peers through up to six pieces of memory, each of which holds the place of the next;
+//! with millions of swarms none is in a cache. A single announce waits for them one by one. A batch goes one
+//! piece further for all of its announces at a time, so that they wait together, and only then does them, one
+//! by one and in order.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -35,8 +36,8 @@ struct Probe {
     drawn: Option<u64>,
 }
 
-/// The stripe that is locked, if any. Announces that follow each other in one stripe, as those to a hot swarm do, take its lock
-/// once.
+/// The stripe that is locked, if any. Announces that follow each other in one stripe, as those to a hot swarm
+/// do, take its lock once.
 struct Locked<'a> {
     store: &'a Packed,
     held: Option<(usize, MutexGuard<'a, Stripe>)>,
@@ -107,8 +108,8 @@ impl Packed {
         }
     }
 
-    /// Does the announces that need no more than a slot and none before them in their stripe has to wait for, and brings
-    /// the swarms of all others closer; whether any of these is large.
+    /// Does the announces that need no more than a slot and none before them in their stripe has to wait for,
+    /// and brings the swarms of all others closer; whether any of these is large.
     fn announce_only(
         &self,
         probes: &mut [Probe],
@@ -117,7 +118,8 @@ impl Packed {
         locked: &mut Locked<'_>,
     ) -> bool {
         let mut any_large = false;
-        // Stripes with announces that wait, one bit for many. Who has to make room may displace a swarm in any stripe.
+        // Stripes with announces that wait, one bit for many. Who has to make room may displace a swarm in
+        // any stripe.
         let mut waiting = 0_u64;
         let waits = |bit| if self.shared.is_nearly_full(GROUP) { u64::MAX } else { bit };
         for (probe, request) in probes.iter_mut().zip(group) {
@@ -138,7 +140,8 @@ impl Packed {
         any_large
     }
 
-    /// Brings closer what announces to large swarms will need of them: headers first, then the peers behind those.
+    /// Brings closer what announces to large swarms will need of them: headers first, then the peers behind
+    /// those.
     fn approach_large(
         &self,
         probes: &mut [Probe],
@@ -151,7 +154,8 @@ impl Packed {
             if let Some(number) = probe.large
                 && let Some(large) = locked.stripe(probe.at.stripe).numbered(number)
             {
-                // Not ahead of its turn: whoever comes before is done first, and who needs randomness will ask again.
+                // Not ahead of its turn: whoever comes before is done first, and who needs randomness will
+                // ask again.
                 let Ok(seed) = draw() else { return };
                 probe.drawn = Some(seed);
                 probe.order = large::order(&self.shared.hash, &announce.endpoint);

@@ -1,5 +1,6 @@
-//! Blocks without unsafe code, in the place of [`arena`](super::arena)'s: what that buys can be measured against these, and
-//! tools that watch the global allocator see each block by itself. `CONTRIBUTING.md` says how.
+//! Blocks without unsafe code, in the place of [`arena`](super::arena)'s: what that buys can be measured
+//! against these, and tools that watch the global allocator see each block by itself. `CONTRIBUTING.md` says
+//! how.
 
 use std::ops::{Deref, DerefMut};
 

@@ -1,15 +1,17 @@
 //! Time in one byte a peer.
 //!
-//! A **tick** is a share of the lifetime, and a **stamp** the ticks between a base and a peer's last announce. Every leaf and
-//! every bucket has a base of its own, and moves it when it is written to and a stamp would no longer fit: a clock that comes
-//! round only where somebody looks can make no peer young again, however late the sweep.
+//! A **tick** is a share of the lifetime, and a **stamp** the ticks between a base and a peer's last
+//! announce. Every leaf and every bucket has a base of its own, and moves it when it is written to and a
+//! stamp would no longer fit: a clock that comes round only where somebody looks can make no peer young
+//! again, however late the sweep.
 
 use crate::Timestamp;
 
 /// The most ticks in a lifetime. So the clock is off by less than 1 % of it.
 const TICKS_A_LIFETIME: u64 = 112;
 
-/// How far behind the time of writing a new base lies: further than any lifetime, so that what no longer fits has expired.
+/// How far behind the time of writing a new base lies: further than any lifetime, so that what no longer fits
+/// has expired.
 const HISTORY: u32 = 128;
 
 /// A point in time, in ticks since the epoch.
@@ -36,8 +38,8 @@ impl Clock {
         self.tick_secs - 1
     }
 
-    /// The tick that a time falls into. A peer has expired when its tick is before that of the oldest time allowed: even the
-    /// last second of it was too early.
+    /// The tick that a time falls into. A peer has expired when its tick is before that of the oldest time
+    /// allowed: even the last second of it was too early.
     pub(super) fn tick(self, time: Timestamp) -> Tick {
         Tick(u32::try_from(time.as_secs() / self.tick_secs).unwrap_or(u32::MAX))
     }
@@ -77,7 +79,8 @@ impl Base {
         self.0 - before
     }
 
-    /// The stamp of a tick. What lies before the base has expired, and what lies behind its reach is as young as can be said.
+    /// The stamp of a tick. What lies before the base has expired, and what lies behind its reach is as young
+    /// as can be said.
     pub(super) fn stamp(self, tick: Tick) -> u8 {
         u8::try_from(tick.0.saturating_sub(self.0)).unwrap_or(u8::MAX)
     }

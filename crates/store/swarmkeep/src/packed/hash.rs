@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{HashKey, InfoHash, Random, SplitMix64, announce::address};
 
-/// An info hash under the permutation: uniform, whatever strangers choose.
+/// An info hash under the permutation: uniform, whatever clients choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Key(pub(super) [u8; 20]);
 
@@ -27,10 +27,12 @@ impl Key {
     }
 }
 
-/// A keyed permutation of info hashes: a two-round Feistel network over their first sixteen bytes, tweaked by the last four.
+/// A keyed permutation of info hashes: a two-round Feistel network over their first sixteen bytes, tweaked by
+/// the last four.
 ///
-/// The second word is mixed with a function of the other sixteen bytes, then the first with a function of that. Info hashes
-/// that differ anywhere get first words that differ unpredictably, and those choose shard and place.
+/// The second word is mixed with a function of the other sixteen bytes, then the first with a function of
+/// that. Info hashes that differ anywhere get first words that differ unpredictably, and those choose shard
+/// and place.
 pub(super) struct Permutation {
     keys: [u64; 4],
 }
@@ -62,19 +64,19 @@ impl Permutation {
     }
 }
 
-/// A keyed order of endpoints that no stranger can predict.
+/// A keyed order of endpoints that no peer can predict.
 ///
-/// Each endpoint has a place of its own in it; but where the endpoints of an address are limited, those of one address share a few,
-/// so that they are counted without a look at all others.
+/// Each endpoint has a place of its own in it; but where the endpoints of an address are limited, those of
+/// one address share a few, so that they are counted without a look at all others.
 pub(super) struct EndpointHash {
     keys: [u64; 4],
     /// How many places an address has. 0: each of its endpoints has one of its own.
     places: u64,
 }
 
-/// How many endpoints of an address share a place, about, and so a bucket, which on average has 44 of IPv4 or 24 of IPv6. Should
-/// all addresses have as many, the fullest of a million buckets has some ten times the mean (the number of addresses in a bucket
-/// is Poisson's), and a draw of a peer in ten finds one.
+/// How many endpoints of an address share a place, about, and so a bucket, which on average has 44 of IPv4 or
+/// 24 of IPv6. Should all addresses have as many, the fullest of a million buckets has some ten times the
+/// mean (the number of addresses in a bucket is Poisson's), and a draw of a peer in ten finds one.
 const ENDPOINTS_A_PLACE: usize = 32;
 
 impl fmt::Debug for EndpointHash {
@@ -84,8 +86,8 @@ impl fmt::Debug for EndpointHash {
 }
 
 impl EndpointHash {
-    pub(super) fn new(key: HashKey, most_an_address: Option<usize>) -> Self {
-        let places = most_an_address.map_or(0, |most| most.div_ceil(ENDPOINTS_A_PLACE));
+    pub(super) fn new(key: HashKey, most_per_address: Option<usize>) -> Self {
+        let places = most_per_address.map_or(0, |most| most.div_ceil(ENDPOINTS_A_PLACE));
         Self { keys: subkeys(key, 2), places: places as u64 }
     }
 

@@ -1,7 +1,8 @@
 //! Taking in what a snapshot holds: sorted by where it goes, so that what lies together is filled together.
 //!
-//! In the order of the store that wrote them, each swarm would go to another leaf, none of them in a cache: at 10 million swarms that
-//! took 720 ns each; sorted by a million, with each leaf grown once for all that come to it, 320.
+//! In the order of the store that wrote them, each swarm would go to another leaf, none of them in a cache:
+//! at 10 million swarms that took 720 ns each; sorted by a million, with each leaf grown once for all that
+//! come to it, 320.
 
 use std::ops::Range;
 
@@ -14,10 +15,12 @@ const AHEAD: usize = 16;
 const NUMBER: u32 = 24;
 /// Bits of where a record begins among others: 2^40 bytes.
 const AT: u32 = 40;
-/// Splits in one hold: where a sweep has filled leaves with what was in large swarms, each that comes splits some.
+/// The most splits while a lock is held. After a sweep has turned large swarms into full leaves, each new
+/// swarm splits some.
 const SPLITS_A_HOLD: usize = 16;
 
-/// Records in the order of where they go: a word each of stripe, the first bits of the place there, and its number.
+/// Records in the order of where they go: a word each of stripe, the first bits of the place there, and its
+/// number.
 #[derive(Default)]
 struct Sorted {
     order: Vec<u64>,
@@ -138,7 +141,7 @@ impl Packed {
         room.tell();
     }
 
-    /// Those who have not outlived their lifetime, and none later than now.
+    /// The peers that are within their lifetime, with times of `now` at most.
     pub(super) fn living(
         &self,
         peers: impl Iterator<Item = PeerRecord>,

@@ -46,7 +46,7 @@ struct Part {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Updated {
     pub(super) transition: Transition,
-    /// Who had to go to make room.
+    /// The peer that was evicted to make room.
     pub(super) evicted: Population,
     /// Where the announcer is, if it is still there and until anything else changes.
     pub(super) own: Option<Own>,
@@ -59,7 +59,8 @@ pub(super) struct Own {
     place: Place,
 }
 
-/// Places that a hint looks at. As about every second slot has a peer, one of so many has one in nine of ten selections.
+/// Places that a hint looks at. As about every second slot has a peer, one of so many has one in nine of ten
+/// selections.
 const LIKELY: usize = 3;
 
 /// A place that was drawn from the tables that are eligible, with a peer or without.
@@ -69,8 +70,8 @@ struct Drawn {
     place: Place,
 }
 
-/// Draws until a selection starts wherever the last one was, next to nobody. Among the slots of a table that most peers have
-/// left, and whose buckets a sweep has not merged yet, the search could take long otherwise.
+/// The most draws of a selection; then it starts at the last one, whatever is there. The search could take
+/// long in a table that most peers have left, and whose buckets no sweep has merged yet.
 const MOST_DRAWS: usize = 256;
 
 /// The place of an endpoint in the keyed order of its family.
@@ -106,9 +107,10 @@ impl Large {
 
     // --- One peer at a time. ---
 
-    /// The first half of an announce: updates the announcer, and counts a download. A newcomer whose address has the most endpoints
-    /// takes the place of the one that has been silent longest; to a swarm that has the most peers, of the one in a sample. Where an
-    /// address's own endpoint goes, buckets split only if they may.
+    /// The first half of an announce: updates the announcer, and counts a download. A newcomer whose address
+    /// has the most endpoints takes the place of the one that has been silent longest; to a swarm that has
+    /// the most peers, of the one in a sample. Where an address's own endpoint goes, buckets split only if
+    /// they may.
     ///
     /// Looks where the announced role says first: peers rarely change it.
     pub(super) fn update(
@@ -152,7 +154,7 @@ impl Large {
             (None, None) => {}
             (None, Some(role)) => {
                 let mut splits = true;
-                if let Some(rival) = self.rival(hash, endpoint, most.endpoints_an_address) {
+                if let Some(rival) = self.rival(hash, endpoint, most.endpoints_per_address) {
                     self.tables_mut().table_mut(rival.role).remove(rival.place);
                     updated.evicted = Population::one(announce.endpoint.family(), rival.role);
                     splits = may_split;
@@ -181,7 +183,8 @@ impl Large {
         updated
     }
 
-    /// The endpoint of a newcomer's address that has been silent longest, if there are `most`. Looks into the buckets of the address.
+    /// The endpoint of a newcomer's address that has been silent longest, if there are `most`. Looks into the
+    /// buckets of the address.
     fn rival<const N: usize>(&self, hash: &EndpointHash, endpoint: &[u8; N], most: u64) -> Option<Own>
     where
         Self: HasTables<N>,
@@ -191,7 +194,8 @@ impl Large {
         tables.rival(hash, endpoint, most)
     }
 
-    /// Whether a newcomer takes the place of another endpoint of its address, and no bucket has to split for it.
+    /// Whether a newcomer takes the place of another endpoint of its address, and no bucket has to split for
+    /// it.
     pub(super) fn replaces(&self, hash: &EndpointHash, announce: &Announce, most: u64) -> bool {
         match &announce.endpoint {
             Endpoint::V4(v4) => self.replaces_one(hash, announce.role(), v4.as_bytes(), most),
@@ -247,7 +251,8 @@ impl Large {
         self.tables_mut().table_mut(role).insert(hash.order(endpoint), endpoint, tick, now, hash);
     }
 
-    /// Takes in a peer as it was at `tick`, unless it is in the swarm already, or that or its address has the most there may be.
+    /// Takes in a peer as it was at `tick`, unless it is in the swarm already, or that or its address has the
+    /// most there may be.
     pub(super) fn restore(
         &mut self,
         hash: &EndpointHash,
@@ -279,7 +284,7 @@ impl Large {
             return Err(NotRestored::Known);
         }
         if self.population().peers() >= most.peers_per_swarm
-            || self.rival(hash, endpoint, most.endpoints_an_address).is_some()
+            || self.rival(hash, endpoint, most.endpoints_per_address).is_some()
         {
             return Err(NotRestored::Full);
         }
@@ -288,8 +293,8 @@ impl Large {
         Ok(())
     }
 
-    /// Drops the peer that has been silent longest in a sample: one bucket of each table. `order` is as good as random, and
-    /// only the newcomer's.
+    /// Drops the peer that has been silent longest in a sample: one bucket of each table. `order` is as good
+    /// as random, and only the newcomer's.
     pub(super) fn evict(&mut self, order: u64) -> Population {
         let v4 = self.v4.stalest_near(order).map(|(tick, own)| (tick, Family::V4, own));
         let v6 = self.v6.as_ref().and_then(|v6| v6.stalest_near(order));
@@ -313,11 +318,12 @@ impl Large {
 
     // --- Selecting. ---
 
-    /// The second half of an announce: hands out the peers it asks for. Nothing may have changed since the update that said
-    /// where the announcer is.
+    /// The second half of an announce: hands out the peers it asks for. Nothing may have changed since the
+    /// update that said where the announcer is.
     ///
-    /// In each family a window that starts at a uniformly random peer and goes around, so each peer is equally likely to be in
-    /// it; the announcer is taken out before that is drawn. O(peers wanted), and copies whole buckets.
+    /// In each family a window that starts at a uniformly random peer and goes around, so each peer is
+    /// equally likely to be in it; the announcer is taken out before that is drawn. O(peers wanted), and
+    /// copies whole buckets.
     pub(super) fn select(
         &self,
         announce: &Announce,
@@ -344,8 +350,8 @@ impl Large {
 
     // --- Hints for a batch: they change nothing, and may be wrong. ---
 
-    /// Brings the headers closer that the announce will need: those of its own bucket, and of the first peers that its
-    /// selection draws if its random word is `seed`.
+    /// Brings the headers closer that the announce will need: those of its own bucket, and of the first peers
+    /// that its selection draws if its random word is `seed`.
     pub(super) fn prefetch_headers(&self, announce: &Announce, order: u64, seed: u64) {
         match (announce.endpoint.family(), &self.v6) {
             (Family::V6, Some(v6)) => v6.prefetch_headers(announce, order, seed),
@@ -373,8 +379,9 @@ impl Large {
         self.v6.iter().flat_map(move |v6| v6.table(role).iter())
     }
 
-    /// Shows up to `limit` peers behind a cursor, in the keyed order of their endpoints: that of a small swarm, whose cursors are
-    /// good here as well. Looks at a bounded number of peers, and may show fewer and still have more.
+    /// Shows up to `limit` peers behind a cursor, in the keyed order of their endpoints: that of a small
+    /// swarm, whose cursors are good here as well. Looks at a bounded number of peers, and may show fewer and
+    /// still have more.
     pub(super) fn list(
         &self,
         hash: &EndpointHash,
@@ -400,8 +407,9 @@ impl Large {
         }
     }
 
-    /// Shows about `limit` peers from a cursor on, in parts: how many of seeders and leechers, IPv4 before IPv6, their endpoints, and when
-    /// they announced. A peer that stays is shown exactly once from start to end, however it changes. Where to go on, a range.
+    /// Shows about `limit` peers from a cursor on, in parts: how many of seeders and leechers, IPv4 before
+    /// IPv6, their endpoints, and when they announced. A peer that stays is shown exactly once from start to
+    /// end, however it changes. Where to go on, a range.
     pub(super) fn export(
         &self,
         hash: &EndpointHash,
@@ -438,8 +446,8 @@ impl Large {
         stop.map_or(Cursor::END, |order| range_cursor(Family::V6, order))
     }
 
-    /// Visits about `limit` peers from a cursor on, in the order of a listing, and removes those whose last announce was before
-    /// `oldest`. A peer that stays is visited exactly once from start to end.
+    /// Visits about `limit` peers from a cursor on, in the order of a listing, and removes those whose last
+    /// announce was before `oldest`. A peer that stays is visited exactly once from start to end.
     pub(super) fn expire(
         &mut self,
         hash: &EndpointHash,
@@ -520,8 +528,8 @@ impl<const N: usize> Start<N> {
     }
 }
 
-/// Where a cursor goes on in each family; in IPv4 nowhere once that is done. A cursor is the endpoint shown last, or, between
-/// two ranges, what [`range_cursor`] made.
+/// Where a cursor goes on in each family; in IPv4 nowhere once that is done. A cursor is the endpoint shown
+/// last, or, between two ranges, what [`range_cursor`] made.
 pub(super) fn starts(
     cursor: Cursor,
     hash: &EndpointHash,
@@ -632,8 +640,8 @@ impl<const N: usize> Tables<N> {
         Eligible::of(self, announce.role(), None).prefetch_window(seed_of(Self::FAMILY, seed));
     }
 
-    /// Visits whole ranges of the order from `start` on until `limit` peers were seen, an empty range counting as one; where to
-    /// go on, unless that was the end.
+    /// Visits whole ranges of the order from `start` on until `limit` peers were seen, an empty range
+    /// counting as one; where to go on, unless that was the end.
     fn expire(
         &mut self,
         hash: &EndpointHash,
@@ -661,8 +669,8 @@ impl<const N: usize> Tables<N> {
         }
     }
 
-    /// Shows whole ranges of the order from `start` on until `limit` peers were shown, an empty range counting as one; where to go on,
-    /// unless that was the end.
+    /// Shows whole ranges of the order from `start` on until `limit` peers were shown, an empty range
+    /// counting as one; where to go on, unless that was the end.
     fn export(
         &self,
         hash: &EndpointHash,
@@ -695,8 +703,9 @@ impl<const N: usize> Tables<N> {
         }
     }
 
-    /// Shows the peers from `start` on until `out` has `full`, both roles in one order, so that a change of role moves nobody;
-    /// where to go on, unless that was the end. Looks at a bounded number of them and of empty ranges.
+    /// Shows the peers from `start` on until `out` has `full`, both roles in one order, so that a change of
+    /// role moves no peer; where to go on, unless that was the end. Looks at a bounded number of them and of
+    /// empty ranges.
     fn list(
         &self,
         hash: &EndpointHash,
@@ -784,7 +793,8 @@ impl<'a, const N: usize> Eligible<'a, N> {
         all - usize::from(self.except.is_some())
     }
 
-    /// Copies `count` of them: all table after table, bucket after bucket, from a uniformly random one on and around.
+    /// Copies `count` of them: all table after table, bucket after bucket, from a uniformly random one on and
+    /// around.
     fn select(&self, count: usize, seed: u64, section: &mut Section<'_, N>) {
         if count == 0 {
             return;

@@ -1,8 +1,9 @@
 //! A leaf: some dozens of swarms in one run of bytes.
 //!
-//! First the **slots**, one a swarm, sorted by key: what the leaf's prefix does not say of the key, then eight bytes of
-//! [`Held`]. Behind them the **blocks**: the peers of swarms that a slot has no room for. Nothing lies between them, so what a
-//! leaf takes beyond what it holds is the rest of its last 16 bytes. A leaf is a few cache lines short of being worth an index.
+//! First the **slots**, one a swarm, sorted by key: what the leaf's prefix does not say of the key, then
+//! eight bytes of [`Held`]. Behind them the **blocks**: the peers of swarms that a slot has no room for.
+//! Nothing lies between them, so what a leaf takes beyond what it holds is the rest of its last 16 bytes. A
+//! leaf is a few cache lines short of being worth an index.
 
 use std::ops::Range;
 
@@ -28,7 +29,8 @@ pub(super) struct Prefix {
 
 /// Bytes of a key.
 const KEY: usize = 20;
-/// Bytes to either side of where a key is believed to be: twice as far as it is off by, in about the middle of a leaf.
+/// Bytes to either side of where a key is believed to be: twice as far as it is off by, in about the middle
+/// of a leaf.
 const NEAR: usize = 128;
 /// Bytes of what a slot holds.
 const HELD: usize = 8;
@@ -51,8 +53,8 @@ impl Prefix {
         key
     }
 
-    /// The key that a slot stores the rest of. Word by word: a look at bytes that were just written in other pieces waits until they
-    /// have reached the cache.
+    /// The key that a slot stores the rest of. Word by word: a look at bytes that were just written in other
+    /// pieces waits until they have reached the cache.
     fn complete(self, rest: &[u8]) -> Key {
         let (head, tail) = (rest.first_chunk(), rest.last_chunk::<{ KEY - 8 }>());
         let (head, tail) = (*head.expect("more than a word"), tail.expect("more than a key's end"));
@@ -104,8 +106,8 @@ pub(super) struct Nobody(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct One(u64);
 
-/// Bytes 0-3: peers by [`Section`]. Bytes 4-5: where the block begins behind the slots. Byte 6: downloads, if they are less than
-/// 255 and not at the start of the block. Byte 7: flags.
+/// Bytes 0-3: peers by [`Section`]. Bytes 4-5: where the block begins behind the slots. Byte 6: downloads, if
+/// they are less than 255 and not at the start of the block. Byte 7: flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Few(u64);
 
@@ -117,8 +119,8 @@ const KIND: u64 = 0b11 << 56;
 const ONE: u64 = 1 << 56;
 const FEW: u64 = 2 << 56;
 const LARGE: u64 = 3 << 56;
-/// Whether the swarm has shown that it lives: a peer came back or a second one joined, here or in the snapshot that it was
-/// restored from. A flood of made-up info hashes does neither.
+/// Whether the swarm has shown that it lives: a peer came back or a second one joined, here or in the
+/// snapshot that it was restored from. A flood of made-up info hashes does neither.
 const PROVEN: u64 = 1 << 58;
 /// Whether the one peer is a seeder.
 const SEEDER: u64 = 1 << 59;
@@ -367,7 +369,7 @@ impl Few {
         ((counts as u32).wrapping_mul(0x0101_0101) >> 24) as usize
     }
 
-    /// Where the endpoints of so many sections end.
+    /// The end of the endpoints of the first `sections` sections.
     #[inline]
     const fn end(self, sections: usize) -> usize {
         let head = if self.downloaded() == WIDE { 4 } else { 0 };
@@ -524,7 +526,7 @@ impl Leaf {
         self.block[slot.held()..][..HELD].copy_from_slice(&held.encode().to_le_bytes());
     }
 
-    /// Makes room for a swarm of nobody.
+    /// Makes room for a swarm without peers.
     pub(super) fn insert(&mut self, slot: Slot, key: &Key, held: Held) {
         let at = slot.index * slot.stride;
         self.open(at, slot.stride);
@@ -543,7 +545,7 @@ impl Leaf {
         self.count -= 1;
     }
 
-    /// Brings all stamps to a base from which `now` can be told. Any slot of the leaf will do.
+    /// Rebases all stamps so that `now` can be encoded. Any slot of the leaf will do.
     #[inline]
     pub(super) fn advance(&mut self, now: Tick, any: Slot) {
         let by = self.base.advance(now);
@@ -622,7 +624,8 @@ impl Leaf {
         &self.block[start + few.stamps()..start + few.len()]
     }
 
-    /// The peers of a swarm of few as they lie there: how many in each section, their endpoints, and their stamps, in that order.
+    /// The peers of a swarm of few as they lie there: how many in each section, their endpoints, and their
+    /// stamps, in that order.
     pub(super) fn sections(&self, slot: Slot) -> ([u8; 4], &[u8], &[u8]) {
         match self.held(slot) {
             Held::Nobody(_) | Held::Large(_) => Default::default(),
@@ -798,7 +801,8 @@ impl Leaf {
                 let (mut endpoint, width) = ([0; CompactV6::LEN], section.width());
                 let at = self.start(slot, few) + few.start(place.section) + place.index * width;
                 endpoint[..width].copy_from_slice(&self.block[at..at + width]);
-                // Before the other is cut: no block is ever empty, or it could not be told from the one behind it.
+                // Before the other is cut: no block is ever empty, or it could not be told from the one
+                // behind it.
                 let moved = self.add(slot, section, &endpoint[..width], stamp);
                 let Held::Few(few) = self.held(slot) else { unreachable!("has got more") };
                 self.cut(slot, few, place);
@@ -1038,7 +1042,7 @@ impl Leaf {
         self.block = block;
     }
 
-    /// Makes room for so many bytes more, unless the leaf has to be split first.
+    /// Makes room for `bytes` more bytes, unless the leaf has to be split first.
     pub(super) fn grow(&mut self, bytes: usize) {
         if self.used() + bytes <= Self::MOST_BYTES {
             self.reserve(bytes);
@@ -1227,7 +1231,8 @@ mod tests {
         for round in 0..20 {
             let (mut leaf, mut model) = (Leaf::new(tick(1000)), Model::new());
             for step in 0..800 {
-                // Within one base: what it does when it moves is `clock`'s to test, and `stamps_age_together`'s.
+                // Within one base: what it does when it moves is `clock`'s to test, and
+                // `stamps_age_together`'s.
                 change(&mut leaf, HOME, &mut model, tick(1000 + step / 10), &mut rng);
                 assert!(leaf.used() <= leaf.capacity());
             }

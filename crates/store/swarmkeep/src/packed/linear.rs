@@ -1,9 +1,9 @@
-//! Linear hashing (Litwin 1980): buckets that split and merge one at a time, in turn, so that no insert ever moves more than
-//! one of them.
+//! Linear hashing (Litwin 1980): buckets that split and merge one at a time, in turn, so that no insert ever
+//! moves more than one of them.
 //!
-//! A bucket holds the items whose order begins with its prefix. Prefixes are taken from the top of the order and number the
-//! buckets in reverse, so a range of orders is always one bucket or a few whole ones: a listing in that order is stable,
-//! however often buckets split and merge meanwhile.
+//! A bucket holds the items whose order begins with its prefix. Prefixes are taken from the top of the order
+//! and number the buckets in reverse, so a range of orders is always one bucket or a few whole ones: a
+//! listing in that order is stable, however often buckets split and merge meanwhile.
 
 /// The bucket that an order belongs to, and all orders that do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) struct Reach {
     pub(super) end: Option<u64>,
 }
 
-/// Where an order belongs among so many buckets; among none, as if there were one.
+/// The bucket of an order among `buckets` buckets; 0 counts as 1.
 pub(super) fn reach(order: u64, buckets: usize) -> Reach {
     let level = buckets.max(1).ilog2();
     let reversed = order.reverse_bits();

@@ -1,11 +1,12 @@
 //! The sharded store of packed peers: 7 bytes an IPv4 peer, 19 an IPv6 one, 26 a torrent, and little else.
 //!
 //! - A **stripe** is what one lock guards: some leaves.
-//! - A **leaf** is one run of bytes: some dozens of swarms, sorted by their info hashes under a keyed permutation. Strangers
-//!   cannot choose where theirs go, and the info hash can be had back to list it. A swarm of one IPv4 peer needs no more than
-//!   its slot; one of some dozens of peers has a block behind the slots.
-//! - A **large** swarm has four tables of peers (family × role), in linear-hashed buckets, so that no announce in a swarm of a
-//!   million moves more peers than in one of fifty.
+//! - A **leaf** is one run of bytes: some dozens of swarms, sorted by their info hashes under a keyed
+//!   permutation. Strangers cannot choose where theirs go, and the info hash can be had back to list it. A
+//!   swarm of one IPv4 peer needs no more than its slot; one of some dozens of peers has a block behind the
+//!   slots.
+//! - A **large** swarm has four tables of peers (family × role), in linear-hashed buckets, so that no
+//!   announce in a swarm of a million moves more peers than in one of fifty.
 //!
 //! `docs/design/packed-store.md` gives the layout byte by byte, why it is so, and what was measured.
 
@@ -89,18 +90,18 @@ const STRIPES_A_CLAIM: usize = 8;
 impl Packed {
     /// An empty repository of 4,096 stripes, or as many as configured, or fewer where limits are small.
     ///
-    /// Limits are kept exactly, by all threads together. Who has to go is chosen among 64 neighbours of who comes.
+    /// Limits are exact over all threads. The swarm to evict is chosen among 64 neighbours of the newcomer.
     ///
     /// # Errors
-    /// [`ConfigError`] if the stripes (shards) are no power of two up to 65,536, the lifetime is not whole seconds, or a limit is
-    /// below what the store can keep.
+    /// [`ConfigError`] if the stripes (shards) are no power of two up to 65,536, the lifetime is not whole
+    /// seconds, or a limit is below what the store can keep.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let limits = config.limits();
         let most = |limit: Option<usize>| limit.map_or(u64::MAX, |most| most as u64);
         let most = Most {
             swarms: most(limits.swarms),
             peers_per_swarm: most(limits.peers_per_swarm),
-            endpoints_an_address: most(limits.endpoints_an_address),
+            endpoints_per_address: most(limits.endpoints_per_address),
             bytes: most(limits.bytes),
         };
         let fitting = (most.swarms / SWARMS_A_LIMITED_STRIPE).min(most.bytes / BYTES_A_LIMITED_STRIPE);
@@ -114,7 +115,7 @@ impl Packed {
         for (what, limit, least) in [
             ("swarms", limits.swarms, 1),
             ("peers a swarm", limits.peers_per_swarm, 1),
-            (Limits::ENDPOINTS_AN_ADDRESS, limits.endpoints_an_address, 1),
+            (Limits::ENDPOINTS_PER_ADDRESS, limits.endpoints_per_address, 1),
             ("bytes", limits.bytes, least_bytes),
         ] {
             if let Some(given) = limit.filter(|&given| given < least) {
@@ -124,7 +125,7 @@ impl Packed {
         let lifetime_secs = config.lifetime_secs(LONGEST_LIFETIME_SECS)?;
         let shared = Shared {
             placement: Placement::new(config.hash_key(), stripes),
-            hash: EndpointHash::new(config.hash_key(), limits.endpoints_an_address),
+            hash: EndpointHash::new(config.hash_key(), limits.endpoints_per_address),
             clock: Clock::new(lifetime_secs),
             totals: AtomicTotals::default(),
             bytes: AtomicU64::new(fixed as u64),
@@ -161,7 +162,7 @@ impl Packed {
         result
     }
 
-    /// What is about a swarm at a time.
+    /// The arguments that all calls of a stripe share: the swarm's place and the time.
     fn call<'a>(&'a self, at: &'a Placed, now: Timestamp) -> Call<'a> {
         self.call_at(at, self.shared.clock.tick(now))
     }
@@ -221,8 +222,9 @@ impl Packed {
         Ok(announced.evicting(room.take_evicted()))
     }
 
-    /// Makes room for the announce of a swarm that has found none in its own stripe: in a sample that spans as many stripes as it
-    /// takes, the least goes if it is worth less; else some peers of the swarm itself; else that least one all the same.
+    /// Makes room for the announce of a swarm that has found none in its own stripe: in a sample that spans
+    /// as many stripes as it takes, the least goes if it is worth less; else some peers of the swarm itself;
+    /// else that least one all the same.
     fn evict_elsewhere(&self, at: &Placed, now: Timestamp, Full(own): &Full, room: &mut Room<'_>) {
         let in_stripe = |stripe| Placed { stripe, ..*at };
         let (mut sampled, mut least) = (0, None);
@@ -245,7 +247,8 @@ impl Packed {
         }
     }
 
-    /// Appends up to `limit` swarms behind `after`, in the order of stripes and keys; whether there may be more.
+    /// Appends up to `limit` swarms behind `after`, in the order of stripes and keys; whether there may be
+    /// more.
     fn list(&self, after: Option<Placed>, mut limit: usize, out: &mut Vec<SwarmSummary>) -> bool {
         let placement = &self.shared.placement;
         let mut after = after.map(|at| (at.stripe, at.key));
@@ -385,7 +388,8 @@ impl TorrentRepository for Packed {
                 if next.is_none() {
                     claim.done();
                 } else {
-                    // Announces wait for this stripe, and an unfair lock would let the sweep have it again at once.
+                    // Announces wait for this stripe, and an unfair lock would let the sweep have it again at
+                    // once.
                     thread::yield_now();
                 }
                 // A hold that found nobody has looked all the same.
@@ -453,7 +457,8 @@ impl TorrentRepository for Packed {
                 left = left.saturating_sub(visited.max(1));
                 match from {
                     None => break,
-                    // All who announce to a large swarm wait for this lock: whoever reads it out says how often.
+                    // All who announce to a large swarm wait for this lock: whoever reads it out says how
+                    // often.
                     Some(Position { within, .. }) if within != Cursor::START => left = 0,
                     Some(_) => {}
                 }

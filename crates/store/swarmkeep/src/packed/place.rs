@@ -1,10 +1,11 @@
 //! Where an info hash belongs: its stripe, and its key there.
 //!
-//! The permuted info hash is uniform, and its first bits are the stripe. What is left is stretched: by a factor between one and
-//! two that differs from stripe to stripe. Without that, all stripes would be about as large as each other, their leaves all
-//! about as large as a power of two divides that, and all of them would grow out of one size of blocks and into the next at
-//! the same time, leaving pages of half-empty blocks behind (measured: 33.4 bytes a swarm where 27.7 are needed, at 10 M
-//! swarms). With it, leaves are of all sizes between one and two at any time.
+//! The permuted info hash is uniform, and its first bits are the stripe. What is left is stretched: by a
+//! factor between one and two that differs from stripe to stripe. Without that, all stripes would be about as
+//! large as each other, their leaves all about as large as a power of two divides that, and all of them would
+//! grow out of one size of blocks and into the next at the same time, leaving pages of half-empty blocks
+//! behind (measured: 33.4 bytes a swarm where 27.7 are needed, at 10 M swarms). With it, leaves are of all
+//! sizes between one and two at any time.
 
 use std::fmt;
 
@@ -70,8 +71,8 @@ impl Placement {
         StripePlacement { permutation: &self.permutation, stripe, factor, reciprocal: reciprocal as u64 }
     }
 
-    /// The bits that all keys of a stripe share: zeroes, since the stripe itself is not stored, less the one that keys are
-    /// stretched into.
+    /// The bits that all keys of a stripe share: zeroes, since the stripe itself is not stored, less the one
+    /// that keys are stretched into.
     pub(super) const fn home(&self) -> Prefix {
         Prefix { bits: 0, depth: self.bits.saturating_sub(1) }
     }

@@ -3,14 +3,15 @@
 /// Bytes of a cache line on every machine that matters here.
 const LINE: usize = 64;
 
-/// Brings the first cache line of `value` closer, without waiting for it. Changes nothing but the time that a later look takes.
+/// Brings the first cache line of `value` closer, without waiting for it. Changes nothing but the time that a
+/// later look takes.
 #[inline]
 pub(super) fn prefetch<T: ?Sized>(value: &T) {
     prefetch_at(std::ptr::from_ref(value).cast());
 }
 
-/// Brings so many cache lines closer, from the first one of `bytes` on: rather too many than a loop as long as the bytes, whose
-/// end could not be predicted.
+/// Brings so many cache lines closer, from the first one of `bytes` on: rather too many than a loop as long
+/// as the bytes, whose end could not be predicted.
 #[inline]
 pub(super) fn prefetch_lines<const LINES: usize>(bytes: &[u8]) {
     for line in 0..LINES {

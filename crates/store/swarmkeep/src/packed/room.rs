@@ -23,7 +23,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Whether so many announces may be too many for a limit.
+    /// Whether `announces` more announces may exceed a limit.
     pub(super) fn is_nearly_full(&self, announces: usize) -> bool {
         let more = announces as u64;
         self.bytes.load(Relaxed).saturating_add(more * MOST_GROWTH as u64) > self.most.bytes
@@ -36,7 +36,7 @@ impl Shared {
 pub(super) struct Most {
     pub(super) swarms: u64,
     pub(super) peers_per_swarm: u64,
-    pub(super) endpoints_an_address: u64,
+    pub(super) endpoints_per_address: u64,
     pub(super) bytes: u64,
 }
 
@@ -48,8 +48,8 @@ pub(super) struct Room<'a> {
     /// Large swarms take milliseconds to free: that is left to when no lock is held.
     #[expect(clippy::vec_box, reason = "they are boxed already")]
     dropped: Vec<Box<Large>>,
-    /// What has come and is not in the totals yet, where many come in one hold: an addition that threads share waits until all that
-    /// was written before it has reached the cache.
+    /// What has come and is not in the totals yet, where many come in one hold: an addition that threads
+    /// share waits until all that was written before it has reached the cache.
     untold: Option<(u64, Population)>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Whether so many more bytes fit. They are kept from others until this room is given back.
+    /// Whether `bytes` more bytes fit. They are reserved until this room is given back.
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
         let bytes = bytes as u64;
         let most = self.shared.most.bytes;
@@ -88,7 +88,7 @@ impl<'a> Room<'a> {
         reserved
     }
 
-    /// Whether so many bytes are reserved, or need not be.
+    /// Whether `bytes` bytes are reserved, or need not be.
     pub(super) const fn has_reserved(&self, bytes: usize) -> bool {
         self.shared.most.bytes == u64::MAX || self.reserved >= bytes as u64
     }

@@ -18,7 +18,8 @@ impl<'a, const N: usize> Choice<'a, N> {
         self.run.len() - self.own.is_some() as usize
     }
 
-    /// Writes `count` of them: those from a uniformly random one on and around, so each is equally likely to be among them.
+    /// Writes `count` of them: those from a uniformly random one on and around, so each is equally likely to
+    /// be among them.
     fn write(&self, count: usize, rng: &mut dyn Random, section: &mut Section<'_, N>) {
         if count == 0 {
             return;

@@ -24,7 +24,7 @@ pub(super) struct Stripe {
     leaves: Vec<Leaf>,
     /// Swarms too large for a leaf, by number; some numbers are free.
     large: Box<[Option<Box<Large>>]>,
-    /// Bytes that have come, less those that have gone, since the store was told last.
+    /// Bytes that have come, less those that have gone, since the last report to the store.
     untold: i64,
     /// Bytes that leaves use: what makes them split and merge.
     used: usize,
@@ -40,7 +40,7 @@ pub(super) struct Call<'a> {
     pub(super) now: Tick,
 }
 
-/// The leaf of a swarm, for as long as its stripe has so many leaves.
+/// The leaf of a swarm, valid while the number of the stripe's leaves is the same.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Way {
     leaf: usize,
@@ -55,7 +55,7 @@ pub(super) struct At {
     slot: Slot,
 }
 
-/// An announce that has updated and not yet selected: where the peers are, and who the announcer is.
+/// An announce that has updated and not yet selected: the place of the peers, and the announcer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Selection {
     Nobody,
@@ -63,7 +63,8 @@ pub(super) enum Selection {
     Large(u32, Own),
 }
 
-/// What a swarm is worth to a full store: flood before swarms that live, small before large, stale before fresh.
+/// What a swarm is worth to a full store: flood before swarms that live, small before large, stale before
+/// fresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Worth {
     proven: bool,
@@ -73,8 +74,8 @@ pub(super) struct Worth {
 }
 
 impl Worth {
-    /// A swarm that comes displaces those without peers and those that have not shown that they live, and no others while there
-    /// are such.
+    /// A swarm that comes displaces those without peers and those that have not shown that they live, and no
+    /// others while there are such.
     const NEWCOMER: Self = Self::new(true, 1, Tick::FIRST);
 
     const fn new(proven: bool, peers: u64, latest: Tick) -> Self {
@@ -90,7 +91,8 @@ impl Worth {
 #[derive(Debug)]
 pub(super) struct Full(pub(super) Worth);
 
-/// Where a sweep or an export goes on: at this key or the next one behind it, and where within its peers if it is a large swarm.
+/// Where a sweep or an export goes on: at this key or the next one behind it, and where within its peers if
+/// it is a large swarm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Position {
     pub(super) key: Key,
@@ -113,16 +115,19 @@ pub(super) struct Step {
     pub(super) swarms_removed: u64,
 }
 
-/// Swarms looked at to find the one worth least: where a fifth of all are flood, none of 64 is one in a million times.
+/// Swarms looked at to find the one worth least: where a fifth of all are flood, none of 64 is one in a
+/// million times.
 pub(super) const EVICTION_SAMPLE: usize = 64;
-/// Swarms that go at once when bytes are needed, and the peers that one swarm gives up at once: few enough for one hold.
+/// Swarms that go at once when bytes are needed, and the peers that one swarm gives up at once: few enough
+/// for one hold.
 const MOST_EVICTED: usize = 8;
 const MOST_PEERS_EVICTED: usize = 32;
-/// Peers of a swarm that has plenty: nobody is handed a fifth of them.
+/// The peers of a swarm that has plenty: a selection hands out less than a fifth of them.
 const SATED: u64 = 1000;
 
-/// Mean bytes a leaf, above which one splits and below which one merges. Around 1.5 KiB a look-up stays within three cache
-/// lines, a join moves less than a microsecond's worth, and the leaf's own 20 bytes are half a byte a swarm.
+/// Mean bytes a leaf, above which one splits and below which one merges. Around 1.5 KiB a look-up stays
+/// within three cache lines, a join moves less than a microsecond's worth, and the leaf's own 20 bytes are
+/// half a byte a swarm.
 const SPLIT_ABOVE: usize = 1024;
 const MERGE_BELOW: usize = 512;
 /// Merges for each leaf that a sweep passes: enough to be done within one pass, whatever has gone.
@@ -132,11 +137,12 @@ const MOST_SPLITS: usize = 4;
 /// The most headers of leaves, or numbers of large swarms, that a stripe has to spare.
 const MOST_SPARE: usize = 64;
 
-/// The most by which one announce makes a stripe grow: by a slot or a bucket, a split, tables instead of a block, and spare room
-/// in a directory (1,280 bytes for leaves, 2,064 for buckets).
+/// The most by which one announce makes a stripe grow: by a slot or a bucket, a split, tables instead of a
+/// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets).
 pub(super) const MOST_GROWTH: usize = 4096;
 
-/// The same for an announce that takes the place of a peer in a large swarm: two buckets, neither by more than a size of blocks.
+/// The same for an announce that takes the place of a peer in a large swarm: two buckets, neither by more
+/// than a size of blocks.
 const MOST_REPLACED: usize = 512;
 
 /// Room for one swarm and for what some announces to it reserve.
@@ -233,7 +239,8 @@ impl Stripe {
 
     // --- Announcing. ---
 
-    /// An announce of the only peer of its swarm, which nothing but its slot tells of: the long tail, two thirds of all swarms.
+    /// An announce of the only peer of its swarm, which is held by its slot alone: the long tail, two thirds
+    /// of all swarms.
     #[inline]
     pub(super) fn announce_only(
         &mut self,
@@ -261,8 +268,8 @@ impl Stripe {
         Some(Announced::new(stats, transition.changes()))
     }
 
-    /// The first half of an announce to the swarm that was `found`: updates and counts. `Err` if there is no room; nothing has
-    /// changed then.
+    /// The first half of an announce to the swarm that was `found`: updates and counts. `Err` if there is no
+    /// room; nothing has changed then.
     pub(super) fn announce(
         &mut self,
         call: &Call<'_>,
@@ -272,7 +279,7 @@ impl Stripe {
     ) -> Result<(Announced, Selection), Full> {
         if call.shared.most.bytes != u64::MAX {
             let growth = self.growth(call, found, announce);
-            // Of what may do with less, most can have as much.
+            // Usually `MOST_GROWTH` is free. Near the limit, what this announce needs may still be.
             let fits =
                 growth == 0 || (growth < MOST_GROWTH && (room.reserve(MOST_GROWTH) || room.reserve(growth)));
             if !fits {
@@ -305,7 +312,7 @@ impl Stripe {
             }
             None if stopped => Ok((Announced::new(self.stats(at), Changes::empty()), Selection::Nobody)),
             None => {
-                let most = call.shared.most.endpoints_an_address;
+                let most = call.shared.most.endpoints_per_address;
                 let rival = self.leaves[at.leaf].rival(at.slot, &announce.endpoint, most);
                 self.join(call, rival.map(|rival| (at, rival)), announce, room)
             }
@@ -344,8 +351,8 @@ impl Stripe {
         })
     }
 
-    /// A peer that is not in the swarm announces, and there may be no swarm yet. In a swarm of few, an endpoint of its own address
-    /// may have to go for it.
+    /// A peer that is not in the swarm announces, and there may be no swarm yet. In a swarm of few, an
+    /// endpoint of its own address may have to go for it.
     fn join(
         &mut self,
         call: &Call<'_>,
@@ -524,7 +531,8 @@ impl Stripe {
         Some((At { leaf, slot }, true))
     }
 
-    /// Adds a peer to a swarm of few. `None` if there are too many for that; the swarm is a large one then, without it.
+    /// Adds a peer to a swarm of few. `None` if there are too many for that; the swarm is a large one then,
+    /// without it.
     fn add(&mut self, call: &Call<'_>, at: At, role: Role, endpoint: &Endpoint, tick: Tick) -> Option<Place> {
         let section = Section::of(endpoint.family(), role);
         if self.leaves[at.leaf].block_with(at.slot, section) > Leaf::MOST_BLOCK {
@@ -554,8 +562,8 @@ impl Stripe {
         Some((stats, large))
     }
 
-    /// Splits now what swarms and peers that are about to come would make split one by one, with more to move each time. But not all
-    /// that a sweep has filled: that takes as many holds.
+    /// Splits now what swarms and peers that are about to come would make split one by one, with more to move
+    /// each time. But not all that a sweep has filled: that takes as many holds.
     pub(super) fn split_for(&mut self, call: &Call<'_>, bytes: usize) {
         if self.leaves.is_empty() {
             self.push_leaf(Leaf::new(call.now));
@@ -568,8 +576,8 @@ impl Stripe {
         }
     }
 
-    /// Makes a leaf as large as it will be when the next swarms have come; how many of them belong there. They follow each other by
-    /// their keys, and each says how many bytes it takes.
+    /// Makes a leaf as large as it will be when the next swarms have come; how many of them belong there.
+    /// They follow each other by their keys, and each says how many bytes it takes.
     pub(super) fn grow_for(&mut self, call: &Call<'_>, next: impl Iterator<Item = (Key, usize)>) -> usize {
         if self.leaves.is_empty() {
             return 0;
@@ -583,7 +591,8 @@ impl Stripe {
         count
     }
 
-    /// Gives back what the leaf of a swarm has to spare, if there is one: where there was no room, there may not be.
+    /// Gives back what the leaf of a swarm has to spare, if there is one: where there was no room, there may
+    /// not be.
     pub(super) fn compact(&mut self, call: &Call<'_>) {
         if self.leaves.is_empty() {
             // There was no room for a first one.
@@ -639,7 +648,7 @@ impl Stripe {
             if self.leaves[at.leaf].locate(at.slot, family, peer.endpoint.as_bytes()).is_some() {
                 return Err(NotRestored::Known);
             }
-            let most = call.shared.most.endpoints_an_address;
+            let most = call.shared.most.endpoints_per_address;
             if full || self.leaves[at.leaf].rival(at.slot, &peer.endpoint, most).is_some() {
                 return Err(NotRestored::Full);
             }
@@ -666,8 +675,8 @@ impl Stripe {
         }
     }
 
-    /// Adds downloads that were counted earlier; whether there is such a swarm. `Err` if there is no room; nothing has changed
-    /// then.
+    /// Adds downloads that were counted earlier; whether there is such a swarm. `Err` if there is no room;
+    /// nothing has changed then.
     pub(super) fn add_downloads(
         &mut self,
         call: &Call<'_>,
@@ -683,7 +692,8 @@ impl Stripe {
 
     // --- Making room. ---
 
-    /// How many more bytes an announce may take than the store has already: most only say that a peer is still there.
+    /// How many more bytes an announce may take than the store has already: most only say that a peer is
+    /// still there.
     fn growth(&self, call: &Call<'_>, found: Option<At>, announce: &Announce) -> usize {
         let known = found.and_then(|at| match self.held(at) {
             Held::Large(number) => self.large(number).role_of(&call.shared.hash, announce),
@@ -698,7 +708,7 @@ impl Stripe {
             return 0;
         }
         // An address at its limit displaces only itself.
-        let most = call.shared.most.endpoints_an_address;
+        let most = call.shared.most.endpoints_per_address;
         match found.filter(|_| known.is_none()).map(|at| (at, self.held(at))) {
             Some((_, Held::Large(number)))
                 if self.large(number).replaces(&call.shared.hash, announce, most) =>
@@ -715,8 +725,8 @@ impl Stripe {
         }
     }
 
-    /// Reserves what one announce may need. Swarms of this stripe that are worth less than the one that needs it go for that; one
-    /// that has plenty of peers gives up one of them instead.
+    /// Reserves what one announce may need. Swarms of this stripe that are worth less than the one that needs
+    /// it go for that; one that has plenty of peers gives up one of them instead.
     fn make_room(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Result<(), Full> {
         if room.reserve(MOST_GROWTH) {
             return Ok(());
@@ -736,8 +746,8 @@ impl Stripe {
         if self.evict_swarms(call, room, Some(worth)) { Ok(()) } else { Err(Full(worth)) }
     }
 
-    /// Swarms other than that of the call, with their worths. Neighbours in the order of permuted keys are as good as random
-    /// ones.
+    /// Swarms other than that of the call, with their worths. Neighbours in the order of permuted keys are as
+    /// good as random ones.
     fn sample(&self, call: &Call<'_>) -> impl Iterator<Item = (Worth, At)> {
         let own = self.find(call);
         // Nothing around is seen twice, since it ends where it began.
@@ -757,8 +767,8 @@ impl Stripe {
         })
     }
 
-    /// Drops swarms until there is room for one announce; whether there is. Few at once, and one only if they are worth
-    /// whatever they are.
+    /// Drops swarms until there is room for one announce; whether there is. Few at once, and one only if they
+    /// are worth whatever they are.
     pub(super) fn evict_swarms(
         &mut self,
         call: &Call<'_>,
@@ -845,8 +855,8 @@ impl Stripe {
 
     // --- Forgetting. ---
 
-    /// Visits about `limit` peers from a position on, removes those that have expired, and swarms without peers as `policy`
-    /// says; where to go on, unless that was the end.
+    /// Visits about `limit` peers from a position on, removes those that have expired, and swarms without
+    /// peers as `policy` says; where to go on, unless that was the end.
     pub(super) fn expire(
         &mut self,
         call: &Call<'_>,
@@ -985,7 +995,8 @@ impl Stripe {
         self.find(call).map(|at| self.stats(at))
     }
 
-    /// Shows up to `limit` swarms behind `after`, in the order of their keys; the last key, if there are more.
+    /// Shows up to `limit` swarms behind `after`, in the order of their keys; the last key, if there are
+    /// more.
     pub(super) fn list(
         &self,
         home: Prefix,
@@ -1007,8 +1018,8 @@ impl Stripe {
         None
     }
 
-    /// Reads about `limit` peers and swarms of the nth stripe out, from a position on, each leaf behind the first counting as one; how
-    /// many it was, and where to go on, unless that was the end.
+    /// Reads about `limit` peers and swarms of the nth stripe out, from a position on, each leaf behind the
+    /// first counting as one; how many it was, and where to go on, unless that was the end.
     pub(super) fn export(
         &self,
         shared: &Shared,
@@ -1148,7 +1159,8 @@ impl Stripe {
         result
     }
 
-    /// A leaf that has moved has left a gap. So two others may move out of sparse pages, as good as random ones.
+    /// A leaf that has moved has left a gap. So two others may move out of sparse pages, as good as random
+    /// ones.
     fn tidy(&mut self) {
         let leaves = self.leaves.len();
         let first = self.used % leaves;
@@ -1247,7 +1259,8 @@ impl Stripe {
         self.push_leaf(upper);
     }
 
-    /// A few merges, if the stripe has become sparse: what splits have taken long to make goes in as many steps.
+    /// A few merges, if the stripe has become sparse: what splits have taken long to make goes in as many
+    /// steps.
     fn merge_some(&mut self, home: Prefix) {
         for _ in 0..MERGES_A_LEAF {
             let newest = self.leaves.len().saturating_sub(1);

@@ -11,10 +11,11 @@ use super::{
 };
 use crate::{CompactV4, announce::address};
 
-/// Peers with endpoints of `N` bytes, in buckets: by the keyed order of their endpoints, so that a listing in that order is
-/// stable, and one at a time, so that no announce ever moves more than one bucket's peers.
+/// Peers with endpoints of `N` bytes, in buckets: by the keyed order of their endpoints, so that a listing in
+/// that order is stable, and one at a time, so that no announce ever moves more than one bucket's peers.
 ///
-/// Takes `N` + 1 bytes a peer, and about half a byte in IPv4 and one in IPv6 for what buckets have to spare and for their headers.
+/// Takes `N` + 1 bytes a peer, and about half a byte in IPv4 and one in IPv6 for what buckets have to spare
+/// and for their headers.
 #[derive(Debug, Default)]
 pub(super) struct Table<const N: usize> {
     buckets: Directory<N>,
@@ -33,9 +34,10 @@ pub(super) struct Place {
 
 /// Numbers for all peers of a table and for some places where there is none.
 ///
-/// Each of 2^`depth` equal parts of the order has `finest` slots, no fewer than peers. A bucket that covers two parts has the
-/// slots of both. So a slot drawn uniformly, again and again until there is a peer in it, is that of a uniform peer, and as
-/// buckets are about as full as their parts are wide, every second slot has one.
+/// Each of 2^`depth` equal parts of the order has `finest` slots, no fewer than peers. A bucket that covers
+/// two parts has the slots of both. So a slot drawn uniformly, again and again until there is a peer in it,
+/// is that of a uniform peer, and as buckets are about as full as their parts are wide, every second slot has
+/// one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Slots {
     finest: u64,
@@ -51,7 +53,8 @@ struct Bucket<const N: usize> {
     base: Base,
 }
 
-/// Buckets by number. In segments, so that no insert moves the headers of them all; most tables have only the first.
+/// Buckets by number. In segments, so that no insert moves the headers of them all; most tables have only the
+/// first.
 #[derive(Debug, Default)]
 struct Directory<const N: usize> {
     first: Vec<Bucket<N>>,
@@ -60,7 +63,8 @@ struct Directory<const N: usize> {
 
 /// How close together the peers of a table stand where they stand closest, in peers for the whole order.
 ///
-/// Removals make the true number smaller. To find out, a hand goes round the buckets and looks at one with every change.
+/// Removals make the true number smaller. To find out, a hand goes round the buckets and looks at one with
+/// every change.
 #[derive(Debug, Default)]
 struct Densest {
     /// Never less than the true number.
@@ -99,19 +103,22 @@ impl Slots {
 }
 
 impl<const N: usize> Table<N> {
-    /// Mean peers a bucket, above which one splits: they share a header and half of the last 16 bytes, and a search goes through
-    /// up to twice as many. At 2 million peers, 32 / 44 / 64 of IPv4 take 7.73 / 7.53 / 7.37 B a peer and are found in
-    /// 21 / 23 / 26 ns when warm; 16 / 24 / 32 of IPv6 take 20.5 / 20.0 / 19.7 B and 16 / 17 / 25 ns.
+    /// Mean peers a bucket, above which one splits: they share a header and half of the last 16 bytes, and a
+    /// search goes through up to twice as many. At 2 million peers, 32 / 44 / 64 of IPv4 take 7.73 / 7.53 /
+    /// 7.37 B a peer and are found in 21 / 23 / 26 ns when warm; 16 / 24 / 32 of IPv6 take 20.5 / 20.0 / 19.7
+    /// B and 16 / 17 / 25 ns.
     const SPLIT_ABOVE: usize = if N == CompactV4::LEN { 44 } else { 24 };
 
-    /// The same, below which one merges: far enough away that no peer who comes and goes makes buckets do so.
+    /// The same, below which one merges: far enough below that a peer that comes and goes does not split and
+    /// merge buckets.
     const MERGE_BELOW: usize = Self::SPLIT_ABOVE * 3 / 4;
 
-    /// The most peers that a merge may bring together. While a sweep has emptied some buckets and not yet come to others, those
-    /// would be merged without end, and then visited in one hold.
+    /// The most peers that a merge may bring together. While a sweep has emptied some buckets and not yet
+    /// come to others, those would be merged without end, and then visited in one hold.
     const MOST_MERGED: usize = 8 * Self::SPLIT_ABOVE;
 
-    /// Merges that follow one removal: more than it takes to keep up, few enough for one hold when some have waited.
+    /// Merges that follow one removal: more than it takes to keep up, few enough for one hold when some have
+    /// waited.
     const MOST_MERGES: usize = 8;
 
     pub(super) const fn len(&self) -> usize {
@@ -135,7 +142,8 @@ impl<const N: usize> Table<N> {
         *bucket.stamp_mut(place.at()) = bucket.base.stamp(now);
     }
 
-    /// Adds a peer that is not in the table and last announced at `tick`; where it is then. Moves up to a bucket's peers.
+    /// Adds a peer that is not in the table and last announced at `tick`; where it is then. Moves up to a
+    /// bucket's peers.
     pub(super) fn insert(
         &mut self,
         order: u64,
@@ -211,8 +219,8 @@ impl<const N: usize> Table<N> {
         peers.filter(move |(endpoint, _)| is_whole || is_within(hash.order(endpoint), start, end))
     }
 
-    /// Removes those of them whose last announce was before `oldest`; how many there were, and how many went. Gives back what
-    /// the bucket has to spare, and moves it out of a sparse page.
+    /// Removes those of them whose last announce was before `oldest`; how many there were, and how many went.
+    /// Gives back what the bucket has to spare, and moves it out of a sparse page.
     pub(super) fn expire_within(
         &mut self,
         start: u64,
@@ -248,7 +256,8 @@ impl<const N: usize> Table<N> {
         self.buckets.iter().flat_map(Bucket::iter)
     }
 
-    /// The endpoints from a place on, run by run: to the end of its bucket, then bucket after bucket, to the last.
+    /// The endpoints from a place on, run by run: to the end of its bucket, then bucket after bucket, to the
+    /// last.
     pub(super) fn runs(&self, from: Place) -> impl Iterator<Item = (Place, &[[u8; N]])> {
         (from.bucket()..self.buckets.len()).map(move |bucket| {
             let at = if bucket == from.bucket() { from.at() } else { 0 };
@@ -276,8 +285,8 @@ impl<const N: usize> Table<N> {
         self.buckets.get(place.bucket()).is_some_and(|bucket| place.at() < bucket.len())
     }
 
-    /// How many endpoints of this one's address have this place in the order. Where they are limited, all of them are in those of
-    /// [`EndpointHash::places_of_address`].
+    /// How many endpoints of this one's address have this place in the order. Where they are limited, all of
+    /// them are in those of [`EndpointHash::places_of_address`].
     pub(super) fn count_of_address(&self, order: u64, endpoint: &[u8; N], hash: &EndpointHash) -> usize {
         self.of_address(order, endpoint, hash).count()
     }
@@ -307,7 +316,7 @@ impl<const N: usize> Table<N> {
         own.filter(move |(_, peer)| hash.order(peer) == order).map(|(at, _)| at)
     }
 
-    /// Whether so many splits were left out that the next one must not be.
+    /// Whether the next split must happen: too many were postponed.
     pub(super) fn must_split(&self) -> bool {
         self.len() >= 2 * Self::SPLIT_ABOVE * self.buckets.len().max(1)
     }
@@ -343,7 +352,8 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// Brings the endpoints closer that a window from a place on begins with: to the end of its bucket, and in the next.
+    /// Brings the endpoints closer that a window from a place on begins with: to the end of its bucket, and
+    /// in the next.
     pub(super) fn prefetch_window(&self, from: Place) {
         let ahead = |bucket: usize| self.buckets.get(bucket).map_or(&[][..], |bucket| &bucket.block);
         let own = ahead(from.bucket()).get(N * from.at()..).unwrap_or_default();
@@ -431,7 +441,7 @@ impl<const N: usize> Bucket<N> {
         Self { block: Block::empty(), len: 0, base }
     }
 
-    /// Bytes that so many peers need.
+    /// The bytes that `peers` peers need.
     const fn needed(peers: usize) -> usize {
         peers * (N + 1)
     }
@@ -472,7 +482,7 @@ impl<const N: usize> Bucket<N> {
         position(self.endpoints(), endpoint)
     }
 
-    /// Brings the stamps to a base from which `now` can be told.
+    /// Rebases the stamps so that `now` can be encoded.
     fn advance(&mut self, now: Tick) {
         let by = self.base.advance(now);
         self.age(by);
@@ -489,8 +499,8 @@ impl<const N: usize> Bucket<N> {
         }
     }
 
-    /// Adds a peer; where it is then. A full block grows to the next size, not by doubling: a spare byte costs as much as one
-    /// of a peer.
+    /// Adds a peer; where it is then. A full block grows to the next size, not by doubling: a spare byte
+    /// costs as much as one of a peer.
     fn push(&mut self, endpoint: &[u8; N], stamp: u8) -> usize {
         let at = self.len();
         if Self::needed(at + 1) > self.block.capacity() {
@@ -568,7 +578,8 @@ impl<const N: usize> Bucket<N> {
         self.stamps_mut()[..stamps.len()].copy_from_slice(stamps);
     }
 
-    /// Gives spare memory back, but keeps room for an eighth more: peers who come and go must not move a bucket each time.
+    /// Gives spare memory back, but keeps room for an eighth more: peers that come and go must not move a
+    /// bucket each time.
     fn shrink(&mut self) {
         if Block::capacity_for(Self::needed(self.len() + self.len() / 8 + 1)) < self.block.capacity() {
             self.resize(self.len());
@@ -583,7 +594,7 @@ impl<const N: usize> Bucket<N> {
         }
     }
 
-    /// Moves to a block that so many peers just fit in.
+    /// Moves to the smallest block that `peers` peers fit in.
     fn resize(&mut self, peers: usize) {
         let mut block = if peers == 0 { Block::empty() } else { Block::with_capacity(Self::needed(peers)) };
         let endpoints = N * self.len();
@@ -602,7 +613,8 @@ fn position<const N: usize>(run: &[[u8; N]], endpoint: &[u8; N]) -> Option<usize
     }
 }
 
-/// The position of an IPv4 endpoint in a run of bytes: eight endpoints at a time, with one branch for all of them.
+/// The position of an IPv4 endpoint in a run of bytes: eight endpoints at a time, with one branch for all of
+/// them.
 fn position_v4(run: &[u8], endpoint: &[u8; CompactV4::LEN]) -> Option<usize> {
     const EIGHT: usize = 8 * CompactV4::LEN;
     let &[a, b, c, d, e, f] = endpoint;
@@ -911,8 +923,8 @@ mod tests {
         assert_eq!(table.expire_within(half, None, tick(1000), &hash), (20 - inside, 0));
     }
 
-    /// Each peer has one slot, so each is equally likely to be drawn; and slots without a peer are not so many that many draws
-    /// are needed.
+    /// Each peer has one slot, so each is equally likely to be drawn; and slots without a peer are not so
+    /// many that many draws are needed.
     fn assert_fair<const N: usize>(table: &Table<N>) {
         let slots = table.slots();
         let places =

@@ -70,10 +70,10 @@ fn the_account_of_bytes_is_what_is_there_after_anything() {
     let lifetime = Duration::from_secs(500);
     let unlimited = config().shards(2).lifetime(lifetime);
     let limited = unlimited.clone().max_bytes(1 << 18).max_peers_per_swarm(90);
-    let few_endpoints = unlimited.clone().max_bytes(1 << 18).max_endpoints_an_address(2);
-    let many_endpoints = unlimited.clone().max_endpoints_an_address(70);
+    let few_endpoints = unlimited.clone().max_bytes(1 << 18).max_endpoints_per_address(2);
+    let many_endpoints = unlimited.clone().max_endpoints_per_address(70);
     for config in [unlimited, limited, few_endpoints, many_endpoints] {
-        let crowded = config.limits().endpoints_an_address.is_some();
+        let crowded = config.limits().endpoints_per_address.is_some();
         let store = Packed::new(&config).expect("what it can keep");
         let (mut rng, mut now) = (SplitMix64::new(3), 0);
         let rng: &mut dyn Random = &mut rng;
@@ -155,7 +155,8 @@ fn populated_swarms_outlive_a_flood_however_few_swarms_a_stripe_has() {
 
 #[test]
 fn a_batch_waits_for_who_may_displace_its_swarms() {
-    // Newcomers to a stripe of swarms that live displace flood in the next ones; that then says that it stops.
+    // Newcomers to a stripe of swarms that live displace flood in the next ones; that then says that it
+    // stops.
     let build = || {
         let store = Packed::new(&config().shards(4).max_swarms(1024)).expect("what it can keep");
         for n in 0..1024 {
@@ -237,12 +238,13 @@ fn one_join_costs_a_swarm_one_peer_at_most_where_others_can_go() {
     }
 }
 
-/// Where each byte that comes costs somebody, too: an endpoint takes the place of another of its address as it stands.
+/// Where each byte that comes costs somebody, too: an endpoint takes the place of another of its address as
+/// it stands.
 #[test]
 fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
     const MOST: usize = 4;
     for family in [Family::V4, Family::V6] {
-        let config = config().max_bytes(1 << 20).max_endpoints_an_address(MOST);
+        let config = config().max_bytes(1 << 20).max_endpoints_per_address(MOST);
         let store = Packed::new(&config).expect("what it can keep");
         let own = |n| of_address(family, 0, n);
         // A swarm of one, of a few, of some dozens, and in tables; then others, until one of them has to go.
@@ -280,7 +282,7 @@ fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
 #[test]
 fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
     for (family, most) in [(Family::V4, 8), (Family::V4, 32), (Family::V6, 32), (Family::V6, 100)] {
-        let store = Packed::new(&config().max_endpoints_an_address(most)).expect("what it can keep");
+        let store = Packed::new(&config().max_endpoints_per_address(most)).expect("what it can keep");
         for n in 0..100_000 {
             tell(&store, 1, leecher(0, of_address(family, n / most as u32, n % most as u32)));
         }

@@ -82,7 +82,8 @@ fn refused(bytes: &[u8]) -> Malformed {
     read(bytes).map(|records| format!("{records:?}")).expect_err("it is malformed")
 }
 
-/// What comes back of a swarm that was pushed alone: all of its parts together, all of them the same torrent with the same downloads.
+/// What comes back of a swarm that was pushed alone: all of its parts together, all of them the same torrent
+/// with the same downloads.
 fn assert_round_trip(info_hash: &InfoHash, downloaded: u32, peers: &[PeerRecord]) -> Vec<u8> {
     let mut records = Records::new(NOW);
     records.push(info_hash, downloaded, peers);
@@ -434,7 +435,8 @@ fn no_peers_can_be_said_in_four_ways() {
     }
 }
 
-/// Whatever bytes: they are read as records that say the same when they are pushed again, or refused at a byte that is there.
+/// Whatever bytes: they are read as records that say the same when they are pushed again, or refused at a
+/// byte that is there.
 #[test]
 fn any_bytes_are_read_or_refused() {
     let (mut rng, (whole, starts)) = (SplitMix64::new(9), of_all_kinds());

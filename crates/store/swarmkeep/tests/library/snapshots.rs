@@ -1,4 +1,5 @@
-//! Snapshots, from every store of the catalog into others: what comes back, and that what is not whole is refused where it is not.
+//! Snapshots, from every store of the catalog into others: what comes back, and that what is not whole is
+//! refused where it is not.
 
 use std::{
     collections::BTreeMap,
@@ -449,7 +450,8 @@ fn headers_that_say_what_cannot_be_are_refused_though_their_checksums_fit() {
         let block = starts.binary_search(&header).expect("a block") as u32;
         assert_eq!(damage(&changed(at, new, header)), (header as u64, block, what), "byte {at}");
     }
-    // A block that is as long as any may be, and of which there is nothing: no more memory is taken than there are bytes.
+    // A block that is as long as any may be, and of which there is nothing: no more memory is taken than
+    // there are bytes.
     let long = changed(first + 8, &(16_u64 << 20).to_le_bytes(), first);
     assert!(matches!(refused(&long), Error::Truncated { at } if at == bytes.len() as u64));
     // An early end.
@@ -695,7 +697,8 @@ fn errors_say_where_and_what() {
 
 // --- The format, for ever. ---
 
-/// Both families and roles, details, downloads of each width, ages of both, idle, and a swarm in two parts in two blocks.
+/// Both families and roles, details, downloads of each width, ages of both, idle, and a swarm in two parts in
+/// two blocks.
 fn first_ever() -> Vec<u8> {
     let peer = |endpoint: &str, role, age, details| PeerRecord {
         endpoint: endpoint.parse().expect("an endpoint"),

@@ -1,4 +1,5 @@
-//! The service manager: sockets that it hands over (sd_listen_fds(3)), and what it is told of how the tracker is (sd_notify(3)).
+//! The service manager: sockets that it hands over (sd_listen_fds(3)), and what it is told of how the tracker
+//! is (sd_notify(3)).
 
 use std::{convert::Infallible, env, future::pending, time::Duration};
 
@@ -26,7 +27,8 @@ pub(crate) enum WrongSocket {
     ManyAdmins,
 }
 
-/// The sockets that were handed over: datagrams are for UDP, streams for HTTP unless they are named `https` or `admin`.
+/// The sockets that were handed over: datagrams are for UDP, streams for HTTP unless they are named `https`
+/// or `admin`.
 pub(crate) fn sockets() -> Result<Sockets, WrongSocket> {
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -50,8 +52,8 @@ pub(crate) fn sockets() -> Result<Sockets, WrongSocket> {
     Ok(sockets)
 }
 
-/// Tells the manager that the tracker answers once it does, and from then on how much; and while its threads and timers run, that it need
-/// not be started again.
+/// Tells the manager that the tracker answers once it does, and from then on how much; and while its threads
+/// and timers run, that it need not be started again.
 pub(crate) async fn report(control: Control) -> Infallible {
     if env::var_os("NOTIFY_SOCKET").is_none() {
         return pending().await;

@@ -26,36 +26,39 @@ const REDIS: &str = "Store on Redis (--repository redis)";
 /// Where the store on Redis is, and how patient to be with it.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Redis {
-    /// Where the servers are, as redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// over TLS; may be repeated. Several are nodes of
-    /// one Cluster, of which one is enough: it names the others. Passwords are better kept in the environment, the file of settings or
-    /// --redis-password-file: whoever is on this machine sees command lines.
+    /// URL of the server, redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// over TLS; may be
+    /// repeated. Several are nodes of one Cluster; one is enough, since it names the others. Keep passwords
+    /// in the environment, the file of settings or --redis-password-file: every user of this machine can see
+    /// command lines.
     // Hidden, which `settings` takes as a sign that there may be a password in it.
     #[arg(long, value_name = "URL", value_delimiter = ',', hide_default_value = true, help_heading = REDIS)]
     pub(crate) redis_url: Vec<Url>,
 
-    /// File with the password for those URLs that have none.
+    /// File with the password for the URLs without one.
     #[arg(long, value_name = "FILE", help_heading = REDIS)]
     redis_password_file: Option<PathBuf>,
 
-    /// File in PEM with the authority that vouches for servers of rediss://; those that the system trusts without this.
+    /// PEM file with the certificate authority of rediss:// servers. Default: the authorities that the system
+    /// trusts.
     #[arg(long, value_name = "FILE", help_heading = REDIS)]
     redis_ca: Option<PathBuf>,
 
-    /// What all keys begin with: trackers that share a store have the same, and those with another know nothing of it.
+    /// Prefix of all keys. Trackers with the same prefix share a store; trackers with another prefix have
+    /// another store.
     #[arg(long, value_name = "TEXT", default_value = "swarmkeep:", help_heading = REDIS)]
     redis_prefix: String,
 
-    /// What this tracker is called among those that share the store, in metrics and where it sweeps for all; HOST-PROCESS without this.
+    /// Name of this tracker among those that share the store, in metrics and for the lease of the sweep.
+    /// Default: HOST-PROCESS.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = REDIS)]
     redis_node: Option<String>,
 
-    /// For how long a request may try to reach a server that is slow, lost or just being replaced, from 10ms to 4s; see when-unavailable.
+    /// Time after which a request to a slow or lost server fails, from 10ms to 4s; see when-unavailable.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = patience, help_heading = REDIS)]
     redis_patience: Duration,
 
-    /// How stale the answers to regular announces may be in swarms that are announced to often, up to 1m: so
-    /// a single very large swarm does not depend on what one server bears (docs/operate/scaling.md). An
-    /// announce with an event reaches the servers at once all the same.
+    /// Oldest answer to a regular announce in a busy swarm, up to 1m: a very large swarm is then not limited
+    /// by one server (docs/operate/scaling.md). An announce with an event still reaches the server at once.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = staleness, help_heading = REDIS)]
     redis_staleness: Duration,
 }
@@ -121,7 +124,8 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Reaches the store, in the runtime that its connections stay in. Tries again for as long as a request would.
+    /// Reaches the store, in the runtime that its connections stay in. Tries again for as long as a request
+    /// would.
     pub(crate) async fn reach(&self, config: &RepositoryConfig) -> Result<RedisRepository, Error> {
         const PAUSE: Duration = Duration::from_millis(100);
         let enough = Instant::now() + self.patience;

@@ -1,4 +1,5 @@
-//! SIGHUP: the settings are read again, what can change changes, and the log says what did and what needs a restart.
+//! SIGHUP: the settings are read again, what can change changes, and the log says what did and what needs a
+//! restart.
 
 use std::{convert::Infallible, error::Error};
 

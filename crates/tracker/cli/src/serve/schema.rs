@@ -1,4 +1,5 @@
-//! Every setting of a tracker: the options of `swarmkeep serve`, which stand in its environment and its file as well.
+//! Every setting of a tracker: the options of `swarmkeep serve`, which stand in its environment and its file
+//! as well.
 
 use std::{
     error::Error,
@@ -51,8 +52,9 @@ impl Settings {
 /// What is settled when the tracker starts.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Fixed {
-    /// Address and port to listen on over UDP, as 0.0.0.0:6969 or [::]:6969; may be repeated. A machine with several addresses in one
-    /// network is to name each, or its answers may leave from another than was asked.
+    /// Address and port to listen on over UDP, such as 0.0.0.0:6969 or [::]:6969; may be repeated. On a
+    /// machine with several addresses in one network, name each address: otherwise answers may leave from
+    /// another address than the request came to.
     #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
     pub(crate) udp: Vec<SocketAddr>,
 
@@ -60,81 +62,84 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
     pub(crate) http: Vec<SocketAddr>,
 
-    /// Address and port to listen on over HTTPS, with --tls-certificate and --tls-key; may be repeated. Clients announce to
-    /// https://NAME:PORT/announce.
+    /// Address and port to listen on over HTTPS, with --tls-certificate and --tls-key; may be repeated.
+    /// Clients announce to https://NAME:PORT/announce.
     #[arg(long, value_name = "ADDR", help_heading = LISTENING)]
     pub(crate) https: Vec<SocketAddr>,
 
-    /// Address and port for those who run the tracker: dashboard, metrics, health and API; or `off`. Metrics and health are for whoever
-    /// reaches it, all else for tokens.
+    /// Address and port of the dashboard, metrics, health and API for the operator; or `off`. Metrics and
+    /// health need no token, everything else does.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6970", value_parser = admin, help_heading = LISTENING)]
     pub(crate) admin: Admin,
 
-    /// Whether the admin address is reached over HTTPS, with the certificate of --tls-certificate, and not over HTTP.
+    /// Serve the admin address over HTTPS instead of HTTP, with the certificate of --tls-certificate.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = LISTENING)]
     pub(crate) admin_tls: bool,
 
-    /// File of the tokens that the API takes, a line each as SECRET read,write,peers: 16 characters or more, and what its bearer may do.
-    /// Without it a token for read and write is drawn, and shown with the dashboard's address where standard error is a terminal.
+    /// File of the API's tokens, one per line: SECRET read,write,peers. A secret has 16 characters or more;
+    /// the rights follow it. Without this option the tracker makes a random token for read and write, and
+    /// shows it with the dashboard's address if standard error is a terminal.
     #[arg(long, value_name = "FILE", help_heading = LISTENING)]
     pub(crate) admin_tokens: Option<PathBuf>,
 
-    /// How many threads answer over UDP, 1 to 256, each with sockets of its own; one a core without this.
+    /// Number of threads that answer over UDP, 1 to 256, each with its own sockets. Default: one per core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = LISTENING)]
     pub(crate) workers: Option<u16>,
 
-    /// How many HTTP and HTTPS connections may be open; whoever comes when all are takes the place of one that has waited long.
+    /// Most HTTP and HTTPS connections that are open at once. When all are in use, a new connection replaces
+    /// one that has been idle for long.
     #[arg(long, value_name = "N", default_value = "4096", help_heading = LISTENING)]
     pub(crate) http_connections: NonZero<usize>,
 
-    /// How many HTTP connections one IPv4 address, or 64-bit network of IPv6, may have; proxies may have any number.
-    #[arg(long, value_name = "N", default_value = "64", help_heading = LISTENING)]
-    pub(crate) http_connections_an_address: NonZero<usize>,
+    /// Most HTTP connections per IPv4 address, or per 64-bit network of IPv6. Trusted proxies have no limit.
+    #[arg(long, alias = "http-connections-an-address", value_name = "N", default_value = "64", help_heading = LISTENING)]
+    pub(crate) http_connections_per_address: NonZero<usize>,
 
-    /// Which store keeps the swarms: one in this process, or `redis`, which several trackers share.
+    /// Store of the swarms: one in this process, or `redis`, which several trackers can share.
     #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository(), help_heading = STORE)]
     pub(crate) repository: Chosen,
 
-    /// How long a peer is remembered after its last announce, as 2700, 2700s, 45m or 1h.
+    /// Time that a peer is kept after its last announce, such as 2700, 2700s, 45m or 1h.
     #[arg(long, value_name = "TIME", default_value = "45m", value_parser = seconds, help_heading = STORE)]
     pub(crate) lifetime: u32,
 
-    /// How many torrents the store holds at most; a new one takes the place of one that is worth less. No bound without this.
+    /// Most torrents in the store. A new torrent replaces one that is worth less. Default: no limit.
     #[arg(long, value_name = "N", help_heading = STORE)]
     pub(crate) max_swarms: Option<NonZero<usize>>,
 
-    /// How many peers one torrent has at most. No bound without this.
-    #[arg(long, value_name = "N", help_heading = STORE)]
-    pub(crate) max_peers_a_swarm: Option<NonZero<usize>>,
+    /// Most peers per torrent. Default: no limit.
+    #[arg(long, alias = "max-peers-a-swarm", value_name = "N", help_heading = STORE)]
+    pub(crate) max_peers_per_swarm: Option<NonZero<usize>>,
 
-    /// How many endpoints one IPv4 address, or 64-bit network of IPv6, has in one torrent at most; any number with 0. Without this 8, but
-    /// any number where the tracker listens on loopback addresses only and has no proxies.
-    #[arg(long, value_name = "N", help_heading = STORE)]
-    pub(crate) endpoints_an_address: Option<usize>,
+    /// Most endpoints per IPv4 address, or per 64-bit network of IPv6, in one torrent; 0 is no limit.
+    /// Default: 8, or no limit if the tracker listens on loopback addresses only and has no proxies.
+    #[arg(long, alias = "endpoints-an-address", value_name = "N", help_heading = STORE)]
+    pub(crate) endpoints_per_address: Option<usize>,
 
-    /// How much memory the store takes at most, as 512MiB or 4GiB. No bound without this.
+    /// Most memory of the store, such as 512MiB or 4GiB. Default: no limit.
     #[arg(long, value_name = "BYTES", value_parser = memory, help_heading = STORE)]
     pub(crate) max_bytes: Option<NonZero<usize>>,
 
     #[command(flatten)]
     pub(crate) redis: Redis,
 
-    /// Folder that the tracker outlives restarts by, made if there is none: snapshots of all swarms, and download counts for ever. Without
-    /// it, a restart begins with nothing.
+    /// Folder for the state that survives a restart: snapshots of all swarms, and all download counts. It is
+    /// made if it does not exist. Without this option a restart begins with nothing.
     #[arg(long, value_name = "DIR", help_heading = STATE)]
     pub(crate) state: Option<PathBuf>,
 
-    /// How often a snapshot is taken, while announces go on; one is taken at the end as well. What was announced after the latest is lost when
-    /// the process is killed, and announced again by clients.
+    /// Time between snapshots; announces go on meanwhile. Another snapshot is taken at the end. If the
+    /// process is killed, the announces since the latest snapshot are lost until clients announce again.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = seconds, help_heading = STATE)]
     pub(crate) snapshot_every: u32,
 
-    /// Whom to run as, once sockets are open and files are read: start as root, for ports below 1024 and keys that only root reads. The
-    /// group is the user's own without one. What SIGHUP reads again is then read as this user.
+    /// User to run as after sockets are open and files are read. Start as root for ports below 1024, or for
+    /// keys that only root can read. The default group is the user's own. After SIGHUP, files are read as
+    /// this user.
     #[arg(long, value_name = "NAME[:GROUP]", help_heading = PROCESS)]
     pub(crate) user: Option<User>,
 
-    /// As what to log: lines for people, or JSON objects for programs, one a line.
+    /// Log format: lines for people, or JSON objects for programs, one per line.
     #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = LOGS)]
     pub(crate) log_format: LogFormat,
 }
@@ -142,93 +147,99 @@ pub(crate) struct Fixed {
 /// What can change while the tracker runs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Live {
-    /// How long clients are told to wait between announces; with its jitter shorter than the lifetime.
+    /// Time that clients wait between announces. With its jitter it must be shorter than the lifetime.
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = seconds, help_heading = ANSWERS)]
     pub(crate) interval: u32,
 
-    /// Up to how long the interval is stretched while the tracker has more to do than it can; not at all without this.
+    /// Longest interval while the tracker is overloaded. Without this option the interval is never made
+    /// longer.
     #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = ANSWERS)]
     pub(crate) longest_interval: Option<u32>,
 
-    /// By how many hundredths an interval may be longer at random, so that clients that come together do not come back together.
+    /// Largest random addition to an interval, in percent, so that clients that come together do not come
+    /// back together.
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = clap::value_parser!(u32).range(0..=100), help_heading = ANSWERS)]
     pub(crate) jitter: u32,
 
-    /// How long clients over HTTP are told to wait at least, whatever their users do.
+    /// Shortest time between two announces of a client over HTTP, even if its user asks for one.
     #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = ANSWERS)]
     pub(crate) min_interval: Option<u32>,
 
-    /// What clients are answered while the store cannot be reached, as one on Redis at times: `error` tells them so; `empty` is a success
-    /// without peers, after which they come back in retry-interval and keep the peers that they know. Scrapes get an error in any case.
+    /// Answer to announces while the store (on Redis) cannot be reached: `error`, or `empty`, a success
+    /// without peers. After `empty`, clients come back in retry-interval and keep the peers that they know.
+    /// Scrapes always get an error.
     #[arg(long, value_name = "ANSWER", default_value = "error", help_heading = ANSWERS)]
     pub(crate) when_unavailable: WhenUnavailable,
 
-    /// How long clients are told to wait that are answered `empty`: no longer than the interval, and with its jitter.
+    /// Time that clients wait after the answer `empty`, with the same jitter; at most the interval.
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = seconds, help_heading = ANSWERS)]
     pub(crate) retry_interval: u32,
 
-    /// How many peers a client gets that does not say how many it wants.
+    /// Number of peers for a client that does not give `numwant`.
     #[arg(long, value_name = "N", default_value = "50", help_heading = ANSWERS)]
     pub(crate) peers: usize,
 
-    /// How many peers a client gets at most; a datagram holds 238 over IPv4 and 65 over IPv6.
+    /// Most peers in an answer. A datagram holds 238 peers over IPv4 and 65 over IPv6.
     #[arg(long, value_name = "N", default_value = "200", help_heading = ANSWERS)]
     pub(crate) most_peers: NonZero<usize>,
 
-    /// Keep torrents without peers for as long as the tracker runs, for the number of their downloads.
+    /// Keep torrents without peers, and so their download counts, for as long as the tracker runs.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ANSWERS)]
     pub(crate) keep_downloads: bool,
 
-    /// File of the only torrents that are served, an info hash a line in hex or base32. Looked at once a second, and read again when it has
-    /// changed; a broken one leaves the list as it was.
+    /// File of the only torrents that are served, one info hash per line in hex or base32. The file is
+    /// checked every second and read again when it changes; after an error in it the former list stays.
     #[arg(long, value_name = "FILE", conflicts_with = "deny_list", help_heading = ACCESS)]
     pub(crate) allow_list: Option<PathBuf>,
 
-    /// File of torrents that are not served; as allow-list otherwise.
+    /// File of torrents that are not served, in the format of allow-list.
     #[arg(long, value_name = "FILE", help_heading = ACCESS)]
     pub(crate) deny_list: Option<PathBuf>,
 
-    /// File of the passkeys of a private tracker, 8 to 128 of A-Z, a-z, 0-9, _ and - a line. Members announce to
-    /// http://ADDR/PASSKEY/announce or udp://ADDR/PASSKEY/announce.
+    /// File of the passkeys of a private tracker, one per line: 8 to 128 of A-Z, a-z, 0-9, _ and -. Members
+    /// announce to http://ADDR/PASSKEY/announce or udp://ADDR/PASSKEY/announce.
     #[arg(long, value_name = "FILE", help_heading = ACCESS)]
     pub(crate) passkeys: Option<PathBuf>,
 
-    /// How many requests a second are answered to one IPv4 address, or 64-bit network of IPv6, up to 1,000,000; any number with 0.
+    /// Most requests per second that are answered per IPv4 address, or per 64-bit network of IPv6, up to
+    /// 1,000,000; 0 is no limit.
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(0..=1_000_000), help_heading = ACCESS)]
     pub(crate) requests: u32,
 
-    /// How many more at once, after a rest.
+    /// Number of further requests that are answered at once after a pause.
     #[arg(long, value_name = "N", default_value = "2000", value_parser = clap::value_parser!(u32).range(1..=100_000_000), help_heading = ACCESS)]
     pub(crate) requests_at_once: u32,
 
-    /// Network that may ask any number of times; may be repeated. Those of this machine unless others are given.
+    /// Network without a limit on requests; may be repeated. Default: the addresses of this machine.
     #[arg(long, value_name = "NET", value_parser = network, default_values = ["127.0.0.0/8", "::1/128"], help_heading = ACCESS)]
     pub(crate) unlimited: Vec<IpNet>,
 
-    /// What becomes of peers at loopback and private addresses: `near` takes those that reach what the tracker listens on (loopback
-    /// peers where it listens on a loopback address, private ones on a private address), `refuse` none, `take` all. Addresses instead,
-    /// one for each family as 203.0.113.5,2001:db8::5, are where such peers are listed: all at one address, so see
-    /// endpoints-an-address.
+    /// Treatment of peers at loopback and private addresses. `near` takes loopback peers on a loopback
+    /// listening address and private peers on a private one; `refuse` takes none, `take` all. Or give
+    /// addresses, one per family, such as 203.0.113.5,2001:db8::5: such peers are then listed at these
+    /// addresses, all at one, so see endpoints-per-address.
     #[arg(long, value_name = "RULE", default_value = "near", value_parser = local_peers, help_heading = ACCESS)]
     pub(crate) local_peers: LocalPeers,
 
-    /// Network of proxies whose X-Forwarded-For is believed, as 192.0.2.0/24, or one address; may be repeated.
+    /// Address or network of proxies, such as 192.0.2.0/24, whose X-Forwarded-For is trusted; may be
+    /// repeated.
     #[arg(long, value_name = "NET", value_parser = network, help_heading = ACCESS)]
     pub(crate) http_proxy: Vec<IpNet>,
 
-    /// Believe the address that an HTTP client gives in `ip=`. Anyone can then send peers to anybody: only among friends.
+    /// Trust the address that an HTTP client gives in `ip=`. Any client can then direct peers to any address:
+    /// use it only if you know all clients.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = ACCESS)]
     pub(crate) http_ip_parameter: bool,
 
-    /// File in PEM with the certificate for HTTPS, and after it those that vouch for it.
+    /// PEM file with the certificate for HTTPS, followed by its chain.
     #[arg(long, value_name = "FILE", help_heading = LISTENING)]
     pub(crate) tls_certificate: Option<PathBuf>,
 
-    /// File in PEM with the key of that certificate, without a passphrase. After both were renewed, send SIGHUP.
+    /// PEM file with the key of that certificate, without a passphrase. Send SIGHUP after both are renewed.
     #[arg(long, value_name = "FILE", help_heading = LISTENING)]
     pub(crate) tls_key: Option<PathBuf>,
 
-    /// How much to log to standard error; `debug` tells about strangers' errors too, with their addresses.
+    /// Level of the log on standard error; `debug` includes clients' errors, with their addresses.
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level(), help_heading = LOGS)]
     pub(crate) log: LevelFilter,
 }
@@ -289,16 +300,16 @@ pub(crate) struct Contradiction(pub(super) String);
 impl Settings {
     /// What the store is built from.
     pub(crate) fn repository(&self, key: HashKey) -> RepositoryConfig {
-        let Fixed { lifetime, max_swarms, max_peers_a_swarm, max_bytes, .. } = self.fixed;
+        let Fixed { lifetime, max_swarms, max_peers_per_swarm, max_bytes, .. } = self.fixed;
         let mut config = RepositoryConfig::new(key).lifetime(Duration::from_secs(lifetime.into()));
         if let Some(most) = max_swarms {
             config = config.max_swarms(most.get());
         }
-        if let Some(most) = max_peers_a_swarm {
+        if let Some(most) = max_peers_per_swarm {
             config = config.max_peers_per_swarm(most.get());
         }
-        if let Some(most) = self.endpoints_an_address() {
-            config = config.max_endpoints_an_address(most.get());
+        if let Some(most) = self.endpoints_per_address() {
+            config = config.max_endpoints_per_address(most.get());
         }
         if let Some(most) = max_bytes {
             config = config.max_bytes(most.get());
@@ -307,14 +318,14 @@ impl Settings {
     }
 
     /// How many endpoints one address has in one torrent.
-    fn endpoints_an_address(&self) -> Option<NonZero<usize>> {
+    fn endpoints_per_address(&self) -> Option<NonZero<usize>> {
         let Fixed { udp, http, https, .. } = &self.fixed;
         let mut listening = udp.iter().chain(http).chain(https).peekable();
         let is_alone = listening.peek().is_some()
             && listening.all(|address| address.ip().is_loopback())
             && self.live.http_proxy.is_empty();
         let unset = if is_alone { 0 } else { 8 };
-        NonZero::new(self.fixed.endpoints_an_address.unwrap_or(unset))
+        NonZero::new(self.fixed.endpoints_per_address.unwrap_or(unset))
     }
 
     /// Which store there is to be, with what it takes to build it but its sizes.
@@ -344,7 +355,7 @@ impl Settings {
             https,
             workers,
             http_connections,
-            http_connections_an_address,
+            http_connections_per_address,
             repository,
             lifetime,
             ..
@@ -361,7 +372,7 @@ impl Settings {
             .sweep_period(Duration::from_secs(lifetime.div_ceil(10).into()))
             .admin_tls(self.fixed.admin_tls)
             .http_connections(http_connections.get())
-            .http_connections_an_address(http_connections_an_address.get())
+            .http_connections_per_address(http_connections_per_address.get())
             .repository_name(repository.name());
         let config = match self.fixed.admin {
             Admin::Off => config,
@@ -515,8 +526,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Room for so many addresses that ask faster than they may: 512 KiB, which stays in a core's cache. An address that asks more slowly
-    /// needs none.
+    /// Room for so many addresses that ask faster than they may: 512 KiB, which stays in a core's cache. An
+    /// address that asks more slowly needs none.
     const ADDRESSES: usize = 1 << 16;
 
     pub(crate) fn new() -> Result<Self, ConfigError> {

@@ -1,4 +1,5 @@
-//! Root at the start, for low ports and files of root's; from then on a user who may do nothing in particular.
+//! Root at the start, for low ports and files of root's; from then on a user who may do nothing in
+//! particular.
 
 use std::str::FromStr;
 
@@ -34,8 +35,8 @@ impl User {
         Uid::effective().is_root()
     }
 
-    /// Becomes this user in all threads, without a way back. No thread may have been started, since each decides for itself about
-    /// gaining privileges by executing a program.
+    /// Becomes this user in all threads, without a way back. No thread may have been started, since each
+    /// decides for itself about gaining privileges by executing a program.
     pub(crate) fn become_for_good(self) -> Result<(), Error> {
         let Self { uid, gid } = self;
         if !Self::is_root() {

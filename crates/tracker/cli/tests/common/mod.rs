@@ -100,7 +100,8 @@ impl Serve {
         printed
     }
 
-    /// Sends a signal by its name and waits for the end; answers the exit code, how long it took and what was printed.
+    /// Sends a signal by its name and waits for the end; answers the exit code, how long it took and what was
+    /// printed.
     pub(crate) fn stop(mut self, signal: &str) -> (Option<i32>, Duration, String) {
         let asked = Instant::now();
         self.signal(signal);
@@ -108,7 +109,8 @@ impl Serve {
         (code, asked.elapsed(), self.lines().iter().collect())
     }
 
-    /// Reads on to the line that says where it listens, which becomes the first one; answers what was printed before that.
+    /// Reads on to the line that says where it listens, which becomes the first one; answers what was printed
+    /// before that.
     pub(crate) fn until_it_listens(&mut self) -> String {
         let mut before = String::new();
         while !self.first_line.starts_with("listening on") {
@@ -167,7 +169,8 @@ pub(crate) const NOBODY: u32 = 65534;
 
 /// The same of the program for a user who is not root: `nobody`, where root runs the tests.
 pub(crate) fn not_as_root(folder: &Folder, command: &Command) -> Command {
-    // Where everybody can read it. Not by this process, of which others that are started might hold the file open.
+    // Where everybody can read it. Not by this process, of which others that are started might hold the file
+    // open.
     let program = folder.join("swarmkeep");
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_swarmkeep")).arg(&program).status();
     assert!(copied.is_ok_and(|status| status.success()), "no room for the program");

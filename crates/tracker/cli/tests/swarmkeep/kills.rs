@@ -1,6 +1,8 @@
-//! The tracker under load, killed at random moments, while it writes a snapshot too, and started again: what it has answered for is there.
+//! The tracker under load, killed at random moments, while it writes a snapshot too, and started again: what
+//! it has answered for is there.
 //!
-//! For many kills: `KILLS=1000 cargo test --release -p swarmkeep-cli --test swarmkeep kills:: -- --nocapture`; `KILLS_SEED` for other ones.
+//! For many kills: `KILLS=1000 cargo test --release -p swarmkeep-cli --test swarmkeep kills:: --
+//! --nocapture`; `KILLS_SEED` for other ones.
 
 use std::{
     collections::HashMap,
@@ -21,11 +23,13 @@ use swarmkeep_tracker_protocol::{
     udp::{AnnounceRequest, ConnectionId, Response, ScrapeRequest, ScrapeStats, TransactionId},
 };
 
-/// So many that writing a snapshot takes a while. One peer each, so that a scrape tells how it is with that one.
+/// So many that writing a snapshot takes a while. One peer each, so that a scrape tells how it is with that
+/// one.
 const SWARMS: usize = 100_000;
 /// Those that most announces are for: their peers come, complete and go within one life of the tracker.
 const BUSY: usize = 2_000;
-/// After so long a download outlives a kill: the promise is a second, and a busy machine has others to write for.
+/// After so long a download outlives a kill: the promise is a second, and a busy machine has others to write
+/// for.
 const SETTLED: Duration = Duration::from_millis(2_500);
 /// How long it may take from the moment that a snapshot has ended to the line about it.
 const LOG_DELAY: Duration = Duration::from_millis(250);
@@ -57,7 +61,8 @@ fn what_was_answered_for_outlives_kills_at_any_moment() {
             let _ = writeln!(stderr(), "{kill} kills in {} s: {}", began.elapsed().as_secs(), story.counted);
         }
     }
-    // And the end in peace, after which all is equal; those that are gone come back, and have their downloads.
+    // And the end in peace, after which all is equal; those that are gone come back, and have their
+    // downloads.
     story.load(&tracker, &mut |_| false, 2_000);
     story.stop(tracker);
     let tracker = Tracker::start(folder.path(), &mut story);
@@ -380,7 +385,8 @@ impl Story {
             .lines()
             .filter(|line| line.contains("snapshot taken"))
             .inspect(|_| self.counted.snapshots += 1);
-        // The file takes the latest's place a moment before the line: one more may be there, which holds more.
+        // The file takes the latest's place a moment before the line: one more may be there, which holds
+        // more.
         self.held_by = taken.last().map(|line| {
             self.took = took(line);
             logged_at(line) - self.took - LOG_DELAY

@@ -25,7 +25,7 @@ fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
             level,
             "--passkeys",
             passkeys,
-            "--http-connections-an-address=5",
+            "--http-connections-per-address=5",
         ]);
         let [udp, http] = serve.addresses();
         // First, as the flood over UDP uses up what may be logged in a second.

@@ -1,4 +1,5 @@
-//! `swarmkeep serve` among what runs it: certificates that are renewed, a user that is not root, a service manager.
+//! `swarmkeep serve` among what runs it: certificates that are renewed, a user that is not root, a service
+//! manager.
 
 use std::{
     env, fs,

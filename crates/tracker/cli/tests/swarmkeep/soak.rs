@@ -1,5 +1,5 @@
-//! The tracker at full load with everything on, for as long as somebody has time:
-//! `SWARMKEEP_SOAK_SECS=600 cargo test --release -p swarmkeep-cli --test swarmkeep soak -- --ignored --nocapture`.
+//! The tracker at full load with everything on, for as long as somebody has time: `SWARMKEEP_SOAK_SECS=600
+//! cargo test --release -p swarmkeep-cli --test swarmkeep soak -- --ignored --nocapture`.
 
 use std::{
     env,
@@ -43,7 +43,7 @@ fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
         "--longest-interval=35m",
         "--max-swarms=1000000",
         "--max-bytes=1GiB",
-        "--endpoints-an-address=65536",
+        "--endpoints-per-address=65536",
         "--admin-tokens",
         tokens.to_str().expect("text"),
         "--deny-list",

@@ -1,4 +1,5 @@
-//! `swarmkeep serve --state`: what a tracker knows after it was stopped, killed, given damaged files or a folder it may not write to.
+//! `swarmkeep serve --state`: what a tracker knows after it was stopped, killed, given damaged files or a
+//! folder it may not write to.
 
 use std::{
     collections::BTreeSet,

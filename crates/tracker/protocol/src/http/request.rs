@@ -30,11 +30,13 @@ pub struct AnnounceRequest<'a> {
     pub left: Option<u64>,
     /// What has happened to it.
     pub event: AnnounceEvent,
-    /// Whether it wants no more of the torrent though it has not all of it (BEP 21). Its event is [`AnnounceEvent::None`].
+    /// Whether it wants no more of the torrent though it has not all of it (BEP 21). Its event is
+    /// [`AnnounceEvent::None`].
     pub paused: bool,
     /// How many peers it wants; `None`, or 2³² − 1 when it is written, leaves it to the tracker.
     pub want: Option<u32>,
-    /// Whether it asks for the compact form of peers (BEP 23), or for the long one; `None` leaves it to the tracker.
+    /// Whether it asks for the compact form of peers (BEP 23), or for the long one; `None` leaves it to the
+    /// tracker.
     pub compact: Option<bool>,
     /// Whether it can do without peer ids in the long form.
     pub no_peer_id: bool,
@@ -50,7 +52,8 @@ pub struct AnnounceRequest<'a> {
     pub tracker_id: Option<Escaped<'a>>,
 }
 
-/// The most peers that can be asked for: one more is what some clients write for -1, which leaves it to the tracker.
+/// The most peers that can be asked for: one more is what some clients write for -1, which leaves it to the
+/// tracker.
 const MOST_WANTED: u32 = u32::MAX - 1;
 
 impl<'a> AnnounceRequest<'a> {
@@ -76,8 +79,8 @@ impl<'a> AnnounceRequest<'a> {
         }
     }
 
-    /// Reads the query of an announce: what follows the `?`. Unknown parameters are no error; of those given twice the last counts,
-    /// except that an announce has one info hash.
+    /// Reads the query of an announce: what follows the `?`. Unknown parameters are no error; of those given
+    /// twice the last counts, except that an announce has one info hash.
     ///
     /// # Errors
     /// [`Error::Parameter`] names the first parameter that is missing or wrong.

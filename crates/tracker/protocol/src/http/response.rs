@@ -30,7 +30,8 @@ pub struct AnnounceHead<'a> {
     pub warning: Option<&'a str>,
 }
 
-/// Writes the response to an announce around the peers, which are written where they are to stand before anything else is.
+/// Writes the response to an announce around the peers, which are written where they are to stand before
+/// anything else is.
 #[derive(Debug)]
 pub struct AnnounceResponseWriter<'b> {
     out: &'b mut Vec<u8>,
@@ -38,7 +39,8 @@ pub struct AnnounceResponseWriter<'b> {
 }
 
 impl<'b> AnnounceResponseWriter<'b> {
-    /// Room for all fields before the peers, and for the key and the length of IPv6 peers: more than the longest take.
+    /// Room for all fields before the peers, and for the key and the length of IPv6 peers: more than the
+    /// longest take.
     const HEAD: usize = 224;
     const BETWEEN: usize = 32;
 
@@ -56,8 +58,8 @@ impl<'b> AnnounceResponseWriter<'b> {
         (&mut v4[Self::HEAD..self.v6 - Self::BETWEEN], v6)
     }
 
-    /// Writes the rest around so many bytes of IPv4 and IPv6 peers, and gives the whole body. With `None`, there is no word about
-    /// IPv6.
+    /// Writes the rest around so many bytes of IPv4 and IPv6 peers, and gives the whole body. With `None`,
+    /// there is no word about IPv6.
     pub fn finish(self, head: &AnnounceHead<'_>, v4: usize, v6: Option<usize>) -> &'b [u8] {
         let Self { out, v6: v6_room } = self;
         let start = Self::HEAD
@@ -162,7 +164,8 @@ impl<'a> AnnounceResponse<'a> {
     /// Reads a body; the inner error is the tracker's own.
     ///
     /// # Errors
-    /// [`Error::Bencode`], [`Error::Parameter`] if a field is missing or wrong, [`Error::List`] if peers are no list of endpoints.
+    /// [`Error::Bencode`], [`Error::Parameter`] if a field is missing or wrong, [`Error::List`] if peers are
+    /// no list of endpoints.
     pub fn parse(body: &'a [u8]) -> Result<Result<Self, FailureResponse<'a>>, Error> {
         let fields = match answered(body)? {
             Ok(fields) => fields,
@@ -201,7 +204,8 @@ impl<'a> AnnounceResponse<'a> {
         Ok(Ok(Self { head, peers, peers6: whole(peers6, CompactV6::LEN)? }))
     }
 
-    /// The peers, IPv4 first in the compact form. Those that nobody could connect to are left out, as are host names.
+    /// The peers, IPv4 first in the compact form. Those that nobody could connect to are left out, as are
+    /// host names.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + use<'a> {
         let (compact, long) = match self.peers {
             Peers::Compact(compact) => (compact, None),
@@ -314,7 +318,8 @@ impl<'a> ScrapeResponse<'a> {
         })
     }
 
-    /// The swarms that the tracker knows of those that were asked for. What is no info hash is left out; a count that is missing is 0.
+    /// The swarms that the tracker knows of those that were asked for. What is no info hash is left out; a
+    /// count that is missing is 0.
     pub fn swarms(&self) -> impl Iterator<Item = (InfoHash, ScrapeStats)> + use<'a> {
         self.files.iter().filter_map(|(info_hash, counts)| {
             let counts = counts.dict()?;

@@ -1,7 +1,8 @@
 //! What may follow an announce request: the options of BEP 41.
 
-/// The options behind an announce request, read leniently: one that is cut short ends the list, and what is not an option
-/// is somebody's extension and no error (a tracker that insists on 98 bytes turns qBittorrent 5 away).
+/// The options behind an announce request, read leniently: one that is cut short ends the list, and what is
+/// not an option is somebody's extension and no error (a tracker that insists on 98 bytes turns qBittorrent 5
+/// away).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options<'a>(&'a [u8]);
 

@@ -25,8 +25,9 @@ impl<'a> Request<'a> {
     /// Reads a packet. Bytes behind the fields are no error: clients send options (BEP 41) and padding.
     ///
     /// # Errors
-    /// [`Error::TooShort`], [`Error::Action`] and [`Error::Magic`] say that this is no request of BEP 15, and deserve
-    /// silence; [`Error::Field`] that one of its fields is wrong: [`Header::parse`] gives what an error response needs.
+    /// [`Error::TooShort`], [`Error::Action`] and [`Error::Magic`] say that this is no request of BEP 15, and
+    /// deserve silence; [`Error::Field`] that one of its fields is wrong: [`Header::parse`] gives what an
+    /// error response needs.
     pub fn parse(packet: &'a [u8]) -> Result<Self, Error> {
         match Header::parse(packet)?.action {
             Action::Connect => ConnectRequest::parse(packet).map(Self::Connect),
@@ -120,11 +121,13 @@ pub struct AnnounceRequest<'a> {
     pub uploaded: u64,
     /// What has happened to it.
     pub event: AnnounceEvent,
-    /// Where it says it listens. Anyone can write anything here, so a tracker takes the packet's source address instead.
+    /// Where it says it listens. Anyone can write anything here, so a tracker takes the packet's source
+    /// address instead.
     pub ip: Ipv4Addr,
     /// A number by which a client can show that it is the same one at another address.
     pub key: u32,
-    /// How many peers it wants; `None` (−1 on the wire, and any other negative number) leaves it to the tracker.
+    /// How many peers it wants; `None` (−1 on the wire, and any other negative number) leaves it to the
+    /// tracker.
     pub want: Option<u32>,
     /// The port at which it listens; 0 is nobody's.
     pub port: u16,

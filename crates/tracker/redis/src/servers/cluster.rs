@@ -10,8 +10,8 @@ use super::{
 
 /// A Cluster of servers on loopback ports, all killed when it is dropped.
 ///
-/// Nodes are told apart by a number that they keep, whatever becomes of them. Those of the first masters come first, then the
-/// replicas of the first one, of the second one and so on.
+/// Nodes are told apart by a number that they keep, whatever becomes of them. Those of the first masters come
+/// first, then the replicas of the first one, of the second one and so on.
 #[derive(Debug)]
 pub struct Cluster {
     servers: Vec<Server>,
@@ -24,11 +24,12 @@ pub struct Cluster {
 impl Cluster {
     const SLOTS: u16 = 16384;
 
-    /// Starts a Cluster whose slots are spread evenly over `masters`, each with `replicas_each`, and whose nodes are taken for failed
-    /// after a second's silence. All of them agree and all replicas are connected when this returns: after 2.05 s, as a master that has
-    /// started refuses to serve for two seconds.
+    /// Starts a Cluster whose slots are spread evenly over `masters`, each with `replicas_each`, and whose
+    /// nodes are taken for failed after a second's silence. All of them agree and all replicas are connected
+    /// when this returns: after 2.05 s, as a master that has started refuses to serve for two seconds.
     ///
-    /// Nobody takes a failed master's place if there are less than three, since more than half of them have to agree to it.
+    /// Nobody takes a failed master's place if there are less than three, since more than half of them have
+    /// to agree to it.
     ///
     /// # Errors
     /// As [`Server::start`]; [`Error::Late`] after thirty seconds.
@@ -39,8 +40,9 @@ impl Cluster {
         Self::start_with(masters, replicas_each, &[])
     }
 
-    /// As [`start`](Self::start), with these lines in each node's configuration, as for [`Server::start_with`]. A
-    /// `cluster-node-timeout` is in milliseconds; with `requirepass` goes `masterauth`.
+    /// As [`start`](Self::start), with these lines in each node's configuration, as for
+    /// [`Server::start_with`]. A `cluster-node-timeout` is in milliseconds; with `requirepass` goes
+    /// `masterauth`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -62,8 +64,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts one more node, a master that serves no slots yet, and says which: its number is above all others. All nodes know it when
-    /// this returns.
+    /// Starts one more node, a master that serves no slots yet, and says which: its number is above all
+    /// others. All nodes know it when this returns.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -141,7 +143,8 @@ impl Cluster {
         masters.get(usize::from(slot)).copied().flatten().ok_or(Error::NoMaster { slot })
     }
 
-    /// The live replicas of a node that are connected to it and known as its replicas to all live nodes: those that can take its place.
+    /// The live replicas of a node that are connected to it and known as its replicas to all live nodes:
+    /// those that can take its place.
     #[must_use]
     pub fn replicas_of(&self, master: usize) -> Vec<usize> {
         let views: Vec<_> = self.live().filter_map(|(_, server)| view_of(server).ok()).collect();
@@ -164,12 +167,13 @@ impl Cluster {
         Ok(master)
     }
 
-    /// Waits until another node than `before` serves a slot and all live ones agree to it, and says which. After a master was killed
-    /// that takes two to three seconds.
+    /// Waits until another node than `before` serves a slot and all live ones agree to it, and says which.
+    /// After a master was killed that takes two to three seconds.
     ///
-    /// Let no node be elected twice within four times `cluster-node-timeout`. Redis 7.0.15 counts a replica's old votes if it was
-    /// elected, lost its place again and the new master fails within that time: it holds itself for the master in an epoch that is
-    /// over, the others do not, and it stays so (valkey-io/valkey#1711).
+    /// Let no node be elected twice within four times `cluster-node-timeout`. Redis 7.0.15 counts a replica's
+    /// old votes if it was elected, lost its place again and the new master fails within that time: it holds
+    /// itself for the master in an epoch that is over, the others do not, and it stays so
+    /// (valkey-io/valkey#1711).
     ///
     /// # Errors
     /// [`Error::Late`].
@@ -184,11 +188,12 @@ impl Cluster {
         })
     }
 
-    /// Has a replica take the place of the master of a slot, which becomes its replica, and says which. Nothing is lost. It takes
-    /// some 50 ms, and longer if the replica has just come.
+    /// Has a replica take the place of the master of a slot, which becomes its replica, and says which.
+    /// Nothing is lost. It takes some 50 ms, and longer if the replica has just come.
     ///
     /// # Errors
-    /// [`Error::NoMaster`], [`Error::NoReplica`], as [`Server::command`], [`Error::Late`] after twice ten seconds.
+    /// [`Error::NoMaster`], [`Error::NoReplica`], as [`Server::command`], [`Error::Late`] after twice ten
+    /// seconds.
     pub fn failover(&self, slot: u16) -> Result<usize> {
         const WITHIN: Duration = Duration::from_secs(10);
         let before = self.master_of_slot(slot)?;
@@ -213,7 +218,8 @@ impl Cluster {
         self.begin_migration(slot, to)?.finish()
     }
 
-    /// Begins to move a slot to another master. Both refer clients to each other from here on (`ASK`), key by key.
+    /// Begins to move a slot to another master. Both refer clients to each other from here on (`ASK`), key by
+    /// key.
     ///
     /// # Errors
     /// [`Error::NoMaster`], as [`Server::command`].
@@ -246,7 +252,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Each live node is asked for its own slots. One that was restarted claims what it had, until it hears of a higher epoch.
+    /// Each live node is asked for its own slots. One that was restarted claims what it had, until it hears
+    /// of a higher epoch.
     fn masters_of_slots(&self) -> Vec<Option<usize>> {
         let mut claims: Vec<_> =
             self.live().filter_map(|(node, server)| Some((node, own_line(server)?))).collect();
@@ -260,8 +267,8 @@ impl Cluster {
         masters
     }
 
-    /// What `redis-cli --cluster create` does, without its pauses: nodes that have different epochs from the start have no conflict to
-    /// settle, and nodes that all meet each other need not wait for gossip.
+    /// What `redis-cli --cluster create` does, without its pauses: nodes that have different epochs from the
+    /// start have no conflict to settle, and nodes that all meet each other need not wait for gossip.
     fn form(&self, masters: usize, replicas_each: usize) -> Result<()> {
         const WITHIN: Duration = Duration::from_secs(30);
         for (node, server) in self.servers.iter().enumerate() {

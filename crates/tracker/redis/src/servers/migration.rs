@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Cluster, Reply, Result, Server, wait_until};
 
-/// A slot that is being moved, step by step. If it is dropped before [`finish`](Self::finish), both masters stay as they are: as
-/// after an operator's tool that died.
+/// A slot that is being moved, step by step. If it is dropped before [`finish`](Self::finish), both masters
+/// stay as they are: as after an operator's tool that died.
 #[derive(Debug)]
 #[must_use = "without `finish` the slot stays half moved"]
 pub struct Migration<'a> {
@@ -61,8 +61,8 @@ impl<'a> Migration<'a> {
         Ok(keys.len())
     }
 
-    /// Moves what is left, gives the slot to its new master, waits until all live nodes have heard of it, and says how many keys were
-    /// moved in all.
+    /// Moves what is left, gives the slot to its new master, waits until all live nodes have heard of it, and
+    /// says how many keys were moved in all.
     ///
     /// # Errors
     /// As [`Server::command`]; [`Error::Late`](super::Error::Late) after ten seconds.
@@ -71,7 +71,8 @@ impl<'a> Migration<'a> {
         const WITHIN: Duration = Duration::from_secs(10);
         while self.move_keys(BATCH)? > 0 {}
         let owner = ["NODE", self.cluster.id(self.to)];
-        // The target first: if the source said first that the slot is not its own, for a moment it would be nobody's.
+        // The target first: if the source said first that the slot is not its own, for a moment it would be
+        // nobody's.
         self.set_slot(self.target(), &owner)?;
         self.set_slot(self.source(), &owner)?;
         for other in self.cluster.masters().into_iter().filter(|other| ![self.from, self.to].contains(other))
@@ -99,5 +100,6 @@ impl<'a> Migration<'a> {
     }
 }
 
-/// For how long the source may wait for the target, which it does without serving anybody: less than we wait for the source.
+/// For how long the source may wait for the target, which it does without serving anybody: less than we wait
+/// for the source.
 const MILLISECONDS: &str = "4000";

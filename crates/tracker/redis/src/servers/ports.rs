@@ -12,7 +12,8 @@ use std::{
 
 use super::{Error, Result};
 
-/// A port and the one [`APART`](Self::APART) above it, ours while this value lives: also while the server that had them is dead.
+/// A port and the one [`APART`](Self::APART) above it, ours while this value lives: also while the server
+/// that had them is dead.
 #[derive(Debug)]
 pub(super) struct Ports {
     first: u16,
@@ -53,8 +54,9 @@ impl Ports {
     }
 }
 
-/// Between our looking at a port and the server's binding it, and while a server is dead, another process of ours could take it. An
-/// abstract socket is a lock that lives where ports do, in the network namespace, and ends with the process.
+/// Between our looking at a port and the server's binding it, and while a server is dead, another process of
+/// ours could take it. An abstract socket is a lock that lives where ports do, in the network namespace, and
+/// ends with the process.
 fn reserve(port: u16) -> Option<UnixListener> {
     let name = SocketAddr::from_abstract_name(format!("swarmkeep-servers-{port}")).ok()?;
     UnixListener::bind_addr(&name).ok()

@@ -13,7 +13,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::{Error, Result};
 
-/// The environment variable that names the program to run in place of `redis-server`: a path, or a name in PATH.
+/// The environment variable that names the program to run in place of `redis-server`: a path, or a name in
+/// PATH.
 pub const PROGRAM_VARIABLE: &str = "SWARMKEEP_REDIS_SERVER";
 
 /// What a server is configured by, in its folder.
@@ -109,8 +110,9 @@ fn program() -> Result<PathBuf> {
     }
 }
 
-/// Spawns from a thread that lasts as long as this process does. A parent's death signal is sent when the *thread* that spawned ends,
-/// and tests are threads. `setpriv` asks for the signal, which without it takes `unsafe`.
+/// Spawns from a thread that lasts as long as this process does. A parent's death signal is sent when the
+/// *thread* that spawned ends, and tests are threads. `setpriv` asks for the signal, which without it takes
+/// `unsafe`.
 fn spawn(command: Command) -> io::Result<Child> {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {

@@ -61,7 +61,8 @@ impl Reply {
 }
 
 impl Connection {
-    /// For how long a server may be silent: what is asked here, any that is not paused answers within milliseconds.
+    /// For how long a server may be silent: what is asked here, any that is not paused answers within
+    /// milliseconds.
     const PATIENCE: Duration = Duration::from_secs(5);
 
     pub(super) fn open(port: u16, password: Option<&str>) -> Result<Self> {

@@ -13,7 +13,8 @@ use super::{
     wait_until,
 };
 
-/// A server on a loopback port, in a folder of its own, which keeps nothing on disk unless it is told to. It is killed when dropped.
+/// A server on a loopback port, in a folder of its own, which keeps nothing on disk unless it is told to. It
+/// is killed when dropped.
 #[derive(Debug)]
 pub struct Server {
     // In the order in which they are to go: the process first.
@@ -25,16 +26,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with nothing but what keeps it to itself. It answers when this returns, after about 10 ms.
+    /// Starts a server with nothing but what keeps it to itself. It answers when this returns, after about 10
+    /// ms.
     ///
     /// # Errors
-    /// [`Error::NotInstalled`], [`Error::Exited`], [`Error::Late`] after ten seconds, [`Error::NoPort`], [`Error::Io`].
+    /// [`Error::NotInstalled`], [`Error::Exited`], [`Error::Late`] after ten seconds, [`Error::NoPort`],
+    /// [`Error::Io`].
     pub fn start() -> Result<Self> {
         Self::start_with(&[])
     }
 
-    /// Starts a server with these lines in its configuration: a directive and its values, quoted as `redis.conf` wants them. They win
-    /// over ours. The password of `requirepass` is used for what is asked here, and stands in [`url`](Self::url) as it is.
+    /// Starts a server with these lines in its configuration: a directive and its values, quoted as
+    /// `redis.conf` wants them. They win over ours. The password of `requirepass` is used for what is asked
+    /// here, and stands in [`url`](Self::url) as it is.
     ///
     /// # Errors
     /// As [`start`](Self::start); what is wrong with a directive is in [`Error::Exited`].
@@ -42,7 +46,8 @@ impl Server {
         Self::start_on_free_ports(directives, None)
     }
 
-    /// Starts a server that speaks TLS too, at [`tls_url`](Self::tls_url), with a certificate and its key in PEM. It asks for none.
+    /// Starts a server that speaks TLS too, at [`tls_url`](Self::tls_url), with a certificate and its key in
+    /// PEM. It asks for none.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -85,10 +90,11 @@ impl Server {
         *self.process.lock() = None;
     }
 
-    /// Starts it again, on the same port and in the same folder; kills it first if it still runs. It answers when this returns.
+    /// Starts it again, on the same port and in the same folder; kills it first if it still runs. It answers
+    /// when this returns.
     ///
-    /// It is empty, unless it was told to write to disk. A master of a Cluster comes back as a master, if nobody took its place in
-    /// the meantime, and empties its replicas.
+    /// It is empty, unless it was told to write to disk. A master of a Cluster comes back as a master, if
+    /// nobody took its place in the meantime, and empties its replicas.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -150,7 +156,8 @@ impl Server {
         self.number(&memory, "used_memory")
     }
 
-    /// The processor time that its main thread, which executes commands, has used since it started, in user mode and in the kernel.
+    /// The processor time that its main thread, which executes commands, has used since it started, in user
+    /// mode and in the kernel.
     ///
     /// # Errors
     /// As [`command`](Self::command).
@@ -161,7 +168,8 @@ impl Server {
         Ok(Duration::from_secs_f64(user + system))
     }
 
-    /// Cuts all clients' connections, other than those of replicas and subscribers, and says how many there were.
+    /// Cuts all clients' connections, other than those of replicas and subscribers, and says how many there
+    /// were.
     ///
     /// # Errors
     /// As [`command`](Self::command).

@@ -1,4 +1,5 @@
-//! Going through what the servers hold: swarms in the order of the store or of their info hashes, and the peers of one.
+//! Going through what the servers hold: swarms in the order of the store or of their info hashes, and the
+//! peers of one.
 
 use std::collections::BinaryHeap;
 
@@ -12,7 +13,8 @@ use crate::{
 };
 
 impl RedisRepository {
-    /// Where a listing of swarms goes on: a shard, a place in its order, and the swarm that was shown last there.
+    /// Where a listing of swarms goes on: a shard, a place in its order, and the swarm that was shown last
+    /// there.
     fn position(&self, from: Cursor) -> Option<Position> {
         if from.is_end() {
             return None;

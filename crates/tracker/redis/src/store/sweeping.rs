@@ -8,8 +8,8 @@ use swarmkeep::{Budget, Retention, Swept, Timestamp, Unavailable, sweep::Next};
 use super::{ABREAST, RedisRepository, agree};
 use crate::reply::{Reader, bulk};
 
-/// The lease on sweeping is good for this part of the lifetime, so that who sweeps ten times in one keeps it; and for so long at least.
-/// After a third of it, it is renewed.
+/// The lease on sweeping is good for this part of the lifetime, so that who sweeps ten times in one keeps it;
+/// and for so long at least. After a third of it, it is renewed.
 const LEASE: (u32, Duration) = (8, Duration::from_secs(30));
 
 /// Shards that are swept one after another.
@@ -21,13 +21,15 @@ pub(super) struct Group {
 }
 
 impl RedisRepository {
-    /// Whether it is this process that sweeps: one at a time is enough, and if two did they would only share the work.
+    /// Whether it is this process that sweeps: one at a time is enough, and if two did they would only share
+    /// the work.
     async fn holds_lease(&self) -> Result<bool, Unavailable> {
         let lease = Duration::from_secs((self.calls.lifetime / LEASE.0).into()).max(LEASE.1);
         if self.lease.lock().is_some_and(|taken| taken.elapsed() < lease / 3) {
             return Ok(true);
         }
-        // Servers that have lost everything are told again how the store is laid out, or its trackers would part ways.
+        // Servers that have lost everything are told again how the store is laid out, or its trackers would
+        // part ways.
         if agree(&self.link, &self.calls).await? != self.calls.layout {
             return Err(Unavailable::new(format!(
                 "what lives under {} was begun anew with another layout: start again",

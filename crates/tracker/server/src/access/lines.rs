@@ -15,8 +15,9 @@ const BUFFER: usize = 1 << 16;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The set of what `read` makes of the entries of a file. `shortest` is the length of the shortest line with an entry, end included:
-/// the memory that is asked for is that of as many entries as could fit into the file, and what was not used is given back.
+/// The set of what `read` makes of the entries of a file. `shortest` is the length of the shortest line with
+/// an entry, end included: the memory that is asked for is that of as many entries as could fit into the
+/// file, and what was not used is given back.
 pub(super) fn read_set<const N: usize>(
     path: &Path,
     shortest: u64,
@@ -36,7 +37,8 @@ pub(super) fn read_set<const N: usize>(
     SortedSet::new(entries).map_err(|entries| too_long(entries.len()))
 }
 
-/// An open list. Forgets what it has read when it is dropped, as far as the language allows: it may have been passkeys.
+/// An open list. Forgets what it has read when it is dropped, as far as the language allows: it may have been
+/// passkeys.
 pub(super) struct Lines<'p> {
     path: &'p Path,
     file: File,

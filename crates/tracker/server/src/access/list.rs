@@ -15,7 +15,8 @@ use super::{
 pub struct InfoHashList(SortedSet<20>);
 
 impl InfoHashList {
-    /// Reads a text file, [one info hash a line](crate::access), in any [notation](parse_info_hash). Waits for the disk.
+    /// Reads a text file, [one info hash a line](crate::access), in any [notation](parse_info_hash). Waits
+    /// for the disk.
     ///
     /// # Errors
     /// [`AccessError`] says which line is wrong and what was expected there.
@@ -24,7 +25,8 @@ impl InfoHashList {
         read_set(path.as_ref(), SHORTEST_LINE, read).map(Self)
     }
 
-    /// Whether this info hash is on the list. Costs two to four cache misses in a list of millions, whatever is asked for.
+    /// Whether this info hash is on the list. Costs two to four cache misses in a list of millions, whatever
+    /// is asked for.
     pub fn contains(&self, info_hash: &InfoHash) -> bool {
         self.0.contains(info_hash.as_bytes())
     }
@@ -61,8 +63,9 @@ impl fmt::Debug for InfoHashList {
     }
 }
 
-/// The info hash that `text` means, digits and letters being of either case: 40 hexadecimal digits; 64 for a v2 torrent, of whose SHA-256 trackers
-/// see the first 20 bytes (BEP 52); or the 32 characters of base32 (RFC 4648) that old magnet links have (BEP 9).
+/// The info hash that `text` means, digits and letters being of either case: 40 hexadecimal digits; 64 for a
+/// v2 torrent, of whose SHA-256 trackers see the first 20 bytes (BEP 52); or the 32 characters of base32 (RFC 4648)
+/// that old magnet links have (BEP 9).
 pub fn parse_info_hash(text: &str) -> Option<InfoHash> {
     match text.len() {
         32 => base32(text.as_bytes()),

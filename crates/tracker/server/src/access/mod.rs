@@ -1,11 +1,13 @@
 //! Who may use the tracker: [which torrents](Access), and [which members](Passkeys) of a private one.
 //!
-//! Both are text files, an entry a line, that people and programs edit while the tracker runs: the file is the truth. [`Watched`] tells
-//! when one has changed, and whoever asked loads it anew and puts the result in the place of the old; a list itself never changes, so
-//! that a lookup takes no lock. [`add_line`] and [`remove_line`] edit the file on behalf of an operator who has no shell.
+//! Both are text files, an entry a line, that people and programs edit while the tracker runs: the file is
+//! the truth. [`Watched`] tells when one has changed, and whoever asked loads it anew and puts the result in
+//! the place of the old; a list itself never changes, so that a lookup takes no lock. [`add_line`] and
+//! [`remove_line`] edit the file on behalf of an operator who has no shell.
 //!
-//! A line holds one entry. Empty lines are allowed, as is `#` and whatever comes after it, behind an entry too; so are
-//! CRLF, blanks around an entry, the byte order mark of UTF-8 and entries given twice. A line may have 65,535 bytes.
+//! A line holds one entry. Empty lines are allowed, as is `#` and whatever comes after it, behind an entry
+//! too; so are CRLF, blanks around an entry, the byte order mark of UTF-8 and entries given twice. A line may
+//! have 65,535 bytes.
 //!
 //! ```
 //! use swarmkeep_tracker::access::{Access, Change, InfoHashList, Watched};

@@ -9,9 +9,10 @@ use super::{AccessError, lines::read_set, set::SortedSet};
 
 /// A set of passkeys that never changes: 17 bytes a key.
 ///
-/// Of each key, only a keyed hash (SipHash-2-4 with 128 bits) is kept. So no key can be read from the tracker's memory or logs once the
-/// file has been read, and how long a lookup takes says nothing about any key: whoever does not know the hash's key cannot
-/// ask for a hash near that of another. That two keys are one by accident has a probability of n² / 2^129: for 10 million keys, 10^-25.
+/// Of each key, only a keyed hash (SipHash-2-4 with 128 bits) is kept. So no key can be read from the
+/// tracker's memory or logs once the file has been read, and how long a lookup takes says nothing about any
+/// key: whoever does not know the hash's key cannot ask for a hash near that of another. That two keys are
+/// one by accident has a probability of n² / 2^129: for 10 million keys, 10^-25.
 #[derive(Clone)]
 pub struct Passkeys {
     key: SipHasher24,
@@ -24,11 +25,13 @@ impl Passkeys {
     /// The most characters of a passkey.
     pub const LONGEST: usize = 128;
 
-    /// Reads a text file, [one passkey a line](crate::access): 8 to 128 of `A-Z`, `a-z`, `0-9`, `_` and `-`, letters of different case being
-    /// different ones. `key` is a secret that is drawn at start, and serves for nothing else. Waits for the disk.
+    /// Reads a text file, [one passkey a line](crate::access): 8 to 128 of `A-Z`, `a-z`, `0-9`, `_` and `-`,
+    /// letters of different case being different ones. `key` is a secret that is drawn at start, and serves
+    /// for nothing else. Waits for the disk.
     ///
     /// # Errors
-    /// [`AccessError`] says which line is wrong and what was expected there, but nothing of what stands in it.
+    /// [`AccessError`] says which line is wrong and what was expected there, but nothing of what stands in
+    /// it.
     pub fn load(path: impl AsRef<Path>, key: HashKey) -> Result<Self, AccessError> {
         let [first, second] = key.words();
         let key = SipHasher24::new_with_keys(first, second);

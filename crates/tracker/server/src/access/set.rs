@@ -1,7 +1,8 @@
 //! A set that never changes: a sorted array, and where in it each prefix begins.
 
-/// Which of all arrays of `N` bytes belong. Made for entries whose first bytes are uniform, as hashes are: a lookup then reads one place of the
-/// prefix table and a few entries that lie side by side. Others cost O(log n).
+/// Which of all arrays of `N` bytes belong. Made for entries whose first bytes are uniform, as hashes are: a
+/// lookup then reads one place of the prefix table and a few entries that lie side by side. Others cost O(log
+/// n).
 ///
 /// Memory is `N` bytes an entry and at most 1 more for the table.
 #[derive(Clone)]
@@ -12,16 +13,19 @@ pub(super) struct SortedSet<const N: usize> {
     prefix_bits: u32,
 }
 
-/// How many entries at least share a prefix, if they are spread evenly; fewer than twice as many. Five entries of 20 bytes lie in two or
-/// three cache lines, and a table for fewer would cost more than a byte an entry.
+/// How many entries at least share a prefix, if they are spread evenly; fewer than twice as many. Five
+/// entries of 20 bytes lie in two or three cache lines, and a table for fewer would cost more than a byte an
+/// entry.
 const ENTRIES_A_PREFIX: usize = 4;
 
-/// How many entries of one prefix are gone through one by one: their cache lines come at once, where halving would wait for each before it
-/// knows the next. In 10 million entries, a lookup that waits for the one before takes 190 ns so, and 490 ns by halving alone.
+/// How many entries of one prefix are gone through one by one: their cache lines come at once, where halving
+/// would wait for each before it knows the next. In 10 million entries, a lookup that waits for the one
+/// before takes 190 ns so, and 490 ns by halving alone.
 const WALKED: usize = 16;
 
 impl<const N: usize> SortedSet<N> {
-    /// The set of `entries`, which may come in any order and more than once; they themselves if there are more than a `u32` can count. Sorts in place.
+    /// The set of `entries`, which may come in any order and more than once; they themselves if there are
+    /// more than a `u32` can count. Sorts in place.
     pub(super) fn new(mut entries: Vec<[u8; N]>) -> Result<Self, Vec<[u8; N]>> {
         entries.sort_unstable();
         entries.dedup();
@@ -137,8 +141,8 @@ mod tests {
         }
     }
 
-    /// Entries that are equal in all that the table looks at are found by halving, not by going through them: by the time that takes for
-    /// so many more of them.
+    /// Entries that are equal in all that the table looks at are found by halving, not by going through them:
+    /// by the time that takes for so many more of them.
     #[test]
     fn entries_of_one_prefix_take_no_walk() {
         let numbered = |n: u32| {

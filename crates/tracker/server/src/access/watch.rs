@@ -6,11 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file of which to know when it has changed. It has no clock and no thread: somebody [looks](Self::look) about once a second.
+/// A file of which to know when it has changed. It has no clock and no thread: somebody [looks](Self::look)
+/// about once a second.
 ///
-/// A change counts once two looks in a row have seen the same: a file that is being written in place, or that an editor has
-/// moved away and not yet written anew, is left alone until then. Whoever writes in place and rests for longer than that should write to
-/// another file, and rename it when it is whole.
+/// A change counts once two looks in a row have seen the same: a file that is being written in place, or that
+/// an editor has moved away and not yet written anew, is left alone until then. Whoever writes in place and
+/// rests for longer than that should write to another file, and rename it when it is whole.
 #[derive(Debug, Clone)]
 pub struct Watched {
     path: PathBuf,
@@ -27,22 +28,25 @@ pub enum Change {
     Same,
     /// The file is another one since the look before. Nothing is to be done yet.
     Changing,
-    /// The file has changed and come to rest: load it. This is said once for a change, be the new file a good one or not.
+    /// The file has changed and come to rest: load it. This is said once for a change, be the new file a good
+    /// one or not.
     Changed,
-    /// The file can no longer be looked at, for this reason: keep what was loaded. This is said once; if a file is there again, it
-    /// has changed.
+    /// The file can no longer be looked at, for this reason: keep what was loaded. This is said once; if a
+    /// file is there again, it has changed.
     Gone(io::ErrorKind),
 }
 
 impl Watched {
-    /// Watches the file from now on. To be called before the file is read, so that no change can fall between the two.
+    /// Watches the file from now on. To be called before the file is read, so that no change can fall between
+    /// the two.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let seen = Seen::at(&path);
         Self { path, known: seen, seen }
     }
 
-    /// Whether the file has changed since this was last answered with [`Changed`](Change::Changed). One `stat`.
+    /// Whether the file has changed since this was last answered with [`Changed`](Change::Changed). One
+    /// `stat`.
     pub fn look(&mut self) -> Change {
         let before = std::mem::replace(&mut self.seen, Seen::at(&self.path));
         if self.seen == self.known {
@@ -84,8 +88,9 @@ impl Seen {
     }
 }
 
-/// What differs between a file and one that was renamed over it, or the same written in place. The time of its last change of any kind (`ctime`) is
-/// among it because nobody can set that: a copy may have the length and the time of writing of what it was copied over.
+/// What differs between a file and one that was renamed over it, or the same written in place. The time of
+/// its last change of any kind (`ctime`) is among it because nobody can set that: a copy may have the length
+/// and the time of writing of what it was copied over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Signature {
     device: u64,
@@ -126,7 +131,8 @@ mod tests {
             self.0.path().join(name)
         }
 
-        /// Writes in place. Two times of writing differ only where the kernel's clock has ticked between them.
+        /// Writes in place. Two times of writing differ only where the kernel's clock has ticked between
+        /// them.
         fn write(&self, name: &str, text: &str) {
             thread::sleep(Duration::from_millis(12));
             fs::write(self.path(name), text).unwrap();

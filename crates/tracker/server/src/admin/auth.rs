@@ -82,7 +82,8 @@ impl Scopes {
     }
 }
 
-/// A secret, and what its bearer may do. Of the secret only a hash is kept, under a key that this process has drawn.
+/// A secret, and what its bearer may do. Of the secret only a hash is kept, under a key that this process has
+/// drawn.
 #[derive(Clone, Copy)]
 pub struct Token {
     digest: u128,
@@ -178,8 +179,8 @@ impl Key {
         Ok(*KEY.get_or_init(|| Self(bytes)))
     }
 
-    /// A SipHash-2-4 of 128 bits that nobody else can make. It is compared as it is: to learn from how long that takes, one would have
-    /// to know what one's own guess hashes to.
+    /// A SipHash-2-4 of 128 bits that nobody else can make. It is compared as it is: to learn from how long
+    /// that takes, one would have to know what one's own guess hashes to.
     pub(super) fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> u128 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         for part in [purpose].iter().chain(parts) {
@@ -196,7 +197,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Wrong tokens a second that are told so. Further ones are told to wait, right or wrong being all the same to who only guesses.
+/// Wrong tokens a second that are told so. Further ones are told to wait, right or wrong being all the same
+/// to who only guesses.
 const MOST_WRONG_A_SECOND: u32 = 10;
 
 /// The tokens of one tracker, and how many wrong ones it has seen.

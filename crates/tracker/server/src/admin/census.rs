@@ -20,8 +20,8 @@ use crate::store::NoAnswer;
 /// How many are kept.
 pub(super) const MOST: usize = 100;
 
-/// How many torrents one step looks at, and how long it waits before the next: 150,000 a second, of which the store notices a
-/// hundredth of a core.
+/// How many torrents one step looks at, and how long it waits before the next: 150,000 a second, of which the
+/// store notices a hundredth of a core.
 const STEP: usize = 1024;
 const PAUSE: Duration = Duration::from_millis(5);
 

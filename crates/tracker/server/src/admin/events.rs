@@ -17,7 +17,8 @@ use super::{
 /// How many may listen at a time.
 pub(super) const MOST_LISTENERS: usize = 16;
 
-/// How often something is sent when there is nothing to say, so that both sides see whether the other is there.
+/// How often something is sent when there is nothing to say, so that both sides see whether the other is
+/// there.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Statistics, once a second

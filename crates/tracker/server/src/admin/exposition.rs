@@ -1,6 +1,7 @@
 //! Metrics in the formats of Prometheus: its text format, and OpenMetrics where a scraper asks for that.
 //!
-//! Labels have a handful of values each. What strangers choose (addresses, peer ids, info hashes, passkeys) is never one.
+//! Labels have a handful of values each. What strangers choose (addresses, peer ids, info hashes, passkeys)
+//! is never one.
 
 use std::{
     fmt::{Display, Write},

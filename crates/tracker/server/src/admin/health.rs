@@ -1,5 +1,5 @@
-//! Whether the tracker lives, and whether it can serve: for what starts it again, and for what sends clients to it. Both answer from
-//! what has been gathered, and tell nothing that is private.
+//! Whether the tracker lives, and whether it can serve: for what starts it again, and for what sends clients
+//! to it. Both answer from what has been gathered, and tell nothing that is private.
 
 use std::{sync::Arc, time::Duration};
 

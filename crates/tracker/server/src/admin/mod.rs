@@ -1,8 +1,8 @@
-//! An address for those who run the tracker: metrics, health, an API and a dashboard. None of it is at a public address, and nothing
-//! that is asked here can hold up those who announce.
+//! An address for those who run the tracker: metrics, health, an API and a dashboard. None of it is at a
+//! public address, and nothing that is asked here can hold up those who announce.
 //!
-//! Who has no token gets metrics, health and two static pages, at a bounded pace and from what the [`stats`] have gathered: a stranger
-//! never makes the store do anything.
+//! Who has no token gets metrics, health and two static pages, at a bounded pace and from what the [`stats`]
+//! have gathered: a stranger never makes the store do anything.
 
 mod api;
 mod auth;
@@ -176,7 +176,8 @@ async fn paced(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     next.run(request).await
 }
 
-/// Adds what holds for every answer: nothing here is to be kept, framed, or taken for what it does not say it is.
+/// Adds what holds for every answer: nothing here is to be kept, framed, or taken for what it does not say it
+/// is.
 async fn guarded(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [

@@ -24,8 +24,8 @@ impl Process {
     }
 }
 
-/// The length of the folder where the system says so (Linux 6.2), since counting its entries takes a millisecond for each thousand;
-/// elsewhere their number, less the one that is open for this.
+/// The length of the folder where the system says so (Linux 6.2), since counting its entries takes a
+/// millisecond for each thousand; elsewhere their number, less the one that is open for this.
 fn open_files() -> u64 {
     match fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
         Ok(0) | Err(_) => fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64 - 1),

@@ -41,11 +41,12 @@ use crate::{
     tls::{Stream, Tls},
 };
 
-/// How many connections may be open: a handful of dashboards and scrapers. Whoever comes when all are takes the place of one that has
-/// waited long for a request. Each takes up to 100 KiB.
+/// How many connections may be open: a handful of dashboards and scrapers. Whoever comes when all are takes
+/// the place of one that has waited long for a request. Each takes up to 100 KiB.
 const MOST_CONNECTIONS: usize = 64;
 
-/// How long a client may take from one answer to having sent all of its next request. Scrapers ask every 15 seconds.
+/// How long a client may take from one answer to having sent all of its next request. Scrapers ask every 15
+/// seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a client may leave an answer where it is before its connection is closed.
@@ -60,10 +61,12 @@ const LONGEST_STOP: Duration = Duration::from_millis(400);
 /// How long to wait after the system has refused a connection.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// Who has waited for a request for longer than this can be closed at once: one that was sent before would have been seen.
+/// Who has waited for a request for longer than this can be closed at once: one that was sent before would
+/// have been seen.
 const HEARD_OUT: Duration = Duration::from_millis(100);
 
-/// Answers the requests that come to `listener` until `stop` is ready, and then those that are being answered.
+/// Answers the requests that come to `listener` until `stop` is ready, and then those that are being
+/// answered.
 pub(super) async fn serve(
     listener: net::TcpListener,
     tls: Option<&Tls>,
@@ -173,7 +176,8 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
     }
 }
 
-/// One connection's place, and whether it must make room when others come. It need not while somebody with a token reads an answer.
+/// One connection's place, and whether it must make room when others come. It need not while somebody with a
+/// token reads an answer.
 pub(super) struct Visit {
     place: Place,
     asked: AtomicBool,
@@ -302,8 +306,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// Turns for those without a good token, so that however many ask, they take a few hundredths of a core: 200 a second, of which 100
-/// may come at once.
+/// Turns for those without a good token, so that however many ask, they take a few hundredths of a core: 200
+/// a second, of which 100 may come at once.
 #[derive(Debug)]
 pub(super) struct Pace {
     next: Mutex<Instant>,

@@ -1,5 +1,5 @@
-//! What the tracker is doing, gathered once a second: answers to those who ask are made from this, so that asking costs the store
-//! nothing.
+//! What the tracker is doing, gathered once a second: answers to those who ask are made from this, so that
+//! asking costs the store nothing.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -80,7 +80,8 @@ pub(super) async fn sample_for_ever(shared: &Shared) -> Infallible {
     }
 }
 
-/// `earlier` is what was gathered at the beginning of the window; `last_answer` when the store has last answered before.
+/// `earlier` is what was gathered at the beginning of the window; `last_answer` when the store has last
+/// answered before.
 async fn sample(shared: &Shared, earlier: &Sample, last_answer: Option<Timestamp>) -> Sample {
     let Control { repository, metrics, rules, .. } = &shared.control;
     let of_store = match repository {

@@ -13,10 +13,12 @@ pub(super) fn is_proxy(ip: IpAddr, proxies: &[IpNet]) -> bool {
     proxies.iter().any(|network| network.contains(&ip))
 }
 
-/// Whose request it is that has come from `peer`. Of those that proxies have noted, the last one who is not a listed proxy: what
-/// stands before that one is hearsay. Where all of them are listed, the first one is a client in the proxies' own network.
+/// Whose request it is that has come from `peer`. Of those that proxies have noted, the last one who is not a
+/// listed proxy: what stands before that one is hearsay. Where all of them are listed, the first one is a
+/// client in the proxies' own network.
 ///
-/// `None` if `peer` is a proxy and does not say: its own address instead would send every peer of a swarm to the proxy.
+/// `None` if `peer` is a proxy and does not say: its own address instead would send every peer of a swarm to
+/// the proxy.
 pub(super) fn client_of(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNet]) -> Option<IpAddr> {
     if !is_proxy(peer, proxies) {
         return Some(peer);

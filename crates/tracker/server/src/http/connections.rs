@@ -14,11 +14,12 @@ use tokio::sync::Notify;
 
 use crate::block::Block;
 
-/// The open connections, no more than `most`, and no more than `most_an_address` of one client.
+/// The open connections, no more than `most`, and no more than `most_per_address` of one client.
 ///
-/// When all places are taken, whoever has waited for the longest without a request that is complete makes room, be it idle or
-/// slow to say what it wants. Who comes is let in for that reason rather than left waiting: a crowd that holds connections open could
-/// otherwise keep everybody else out for as long as it likes, while a client whose idle connection is closed opens another.
+/// When all places are taken, whoever has waited for the longest without a request that is complete makes
+/// room, be it idle or slow to say what it wants. Who comes is let in for that reason rather than left
+/// waiting: a crowd that holds connections open could otherwise keep everybody else out for as long as it
+/// likes, while a client whose idle connection is closed opens another.
 #[derive(Debug)]
 pub(crate) struct Connections {
     table: Mutex<Table>,
@@ -27,7 +28,7 @@ pub(crate) struct Connections {
     stopping: AtomicBool,
     began: Instant,
     most: usize,
-    most_an_address: usize,
+    most_per_address: usize,
 }
 
 #[derive(Debug, Default)]
@@ -43,38 +44,39 @@ struct Table {
 /// What is known of a connection.
 #[derive(Debug)]
 struct Connection {
-    /// Milliseconds since the beginning at which its latest answer was ready, or it was opened; [`BUSY`] while it has a request.
+    /// Milliseconds since the beginning at which its latest answer was ready, or it was opened; [`BUSY`]
+    /// while it has a request.
     waiting_since: AtomicU64,
     told: Notify,
 }
 
 const BUSY: u64 = u64::MAX;
 
-/// How many are looked at for one that makes room: the one who has waited for the longest of so many is among the first eighth
-/// of all with a probability of 88 %, and 4,096 need not be looked at for each who comes.
+/// How many are looked at for one that makes room: the one who has waited for the longest of so many is among
+/// the first eighth of all with a probability of 88 %, and 4,096 need not be looked at for each who comes.
 const LOOKED_AT: usize = 16;
 
 impl Connections {
-    pub(crate) fn new(most: usize, most_an_address: usize) -> Self {
+    pub(crate) fn new(most: usize, most_per_address: usize) -> Self {
         Self {
             table: Mutex::default(),
             freed: Notify::new(),
             stopping: AtomicBool::new(false),
             began: Instant::now(),
             most: most.max(1),
-            most_an_address: most_an_address.max(1),
+            most_per_address: most_per_address.max(1),
         }
     }
 
-    /// A place for a connection from `ip`; `None` if that address has as many as it may have. Waits until there is room. With
-    /// `unlimited`, only all connections together are bounded.
+    /// A place for a connection from `ip`; `None` if that address has as many as it may have. Waits until
+    /// there is room. With `unlimited`, only all connections together are bounded.
     pub(crate) async fn place(self: &Arc<Self>, ip: IpAddr, unlimited: bool) -> Option<Place> {
         let block = (!unlimited).then(|| Block::of(ip));
         loop {
             {
                 let mut table = self.table();
                 if let Some(block) = block
-                    && table.of_address.get(&block).is_some_and(|&open| open >= self.most_an_address)
+                    && table.of_address.get(&block).is_some_and(|&open| open >= self.most_per_address)
                 {
                     return None;
                 }

@@ -1,4 +1,5 @@
-//! From the path and the query of a request to the body of its answer, without a connection and without a clock.
+//! From the path and the query of a request to the body of its answer, without a connection and without a
+//! clock.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -24,15 +25,16 @@ use crate::{
 
 /// Answers requests from a repository.
 ///
-/// Announces (BEP 3) are answered in the compact form (BEP 23) unless they ask for the long one, which goes without peer ids, since
-/// stores need not keep them. The peer that is stored is always the client at its own address, with the port that it names;
-/// `ip` counts if [`Rules::http_ip_parameter`] says so. An address of the other family in `ipv4` or `ipv6` (BEP 7) is not stored,
-/// but who names one is answered with peers of both. `key` and `trackerid` are read and without effect: a peer is its endpoint here,
-/// so there is nobody to recognise. A paused client (BEP 21) is one that goes on.
+/// Announces (BEP 3) are answered in the compact form (BEP 23) unless they ask for the long one, which goes
+/// without peer ids, since stores need not keep them. The peer that is stored is always the client at its own
+/// address, with the port that it names; `ip` counts if [`Rules::http_ip_parameter`] says so. An address of
+/// the other family in `ipv4` or `ipv6` (BEP 7) is not stored, but who names one is answered with peers of
+/// both. `key` and `trackerid` are read and without effect: a peer is its endpoint here, so there is nobody
+/// to recognise. A paused client (BEP 21) is one that goes on.
 ///
-/// Every announce tells the client its own address (BEP 24). What is wrong with a request stands in a `failure reason`, and if the
-/// fault is the tracker's, when to try again (BEP 31). Scrapes (BEP 48) are about [`MOST_SCRAPED`](Self::MOST_SCRAPED) torrents at
-/// most, and never about all.
+/// Every announce tells the client its own address (BEP 24). What is wrong with a request stands in a
+/// `failure reason`, and if the fault is the tracker's, when to try again (BEP 31). Scrapes (BEP 48) are
+/// about [`MOST_SCRAPED`](Self::MOST_SCRAPED) torrents at most, and never about all.
 #[derive(Debug)]
 pub struct HttpHandler {
     repository: Repository,
@@ -47,7 +49,8 @@ pub struct HttpRequest<'a> {
     pub path: &'a str,
     /// What follows the `?` there.
     pub query: &'a [u8],
-    /// Where the client is; `None` if a proxy that should know does not say, so that nothing can be announced.
+    /// Where the client is; `None` if a proxy that should know does not say, so that nothing can be
+    /// announced.
     pub client: Option<IpAddr>,
     /// From how far the socket is reached that it came to.
     pub listener: Reach,
@@ -72,8 +75,8 @@ impl HttpHandler {
         &self.rules
     }
 
-    /// Answers `request` into `out`, whose contents it overwrites, and says from which byte on the body stands there; `None` if there is
-    /// nothing at that path.
+    /// Answers `request` into `out`, whose contents it overwrites, and says from which byte on the body
+    /// stands there; `None` if there is nothing at that path.
     ///
     /// With a synchronous repository the future is ready at its first poll.
     pub async fn answer(

@@ -1,5 +1,6 @@
-//! The tracker over HTTP: [`HttpHandler`] turns the path and query of a request into the body of its answer and needs no socket,
-//! [`serve`] gives it connections, [`Connections`](connections::Connections) bounds those.
+//! The tracker over HTTP: [`HttpHandler`] turns the path and query of a request into the body of its answer
+//! and needs no socket, [`serve`] gives it connections, [`Connections`](connections::Connections) bounds
+//! those.
 
 mod client;
 pub(crate) mod connections;

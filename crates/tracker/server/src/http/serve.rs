@@ -40,8 +40,8 @@ use crate::{
     tls::Stream,
 };
 
-/// Answers requests on the connections that come to `listeners`, as `config` says, until `stopped` changes or its sender is gone. Then
-/// answers what has been received by then, and takes half a second at most for it.
+/// Answers requests on the connections that come to `listeners`, as `config` says, until `stopped` changes or
+/// its sender is gone. Then answers what has been received by then, and takes half a second at most for it.
 pub(crate) async fn serve(
     listeners: Vec<(net::TcpListener, Option<Tls>)>,
     handler: Arc<HttpHandler>,
@@ -49,7 +49,7 @@ pub(crate) async fn serve(
     now: fn() -> Timestamp,
     mut stopped: watch::Receiver<()>,
 ) {
-    let connections = Connections::new(config.http_connections, config.http_connections_an_address);
+    let connections = Connections::new(config.http_connections, config.http_connections_per_address);
     let shared = Arc::new(Shared { handler, connections: Arc::new(connections), now });
     let mut accepting: JoinSet<_> = listeners
         .into_iter()
@@ -104,19 +104,23 @@ pub(crate) fn adopt(listener: net::TcpListener) -> io::Result<net::TcpListener> 
     Ok(listener)
 }
 
-/// How long stopping may take: half of it for what is received, half for what an asynchronous store still owes.
+/// How long stopping may take: half of it for what is received, half for what an asynchronous store still
+/// owes.
 const LONGEST_STOP: Duration = Duration::from_millis(500);
 
-/// After how long without a request or a connection nothing more counts as received. The runtime may be late on a busy machine.
+/// After how long without a request or a connection nothing more counts as received. The runtime may be late
+/// on a busy machine.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// Who has waited for a request for longer than this can be closed at once: one that was sent before would have been seen.
+/// Who has waited for a request for longer than this can be closed at once: one that was sent before would
+/// have been seen.
 const HEARD_OUT: Duration = Duration::from_millis(100);
 
 /// How long to wait after the system has refused a connection, so that a lasting error does not take a core.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
 
-/// The longest head of a request: a scrape of the most torrents takes 7,200 bytes, browsers and proxies add one or two thousand.
+/// The longest head of a request: a scrape of the most torrents takes 7,200 bytes, browsers and proxies add
+/// one or two thousand.
 const LONGEST_HEAD: usize = 16 * 1024;
 
 /// How often to look for connections that have waited for too long.
@@ -217,9 +221,9 @@ impl Shared {
                 Ok::<_, Infallible>(response)
             }
         });
-        // Not `pipeline_flush`: it holds back answers, as many as there may be, while the next request is incomplete.
-        // Not `header_read_timeout`: `Connections::close_the_slow` does the same without a timer for each request, and for those
-        // who do not read their answers as well.
+        // Not `pipeline_flush`: it holds back answers, as many as there may be, while the next request is
+        // incomplete. Not `header_read_timeout`: `Connections::close_the_slow` does the same without a timer
+        // for each request, and for those who do not read their answers as well.
         let connection = http1::Builder::new()
             .header_read_timeout(None)
             .max_buf_size(LONGEST_HEAD)

@@ -10,7 +10,8 @@ use arrayvec::ArrayVec;
 use swarmkeep::Announce;
 use swarmkeep_tracker_protocol::udp::TransactionId;
 
-/// The most bytes of an answer over IPv4: what a link of 1,492 bytes (PPPoE) carries whole, with room for a tunnel.
+/// The most bytes of an answer over IPv4: what a link of 1,492 bytes (PPPoE) carries whole, with room for a
+/// tunnel.
 pub const LONGEST_ANSWER_V4: usize = 1452;
 
 /// The most bytes of an answer over IPv6: below the 1,280 that every link carries whole (RFC 8200).
@@ -19,8 +20,8 @@ pub const LONGEST_ANSWER_V6: usize = 1200;
 /// Room for any answer.
 pub type AnswerBuffer = [u8; LONGEST_ANSWER_V4];
 
-/// Requests that are received together, and the answers to them: what a [`Handler`](super::Handler) works on. Some 110 KiB that are
-/// used again and again.
+/// Requests that are received together, and the answers to them: what a [`Handler`](super::Handler) works on.
+/// Some 110 KiB that are used again and again.
 pub struct Batch {
     pub(super) packets: Box<[PacketBuffer; Batch::MOST]>,
     pub(super) answers: Box<[AnswerBuffer; Batch::MOST]>,
@@ -31,7 +32,8 @@ pub struct Batch {
 
 pub(super) type PacketBuffer = [u8; Batch::LONGEST_REQUEST];
 
-/// One request, whose bytes and whose answer are at the same place in [`Batch::packets`] and [`Batch::answers`].
+/// One request, whose bytes and whose answer are at the same place in [`Batch::packets`] and
+/// [`Batch::answers`].
 pub(super) struct Exchange {
     pub(super) source: SocketAddr,
     pub(super) received: usize,
@@ -60,12 +62,12 @@ impl State {
 }
 
 impl Batch {
-    /// The most requests in a batch: system calls and cache misses that are shared by so many cost each of them little, and their
-    /// buffers fit into a core's second-level cache.
+    /// The most requests in a batch: system calls and cache misses that are shared by so many cost each of
+    /// them little, and their buffers fit into a core's second-level cache.
     pub const MOST: usize = 32;
 
-    /// The longest request that is looked at in full: a scrape of 74 info hashes, or an announce with options, fits. The rest of
-    /// a longer datagram is lost, and only options can be there.
+    /// The longest request that is looked at in full: a scrape of 74 info hashes, or an announce with
+    /// options, fits. The rest of a longer datagram is lost, and only options can be there.
     pub const LONGEST_REQUEST: usize = 2048;
 
     /// A batch of no requests.
@@ -85,7 +87,7 @@ impl Batch {
 
     /// Counts the bytes at the next place as a request. An IPv4-mapped source is the IPv4 one.
     pub(super) fn received(&mut self, received: usize, mut source: SocketAddr) {
-        // Not for others: what is more to an IPv6 address than its IP, a link-local one is not answered without.
+        // An IPv6 source keeps its scope: a link-local address cannot be answered without it.
         if let IpAddr::V4(v4) = source.ip().to_canonical() {
             source.set_ip(v4.into());
         }

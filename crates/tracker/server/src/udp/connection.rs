@@ -12,9 +12,10 @@ use swarmkeep_tracker_protocol::udp::ConnectionId;
 
 /// Issues and recognises connection ids (BEP 15).
 ///
-/// An id is a keyed hash (SipHash-1-3) of the client's IP address and the time, to 8 seconds, at which it was issued; the
-/// lowest byte of that time stands in the id itself, so that recognising it takes one hash. Whoever does not know the key
-/// can only guess the other 56 bits. Each hour has a key of its own, drawn when it begins.
+/// An id is a keyed hash (SipHash-1-3) of the client's IP address and the time, to 8 seconds, at which it was
+/// issued; the lowest byte of that time stands in the id itself, so that recognising it takes one hash.
+/// Whoever does not know the key can only guess the other 56 bits. Each hour has a key of its own, drawn when
+/// it begins.
 pub struct ConnectionIds {
     keys: RwLock<Keys>,
 }

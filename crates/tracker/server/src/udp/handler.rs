@@ -30,10 +30,11 @@ use crate::{
 
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 
-/// Answers batches of requests, in two steps: [`admit`](Self::admit) answers what needs no store, [`finish`](Self::finish) the rest.
+/// Answers batches of requests, in two steps: [`admit`](Self::admit) answers what needs no store,
+/// [`finish`](Self::finish) the rest.
 ///
-/// Sources that have not shown a good connection id get nothing larger than they sent. Packets that are no requests of
-/// BEP 15 (too short, of an unknown action) get no answer at all.
+/// Sources that have not shown a good connection id get nothing larger than they sent. Packets that are no
+/// requests of BEP 15 (too short, of an unknown action) get no answer at all.
 #[derive(Debug)]
 pub struct Handler {
     connection_ids: Arc<ConnectionIds>,
@@ -52,8 +53,8 @@ impl Handler {
         &self.counters
     }
 
-    /// Looks at every request of `batch`, which came to a socket of this reach, answers those that need no store, and says whether
-    /// there are others.
+    /// Looks at every request of `batch`, which came to a socket of this reach, answers those that need no
+    /// store, and says whether there are others.
     pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp, rng: &mut dyn Random) -> bool {
         let desk = Desk { ids: self.connection_ids.at(now, rng), rules: &self.rules.now(), listener, now };
         let Batch { packets, answers, exchanges, .. } = batch;
@@ -116,8 +117,8 @@ impl Handler {
         }
     }
 
-    /// What `packet` asks for, once its source has shown that it receives there; otherwise what to refuse it with, if
-    /// anything.
+    /// What `packet` asks for, once its source has shown that it receives there; otherwise what to refuse it
+    /// with, if anything.
     fn understand(&self, desk: &Desk<'_>, packet: &[u8], source: SocketAddr) -> Understood {
         let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
         let (connection_id, transaction_id, asked) = match Request::parse(packet) {
@@ -274,7 +275,8 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// The announce that a request means: its peer is at the address that the packet came from, whatever it claims.
+    /// The announce that a request means: its peer is at the address that the packet came from, whatever it
+    /// claims.
     fn announce_of(&self, request: &AnnounceRequest<'_>, source: SocketAddr) -> Result<Announce, Refusal> {
         if self.rules.passkeys.is_some() {
             let mut url = ArrayVec::new();

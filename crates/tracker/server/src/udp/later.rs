@@ -16,8 +16,9 @@ use tokio::runtime::Handle;
 use super::{Batch, Handler, batch::State, socket::send};
 use crate::clock::now;
 
-/// What has been received at one socket and waits for the store: a bounded queue, and the tasks that empty it. A task takes as many
-/// requests at once as have gathered meanwhile, so the slower the store, the larger its batches.
+/// What has been received at one socket and waits for the store: a bounded queue, and the tasks that empty
+/// it. A task takes as many requests at once as have gathered meanwhile, so the slower the store, the larger
+/// its batches.
 pub(crate) struct Later {
     queue: Arc<Queue>,
     runtime: Handle,
@@ -43,7 +44,8 @@ impl Later {
     /// Batches that the store may be working on for one socket.
     const MOST_TASKS: usize = 16;
 
-    /// Full batches that may wait beside the one that fills: with those that are worked on some 1,500 requests.
+    /// Full batches that may wait beside the one that fills: with those that are worked on some 1,500
+    /// requests.
     const MOST_FULL: usize = 31;
 
     pub(crate) fn new(
@@ -57,8 +59,8 @@ impl Later {
         Self { queue: Arc::new(Queue { socket, repository, handler, waiting }), runtime }
     }
 
-    /// Takes what waits for the store out of `batch`; it is answered when the store has answered. Where there is no room, it stays and is
-    /// told so.
+    /// Takes what waits for the store out of `batch`; it is answered when the store has answered. Where there
+    /// is no room, it stays and is told so.
     pub(super) fn take(&self, batch: &mut Batch, rng: &mut RandCore<StdRng>) {
         let Queue { handler, .. } = &*self.queue;
         let mut waiting = self.queue.waiting();
@@ -92,7 +94,8 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Moves what waits for the store from `batch` to the queue, as far as there is room, and says whether that was all.
+    /// Moves what waits for the store from `batch` to the queue, as far as there is room, and says whether
+    /// that was all.
     fn admit(&mut self, batch: &mut Batch) -> bool {
         for (exchange, packet) in batch.exchanges.iter_mut().zip(batch.packets.iter()) {
             if !exchange.state.waits() {
@@ -145,7 +148,8 @@ impl Task {
         }
     }
 
-    /// What to work on. If there is nothing, the task is not counted any more: whoever comes next starts another.
+    /// What to work on. If there is nothing, the task is not counted any more: whoever comes next starts
+    /// another.
     fn next(&mut self) -> Option<Batch> {
         let mut waiting = self.queue.waiting();
         let next = waiting.next();

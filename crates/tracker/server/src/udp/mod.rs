@@ -1,4 +1,5 @@
-//! The tracker over UDP (BEP 15): each thread has sockets of its own, and takes and answers requests in batches.
+//! The tracker over UDP (BEP 15): each thread has sockets of its own, and takes and answers requests in
+//! batches.
 
 mod batch;
 mod connection;

@@ -18,10 +18,12 @@ use socket2::{Domain, SockRef, Socket, Type};
 use super::Batch;
 use crate::{metrics::Counters, seldom::log_stranger};
 
-/// What a socket's buffers may hold, where the system lets it: some milliseconds of a million requests a second.
+/// What a socket's buffers may hold, where the system lets it: some milliseconds of a million requests a
+/// second.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// So many sockets at one address, among which the system spreads clients. An IPv6 one leaves IPv4 to its neighbour.
+/// So many sockets at one address, among which the system spreads clients. An IPv6 one leaves IPv4 to its
+/// neighbour.
 pub(crate) fn bind(address: SocketAddr, count: NonZero<usize>) -> io::Result<Vec<UdpSocket>> {
     // Bound before it shares, the first fails where another process listens, even one that would share.
     let first = open(address)?;
@@ -55,8 +57,8 @@ fn prepare(socket: SockRef<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes so many sockets at each address, as [`bind`] would, of those that somebody else has opened: threads share one where there are
-/// fewer.
+/// Makes so many sockets at each address, as [`bind`] would, of those that somebody else has opened: threads
+/// share one where there are fewer.
 pub(crate) fn adopt(sockets: Vec<UdpSocket>, count: NonZero<usize>) -> io::Result<Vec<Vec<UdpSocket>>> {
     let mut at: BTreeMap<SocketAddr, Vec<UdpSocket>> = BTreeMap::new();
     for socket in sockets {
@@ -68,8 +70,8 @@ pub(crate) fn adopt(sockets: Vec<UdpSocket>, count: NonZero<usize>) -> io::Resul
     shared.map(|some| some.iter().cycle().take(count.get()).map(UdpSocket::try_clone).collect()).collect()
 }
 
-/// Receives datagrams from one socket. It must stay with that one, or at least with its family: the system notes in it how
-/// long addresses are, and does not look beyond that the next time.
+/// Receives datagrams from one socket. It must stay with that one, or at least with its family: the system
+/// notes in it how long addresses are, and does not look beyond that the next time.
 pub(super) struct Receiver(MultiHeaders<SockaddrStorage>);
 
 impl Receiver {
@@ -94,7 +96,8 @@ impl Receiver {
     }
 }
 
-/// Sends the answers of `batch`. What the system does not take at once is lost, as datagrams may be: it would hold up all others.
+/// Sends the answers of `batch`. What the system does not take at once is lost, as datagrams may be: it would
+/// hold up all others.
 pub(super) fn send(socket: &UdpSocket, batch: &Batch, counters: &Counters) {
     let (mut count, mut bytes) = (0, 0);
     let answers = batch

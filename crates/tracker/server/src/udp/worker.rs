@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{Reach, clock::now, seldom::Seldom};
 
-/// How often sockets that never run dry are looked at before the thread asks again which others have something, and whether
-/// to stop.
+/// How often sockets that never run dry are looked at before the thread asks again which others have
+/// something, and whether to stop.
 const ROUNDS: usize = 16;
 
 /// For how long, when told to stop, it goes on answering what has been received: there may be no end to it.

@@ -7,7 +7,8 @@ pub(crate) const ENTRY: usize = InfoHash::LEN + 5;
 
 const FORGET: u8 = 1;
 
-/// A change as it is kept: forget what is older, perhaps, and add. Those of one torrent are combined by [`then`](Self::then), in any grouping.
+/// A change as it is kept: forget what is older, perhaps, and add. Those of one torrent are combined by
+/// [`then`](Self::then), in any grouping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Delta {
     pub(crate) forget: bool,

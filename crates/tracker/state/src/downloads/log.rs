@@ -28,13 +28,15 @@ pub(crate) struct Log {
     name: String,
     identity: u64,
     length: u64,
-    /// Where the next block goes: behind the last one that was acknowledged, or found good when the log was read.
+    /// Where the next block goes: behind the last one that was acknowledged, or found good when the log was
+    /// read.
     end: u64,
     /// The sequence number of the last block, 0 if there is none.
     sequence: u32,
     /// The last block, to be written again, and where it lies.
     last: (u64, Vec<u8>),
-    /// To be written to. Nothing after the log was read or a write failed, until [`secure`](Self::secure) has made sure of what is there.
+    /// To be written to. Nothing after the log was read or a write failed, until [`secure`](Self::secure) has
+    /// made sure of what is there.
     file: Option<Box<dyn File>>,
 }
 
@@ -69,7 +71,8 @@ impl Log {
     /// Reads a log, and hands every entry to `apply`, oldest first.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if it is cut off, or a good block follows a bad one, [`Error::Version`], [`Error::Io`].
+    /// [`Error::Damaged`] if it is cut off, or a good block follows a bad one, [`Error::Version`],
+    /// [`Error::Io`].
     pub(crate) fn read(folder: &dyn Folder, number: u64, mut apply: impl FnMut(Entry)) -> Result<Self> {
         let name = Name::Log(number).to_string();
         let path = folder.path(&name);
@@ -134,8 +137,8 @@ impl Log {
         self.end + sectors(block) <= self.length
     }
 
-    /// Writes a block behind the last one; durable when it returns. `block` begins with [`BLOCK_HEADER`] bytes for its header, and has room in
-    /// the log.
+    /// Writes a block behind the last one; durable when it returns. `block` begins with [`BLOCK_HEADER`]
+    /// bytes for its header, and has room in the log.
     ///
     /// # Errors
     /// [`Error::Io`]: nothing was appended. If the process ends before the next block is written, this one may yet be found, whole.
@@ -148,7 +151,8 @@ impl Log {
         block.resize(sectors(block.len()) as usize, 0);
         seal_block(&mut block, self.identity, self.end, self.sequence + 1, entries as u32);
         if let Err(error) = file.write_all_at(&block, self.end).and_then(|()| file.sync()) {
-            // Who opens the log next is not to find what was refused; if this fails too, that is no worse than a crash.
+            // Who opens the log next is not to find what was refused; if this fails too, that is no worse
+            // than a crash.
             let _ = file.write_all_at(&[0; SECTOR as usize], self.end);
             return Err(Error::io("writing", folder.path(&self.name))(error));
         }
@@ -161,8 +165,9 @@ impl Log {
 
     /// Opens the log to be written to, and makes durable what was found in it.
     ///
-    /// The name and the last block may be in the page cache only: whoever wrote them was killed before it had synced them, or the sync failed, so that another one would answer for nothing.
-    /// Every block before the last was acknowledged before the last was begun.
+    /// The name and the last block may be in the page cache only: whoever wrote them was killed before it had
+    /// synced them, or the sync failed, so that another one would answer for nothing. Every block before the
+    /// last was acknowledged before the last was begun.
     fn secure(&self, folder: &dyn Folder) -> Result<Box<dyn File>> {
         let secure = || {
             folder.sync()?;

@@ -17,7 +17,8 @@ use super::{
 };
 use crate::{Error, Folder, InfoHash, Result};
 
-/// A merge that goes on. It reads only what never changes, so nobody waits for it; what it is given up for ends within a page.
+/// A merge that goes on. It reads only what never changes, so nobody waits for it; what it is given up for
+/// ends within a page.
 pub(crate) struct Merge {
     /// The numbers of the logs that it covers.
     pub(crate) first: u64,
@@ -27,7 +28,8 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
-    /// Begins to merge neighbouring runs, oldest first; nothing is `older` than those that hold the first counts of all.
+    /// Begins to merge neighbouring runs, oldest first; nothing is `older` than those that hold the first
+    /// counts of all.
     ///
     /// # Errors
     /// [`Error::Io`] if there is no thread to be had.

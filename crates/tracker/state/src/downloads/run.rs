@@ -29,7 +29,8 @@ const CHECKSUM: usize = PAGE - 4;
 /// Pages that are written or read at once by what goes through a whole run.
 const PAGES_AT_ONCE: usize = 64;
 
-/// Bytes after which a run that is being written is synced, so that commits beside it do not wait for all of it.
+/// Bytes after which a run that is being written is synced, so that commits beside it do not wait for all of
+/// it.
 const SYNC_EVERY: u64 = 8 << 20;
 
 /// A run that is open to be read.
@@ -90,8 +91,9 @@ impl Run {
         Name::Run(self.first, self.last).to_string()
     }
 
-    /// What it says of a torrent. Costs 2 or 3 pages read where info hashes are spread evenly, and where they are not, at most
-    /// [`INTERPOLATIONS`] more than bisection does; none if the page that `cursor` holds decides.
+    /// What it says of a torrent. Costs 2 or 3 pages read where info hashes are spread evenly, and where they
+    /// are not, at most [`INTERPOLATIONS`] more than bisection does; none if the page that `cursor` holds
+    /// decides.
     ///
     /// # Errors
     /// [`Error::Damaged`] if a page that was read fails its checksum, [`Error::Io`].
@@ -266,8 +268,8 @@ impl From<Error> for Failed {
     }
 }
 
-/// Writes a run of ascending entries, for logs `first` to `last`; durable when it returns. If there is nothing `older`, only counts are kept: there is nothing
-/// to forget. Holds 256 KiB.
+/// Writes a run of ascending entries, for logs `first` to `last`; durable when it returns. If there is
+/// nothing `older`, only counts are kept: there is nothing to forget. Holds 256 KiB.
 ///
 /// # Errors
 /// [`Error::NotAscending`], [`Error::Io`], and those of `entries`.

@@ -41,7 +41,8 @@ impl PersistentSubject for Kept {
         config: &RepositoryConfig,
         now: Timestamp,
     ) -> Result<Box<dyn Persistent>, Box<dyn Error>> {
-        // As few as the handful of swarms here can do with: what a store takes with nothing in it is not what is looked at.
+        // As few as the handful of swarms here can do with: what a store takes with nothing in it is not what
+        // is looked at.
         let store = catalog::find(self.0).expect("in the catalog").build(&config.clone().shards(16))?;
         let mut pace = Pace::default();
         pace.every = Duration::from_millis(20);

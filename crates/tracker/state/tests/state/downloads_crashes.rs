@@ -10,7 +10,8 @@ use swarmkeep_state::{
 /// What was acknowledged, and what else may be found once a crash has come between.
 struct Expected {
     committed: Model,
-    /// What would be there if a step that failed had gone through, for each that did since the last that succeeded.
+    /// What would be there if a step that failed had gone through, for each that did since the last that
+    /// succeeded.
     possible: Vec<Model>,
 }
 
@@ -28,7 +29,8 @@ impl Expected {
         }
     }
 
-    /// As [`settle_for`](Self::settle_for), after a kill: what is found is not durable yet, and what else was possible stays so until something is acknowledged.
+    /// As [`settle_for`](Self::settle_for), after a kill: what is found is not durable yet, and what else was
+    /// possible stays so until something is acknowledged.
     #[track_caller]
     fn go_on_from(&mut self, found: Model, when: &str) {
         let mut possible = std::mem::take(&mut self.possible);
@@ -58,7 +60,8 @@ enum Step {
     Reopen,
 }
 
-/// Commits of one block and of several, more than a log holds; seals, merges, an import, the program ending well in between.
+/// Commits of one block and of several, more than a log holds; seals, merges, an import, the program ending
+/// well in between.
 fn workload(world: &[InfoHash]) -> Vec<Step> {
     let mut rng = SplitMix64::new(11);
     let mut steps = Vec::new();
@@ -127,7 +130,8 @@ fn found(folder: &Simulated, world: &[InfoHash]) -> Model {
     counts(&open(folder).unwrap_or_else(|error| panic!("{error}\n{folder:?}")), world).unwrap()
 }
 
-/// The operations of the workload when nothing goes wrong, at which it makes a difference whether something does.
+/// The operations of the workload when nothing goes wrong, at which it makes a difference whether something
+/// does.
 fn changing_operations(steps: &[Step]) -> Vec<usize> {
     let folder = Simulated::new(2);
     run_until_the_end(&folder, steps, &mut Expected::new()).unwrap();
@@ -407,7 +411,8 @@ fn a_refusal_and_then_a_power_cut_count_nothing_twice() {
     }
 }
 
-/// The last block may be in the page cache only, and a sync that failed before the process was killed makes the next one answer for nothing.
+/// The last block may be in the page cache only, and a sync that failed before the process was killed makes
+/// the next one answer for nothing.
 #[test]
 fn what_is_found_after_a_kill_is_durable_before_more_is_written() {
     let world = world(50);
@@ -446,7 +451,8 @@ fn what_is_found_after_a_kill_is_durable_before_more_is_written() {
             let result = downloads.commit(third.iter().copied());
             expected.note(apply(&expected.committed, &third), &result);
             if result.is_err() {
-                // Before it has acknowledged anything, what the killed process had not synced, or erased, may go or come.
+                // Before it has acknowledged anything, what the killed process had not synced, or erased, may
+                // go or come.
                 expected.possible.push(apply(&Model::new(), &first));
                 expected.possible.push(apply(&apply(&Model::new(), &first), &second));
             }

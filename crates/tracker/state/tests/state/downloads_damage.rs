@@ -14,7 +14,8 @@ const RUNS: [&str; 2] = ["downloads-1-1.run", "downloads-2-2.run"];
 const SECTOR: usize = 512;
 const PAGE: usize = 4096;
 
-/// Two runs, of three pages and of one, and a log of three commits, the second of two sectors: its files, the counts, and those before the last commit.
+/// Two runs, of three pages and of one, and a log of three commits, the second of two sectors: its files, the
+/// counts, and those before the last commit.
 struct Sample {
     world: Vec<InfoHash>,
     files: Files,
@@ -307,7 +308,8 @@ fn the_fixture_opens_for_ever() {
     assert_eq!(counts(&downloads, &world).unwrap(), expected);
 }
 
-/// How the fixture was made: into an empty folder that `SWARMKEEP_FIXTURE` names, which then has to read as the fixture does.
+/// How the fixture was made: into an empty folder that `SWARMKEEP_FIXTURE` names, which then has to read as
+/// the fixture does.
 #[test]
 fn make_fixture() {
     let temporary = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! A real process, killed at any moment while it commits, seals and merges: what it has acknowledged is there.
+//! A real process, killed at any moment while it commits, seals and merges: what it has acknowledged is
+//! there.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -38,7 +39,8 @@ fn after(commits: u64) -> Vec<u64> {
     (0..TORRENTS).map(|n| counted / TORRENTS + u64::from(n < counted % TORRENTS)).collect()
 }
 
-/// The process that is killed: it commits for ever, and writes a line for each commit. Without a folder, it is a test that does nothing.
+/// The process that is killed: it commits for ever, and writes a line for each commit. Without a folder, it
+/// is a test that does nothing.
 #[test]
 fn commits_for_ever() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };

@@ -50,7 +50,8 @@ impl Opened {
     }
 }
 
-/// Takes snapshots as far as it gets; what each that was acknowledged holds, and what the one holds that was not.
+/// Takes snapshots as far as it gets; what each that was acknowledged holds, and what the one holds that was
+/// not.
 fn run(opened: &Opened) -> (Vec<Contents>, Option<Contents>) {
     let mut acknowledged = Vec::new();
     for nth in 0..SNAPSHOTS {

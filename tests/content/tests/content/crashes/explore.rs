@@ -57,7 +57,8 @@ pub(crate) struct Explored {
     pub(crate) found: Option<String>,
 }
 
-/// Puts a fresh store to work, crashes it wherever it can crash, and judges what is left, until something is wrong.
+/// Puts a fresh store to work, crashes it wherever it can crash, and judges what is left, until something is
+/// wrong.
 pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     let device = SparseDevice::new(SECTORS);
     BlockStore::format(&device, FormatOptions::new().block_size(16 << 10)).expect("it is large enough");
@@ -85,8 +86,8 @@ pub(crate) fn explore(seed: u64, plan: Plan, explored: &mut Explored) {
     }
 }
 
-/// Formats a device that holds a store, crashes it wherever it can crash, and looks at what is left: that store, an empty one, or none. How
-/// many states there were.
+/// Formats a device that holds a store, crashes it wherever it can crash, and looks at what is left: that
+/// store, an empty one, or none. How many states there were.
 pub(crate) fn explore_format(seed: u64) -> u64 {
     let device = Arc::new(Recorder::<Arc<Promises>>::new(SECTORS, Image::new(), None));
     let old_size = [16 << 10, 32 << 10, 64 << 10][seed as usize % 3];

@@ -1,4 +1,5 @@
-//! Real crashes: a process that works on a store on a real block device is killed, again and again, and the store checked.
+//! Real crashes: a process that works on a store on a real block device is killed, again and again, and the
+//! store checked.
 
 use std::{
     fs::File,

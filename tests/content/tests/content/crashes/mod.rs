@@ -1,8 +1,10 @@
-//! The store on a block device, crashed in every way that the medium allows: what was promised holds, whatever was being written.
+//! The store on a block device, crashed in every way that the medium allows: what was promised holds,
+//! whatever was being written.
 //!
-//! A device that records takes what a workload does to a store; from the record every state is rebuilt that a crash could leave:
-//! any part of what was written since the last flush, whole writes and torn ones, and sectors of garbage. Each must boot, keep its
-//! promises and work on. That these tests can fail is proven by stores and devices that get one thing wrong.
+//! A device that records takes what a workload does to a store; from the record every state is rebuilt that a
+//! crash could leave: any part of what was written since the last flush, whole writes and torn ones, and
+//! sectors of garbage. Each must boot, keep its promises and work on. That these tests can fail is proven by
+//! stores and devices that get one thing wrong.
 
 mod explore;
 mod judge;
@@ -14,7 +16,8 @@ use swarmkeep_content::block::{Allocation, Barrier, Mutant};
 
 use explore::{Explored, Plan, explore, explore_format};
 
-/// Distinct states to go through, `SWARMKEEP_CRASH_STATES` of them if that is set: a million take some ten minutes.
+/// Distinct states to go through, `SWARMKEEP_CRASH_STATES` of them if that is set: a million take some ten
+/// minutes.
 fn wanted() -> u64 {
     std::env::var("SWARMKEEP_CRASH_STATES")
         .map_or(10_000, |wanted| wanted.parse().expect("a number of states"))
@@ -48,7 +51,8 @@ fn format_leaves_the_store_that_was_there_or_an_empty_one_or_none() {
     println!("{states} crash states of format");
 }
 
-/// Looks for a workload in which a plan goes wrong, beginning with workload `first`: a rare failure shows late otherwise.
+/// Looks for a workload in which a plan goes wrong, beginning with workload `first`: a rare failure shows
+/// late otherwise.
 fn assert_found(name: &str, plan: Plan, first: u64) {
     let mut explored = Explored::default();
     for seed in first..first + 400 {

@@ -1,4 +1,5 @@
-//! A device that records what is written to it and when it is flushed, and what may be left of it after a crash.
+//! A device that records what is written to it and when it is flushed, and what may be left of it after a
+//! crash.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -134,7 +135,8 @@ impl Pending {
         image
     }
 
-    /// What is left if logical sectors reach the medium as `kept` says, one by one: of several writes of one, the last that is kept counts.
+    /// What is left if logical sectors reach the medium as `kept` says, one by one: of several writes of one,
+    /// the last that is kept counts.
     pub(crate) fn some_sectors(&self, base: &Image, mut kept: impl FnMut() -> bool) -> Image {
         let mut image = base.clone();
         let mut torn = BTreeMap::<u64, Sector>::new();

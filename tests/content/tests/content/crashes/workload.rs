@@ -89,7 +89,8 @@ impl Work<'_> {
         self.rng.next_u64() % below
     }
 
-    /// Does `actions` things, whatever comes up. What the store then believes that does not agree with itself, if anything.
+    /// Does `actions` things, whatever comes up. What the store then believes that does not agree with
+    /// itself, if anything.
     pub(crate) fn run(&mut self, actions: usize) -> Result<(), String> {
         self.say(None);
         for _ in 0..actions {
@@ -99,7 +100,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Takes in so many more torrents, of which nothing is written: the entries of the root take more than a sector.
+    /// Takes in so many more torrents, of which nothing is written: the entries of the root take more than a
+    /// sector.
     pub(crate) fn crowd(&mut self, torrents: u64) {
         for name in (100..).take(torrents as usize) {
             self.create(name, 1, 1);
@@ -115,7 +117,8 @@ impl Work<'_> {
         let name = self.draw(6);
         let Some(torrent) = self.promises.torrents.get(&name) else {
             let piece_length = [4096, 5000, 16 << 10, 40_000][self.draw(4) as usize];
-            // One in eight has a map that does not fit into an i-node of 16 KiB, the largest there is in such blocks.
+            // One in eight has a map that does not fit into an i-node of 16 KiB, the largest there is in such
+            // blocks.
             let length = if self.draw(8) == 0 { 70 << 20 } else { 1 + self.draw(300_000) };
             self.create(name, length, piece_length);
             return;

@@ -1,4 +1,5 @@
-//! What real clients sent each other: read to the last byte, written again as it was. `fixtures/README.md` says how it was captured.
+//! What real clients sent each other: read to the last byte, written again as it was. `fixtures/README.md`
+//! says how it was captured.
 
 use std::{fs, path::PathBuf};
 

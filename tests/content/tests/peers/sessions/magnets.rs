@@ -1,4 +1,5 @@
-//! Torrents of which nothing is known but their hash, learnt from peers, some of whom lie; and peers that are told of by peers.
+//! Torrents of which nothing is known but their hash, learnt from peers, some of whom lie; and peers that are
+//! told of by peers.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -21,7 +22,8 @@ use tokio::{
 
 use crate::sessions::{hostile::Stranger, tracker};
 
-/// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is smaller than a block.
+/// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is
+/// smaller than a block.
 fn torrent(format: Format, private: bool) -> (Metainfo, Vec<u8>) {
     let mut builder = Creation::builder("three", format);
     builder.piece_length(16 << 10).private(private);
@@ -230,7 +232,8 @@ async fn who_was_there_before_a_torrent_was_learnt_is_told_that_it_can_be_asked(
     seeder.stop().await.unwrap();
 }
 
-/// Offers an info dictionary of some size, and answers requests for it with whatever `answer` makes, and those for hashes with wrong ones.
+/// Offers an info dictionary of some size, and answers requests for it with whatever `answer` makes, and
+/// those for hashes with wrong ones.
 async fn offers(
     listener: TcpListener,
     n: u8,

@@ -25,7 +25,8 @@ use swarmkeep_peer::{
 use swarmkeep_tracker::{Config, Rules, Server};
 use tokio::time::{sleep, timeout};
 
-/// Bytes that are as random as those of `fixtures/README.md`, whose info dictionary this is: 2 MiB in 32 pieces.
+/// Bytes that are as random as those of `fixtures/README.md`, whose info dictionary this is: 2 MiB in 32
+/// pieces.
 const INFO: &[u8] = include_bytes!("../../../../../fixtures/torrents/splitmix64-2MiB.info");
 
 fn content() -> Vec<u8> {

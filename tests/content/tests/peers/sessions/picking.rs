@@ -72,7 +72,8 @@ async fn bring(stranger: &mut Stranger, content: &[u8], block: Block) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_that_bring_nothing_stop_nobody_who_does() {
-    // Memory for one piece, which one of them begins again and again until all are left; and for more than they take.
+    // Memory for one piece, which one of them begins again and again until all are left; and for more than
+    // they take.
     for (memory, time) in [(1, 10 * PATIENCE), (8, PATIENCE)] {
         let (full, empty) = (store(0..32), store([]));
         let (fetcher, fetches) = fetcher(60, &empty, memory).await;

@@ -74,7 +74,8 @@ impl Asked {
         matches!(self, Self::Connect { .. })
     }
 
-    /// What a good tracker says: its connection id is 99, its interval half an hour, and its only peer is at 192.0.2.1:6881.
+    /// What a good tracker says: its connection id is 99, its interval half an hour, and its only peer is at
+    /// 192.0.2.1:6881.
     pub(crate) fn good_answer(&self) -> Vec<u8> {
         self.answer(99, 1800)
     }

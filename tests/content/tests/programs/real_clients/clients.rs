@@ -23,7 +23,8 @@ pub(crate) struct Client {
     pub(crate) needs: &'static [Need],
     /// Prints its version.
     version: &'static [&'static str],
-    /// Whether it can be told at which IPv6 address to be. Otherwise it is at the one that the system gives it: the tracker's.
+    /// Whether it can be told at which IPv6 address to be. Otherwise it is at the one that the system gives
+    /// it: the tracker's.
     binds_v6: bool,
     /// How its peer ids begin (BEP 20).
     peer_id: &'static str,
@@ -60,7 +61,8 @@ pub(crate) static ARIA2: Client = Client {
     leaves_in_silence: None,
     command: |place| {
         let mut command = Command::new("aria2c");
-        // Without DHT this client has no UDP trackers. It knows no node to ask, and a private torrent is not looked up.
+        // Without DHT this client has no UDP trackers. It knows no node to ask, and a private torrent is not
+        // looked up.
         command.args(["--no-conf", "--enable-dht=true"]);
         let v6 = place.ip().is_ipv6();
         command.arg(format!("--enable-dht6={v6}")).arg(format!("--disable-ipv6={}", !v6));
@@ -96,7 +98,8 @@ pub(crate) static TRANSMISSION: Client = Client {
             place.port()
         );
         fs::write(place.home.join("settings.json"), settings).expect("a folder of ours");
-        // Without `--verify`: it looks at what there is by itself, and with both, it may stop the torrent and never start it again.
+        // Without `--verify`: it looks at what there is by itself, and with both, it may stop the torrent and
+        // never start it again.
         let mut command = Command::new("transmission-cli");
         command.args(["--no-portmap", "--no-blocklist"]).arg("--port").arg(place.port().to_string());
         command

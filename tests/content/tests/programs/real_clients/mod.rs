@@ -1,10 +1,11 @@
-//! Other people's clients find each other through our tracker, and nothing else, and download from one another.
+//! Other people's clients find each other through our tracker, and nothing else, and download from one
+//! another.
 //!
-//! Each test has a network of its own (a namespace without a way out), a tracker over one store of the catalog, and
-//! clients: one has the file, the others want it. DHT, peer exchange and local discovery are switched off, and the torrent
-//! is private (BEP 27), so whoever finds a peer has it from the tracker. Between the clients and the tracker stands a tap
-//! that writes down every message. With `SWARMKEEP_CAPTURE=DIR` each client's requests are kept as fixtures, with what
-//! they were answered.
+//! Each test has a network of its own (a namespace without a way out), a tracker over one store of the
+//! catalog, and clients: one has the file, the others want it. DHT, peer exchange and local discovery are
+//! switched off, and the torrent is private (BEP 27), so whoever finds a peer has it from the tracker.
+//! Between the clients and the tracker stands a tap that writes down every message. With
+//! `SWARMKEEP_CAPTURE=DIR` each client's requests are kept as fixtures, with what they were answered.
 
 mod clients;
 mod network;
@@ -57,7 +58,8 @@ macro_rules! real_clients {
     };
 }
 
-// One row of each family of the catalog, one of each other way to a tracker, and each client as the one that has the file.
+// One row of each family of the catalog, one of each other way to a tracker, and each client as the one that
+// has the file.
 real_clients! {
     clients_download_by_udp_over_packed:
         by Udp V4, over "packed", from LIBTORRENT to ARIA2 TRANSMISSION QBITTORRENT RTORRENT;
@@ -67,8 +69,9 @@ real_clients! {
         over "skipmap-mutex-parking-lot", from ARIA2 to TRANSMISSION LIBTORRENT QBITTORRENT RTORRENT;
     clients_download_by_udp_over_a_dashmap: by Udp V4,
         over "dashmap-rwlock-parking-lot", from QBITTORRENT to ARIA2 TRANSMISSION LIBTORRENT RTORRENT;
-    // Without aria2 1.36.0: it asks UDP trackers from the socket of its IPv4 DHT, and sends nothing at all here. Transmission
-    // 3.00 reads every answer over UDP as IPv4 peers: it can be found by IPv6, and find nobody.
+    // Without aria2 1.36.0: it asks UDP trackers from the socket of its IPv4 DHT, and sends nothing at all
+    // here. Transmission 3.00 reads every answer over UDP as IPv4 peers: it can be found by IPv6, and find
+    // nobody.
     clients_download_by_udp_and_ipv6:
         by Udp V6, over "packed", from TRANSMISSION to LIBTORRENT QBITTORRENT RTORRENT;
     clients_download_by_http:
@@ -95,7 +98,8 @@ real_clients! {
         [V2] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT;
     libtorrent_seeds_v2_to_our_peer: [V2] by Udp V4, over "packed", from LIBTORRENT to OURS;
     qbittorrent_seeds_v2_to_our_peer: [V2] by Http V4, over "packed", from QBITTORRENT to OURS;
-    // Without aria2 1.36.0, which finds another info hash in it, and transmission 3.00: "Failed opening torrent file".
+    // Without aria2 1.36.0, which finds another info hash in it, and transmission 3.00: "Failed opening
+    // torrent file".
     clients_download_a_hybrid_from_our_peer:
         [Hybrid] by Udp V4, over "packed", from OURS to LIBTORRENT QBITTORRENT RTORRENT;
     libtorrent_seeds_a_hybrid_to_our_peer: [Hybrid] by Http V4, over "packed", from LIBTORRENT to OURS;
@@ -126,7 +130,8 @@ const PASSKEY: &str = "s3cret-Passkey_0";
 const FILE: &str = "splitmix64-2MiB.bin";
 const FILE_LEN: usize = 2 << 20;
 
-/// How long each part of the story may take: they take a second or two, on a machine that has nothing else to do.
+/// How long each part of the story may take: they take a second or two, on a machine that has nothing else to
+/// do.
 const DEADLINE: Duration = Duration::from_secs(90);
 
 /// What clients and tracker speak with each other.
@@ -273,7 +278,8 @@ impl Row {
         };
         let path = self.passkey.map(|passkey| format!("/{passkey}")).unwrap_or_default();
         match (self.protocol, self.family) {
-            // Transmission 3.00 does not know brackets in the URL of a UDP tracker: it looks for a host called `[2001`.
+            // Transmission 3.00 does not know brackets in the URL of a UDP tracker: it looks for a host
+            // called `[2001`.
             (Protocol::Udp, V6) => {
                 format!("{scheme}://{TRACKER_V6}:{}{path}/announce", self.tracker().port())
             }

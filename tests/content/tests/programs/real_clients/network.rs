@@ -16,8 +16,8 @@ const ADDRESSES: u8 = 7;
 /// A name of the first IPv6 address.
 pub(crate) const TRACKER_V6: &str = "tracker.test";
 
-/// The `n`th address of a family, counted from 1. Those of IPv6 are global ones (of documentation, RFC 3849): there is a client that
-/// has no IPv6 without.
+/// The `n`th address of a family, counted from 1. Those of IPv6 are global ones (of documentation, RFC 3849):
+/// there is a client that has no IPv6 without.
 pub(crate) fn address(family: Family, n: u8) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(10, 77, 0, n).into(),
@@ -28,8 +28,9 @@ pub(crate) fn address(family: Family, n: u8) -> IpAddr {
 /// What it takes to have a network of one's own.
 pub(crate) const A_NETWORK: [Need; 3] = [IP, Need::program("mount", "mount"), NAMESPACES];
 
-/// Runs the test of this thread once more in a process with a network and processes of its own, where this answers `true`. Outside, where
-/// it answers `false`, the test has passed if that one has. It takes [`A_NETWORK`].
+/// Runs the test of this thread once more in a process with a network and processes of its own, where this
+/// answers `true`. Outside, where it answers `false`, the test has passed if that one has. It takes
+/// [`A_NETWORK`].
 pub(crate) fn in_a_network_of_its_own() -> bool {
     const INSIDE: &str = "SWARMKEEP_TEST_INSIDE_NAMESPACE";
     if env::var_os(INSIDE).is_some() {

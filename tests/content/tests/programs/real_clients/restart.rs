@@ -1,4 +1,5 @@
-//! Other people's clients and a tracker that ends and is started again while they stay: `swarmkeep serve --state`, the program itself.
+//! Other people's clients and a tracker that ends and is started again while they stay: `swarmkeep serve
+//! --state`, the program itself.
 
 use std::{
     collections::BTreeMap,
@@ -47,7 +48,8 @@ fn clients_meet_after_the_tracker_was_killed() {
     meet(Protocol::Http, "KILL", [&clients::LIBTORRENT, &clients::ARIA2, &clients::QBITTORRENT]);
 }
 
-/// The first has the file, and the second downloads it. Once the tracker is there again, the third finds both, who have not announced since.
+/// The first has the file, and the second downloads it. Once the tracker is there again, the third finds
+/// both, who have not announced since.
 fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     if !in_a_network_of_its_own() {
         return;

@@ -23,7 +23,8 @@ use crate::real_clients::{FILE_LEN, PASSKEY, Protocol, clients::Place};
 /// How a private tracker begins to refuse.
 const PRIVATE: &str = "this tracker is private";
 
-/// Stands where the tracker is to be found, writes down every message and passes it on from the address it came from.
+/// Stands where the tracker is to be found, writes down every message and passes it on from the address it
+/// came from.
 pub(crate) struct Tap {
     protocol: Protocol,
     /// That of the torrent, and behind it those by which it is also known.
@@ -87,8 +88,9 @@ impl Tap {
         lines.collect()
     }
 
-    /// How many clients have told that they are complete, and how many downloads that is: none for one whose regular
-    /// announce overtook its `completed`, and told that nothing was left. (Transmission does that now and then.)
+    /// How many clients have told that they are complete, and how many downloads that is: none for one whose
+    /// regular announce overtook its `completed`, and told that nothing was left. (Transmission does that now
+    /// and then.)
     pub(crate) fn completed(&self, places: &BTreeMap<&str, Place>) -> (usize, u32) {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
@@ -112,8 +114,8 @@ impl Tap {
         (completed.len(), downloads)
     }
 
-    /// That every client has announced, that what they sent means what it must, that nothing of it was refused, and that
-    /// nobody was named in an answer who is not among them.
+    /// That every client has announced, that what they sent means what it must, that nothing of it was
+    /// refused, and that nobody was named in an answer who is not among them.
     pub(crate) fn assert_all_is_understood(&self, places: &BTreeMap<&str, Place>) {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
@@ -156,8 +158,8 @@ impl Tap {
         assert!(!named.is_empty() && named.is_subset(&places), "{named:?} were named, {places:?} are there");
     }
 
-    /// Writes the first request of each kind that each client sent to `dir/client-version/kind.bin`, and what it was
-    /// answered to `kind.answer.bin`.
+    /// Writes the first request of each kind that each client sent to `dir/client-version/kind.bin`, and what
+    /// it was answered to `kind.answer.bin`.
     pub(crate) fn keep(&self, places: &BTreeMap<&str, Place>, dir: &Path) {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
@@ -186,8 +188,9 @@ impl Tap {
         }
     }
 
-    /// Whose messages come from which address: a client may use several, and not those it was told to, but its announces
-    /// have its peer id. A connection of HTTP without any is that of the client that lives at its IP address.
+    /// Whose messages come from which address: a client may use several, and not those it was told to, but
+    /// its announces have its peer id. A connection of HTTP without any is that of the client that lives at
+    /// its IP address.
     fn names<'a>(
         &self,
         messages: &[Message],

@@ -1,4 +1,5 @@
-//! Other people's clients on two trackers that share a store on Redis: `swarmkeep serve --repository redis`, the program itself.
+//! Other people's clients on two trackers that share a store on Redis: `swarmkeep serve --repository redis`,
+//! the program itself.
 
 use std::{
     fs,
@@ -35,8 +36,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     }
 }
 
-/// The first has the file and knows one tracker, the second knows the other one only, and they meet. The first tracker is killed while the
-/// second client downloads, which goes on; the third client knows both, asks the one that is left, and finds both.
+/// The first has the file and knows one tracker, the second knows the other one only, and they meet. The
+/// first tracker is killed while the second client downloads, which goes on; the third client knows both,
+/// asks the one that is left, and finds both.
 fn clients_meet_over_two_trackers_on_redis_of_which_one_is_killed() {
     if !in_a_network_of_its_own() {
         return;

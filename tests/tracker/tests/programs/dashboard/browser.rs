@@ -148,7 +148,8 @@ impl Browser {
 }
 
 impl Browser {
-    /// Ends a browser that the driver has left behind, which it does if it was ended itself before there was a session.
+    /// Ends a browser that the driver has left behind, which it does if it was ended itself before there was
+    /// a session.
     fn end_what_is_left(&self) {
         let profile = format!("--user-data-dir={}", self.profile.display());
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,4 +1,5 @@
-//! The dashboard in a browser, on a tracker under load. With `SWARMKEEP_SCREENSHOTS=DIR`, what is to be seen is saved there.
+//! The dashboard in a browser, on a tracker under load. With `SWARMKEEP_SCREENSHOTS=DIR`, what is to be seen
+//! is saved there.
 
 mod browser;
 

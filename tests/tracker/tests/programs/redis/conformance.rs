@@ -11,8 +11,8 @@ static ON_ONE_SERVER: Implementation =
 static ON_A_CLUSTER: Implementation =
     Implementation::asynchronous("redis-cluster", "redis", "Redis or Valkey, a Cluster.", on_a_cluster);
 
-/// A test per case and row. The nodes of a Cluster run the same functions as one server. So by default the Cluster has only the cases
-/// whose calls go to several nodes; `--include-ignored` adds the rest.
+/// A test per case and row. The nodes of a Cluster run the same functions as one server. So by default the
+/// Cluster has only the cases whose calls go to several nodes; `--include-ignored` adds the rest.
 pub(crate) fn tests() -> Vec<Trial> {
     let test = |row: &str, store: &'static Implementation, case: &'static Case| {
         trial(&format!("{}::{row}::{}", module_path!(), case.name), &[REDIS], move || case.run(&store))
@@ -24,8 +24,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     on_one_server.chain(on_a_cluster).collect()
 }
 
-/// Whether a rule of the case is about threads, totals, listings, sweeps or removals. Exports are made of listings, and the random
-/// stories, whose rules these are too, announce in batches.
+/// Whether a rule of the case is about threads, totals, listings, sweeps or removals. Exports are made of
+/// listings, and the random stories, whose rules these are too, announce in batches.
 fn is_of_several_swarms(case: &Case) -> bool {
     case.rules.iter().any(|rule| [6, 13, 14, 18, 20].contains(rule))
 }

@@ -35,7 +35,8 @@ pub(crate) fn endpoint(n: u32) -> Endpoint {
     Endpoint::new(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into(), 6881).expect("the port is not 0")
 }
 
-/// A peer that says it has just finished: whoever is there has had one download counted, neither more nor less.
+/// A peer that says it has just finished: whoever is there has had one download counted, neither more nor
+/// less.
 pub(crate) fn finished(n: u32) -> Announce {
     Announce::new(torrent(n % TORRENTS), endpoint(n)).left(0).event(AnnounceEvent::Completed)
 }
@@ -102,8 +103,8 @@ pub(crate) async fn announce_while<T>(
     (all, result)
 }
 
-/// Everybody who is in the store, after all that is kept twice was compared: counts with listings, totals with counts, and downloads with
-/// those who finished.
+/// Everybody who is in the store, after all that is kept twice was compared: counts with listings, totals
+/// with counts, and downloads with those who finished.
 pub(crate) async fn members(store: &RedisRepository) -> BTreeMap<InfoHash, BTreeSet<Endpoint>> {
     let (mut cursor, mut swarms) = (Cursor::START, Vec::new());
     while !cursor.is_end() {

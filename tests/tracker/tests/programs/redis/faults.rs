@@ -1,5 +1,5 @@
-//! Servers that are lost, slow, full, moved or interrupted: what becomes of announces that were acknowledged, and of those that were not.
-//! `docs/operate/scaling.md` has the table of what is asserted here.
+//! Servers that are lost, slow, full, moved or interrupted: what becomes of announces that were acknowledged,
+//! and of those that were not. `docs/operate/scaling.md` has the table of what is asserted here.
 
 use std::{
     collections::BTreeSet,
@@ -66,7 +66,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.expect("no panic")
 }
 
-/// All connections are cut, again and again: each announce is done once in the end, and nobody is told otherwise.
+/// All connections are cut, again and again: each announce is done once in the end, and nobody is told
+/// otherwise.
 fn redis_connections_cut_in_the_middle_of_announces_lose_nobody_and_count_nobody_twice() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -112,7 +113,8 @@ fn redis_functions_that_a_server_has_lost_are_loaded_again() {
     });
 }
 
-/// Somebody else's script keeps the server busy until it is killed: announces wait for as long as they may, and no longer.
+/// Somebody else's script keeps the server busy until it is killed: announces wait for as long as they may,
+/// and no longer.
 fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
     let server = Arc::new(started(Server::start_with(&[("busy-reply-threshold", "100")])));
     RUNTIME.block_on(async {
@@ -207,7 +209,8 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
     });
 }
 
-/// A server that stands still: each call ends in time, what is too much is refused at once, and afterwards all goes on.
+/// A server that stands still: each call ends in time, what is too much is refused at once, and afterwards
+/// all goes on.
 fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -241,7 +244,8 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
     });
 }
 
-/// Without persistence it comes back empty. So does the store, and all who use it agree on how it is laid out.
+/// Without persistence it comes back empty. So does the store, and all who use it agree on how it is laid
+/// out.
 fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
@@ -265,7 +269,8 @@ fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
         assert!(after.iter().all(|there| *there >= endpoint(1_000_000)), "what was before has gone");
         assert!(!after.is_empty());
         assert_counted_once(&store).await;
-        // The first sweep writes down again how the store is laid out, before anybody else begins another one.
+        // The first sweep writes down again how the store is laid out, before anybody else begins another
+        // one.
         store.sweep(NOW, Retention::DropEmpty, Budget::peers(1)).await.expect("reached");
         let theirs = RepositoryConfig::new(HashKey::from_bytes([8; 16])).lifetime(Duration::from_secs(1800));
         let other = RedisRepository::connect(&settings, &theirs).await.expect("reached");
@@ -303,7 +308,8 @@ fn redis_cluster_failing_over_on_request_loses_nobody() {
     });
 }
 
-/// A master is killed. What its replica had been sent is there when that takes over; the other masters go on all the while.
+/// A master is killed. What its replica had been sent is there when that takes over; the other masters go on
+/// all the while.
 fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
@@ -347,7 +353,8 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
     });
 }
 
-/// Slots go from one master to another, key by key, while peers announce: a shard is one key, so it is here or there.
+/// Slots go from one master to another, key by key, while peers announce: a shard is one key, so it is here
+/// or there.
 fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
@@ -395,7 +402,8 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
     });
 }
 
-/// A slot has moved, and of the other servers one stands still: whoever is told where it went asks there, and waits for nobody.
+/// A slot has moved, and of the other servers one stands still: whoever is told where it went asks there, and
+/// waits for nobody.
 fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still() {
     /// Less than a server is given to say who serves what, and than it takes the others to replace it.
     const SOON: Duration = Duration::from_millis(500);
@@ -438,7 +446,8 @@ fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still
     });
 }
 
-/// A server that nobody asks anything else is silent, and the first to be asked who has taken a lost master's place.
+/// A server that nobody asks anything else is silent, and the first to be asked who has taken a lost master's
+/// place.
 fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
@@ -468,7 +477,8 @@ fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
     });
 }
 
-/// A Cluster grows: slots are on their way to a server that nobody names yet. It is reached by few connections, and loses nobody.
+/// A Cluster grows: slots are on their way to a server that nobody names yet. It is reached by few
+/// connections, and loses nobody.
 fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
     let mut cluster = started(Cluster::start(3, 0));
     let new = started(cluster.add_master());
@@ -621,7 +631,7 @@ fn redis_store_begun_otherwise_is_refused() {
             }
         };
         assert_eq!(refusal(RepositoryConfig::new(key).shards(32)).await, "it has 16 shards");
-        let limited = RepositoryConfig::new(key).max_endpoints_an_address(8);
+        let limited = RepositoryConfig::new(key).max_endpoints_per_address(8);
         assert_eq!(refusal(limited).await, "its endpoints an address are not limited");
         // Another key of one's own does not matter: that of the store counts.
         RedisRepository::connect(&settings, &RepositoryConfig::new(key))
@@ -637,7 +647,8 @@ fn redis_store_begun_otherwise_is_refused() {
     });
 }
 
-/// In a swarm of many an IPv4 peer takes less than 60 bytes in the server, as it reports itself; and all of it comes back.
+/// In a swarm of many an IPv4 peer takes less than 60 bytes in the server, as it reports itself; and all of
+/// it comes back.
 fn redis_memory_of_a_large_swarm_is_small_and_is_returned() {
     const PEERS: u32 = 200_000;
     let server = started(Server::start());

@@ -59,7 +59,8 @@ fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
     });
 }
 
-/// A page is split while a sweep is in the middle of the swarm: some peers go to its end, where the sweep has been. The next pass finds them.
+/// A page is split while a sweep is in the middle of the swarm: some peers go to its end, where the sweep has
+/// been. The next pass finds them.
 fn redis_swarm_that_grows_while_it_is_swept_keeps_nobody_who_has_expired() {
     const OLD: u32 = 2000;
     let server = started(Server::start());

@@ -1,4 +1,5 @@
-//! Answers that may be stale: what trackers see meanwhile, what they see in the end, and what the server is spared.
+//! Answers that may be stale: what trackers see meanwhile, what they see in the end, and what the server is
+//! spared.
 
 use std::{
     collections::BTreeMap,
@@ -123,8 +124,8 @@ fn redis_answers_that_may_be_stale_spare_the_server_and_all_times_arrive() {
     });
 }
 
-/// Whoever comes, finishes or leaves is seen by the other tracker at once, whichever of the two was told; a regular announce of somebody
-/// unknown within the staleness; and what the others say is seen here within it.
+/// Whoever comes, finishes or leaves is seen by the other tracker at once, whichever of the two was told; a
+/// regular announce of somebody unknown within the staleness; and what the others say is seen here within it.
 fn redis_answers_are_not_staler_than_allowed() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
@@ -230,7 +231,8 @@ fn redis_answers_are_all_sent_by_a_flush_which_says_if_they_are_not() {
     });
 }
 
-/// Who asks for one family of a swarm that has both gets as many as there are, however few of either were fetched.
+/// Who asks for one family of a swarm that has both gets as many as there are, however few of either were
+/// fetched.
 fn redis_answers_hold_as_many_of_one_family_as_are_wanted() {
     const EACH: u32 = 400;
     let server = started(Server::start());

@@ -1,4 +1,5 @@
-//! A server that is lost, or that does not answer: what clients are told, how soon, and that all is well again when it is.
+//! A server that is lost, or that does not answer: what clients are told, how soon, and that all is well
+//! again when it is.
 
 use std::{
     collections::BTreeMap,
@@ -110,7 +111,8 @@ fn redis_lost_is_an_empty_answer_where_that_is_wanted_and_is_found_again() {
     lose_and_find("--when-unavailable=empty", &Told::Peers(45, vec![]));
 }
 
-/// Many at once wait for a server that stands still: nobody waits for long, whether there was room to wait or not.
+/// Many at once wait for a server that stands still: nobody waits for long, whether there was room to wait or
+/// not.
 fn redis_silent_under_a_flood_leaves_nobody_without_an_answer_for_long() {
     let setup = Setup::new();
     let server = started(Server::start());

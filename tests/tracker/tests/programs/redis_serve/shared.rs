@@ -120,8 +120,8 @@ fn redis_settings_that_differ_from_those_of_the_store_are_refused() {
     let setup = Setup::new();
     let server = started(Server::start());
     let urls = [server.url()];
-    let _one = setup.tracker(&urls, &["--endpoints-an-address=8"]);
-    let (code, said, _) = Serve::refused(setup.serve(&urls, &["--endpoints-an-address=0"]));
+    let _one = setup.tracker(&urls, &["--endpoints-per-address=8"]);
+    let (code, said, _) = Serve::refused(setup.serve(&urls, &["--endpoints-per-address=0"]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("its endpoints an address are limited"), "{said}");
     let (code, said, _) = Serve::refused(setup.serve(&urls, &["--max-bytes=1GiB"]));

@@ -1,4 +1,5 @@
-//! Clients that do not do their part, and strangers that do too much: what they cost, and that others are served all the same.
+//! Clients that do not do their part, and strangers that do too much: what they cost, and that others are
+//! served all the same.
 
 use std::{
     fs,

@@ -26,7 +26,8 @@ struct Habits {
     port: u16,
     want: Option<u32>,
     no_peer_id: bool,
-    /// In which folders it names an IPv6 address of its own (BEP 7), and which: Transmission does whatever it announces over.
+    /// In which folders it names an IPv6 address of its own (BEP 7), and which: Transmission does whatever it
+    /// announces over.
     names_v6: &'static [(Family, &'static str)],
     /// Parameters that are in no BEP that the tracker reads.
     unknown: &'static [&'static str],

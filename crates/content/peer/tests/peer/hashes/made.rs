@@ -8,7 +8,8 @@ pub(crate) const BLOCK: usize = 16 << 10;
 
 pub(crate) type Hash = [u8; 32];
 
-/// A file, every hash of its tree (padding among them), layer by layer, and its bytes if it was made from such.
+/// A file, every hash of its tree (padding among them), layer by layer, and its bytes if it was made from
+/// such.
 pub(crate) struct Made {
     pub(crate) length: usize,
     pub(crate) layers: Vec<Vec<Hash>>,

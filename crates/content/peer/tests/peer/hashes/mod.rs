@@ -1,4 +1,5 @@
-//! Hashes of v2 torrents: whatever is asked for is right or rejected, and what peers send is right or their own fault.
+//! Hashes of v2 torrents: whatever is asked for is right or rejected, and what peers send is right or their
+//! own fault.
 
 mod made;
 
@@ -187,7 +188,8 @@ enum Habit {
     Leaves,
 }
 
-/// Fetches all hashes of peers of such habits, of which the first answers and has everything; the others have every so manieth piece.
+/// Fetches all hashes of peers of such habits, of which the first answers and has everything; the others have
+/// every so manieth piece.
 fn fetched(bare: Info, whole: &Info, files: &[Made], habits: &[Habit]) -> Info {
     let mut fetch = HashFetch::new(bare).unwrap();
     let mut now = Instant::now();
@@ -302,7 +304,8 @@ fn files_of_many_chunks_are_fetched_and_are_checked_as_they_come() {
         let lengths: Vec<_> = asked.iter().map(|(_, range)| (range.numbers[1], range.numbers[2])).collect();
         if pieces == 513 {
             assert_eq!(lengths, [(0, 512), (512, 2), (0, 2)]);
-            // libtorrent 2.0.8 asks for 1, and expects as many uncles as there are layers; its own seeders leave one out.
+            // libtorrent 2.0.8 asks for 1, and expects as many uncles as there are layers; its own seeders
+            // leave one out.
             let range = HashRange::new(files[0].root(), 0, 512, 1, 9).unwrap();
             let hashes = serve(&whole, &files, &range).unwrap();
             assert_eq!(hashes.len(), 11);

@@ -1,4 +1,5 @@
-//! What a capacity means, and what happens when it is used up. A store that declares none refuses one, which each case asserts.
+//! What a capacity means, and what happens when it is used up. A store that declares none refuses one, which
+//! each case asserts.
 
 use std::{sync::Arc, thread};
 

@@ -11,8 +11,8 @@ use crate::{
     },
 };
 
-/// Puts what two processes find through `check`: one that comes when this one has ended here and now, and one that comes when the store
-/// was closed. In a store that is not durable they find nothing.
+/// Puts what two processes find through `check`: one that comes when this one has ended here and now, and one
+/// that comes when the store was closed. In a store that is not durable they find nothing.
 fn outlive(folder: &Folder<'_>, store: Store, check: impl Fn(&Store)) -> Store {
     let copy = folder.copy();
     for (folder, store) in [(&copy, copy.open()), (folder, folder.again(store))] {

@@ -56,7 +56,8 @@ pub(crate) fn a_long_random_story_goes_as_with_the_model(subject: &dyn Subject) 
     tell(subject, 31, 4000, MEDIUM);
 }
 
-/// Puts the store through a story; one that fails is told again with steps left out, as long as it still fails.
+/// Puts the store through a story; one that fails is told again with steps left out, as long as it still
+/// fails.
 fn tell(subject: &dyn Subject, seed: u64, steps: usize, measures: Measures) {
     let mut draw = Draw::new(seed);
     let mut story: Vec<_> = (0..steps).map(|_| step(&mut draw)).collect();
@@ -217,7 +218,8 @@ fn with_content(step: Step, handles: &[Handles], draw: &mut Draw) {
     }
 }
 
-/// A range: often of a block or less, sometimes of everything, and seldom, if the torrent is still there, one that it does not have.
+/// A range: often of a block or less, sometimes of everything, and seldom, if the torrent is still there, one
+/// that it does not have.
 fn range(geometry: Geometry, start: u64, len: u64, may_be_beyond: bool) -> std::ops::Range<u64> {
     let length = geometry.len();
     if len.is_multiple_of(17) {
@@ -228,7 +230,8 @@ fn range(geometry: Geometry, start: u64, len: u64, may_be_beyond: bool) -> std::
     start..if may_be_beyond && len.is_multiple_of(13) { end } else { end.min(length) }
 }
 
-/// Asserts that a store that was opened again has what it must have and nothing that it must not; which pieces those are, if it is durable.
+/// Asserts that a store that was opened again has what it must have and nothing that it must not; which
+/// pieces those are, if it is durable.
 fn assert_survives(store: &Store, model: &Model) -> Option<BTreeMap<crate::InfoHash, Vec<u32>>> {
     if !store.is_durable() {
         store.assert_empty();

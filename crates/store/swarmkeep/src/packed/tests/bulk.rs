@@ -1,4 +1,5 @@
-//! Read out and taken in in bulk: nobody is lost whatever changes between two steps, and what is taken in is what would be restored.
+//! Read out and taken in in bulk: nobody is lost whatever changes between two steps, and what is taken in is
+//! what would be restored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -84,7 +85,8 @@ fn assert_consistent(store: &Packed) {
     assert_eq!(store.memory().bytes, store.recount());
 }
 
-/// Swarms of every size that is kept in another way, of both families, and idle ones with and without downloads.
+/// Swarms of every size that is kept in another way, of both families, and idle ones with and without
+/// downloads.
 fn populate(store: &Packed, rng: &mut SplitMix64) {
     let rng: &mut dyn Random = rng;
     let sizes = [1, 1, 1, 1, 1, 1, 2, 3, 8, 20, 72, 73, 74, 75, 120, 1];
@@ -168,7 +170,8 @@ fn an_empty_store_gives_nothing_and_is_done() {
     }
 }
 
-/// Residents stay in all kinds of swarms while swarms around them come, grow, shrink and go, and leaves split and merge.
+/// Residents stay in all kinds of swarms while swarms around them come, grow, shrink and go, and leaves split
+/// and merge.
 #[test]
 fn whoever_stays_is_read_whatever_changes_between_two_steps() {
     for (seed, (shards, budget)) in
@@ -346,7 +349,8 @@ fn a_hold_of_an_export_passes_few_leaves_however_empty() {
 
 // --- Taking in. ---
 
-/// Records of what a tracker could have had: large swarms in several parts, some peers expired, some later than now, some with details.
+/// Records of what a tracker could have had: large swarms in several parts, some peers expired, some later
+/// than now, some with details.
 fn some_records(rng: &mut SplitMix64, swarms: u64, most_peers: usize, now: u64) -> Vec<Records> {
     let rng: &mut dyn Random = rng;
     let mut all = vec![Records::new(at(now)); 5];
@@ -490,10 +494,10 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
     let limited: [(&str, Limit); 5] = [
         ("swarms", |config| config.max_swarms(150)),
         ("peers a swarm", |config| config.max_peers_per_swarm(30)),
-        ("endpoints an address", |config| config.max_endpoints_an_address(2)),
+        ("endpoints an address", |config| config.max_endpoints_per_address(2)),
         ("bytes", |config| config.max_bytes(100 << 10)),
         ("all", |config| {
-            config.max_swarms(150).max_peers_per_swarm(30).max_endpoints_an_address(2).max_bytes(90 << 10)
+            config.max_swarms(150).max_peers_per_swarm(30).max_endpoints_per_address(2).max_bytes(90 << 10)
         }),
     ];
     for (what, limit) in limited {
@@ -524,7 +528,7 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
                     for endpoint in peers.keys() {
                         let same = |other: &&Endpoint| other.ip() == endpoint.ip();
                         let own = peers.keys().filter(same).count();
-                        assert!(limits.endpoints_an_address.is_none_or(|most| own <= most));
+                        assert!(limits.endpoints_per_address.is_none_or(|most| own <= most));
                     }
                 }
                 // Where it does not matter in which order swarms come, it is the same as one by one.

@@ -1,4 +1,5 @@
-//! Trackers to be put under load: the real one, and scripted ones that are wrong, slow or silent in a known way.
+//! Trackers to be put under load: the real one, and scripted ones that are wrong, slow or silent in a known
+//! way.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::{
@@ -155,7 +156,8 @@ pub(crate) fn transaction_of(request: &Request<'_>) -> TransactionId {
     }
 }
 
-/// An HTTP tracker that answers what a closure says to the target of each request, each connection in a thread of its own.
+/// An HTTP tracker that answers what a closure says to the target of each request, each connection in a
+/// thread of its own.
 pub(crate) struct HttpFake {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -164,7 +166,8 @@ pub(crate) struct HttpFake {
 }
 
 impl HttpFake {
-    /// `script` is given the path and the query, and answers all bytes of the answer; none end the connection.
+    /// `script` is given the path and the query, and answers all bytes of the answer; none end the
+    /// connection.
     pub(crate) fn start(script: impl FnMut(&str, &str) -> Vec<u8> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -73,8 +73,8 @@ pub(super) async fn entry(
 
 /// Puts a torrent on the list
 ///
-/// The file is edited and read again before this is answered: the next announce is judged by it. Torrents that it forbids are removed
-/// within some seconds. A torrent that is on the list stays there.
+/// The file is edited and read again before this is answered: the next announce is judged by it. Torrents
+/// that it forbids are removed within some seconds. A torrent that is on the list stays there.
 #[utoipa::path(put, path = "/access/{info_hash}", tag = "access",
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(

@@ -96,7 +96,8 @@ pub(super) fn page_cost(shared: &Shared) -> PageCost {
     }
 }
 
-/// Does what may take long where it holds up nobody, when it is its turn. Once begun, it is done whether or not somebody waits.
+/// Does what may take long where it holds up nobody, when it is its turn. Once begun, it is done whether or
+/// not somebody waits.
 pub(super) async fn on_a_thread<T: Send + 'static>(
     shared: &Shared,
     store: &Arc<dyn TorrentRepository>,

@@ -39,8 +39,8 @@ pub(super) struct Busiest {
 
 /// The torrents with the most peers
 ///
-/// Found by walks through the store in the background, 150,000 torrents a second, that begin with the first request and end a minute
-/// after the last one or when nobody listens to events any more.
+/// Found by walks through the store in the background, 150,000 torrents a second, that begin with the first
+/// request and end a minute after the last one or when nobody listens to events any more.
 #[utoipa::path(get, path = "/busiest", tag = "torrents", params(BusiestQuery), responses(
     (status = 200, description = "What the latest walk has found.", body = Busiest),
     (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),

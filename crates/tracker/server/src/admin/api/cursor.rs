@@ -14,7 +14,8 @@ pub(super) enum Listing<'a> {
     Peers(&'a [u8; 20]),
 }
 
-/// How many bytes of the code are sent: whoever guesses has one chance in 2^64, and gains a position in a list that he may read.
+/// How many bytes of the code are sent: whoever guesses has one chance in 2^64, and gains a position in a
+/// list that he may read.
 const CODE: usize = 8;
 
 /// Where to go on; `None` at the end.

@@ -1,5 +1,5 @@
-//! What can be asked and told under `/api/v1/`, by whoever has a token for it, and the document that says so: both are made of the
-//! same functions.
+//! What can be asked and told under `/api/v1/`, by whoever has a token for it, and the document that says so:
+//! both are made of the same functions.
 
 mod access;
 pub(super) mod ask;

@@ -20,7 +20,8 @@ use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 use super::{Problem, Problems, ask, query::NoQuery};
 use crate::admin::Shared;
 
-/// How many torrents are asked for at once: more where each answer costs a look at every torrent. They take 8 MiB.
+/// How many torrents are asked for at once: more where each answer costs a look at every torrent. They take 8
+/// MiB.
 const fn at_once(cost: PageCost) -> usize {
     match cost {
         PageCost::Ordered => 4096,
@@ -33,9 +34,10 @@ const PART: usize = 16_384;
 
 /// All torrents in one answer
 ///
-/// A bencoded dictionary as of BEP 48, its keys in order, compressed with gzip for who accepts that. It is sent as it is read, in bounded
-/// memory: torrents that come or go meanwhile are in it or not. Where the store is not kept in order, each 262,144 torrents cost a look
-/// at all of them. Two may be under way at a time.
+/// A bencoded dictionary as of BEP 48, its keys in order, compressed with gzip for who accepts that. It is
+/// sent as it is read, in bounded memory: torrents that come or go meanwhile are in it or not. Where the
+/// store is not kept in order, each 262,144 torrents cost a look at all of them. Two may be under way at a
+/// time.
 #[utoipa::path(get, path = "/scrape", tag = "torrents", responses(
     (status = 200, description = "All of them.", body = Vec<u8>, content_type = "application/octet-stream"),
     (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),

@@ -69,8 +69,8 @@ pub(super) struct Torrents {
     torrents: Vec<Torrent>,
     /// What to ask for next, as `cursor` or, with `sort`, as `after`; null at the end.
     next: Option<String>,
-    /// With `sort`: what this answer has cost the store. `ordered` is the time of a search and of what is listed, `whole_store` that of
-    /// looking at every torrent.
+    /// With `sort`: what this answer has cost the store. `ordered` is the time of a search and of what is
+    /// listed, `whole_store` that of looking at every torrent.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<&'static str>,
@@ -78,11 +78,12 @@ pub(super) struct Torrents {
 
 /// All torrents, some at a time
 ///
-/// Without `sort` in the store's own order, at a cost that does not grow with the position: a torrent that is there all the while is
-/// shown exactly once, one that comes or goes at most once. An answer may list fewer than `limit`, or none, and still have a `next`.
+/// Without `sort` in the store's own order, at a cost that does not grow with the position: a torrent that is
+/// there all the while is shown exactly once, one that comes or goes at most once. An answer may list fewer
+/// than `limit`, or none, and still have a `next`.
 ///
-/// With `sort=info_hash` ascending. `cost` says what that has cost: most stores look at every torrent for each answer, for which 10
-/// million take about a second.
+/// With `sort=info_hash` ascending. `cost` says what that has cost: most stores look at every torrent for
+/// each answer, for which 10 million take about a second.
 #[utoipa::path(get, path = "/torrents", tag = "torrents", params(ListQuery), responses(
     (status = 200, description = "Some of them.", body = Torrents),
     (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
@@ -205,8 +206,8 @@ impl Peer {
 
 /// The peers of one torrent, some at a time
 ///
-/// A peer that is there all the while is shown exactly once. An answer may list fewer than `limit`, or none, and still have a `next`.
-/// Peer ids are not shown.
+/// A peer that is there all the while is shown exactly once. An answer may list fewer than `limit`, or none,
+/// and still have a `next`. Peer ids are not shown.
 #[utoipa::path(get, path = "/torrents/{info_hash}/peers", tag = "torrents",
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32."), PeersQuery),
     responses(

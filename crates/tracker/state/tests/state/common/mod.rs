@@ -1,4 +1,5 @@
-//! What the tests of download counts share: a small world of torrents, a model of their counts, and random changes.
+//! What the tests of download counts share: a small world of torrents, a model of their counts, and random
+//! changes.
 #![allow(dead_code, unreachable_pub)]
 
 use std::{collections::BTreeMap, sync::Arc};
