@@ -12,6 +12,7 @@ use swarmkeep::{
     Announce, AnnounceEvent, Announced, BoundedBy, Changes, ConfigError, Endpoint, Evicted, Families,
     HashKey, InfoHash, Packed, PeerBuffer, PeerRecord, RepositoryConfig, Request, Retention, Role,
     SplitMix64, SwarmStats, SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
+    implement::SectionExt as _,
 };
 use swarmkeep_conformance::Model;
 

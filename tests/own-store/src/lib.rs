@@ -1,20 +1,17 @@
-//! A swarm store of one's own: a mutex around B-trees, and nothing kept of a peer but its role and its time.
+//! A swarm store of one's own: a mutex around a B-tree of swarms.
 
 use std::{
     collections::BTreeMap,
-    ops::Bound::{self, Excluded, Unbounded},
+    ops::Bound::{Excluded, Unbounded},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, ConfigError, Cursor, Endpoint,
-    Families, Family, InfoHash, LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord, Random, Removed,
-    RepositoryConfig, Restored, Retention, Role, SwarmStats, SwarmSummary, Swept, Timestamp,
-    TorrentRepository, Totals,
+    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, ConfigError, Cursor, InfoHash,
+    LongestHold, MemoryUse, PeerBuffer, PeerRecord, Random, RepositoryConfig, Restored, Retention,
+    SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    implement::{CursorExt as _, RecordSwarm, VISITS_PER_HOLD},
 };
-
-/// Visits before the lock is given to others.
-const VISITS_A_HOLD: usize = 100;
 
 /// The store.
 #[derive(Debug)]
@@ -25,26 +22,11 @@ pub struct OwnStore {
 
 #[derive(Debug, Default)]
 struct State {
-    swarms: BTreeMap<InfoHash, Swarm>,
+    swarms: BTreeMap<InfoHash, RecordSwarm>,
     totals: Totals,
     latest: Timestamp,
-    /// What the sweep has visited last: a peer of a swarm, or all of it.
-    swept: Option<(InfoHash, Option<Endpoint>)>,
-}
-
-#[derive(Debug, Default)]
-struct Swarm {
-    peers: BTreeMap<Endpoint, Peer>,
-    /// The endpoints again by family and role, to draw from: leechers first.
-    lists: [[Vec<Endpoint>; 2]; 2],
-    downloaded: u32,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Peer {
-    role: Role,
-    seen: Timestamp,
-    place: usize,
+    /// The last swarm that the sweep has visited, and the position among its peers.
+    swept: Option<(InfoHash, Cursor)>,
 }
 
 impl OwnStore {
@@ -57,7 +39,7 @@ impl OwnStore {
         Ok(Self { lifetime_secs: config.lifetime_secs(u64::MAX)?, state: Mutex::default() })
     }
 
-    /// The state; whole even if a caller's generator has panicked, since drawing comes last.
+    /// The state; whole even if a caller's generator has panicked, since selecting comes last.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,23 +55,22 @@ impl TorrentRepository for OwnStore {
     ) -> Announced {
         peers.clear();
         let mut state = self.state();
-        let now = state.advance(now);
-        let known = state.swarms.contains_key(&announce.info_hash);
-        let stopped = announce.event == AnnounceEvent::Stopped;
-        if stopped && !known {
+        let (now, known) = (state.advance(now), state.swarms.contains_key(&announce.info_hash));
+        if announce.event == AnnounceEvent::Stopped && !known {
             return Announced::default();
         }
-        let mut changes = state.change(announce.info_hash, |swarm| swarm.update(announce, now));
+        let updated = state.change(announce.info_hash, |swarm| swarm.update(announce, now, usize::MAX));
+        let mut changes = updated.transition.changes();
         changes.set(Changes::CREATED, !known);
         let swarm = &state.swarms[&announce.info_hash];
-        if !stopped {
-            swarm.select(announce, rng, peers);
+        if let Some(place) = updated.place {
+            swarm.select(announce, place, rng, peers);
         }
         Announced::new(swarm.stats(), changes)
     }
 
     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        self.state().swarms.get(info_hash).map(Swarm::stats).unwrap_or_default()
+        self.state().swarms.get(info_hash).map(RecordSwarm::stats).unwrap_or_default()
     }
 
     fn totals(&self) -> Totals {
@@ -97,55 +78,28 @@ impl TorrentRepository for OwnStore {
     }
 
     fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
-        if from.is_end() {
+        if from.is_end() || limit == 0 {
             return from;
         }
-        let limit = limit.min(VISITS_A_HOLD);
-        let (start, after) =
-            (out.len(), from.bytes().map(|bytes| InfoHash::new(bytes.try_into().expect("from here"))));
-        self.page(after.as_ref(), limit, out);
-        if out.len() - start < limit {
-            Cursor::END
-        } else {
-            Cursor::after(out[out.len() - 1].info_hash.as_bytes())
-        }
-    }
-
-    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
-        let state = self.state();
-        let behind = state.swarms.range((after.map_or(Unbounded, Excluded), Unbounded)).take(limit);
-        out.extend(behind.map(|(&info_hash, swarm)| SwarmSummary { info_hash, stats: swarm.stats() }));
+        let (state, start, limit) = (self.state(), out.len(), limit.min(VISITS_PER_HOLD));
+        let rest = state.swarms.range((from.info_hash().map_or(Unbounded, Excluded), Unbounded)).take(limit);
+        out.extend(rest.map(|(&info_hash, swarm)| SwarmSummary { info_hash, stats: swarm.stats() }));
+        out[start..].get(limit - 1).map_or(Cursor::END, |last| Cursor::after(last.info_hash.as_bytes()))
     }
 
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
-        let (state, limit) = (self.state(), limit.min(VISITS_A_HOLD));
-        let Some(swarm) = state.swarms.get(info_hash).filter(|_| !from.is_end()) else { return Cursor::END };
-        let after: Bound<Endpoint> = match from.bytes() {
-            None => Unbounded,
-            Some(bytes) => Excluded(match <[u8; 6]>::try_from(bytes) {
-                Ok(v4) => v4.try_into().expect("a cursor of this store holds an endpoint"),
-                Err(_) => <[u8; 18]>::try_from(bytes).expect("6 or 18 bytes").try_into().expect("as above"),
-            }),
-        };
-        let start = out.len();
-        out.extend(swarm.peers.range((after, Unbounded)).take(limit).map(|(&endpoint, peer)| PeerRecord {
-            endpoint,
-            role: peer.role,
-            last_announce: peer.seen,
-            details: None,
-        }));
-        if out.len() - start < limit {
-            Cursor::END
-        } else {
-            Cursor::after(out[out.len() - 1].endpoint.as_bytes())
-        }
+        let state = self.state();
+        let swarm = state.swarms.get(info_hash);
+        swarm.map_or(Cursor::END, |swarm| swarm.peers(from, limit.min(VISITS_PER_HOLD), out))
     }
 
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let mut swept = Swept::default();
         while !swept.pass_complete && swept.visited < budget.get() as u64 {
-            let visits = (budget.get() - swept.visited as usize).min(VISITS_A_HOLD);
-            swept += self.state().sweep(now, policy, visits, self.lifetime_secs);
+            let visits = (budget.get() - swept.visited as usize).min(VISITS_PER_HOLD);
+            let mut state = self.state();
+            let oldest = state.advance(now).saturating_sub(self.lifetime_secs);
+            state.sweep(oldest, policy, visits, &mut swept);
         }
         swept
     }
@@ -154,54 +108,30 @@ impl TorrentRepository for OwnStore {
         self.state().remove(info_hash)
     }
 
-    fn remove_where(
-        &self,
-        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Removed {
-        let mut asked = Vec::new();
-        let next = self.walk(from, budget.get(), &mut asked);
-        asked.retain(|swarm| forbidden(&swarm.info_hash));
-        let removed = asked.iter().filter_map(|&SwarmSummary { info_hash, .. }| {
-            Some(SwarmSummary { info_hash, stats: self.remove(&info_hash)? })
-        });
-        Removed::new(removed.collect(), next)
-    }
-
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
-        let mut state = self.state();
+        let (mut state, mut restored) = (self.state(), Restored::default());
         let now = state.advance(now);
         let oldest = now.saturating_sub(self.lifetime_secs);
-        let mut restored = Restored::default();
         let alive: Vec<_> = peers.iter().filter(|peer| peer.last_announce >= oldest).collect();
         restored.expired = (peers.len() - alive.len()) as u64;
-        if alive.is_empty() && swarm.stats.downloaded == 0 {
-            return restored;
-        }
-        state.change(swarm.info_hash, |into| {
-            into.downloaded = into.downloaded.max(swarm.stats.downloaded);
-            for peer in alive {
-                if into.peers.contains_key(&peer.endpoint) {
-                    restored.known += 1;
-                } else {
-                    into.put(peer.endpoint, peer.role, peer.last_announce.min(now));
-                    restored.added += 1;
+        if !alive.is_empty() || swarm.stats.downloaded > 0 {
+            state.change(swarm.info_hash, |into| {
+                into.restore_downloads(swarm.stats.downloaded);
+                for &&peer in &alive {
+                    let peer = PeerRecord { last_announce: peer.last_announce.min(now), ..peer };
+                    restored.count(into.restore(&peer, usize::MAX));
                 }
-            }
-        });
+            });
+        }
         restored
     }
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        let mut state = self.state();
-        let swarm = state.swarms.get_mut(info_hash);
-        swarm.map(|swarm| swarm.downloaded = swarm.downloaded.saturating_add(earlier)).is_some()
+        self.state().swarms.get_mut(info_hash).map(|swarm| swarm.add_downloads(earlier)).is_some()
     }
 
     fn capabilities(&self) -> Capabilities {
-        let hold = LongestHold::Visits(VISITS_A_HOLD);
-        Capabilities::new(hold).with_page_cost(PageCost::Ordered).with_clock(0, u64::MAX)
+        Capabilities::new(LongestHold::Visits(VISITS_PER_HOLD)).with_peer_details().with_clock(0, u64::MAX)
     }
 
     fn memory(&self) -> MemoryUse {
@@ -211,162 +141,58 @@ impl TorrentRepository for OwnStore {
 }
 
 impl State {
-    /// The time that counts: the latest one told.
+    /// The time that counts: the latest one given.
     fn advance(&mut self, now: Timestamp) -> Timestamp {
         self.latest = self.latest.max(now);
         self.latest
     }
 
-    /// Changes a swarm, which is made if there is none, and the totals with it.
-    fn change<R>(&mut self, info_hash: InfoHash, change: impl FnOnce(&mut Swarm) -> R) -> R {
-        let before = self.swarms.len();
-        let swarm = self.swarms.entry(info_hash).or_default();
-        swarm.count(&mut self.totals, u64::wrapping_sub);
+    /// Changes a swarm, which is created if there is none, and the totals with it.
+    fn change<R>(&mut self, info_hash: InfoHash, change: impl FnOnce(&mut RecordSwarm) -> R) -> R {
+        let swarm = self.swarms.entry(info_hash).or_insert_with(|| {
+            self.totals.swarms += 1;
+            RecordSwarm::default()
+        });
+        self.totals -= swarm.population();
         let result = change(swarm);
-        swarm.count(&mut self.totals, u64::wrapping_add);
-        self.totals.swarms += (self.swarms.len() - before) as u64;
+        self.totals += swarm.population();
         result
     }
 
     fn remove(&mut self, info_hash: &InfoHash) -> Option<SwarmStats> {
         let swarm = self.swarms.remove(info_hash)?;
-        swarm.count(&mut self.totals, u64::wrapping_sub);
         self.totals.swarms -= 1;
+        self.totals -= swarm.population();
         Some(swarm.stats())
     }
 
-    fn sweep(&mut self, now: Timestamp, policy: Retention, visits: usize, lifetime_secs: u64) -> Swept {
-        let oldest = self.advance(now).saturating_sub(lifetime_secs);
-        let mut swept = Swept::default();
-        while swept.visited < visits as u64 {
-            let (info_hash, after) = match self.swept {
-                Some((info_hash, Some(endpoint))) => (info_hash, Excluded(endpoint)),
-                done => {
-                    let behind = (done.map_or(Unbounded, |(info_hash, _)| Excluded(info_hash)), Unbounded);
-                    let Some((&next, _)) = self.swarms.range(behind).next() else {
-                        self.swept = None;
-                        swept.pass_complete = true;
-                        break;
+    /// Visits about `visits` swarms and peers after those that were visited last.
+    fn sweep(&mut self, oldest: Timestamp, policy: Retention, visits: usize, swept: &mut Swept) {
+        let end = swept.visited + visits as u64;
+        while swept.visited < end {
+            let (info_hash, from) = match self.swept {
+                Some((info_hash, from)) if !from.is_end() => (info_hash, from),
+                last => {
+                    let rest = (last.map_or(Unbounded, |(info_hash, _)| Excluded(info_hash)), Unbounded);
+                    let Some((&next, _)) = self.swarms.range(rest).next() else {
+                        (self.swept, swept.pass_complete) = (None, true);
+                        return;
                     };
                     swept.visited += 1;
-                    (next, Unbounded)
+                    (next, Cursor::START)
                 }
             };
-            self.swept = Some((info_hash, None));
-            let Some(swarm) = self.swarms.get(&info_hash) else { continue };
-            let limit = visits.saturating_sub(swept.visited as usize).max(1);
-            let seen: Vec<_> =
-                swarm.peers.range((after, Unbounded)).take(limit).map(|(&at, &peer)| (at, peer)).collect();
-            swept.visited += seen.len() as u64;
-            for (endpoint, _) in seen.iter().filter(|(_, peer)| peer.seen < oldest) {
-                self.change(info_hash, |swarm| swarm.remove(endpoint));
-                swept.expired += 1;
-            }
-            let swarm = &self.swarms[&info_hash];
-            if seen.len() == limit {
-                self.swept = Some((info_hash, Some(seen[limit - 1].0)));
-            } else if swarm.peers.is_empty() && (policy == Retention::DropEmpty || swarm.downloaded == 0) {
+            self.swept = Some((info_hash, Cursor::END));
+            let Some(swarm) = self.swarms.get_mut(&info_hash) else { continue };
+            let expired = swarm.expire(oldest, from, end.saturating_sub(swept.visited).max(1) as usize);
+            self.totals -= expired.gone;
+            self.swept = Some((info_hash, expired.next));
+            swept.visited += expired.visited as u64;
+            swept.expired += expired.gone.peers();
+            if expired.next.is_end() && swarm.is_idle(policy) {
                 self.remove(&info_hash);
                 swept.swarms_removed += 1;
             }
-        }
-        swept
-    }
-}
-
-impl Swarm {
-    fn update(&mut self, announce: &Announce, now: Timestamp) -> Changes {
-        let before = self.peers.get(&announce.endpoint).map(|peer| peer.role);
-        if announce.event == AnnounceEvent::Stopped {
-            return self.remove(&announce.endpoint).map_or(Changes::empty(), |_| Changes::LEFT);
-        }
-        self.put(announce.endpoint, announce.role(), now);
-        let mut changes = match (before, announce.role()) {
-            (None, _) => Changes::JOINED,
-            (Some(Role::Leecher), Role::Seeder) => Changes::REFRESHED | Changes::PROMOTED,
-            (Some(Role::Seeder), Role::Leecher) => Changes::REFRESHED | Changes::DEMOTED,
-            _ => Changes::REFRESHED,
-        };
-        let finished = announce.event == AnnounceEvent::Completed && announce.role().is_seeder();
-        if finished && before != Some(Role::Seeder) {
-            self.downloaded = self.downloaded.saturating_add(1);
-            changes |= Changes::COMPLETED;
-        }
-        changes
-    }
-
-    fn put(&mut self, endpoint: Endpoint, role: Role, seen: Timestamp) {
-        if let Some(peer) = self.peers.get_mut(&endpoint)
-            && peer.role == role
-        {
-            peer.seen = seen;
-            return;
-        }
-        self.remove(&endpoint);
-        let list = self.list_mut(endpoint, role);
-        let place = list.len();
-        list.push(endpoint);
-        self.peers.insert(endpoint, Peer { role, seen, place });
-    }
-
-    fn remove(&mut self, endpoint: &Endpoint) -> Option<Peer> {
-        let peer = self.peers.remove(endpoint)?;
-        let list = self.list_mut(*endpoint, peer.role);
-        list.swap_remove(peer.place);
-        if let Some(moved) = list.get(peer.place).copied() {
-            self.peers.get_mut(&moved).expect("what is listed is a peer").place = peer.place;
-        }
-        Some(peer)
-    }
-
-    fn list_mut(&mut self, endpoint: Endpoint, role: Role) -> &mut Vec<Endpoint> {
-        &mut self.lists[usize::from(endpoint.family() == Family::V6)][usize::from(role.is_seeder())]
-    }
-
-    /// Hands out a window at a random place of each family's ring: leechers without the announcer, then
-    /// seeders.
-    fn select(&self, announce: &Announce, rng: &mut dyn Random, peers: &mut PeerBuffer<'_>) {
-        let me = self.peers[&announce.endpoint];
-        let rings = [(Families::V4, Family::V4), (Families::V6, Family::V6)].map(|(flag, family)| {
-            let [leechers, seeders] = &self.lists[usize::from(family == Family::V6)];
-            let mine = !me.role.is_seeder() && announce.endpoint.family() == family;
-            let seeders_too = if me.role.is_seeder() { 0 } else { seeders.len() };
-            let len = if announce.families.contains(flag) {
-                leechers.len() - usize::from(mine) + seeders_too
-            } else {
-                0
-            };
-            let pick = move |at: usize| {
-                let at = at + usize::from(mine && at >= me.place);
-                leechers.get(at).copied().unwrap_or_else(|| seeders[at - leechers.len()])
-            };
-            (len, pick)
-        });
-        let room = [peers.v4.room(), peers.v6.room()];
-        let fits = [rings[0].0.min(room[0]), rings[1].0.min(room[1])];
-        // Half of what is wanted each, and what one leaves unused goes to the other.
-        let v6 = fits[1].min((announce.want / 2).max(announce.want.saturating_sub(fits[0])));
-        for ((len, pick), count) in rings.iter().zip([fits[0].min(announce.want - v6), v6]) {
-            let start = if count < *len { rng.below(*len) } else { 0 };
-            for offset in 0..count {
-                match pick((start + offset) % len) {
-                    Endpoint::V4(peer) => peers.v4.push(peer.as_bytes()),
-                    Endpoint::V6(peer) => peers.v6.push(peer.as_bytes()),
-                }
-            }
-        }
-    }
-
-    fn stats(&self) -> SwarmStats {
-        let both = |role: usize| (self.lists[0][role].len() + self.lists[1][role].len()) as u32;
-        SwarmStats { complete: both(1), incomplete: both(0), downloaded: self.downloaded }
-    }
-
-    /// Adds or takes the peers to or from the totals.
-    fn count(&self, totals: &mut Totals, change: fn(u64, u64) -> u64) {
-        for (counts, [leechers, seeders]) in [&mut totals.v4, &mut totals.v6].into_iter().zip(&self.lists) {
-            counts.seeders = change(counts.seeders, seeders.len() as u64);
-            counts.leechers = change(counts.leechers, leechers.len() as u64);
         }
     }
 }

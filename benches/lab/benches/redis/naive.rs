@@ -21,7 +21,9 @@
 
 use futures_util::future::try_join_all;
 use redis::{Client, Cmd, FromRedisValue as _, Pipeline, Value, aio::MultiplexedConnection};
-use swarmkeep::{Announce, AnnounceEvent, Family, InfoHash, PeerBuffer, SwarmStats, Timestamp};
+use swarmkeep::{
+    Announce, AnnounceEvent, Family, InfoHash, PeerBuffer, SwarmStats, Timestamp, implement::SectionExt as _,
+};
 
 use crate::Result;
 

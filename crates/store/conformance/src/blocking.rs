@@ -9,9 +9,7 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, Announced, AsyncTorrentRepository, Budget, Capabilities, Cursor, Export, InfoHash, MemoryUse,
-    PeerBuffer, PeerRecord, Random, Records, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary,
-    Swept, Timestamp, TorrentRepository, Totals, Unavailable,
+    AsyncTorrentRepository, Capabilities, TorrentRepository, Unavailable, implement::forward_repository,
 };
 
 /// An asynchronous store whose calls park the calling thread until they are ready. For tests outside a
@@ -33,79 +31,10 @@ impl<A: AsyncTorrentRepository + ?Sized> Blocking<A> {
 }
 
 impl<A: AsyncTorrentRepository + ?Sized> TorrentRepository for Blocking<A> {
-    fn announce(
-        &self,
-        announce: &Announce,
-        now: Timestamp,
-        rng: &mut dyn Random,
-        peers: &mut PeerBuffer<'_>,
-    ) -> Announced {
-        wait(self.0.announce(announce, now, rng, peers))
-    }
-
-    fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
-        wait(self.0.announce_batch(batch, now, rng));
-    }
-
-    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        wait(self.0.scrape(info_hash))
-    }
-
-    fn totals(&self) -> Totals {
-        wait(self.0.totals())
-    }
-
-    fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
-        wait(self.0.walk(from, limit, out))
-    }
-
-    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
-        wait(self.0.page(after, limit, out));
-    }
-
-    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
-        wait(self.0.peers(info_hash, from, limit, out))
-    }
-
-    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
-        wait(self.0.sweep(now, policy, budget))
-    }
-
-    fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-        wait(self.0.remove(info_hash))
-    }
-
-    fn remove_where(
-        &self,
-        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Removed {
-        wait(self.0.remove_where(forbidden, from, budget))
-    }
-
-    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
-        wait(self.0.restore(swarm, peers, now))
-    }
-
-    fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
-        wait(self.0.export(export, now, budget));
-    }
-
-    fn import(&self, records: &[Records], now: Timestamp) -> Restored {
-        wait(self.0.import(records, now))
-    }
-
-    fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        wait(self.0.add_downloads(info_hash, earlier))
-    }
+    forward_repository! { |blocking| blocking.0 => wait, except capabilities }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
-    }
-
-    fn memory(&self) -> MemoryUse {
-        wait(self.0.memory())
     }
 }
 

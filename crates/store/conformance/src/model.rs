@@ -14,8 +14,9 @@ use std::{
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
     Endpoint, Evicted, Families, Family, InfoHash, Limits, LongestHold, MemoryUse, PageCost, PeerBuffer,
-    PeerDetails, PeerRecord, Random, Removed, RepositoryConfig, Restored, Retention, Role, SwarmStats,
-    SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    PeerDetails, PeerRecord, Random, RepositoryConfig, Restored, Retention, Role, SwarmStats, SwarmSummary,
+    Swept, Timestamp, TorrentRepository, Totals,
+    implement::{CursorExt as _, SectionExt as _},
 };
 
 /// A store that is right rather than fast: everything under one mutex, in maps of the standard library. What
@@ -30,7 +31,7 @@ pub struct Model {
 
 impl Model {
     /// How many peers or swarms are visited before the lock is given to others.
-    const VISITS_A_HOLD: usize = 256;
+    const VISITS_PER_HOLD: usize = 256;
 
     /// An empty store.
     ///
@@ -62,7 +63,7 @@ impl Model {
         }
         let lifetime_secs = config.lifetime_secs(u64::MAX)?;
         let clock = clock(lifetime_secs);
-        let capabilities = Capabilities::new(LongestHold::Visits(Self::VISITS_A_HOLD))
+        let capabilities = Capabilities::new(LongestHold::Visits(Self::VISITS_PER_HOLD))
             .with_peer_details()
             .with_page_cost(PageCost::Ordered)
             .with_bounds(BoundedBy::all())
@@ -119,7 +120,7 @@ impl TorrentRepository for Model {
         if from.is_end() || limit == 0 {
             return from;
         }
-        let end = out.len() + limit.min(Self::VISITS_A_HOLD);
+        let end = out.len() + limit.min(Self::VISITS_PER_HOLD);
         self.page(info_hash_of(from).as_ref(), end - out.len(), out);
         if out.len() < end { Cursor::END } else { Cursor::after(out[end - 1].info_hash.as_bytes()) }
     }
@@ -136,7 +137,7 @@ impl TorrentRepository for Model {
         if from.is_end() || limit == 0 {
             return from;
         }
-        let end = out.len() + limit.min(Self::VISITS_A_HOLD);
+        let end = out.len() + limit.min(Self::VISITS_PER_HOLD);
         let state = self.state();
         if let Some(swarm) = state.swarms.get(info_hash) {
             let behind = swarm.behind(endpoint_of(from)).take(end - out.len());
@@ -151,7 +152,7 @@ impl TorrentRepository for Model {
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let mut swept = Swept::default();
         while !swept.pass_complete && swept.visited < budget.get() as u64 {
-            let visits = (budget.get() - swept.visited as usize).min(Self::VISITS_A_HOLD);
+            let visits = (budget.get() - swept.visited as usize).min(Self::VISITS_PER_HOLD);
             swept += self.state().sweep(now, policy, visits);
         }
         swept
@@ -159,19 +160,6 @@ impl TorrentRepository for Model {
 
     fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
         self.state().remove(info_hash)
-    }
-
-    fn remove_where(
-        &self,
-        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Removed {
-        let mut asked = Vec::new();
-        let next = self.walk(from, budget.get(), &mut asked);
-        let named = asked.iter().map(|swarm| swarm.info_hash).filter(|info_hash| forbidden(info_hash));
-        let summary = |info_hash| Some(SwarmSummary { info_hash, stats: self.remove(&info_hash)? });
-        Removed::new(named.filter_map(summary).collect(), next)
     }
 
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {

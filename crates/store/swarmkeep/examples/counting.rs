@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, Changes, HashKey, InfoHash, Packed, PeerBuffer, Random,
-    RepositoryConfig, Request, SplitMix64, Timestamp, TorrentRepository, forward_repository,
+    RepositoryConfig, Request, SplitMix64, Timestamp, TorrentRepository, implement::forward_repository,
 };
 
 /// Counts joins and finished downloads of the store inside.

@@ -1,6 +1,6 @@
 //! What goes in and comes out of an announce.
 
-use std::fmt;
+use std::{fmt, slice};
 
 use crate::{AnnounceEvent, CompactV4, CompactV6, Endpoint, Family, InfoHash, PeerId, SwarmStats};
 
@@ -293,25 +293,6 @@ impl<const N: usize> Section<'_, N> {
         self.used == 0
     }
 
-    /// Writes one peer.
-    ///
-    /// # Panics
-    /// If there is no room: a store takes the room into account before it selects.
-    pub fn push(&mut self, peer: &[u8; N]) {
-        self.bytes[self.used..self.used + N].copy_from_slice(peer);
-        self.used += N;
-    }
-
-    /// Writes several peers at once.
-    ///
-    /// # Panics
-    /// If there is no room: a store takes the room into account before it selects.
-    pub fn extend(&mut self, peers: &[[u8; N]]) {
-        let bytes = peers.as_flattened();
-        self.bytes[self.used..self.used + bytes.len()].copy_from_slice(bytes);
-        self.used += bytes.len();
-    }
-
     /// The bytes written so far, ready to send.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.used]
@@ -323,6 +304,31 @@ impl<const N: usize> Section<'_, N> {
     }
 }
 
+/// How a store writes the peers that it selects.
+pub trait SectionExt<const N: usize> {
+    /// Writes several peers at once.
+    ///
+    /// # Panics
+    /// If there is no room: [`PeerBuffer::share`] takes the room into account.
+    fn extend(&mut self, peers: &[[u8; N]]);
+
+    /// Writes one peer.
+    ///
+    /// # Panics
+    /// If there is no room: [`PeerBuffer::share`] takes the room into account.
+    fn push(&mut self, peer: &[u8; N]) {
+        self.extend(slice::from_ref(peer));
+    }
+}
+
+impl<const N: usize> SectionExt<N> for Section<'_, N> {
+    fn extend(&mut self, peers: &[[u8; N]]) {
+        let bytes = peers.as_flattened();
+        self.bytes[self.used..self.used + bytes.len()].copy_from_slice(bytes);
+        self.used += bytes.len();
+    }
+}
+
 impl<const N: usize> fmt::Debug for Section<'_, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Section({} peers of {N} bytes)", self.len())
@@ -331,15 +337,19 @@ impl<const N: usize> fmt::Debug for Section<'_, N> {
 
 /// What an announce does to its peer: the one place where events, roles and the download count meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Transition {
-    pub(crate) before: Option<Role>,
-    pub(crate) after: Option<Role>,
-    /// A download is counted when a `completed` finds the endpoint not already a seeder.
-    pub(crate) completed: bool,
+#[non_exhaustive]
+pub struct Transition {
+    /// The role of the peer before the announce; `None` if it was not in the swarm.
+    pub before: Option<Role>,
+    /// The role of the peer after the announce; `None` if it has left.
+    pub after: Option<Role>,
+    /// Whether the announce counts a download: a `completed` of a peer that was not a seeder before.
+    pub completed: bool,
 }
 
 impl Transition {
-    pub(crate) fn new(announce: &Announce, before: Option<Role>) -> Self {
+    /// What `announce` does to a peer that had the role `before`, or that was not in the swarm.
+    pub fn new(announce: &Announce, before: Option<Role>) -> Self {
         let after = (announce.event != AnnounceEvent::Stopped).then(|| announce.role());
         let completed = announce.event == AnnounceEvent::Completed
             && after == Some(Role::Seeder)
@@ -347,7 +357,8 @@ impl Transition {
         Self { before, after, completed }
     }
 
-    pub(crate) fn changes(self) -> Changes {
+    /// The same as [`Announced::changes`] reports it, without [`Changes::CREATED`].
+    pub fn changes(self) -> Changes {
         let mut changes = match (self.before, self.after) {
             (None, Some(_)) => Changes::JOINED,
             (Some(Role::Leecher), Some(Role::Seeder)) => Changes::REFRESHED | Changes::PROMOTED,

@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc};
 
 use crate::{
     Capabilities, ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
-    lock::{Blocks, Lock, LockFamily},
-    map::{BlockingMap, BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots, SwarmMap},
-    swarm::RecordSwarm,
-    sweep::VISITS_A_HOLD,
+    implement::RecordSwarm,
+    implement::VISITS_PER_HOLD,
+    implement::lock::{Blocks, Lock, LockFamily},
+    implement::map::{
+        BlockingMap, BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots, SwarmMap,
+    },
 };
 
 /// A B-tree of swarms behind one lock of family `O`: an announce holds it alone.
@@ -45,7 +47,7 @@ impl<O: LockFamily, E: LockFamily> BTreeMapOfLocks<O, E> {
 
 fn build<M>(map: M, config: &RepositoryConfig) -> Result<MapRepository<M>, ConfigError> {
     let capabilities =
-        Capabilities::new(LongestHold::Visits(VISITS_A_HOLD)).with_page_cost(PageCost::Ordered);
+        Capabilities::new(LongestHold::Visits(VISITS_PER_HOLD)).with_page_cost(PageCost::Ordered);
     // B-tree nodes are about 70 % full.
     MapRepository::over(map, config, capabilities, size_of::<(InfoHash, RecordSwarm)>() * 10 / 7)
 }
@@ -58,7 +60,7 @@ impl<O: LockFamily, V: Send + Sync> Tree<O, V> {
     async fn keys_behind(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<InfoHash>) {
         let (end, mut after) = (out.len().saturating_add(limit), after.copied());
         while out.len() < end {
-            let (start, hold) = (out.len(), VISITS_A_HOLD.min(end - out.len()));
+            let (start, hold) = (out.len(), VISITS_PER_HOLD.min(end - out.len()));
             let behind = (after.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
             self.0
                 .read(|tree| out.extend(tree.range::<InfoHash, _>(behind).take(hold).map(|(key, _)| key)))

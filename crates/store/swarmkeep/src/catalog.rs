@@ -13,12 +13,12 @@ use crate::skip_map::SkipMapRepository;
 use crate::{
     AsyncTorrentRepository, Capabilities, ConfigError, HashKey, Packed, RepositoryConfig, TorrentRepository,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
-    lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
+    implement::lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
 };
 #[cfg(feature = "tokio")]
 use crate::{
-    lock::{TokioMutex, TokioRwLock},
-    map::Awaited,
+    implement::lock::{TokioMutex, TokioRwLock},
+    implement::map::Awaited,
 };
 
 /// Makes the list, and the macro that goes through its names, of the rows below.

@@ -11,9 +11,9 @@ use siphasher::sip::SipHasher13;
 
 use crate::{
     Capabilities, ConfigError, HashKey, InfoHash, LongestHold, RepositoryConfig,
-    lock::LockFamily,
-    map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
-    swarm::RecordSwarm,
+    implement::RecordSwarm,
+    implement::lock::LockFamily,
+    implement::map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
 };
 
 /// A DashMap of slots, each behind a lock of family `E`.
@@ -111,7 +111,7 @@ impl<T: Send + Sync> SlotMap<T> for HashShards<T> {
         }
     }
 
-    fn keys_a_look(&self) -> usize {
+    fn keys_per_look(&self) -> usize {
         // About one shard: reading one is what a look costs.
         (self.0.len() / self.0.shards().len()).max(64)
     }

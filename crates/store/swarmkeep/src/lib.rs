@@ -28,9 +28,9 @@ pub mod catalog;
 mod config;
 #[cfg(feature = "dashmap")]
 pub mod dash_map;
+mod defaults;
 mod export;
-pub mod lock;
-pub mod map;
+pub mod implement;
 pub mod packed;
 mod random;
 mod records;
@@ -40,8 +40,7 @@ mod repository;
 pub mod skip_map;
 #[cfg(feature = "snapshot")]
 pub mod snapshot;
-pub mod swarm;
-pub mod sweep;
+mod sweep;
 mod time;
 mod totals;
 

@@ -122,41 +122,54 @@ impl Cursor {
     /// Behind the last: there is nothing more to ask for.
     pub const END: Self = Self { at: Position::End };
 
-    /// Behind the item that `bytes` name to the store.
-    ///
-    /// # Panics
-    /// If there are more than 24 bytes.
-    pub fn after(bytes: &[u8]) -> Self {
-        let mut padded = [0; 24];
-        padded[..bytes.len()].copy_from_slice(bytes);
-        Self { at: Position::After { bytes: padded, len: bytes.len() as u8 } }
-    }
-
     /// Whether there is nothing more to ask for.
     pub const fn is_end(&self) -> bool {
         matches!(self.at, Position::End)
     }
+}
 
-    /// The bytes of the item that the cursor stands behind; `None` at the start and at the end.
-    pub fn bytes(&self) -> Option<&[u8]> {
-        match &self.at {
-            Position::After { bytes, len } => Some(&bytes[..usize::from(*len)]),
-            Position::Start | Position::End => None,
-        }
-    }
+/// How a store makes its cursors, and reads them again.
+///
+/// A listing whose order is that of info hashes or endpoints needs no more than these: the cursor is the last
+/// item shown.
+pub trait CursorExt: Sized {
+    /// The position after the item that `bytes` name to the store.
+    ///
+    /// # Panics
+    /// If there are more than 24 bytes.
+    fn after(bytes: &[u8]) -> Self;
 
-    /// The swarm that the cursor stands behind in a listing of swarms.
-    pub(crate) fn info_hash(&self) -> Option<InfoHash> {
+    /// The bytes of the item before the position; `None` at the start and at the end.
+    fn bytes(&self) -> Option<&[u8]>;
+
+    /// The swarm before the position in a listing of swarms; `None` at the start and at the end.
+    fn info_hash(&self) -> Option<InfoHash> {
         Some(InfoHash::new(self.bytes()?.try_into().ok()?))
     }
 
-    /// The peer that the cursor stands behind in a listing of peers: the length says which family.
-    pub(crate) fn endpoint(&self) -> Option<Endpoint> {
+    /// The peer before the position in a listing of peers; `None` at the start and at the end. The number of
+    /// bytes decides the family.
+    fn endpoint(&self) -> Option<Endpoint> {
         let bytes = self.bytes()?;
         match (<[u8; CompactV4::LEN]>::try_from(bytes), <[u8; CompactV6::LEN]>::try_from(bytes)) {
             (Ok(v4), _) => Endpoint::try_from(v4).ok(),
             (_, Ok(v6)) => Endpoint::try_from(v6).ok(),
             _ => None,
+        }
+    }
+}
+
+impl CursorExt for Cursor {
+    fn after(bytes: &[u8]) -> Self {
+        let mut padded = [0; 24];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        Self { at: Position::After { bytes: padded, len: bytes.len() as u8 } }
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        match &self.at {
+            Position::After { bytes, len } => Some(&bytes[..usize::from(*len)]),
+            Position::Start | Position::End => None,
         }
     }
 }
@@ -252,7 +265,9 @@ pub enum PageCost {
 pub enum LongestHold {
     /// While this number of peers or swarms is visited, however large the store is.
     Visits(usize),
-    /// While this share of all swarms is visited: the map cannot stop in between.
+    /// While this share of all swarms is visited, above 0 and below 1: the map cannot stop in between, so it
+    /// has to be divided into shards. A map that is visited as a whole makes a sweep take quadratic time, and
+    /// the conformance suite rejects it.
     ShareOfSwarms(f64),
 }
 
@@ -304,8 +319,8 @@ impl AddAssign for Restored {
 }
 
 impl Restored {
-    /// Counts a living peer of a snapshot.
-    pub(crate) const fn count(&mut self, result: Result<(), NotRestored>) {
+    /// Counts what became of a peer that has not expired.
+    pub const fn count(&mut self, result: Result<(), NotRestored>) {
         match result {
             Ok(()) => self.added += 1,
             Err(NotRestored::Known) => self.known += 1,
@@ -314,11 +329,11 @@ impl Restored {
     }
 }
 
-/// Why a living peer of a snapshot was not taken in.
+/// Why a swarm did not accept a peer of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotRestored {
-    /// It is there already.
+pub enum NotRestored {
+    /// The peer is in the swarm already.
     Known,
-    /// A limit keeps it out.
+    /// A limit excludes it.
     Full,
 }

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     Announce, Announced, Budget, Capabilities, Cursor, Export, Immediate, InfoHash, MemoryUse, PeerBuffer,
     PeerRecord, Random, Records, Removed, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept,
-    Timestamp, Totals, asynchronous::at_once, export,
+    Timestamp, Totals, asynchronous::at_once, defaults, export, implement::forward_repository,
 };
 
 /// A store of swarms: for each info hash, the peers that announced it.
@@ -86,8 +86,12 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// Appends the up to `limit` swarms that follow `after` in ascending info-hash order; fewer than `limit`
     /// only at the end.
     ///
-    /// The same order in every store; [`Capabilities::page_cost`] says what it costs.
-    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>);
+    /// The same order in every store; [`Capabilities::page_cost`] says what it costs. The default
+    /// [walks](Self::walk) over the whole store and keeps the next `limit` swarms; a store that is kept in this
+    /// order overrides it.
+    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
+        at_once(defaults::page_by_walking(&Immediate(self), after, limit, out)).expect(NEVER_AWAY);
+    }
 
     /// Appends up to `limit` peers of one swarm to `out`, with role and time, from the cursor on; answers
     /// where to go on.
@@ -118,13 +122,16 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// which they were and where to go on.
     ///
     /// From [`Cursor::START`] until [`Cursor::END`], every swarm that lives through all steps is asked about
-    /// exactly once. The predicate is called without a lock held.
+    /// exactly once. The predicate is called without a lock held. The default uses [`walk`](Self::walk) and
+    /// [`remove`](Self::remove).
     fn remove_where(
         &self,
         forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
         from: Cursor,
         budget: Budget,
-    ) -> Removed;
+    ) -> Removed {
+        at_once(defaults::remove_by_walking(&Immediate(self), forbidden, from, budget)).expect(NEVER_AWAY)
+    }
 
     /// Puts a swarm back as a snapshot had it: its peers with role and age, and its download count.
     ///
@@ -167,132 +174,6 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
 
 const NEVER_AWAY: &str = "a store in this process can always be reached";
 
-/// Within an implementation of [`TorrentRepository`], forwards every method that you do not write yourself to
-/// an inner store.
-///
-/// `|this|` names `self`, the expression behind it is the inner store, and `except` lists the methods that
-/// you write. [`announce_batch`](TorrentRepository::announce_batch) is forwarded too: its default would undo
-/// what the inner store gains from one.
-///
-/// ```
-/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-/// use swarmkeep::{InfoHash, SwarmStats, TorrentRepository, forward_repository};
-///
-/// /// Counts the scrapes of the store inside.
-/// #[derive(Debug)]
-/// struct Counting<R> {
-///     inner: R,
-///     scrapes: AtomicU64,
-/// }
-///
-/// impl<R: TorrentRepository> TorrentRepository for Counting<R> {
-///     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-///         self.scrapes.fetch_add(1, Relaxed);
-///         self.inner.scrape(info_hash)
-///     }
-///
-///     forward_repository! { |counting| counting.inner, except scrape }
-/// }
-/// ```
-///
-/// With `|this| inner => function`, what the inner methods give goes through a function. So it may be
-/// something else than the answer, such as a future of it.
-#[macro_export]
-macro_rules! forward_repository {
-    (|$this:ident| $inner:expr $(, except $($written:ident),+)?) => {
-        $crate::forward_repository! {
-            |$this| $inner => ::core::convert::identity $(, except $($written),+)?
-        }
-    };
-    (|$this:ident| $inner:expr => $answer:path $(, except $($written:ident),+)?) => {
-        $crate::__forward_repository! { ($this, $inner, $answer) [$($($written)+)?]
-            announce(
-                announce: &$crate::Announce,
-                now: $crate::Timestamp,
-                rng: &mut dyn $crate::Random,
-                peers: &mut $crate::PeerBuffer<'_>,
-            ) -> $crate::Announced;
-            announce_batch(
-                batch: &mut [$crate::Request<'_>],
-                now: $crate::Timestamp,
-                rng: &mut dyn $crate::Random,
-            ) -> ();
-            scrape(info_hash: &$crate::InfoHash) -> $crate::SwarmStats;
-            totals() -> $crate::Totals;
-            walk(
-                from: $crate::Cursor,
-                limit: usize,
-                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
-            ) -> $crate::Cursor;
-            page(
-                after: ::core::option::Option<&$crate::InfoHash>,
-                limit: usize,
-                out: &mut ::std::vec::Vec<$crate::SwarmSummary>,
-            ) -> ();
-            peers(
-                info_hash: &$crate::InfoHash,
-                from: $crate::Cursor,
-                limit: usize,
-                out: &mut ::std::vec::Vec<$crate::PeerRecord>,
-            ) -> $crate::Cursor;
-            sweep(now: $crate::Timestamp, policy: $crate::Retention, budget: $crate::Budget) -> $crate::Swept;
-            remove(info_hash: &$crate::InfoHash) -> ::core::option::Option<$crate::SwarmStats>;
-            remove_where(
-                forbidden: &(dyn ::core::ops::Fn(&$crate::InfoHash) -> bool + ::core::marker::Sync),
-                from: $crate::Cursor,
-                budget: $crate::Budget,
-            ) -> $crate::Removed;
-            restore(
-                swarm: &$crate::SwarmSummary,
-                peers: &[$crate::PeerRecord],
-                now: $crate::Timestamp,
-            ) -> $crate::Restored;
-            export(export: &mut $crate::Export, now: $crate::Timestamp, budget: $crate::Budget) -> ();
-            import(records: &[$crate::Records], now: $crate::Timestamp) -> $crate::Restored;
-            add_downloads(info_hash: &$crate::InfoHash, earlier: u32) -> bool;
-            capabilities() -> $crate::Capabilities;
-            memory() -> $crate::MemoryUse;
-        }
-    };
-}
-
-/// The methods that [`forward_repository`] lists, less those that are written already.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __forward_repository {
-    ($to:tt $written:tt $($method:ident($($name:ident: $type:ty),* $(,)?) -> $output:ty;)*) => {
-        $($crate::__forward_repository! { @unless $written $method $to ($($name: $type),*) -> $output })*
-    };
-
-    (@unless [announce $($more:ident)*] announce $($rest:tt)*) => {};
-    (@unless [announce_batch $($more:ident)*] announce_batch $($rest:tt)*) => {};
-    (@unless [scrape $($more:ident)*] scrape $($rest:tt)*) => {};
-    (@unless [totals $($more:ident)*] totals $($rest:tt)*) => {};
-    (@unless [walk $($more:ident)*] walk $($rest:tt)*) => {};
-    (@unless [page $($more:ident)*] page $($rest:tt)*) => {};
-    (@unless [peers $($more:ident)*] peers $($rest:tt)*) => {};
-    (@unless [sweep $($more:ident)*] sweep $($rest:tt)*) => {};
-    (@unless [remove $($more:ident)*] remove $($rest:tt)*) => {};
-    (@unless [remove_where $($more:ident)*] remove_where $($rest:tt)*) => {};
-    (@unless [restore $($more:ident)*] restore $($rest:tt)*) => {};
-    (@unless [export $($more:ident)*] export $($rest:tt)*) => {};
-    (@unless [import $($more:ident)*] import $($rest:tt)*) => {};
-    (@unless [add_downloads $($more:ident)*] add_downloads $($rest:tt)*) => {};
-    (@unless [capabilities $($more:ident)*] capabilities $($rest:tt)*) => {};
-    (@unless [memory $($more:ident)*] memory $($rest:tt)*) => {};
-    (@unless [$other:ident $($more:ident)*] $($rest:tt)*) => {
-        $crate::__forward_repository! { @unless [$($more)*] $($rest)* }
-    };
-    (@unless []
-        $method:ident ($this:ident, $inner:expr, $answer:path) ($($name:ident: $type:ty),*) -> $output:ty
-    ) => {
-        fn $method(&self, $($name: $type),*) -> $output {
-            let $this = self;
-            $answer($inner.$method($($name),*))
-        }
-    };
-}
-
 impl<R: TorrentRepository + ?Sized> TorrentRepository for &R {
     forward_repository! { |reference| **reference }
 }
@@ -332,23 +213,6 @@ pub trait TorrentRepositoryExt: TorrentRepository {
             cursor = self.peers(info_hash, cursor, 1024, &mut all);
         }
         all
-    }
-
-    /// One step of [`remove_where`](TorrentRepository::remove_where) by the store's own walk and
-    /// [`remove`](TorrentRepository::remove), for stores that have no shorter way.
-    fn remove_by_walking(
-        &self,
-        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Removed {
-        let mut shown = Vec::new();
-        let next = self.walk(from, budget.get(), &mut shown);
-        let named = shown.into_iter().filter(|swarm| forbidden(&swarm.info_hash));
-        let removed = named.filter_map(|SwarmSummary { info_hash, .. }| {
-            self.remove(&info_hash).map(|stats| SwarmSummary { info_hash, stats })
-        });
-        Removed::new(removed.collect(), next)
     }
 
     /// Removes every swarm that `forbidden` names and answers what they were.

@@ -6,10 +6,10 @@ use crossbeam_skiplist::SkipMap;
 
 use crate::{
     Capabilities, ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
-    lock::LockFamily,
-    map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
-    swarm::RecordSwarm,
-    sweep::VISITS_A_HOLD,
+    implement::RecordSwarm,
+    implement::VISITS_PER_HOLD,
+    implement::lock::LockFamily,
+    implement::map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
 };
 
 /// A skip list of slots, each behind a lock of family `E`.
@@ -29,7 +29,7 @@ where
     /// whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let capabilities =
-            Capabilities::new(LongestHold::Visits(VISITS_A_HOLD)).with_page_cost(PageCost::Ordered);
+            Capabilities::new(LongestHold::Visits(VISITS_PER_HOLD)).with_page_cost(PageCost::Ordered);
         // A tower of pointers, 1.33 high on average behind a header of two words.
         let bytes_per_swarm = size_of::<(InfoHash, Arc<RecordSwarm>, [usize; 6], RecordSwarm)>();
         Self::over(Slots::new(SkipList(SkipMap::new())), config, capabilities, bytes_per_swarm)

@@ -1,7 +1,7 @@
 //! Peers counted by family and role, in one swarm and over all of them.
 
 use std::{
-    ops::AddAssign,
+    ops::{AddAssign, SubAssign},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -91,11 +91,13 @@ impl AtomicTotals {
     }
 }
 
-/// The peers of a swarm, or of a part of one.
+/// The number of peers in a swarm, or in a part of it, by family and role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Population {
-    pub(crate) v4: PeerCounts,
-    pub(crate) v6: PeerCounts,
+pub struct Population {
+    /// IPv4 peers.
+    pub v4: PeerCounts,
+    /// IPv6 peers.
+    pub v6: PeerCounts,
 }
 
 impl Population {
@@ -114,7 +116,7 @@ impl Population {
     }
 
     /// Peers of both families and roles.
-    pub(crate) const fn peers(&self) -> u64 {
+    pub const fn peers(&self) -> u64 {
         self.v4.peers() + self.v6.peers()
     }
 
@@ -133,6 +135,26 @@ impl AddAssign for Population {
         for (counts, more) in [(&mut self.v4, other.v4), (&mut self.v6, other.v6)] {
             counts.seeders += more.seeders;
             counts.leechers += more.leechers;
+        }
+    }
+}
+
+/// Peers come.
+impl AddAssign<Population> for Totals {
+    fn add_assign(&mut self, Population { v4, v6 }: Population) {
+        for (counts, come) in [(&mut self.v4, v4), (&mut self.v6, v6)] {
+            counts.seeders += come.seeders;
+            counts.leechers += come.leechers;
+        }
+    }
+}
+
+/// Peers go.
+impl SubAssign<Population> for Totals {
+    fn sub_assign(&mut self, Population { v4, v6 }: Population) {
+        for (counts, gone) in [(&mut self.v4, v4), (&mut self.v6, v6)] {
+            counts.seeders -= gone.seeders;
+            counts.leechers -= gone.leechers;
         }
     }
 }

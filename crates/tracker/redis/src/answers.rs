@@ -17,7 +17,7 @@ use std::{
 use parking_lot::Mutex;
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Endpoint, Families, InfoHash,
-    PeerBuffer, Role, SwarmStats,
+    PeerBuffer, Role, SwarmStats, implement::SectionExt as _,
 };
 use tokio::sync::Notify;
 

@@ -3,7 +3,7 @@
 use redis::Value;
 use swarmkeep::{
     Announced, Changes, Endpoint, Evicted, Family, PeerBuffer, PeerCounts, PeerRecord, Role, SwarmStats,
-    Timestamp, Totals, Unavailable,
+    Timestamp, Totals, Unavailable, implement::SectionExt as _,
 };
 
 /// An answer that is too short, or longer than it says.

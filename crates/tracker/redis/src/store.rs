@@ -18,7 +18,7 @@ use swarmkeep::{
     Announce, Announced, Answer, AsyncTorrentRepository, BoundedBy, Budget, Capabilities, CompactV4,
     CompactV6, Cursor, Families, InfoHash, LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord, Random,
     Records, Removed, RepositoryConfig, Request, Restored, Retention, SwarmStats, SwarmSummary, Swept,
-    Timestamp, Totals, Unavailable, sweep::Pass,
+    Timestamp, Totals, Unavailable, implement::Pass,
 };
 use tokio::time::{sleep, timeout};
 use tracing::warn;

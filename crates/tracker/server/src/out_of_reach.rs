@@ -13,7 +13,7 @@ macro_rules! unavailable {
         Box::pin(std::future::ready(Err(Unavailable::new("the cable is cut"))))
     }};
 }
-swarmkeep::async_repository! { [] OutOfReach, unavailable }
+swarmkeep::implement::async_repository! { [] OutOfReach, unavailable }
 
 /// Never answers at all.
 #[derive(Debug)]
@@ -26,4 +26,4 @@ macro_rules! silence {
         Box::pin(std::future::pending())
     }};
 }
-swarmkeep::async_repository! { [] Silent, silence }
+swarmkeep::implement::async_repository! { [] Silent, silence }

@@ -16,8 +16,7 @@ use std::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, Budget, Changes, Cursor, Export, PeerBuffer, PeerRecord, Random,
-    Records, Removed, Request, Restored, SwarmSummary, Timestamp, TorrentRepository,
-    TorrentRepositoryExt as _, forward_repository,
+    Records, Request, Restored, SwarmSummary, Timestamp, TorrentRepository, implement::forward_repository,
 };
 use tracing::{debug, error, info};
 
@@ -322,15 +321,6 @@ impl TorrentRepository for Durable {
         let removed = self.core.store.remove(info_hash);
         self.core.change(&mut shard, info_hash, Change { forget: true, add: 0 });
         removed
-    }
-
-    fn remove_where(
-        &self,
-        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Removed {
-        self.remove_by_walking(forbidden, from, budget)
     }
 
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {

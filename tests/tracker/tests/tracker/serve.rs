@@ -387,7 +387,7 @@ macro_rules! slowly {
         })
     };
 }
-swarmkeep::async_repository! { [R: AsyncTorrentRepository] Slow<R>, slowly }
+swarmkeep::implement::async_repository! { [R: AsyncTorrentRepository] Slow<R>, slowly }
 
 fn slow(answers_after: Duration) -> Repository {
     let Repository::Sync(store) = build("packed", Duration::from_secs(2700)) else {

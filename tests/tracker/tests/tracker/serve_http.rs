@@ -15,7 +15,7 @@ use std::{
 use socket2::{Domain, Socket, Type};
 use swarmkeep::{
     Announce, Announced, Endpoint, InfoHash, PeerBuffer, PeerId, Random, Timestamp, TorrentRepository,
-    catalog::Repository, forward_repository,
+    catalog::Repository, implement::forward_repository,
 };
 use swarmkeep_tests::{Tracker, any_port, build, runtime};
 use swarmkeep_tracker::{Config, Rules, Server};

@@ -2,8 +2,8 @@
 
 use swarmkeep::{
     Announce, Announced, Budget, Capabilities, Cursor, InfoHash, LongestHold, MemoryUse, PeerBuffer,
-    PeerRecord, Random, Removed, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp,
-    TorrentRepository, Totals,
+    PeerRecord, Random, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository,
+    Totals,
 };
 
 /// Answers every call, and keeps nothing.
@@ -27,8 +27,6 @@ impl TorrentRepository for Nothing {
         Cursor::END
     }
 
-    fn page(&self, _: Option<&InfoHash>, _: usize, _: &mut Vec<SwarmSummary>) {}
-
     fn peers(&self, _: &InfoHash, _: Cursor, _: usize, _: &mut Vec<PeerRecord>) -> Cursor {
         Cursor::END
     }
@@ -41,10 +39,6 @@ impl TorrentRepository for Nothing {
 
     fn remove(&self, _: &InfoHash) -> Option<SwarmStats> {
         None
-    }
-
-    fn remove_where(&self, _: &(dyn Fn(&InfoHash) -> bool + Sync), _: Cursor, _: Budget) -> Removed {
-        Removed::new(Vec::new(), Cursor::END)
     }
 
     fn restore(&self, _: &SwarmSummary, _: &[PeerRecord], _: Timestamp) -> Restored {

@@ -8,7 +8,7 @@ use std::{
 
 use swarmkeep::{
     Budget, Cursor, Export, InfoHash, Limits, PeerRecord, Records, Restored, Role, SwarmStats, Timestamp,
-    TorrentRepository,
+    TorrentRepository, implement::CursorExt as _,
 };
 
 use super::{Broken, Fault, let_others_in};
@@ -223,5 +223,5 @@ impl TorrentRepository for Reading<'_> {
         stats
     }
 
-    swarmkeep::forward_repository! { |reading| reading.broken, except peers, scrape, export }
+    swarmkeep::implement::forward_repository! { |reading| reading.broken, except peers, scrape, export }
 }

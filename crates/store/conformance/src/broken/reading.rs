@@ -4,6 +4,7 @@ use std::{hint, sync::atomic::Ordering::SeqCst};
 
 use swarmkeep::{
     Cursor, Family, InfoHash, PeerRecord, Role, SwarmStats, SwarmSummary, TorrentRepository, Totals,
+    implement::CursorExt as _,
 };
 
 use super::{Broken, Fault, TICK_SECS, begin_of_tick, let_others_in};

@@ -14,7 +14,7 @@ use proptest::{
 };
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, Changes, Endpoint, Families, Family, PeerBuffer, Request, Retention,
-    Role, SplitMix64, TorrentRepositoryExt,
+    Role, SplitMix64, TorrentRepositoryExt, implement::SectionExt as _,
 };
 
 use crate::{

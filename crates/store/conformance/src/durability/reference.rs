@@ -16,9 +16,9 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, Announced, Budget, Capabilities, ConfigError, Cursor, Endpoint, Export, InfoHash, MemoryUse,
-    PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request, Restored, Retention, Role,
-    SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    Announce, Announced, Budget, ConfigError, Cursor, Endpoint, Export, InfoHash, PeerBuffer, PeerRecord,
+    Random, Removed, RepositoryConfig, Request, Restored, Retention, Role, SwarmStats, SwarmSummary, Swept,
+    Timestamp, TorrentRepository, implement::forward_repository,
 };
 
 use super::{Persistent, PersistentSubject};
@@ -610,28 +610,9 @@ impl TorrentRepository for Open {
         added
     }
 
-    fn totals(&self) -> Totals {
-        self.model.totals()
-    }
-
-    fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
-        self.model.walk(from, limit, out)
-    }
-
-    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
-        self.model.page(after, limit, out);
-    }
-
-    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
-        self.model.peers(info_hash, from, limit, out)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.model.capabilities()
-    }
-
-    fn memory(&self) -> MemoryUse {
-        self.model.memory()
+    forward_repository! {
+        |open| open.model, except announce, announce_batch, scrape, sweep, remove, remove_where, restore,
+        export, import, add_downloads
     }
 }
 

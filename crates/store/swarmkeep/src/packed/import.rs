@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::{Packed, leaf::Leaf, place::Placed, prefetch::prefetch_lines, room::Room};
-use crate::{PeerRecord, Records, Restored, SwarmRecord, Timestamp, sweep::VISITS_A_HOLD};
+use crate::{PeerRecord, Records, Restored, SwarmRecord, Timestamp, implement::VISITS_PER_HOLD};
 
 /// Records whose bytes are asked for before they are read: in the order of where they go, they lie anywhere.
 const AHEAD: usize = 16;
@@ -74,7 +74,7 @@ impl Packed {
             let stripe = Sorted::stripe(*first);
             run.clear();
             while let Some(word) = rest.first().filter(|word| Sorted::stripe(**word) == stripe)
-                && run.visits() < VISITS_A_HOLD
+                && run.visits() < VISITS_PER_HOLD
             {
                 if let Some(ahead) = rest.get(AHEAD) {
                     let (of, at) = sorted.place(*ahead);
@@ -162,7 +162,7 @@ impl Packed {
 
 /// A bounded number of peers for each hold of a lock. An empty hold still brings the download count.
 pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item = &[PeerRecord]> {
-    peers.chunks(VISITS_A_HOLD).chain((peers.is_empty() && downloaded > 0).then_some(peers))
+    peers.chunks(VISITS_PER_HOLD).chain((peers.is_empty() && downloaded > 0).then_some(peers))
 }
 
 impl Sorted {

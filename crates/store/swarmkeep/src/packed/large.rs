@@ -12,8 +12,9 @@ use crate::{
     Announce, AnnounceEvent, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer,
     PeerCounts, PeerRecord, Random, Role, Section, SplitMix64,
     announce::Transition,
+    implement::{CursorExt as _, SectionExt as _, VISITS_PER_HOLD},
     report::NotRestored,
-    sweep::{Expired, VISITS_A_HOLD},
+    sweep::Expired,
     totals::Population,
 };
 
@@ -735,7 +736,7 @@ impl<const N: usize> Tables<N> {
                 }
             }
             order = end?;
-            if visits >= VISITS_A_HOLD {
+            if visits >= VISITS_PER_HOLD {
                 return Some(range_cursor(Self::FAMILY, order));
             }
         }

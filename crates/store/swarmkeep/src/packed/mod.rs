@@ -46,10 +46,9 @@ use self::{
 };
 use crate::{
     Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, Export, InfoHash, Limits,
-    LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord, Random, Records, Removed, RepositoryConfig,
-    Request, Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository,
-    TorrentRepositoryExt as _, Totals,
-    sweep::{Next, Pass, VISITS_A_HOLD},
+    LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord, Random, Records, RepositoryConfig, Request,
+    Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    implement::{CursorExt as _, Next, Pass, VISITS_PER_HOLD},
     time::LatestTime,
     totals::AtomicTotals,
 };
@@ -257,7 +256,7 @@ impl Packed {
                 if limit == 0 {
                     return true;
                 }
-                let (start, hold) = (out.len(), limit.min(VISITS_A_HOLD));
+                let (start, hold) = (out.len(), limit.min(VISITS_PER_HOLD));
                 // Not while others wait for the lock: what is there may have to move.
                 out.reserve(hold);
                 let behind = after.as_ref().map(|(_, key)| key);
@@ -331,22 +330,8 @@ impl TorrentRepository for Packed {
         Self::behind(out, more)
     }
 
-    fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
-        let (start, mut cursor, mut some) = (out.len(), Cursor::START, Vec::new());
-        while !cursor.is_end() && limit > 0 {
-            some.clear();
-            cursor = self.walk(cursor, PAGE_LOOK, &mut some);
-            out.extend(some.iter().filter(|swarm| after.is_none_or(|after| swarm.info_hash > *after)));
-            if out.len() - start > limit {
-                out[start..].select_nth_unstable_by_key(limit, |swarm| swarm.info_hash);
-                out.truncate(start + limit);
-            }
-        }
-        out[start..].sort_unstable_by_key(|swarm| swarm.info_hash);
-    }
-
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
-        let (start, limit) = (out.len(), limit.min(VISITS_A_HOLD));
+        let (start, limit) = (out.len(), limit.min(VISITS_PER_HOLD));
         let latest = self.latest.advance(Timestamp::default());
         out.reserve(limit);
         let next = self.with(info_hash, latest, |stripe, call| stripe.peers(call, from, limit, out));
@@ -379,7 +364,7 @@ impl TorrentRepository for Packed {
                 && let Some(visit) = claim.current()
             {
                 let mut step = Step::default();
-                let hold = left.min(VISITS_A_HOLD);
+                let hold = left.min(VISITS_PER_HOLD);
                 let (at, from) = (Placed { stripe: visit.stripe, key: Key::default() }, visit.from);
                 let next = self.with_stripe(&at, now, |stripe, call| {
                     stripe.expire(call, from, oldest, policy, hold, &mut step)
@@ -410,15 +395,6 @@ impl TorrentRepository for Packed {
         Some(stats)
     }
 
-    fn remove_where(
-        &self,
-        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Removed {
-        self.remove_by_walking(forbidden, from, budget)
-    }
-
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
         let now = self.latest.advance(now);
         let (mut restored, mut living) = (Restored::default(), Vec::new());
@@ -445,7 +421,7 @@ impl TorrentRepository for Packed {
                     export.within = within;
                     return export.go_on_at(Cursor::after(&Placed { stripe, key }.to_bytes()));
                 }
-                let hold = left.min(VISITS_A_HOLD);
+                let hold = left.min(VISITS_PER_HOLD);
                 // Not while others wait for the lock: what is there may have to move.
                 records.reserve(hold);
                 let locked = self.lock(stripe);
@@ -489,7 +465,7 @@ impl TorrentRepository for Packed {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(LongestHold::Visits(4 * VISITS_A_HOLD))
+        Capabilities::new(LongestHold::Visits(4 * VISITS_PER_HOLD))
             .with_page_cost(PageCost::WholeStore)
             .with_bounds(BoundedBy::all())
             .with_clock(self.shared.clock.resolution_secs(), LONGEST_LIFETIME_SECS)
@@ -499,6 +475,3 @@ impl TorrentRepository for Packed {
         MemoryUse::exact(self.shared.bytes.load(Relaxed))
     }
 }
-
-/// Swarms that a page in info-hash order looks at before it keeps the first of them.
-const PAGE_LOOK: usize = 8192;

@@ -1,5 +1,6 @@
 //! Selecting peers from a swarm of few.
 
+use crate::implement::SectionExt as _;
 use crate::{Announce, Families, PeerBuffer, Random, Section};
 
 /// Peers of one family that may be selected: a run of endpoints, less the announcer's own.

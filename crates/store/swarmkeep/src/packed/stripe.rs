@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Cursor, Endpoint, Family, PeerBuffer,
     PeerRecord, Random, Records, Restored, Retention, Role, SwarmStats, Timestamp, announce::Transition,
-    report::NotRestored, totals::Population,
+    implement::CursorExt as _, report::NotRestored, totals::Population,
 };
 
 /// The swarms behind one lock.

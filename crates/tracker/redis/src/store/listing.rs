@@ -4,7 +4,10 @@
 use std::collections::BinaryHeap;
 
 use redis::Value;
-use swarmkeep::{CompactV4, Cursor, Family, InfoHash, PeerRecord, Role, SwarmSummary, Unavailable};
+use swarmkeep::{
+    CompactV4, Cursor, Family, InfoHash, PeerRecord, Role, SwarmSummary, Unavailable,
+    implement::CursorExt as _,
+};
 
 use super::{ABREAST, RedisRepository};
 use crate::{

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redis::Value;
-use swarmkeep::{Budget, Retention, Swept, Timestamp, Unavailable, sweep::Next};
+use swarmkeep::{Budget, Retention, Swept, Timestamp, Unavailable, implement::Next};
 
 use super::{ABREAST, RedisRepository, agree};
 use crate::reply::{Reader, bulk};

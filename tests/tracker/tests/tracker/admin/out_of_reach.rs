@@ -14,7 +14,7 @@ macro_rules! unavailable {
         Box::pin(std::future::ready(Err(Unavailable::new("the cable is cut"))))
     }};
 }
-swarmkeep::async_repository! { [] OutOfReach, unavailable }
+swarmkeep::implement::async_repository! { [] OutOfReach, unavailable }
 
 pub(crate) fn repository() -> Repository {
     Repository::Async(Arc::new(OutOfReach))

@@ -1,7 +1,7 @@
 //! Positions in listings as clients hold them: such that no client can make one up.
 
 use data_encoding::BASE64URL_NOPAD;
-use swarmkeep::Cursor;
+use swarmkeep::{Cursor, implement::CursorExt as _};
 
 use super::Problem;
 use crate::admin::auth::Key;

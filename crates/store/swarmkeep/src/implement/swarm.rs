@@ -9,6 +9,7 @@ use crate::{
     Announce, CompactV4, CompactV6, Cursor, Endpoint, Families, Family, PeerBuffer, PeerCounts, PeerDetails,
     PeerId, PeerRecord, Random, Retention, Role, Section, SwarmStats, Timestamp,
     announce::{Transition, address},
+    implement::{CursorExt as _, SectionExt as _},
     report::NotRestored,
     sweep::Expired,
     totals::Population,
@@ -23,24 +24,28 @@ pub struct RecordSwarm {
     downloaded: u32,
 }
 
-/// What an announce has changed in its swarm.
+/// What an announce changed in its swarm.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Updated {
-    pub(crate) transition: Transition,
-    /// Where its peer stands, unless that has left.
-    pub(crate) place: Option<usize>,
-    /// The endpoint of the same address that was evicted.
-    pub(crate) evicted: Option<Role>,
+#[non_exhaustive]
+pub struct Updated {
+    /// What it did to its peer.
+    pub transition: Transition,
+    /// The place of the peer in the swarm, for [`select`](RecordSwarm::select); `None` if it has left.
+    pub place: Option<usize>,
+    /// The role of the endpoint of the same address that was evicted.
+    pub evicted: Option<Role>,
 }
 
 impl RecordSwarm {
     /// What a peer takes, about: a record of 64 or 80 bytes, spare room for a third more, and in a swarm of
     /// more than a few its place in the index.
-    pub(crate) const BYTES_A_PEER: [u64; 2] = [88, 120];
+    pub(crate) const BYTES_PER_PEER: [u64; 2] = [88, 120];
 
-    /// Applies an announce. A newcomer of an address that has `most_per_address` endpoints takes the place of
-    /// the one of them that has been silent longest.
-    pub(crate) fn update(&mut self, announce: &Announce, now: Timestamp, most_per_address: usize) -> Updated {
+    /// Applies an announce: inserts, refreshes or removes its peer, and counts a finished download.
+    ///
+    /// If the address of a new endpoint has `most_per_address` endpoints in the swarm, the one of them that
+    /// announced least recently is evicted.
+    pub fn update(&mut self, announce: &Announce, now: Timestamp, most_per_address: usize) -> Updated {
         let updated = match announce.endpoint {
             Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now, most_per_address),
             Endpoint::V6(endpoint) => self.v6.update(endpoint, announce, now, most_per_address),
@@ -49,8 +54,9 @@ impl RecordSwarm {
         updated
     }
 
-    /// Hands out peers to one that stands at `place` after its announce.
-    pub(crate) fn select(
+    /// Selects peers for the peer at `place`, which [`update`](Self::update) returned, as
+    /// [`TorrentRepository::announce`](crate::TorrentRepository::announce) says.
+    pub fn select(
         &self,
         announce: &Announce,
         place: usize,
@@ -67,25 +73,25 @@ impl RecordSwarm {
         self.v6.select(v6, v6_count, rng, &mut peers.v6);
     }
 
-    /// How many peers there are, by family and role.
-    pub(crate) fn population(&self) -> Population {
+    /// The number of peers by family and role.
+    pub fn population(&self) -> Population {
         Population { v4: self.v4.counts(), v6: self.v6.counts() }
     }
 
     /// The counts as a scrape shows them.
-    pub(crate) fn stats(&self) -> SwarmStats {
+    pub fn stats(&self) -> SwarmStats {
         self.population().stats(self.downloaded)
     }
 
     /// Whether a sweep removes it.
-    pub(crate) fn is_idle(&self, policy: Retention) -> bool {
+    pub fn is_idle(&self, policy: Retention) -> bool {
         let keeps_count = policy == Retention::KeepDownloaded && self.downloaded > 0;
         self.population().peers() == 0 && !keeps_count
     }
 
     /// Visits about `limit` peers from the cursor on, in a stable order, and removes those whose last
     /// announce was before `oldest`. A peer that stays is visited exactly once from start to end.
-    pub(crate) fn expire(&mut self, oldest: Timestamp, from: Cursor, limit: usize) -> Expired {
+    pub fn expire(&mut self, oldest: Timestamp, from: Cursor, limit: usize) -> Expired {
         let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
         let after = from.endpoint();
         if !matches!(after, Some(Endpoint::V6(_))) {
@@ -106,7 +112,7 @@ impl RecordSwarm {
     }
 
     /// See [`peers`](crate::TorrentRepository::peers).
-    pub(crate) fn peers(&self, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+    pub fn peers(&self, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
         if from.is_end() || limit == 0 {
             return from;
         }
@@ -121,8 +127,11 @@ impl RecordSwarm {
         }
     }
 
-    /// Takes in a peer as it was, unless it is there already or its address has `most_per_address` endpoints.
-    pub(crate) fn restore(&mut self, peer: &PeerRecord, most_per_address: usize) -> Result<(), NotRestored> {
+    /// Inserts a peer of a snapshot.
+    ///
+    /// # Errors
+    /// [`NotRestored`] if the peer is in the swarm already, or its address has `most_per_address` endpoints.
+    pub fn restore(&mut self, peer: &PeerRecord, most_per_address: usize) -> Result<(), NotRestored> {
         match peer.endpoint {
             Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer, most_per_address),
             Endpoint::V6(endpoint) => self.v6.insert_new(endpoint, peer, most_per_address),
@@ -130,12 +139,12 @@ impl RecordSwarm {
     }
 
     /// Raises the download count to the argument, if it is lower.
-    pub(crate) fn restore_downloads(&mut self, downloaded: u32) {
+    pub fn restore_downloads(&mut self, downloaded: u32) {
         self.downloaded = self.downloaded.max(downloaded);
     }
 
-    /// Counts downloads that were finished earlier.
-    pub(crate) fn add_downloads(&mut self, earlier: u32) {
+    /// Adds downloads that were counted earlier.
+    pub fn add_downloads(&mut self, earlier: u32) {
         self.downloaded = self.downloaded.saturating_add(earlier);
     }
 }

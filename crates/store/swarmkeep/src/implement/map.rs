@@ -7,16 +7,17 @@
 
 use std::{fmt, future::Future, marker::PhantomData, mem, sync::Arc, thread};
 
-use crate::{
-    Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
-    Evicted, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random, Removed, RepositoryConfig, Request,
-    Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
-    async_repository,
-    asynchronous::at_once,
-    export, forward_repository,
+use super::{
+    CursorExt as _, Next, Pass, VISITS_PER_HOLD, async_repository, forward_repository,
     lock::{Blocks, Lock, LockFamily},
     swarm::{RecordSwarm, Updated},
-    sweep::{Next, Pass, VISITS_A_HOLD},
+};
+use crate::{
+    Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
+    Evicted, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random, RepositoryConfig, Request,
+    Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    asynchronous::at_once,
+    defaults, export,
     time::LatestTime,
     totals::{AtomicTotals, Population},
 };
@@ -65,8 +66,8 @@ pub trait SwarmMap: Send + Sync {
     ) -> impl Future<Output = ()> + Send;
 
     /// How many keys a sweep should ask for at once: as many as one look at the map finds.
-    fn keys_a_look(&self) -> usize {
-        KEYS_A_CLAIM
+    fn keys_per_look(&self) -> usize {
+        KEYS_PER_CLAIM
     }
 
     /// Returns memory that the map itself holds for swarms long gone; called once a pass. Maps of nodes have
@@ -140,7 +141,7 @@ impl<M> fmt::Debug for MapRepository<M> {
 }
 
 impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
-    forward_repository! { |store| store.0 => at_once, except capabilities, export, import }
+    forward_repository! { |store| store.0 => at_once, except capabilities, remove_where, export, import }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities
@@ -150,6 +151,9 @@ impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
 macro_rules! awaited {
     (@plain $this:ident, capabilities) => { $this.0.0.capabilities };
     ($this:ident, export $(, $argument:ident)*) => { Box::pin(export::by_walking($this $(, $argument)*)) };
+    ($this:ident, remove_where $(, $argument:ident)*) => {
+        Box::pin(defaults::remove_by_walking($this $(, $argument)*))
+    };
     ($this:ident, import $(, $argument:ident)*) => { Box::pin(export::one_by_one($this $(, $argument)*)) };
     ($this:ident, $method:ident $(, $argument:ident)*) => {
         Box::pin(async move { Ok($this.0.0.$method($($argument),*).await) })
@@ -181,7 +185,7 @@ struct SwarmVisit {
 
 /// How many swarms a sweep claims at once: enough to share the cost of finding them, few enough that a step
 /// dropped half-way gives little back.
-const KEYS_A_CLAIM: usize = 64;
+const KEYS_PER_CLAIM: usize = 64;
 
 impl<M: SwarmMap> Calls<M> {
     async fn announce(
@@ -273,7 +277,7 @@ impl<M: SwarmMap> Calls<M> {
         limit: usize,
         out: &mut Vec<PeerRecord>,
     ) -> Cursor {
-        let section = |swarm: &RecordSwarm| swarm.peers(from, limit.min(VISITS_A_HOLD), out);
+        let section = |swarm: &RecordSwarm| swarm.peers(from, limit.min(VISITS_PER_HOLD), out);
         self.map.read(info_hash, section).await.unwrap_or(Cursor::END)
     }
 
@@ -284,7 +288,7 @@ impl<M: SwarmMap> Calls<M> {
             let mut claim = match self.pass.next() {
                 Next::Visit(claim) => claim,
                 Next::LookFrom(from) => {
-                    let (size, mut keys) = (self.map.keys_a_look(), Vec::new());
+                    let (size, mut keys) = (self.map.keys_per_look(), Vec::new());
                     self.map.keys(Order::Own, from.info_hash().as_ref(), size, &mut keys).await;
                     let visits = keys.iter().map(|&info_hash| SwarmVisit { info_hash, from: Cursor::START });
                     let next = behind(&keys, size);
@@ -299,7 +303,7 @@ impl<M: SwarmMap> Calls<M> {
                 && let Some(visit) = claim.current()
             {
                 let (info_hash, from) = (visit.info_hash, visit.from);
-                let hold = left.min(VISITS_A_HOLD);
+                let hold = left.min(VISITS_PER_HOLD);
                 let section = |swarm: &mut RecordSwarm| {
                     let expired = swarm.expire(oldest, from, hold);
                     self.totals.remove_peers(expired.gone);
@@ -356,28 +360,6 @@ impl<M: SwarmMap> Calls<M> {
         self.map.remove_if(info_hash, condemn).await
     }
 
-    async fn remove_where(
-        &self,
-        forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
-        from: Cursor,
-        budget: Budget,
-    ) -> Removed {
-        if from.is_end() {
-            return Removed::new(Vec::new(), Cursor::END);
-        }
-        let (mut removed, mut keys) = (Vec::new(), Vec::new());
-        let limit = budget.get();
-        self.map.keys(Order::Own, from.info_hash().as_ref(), limit, &mut keys).await;
-        for &info_hash in &keys {
-            if forbidden(&info_hash)
-                && let Some(stats) = self.remove(&info_hash).await
-            {
-                removed.push(SwarmSummary { info_hash, stats });
-            }
-        }
-        Removed::new(removed, behind(&keys, limit))
-    }
-
     async fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
         let now = self.latest.advance(now);
         let oldest = now.saturating_sub(self.lifetime_secs);
@@ -388,7 +370,7 @@ impl<M: SwarmMap> Calls<M> {
             return restored;
         }
         // One lock hold for a bounded number of peers; an empty batch still brings the download count.
-        let holds = if alive.is_empty() { vec![&alive[..]] } else { alive.chunks(VISITS_A_HOLD).collect() };
+        let holds = if alive.is_empty() { vec![&alive[..]] } else { alive.chunks(VISITS_PER_HOLD).collect() };
         for hold in holds {
             let section = |entered: &mut RecordSwarm, created| {
                 if created {
@@ -415,7 +397,7 @@ impl<M: SwarmMap> Calls<M> {
 
     async fn memory(&self) -> MemoryUse {
         let (Totals { swarms, v4, v6, .. }, [v4_bytes, v6_bytes]) =
-            (self.totals.load(), RecordSwarm::BYTES_A_PEER);
+            (self.totals.load(), RecordSwarm::BYTES_PER_PEER);
         MemoryUse::estimated(swarms * self.bytes_per_swarm + v4.peers() * v4_bytes + v6.peers() * v6_bytes)
     }
 }
@@ -448,9 +430,9 @@ pub trait SlotMap<T: Send + Sync>: Send + Sync {
         out: &mut Vec<InfoHash>,
     ) -> impl Future<Output = ()> + Send;
 
-    /// See [`SwarmMap::keys_a_look`].
-    fn keys_a_look(&self) -> usize {
-        KEYS_A_CLAIM
+    /// See [`SwarmMap::keys_per_look`].
+    fn keys_per_look(&self) -> usize {
+        KEYS_PER_CLAIM
     }
 
     /// See [`SwarmMap::give_back`].
@@ -567,8 +549,8 @@ impl<M: SlotMap<LockedSlot<L>>, L: LockFamily> SwarmMap for Slots<M, L> {
         self.map.keys(order, after, limit, out).await;
     }
 
-    fn keys_a_look(&self) -> usize {
-        self.map.keys_a_look()
+    fn keys_per_look(&self) -> usize {
+        self.map.keys_per_look()
     }
 
     async fn give_back(&self) {

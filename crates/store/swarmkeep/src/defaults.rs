@@ -1,0 +1,62 @@
+//! The methods of the trait that the other methods can do, once for both traits.
+
+use crate::{
+    AsyncTorrentRepository, Budget, Cursor, InfoHash, Random, Removed, Request, SwarmSummary, Timestamp,
+    Unavailable,
+};
+
+/// The number of swarms that a page in info-hash order reads at once.
+const SWARMS_PER_LOOK: usize = 8192;
+
+/// [`announce_batch`](crate::TorrentRepository::announce_batch) by `announce`.
+pub(crate) async fn announce_one_by_one(
+    store: &(impl AsyncTorrentRepository + ?Sized),
+    batch: &mut [Request<'_>],
+    now: Timestamp,
+    rng: &mut dyn Random,
+) -> Result<(), Unavailable> {
+    for Request { announce, peers, answer } in batch {
+        *answer = Some(store.announce(announce, now, rng, peers).await?);
+    }
+    Ok(())
+}
+
+/// [`page`](crate::TorrentRepository::page) by `walk` over the whole store.
+pub(crate) async fn page_by_walking(
+    store: &(impl AsyncTorrentRepository + ?Sized),
+    after: Option<&InfoHash>,
+    limit: usize,
+    out: &mut Vec<SwarmSummary>,
+) -> Result<(), Unavailable> {
+    let (mut cursor, mut shown, mut page) = (Cursor::START, Vec::new(), Vec::new());
+    while !cursor.is_end() && limit > 0 {
+        cursor = store.walk(cursor, SWARMS_PER_LOOK, &mut shown).await?;
+        page.extend(shown.drain(..).filter(|swarm| after.is_none_or(|after| swarm.info_hash > *after)));
+        if page.len() > limit && (page.len() - limit > limit.max(SWARMS_PER_LOOK) || cursor.is_end()) {
+            page.select_nth_unstable_by_key(limit, |swarm| swarm.info_hash);
+            page.truncate(limit);
+        }
+    }
+    page.sort_unstable_by_key(|swarm| swarm.info_hash);
+    out.append(&mut page);
+    Ok(())
+}
+
+/// [`remove_where`](crate::TorrentRepository::remove_where) by `walk` and `remove`.
+pub(crate) async fn remove_by_walking(
+    store: &(impl AsyncTorrentRepository + ?Sized),
+    forbidden: &(dyn Fn(&InfoHash) -> bool + Sync),
+    from: Cursor,
+    budget: Budget,
+) -> Result<Removed, Unavailable> {
+    let (mut shown, mut removed) = (Vec::new(), Vec::new());
+    let next = store.walk(from, budget.get(), &mut shown).await?;
+    for SwarmSummary { info_hash, .. } in shown {
+        if forbidden(&info_hash)
+            && let Some(stats) = store.remove(&info_hash).await?
+        {
+            removed.push(SwarmSummary { info_hash, stats });
+        }
+    }
+    Ok(Removed::new(removed, next))
+}

@@ -1,0 +1,191 @@
+//! The position of a sweep that several callers share.
+
+use std::{
+    mem,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// The number of peers or swarms that are visited while one lock is held: about 25 µs, at 100 ns per visit
+/// outside the caches.
+pub const VISITS_PER_HOLD: usize = 256;
+
+/// The position of a sweep, shared by all callers: each caller claims the next few places to visit, and a
+/// pass is complete when all claims of it are done. The lock is held to claim and to give back, never while
+/// places are visited.
+///
+/// `P` is where to look for more, `V` a place to visit.
+#[derive(Debug)]
+pub struct Pass<P, V> {
+    start: P,
+    state: Mutex<State<P, V>>,
+}
+
+#[derive(Debug)]
+struct State<P, V> {
+    /// `None` behind the last.
+    next: Option<P>,
+    /// Claimed by a step whose budget ran out, or that was dropped half-way.
+    unfinished: Vec<V>,
+    claims: usize,
+}
+
+impl<P: Copy + PartialEq, V> Pass<P, V> {
+    /// A pass that begins at `start`, which is where the next one begins as well.
+    pub const fn new(start: P) -> Self {
+        Self { start, state: Mutex::new(State { next: Some(start), unfinished: Vec::new(), claims: 0 }) }
+    }
+
+    /// What to do next: visit what another caller left, look for more, or leave the rest of the pass to the
+    /// callers that claimed it.
+    pub fn next(&self) -> Next<'_, P, V> {
+        let mut state = self.state();
+        if !state.unfinished.is_empty() {
+            state.claims += 1;
+            return Next::Visit(Claim { pass: self, visits: mem::take(&mut state.unfinished), open: true });
+        }
+        state.next.map_or(Next::Leave, Next::LookFrom)
+    }
+
+    /// Claims what a look from `from` on has found, in order; nothing if somebody else was faster. `next` is
+    /// where to look for what lies behind.
+    pub fn claim(
+        &self,
+        from: P,
+        found: impl DoubleEndedIterator<Item = V>,
+        next: Option<P>,
+    ) -> Option<Claim<'_, P, V>> {
+        let mut state = self.state();
+        if state.next != Some(from) {
+            return None;
+        }
+        state.next = next;
+        state.claims += 1;
+        // Visited from the back, in the order found.
+        Some(Claim { pass: self, visits: found.rev().collect(), open: true })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<P, V>> {
+        // Nothing that can panic runs under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a caller of a pass does next.
+#[derive(Debug)]
+pub enum Next<'a, P: Copy + PartialEq, V> {
+    /// Visit these.
+    Visit(Claim<'a, P, V>),
+    /// Find what there is to visit from here on, and claim it.
+    LookFrom(P),
+    /// All that is left is in the hands of others.
+    Leave,
+}
+
+/// What one caller has claimed; what it has not visited goes back to the pass when it is dropped.
+#[derive(Debug)]
+pub struct Claim<'a, P: Copy + PartialEq, V> {
+    pass: &'a Pass<P, V>,
+    visits: Vec<V>,
+    open: bool,
+}
+
+impl<P: Copy + PartialEq, V> Claim<'_, P, V> {
+    /// What to visit now.
+    pub fn current(&mut self) -> Option<&mut V> {
+        self.visits.last_mut()
+    }
+
+    /// Marks it as visited to its end.
+    pub fn done(&mut self) {
+        self.visits.pop();
+    }
+
+    /// Gives back what was not visited; whether that completed the pass.
+    pub fn finish(mut self) -> bool {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> bool {
+        self.open = false;
+        let mut state = self.pass.state();
+        state.unfinished.append(&mut self.visits);
+        state.claims -= 1;
+        let complete = state.claims == 0 && state.unfinished.is_empty() && state.next.is_none();
+        if complete {
+            state.next = Some(self.pass.start);
+        }
+        complete
+    }
+}
+
+impl<P: Copy + PartialEq, V> Drop for Claim<'_, P, V> {
+    fn drop(&mut self) {
+        if self.open {
+            self.give_back();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLAIM: usize = 64;
+
+    fn claim(pass: &Pass<usize, usize>, end: usize) -> Option<Claim<'_, usize, usize>> {
+        match pass.next() {
+            Next::Visit(claim) => Some(claim),
+            Next::Leave => None,
+            Next::LookFrom(from) => {
+                let to = end.min(from + CLAIM);
+                pass.claim(from, from..to, (to < end).then_some(to))
+            }
+        }
+    }
+
+    fn visit(mut claim: Claim<'_, usize, usize>, count: usize) -> (Vec<usize>, bool) {
+        let mut seen = Vec::new();
+        while seen.len() < count
+            && let Some(&mut visit) = claim.current()
+        {
+            seen.push(visit);
+            claim.done();
+        }
+        (seen, claim.finish())
+    }
+
+    fn all(end: usize) -> Vec<usize> {
+        (0..end).collect()
+    }
+
+    #[test]
+    fn claims_of_two_callers_cover_everything_once_and_complete_with_the_last() {
+        let pass = Pass::new(0);
+        let (first, second) = (claim(&pass, 100).unwrap(), claim(&pass, 100).unwrap());
+        assert!(claim(&pass, 100).is_none(), "the rest is in other hands");
+        let (late, complete) = visit(second, 1000);
+        assert!(!complete, "the first claim is still out");
+        let (early, complete) = visit(first, 1000);
+        assert!(complete);
+        assert_eq!([early, late].concat(), all(100));
+    }
+
+    #[test]
+    fn of_two_callers_who_found_the_same_one_claims_it() {
+        let pass = Pass::new(0);
+        let first = pass.claim(0, 0..3, None).unwrap();
+        assert!(pass.claim(0, 0..3, None).is_none());
+        assert_eq!(visit(first, 1000), (all(3), true));
+    }
+
+    #[test]
+    fn what_a_step_leaves_or_drops_is_given_to_the_next() {
+        let pass = Pass::new(0);
+        let (seen, complete) = visit(claim(&pass, 10).unwrap(), 4);
+        assert!(!complete);
+        drop(claim(&pass, 10).unwrap());
+        let (rest, complete) = visit(claim(&pass, 10).unwrap(), 1000);
+        assert!(complete);
+        assert_eq!([seen, rest].concat(), all(10));
+    }
+}
