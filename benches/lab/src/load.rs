@@ -456,7 +456,6 @@ fn lines(reports: &[Report], points: impl Fn(&Report) -> Vec<(f64, f64)>) -> Vec
     let line = |(colour, report): (usize, &Report)| Line {
         label: format!("{} workers", report.settings.workers),
         colour,
-        dashed: false,
         points: points(report),
     };
     reports.iter().enumerate().map(line).collect()

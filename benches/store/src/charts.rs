@@ -3,9 +3,8 @@
 use std::{io, path::Path};
 
 use plotters::{
-    coord::Shift,
     drawing::DrawingAreaErrorKind,
-    prelude::{Circle, DrawingArea, IntoDrawingArea, PathElement, Rectangle, SVGBackend, Text},
+    prelude::{Circle, IntoDrawingArea, PathElement, Rectangle, SVGBackend, Text},
     style::{
         BLACK, Color, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE,
         text_anchor::{HPos, Pos, VPos},
@@ -14,15 +13,13 @@ use plotters::{
 
 type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// One line of a chart. Lines of one colour have one label.
+/// One line of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// What stands beside the chart.
     pub label: String,
     /// Number of its colour.
     pub colour: usize,
-    /// Whether it is dashed, and then without points and without a label.
-    pub dashed: bool,
     /// From left to right.
     pub points: Vec<(f64, f64)>,
 }
@@ -80,7 +77,7 @@ fn draw(path: &Path, title: &str, grows: &str, scales: [Scale; 2], lines: &[Line
     let (x_axis, y_axis) = (Axis::over(&xs, scales[0]), Axis::over(&ys, scales[1]));
     let at = |&(x, y): &(f64, f64)| PLOT.at(x_axis.share(x), y_axis.share(y));
 
-    let labels = lines.iter().filter(|line| !line.dashed).count() as i32;
+    let labels = lines.len() as i32;
     let height = (PLOT.bottom + 60).max(PLOT.top + labels * LABEL);
     let area = SVGBackend::new(path, (WIDTH as u32, height as u32)).into_drawing_area();
     area.fill(&WHITE)?;
@@ -103,44 +100,16 @@ fn draw(path: &Path, title: &str, grows: &str, scales: [Scale; 2], lines: &[Line
     for line in lines {
         let style = colour(line.colour).stroke_width(2);
         let points: Vec<_> = line.points.iter().map(at).collect();
-        draw_line(&area, &points, style, line.dashed)?;
-        if !line.dashed {
-            for &point in points.iter().filter(|_| points.len() <= POINTS) {
-                area.draw(&Circle::new(point, 3, style.filled()))?;
-            }
-            let x = PLOT.right + 20;
-            area.draw(&Rectangle::new([(x, label), (x + 10, label + 10)], style.filled()))?;
-            area.draw(&Text::new(line.label.clone(), (x + 16, label - 2), font(13, HPos::Left)))?;
-            label += LABEL;
+        area.draw(&PathElement::new(points.clone(), style))?;
+        for &point in points.iter().filter(|_| points.len() <= POINTS) {
+            area.draw(&Circle::new(point, 3, style.filled()))?;
         }
+        let x = PLOT.right + 20;
+        area.draw(&Rectangle::new([(x, label), (x + 10, label + 10)], style.filled()))?;
+        area.draw(&Text::new(line.label.clone(), (x + 16, label - 2), font(13, HPos::Left)))?;
+        label += LABEL;
     }
     area.present()?;
-    Ok(())
-}
-
-fn draw_line(
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
-    points: &[(i32, i32)],
-    style: ShapeStyle,
-    dashed: bool,
-) -> Drawn {
-    if !dashed {
-        return area.draw(&PathElement::new(points.to_vec(), style));
-    }
-    for ends in points.windows(2) {
-        let [from, to] = [ends[0], ends[1]].map(|(x, y)| (f64::from(x), f64::from(y)));
-        let length = (to.0 - from.0).hypot(to.1 - from.1);
-        // Dashes are as long as the gaps.
-        let parts = ((length / 10.0) as usize).max(1);
-        let at = |share: f64| {
-            ((from.0 + (to.0 - from.0) * share) as i32, (from.1 + (to.1 - from.1) * share) as i32)
-        };
-        for part in 0..parts {
-            let start = part as f64 / parts as f64;
-            let end = start + 0.5 / parts as f64;
-            area.draw(&PathElement::new(vec![at(start), at(end)], style))?;
-        }
-    }
     Ok(())
 }
 

@@ -67,16 +67,10 @@ fn json_has_the_documented_keys() {
         assert!(row["harness_ns"].as_f64().unwrap() > 0.0);
         let way = (number(row, "threads"), number(row, "batch"));
         assert_eq!(row.get("p999_ns").is_some(), way == (2, 32));
-        let has = |suffix: &str| {
-            assert_eq!(
-                row.get(format!("live_{suffix}")).is_some(),
-                row.get(format!("rss_{suffix}")).is_some()
-            );
-            row.get(format!("live_{suffix}")).is_some()
-        };
+        let has = |number: &str| row.get(number).is_some();
         let (workload, first) = (row["workload"].as_str().unwrap(), way == (1, 1));
-        assert_eq!(has("bytes_per_swarm"), first && ["one-peer", "zipf"].contains(&workload));
-        assert_eq!(has("bytes_per_peer"), first && ["one-swarm", "zipf"].contains(&workload));
+        assert_eq!(has("rss_bytes_per_swarm"), first && ["one-peer", "zipf"].contains(&workload));
+        assert_eq!(has("rss_bytes_per_peer"), first && ["one-swarm", "zipf"].contains(&workload));
     }
 }
 
@@ -87,10 +81,8 @@ fn memory_measures_bytes_only() {
     assert_eq!(rows.len(), 3, "no bytes of a hot swarm");
     for row in rows {
         assert!(row.get("ns_per_announce").is_none() && row.get("p999_ns").is_none());
-        assert!(
-            row.get("live_bytes_per_swarm").or(row.get("live_bytes_per_peer")).unwrap().as_f64().unwrap()
-                > 0.0
-        );
+        let bytes = row.get("rss_bytes_per_swarm").or(row.get("rss_bytes_per_peer")).unwrap();
+        assert!(bytes.as_f64().unwrap() > 0.0);
     }
 }
 

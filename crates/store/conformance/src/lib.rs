@@ -77,7 +77,7 @@ impl Subject for &Implementation {
 pub struct Case {
     /// The sentence.
     pub name: &'static str,
-    /// The numbers of the rules of the contract that it belongs to.
+    /// The numbers of the rules in `docs/contract.md` of the repository that it tests.
     pub rules: &'static [u8],
     run: fn(&dyn Subject),
 }

@@ -184,6 +184,7 @@ list! {
         selecting_costs_what_is_wanted_not_what_is_there [10 23]
         totals_cost_no_walk_over_swarms [13]
         a_step_of_a_walk_costs_the_same_at_any_position [14]
+        a_pass_of_sweeps_costs_in_proportion_to_the_swarms [18]
         no_announce_panics_the_store [23]
         a_panic_in_the_callers_randomness_leaves_the_store_usable [23]
         a_panic_in_the_callers_predicate_leaves_the_store_usable [23]

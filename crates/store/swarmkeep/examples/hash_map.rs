@@ -18,13 +18,13 @@ use swarmkeep::{
 };
 
 /// The store: the library adds everything but finding a swarm.
-type HashMapRepository = MapRepository<Slots<Shards<LockedSlot<StdMutex>>, StdMutex>>;
+pub(crate) type HashMapRepository = MapRepository<Slots<Shards<LockedSlot<StdMutex>>, StdMutex>>;
 
 type Shard<T> = RwLock<HashMap<InfoHash, Arc<T>>>;
 
 /// A hash map in shards, so that a look at some swarms locks one shard. Its own order is by shard, then by
 /// info hash.
-struct Shards<T> {
+pub(crate) struct Shards<T> {
     hasher: RandomState,
     shards: Vec<Shard<T>>,
 }
@@ -102,7 +102,7 @@ impl<T: Send + Sync> SlotMap<T> for Shards<T> {
 /// No section waits for anything but a lock of the standard library.
 impl<T> BlockingSlots for Shards<T> {}
 
-fn hash_map(config: &RepositoryConfig) -> Result<HashMapRepository, ConfigError> {
+pub(crate) fn hash_map(config: &RepositoryConfig) -> Result<HashMapRepository, ConfigError> {
     let capabilities = Capabilities::new(LongestHold::ShareOfSwarms(1.0 / SHARDS as f64));
     let bytes_per_swarm = 200;
     MapRepository::over(Slots::new(Shards::new()), config, capabilities, bytes_per_swarm)

@@ -87,8 +87,8 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// only at the end.
     ///
     /// The same order in every store; [`Capabilities::page_cost`] says what it costs. The default
-    /// [walks](Self::walk) over the whole store and keeps the next `limit` swarms; a store that is kept in this
-    /// order overrides it.
+    /// [walks](Self::walk) over the whole store and keeps the next `limit` swarms; a store that is kept in
+    /// this order overrides it.
     fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
         at_once(defaults::page_by_walking(&Immediate(self), after, limit, out)).expect(NEVER_AWAY);
     }

@@ -1,8 +1,12 @@
-//! Every implementation of the catalog goes through every case, and so does the oracle, with a clock of
-//! seconds and with a coarse one.
+//! Every implementation of the catalog goes through every case, and so do the example of the documentation
+//! and the oracle, with a clock of seconds and with a coarse one.
 
 use swarmkeep::{ConfigError, RepositoryConfig, TorrentRepository, catalog};
 use swarmkeep_conformance::{Model, Subject, suite};
+
+#[path = "../../../../crates/store/swarmkeep/examples/hash_map.rs"]
+#[expect(dead_code, reason = "an example has a main function")]
+mod hash_map;
 
 macro_rules! suite_for_each {
     ($($name:ident)*) => {
@@ -19,6 +23,7 @@ macro_rules! suite_for_each {
 
 swarmkeep::for_each_implementation! { suite_for_each }
 suite!(model, Model::new);
+suite!(hash_map_of_the_documentation, hash_map::hash_map);
 suite!(model_with_a_coarse_clock, Model::coarse);
 
 fn build(identifier: &str, config: &RepositoryConfig) -> Result<Box<dyn TorrentRepository>, ConfigError> {

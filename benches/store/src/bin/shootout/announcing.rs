@@ -98,9 +98,9 @@ pub(crate) fn refreshes(store: &dyn TorrentRepository, workload: &Workload, plan
         let mut bytes = buffers(batch);
         let mut caller = Caller::new(store, &steady, batch as u64, false, &mut bytes);
         caller.make_ready();
-        let (refreshed, counts) = crate::ALLOCATOR.count(|| caller.announce(FULL));
+        let (refreshed, allocations) = crate::ALLOCATOR.count(|| caller.announce(FULL));
         assert_eq!(refreshed, ROUND, "every peer was there");
-        counts.calls
+        allocations
     });
     row.set(Number::AllocationsPerRefresh, calls.iter().sum::<u64>() as f64 / (calls.len() * ROUND) as f64);
 }

@@ -6,7 +6,7 @@ use plotters::{
     prelude::{IntoDrawingArea, Rectangle, SVGBackend, Text},
     style::{Color, WHITE, text_anchor::HPos},
 };
-use swarmkeep_benches::charts::{colour, font};
+use swarmkeep_benches::charts::{Scale, colour, font};
 use swarmkeep_workload::tables::significant;
 
 use super::{
@@ -28,18 +28,17 @@ pub(crate) fn draw(report: &Report, directory: &Path) -> Result<(), Box<dyn Erro
     let of = |label: &str, kind, number| Series::new(label, kind, move |row| row.get(number));
     let tail = vec![of("zipf", Kind::Zipf, Number::P999Ns), of("hot", Kind::Hot, Number::P999Ns)];
     let bytes = vec![
-        of("a swarm, live", Kind::OnePeer, Number::LiveBytesPerSwarm),
-        of("a swarm, RSS", Kind::OnePeer, Number::RssBytesPerSwarm),
-        of("a peer, live", Kind::OneSwarm, Number::LiveBytesPerPeer),
-        of("a peer, RSS", Kind::OneSwarm, Number::RssBytesPerPeer),
+        of("per swarm of one peer", Kind::OnePeer, Number::RssBytesPerSwarm),
+        of("per peer of one large swarm", Kind::OneSwarm, Number::RssBytesPerPeer),
     ];
     for (file, title, series) in [
-        ("zipf.svg", "Nanoseconds an announce, Zipf's law", speed(Kind::Zipf)),
-        ("hot.svg", "Nanoseconds an announce, one hot swarm", speed(Kind::Hot)),
-        ("tail.svg", "99.9 % of announces within, during a sweep (ns)", tail),
-        ("memory.svg", "Bytes: a swarm of one peer, and a peer of one large swarm", bytes),
+        ("zipf.svg", "Nanoseconds per announce, swarm sizes by Zipf's law", speed(Kind::Zipf)),
+        ("hot.svg", "Nanoseconds per announce, one hot swarm", speed(Kind::Hot)),
+        ("tail.svg", "99.9th percentile of announces during a sweep, nanoseconds", tail),
+        ("memory.svg", "Bytes of resident memory, logarithmic scale", bytes),
     ] {
-        bars(report, &directory.join(file), title, &series)?;
+        let scale = if file == "memory.svg" { Scale::Logarithmic } else { Scale::Linear };
+        bars(report, &directory.join(file), title, &series, scale)?;
     }
     Ok(())
 }
@@ -70,7 +69,14 @@ const LABEL: i32 = 20;
 const BAR: i32 = 16;
 const GAP: i32 = 12;
 
-fn bars(report: &Report, path: &Path, title: &str, series: &[Series]) -> Result<(), Box<dyn Error>> {
+/// Logarithmic bars begin at 1.
+fn bars(
+    report: &Report,
+    path: &Path,
+    title: &str,
+    series: &[Series],
+    scale: Scale,
+) -> Result<(), Box<dyn Error>> {
     let numbers = |series: &Series| -> Vec<Option<f64>> {
         report.stores().iter().map(|store| report.find(store, series.kind, &series.value)).collect()
     };
@@ -101,7 +107,11 @@ fn bars(report: &Report, path: &Path, title: &str, series: &[Series]) -> Result<
         for (n, (_, numbers)) in series.iter().enumerate() {
             let Some(number) = numbers[row] else { continue };
             let y = top + BAR * n as i32;
-            let end = LEFT + (number / longest * f64::from(WIDTH - LEFT - RIGHT)) as i32;
+            let share = match scale {
+                Scale::Linear => number / longest,
+                Scale::Logarithmic => number.max(1.0).ln() / longest.ln(),
+            };
+            let end = LEFT + (share * f64::from(WIDTH - LEFT - RIGHT)) as i32;
             area.draw(&Rectangle::new([(LEFT, y), (end.max(LEFT + 1), y + BAR - 2)], colour(n).filled()))?;
             area.draw(&Text::new(significant(number), (end + 6, y), font(15, HPos::Left)))?;
         }

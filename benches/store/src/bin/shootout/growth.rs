@@ -31,8 +31,6 @@ struct Chart {
     file: &'static str,
     title: &'static str,
     value: fn(&Row) -> Option<f64>,
-    /// Drawn dashed, in the same colour.
-    dashed: Option<fn(&Row) -> Option<f64>>,
 }
 
 const BATCH: usize = 32;
@@ -46,15 +44,14 @@ const CURVES: [Curve; 3] = [
         charts: &[
             Chart {
                 file: "bytes-by-swarm-size.svg",
-                title: "Bytes a peer, the swarm's share included: RSS, and asked for (dashed)",
-                value: |row| a_peer(row, Number::RssBytesPerPeer, Number::RssBytesPerSwarm),
-                dashed: Some(|row| a_peer(row, Number::LiveBytesPerPeer, Number::LiveBytesPerSwarm)),
+                title: "Bytes of resident memory per peer, with its share of the swarm",
+                // In swarms of one peer, bytes per peer are bytes per swarm.
+                value: |row| row.get(Number::RssBytesPerPeer).or(row.get(Number::RssBytesPerSwarm)),
             },
             Chart {
                 file: "ns-by-swarm-size.svg",
-                title: "Nanoseconds an announce, batches of 32",
+                title: "Nanoseconds per announce, batches of 32",
                 value: |row| row.get(Number::NsPerAnnounce),
-                dashed: None,
             },
         ],
     },
@@ -66,15 +63,13 @@ const CURVES: [Curve; 3] = [
         charts: &[
             Chart {
                 file: "bytes-by-swarms.svg",
-                title: "Bytes a swarm: RSS, and asked for (dashed)",
+                title: "Bytes of resident memory per swarm of one peer",
                 value: |row| row.get(Number::RssBytesPerSwarm),
-                dashed: Some(|row| row.get(Number::LiveBytesPerSwarm)),
             },
             Chart {
                 file: "ns-by-swarms.svg",
-                title: "Nanoseconds an announce, batches of 32",
+                title: "Nanoseconds per announce, batches of 32",
                 value: |row| row.get(Number::NsPerAnnounce),
-                dashed: None,
             },
         ],
     },
@@ -85,17 +80,11 @@ const CURVES: [Curve; 3] = [
         metrics: &[Metric::Time],
         charts: &[Chart {
             file: "announces-by-threads.svg",
-            title: "Million announces a second, Zipf's law, batches of 32",
+            title: "Million announces per second, Zipf's law, batches of 32",
             value: |row| Some(1e3 / row.get(Number::NsPerAnnounce)?),
-            dashed: None,
         }],
     },
 ];
-
-/// In swarms of one peer, bytes a peer are bytes a swarm.
-fn a_peer(row: &Row, a_peer: Number, a_swarm: Number) -> Option<f64> {
-    row.get(a_peer).or(row.get(a_swarm))
-}
 
 /// How far everything grows.
 pub(crate) struct Reach {
@@ -169,16 +158,12 @@ impl Report {
     }
 
     fn lines(&self, curve: &Curve, chart: &Chart) -> Vec<Line> {
-        let mut lines = Vec::new();
-        for (colour, store) in stores(&self.rows).into_iter().enumerate() {
-            for (value, dashed) in [(Some(chart.value), false), (chart.dashed, true)] {
-                let Some(value) = value else { continue };
-                let rows = self.rows_of(curve).filter(|row| row.store == store);
-                let points = rows.filter_map(|row| Some(((curve.x)(row) as f64, value(row)?))).collect();
-                lines.push(Line { label: store.to_owned(), colour, dashed, points });
-            }
-        }
-        lines
+        let line = |(colour, store): (usize, &str)| {
+            let rows = self.rows_of(curve).filter(|row| row.store == store);
+            let points = rows.filter_map(|row| Some(((curve.x)(row) as f64, (chart.value)(row)?))).collect();
+            Line { label: store.to_owned(), colour, points }
+        };
+        stores(&self.rows).into_iter().enumerate().map(line).collect()
     }
 
     fn rows_of(&self, curve: &Curve) -> impl Iterator<Item = &Row> {
@@ -208,7 +193,7 @@ impl Findings for Report {
                 };
                 columns.push([format!("`{store}`")].into_iter().chain(points.iter().map(number)).collect());
             }
-            format!("\n{}\n\n{}", chart.title.replace(", and asked for (dashed)", ""), markdown(&columns))
+            format!("\n{}\n\n{}", chart.title, markdown(&columns))
         });
         format!("{}\n{}", self.origin, tables.collect::<String>())
     }

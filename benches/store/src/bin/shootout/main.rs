@@ -69,8 +69,7 @@ Columns:
               inverse of the throughput); the median of rounds of 16,384 announces a thread
   p99.9       of single announces while another thread sweeps without a pause; together they are
               as many threads as there are cores
-  live, RSS   bytes asked of the allocator, and growth of the resident set (what no file backs), while
-              an empty store is filled
+  RSS         growth of the resident set (what no file backs) while an empty store is filled
 
 Goals:
   batches     32 announces a call, as a UDP tracker finds them waiting. What the calls themselves and

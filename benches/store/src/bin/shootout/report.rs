@@ -132,8 +132,7 @@ impl Findings for Report {
         let zipf = self.columns(Kind::Zipf, "Zipf: ", first.chain(one_thread).chain(last.clone()).collect());
         let hot = self.columns(Kind::Hot, "hot swarm: ", last.collect());
         let bytes = [Kind::OnePeer, Kind::OneSwarm].into_iter().flat_map(bytes);
-        let resident = bytes.filter(|column| column.title.starts_with("RSS"));
-        let columns = zipf.into_iter().chain(hot).chain(resident).collect();
+        let columns = zipf.into_iter().chain(hot).chain(bytes).collect();
         format!("{}\nMeasured by `cargo shootout` on {}.\n", self.table(columns), self.origin.machine)
     }
 
@@ -144,14 +143,9 @@ impl Findings for Report {
 
 /// The bytes that a workload tells.
 fn bytes(kind: Kind) -> Vec<Column> {
-    [
-        ("live B a swarm", Number::LiveBytesPerSwarm),
-        ("RSS B a swarm", Number::RssBytesPerSwarm),
-        ("live B a peer", Number::LiveBytesPerPeer),
-        ("RSS B a peer", Number::RssBytesPerPeer),
-    ]
-    .map(|(title, number)| Column::new(title, kind, move |row| row.get(number)))
-    .into()
+    [("RSS bytes per swarm", Number::RssBytesPerSwarm), ("RSS bytes per peer", Number::RssBytesPerPeer)]
+        .map(|(title, number)| Column::new(title, kind, move |row| row.get(number)))
+        .into()
 }
 
 /// `2 threads, batches of 32`.

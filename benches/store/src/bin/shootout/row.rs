@@ -82,8 +82,6 @@ pub(crate) enum Number {
     P999Ns,
     RssBytesPerSwarm,
     RssBytesPerPeer,
-    LiveBytesPerSwarm,
-    LiveBytesPerPeer,
     AllocationsPerRefresh,
     /// A sweep of everything.
     PassMs,
@@ -132,10 +130,11 @@ pub(crate) fn measure(plan: &Plan) -> Result<Row, Box<dyn Error>> {
         Ok::<_, ConfigError>(store)
     };
     let store = if plan.metrics.contains(&Metric::Bytes) {
-        let (store, counts) = crate::ALLOCATOR.count(build);
-        let grown = empty.zip(resident_bytes()).map(|(empty, full)| full.saturating_sub(empty));
-        row.set_bytes(counts.live_bytes, grown);
-        store?
+        let store = build()?;
+        if let Some((empty, full)) = empty.zip(resident_bytes()) {
+            row.set_bytes(full.saturating_sub(empty));
+        }
+        store
     } else {
         build()?
     };
@@ -239,19 +238,15 @@ impl Row {
         self.numbers.insert(number, (value * 1e3).round() / 1e3);
     }
 
-    /// Keeps the bytes that a full store takes, by the allocator and by the resident set. In a single swarm,
-    /// bytes a swarm say nothing; in swarms of one peer, bytes a peer would be bytes a swarm.
-    fn set_bytes(&mut self, live: u64, resident: Option<u64>) {
+    /// Keeps the growth of the resident set by a full store. In a single swarm, bytes per swarm mean nothing;
+    /// in swarms of one peer, bytes per peer would be bytes per swarm.
+    fn set_bytes(&mut self, bytes: u64) {
         let (swarms, peers) = (self.swarms, self.peers);
-        let mut set = |number, bytes: u64, of: u64| self.set(number, bytes as f64 / of as f64);
-        let a_swarm = (swarms > 1).then_some((Number::LiveBytesPerSwarm, Number::RssBytesPerSwarm, swarms));
-        let tells_peers = peers > swarms || swarms == 1;
-        let a_peer = tells_peers.then_some((Number::LiveBytesPerPeer, Number::RssBytesPerPeer, peers));
-        for (live_number, resident_number, of) in a_swarm.into_iter().chain(a_peer) {
-            set(live_number, live, of);
-            if let Some(resident) = resident {
-                set(resident_number, resident, of);
-            }
+        if swarms > 1 {
+            self.set(Number::RssBytesPerSwarm, bytes as f64 / swarms as f64);
+        }
+        if peers > swarms || swarms == 1 {
+            self.set(Number::RssBytesPerPeer, bytes as f64 / peers as f64);
         }
     }
 

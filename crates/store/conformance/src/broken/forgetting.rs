@@ -1,10 +1,13 @@
 //! Faults of forgetting: what a sweep removes and when, clocks of few bits, and removals by name.
 
-use std::sync::{Mutex, PoisonError, atomic::Ordering::SeqCst};
+use std::{
+    hint::black_box,
+    sync::{Mutex, PoisonError, atomic::Ordering::SeqCst},
+};
 
 use swarmkeep::{
     Announce, AnnounceEvent, Budget, Cursor, Endpoint, Family, InfoHash, PeerRecord, Removed, Retention,
-    SwarmStats, Swept, Timestamp, TorrentRepository,
+    SwarmStats, Swept, Timestamp, TorrentRepository, TorrentRepositoryExt as _,
 };
 
 use super::{Broken, Fault, let_others_in};
@@ -31,6 +34,10 @@ impl Broken {
                 let mut swept = Swept::default();
                 (swept.visited, swept.expired, swept.swarms_removed) = (budget.get() as u64, expired, 1);
                 swept
+            }
+            Fault::SweepLooksAtAll => {
+                black_box(self.model.swarms());
+                self.model.sweep(now, policy, budget)
             }
             Fault::FreedBytesStayTaken | Fault::FreedRoomStaysTaken => {
                 self.losing_room(|| self.model.sweep(now, policy, budget))

@@ -222,6 +222,8 @@ faults! {
     sweep_ignores_its_budget SweepIgnoresBudget => a_step_of_a_sweep_visits_about_its_budget;
     /// Drops the peers of a large swarm all at once, and says that it visited what it was meant to.
     sweep_drops_whole_swarms SweepDropsWholeSwarms => a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold;
+    /// Looks at all swarms to find those of the next step of a sweep.
+    sweep_looks_at_all_swarms SweepLooksAtAll => a_pass_of_sweeps_costs_in_proportion_to_the_swarms;
     /// Each caller sweeps from the start.
     sweep_from_the_start SweepFromTheStart => concurrent_sweeps_share_one_pass;
     /// A step of a sweep holds the lock to its end.

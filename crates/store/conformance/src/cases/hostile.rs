@@ -129,6 +129,25 @@ pub(crate) fn a_step_of_a_walk_costs_the_same_at_any_position(subject: &dyn Subj
     assert_costs_at_most(10.0, "a step near the end", || steps(cursor), || steps(Cursor::START));
 }
 
+/// A map that reads all of itself to find the next few swarms makes this quadratic.
+pub(crate) fn a_pass_of_sweeps_costs_in_proportion_to_the_swarms(subject: &dyn Subject) {
+    const FEW: u64 = 500;
+    const TIMES: u64 = 32;
+
+    let (few, many) = (build(subject), build(subject));
+    few.fill(0, (0..FEW).map(|n| leecher(hash(n), v4(1))));
+    many.fill(0, (0..FEW * TIMES).map(|n| leecher(hash(n), v4(1))));
+    let pass = |store: &Store| {
+        while !store.sweep(at(0), Retention::DropEmpty, Budget::peers(128)).pass_complete {}
+    };
+    assert_costs_at_most(
+        3.0,
+        "a visit of a pass over 32 times as many swarms",
+        || pass(&many),
+        || (0..TIMES).for_each(|_| pass(&few)),
+    );
+}
+
 /// Whatever a packet can say, in whatever order.
 pub(crate) fn no_announce_panics_the_store(subject: &dyn Subject) {
     let store = build(subject);

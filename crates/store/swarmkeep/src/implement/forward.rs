@@ -145,8 +145,8 @@ macro_rules! __forward {
     };
 }
 
-/// Implements [`AsyncTorrentRepository`](crate::AsyncTorrentRepository), each method by one call of a macro of
-/// yours: `call!(self, method, arguments…)`, or `call!(@plain self, method)` where nothing is awaited.
+/// Implements [`AsyncTorrentRepository`](crate::AsyncTorrentRepository), each method by one call of a macro
+/// of yours: `call!(self, method, arguments…)`, or `call!(@plain self, method)` where nothing is awaited.
 ///
 /// ```
 /// use swarmkeep::{AsyncTorrentRepository, implement::async_repository};

@@ -4,11 +4,11 @@
 //!
 //! - **A map that finds swarms.** Implement [`map::SlotMap`] for a map, five short methods; the library adds
 //!   the swarms, their locks, limits, sweeps and listings. The example below is complete.
-//! - **A wrapper.** [`forward_repository!`](forward_repository) forwards to an inner store the methods that you
-//!   do not write.
+//! - **A wrapper.** [`forward_repository!`](forward_repository) forwards to an inner store the methods that
+//!   you do not write.
 //! - **All of [`TorrentRepository`](crate::TorrentRepository).** Eleven methods are required. [`RecordSwarm`]
-//!   does what a swarm does, and [`Pass`] lets several threads share one sweep. A store with swarms of its own
-//!   uses [`Transition`] for what an announce does to its peer, and
+//!   does what a swarm does, and [`Pass`] lets several threads share one sweep. A store with swarms of its
+//!   own uses [`Transition`] for what an announce does to its peer, and
 //!   [`PeerBuffer::share`](crate::PeerBuffer::share) to divide a selection between IPv4 and IPv6.
 //!
 //! The package `swarmkeep-conformance` tests the result with one line.
