@@ -12,3 +12,8 @@ pub use tracker::{Tracker, any_port, build, runtime};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The code of the page for users of the library, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/use/library.md")]
+pub struct Library;

@@ -1,4 +1,4 @@
-//! The trait: what every store of swarms does, method by method.
+//! The trait: the contract of every store of swarms, method by method.
 
 use std::{fmt, sync::Arc};
 
@@ -10,46 +10,71 @@ use crate::{
 
 /// A store of swarms: for each info hash, the peers that announced it.
 ///
-/// Each sentence of these contracts is a case of the conformance suite (package `swarmkeep-conformance`).
 /// What holds for all methods:
 ///
-/// - A **swarm** is the peers of one info hash; a peer is its **endpoint**, whatever peer id it uses. A
-///   **seeder** has nothing left to download, a **leecher** has.
-/// - Time, randomness and limits are handed in. A time earlier than one already seen counts as the latest
-///   seen.
-/// - Every method may be called from any number of threads. No call panics for what an announce holds, and a
-///   panic in the caller's randomness or predicate leaves the store usable.
-/// - Clients choose info hashes and endpoints. Whatever they choose, a call costs what its documentation
-///   says.
+/// - A **swarm** is the set of peers of one info hash. The identity of a peer is its **endpoint**, not its
+///   peer id. A **seeder** has nothing left to download; every other peer is a **leecher**.
+/// - The caller provides time, randomness and limits. A time earlier than one already seen counts as the
+///   latest time seen.
+/// - Every method may be called from any number of threads. No announce can panic the store. A panic in the
+///   randomness or the predicate of the caller leaves the store usable.
+/// - Remote peers choose info hashes and endpoints. No choice makes a call cost more than documented.
+///
+/// Each sentence of this page is a case of the conformance suite (package `swarmkeep-conformance`). Authors
+/// of stores start at [`implement`](crate::implement).
+///
+/// ```
+/// use swarmkeep::{
+///     Announce, Budget, HashKey, InfoHash, Packed, PeerBuffer, RepositoryConfig, Retention, SplitMix64,
+///     Timestamp, TorrentRepository,
+/// };
+///
+/// let store = Packed::new(&RepositoryConfig::new(HashKey::from_os()?))?;
+/// let (torrent, mut rng) = (InfoHash::new([7; 20]), SplitMix64::new(1));
+/// let seeder = Announce::new(torrent, "192.0.2.1:6881".parse().unwrap()).left(0);
+/// let leecher = Announce::new(torrent, "192.0.2.2:6881".parse().unwrap()).want(50);
+///
+/// let mut packet = [0; 300];
+/// let mut peers = PeerBuffer::of(leecher.endpoint.family(), &mut packet);
+/// store.announce(&seeder, Timestamp::from_secs(1000), &mut rng, &mut peers);
+/// let answer = store.announce(&leecher, Timestamp::from_secs(1500), &mut rng, &mut peers);
+/// assert_eq!((answer.stats.complete, answer.stats.incomplete), (1, 1));
+/// assert_eq!(peers.endpoints().collect::<Vec<_>>(), [seeder.endpoint]);
+///
+/// // The default lifetime is 45 minutes: the seeder has expired at 3,800, the leecher has not.
+/// let swept = store.sweep(Timestamp::from_secs(3800), Retention::DropEmpty, Budget::peers(1000));
+/// assert_eq!((swept.expired, store.scrape(&torrent).incomplete, store.totals().peers()), (1, 1, 1));
+/// # Ok::<(), swarmkeep::ConfigError>(())
+/// ```
 pub trait TorrentRepository: fmt::Debug + Send + Sync {
-    /// Updates the announcing peer, counts, and selects other peers, in one atomic step.
+    /// Updates the announcing peer, counts its swarm, and selects other peers, in one atomic step.
     ///
-    /// **Update.** `started`, no event and `completed` insert the peer or refresh it: its role and time
-    /// become those of this announce, so that a leecher with nothing left moves to the seeders and may move
-    /// back, and is never counted twice. `stopped` removes the peer and selects none; without such a peer or
-    /// swarm it changes nothing. `downloaded` grows by one when a `completed` with nothing left finds the
-    /// endpoint not already a seeder.
+    /// **Update.** `started`, `completed` and no event insert the peer or refresh it. Its role and its time
+    /// become those of this announce: a leecher with nothing left becomes a seeder, and may become a leecher
+    /// again. `stopped` removes the peer; for an unknown peer or an unknown info hash it changes nothing.
+    /// `downloaded` grows by one when a `completed` with nothing left comes from an endpoint that is not a
+    /// seeder already.
     ///
-    /// **Count.** The answer holds the swarm's counts after the update. Counters saturate.
+    /// **Count.** The answer contains the counts of the swarm after the update. Counters saturate.
     ///
-    /// **Select.** `peers` is cleared, then filled with at most [`want`](Announce::want) distinct peers,
-    /// alive at that moment, never the announcing endpoint, no seeders for a seeder, only of the families
-    /// asked for. If no more than that are eligible, all are selected; otherwise each with the same
-    /// probability, anew each time. Where both families are asked for, each gets half, and what one leaves
-    /// unused goes to the other. Writes compact forms; allocates nothing.
+    /// **Select.** `peers` is cleared. Then at most [`want`](Announce::want) distinct peers are written, in
+    /// compact form: peers that are in the swarm at that moment, never the announcing endpoint, no seeders
+    /// for a seeder, only peers of the families asked for, none for `stopped`. If at most `want` peers are
+    /// eligible, all of them are selected; otherwise each with the same probability, anew for each announce.
+    /// If both families are asked for, each gets half of `want`, and what one family does not use goes to the
+    /// other. Selecting allocates nothing.
     ///
-    /// **Concurrency.** Once it has returned, no call about *other* peers (announce, sweep, removal,
-    /// eviction) can lose the announced one.
+    /// **Concurrency.** After the announce has returned, no call about other peers (announce, sweep, removal,
+    /// eviction) can lose its peer.
     ///
-    /// **Limits.** At a limit the announcer enters, and the store evicts the peers or swarms that are worth
-    /// least; [`Announced::evicted`] counts them. The [limit on the endpoints of an
-    /// address](crate::RepositoryConfig::max_endpoints_per_address) holds for each swarm: a new endpoint
-    /// replaces the endpoint of the same address that announced least recently (any one of them if several
-    /// are equally old), so an address displaces only itself. An endpoint that is already there displaces
-    /// none; `stopped` frees its place.
+    /// **Limits.** At a limit the announcing peer enters, and the store evicts the peers or swarms that are
+    /// worth least; [`Announced::evicted`] counts them. The [limit on the endpoints of an
+    /// address](crate::RepositoryConfig::max_endpoints_per_address) holds in each swarm: a new endpoint
+    /// replaces the endpoint of the same address that announced least recently. An endpoint that is in the
+    /// swarm already replaces none.
     ///
-    /// **Cost.** O(want + log n) for n swarms and peers, and O(limit) more for a newcomer where the endpoints
-    /// of an address are limited; counts never come from walking a swarm.
+    /// **Cost.** O(want + log n) for n swarms and peers, and O(limit) more for a new endpoint if the
+    /// endpoints of an address are limited. Counts never come from a walk over a swarm.
     fn announce(
         &self,
         announce: &Announce,
@@ -58,71 +83,106 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
         peers: &mut PeerBuffer<'_>,
     ) -> Announced;
 
-    /// Does every announce of `batch` as if one by one in order, and fills in each [`Request::answer`].
+    /// Does every announce of `batch` as if one by one in order, and sets each [`Request::answer`].
     ///
-    /// Counts, changes and the final state are those of single announces; so are selections where there is no
-    /// choice. If the caller's randomness panics, the announces before the first one that draws are done. A
-    /// store that can overlap the work of several announces overrides this.
+    /// Counts, changes and the final state are those of single announces, and so are selections that leave no
+    /// choice. If the randomness of the caller panics, the announces before the first one that draws are
+    /// done. A store that can overlap the work of several announces overrides this method.
+    ///
+    /// ```
+    /// # use swarmkeep::*;
+    /// # fn example(store: &Packed, announces: [Announce; 2], now: Timestamp, rng: &mut dyn Random) {
+    /// let mut packets = [[0; 300]; 2];
+    /// let mut batch: Vec<_> = announces
+    ///     .into_iter()
+    ///     .zip(&mut packets)
+    ///     .map(|(announce, packet)| Request::new(announce, PeerBuffer::new(packet, &mut [])))
+    ///     .collect();
+    /// store.announce_batch(&mut batch, now, rng);
+    /// assert!(batch.iter().all(|request| request.answer.is_some()));
+    /// # }
+    /// ```
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
         for request in batch {
             request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
         }
     }
 
-    /// The counts of one swarm; zeroes for an unknown info hash, which stays unknown. O(log n).
+    /// Returns the counts of one swarm; zeroes for an unknown info hash, which stays unknown. O(log n).
     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats;
 
-    /// Counts over all swarms: exact whenever no other call is in flight. O(1), no walk.
+    /// Returns the counts over all swarms, exact when no other call is in flight. O(1), without a walk.
     fn totals(&self) -> Totals;
 
-    /// Appends up to `limit` swarms to `out`, in the store's own stable order, from the cursor on; answers
-    /// where to go on.
+    /// Appends up to `limit` swarms after the cursor `from` to `out`, in the store's own stable order, and
+    /// returns the cursor of the next call.
     ///
     /// From [`Cursor::START`] until [`Cursor::END`], a swarm that lives through the whole walk is shown
-    /// exactly once; one that comes or goes meanwhile at most once. A call may append fewer than `limit` and
-    /// still not be at the end. The cost of a call does not grow with the position.
+    /// exactly once, and every other swarm at most once. A call may append fewer than `limit` swarms before
+    /// the end. The cost of a call does not grow with the position.
+    ///
+    /// ```
+    /// # use swarmkeep::*;
+    /// # fn example(store: &dyn TorrentRepository) {
+    /// let (mut cursor, mut swarms) = (Cursor::START, Vec::new());
+    /// while !cursor.is_end() {
+    ///     cursor = store.walk(cursor, 1000, &mut swarms);
+    /// }
+    /// # }
+    /// ```
     fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor;
 
-    /// Appends the up to `limit` swarms that follow `after` in ascending info-hash order; fewer than `limit`
+    /// Appends up to `limit` swarms that follow `after` in ascending order of info hashes to `out`; fewer
     /// only at the end.
     ///
-    /// The same order in every store; [`Capabilities::page_cost`] says what it costs. The default
-    /// [walks](Self::walk) over the whole store and keeps the next `limit` swarms; a store that is kept in
+    /// The order is the same in every store; [`Capabilities::page_cost`] declares the cost. The default
+    /// [walks](Self::walk) over the whole store and keeps the next `limit` swarms. A store that is kept in
     /// this order overrides it.
     fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
         at_once(defaults::page_by_walking(&Immediate(self), after, limit, out)).expect(NEVER_AWAY);
     }
 
-    /// Appends up to `limit` peers of one swarm to `out`, with role and time, from the cursor on; answers
-    /// where to go on.
+    /// Appends up to `limit` peers of one swarm after the cursor `from` to `out`, with role and time, and
+    /// returns the cursor of the next call.
     ///
-    /// A peer that stays from [`Cursor::START`] to [`Cursor::END`] is shown exactly once, whatever moves
-    /// around it, its own role included. Times are those of the last announces, later by up to
-    /// [`Capabilities::clock_resolution_secs`] and never later than the latest time given. What the store
-    /// does not keep is absent, never invented ([`Capabilities::keeps_peer_details`]). An unknown info hash
-    /// has no peers. A call may append fewer than `limit` and still not be at the end.
+    /// A peer that stays from [`Cursor::START`] to [`Cursor::END`] is shown exactly once, even if its role or
+    /// the peers around it change. Times are those of the last announces, rounded later by up to
+    /// [`Capabilities::clock_resolution_secs`], and never later than the latest time given. Details that the
+    /// store does not keep are absent ([`Capabilities::keeps_peer_details`]). An unknown info hash has no
+    /// peers. A call may append fewer than `limit` peers before the end.
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor;
 
-    /// Does one bounded step of forgetting: removes peers that are older than the lifetime, and swarms
-    /// without peers as `policy` says.
+    /// Does one bounded step of expiry: removes peers that are older than the lifetime, and swarms without
+    /// peers as `policy` says.
     ///
-    /// A peer goes when its age exceeds the lifetime by more than [`Capabilities::clock_resolution_secs`],
-    /// never while it is younger; sweeps that come late or never make no peer young again. A peer that
-    /// announces while a sweep runs survives it. The step visits about `budget` peers (a swarm counts as one
-    /// more) and holds no lock for longer than [`Capabilities::longest_hold`]. The position is the store's
-    /// own: concurrent calls share one pass. The answer says when a pass over all swarms is complete; an
-    /// expired peer goes within one full pass if nothing else runs.
+    /// A peer is removed when its age exceeds the lifetime by more than
+    /// [`Capabilities::clock_resolution_secs`], and never while it is younger than the lifetime. Late or
+    /// missing sweeps make no peer young again. A peer that announces while a sweep runs survives it.
+    ///
+    /// The step visits about `budget` peers (a swarm counts as one more) and holds no lock for longer than
+    /// [`Capabilities::longest_hold`]. The position belongs to the store: concurrent calls share one pass,
+    /// and [`Swept::pass_complete`] marks its end. An expired peer is removed within one full pass if no
+    /// other call runs. A pass costs time in proportion to the swarms and peers.
+    ///
+    /// ```
+    /// # use swarmkeep::*;
+    /// # fn example(store: &dyn TorrentRepository, now: Timestamp) {
+    /// while !store.sweep(now, Retention::DropEmpty, Budget::peers(4096)).pass_complete {
+    ///     // A tracker waits here: one pass per tenth of the lifetime is enough.
+    /// }
+    /// # }
+    /// ```
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept;
 
-    /// Removes one swarm with its peers and its download count; says what was there, `None` for an unknown
+    /// Removes one swarm with its peers and its download count, and returns its counts; `None` for an unknown
     /// info hash.
     fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats>;
 
-    /// Removes every swarm that `forbidden` names, among the next `budget` swarms from the cursor on; says
-    /// which they were and where to go on.
+    /// Removes every swarm for which `forbidden` returns true, among the next `budget` swarms after the
+    /// cursor `from`; returns the removed swarms and the cursor of the next call.
     ///
-    /// From [`Cursor::START`] until [`Cursor::END`], every swarm that lives through all steps is asked about
-    /// exactly once. The predicate is called without a lock held. The default uses [`walk`](Self::walk) and
+    /// From [`Cursor::START`] until [`Cursor::END`], `forbidden` is called exactly once for every swarm that
+    /// lives through all steps, without a lock held. The default uses [`walk`](Self::walk) and
     /// [`remove`](Self::remove).
     fn remove_where(
         &self,
@@ -133,42 +193,48 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
         at_once(defaults::remove_by_walking(&Immediate(self), forbidden, from, budget)).expect(NEVER_AWAY)
     }
 
-    /// Puts a swarm back as a snapshot had it: its peers with role and age, and its download count.
+    /// Restores a swarm of a snapshot: its peers with role and age, and its download count.
     ///
-    /// Peers older than the lifetime stay out; a peer that is there already stays as it announced itself. The
-    /// download count becomes the larger of the two, so a swarm may be restored in several calls with some of
-    /// its peers each. A swarm without living peers and downloads is not created. Peers beyond a limit are
-    /// refused, and displace none.
+    /// Peers that are older than the lifetime are left out. A peer that is in the swarm already stays as it
+    /// announced itself. The download count becomes the larger of the two. A swarm may be restored in several
+    /// calls with some of its peers each. A swarm without living peers and downloads is not created. Peers
+    /// beyond a limit are refused, and replace none.
+    ///
+    /// ```
+    /// # use swarmkeep::*;
+    /// # fn example(from: &Packed, to: &Packed, swarm: SwarmSummary, now: Timestamp) {
+    /// let restored = to.restore(&swarm, &from.all_peers(&swarm.info_hash), now);
+    /// assert_eq!(restored.refused, 0);
+    /// # }
+    /// ```
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored;
 
-    /// Reads the next swarms out, with download counts and peers, into [`Export::records`]: one bounded step
-    /// of a snapshot.
+    /// Does one bounded step of a snapshot: reads the next swarms, with download counts and peers, into
+    /// [`Export::records`].
     ///
     /// From [`Export::new`] until [`Export::is_complete`], every peer that stays in the store is read, with a
-    /// role and a time that it had during the export. The download of a seeder that is read is counted in the
-    /// swarm's record. A swarm that has neither peers nor downloads is not read. A step visits about `budget`
-    /// peers (a swarm counts as one more), or fewer if it ends in the middle of a swarm; it holds no lock for
-    /// longer than [`Capabilities::longest_hold`]. The default uses [`walk`](Self::walk) and
-    /// [`peers`](Self::peers); a store with a faster way overrides it.
+    /// role and a time that it had during the export. If a seeder is read, the record of its swarm counts its
+    /// download. A swarm that has neither peers nor downloads is not read. A step visits about `budget` peers
+    /// (a swarm counts as one more), or fewer if it ends within a swarm. It holds no lock for longer than
+    /// [`Capabilities::longest_hold`]. The default uses [`walk`](Self::walk) and [`peers`](Self::peers).
     fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
         at_once(export::by_walking(&Immediate(self), export, now, budget)).expect(NEVER_AWAY);
     }
 
-    /// Restores every swarm of `records`, as if one by one by [`restore`](Self::restore) in some order. A
-    /// store that can do so faster for many at once overrides this; a million swarms at a time are many for
-    /// every store.
+    /// Restores every swarm of `records`, as if one by one by [`restore`](Self::restore) in some order. The
+    /// default does that; a store that is faster with many swarms at once overrides it.
     fn import(&self, records: &[Records], now: Timestamp) -> Restored {
         at_once(export::one_by_one(&Immediate(self), records, now)).expect(NEVER_AWAY)
     }
 
-    /// Adds downloads that were counted earlier, before this store began, to a swarm; `false` if there is no
-    /// such swarm.
+    /// Adds downloads that were counted before this store was built to a swarm; returns `false` if there is
+    /// no such swarm.
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool;
 
-    /// What this store can do beyond the rest of this trait.
+    /// Returns what this store declares: limits, clock, costs.
     fn capabilities(&self) -> Capabilities;
 
-    /// What this store takes. O(1).
+    /// Returns the memory that this store takes. O(1).
     fn memory(&self) -> MemoryUse;
 }
 
@@ -215,7 +281,7 @@ pub trait TorrentRepositoryExt: TorrentRepository {
         all
     }
 
-    /// Removes every swarm that `forbidden` names and answers what they were.
+    /// Removes every swarm for which `forbidden` returns true, and returns them.
     fn remove_all_where(&self, forbidden: &(dyn Fn(&InfoHash) -> bool + Sync)) -> Vec<SwarmSummary> {
         let (mut cursor, mut all) = (Cursor::START, Vec::new());
         while !cursor.is_end() {
