@@ -129,7 +129,7 @@ impl Limits {
     /// # Errors
     /// What no peer may send. `bytes` are left as they are: there is no next message to be found.
     // Always: a call writes and reads what the caller would keep in registers, and takes twice as long
-    // (docs/design/design.md).
+    // (docs/reports/peer-wire.md).
     #[inline(always)]
     pub fn decode<'a>(&self, bytes: &mut &'a [u8]) -> Result<Option<Message<'a>>, Error> {
         /// Says what was read. In each arm, so that a message is made where it is to be.

@@ -19,7 +19,7 @@ use crate::{Encode, PieceIndex, message::head_of_piece};
 /// in batches. What it holds is bounded: blocks by the high-water mark and one more; what is copied, as well.
 ///
 /// Everything can be sent from memory, which may be a mapped file, and is so best where more than one block
-/// waits; `sendfile` is better for one alone (`docs/design/design.md`, "The peer wire", has the numbers).
+/// waits; `sendfile` is better for one alone (`docs/reports/peer-wire.md` has the numbers).
 /// Whoever has blocks in files asks for a [`lone_block`](Self::lone_block) first.
 ///
 /// ```
