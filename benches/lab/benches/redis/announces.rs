@@ -185,13 +185,19 @@ fn text(rows: &[Row]) -> String {
 }
 
 const ANNOUNCES: &str = "\
-Both designs' stores are on the same server, filled with the same peers, over two connections each. Half of the peers are seeders, all over IPv4; an announce wants 50 peers and \
-is told the swarm's counts. 64 callers make one announce after another, each of a random member, or 8 callers make batches of 32. Where 5 % leave, who has left joins again with its next announce.
+The stores of both designs are on the same server, filled with the same peers, over two connections each. Half
+of the peers are seeders, all over IPv4. An announce wants 50 peers and gets the counts of the swarm. 64
+callers make one announce after another, each of a random member, or 8 callers make batches of 32. Where 5 %
+leave, a peer that has left joins again with its next announce.
 
-The **naive design** is the one that trackers on Redis usually have, modelled on chihaya's: a hash of seeders and one of leechers for each swarm, peers as fields, `HKEYS` of all of them \
-to select from, numbers of peers beside. **As published** it asks what chihaya's store asks, one after another; otherwise it is made cheaper where its design allows: one round trip for what can be asked at once, no `MULTI`, the second hash \
-read only where the first has too few peers. Both have shorter keys and values than chihaya's, and nothing is swept. `benches/lab/benches/redis/naive.rs` tells all of it.";
+The **naive design** is the usual one of trackers on Redis, modelled on chihaya's: per swarm a hash of seeders
+and a hash of leechers, peers as fields, `HKEYS` of all of them to select from, and separate counters. **As
+published** sends the commands of chihaya's store one after another. The other variant is as cheap as the
+design allows: one round trip for commands that can go together, no `MULTI`, the second hash read only if the
+first has too few peers. Both have shorter keys and values than chihaya's, and nothing is swept.
+`benches/lab/benches/redis/naive.rs` has the details.";
 
 const LATENCY: &str = "\
-Announces come at regular times, whether those before were answered or not, and are measured from when they are due: both designs at 5,000 a second, or half of what the naive one bears \
-where that is less, and ours at half of what it bears itself.";
+Announces come at regular times, whether or not the earlier ones were answered, and are measured from the time
+when they are due. Both designs get 5,000 per second, or half the maximum rate of the naive design if that is
+less. Ours also gets half of its own maximum rate.";

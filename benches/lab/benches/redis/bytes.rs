@@ -164,7 +164,9 @@ fn text(rows: &[Row]) -> String {
 }
 
 const BYTES: &str = "\
-By how much `used_memory` grew while a server of its own was filled by announces, divided by the peers and by the swarms; everything that a swarm takes is in both: its keys, the directory of swarms, \
-counts. **Resident** is the same of `used_memory_rss`: pages of the allocator that are in part empty, and of ours the memory of the Lua interpreter, which `used_memory` leaves out: \
-some megabytes, which are much for each of 200,000 peers and little for each of a million. \
-**Listpacks** are the hashes that Redis keeps as one string: of our shards only those of a nearly empty store.";
+The growth of `used_memory` while announces filled a server of its own, divided by the peers and by the
+swarms. It includes everything that a swarm takes: its keys, the directory of swarms, counts. **Resident** is
+the same of `used_memory_rss`. It adds partly empty pages of the allocator, and for our design the memory of
+the Lua interpreter, which `used_memory` leaves out: some megabytes, which are much per peer for 200,000 peers
+and little for a million. **Listpacks** are the hashes that Redis keeps as one string. Of our shards only
+those of a nearly empty store are listpacks.";

@@ -364,6 +364,8 @@ fn text(rows: &[Row]) -> String {
 }
 
 const CLIENT: &str = "\
-A leecher of a swarm of 51 announces and is told the 50 others, again and again. `redis-benchmark -c CONNECTIONS -P PIPELINE` sends, byte by byte, what our client was seen to send (`MONITOR`); it has \
-one swarm, ours one for each connection, and calls `announce_batch` from as many tasks as the pipeline is deep for each connection, with so many announces, which it sends as one call. `redis-benchmark` makes its request once, and of an answer \
-it reads how long it is; our client makes each request anew, and takes each answer apart.";
+A leecher of a swarm of 51 announces repeatedly and gets the 50 others. `redis-benchmark -c CONNECTIONS -P
+PIPELINE` sends exactly the bytes that our client sent (`MONITOR`). It has one swarm, and ours has one per
+connection. Ours calls `announce_batch` from PIPELINE tasks per connection, with the given number of
+announces, which it sends as one call. `redis-benchmark` makes its request once, and reads only the length of
+a reply. Our client makes each request anew, and decodes each reply.";

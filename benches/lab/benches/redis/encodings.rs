@@ -140,7 +140,10 @@ fn text(rows: &[Row], limits: &str) -> String {
         ],
     );
     format!(
-        "## Encodings\n\nA hash is a listpack, one string that is searched from its beginning, until it has too many fields or too long a field or value, and a hash table from then on: with \
-         the server's {limits}. What is longest is a field or a value.\n\n{table}"
+        "## Encodings\n\n\
+         A hash is a listpack (one string that is searched from its beginning) until it has too many fields or too\n\
+         long a field or value. Then it is a hash table. The limits of the server are\n\
+         {limits}.\n\
+         The longest is a field or a value.\n\n{table}"
     )
 }

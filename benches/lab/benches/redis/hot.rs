@@ -101,5 +101,8 @@ fn text(rows: &[Row]) -> String {
 }
 
 const HOT: &str = "\
-All announces go to one swarm: to one key, which is on one server of a Cluster, and over one of the connections. The rows with several swarms are what the whole server bears. p50 and p99 are those of 64 callers \
-that do nothing else, or of batches; at half the rate, announces come at regular times. Where answers may be a second stale (`RedisConfig::staleness`), one announce in half a second asks, and what the others change is sent together.";
+All announces go to one swarm: to one key, which is on one server of a Cluster, over one of the connections.
+The rows with several swarms show the rate of the whole server. p50 and p99 are those of 64 callers that do
+nothing else, or of batches. At half the rate, announces come at regular times. Where answers may be a second
+stale (`RedisConfig::staleness`), one announce in half a second asks the server, and the changes of the others
+are sent together.";

@@ -109,9 +109,13 @@ impl Report {
     /// The whole document.
     pub(crate) fn markdown(&self, command: &str) -> String {
         let mut text = format!(
-            "# What the store on Redis costs\n\n{}; {}, configured as it comes but for snapshots; swarmkeep {}; {}.\n\nWritten by `{command}`, \
-             which starts the server, on this machine's loopback. {BEGINNING} Each run lasts {} s; what is compared takes turns, {} of them, and the numbers are \
-             medians.{}\n",
+            "# What the store on Redis costs\n\n\
+             {}; {};\n\
+             default configuration except for snapshots; swarmkeep {}; {}.\n\n\
+             This command wrote the report. It starts the server on the loopback of this machine:\n\n\
+             ```console\n$ {command}\n```\n\n\
+             {BEGINNING}\n\n\
+             Each run lasts {} s. Compared runs take turns, {} of them, and the numbers are medians.{}\n",
             self.machine,
             self.server,
             self.version,
@@ -119,7 +123,8 @@ impl Report {
             self.seconds,
             self.turns,
             self.load_before.map_or_else(String::new, |load| format!(
-                " The machine's load average was {load} before it began; where that is not about 0, others took from everything here but processor time and bytes."
+                "\nThe load average of the machine was {load} before the start. If it is not about 0, other programs affect all\n\
+                 numbers except processor time and bytes."
             ))
         );
         let goals = self.goals();
@@ -150,6 +155,8 @@ pub(crate) fn whole(number: f64) -> String {
 }
 
 const BEGINNING: &str = "\
-**Server µs** is the processor time of the server's main thread for an announce (`INFO cpu`), **client µs** that of all threads of the client, **bytes** what went \
-over the server's connections (`INFO stats`). The client has all cores but one, which is left to the server; where that is one core, it is the slower of \
-the two that limits what is reached end to end. **If the server were alone** is a million by its µs: what it bears when clients are on other machines.";
+**Server µs** is the processor time of the server's main thread per announce (`INFO cpu`). **Client µs** is
+the processor time of all threads of the client. **Bytes** are the bytes on the server's connections (`INFO
+stats`). The server has one core, and the client all others. If that is one core, the slower of the two limits
+the end-to-end rate. **If the server were alone** is a million divided by the server µs: the rate with
+clients on other machines.";

@@ -74,4 +74,5 @@ fn text(rows: &[Row]) -> String {
 }
 
 const SHARDS: &str = "\
-64 callers announce members of swarms of one peer again, and then, for half as long, peers of swarms that nobody has announced before.";
+64 callers announce members of swarms of one peer again, and then, for half as long, peers of swarms without
+an earlier announce.";

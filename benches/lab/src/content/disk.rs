@@ -144,8 +144,8 @@ impl fmt::Display for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} GB, {:.0} turns a minute, {:.0} MB/s; a seek takes {} ms + {} ms × √(distance / capacity), {:.1} ms in the mean, \
-             and half a turn of {:.2} ms",
+            "{} GB, {:.0} turns per minute, {:.0} MB/s;\n\
+             a seek takes {} ms + {} ms × √(distance / capacity), {:.1} ms in the mean, and half a turn of {:.2} ms",
             self.capacity / 1_000_000_000,
             self.turns,
             self.rate / 1e6,

@@ -187,10 +187,11 @@ impl Report {
         let options = &self.options;
         let _ = write!(
             text,
-            "\nMeasured by `cargo store-bench`. Pieces come in random order, to {} torrents at a time and to each as many bytes a second; a piece is written whole \
-             with one call once it is there, as a client does that looks at its hash first, and the store is flushed after each torrent. With affinity, the cache is asked \
-             which piece is best fetched next. After each row the store was opened again, all pieces were complete, and a sample of them ({} MB in all rows) read as it \
-             was written.\n\n{}\n",
+            "\nMeasured by `cargo store-bench`. Pieces come in random order, to {} torrents at a time,\n\
+             with the same number of bytes per second for each. A complete piece is written with one call, as by a client\n\
+             that checks its hash first. The store is flushed after each torrent. With affinity, the cache chooses the next\n\
+             piece to fetch. After each row the store was opened again, all pieces were complete, and a sample of them\n\
+             ({} MB in all rows) read as it was written.\n\n{}\n",
             options.parallel.min(options.torrents),
             grouped(self.rows.iter().map(|row| row.compared).sum::<u64>() / 1_000_000),
             self.table(),
@@ -204,8 +205,9 @@ impl Report {
         {
             let _ = write!(
                 text,
-                "\nOn the modelled disk the block store with the stripe cache is **{order:.2} times** as fast as sparse files in the order of their calls, and {sorted:.2} times as \
-                 fast as sparse files behind a page cache as large as the stripe cache, which is written back sorted. The paper measured 3.19 times, with real disks.\n",
+                "\nOn the modelled disk the block store with the stripe cache is **{order:.2} times** as fast as sparse files in the\n\
+                 order of their calls, and {sorted:.2} times as fast as sparse files behind a page cache as large as the stripe cache,\n\
+                 which is written back sorted. The paper measured 3.19 times, with real disks.\n",
             );
         }
         if !self.goals.is_empty() {
@@ -219,7 +221,7 @@ impl Report {
         if let (false, Some(seeding)) = (self.seeding.is_empty(), options.seeding) {
             let _ = write!(
                 text,
-                "\n## Seeding\n\n{} peers, spread over the torrents evenly, ask for {} blocks of 16 KiB, one at a time each, in the order of the piece; pieces by their habit.\n\n{}\n{SEEDING}\n",
+                "\n## Seeding\n\n{} peers, spread over the torrents evenly, ask for {} blocks of 16 KiB, one at a time each,\nin the order of the piece. They choose pieces by their habit.\n\n{}\n{SEEDING}\n",
                 seeding.peers,
                 grouped(seeding.requests.into()),
                 self.seeding_table(),
@@ -250,7 +252,7 @@ impl Report {
             String::new()
         };
         format!(
-            "{} torrents of {} MB, {} at a time, {} MB of cache, blocks of {} KiB, seed {}{rounds}; {}, swarmkeep {}.",
+            "{} torrents of {} MB, {} at a time, {} MB of cache, blocks of {} KiB, seed {}{rounds};\n{}, swarmkeep {}.",
             options.torrents,
             grouped(options.size / 1_000_000),
             options.parallel.min(options.torrents),
@@ -352,26 +354,36 @@ fn habits(locality: Locality) -> String {
 }
 
 const COLUMNS: &str = "\
-**CPU** is that of all threads of the process, user and system, the last flush included; what the kernel's own threads do for the page cache of plain files is not in it. \
-**Writes** are calls: to the device, metadata included, or to the files, metadata not included. **Memory** is the most by which the process grew, the kernel's \
-page cache not included; each row had a process of its own. **Seeks** and **modelled s** replay the offsets of these calls, in their order, on the modelled disk: an image's offsets as they are, those of files through the \
-extents that the file system gave them. Of plain files the journal, the i-nodes and the bitmaps of the file system are not in the trace; of the block store all of it is. **Sorted** replays the same behind a page cache: as many bytes as the stripe cache has are held, and when it is full, or flushed, all of them are written in one sweep, \
-sorted, what touches at once. That is kinder than page caches are, which write by age and file by file.";
+**CPU** is the time of all threads of the process, user and system, with the last flush. The time of the
+kernel's own threads for the page cache of plain files is not included. **Writes** are calls: to the device,
+with metadata, or to the files, without metadata. **Memory** is the largest growth of the process, without the
+kernel's page cache. Each row had a process of its own. **Seeks** and **modelled s** replay the offsets of
+these calls, in their order, on the modelled disk. Offsets of an image are used as they are, those of files go
+through the extents of the file system. For plain files the journal, the i-nodes and the bitmaps of the file
+system are not in the trace. For the block store everything is. **Sorted** replays the same behind a page
+cache of the size of the stripe cache. When it is full, or flushed, all of it is written in one sweep, sorted,
+and neighbours together. This favours plain files: real page caches write by age and file by file.";
 
 const MODEL: &str = "\
-One access after another, from a head that stays where it was. A gap ahead costs the time in which it passes under the head, if that is less than a seek and half a turn; then \
-it is no seek. Offsets are bytes of the modelled disk, not scaled. Flushes themselves cost nothing.";
+Accesses go one after another, and the head stays where it was. A gap ahead takes the time in which it passes
+under the head, if that is less than a seek and half a turn. Then it is no seek. Offsets are bytes of the
+modelled disk, not scaled. Flushes cost nothing.";
 
 const SEEKS: &str = "\
-**Stretches** are runs of neighbouring bytes that content was written to: as many seeks as there are of them, or fewer where gaps are short, are the least there can be. **Fresh** are \
-the seeks to blocks that nothing had been written to. **In part** are those into the middle of such a block and from there on, **again** those to a block of which a part had been written \
-before: a flush, or the need for memory, had not waited for the rest of a stripe. **Back** goes to where content was written last, after metadata.";
+**Stretches** are runs of neighbouring bytes that content was written to. Their number, or less where gaps are
+short, is the least possible number of seeks. **Fresh** are the seeks to unwritten blocks. **In part** are
+seeks into the middle of such a block and onward. **Again** are seeks to a block of which a part was already
+written, because a flush, or the need for memory, did not wait for the rest of a stripe. **Back** are seeks to
+the place where content was written last, after metadata.";
 
 const SEEDING: &str = "\
-**Single** reads each request from the disk, in the order in which they come; **sorted** lets the drive sort 32 of them at a time; **cached** puts a cache as large as the stripe cache over single reads, \
-which forgets what nobody asked for the longest time. **In order**: from a random piece on, one after another, as who watches what he downloads. **By extent**: all pieces of an aligned 4 MiB, then another \
-4 MiB at random, as libtorrent does with `piece_extent_affinity`. **At random**: any missing piece; **as another peer**: the one that another peer of the swarm began last, because rarest first makes peers \
-want the same. How many peers of which habit there are is an assumption: nobody has published it.";
+**Single** reads each request from the disk, in the order of arrival. **Sorted** lets the drive sort 32 of
+them at a time. **Cached** puts a cache of the size of the stripe cache over single reads, and evicts the
+least recently used bytes. **In order**: from a random piece on, one after another, like a user who watches
+during the download. **By extent**: all pieces of an aligned 4 MiB, then another 4 MiB at random, as
+libtorrent does with `piece_extent_affinity`. **At random**: any missing piece. **As another peer**: the piece
+that another peer of the swarm began last, because with rarest first peers want the same pieces. The shares of
+these habits are an assumption, because nobody has published them.";
 
 #[cfg(test)]
 mod tests {
