@@ -179,8 +179,8 @@ fn tables(report: &Value) -> String {
         );
     }
     for row in rows("memory") {
-        add("RSS B a swarm".into(), row["rss_bytes_per_swarm"].to_string());
-        add("RSS B a peer".into(), row["rss_bytes_per_peer"].to_string());
+        add("RSS bytes per swarm".into(), row["rss_bytes_per_swarm"].to_string());
+        add("RSS bytes per peer".into(), row["rss_bytes_per_peer"].to_string());
     }
     for row in rows("lost") {
         let race = row["race"].as_str().expect("a name");

@@ -84,10 +84,10 @@ impl<'a> Figures<'a> {
             redis_client: tracker - store + self.get(&REDIS, &batch, "client µs")?,
             redis_server: self.get(&REDIS, &batch, "server µs")?,
             packed: Bytes {
-                swarm_of_one: packed(self, "10 M swarms × 1 IPv4 peer: RSS, B a swarm")?,
-                swarm_of_ten: packed(self, "100 k swarms × 10 IPv4 peers: RSS, B a peer")? * 10.0,
-                v4_peer: packed(self, "1 swarm × 2 M IPv4 peers: RSS, B a peer")?,
-                v6_peer: packed(self, "1 swarm × 2 M IPv6 peers: RSS, B a peer")?,
+                swarm_of_one: packed(self, "10 M swarms × 1 IPv4 peer: RSS, bytes per swarm")?,
+                swarm_of_ten: packed(self, "100 k swarms × 10 IPv4 peers: RSS, bytes per peer")? * 10.0,
+                v4_peer: packed(self, "1 swarm × 2 M IPv4 peers: RSS, bytes per peer")?,
+                v6_peer: packed(self, "1 swarm × 2 M IPv6 peers: RSS, bytes per peer")?,
             },
             redis: Bytes {
                 swarm_of_one: resident(self, "1,000,000 × 1", "IPv4")?,

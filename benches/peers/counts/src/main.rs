@@ -161,14 +161,14 @@ fn compare(folder: &Path, torrents: u64) -> Result<()> {
         let built = run("build")?;
         cell("built by commits of 50,000, s", format!("{:.0}", built["seconds"]));
         cell("memory while building, MiB", format!("{:.0}", built["grown MiB"]));
-        cell("bytes a torrent on disk", bytes()?);
+        cell("bytes per torrent on disk", bytes()?);
         cell("open after a clean stop, ms", format!("{:.1}", run("open")?["open ms"]));
         let committed = run("commit")?;
         let times = ["commit ms", "commit ms p99", "commit ms worst"].map(|name| committed[name]);
         let times = times.map(|time| format!("{time:.1}")).join(", ");
         cell("commit of 1,000 counts, ms (median, 99 %, worst)", times);
         cell("memory after 1,000 of these, MiB", format!("{:.0}", committed["grown MiB"]));
-        cell("bytes a torrent (of 10 million) after these", bytes()?);
+        cell("bytes per torrent (of 10 million) after these", bytes()?);
         let got = run("get")?;
         let times = format!("{:.1}, {:.1}", got["get us"], got["get us p99"]);
         cell("lookup, µs (median, 99 %)", times);

@@ -271,7 +271,7 @@ impl fmt::Debug for PeerBuffer<'_> {
     }
 }
 
-/// One family's part of a [`PeerBuffer`]: `N` bytes a peer.
+/// One family's part of a [`PeerBuffer`]: `N` bytes per peer.
 pub struct Section<'a, const N: usize> {
     bytes: &'a mut [u8],
     used: usize,
