@@ -6,7 +6,7 @@ use plotters::{
     drawing::DrawingAreaErrorKind,
     prelude::{Circle, IntoDrawingArea, PathElement, Rectangle, SVGBackend, Text},
     style::{
-        BLACK, Color, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE,
+        BLACK, Color, IntoFont, RGBColor, TextStyle, WHITE,
         text_anchor::{HPos, Pos, VPos},
     },
 };
