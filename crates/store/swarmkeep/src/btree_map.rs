@@ -5,11 +5,10 @@ use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc};
 
 use crate::{
     Capabilities, ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
-    implement::RecordSwarm,
-    implement::VISITS_PER_HOLD,
-    implement::lock::{Blocks, Lock, LockFamily},
-    implement::map::{
-        BlockingMap, BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots, SwarmMap,
+    implement::{
+        RecordSwarm, VISITS_PER_HOLD,
+        lock::{Blocks, Lock, LockFamily},
+        map::{BlockingMap, BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots, SwarmMap},
     },
 };
 

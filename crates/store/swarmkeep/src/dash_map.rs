@@ -11,9 +11,11 @@ use siphasher::sip::SipHasher13;
 
 use crate::{
     Capabilities, ConfigError, HashKey, InfoHash, LongestHold, RepositoryConfig,
-    implement::RecordSwarm,
-    implement::lock::LockFamily,
-    implement::map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
+    implement::{
+        RecordSwarm,
+        lock::LockFamily,
+        map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
+    },
 };
 
 /// A DashMap of slots, each behind a lock of family `E`.

@@ -6,10 +6,11 @@ use crossbeam_skiplist::SkipMap;
 
 use crate::{
     Capabilities, ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
-    implement::RecordSwarm,
-    implement::VISITS_PER_HOLD,
-    implement::lock::LockFamily,
-    implement::map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
+    implement::{
+        RecordSwarm, VISITS_PER_HOLD,
+        lock::LockFamily,
+        map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
+    },
 };
 
 /// A skip list of slots, each behind a lock of family `E`.

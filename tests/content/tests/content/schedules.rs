@@ -8,8 +8,10 @@ use swarmkeep::{
     Announce, AnnounceEvent, Budget, Capabilities, Cursor, HashKey, InfoHash, LongestHold, PeerBuffer,
     RepositoryConfig, Retention, SplitMix64, Timestamp, TorrentRepository, TorrentRepositoryExt,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
-    implement::lock::{Blocks, Lock, LockFamily},
-    implement::map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
+    implement::{
+        lock::{Blocks, Lock, LockFamily},
+        map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
+    },
 };
 
 /// Shuttle's mutex, which lets another thread run before it is taken.

@@ -103,16 +103,36 @@ const ZIPF: Run = Run::new(
 );
 
 const GOALS: &[Goal] = &[
-    goal("1 M swarms × 1 IPv4 peer: RSS, bytes per swarm", &ONE_PEER, Of(Number::RssBytesPerSwarm), AtMost(31.0)),
+    goal(
+        "1 M swarms × 1 IPv4 peer: RSS, bytes per swarm",
+        &ONE_PEER,
+        Of(Number::RssBytesPerSwarm),
+        AtMost(31.0),
+    ),
     goal(
         "10 M swarms × 1 IPv4 peer: RSS, bytes per swarm",
         &TEN_MILLION,
         Of(Number::RssBytesPerSwarm),
         AtMost(28.5),
     ),
-    goal("1 swarm × 2 M IPv4 peers: RSS, bytes per peer", &LARGE_V4, Of(Number::RssBytesPerPeer), AtMost(8.5)),
-    goal("1 swarm × 2 M IPv6 peers: RSS, bytes per peer", &LARGE_V6, Of(Number::RssBytesPerPeer), AtMost(21.0)),
-    goal("100 k swarms × 10 IPv4 peers: RSS, bytes per peer", &TEN_EACH, Of(Number::RssBytesPerPeer), AtMost(11.5)),
+    goal(
+        "1 swarm × 2 M IPv4 peers: RSS, bytes per peer",
+        &LARGE_V4,
+        Of(Number::RssBytesPerPeer),
+        AtMost(8.5),
+    ),
+    goal(
+        "1 swarm × 2 M IPv6 peers: RSS, bytes per peer",
+        &LARGE_V6,
+        Of(Number::RssBytesPerPeer),
+        AtMost(21.0),
+    ),
+    goal(
+        "100 k swarms × 10 IPv4 peers: RSS, bytes per peer",
+        &TEN_EACH,
+        Of(Number::RssBytesPerPeer),
+        AtMost(11.5),
+    ),
     goal("Zipf: RSS, bytes per swarm", &ZIPF, Of(Number::RssBytesPerSwarm), AtMost(60.0)),
     goal("announce, 1 M × 1, batches, 1 thread: ns", &ONE_PEER, NsPerThread, AtMost(37.0)),
     goal("announce, 1 M × 1, batches, 2 threads: ns a thread", &ONE_PEER_BOTH, NsPerThread, AtMost(38.0)),

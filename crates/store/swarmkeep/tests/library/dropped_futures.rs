@@ -14,8 +14,10 @@ use std::{
 use swarmkeep::{
     Announce, AsyncTorrentRepository, Budget, Capabilities, Cursor, HashKey, InfoHash, LongestHold,
     PeerBuffer, RepositoryConfig, Retention, SplitMix64, Timestamp,
-    implement::lock::{Lock, LockFamily},
-    implement::map::{Awaited, LockedSlot, MapRepository, Order, SlotMap, Slots},
+    implement::{
+        lock::{Lock, LockFamily},
+        map::{Awaited, LockedSlot, MapRepository, Order, SlotMap, Slots},
+    },
 };
 
 /// A lock that makes everyone wait for one poll, as tokio's do when a task has used up its budget.
