@@ -279,7 +279,8 @@ impl LiveRules {
         }))
     }
 
-    /// The rules at this moment; to be taken anew for each batch of requests.
+    /// The rules at this moment. Taken once for each request of HTTP and each step of a batch of UDP, so that
+    /// one request is not judged by two sets of rules.
     pub(crate) fn now(&self) -> Guard<Arc<Rules>> {
         self.0.rules.load()
     }

@@ -75,8 +75,8 @@ impl HttpHandler {
         &self.rules
     }
 
-    /// Answers `request` into `out`, whose contents it overwrites, and says from which byte on the body
-    /// stands there; `None` if there is nothing at that path.
+    /// Writes the answer to `request` to `out`, whose contents it overwrites. Returns the position in `out` at
+    /// which the body begins; `None` if there is nothing at the path of the request.
     ///
     /// With a synchronous repository the future is ready at its first poll.
     pub async fn answer(
@@ -86,8 +86,20 @@ impl HttpHandler {
         rng: &mut dyn Random,
         out: &mut Vec<u8>,
     ) -> Option<usize> {
+        self.answer_by(&self.rules.now(), request, now, rng, out).await
+    }
+
+    /// As [`answer`](Self::answer), by these rules from the first step to the last.
+    pub(crate) async fn answer_by(
+        &self,
+        rules: &Rules,
+        request: HttpRequest<'_>,
+        now: Timestamp,
+        rng: &mut dyn Random,
+        out: &mut Vec<u8>,
+    ) -> Option<usize> {
         out.clear();
-        let Some((kind, passkey)) = self.route(request.path.as_bytes()) else {
+        let Some((kind, passkey)) = route(rules, request.path.as_bytes()) else {
             self.counters.refused(Reason::NotFound);
             return None;
         };
@@ -95,10 +107,10 @@ impl HttpHandler {
             let family = if ip.to_canonical().is_ipv4() { Family::V4 } else { Family::V6 };
             self.counters.request(kind, family);
         }
-        let answered = match (self.is_admitted(&request, passkey, now), kind) {
+        let answered = match (is_admitted(rules, &request, passkey, now), kind) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,
-            (Ok(()), _) => self.announce(request, now, rng, out).await,
+            (Ok(()), _) => self.announce(rules, request, now, rng, out).await,
         };
         Some(answered.unwrap_or_else(|refusal| {
             log_stranger!(client = ?request.client, %refusal, "refused");
@@ -110,37 +122,10 @@ impl HttpHandler {
         }))
     }
 
-    /// What is asked for at a path, and by whom. Those of a private tracker begin with a passkey.
-    fn route<'a>(&self, path: &'a [u8]) -> Option<(Kind, Option<&'a [u8]>)> {
-        let is_private = self.rules.now().passkeys.is_some();
-        let (passkey, path) = match split_passkey(path) {
-            Some((passkey, rest)) if is_private => (Some(passkey), rest),
-            _ => (None, path),
-        };
-        match path {
-            b"/announce" => Some((Kind::Announce, passkey)),
-            b"/scrape" => Some((Kind::Scrape, passkey)),
-            _ => None,
-        }
-    }
-
-    /// Whether the client may ask.
-    fn is_admitted(
-        &self,
-        request: &HttpRequest<'_>,
-        passkey: Option<&[u8]>,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
-        let rules = self.rules.now();
-        if let Some(client) = request.client {
-            rules.is_in_time(client.to_canonical(), now)?;
-        }
-        rules.is_member(passkey)
-    }
-
     /// Announces, with the store writing the peers into the answer itself.
     async fn announce(
         &self,
+        rules: &Rules,
         HttpRequest { query, client, listener, .. }: HttpRequest<'_>,
         now: Timestamp,
         rng: &mut dyn Random,
@@ -148,7 +133,7 @@ impl HttpHandler {
     ) -> Result<usize, Refusal> {
         let request = AnnounceRequest::parse(query)?;
         let client = client.ok_or(Refusal::NoClient)?.to_canonical();
-        let announce = announce_of(&request, &self.rules.now(), client, listener)?;
+        let announce = announce_of(&request, rules, client, listener)?;
         let room = |family| if announce.families.contains(family) { announce.want } else { 0 };
         let (room_v4, room_v6) = (room(Families::V4), room(Families::V6));
 
@@ -157,12 +142,11 @@ impl HttpHandler {
         let mut peers = PeerBuffer::new(v4, v6);
         let answered = store::announce(&self.repository, &announce, now, rng, &mut peers).await;
         let (v4, v6) = (peers.v4.as_bytes().len(), peers.v6.as_bytes().len());
-        let rules = self.rules.now();
         let ((v4, v6), head) = match answered {
             Ok(answered) => {
                 self.counters.changed(answered.changes);
                 let SwarmStats { complete, incomplete, downloaded } = answered.stats;
-                let interval = self.rules.interval(&rules, rng);
+                let interval = self.rules.interval(rules, rng);
                 let downloaded = Some(downloaded);
                 (
                     (v4, v6),
@@ -173,7 +157,7 @@ impl HttpHandler {
                 WhenUnavailable::Error => return Err(no_answer.into()),
                 WhenUnavailable::Empty => {
                     self.counters.refused(Reason::Unavailable);
-                    let interval = self.rules.retry_interval(&rules, rng);
+                    let interval = self.rules.retry_interval(rules, rng);
                     ((0, 0), AnnounceHead { interval, ..AnnounceHead::default() })
                 }
             },
@@ -214,6 +198,32 @@ impl HttpHandler {
     }
 }
 
+/// What is asked for at a path, and the passkey that the path begins with if the tracker is private.
+fn route<'a>(rules: &Rules, path: &'a [u8]) -> Option<(Kind, Option<&'a [u8]>)> {
+    let (passkey, path) = match split_passkey(path) {
+        Some((passkey, rest)) if rules.passkeys.is_some() => (Some(passkey), rest),
+        _ => (None, path),
+    };
+    match path {
+        b"/announce" => Some((Kind::Announce, passkey)),
+        b"/scrape" => Some((Kind::Scrape, passkey)),
+        _ => None,
+    }
+}
+
+/// Whether the client may ask.
+fn is_admitted(
+    rules: &Rules,
+    request: &HttpRequest<'_>,
+    passkey: Option<&[u8]>,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    if let Some(client) = request.client {
+        rules.is_in_time(client.to_canonical(), now)?;
+    }
+    rules.is_member(passkey)
+}
+
 /// The announce that a request means.
 fn announce_of(
     request: &AnnounceRequest<'_>,
@@ -251,7 +261,9 @@ fn announce_of(
 mod tests {
     use std::{net::Ipv4Addr, sync::Arc};
 
-    use swarmkeep::{HashKey, InfoHash, PeerId, RepositoryConfig, SplitMix64, catalog};
+    use swarmkeep::{
+        Announced, HashKey, InfoHash, PeerId, RepositoryConfig, SplitMix64, TorrentRepository, catalog,
+    };
     use swarmkeep_tracker_protocol::http::{AnnounceResponse, RetryIn, ScrapeResponse};
 
     use super::*;
@@ -571,6 +583,43 @@ mod tests {
         ] {
             assert_eq!(tracker.failure("/scrape", query), (reason.into(), None));
         }
+    }
+
+    /// Replaces the rules of the tracker during each announce, as a reload may.
+    #[derive(Debug)]
+    struct Reloading {
+        store: Arc<dyn TorrentRepository>,
+        rules: LiveRules,
+    }
+
+    impl TorrentRepository for Reloading {
+        fn announce(
+            &self,
+            announce: &Announce,
+            now: Timestamp,
+            rng: &mut dyn Random,
+            peers: &mut PeerBuffer<'_>,
+        ) -> Announced {
+            self.rules.replace(Rules::new().interval_secs(999).min_interval_secs(998).jitter_percent(0));
+            self.store.announce(announce, now, rng, peers)
+        }
+
+        swarmkeep::implement::forward_repository! { |reloading| reloading.store, except announce }
+    }
+
+    #[test]
+    fn a_request_is_judged_and_answered_by_one_set_of_rules() {
+        let mut tracker = Tracker::named("packed");
+        let Repository::Sync(store) = tracker.handler.repository.clone() else { panic!("it is synchronous") };
+        let rules = tracker.handler.rules.clone();
+        tracker.handler.repository = Repository::Sync(Arc::new(Reloading { store, rules }));
+        let mut intervals = || {
+            let body = tracker.body("192.0.2.1", &at_port(1));
+            let head = AnnounceResponse::parse(&body).unwrap().expect("no failure").head;
+            (head.interval, head.min_interval)
+        };
+        assert_eq!(intervals(), (1234, None), "the rules that were in force when the request came");
+        assert_eq!(intervals(), (999, Some(998)));
     }
 
     #[test]

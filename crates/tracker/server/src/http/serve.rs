@@ -252,12 +252,13 @@ impl Shared {
         let mut response = if matches!(*request.method(), Method::GET | Method::HEAD) {
             let uri = request.uri();
             let query = uri.query().unwrap_or_default().as_bytes();
-            let client = client_of(from, request.headers(), &self.handler.rules().now().http_proxies);
+            let rules = self.handler.rules().now();
+            let client = client_of(from, request.headers(), &rules.http_proxies);
             let asked = HttpRequest { path: uri.path(), query, client, listener };
             let counters = self.handler.counters();
             counters.received((asked.path.len() + query.len()) as u64);
             let mut out = Vec::new();
-            match self.handler.answer(asked, (self.now)(), &mut ThreadRandom, &mut out).await {
+            match self.handler.answer_by(&rules, asked, (self.now)(), &mut ThreadRandom, &mut out).await {
                 Some(start) => {
                     counters.answered(1, (out.len() - start) as u64, began.elapsed());
                     Response::new(Body::new(out, start))
