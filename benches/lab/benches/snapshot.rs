@@ -61,10 +61,7 @@ fn build(name: &str, key: u8) -> Repository {
 }
 
 fn synchronous(repository: &Repository) -> &Arc<dyn TorrentRepository> {
-    match repository {
-        Repository::Sync(store) => store,
-        Repository::Async(_) => unreachable!("none of those that are measured"),
-    }
+    repository.as_sync().expect("those that are measured are synchronous")
 }
 
 #[derive(Default)]

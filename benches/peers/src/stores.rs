@@ -6,7 +6,7 @@ use aquatic_udp_protocol::{AnnounceEvent, NumberOfBytes, PeerId};
 use swarmkeep::{
     Announce, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request, Retention, SplitMix64,
     Timestamp, TorrentRepository, TorrentRepositoryExt,
-    catalog::{self, Repository},
+    catalog,
 };
 use torrust_tracker_configuration::TrackerPolicy;
 use torrust_tracker_primitives::{DurationSinceUnixEpoch, info_hash::InfoHash, peer::Peer};
@@ -95,11 +95,9 @@ fn ours(name: &str) -> Box<dyn Store> {
 
 fn build(name: &str) -> Ours {
     let implementation = catalog::find(name).expect("the catalog has it");
-    match implementation.build(&RepositoryConfig::new(HashKey::from_bytes(*b"always this key."))) {
-        Ok(Repository::Sync(store)) => Ours(store),
-        Ok(Repository::Async(_)) => unreachable!("none of the fastest has to be awaited"),
-        Err(error) => unreachable!("every store keeps the default configuration: {error}"),
-    }
+    let config = RepositoryConfig::new(HashKey::from_bytes(*b"always this key."));
+    let repository = implementation.build(&config).expect("every store keeps the default configuration");
+    Ours(Arc::clone(repository.as_sync().expect("the fastest are synchronous")))
 }
 
 struct Ours(Arc<dyn TorrentRepository>);

@@ -4,13 +4,11 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    pin::pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
 };
 
 use libfuzzer_sys::fuzz_target;
-use swarmkeep::{Family, HashKey, RepositoryConfig, SplitMix64, Timestamp, catalog};
+use swarmkeep::{Family, HashKey, Packed, RepositoryConfig, SplitMix64, Timestamp};
 use swarmkeep_tracker::{
     Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6, LiveRules, Reach, Rules,
 };
@@ -49,15 +47,14 @@ fuzz_target!(|packet: &[u8]| {
 /// Sends the packet to a tracker that nobody has announced to yet.
 fn assert_answered(packet: &[u8], source: SocketAddr) {
     let config = RepositoryConfig::new(HashKey::from_bytes([9; 16])).shards(1);
-    let store = catalog::find("packed").unwrap().build(&config).unwrap();
+    let store = Packed::new(&config).unwrap();
     let mut rng = SplitMix64::new(1);
     let ids = Arc::new(ConnectionIds::new(NOW, &mut rng));
     let handler = Handler::new(ids, LiveRules::new(Rules::new()));
     let mut batch = Batch::new();
     batch.push(packet, source);
     if handler.admit(&mut batch, Reach::Public, NOW, &mut rng) {
-        let finished = pin!(handler.finish(&store, &mut batch, NOW, &mut rng));
-        assert_eq!(finished.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()));
+        handler.finish(&store, &mut batch, NOW, &mut rng);
     }
     let answer = batch.answers().next().map(|(answer, to)| {
         assert_eq!(to, source);

@@ -15,8 +15,7 @@ use std::{
 
 use swarmkeep::{
     Announce, AnnounceEvent, Endpoint, Families, HashKey, InfoHash, PeerBuffer, RepositoryConfig, SplitMix64,
-    Timestamp, TorrentRepository,
-    catalog::{self, Repository},
+    Timestamp, TorrentRepository, catalog,
 };
 use swarmkeep_tests::{
     Tracker,
@@ -79,10 +78,9 @@ fn an_announce_that_refreshes_allocates_nothing() {
     let config = RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(Duration::from_secs(1800));
     let mut tried = 0;
     for implementation in catalog::ALL {
-        let Repository::Sync(store) = implementation.build(&config).expect("nothing unusual is asked for")
-        else {
-            continue; // A boxed future is an allocation.
-        };
+        let repository = implementation.build(&config).expect("nothing unusual is asked for");
+        // A boxed future is an allocation.
+        let Some(store) = repository.as_sync() else { continue };
         tried += 1;
         for size in [1, 2, 10, 100, 2000] {
             let announces: Vec<_> = (0..size)
@@ -94,7 +92,7 @@ fn an_announce_that_refreshes_allocates_nothing() {
                 })
                 .collect();
             let (warm, after) =
-                (allocations_of(&*store, &announces, 0), allocations_of(&*store, &announces, 1));
+                (allocations_of(&**store, &announces, 0), allocations_of(&**store, &announces, 1));
             assert!(warm > 0, "the count counts");
             assert_eq!(after, 0, "allocations of {} refreshes in {}", announces.len(), implementation.name);
 
@@ -102,7 +100,7 @@ fn an_announce_that_refreshes_allocates_nothing() {
             let stranger = endpoint(60_000, false);
             let leaving = Announce::new(announces[0].info_hash, stranger).event(AnnounceEvent::Stopped);
             let unknown = Announce::new(InfoHash::new([0xee; 20]), stranger).event(AnnounceEvent::Stopped);
-            let after = allocations_of(&*store, &[leaving, unknown], 2);
+            let after = allocations_of(&**store, &[leaving, unknown], 2);
             assert_eq!(after, 0, "allocations of strangers that leave {}", implementation.name);
         }
     }

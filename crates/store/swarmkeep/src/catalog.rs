@@ -13,7 +13,10 @@ use crate::skip_map::SkipMapRepository;
 use crate::{
     AsyncTorrentRepository, Capabilities, ConfigError, HashKey, Packed, RepositoryConfig, TorrentRepository,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
-    implement::lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
+    implement::{
+        async_repository,
+        lock::{ParkingLotMutex, ParkingLotRwLock, StdMutex, StdRwLock},
+    },
 };
 #[cfg(feature = "tokio")]
 use crate::{
@@ -176,10 +179,7 @@ impl Implementation {
     /// as many shards as it takes by itself. Costs as much as an empty store.
     pub fn capabilities(&self) -> Capabilities {
         let config = RepositoryConfig::new(HashKey::from_bytes([0; 16]));
-        match self.build(&config).expect("every store keeps the defaults") {
-            Repository::Sync(store) => store.capabilities(),
-            Repository::Async(store) => store.capabilities(),
-        }
+        self.build(&config).expect("every store keeps the defaults").capabilities()
     }
 
     /// Whether it stands for its family.
@@ -199,15 +199,45 @@ impl fmt::Debug for Implementation {
     }
 }
 
-/// A repository chosen at run time. A server matches once, so that a synchronous store never pays for
-/// asynchrony.
+/// A repository chosen at run time.
+///
+/// It is an [`AsyncTorrentRepository`], so that a caller that can wait calls both variants alike. Each such
+/// call allocates a future. A caller that must not pay for that matches once, when it is built, and then calls
+/// the store inside.
 #[derive(Debug, Clone)]
 pub enum Repository {
-    /// Answers at once.
+    /// A store that answers at once.
     Sync(Arc<dyn TorrentRepository>),
-    /// Has to be awaited.
+    /// A store that has to be awaited.
     Async(Arc<dyn AsyncTorrentRepository>),
 }
+
+impl Repository {
+    /// The store, if it answers at once.
+    #[must_use]
+    pub const fn as_sync(&self) -> Option<&Arc<dyn TorrentRepository>> {
+        match self {
+            Self::Sync(store) => Some(store),
+            Self::Async(_) => None,
+        }
+    }
+}
+
+macro_rules! either {
+    (@plain $this:ident, $method:ident) => {
+        match $this {
+            Self::Sync(store) => store.$method(),
+            Self::Async(store) => store.$method(),
+        }
+    };
+    ($this:ident, $method:ident $(, $argument:ident)*) => {
+        match $this {
+            Self::Sync(store) => Box::pin(async move { Ok(store.$method($($argument),*)) }),
+            Self::Async(store) => store.$method($($argument),*),
+        }
+    };
+}
+async_repository! { [] Repository, either }
 
 /// The implementation called `name`, or the one that stands for the family of this name, if this build has
 /// it.

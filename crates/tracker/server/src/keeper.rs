@@ -10,7 +10,7 @@ use std::{
 };
 
 use nix::sys::resource::{UsageWho, getrusage};
-use swarmkeep::{Budget, Cursor, InfoHash, Unavailable, catalog::Repository};
+use swarmkeep::{AsyncTorrentRepository as _, Budget, Cursor, InfoHash, Unavailable, catalog::Repository};
 use tokio::{
     task::{JoinSet, spawn_blocking},
     time::{MissedTickBehavior, interval, sleep},
@@ -154,10 +154,7 @@ async fn remove(
     let is_forbidden = |info_hash: &InfoHash| !access.admits(info_hash);
     let (mut from, mut count) = (Cursor::START, 0);
     while !from.is_end() && is_current(access, rules) {
-        let step = match repository {
-            Repository::Sync(store) => store.remove_where(&is_forbidden, from, STEP),
-            Repository::Async(store) => store.remove_where(&is_forbidden, from, STEP).await?,
-        };
+        let step = repository.remove_where(&is_forbidden, from, STEP).await?;
         count += step.removed.len();
         from = step.next;
         sleep(PAUSE).await;

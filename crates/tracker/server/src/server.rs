@@ -143,11 +143,11 @@ impl Server {
             let handler = Arc::new(Handler::new(Arc::clone(&ids), rules.clone()));
             metrics.udp(handler.counters());
             let answers = match &repository {
-                Repository::Sync(_) => Answers::AtOnce(repository.clone()),
-                Repository::Async(_) => {
+                Repository::Sync(store) => Answers::AtOnce(Arc::clone(store)),
+                Repository::Async(store) => {
                     let later = |(socket, _): &(Arc<UdpSocket>, Reach)| {
-                        let (repository, handler) = (repository.clone(), Arc::clone(&handler));
-                        Later::new(Handle::current(), repository, handler, Arc::clone(socket))
+                        let (store, handler) = (Arc::clone(store), Arc::clone(&handler));
+                        Later::new(Handle::current(), store, handler, Arc::clone(socket))
                     };
                     Answers::Later(sockets.iter().map(later).collect())
                 }

@@ -1,10 +1,10 @@
-//! The store, as those who answer requests see it: it answers, or it cannot be reached.
+//! The store as requests ask it: it answers, or it cannot be reached. A synchronous store is called directly.
 
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use swarmkeep::{
-    Announce, Announced, Answer, InfoHash, PeerBuffer, Random, Request, SwarmStats, Timestamp,
+    Announce, Announced, Answer, AsyncTorrentRepository, InfoHash, PeerBuffer, Random, SwarmStats, Timestamp,
     catalog::Repository,
 };
 use tokio::time::timeout;
@@ -33,24 +33,7 @@ pub(crate) async fn announce(
     }
 }
 
-/// See [`TorrentRepository::announce_batch`](swarmkeep::TorrentRepository::announce_batch). What the store
-/// could not be reached for has no answer.
-pub(crate) async fn announce_batch(
-    repository: &Repository,
-    batch: &mut [Request<'_>],
-    now: Timestamp,
-    rng: &mut dyn Random,
-) {
-    match repository {
-        Repository::Sync(store) => store.announce_batch(batch, now, rng),
-        Repository::Async(store) => {
-            // Said by `answered`, and by what is missing in the batch.
-            let _ = answered(store.announce_batch(batch, now, rng)).await;
-        }
-    }
-}
-
-/// Hands the counts of each swarm to `each`, in order. An asynchronous store is asked about all at once.
+/// Hands the counts of each swarm to `each`, in order.
 pub(crate) async fn scrape(
     repository: &Repository,
     info_hashes: impl Iterator<Item = InfoHash>,
@@ -58,15 +41,22 @@ pub(crate) async fn scrape(
 ) -> Result<(), NoAnswer> {
     match repository {
         Repository::Sync(store) => info_hashes.map(|info_hash| store.scrape(&info_hash)).for_each(each),
-        Repository::Async(store) => {
-            let info_hashes: Vec<_> = info_hashes.collect();
-            let counts = try_join_all(info_hashes.iter().map(|info_hash| store.scrape(info_hash)));
-            answered(Box::pin(counts)).await?.into_iter().for_each(each);
-        }
+        Repository::Async(store) => scrape_async(&**store, info_hashes).await?.into_iter().for_each(each),
     }
     Ok(())
 }
 
+/// The counts of each swarm, in order. The store is asked about all of them at once.
+pub(crate) async fn scrape_async(
+    store: &dyn AsyncTorrentRepository,
+    info_hashes: impl Iterator<Item = InfoHash>,
+) -> Result<Vec<SwarmStats>, NoAnswer> {
+    let info_hashes: Vec<_> = info_hashes.collect();
+    let counts = try_join_all(info_hashes.iter().map(|info_hash| store.scrape(info_hash)));
+    answered(Box::pin(counts)).await
+}
+
+/// Waits for an answer of the store, but no longer than [`PATIENCE`].
 pub(crate) async fn answered<T>(answer: Answer<'_, T>) -> Result<T, NoAnswer> {
     static WARNED: Seldom = Seldom::new(1);
     let error = match timeout(PATIENCE, answer).await {

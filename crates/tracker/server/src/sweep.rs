@@ -2,7 +2,9 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use swarmkeep::{Budget, Retention, Swept, Timestamp, Unavailable, catalog::Repository};
+use swarmkeep::{
+    AsyncTorrentRepository as _, Budget, Retention, Swept, Timestamp, Unavailable, catalog::Repository,
+};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
@@ -46,19 +48,13 @@ async fn sweep_once(
     steps: &mut tokio::time::Interval,
     now: impl Fn() -> Timestamp,
 ) -> Result<Swept, Unavailable> {
-    let totals = match repository {
-        Repository::Sync(store) => store.totals(),
-        Repository::Async(store) => store.totals().await?,
-    };
+    let totals = repository.totals().await?;
     let budget = step_budget(totals.peers() + totals.swarms, period);
     let mut pass = Swept::default();
     while !pass.pass_complete {
         steps.tick().await;
         let began = Instant::now();
-        let step = match repository {
-            Repository::Sync(store) => store.sweep(now(), retention, budget),
-            Repository::Async(store) => store.sweep(now(), retention, budget).await?,
-        };
+        let step = repository.sweep(now(), retention, budget).await?;
         metrics.sweeps().step(&step, began.elapsed());
         pass += step;
     }

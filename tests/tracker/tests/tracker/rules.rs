@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep::{AnnounceEvent, Family, HashKey, InfoHash, catalog::Repository};
+use swarmkeep::{AnnounceEvent, AsyncTorrentRepository as _, Family, HashKey, InfoHash};
 use swarmkeep_tests::{
     Tracker, any_port, build,
     udp::{Client, announce, bytes_of, error_in},
@@ -322,13 +322,8 @@ fn over(name: &str, rules: Rules) -> Tracker {
 }
 
 fn swarms(tracker: &Tracker) -> u64 {
-    match &tracker.control.repository {
-        Repository::Sync(store) => store.totals().swarms,
-        Repository::Async(store) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-            runtime.block_on(store.totals()).expect("it is here").swarms
-        }
-    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(tracker.control.repository.totals()).expect("it is here").swarms
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {

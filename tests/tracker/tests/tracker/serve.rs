@@ -13,8 +13,7 @@ use std::{
 };
 
 use swarmkeep::{
-    AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, Immediate, InfoHash, TorrentRepository,
-    catalog::Repository,
+    AnnounceEvent, AsyncTorrentRepository, Endpoint, Family, InfoHash, TorrentRepository, catalog::Repository,
 };
 use swarmkeep_store_tests::{in_a_process_of_its_own, resident_kb};
 use swarmkeep_tests::{
@@ -370,8 +369,8 @@ fn build(name: &str, lifetime: Duration) -> Repository {
 }
 
 fn packed_and_its_tracker(lifetime: Duration) -> (Arc<dyn TorrentRepository>, Tracker) {
-    let Repository::Sync(store) = build("packed", lifetime) else { panic!("packed does not wait") };
-    (Arc::clone(&store), over(Repository::Sync(store)))
+    let repository = build("packed", lifetime);
+    (Arc::clone(repository.as_sync().expect("packed is synchronous")), over(repository))
 }
 
 /// Does what it is asked after so much time.
@@ -390,10 +389,8 @@ macro_rules! slowly {
 swarmkeep::implement::async_repository! { [R: AsyncTorrentRepository] Slow<R>, slowly }
 
 fn slow(answers_after: Duration) -> Repository {
-    let Repository::Sync(store) = build("packed", Duration::from_secs(2700)) else {
-        panic!("packed does not wait")
-    };
-    Repository::Async(Arc::new(Slow(Immediate(store), answers_after)))
+    let store = build("packed", Duration::from_secs(2700));
+    Repository::Async(Arc::new(Slow(store, answers_after)))
 }
 
 /// A swarm for each address.

@@ -276,7 +276,7 @@ fn endless_heads_are_cut_off() {
 
 #[test]
 fn who_does_not_read_is_not_listened_to() {
-    let Repository::Sync(inner) = build("packed", |config| config) else { panic!("packed does not wait") };
+    let inner = build("packed", |config| config).as_sync().cloned().expect("packed is synchronous");
     let store = Arc::new(Counting { inner, announces: AtomicU64::new(0) });
     let repository = Repository::Sync(Arc::clone(&store) as _);
     let tracker = Tracker::of(Server::bind(&config(), repository).expect("loopback"));

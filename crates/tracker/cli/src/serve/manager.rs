@@ -5,7 +5,7 @@ use std::{convert::Infallible, env, future::pending, time::Duration};
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
-use swarmkeep::{Totals, catalog::Repository};
+use swarmkeep::{AsyncTorrentRepository as _, Totals, catalog::Repository};
 use swarmkeep_tracker::{Control, Sockets};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, warn};
@@ -96,10 +96,7 @@ pub(crate) async fn report(control: Control) -> Infallible {
 
 /// The store's totals; `None` if it needs longer for them.
 async fn totals(repository: &Repository, longest: Duration) -> Option<Totals> {
-    match repository {
-        Repository::Sync(store) => Some(store.totals()),
-        Repository::Async(store) => timeout(longest, store.totals()).await.ok()?.ok(),
-    }
+    timeout(longest, repository.totals()).await.ok()?.ok()
 }
 
 /// That settings are being read again. [`ready`] tells that they have been.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde::Serialize;
-use swarmkeep::{Family, MemoryUse, PeerCounts, Timestamp, catalog::Repository};
+use swarmkeep::{AsyncTorrentRepository as _, Family, MemoryUse, PeerCounts, Timestamp};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use utoipa::ToSchema;
 
@@ -84,13 +84,8 @@ pub(super) async fn sample_for_ever(shared: &Shared) -> Infallible {
 /// answered before.
 async fn sample(shared: &Shared, earlier: &Sample, last_answer: Option<Timestamp>) -> Sample {
     let Control { repository, metrics, rules, .. } = &shared.control;
-    let of_store = match repository {
-        Repository::Sync(store) => Ok((store.totals(), store.memory())),
-        Repository::Async(store) => {
-            let asked = async { Ok((answered(store.totals()).await?, answered(store.memory()).await?)) };
-            timeout(PATIENCE, asked).await.unwrap_or(Err(NoAnswer))
-        }
-    };
+    let of_store = async { Ok((answered(repository.totals()).await?, answered(repository.memory()).await?)) };
+    let of_store = timeout(PATIENCE, of_store).await.unwrap_or(Err(NoAnswer));
     let (totals, memory) = of_store.ok().unzip();
     let last_answer = totals.map_or(last_answer, |_| Some(now()));
     let (counts, process, drops, taken) = (metrics.counts(), Process::now(), metrics.drops(), Instant::now());

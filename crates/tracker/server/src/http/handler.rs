@@ -610,7 +610,7 @@ mod tests {
     #[test]
     fn a_request_is_judged_and_answered_by_one_set_of_rules() {
         let mut tracker = Tracker::named("packed");
-        let Repository::Sync(store) = tracker.handler.repository.clone() else { panic!("it is synchronous") };
+        let store = tracker.handler.repository.as_sync().cloned().expect("packed is synchronous");
         let rules = tracker.handler.rules.clone();
         tracker.handler.repository = Repository::Sync(Arc::new(Reloading { store, rules }));
         let mut intervals = || {

@@ -4,14 +4,15 @@ use std::{fmt::Write as _, net::SocketAddr, sync::Arc};
 
 use arrayvec::{ArrayString, ArrayVec};
 use swarmkeep::{
-    Announce, Announced, Family, PeerBuffer, Random, Request as StoreRequest, SwarmStats, Timestamp,
-    catalog::Repository,
+    Announce, Announced, AsyncTorrentRepository, Family, PeerBuffer, Random, Request as StoreRequest,
+    SwarmStats, Timestamp, TorrentRepository,
 };
 use swarmkeep_tracker_protocol::{
     Error as ProtocolError,
     udp::{
         AnnounceOption, AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse,
-        ErrorResponse, Header, Request, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
+        ErrorResponse, Header, Request, ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats,
+        TransactionId,
     },
 };
 
@@ -31,7 +32,7 @@ use crate::{
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 
 /// Answers batches of requests, in two steps: [`admit`](Self::admit) answers what needs no store,
-/// [`finish`](Self::finish) the rest.
+/// [`finish`](Self::finish) or [`finish_async`](Self::finish_async) the rest.
 ///
 /// Sources that have not shown a good connection id get nothing larger than they sent. Packets that are no
 /// requests of BEP 15 (too short, of an unknown action) get no answer at all.
@@ -90,17 +91,84 @@ impl Handler {
     }
 
     /// Answers what waits for the store: announces, all at once, then scrapes.
-    ///
-    /// With a synchronous repository the future is ready at its first poll.
-    pub async fn finish(
+    pub fn finish(
         &self,
-        repository: &Repository,
+        store: &dyn TorrentRepository,
         batch: &mut Batch,
         now: Timestamp,
         rng: &mut dyn Random,
     ) {
-        self.announce(repository, batch, now, rng).await;
-        self.scrape(repository, batch).await;
+        self.announce(store, batch, now, rng);
+        for Scrape { transaction_id, request, answer, state } in scrapes(batch) {
+            let mut response = ScrapeResponseWriter::new(transaction_id, answer);
+            request.info_hashes().for_each(|info_hash| response.push(counts(store.scrape(&info_hash))));
+            *state = State::Answered(response.finish());
+        }
+    }
+
+    fn announce(
+        &self,
+        store: &dyn TorrentRepository,
+        batch: &mut Batch,
+        now: Timestamp,
+        rng: &mut dyn Random,
+    ) {
+        let mut announces = Announces::new();
+        announces.collect(batch);
+        if !announces.requests.is_empty() {
+            store.announce_batch(&mut announces.requests, now, rng);
+        }
+        self.answer_announces(announces.written(), batch, rng);
+    }
+
+    /// As [`finish`](Self::finish), from a store that has to be awaited.
+    pub async fn finish_async(
+        &self,
+        store: &dyn AsyncTorrentRepository,
+        batch: &mut Batch,
+        now: Timestamp,
+        rng: &mut dyn Random,
+    ) {
+        self.announce_async(store, batch, now, rng).await;
+        self.scrape_async(store, batch).await;
+    }
+
+    /// Answers the announces.
+    pub(super) async fn announce_async(
+        &self,
+        store: &dyn AsyncTorrentRepository,
+        batch: &mut Batch,
+        now: Timestamp,
+        rng: &mut dyn Random,
+    ) {
+        let mut announces = Announces::new();
+        announces.collect(batch);
+        if !announces.requests.is_empty() {
+            // An error is logged there, and the requests that it concerns have no answer.
+            let _ = store::answered(store.announce_batch(&mut announces.requests, now, rng)).await;
+        }
+        self.answer_announces(announces.written(), batch, rng);
+    }
+
+    /// Answers the scrapes.
+    pub(super) async fn scrape_async(&self, store: &dyn AsyncTorrentRepository, batch: &mut Batch) {
+        let mut lost = false;
+        for Scrape { transaction_id, request, answer, state } in scrapes(batch) {
+            // After one without an answer, the others do not wait as long each.
+            let scraped = match lost {
+                false => store::scrape_async(store, request.info_hashes()).await,
+                true => Err(NoAnswer),
+            };
+            lost |= scraped.is_err();
+            *state = match scraped {
+                Ok(stats) => {
+                    let mut response = ScrapeResponseWriter::new(transaction_id, answer);
+                    stats.into_iter().for_each(|stats| response.push(counts(stats)));
+                    State::Answered(response.finish())
+                }
+                Err(no_answer) => self.refuse(no_answer.into(), transaction_id, answer),
+            };
+        }
     }
 
     /// Tells those who wait for the store to come again: it has more to do than it can.
@@ -188,73 +256,16 @@ impl Handler {
         }
     }
 
-    /// Answers what waits for counts.
-    pub(super) async fn scrape(&self, repository: &Repository, batch: &mut Batch) {
-        let Batch { packets, answers, exchanges, .. } = batch;
-        let mut lost = false;
-        for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
-            if let State::Scrape(transaction_id) = exchange.state
-                && let Ok(Request::Scrape(request)) = Request::parse(&packet[..exchange.received])
-            {
-                let mut response = ScrapeResponseWriter::new(transaction_id, answer);
-                let counts =
-                    |SwarmStats { complete: seeders, incomplete: leechers, downloaded: completed }| {
-                        response.push(ScrapeStats { seeders, completed, leechers });
-                    };
-                // Where one had no answer, those behind it do not wait as long each.
-                let scraped = match lost {
-                    false => store::scrape(repository, request.info_hashes(), counts).await,
-                    true => Err(NoAnswer),
-                };
-                lost |= scraped.is_err();
-                exchange.state = match scraped {
-                    Ok(()) => State::Answered(response.finish()),
-                    Err(no_answer) => self.refuse(no_answer.into(), transaction_id, answer),
-                };
-            }
-        }
-    }
-
-    /// Announces, with the store writing the peers into the answers itself.
-    pub(super) async fn announce(
-        &self,
-        repository: &Repository,
-        batch: &mut Batch,
-        now: Timestamp,
-        rng: &mut dyn Random,
-    ) {
+    /// Answers the announces that the store was asked about.
+    fn answer_announces(&self, announces: Written, batch: &mut Batch, rng: &mut dyn Random) {
         let Batch { answers, exchanges, .. } = batch;
-        let mut places = ArrayVec::<usize, { Batch::MOST }>::new();
-        let mut requests = ArrayVec::<StoreRequest<'_>, { Batch::MOST }>::new();
-        for (place, (exchange, answer)) in exchanges.iter().zip(answers.iter_mut()).enumerate() {
-            if let State::Announce(_, announce) = &exchange.state {
-                let family = announce.endpoint.family();
-                let longest = match family {
-                    Family::V4 => LONGEST_ANSWER_V4,
-                    Family::V6 => LONGEST_ANSWER_V6,
-                };
-                let room = &mut answer[AnnounceResponseHeader::LEN..longest];
-                places.push(place);
-                requests.push(StoreRequest::new(*announce, PeerBuffer::of(family, room)));
-            }
-        }
-        if requests.is_empty() {
-            return;
-        }
-        store::announce_batch(repository, &mut requests, now, rng).await;
-        let written = requests.into_iter().map(|StoreRequest { answer, peers, .. }| {
-            answer.map(|Announced { stats, changes, .. }| {
-                self.counters.changed(changes);
-                (stats, peers.v4.as_bytes().len() + peers.v6.as_bytes().len())
-            })
-        });
-        let written: ArrayVec<_, { Batch::MOST }> = written.collect();
         let rules = self.rules.now();
-        for (place, written) in places.into_iter().zip(written) {
-            let (Exchange { state, .. }, answer) = (&mut exchanges[place], &mut answers[place]);
-            let &mut State::Announce(transaction_id, _) = state else { unreachable!("noted as one above") };
-            *state = match written {
-                Some((SwarmStats { complete: seeders, incomplete: leechers, .. }, peers)) => {
+        for WrittenAnnounce { place, transaction_id, answered } in announces {
+            let answer = &mut answers[place];
+            exchanges[place].state = match answered {
+                Some((Announced { stats, changes, .. }, peers)) => {
+                    self.counters.changed(changes);
+                    let SwarmStats { complete: seeders, incomplete: leechers, .. } = stats;
                     let header = answer.first_chunk_mut().expect("an answer is longer than its header");
                     let interval = self.rules.interval(&rules, rng);
                     AnnounceResponseHeader { transaction_id, interval, leechers, seeders }.write(header);
@@ -264,6 +275,73 @@ impl Handler {
             };
         }
     }
+}
+
+/// The announces of a batch, as a store takes them: it writes the peers into the answers itself.
+struct Announces<'a> {
+    /// The position of each in the batch, and its transaction.
+    places: ArrayVec<(usize, TransactionId), { Batch::MOST }>,
+    requests: ArrayVec<StoreRequest<'a>, { Batch::MOST }>,
+}
+
+/// What the store has written for one announce: its counts and the bytes of its peers, if it has answered.
+struct WrittenAnnounce {
+    place: usize,
+    transaction_id: TransactionId,
+    answered: Option<(Announced, usize)>,
+}
+
+type Written = ArrayVec<WrittenAnnounce, { Batch::MOST }>;
+
+impl<'a> Announces<'a> {
+    const fn new() -> Self {
+        Self { places: ArrayVec::new_const(), requests: ArrayVec::new_const() }
+    }
+
+    fn collect(&mut self, Batch { answers, exchanges, .. }: &'a mut Batch) {
+        for (place, (exchange, answer)) in exchanges.iter().zip(answers.iter_mut()).enumerate() {
+            if let State::Announce(transaction_id, announce) = &exchange.state {
+                let family = announce.endpoint.family();
+                let longest = match family {
+                    Family::V4 => LONGEST_ANSWER_V4,
+                    Family::V6 => LONGEST_ANSWER_V6,
+                };
+                let room = &mut answer[AnnounceResponseHeader::LEN..longest];
+                self.places.push((place, *transaction_id));
+                self.requests.push(StoreRequest::new(*announce, PeerBuffer::of(family, room)));
+            }
+        }
+    }
+
+    fn written(self) -> Written {
+        let written = self.places.into_iter().zip(self.requests).map(|((place, transaction_id), request)| {
+            let peers = request.peers.v4.as_bytes().len() + request.peers.v6.as_bytes().len();
+            WrittenAnnounce { place, transaction_id, answered: request.answer.map(|answer| (answer, peers)) }
+        });
+        written.collect()
+    }
+}
+
+/// A scrape that waits for the store.
+struct Scrape<'a> {
+    transaction_id: TransactionId,
+    request: ScrapeRequest<'a>,
+    answer: &'a mut AnswerBuffer,
+    state: &'a mut State,
+}
+
+fn scrapes(Batch { packets, answers, exchanges, .. }: &mut Batch) -> impl Iterator<Item = Scrape<'_>> {
+    exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()).filter_map(
+        |((Exchange { received, state, .. }, packet), answer)| {
+            let State::Scrape(transaction_id) = *state else { return None };
+            let Ok(Request::Scrape(request)) = Request::parse(&packet[..*received]) else { return None };
+            Some(Scrape { transaction_id, request, answer, state })
+        },
+    )
+}
+
+const fn counts(SwarmStats { complete, incomplete, downloaded, .. }: SwarmStats) -> ScrapeStats {
+    ScrapeStats { seeders: complete, completed: downloaded, leechers: incomplete }
 }
 
 /// What is the same for all requests of a batch.
@@ -322,8 +400,10 @@ enum Understood {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, catalog};
-    use swarmkeep::{HashKey, PeerId, RepositoryConfig, SplitMix64};
+    use swarmkeep::{
+        AnnounceEvent, Endpoint, HashKey, InfoHash, PeerId, RepositoryConfig, SplitMix64,
+        catalog::{self, Repository},
+    };
     use swarmkeep_tracker_protocol::udp::{
         AnnounceResponse, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     };
@@ -381,7 +461,10 @@ mod tests {
             batch.clear();
             packets.iter().for_each(|&(packet, source)| batch.push(packet, source));
             if handler.admit(batch, Reach::Private, *now, rng) {
-                handler.finish(repository, batch, *now, rng).await;
+                match repository {
+                    Repository::Sync(store) => handler.finish(&**store, batch, *now, rng),
+                    Repository::Async(store) => handler.finish_async(&**store, batch, *now, rng).await,
+                }
             }
             let answers: Vec<_> = batch.answers().map(|(answer, source)| (answer.to_vec(), source)).collect();
             for (answer, source) in &answers {
@@ -680,7 +763,7 @@ mod tests {
         (0..Batch::MOST).for_each(|_| batch.push(&scrape, source));
         assert!(handler.admit(&mut batch, Reach::Private, NOW, &mut rng));
         let asked = tokio::time::Instant::now();
-        handler.finish(&Repository::Async(Arc::new(Silent)), &mut batch, NOW, &mut rng).await;
+        handler.finish_async(&Silent, &mut batch, NOW, &mut rng).await;
         assert!(asked.elapsed().as_secs() < 10, "{:?}", asked.elapsed());
         assert_eq!(batch.answers().count(), Batch::MOST);
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use rand::{SeedableRng, rngs::StdRng};
-use swarmkeep::{RandCore, catalog::Repository};
+use swarmkeep::{AsyncTorrentRepository, RandCore};
 use tokio::runtime::Handle;
 
 use super::{Batch, Handler, batch::State, socket::send};
@@ -26,7 +26,7 @@ pub(crate) struct Later {
 
 struct Queue {
     socket: Arc<UdpSocket>,
-    repository: Repository,
+    store: Arc<dyn AsyncTorrentRepository>,
     handler: Arc<Handler>,
     waiting: Mutex<Waiting>,
 }
@@ -50,13 +50,13 @@ impl Later {
 
     pub(crate) fn new(
         runtime: Handle,
-        repository: Repository,
+        store: Arc<dyn AsyncTorrentRepository>,
         handler: Arc<Handler>,
         socket: Arc<UdpSocket>,
     ) -> Self {
         let (full, spare) = (VecDeque::new(), Vec::new());
         let waiting = Mutex::new(Waiting { full, open: Batch::new(), spare, tasks: 0 });
-        Self { queue: Arc::new(Queue { socket, repository, handler, waiting }), runtime }
+        Self { queue: Arc::new(Queue { socket, store, handler, waiting }), runtime }
     }
 
     /// Takes what waits for the store out of `batch`; it is answered when the store has answered. Where there
@@ -136,12 +136,12 @@ struct Task {
 impl Task {
     async fn run(mut self, mut rng: RandCore<StdRng>) {
         while let Some(mut batch) = self.next() {
-            let Queue { socket, repository, handler, .. } = &*self.queue;
-            handler.announce(repository, &mut batch, now(), &mut rng).await;
+            let Queue { socket, store, handler, .. } = &*self.queue;
+            handler.announce_async(&**store, &mut batch, now(), &mut rng).await;
             send(socket, &batch, handler.counters());
             // Scrapes come last: one asks as much of a store as many announces.
             batch.forget_answered();
-            handler.scrape(repository, &mut batch).await;
+            handler.scrape_async(&**store, &mut batch).await;
             send(socket, &batch, handler.counters());
             batch.clear();
             self.queue.waiting().spare.push(batch);

@@ -3,9 +3,7 @@
 use std::{
     io::{self, PipeReader},
     net::UdpSocket,
-    pin::pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +13,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
-use swarmkeep::{RandCore, catalog::Repository};
+use swarmkeep::{RandCore, TorrentRepository};
 use tracing::warn;
 
 use super::{
@@ -49,9 +47,9 @@ pub(crate) struct Worker {
 
 /// Who answers what needs the store.
 pub(crate) enum Answers {
-    /// The thread itself.
-    AtOnce(Repository),
-    /// Tasks of an asynchronous runtime, for each socket.
+    /// The thread itself, from a synchronous store.
+    AtOnce(Arc<dyn TorrentRepository>),
+    /// Tasks of an asynchronous runtime, for each socket, from an asynchronous store.
     Later(Vec<Later>),
 }
 
@@ -123,12 +121,7 @@ impl Desk {
         let now = now();
         if handler.admit(batch, reach, now, rng) {
             match answers {
-                Answers::AtOnce(repository) => {
-                    let finished = pin!(handler.finish(repository, batch, now, rng));
-                    let Poll::Ready(()) = finished.poll(&mut Context::from_waker(Waker::noop())) else {
-                        unreachable!("a synchronous repository does not wait");
-                    };
-                }
+                Answers::AtOnce(store) => handler.finish(&**store, batch, now, rng),
                 Answers::Later(later) => later[nth].take(batch, rng),
             }
         }

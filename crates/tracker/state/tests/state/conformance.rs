@@ -12,10 +12,7 @@ use std::{
     time::Duration,
 };
 
-use swarmkeep::{
-    RepositoryConfig, Timestamp, TorrentRepository,
-    catalog::{self, Repository},
-};
+use swarmkeep::{RepositoryConfig, Timestamp, TorrentRepository, catalog};
 use swarmkeep_conformance::{
     durability::{Persistent, PersistentSubject},
     durability_suite,
@@ -51,7 +48,7 @@ impl PersistentSubject for Kept {
         let told = Arc::clone(&clock);
         let folder = Arc::new(Directory::open(folder)?);
         state.open(folder, None, Arc::new(move || Timestamp::from_secs(told.load(Relaxed))))?;
-        let Repository::Sync(store) = state.repository() else { unreachable!("it answers at once") };
+        let store = state.repository().as_sync().cloned().expect("it is synchronous");
         Ok(Box::new(Open { state, store, clock }))
     }
 

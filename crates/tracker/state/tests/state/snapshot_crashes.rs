@@ -4,8 +4,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
 use swarmkeep::{
     Announce, Endpoint, HashKey, InfoHash, PeerBuffer, RepositoryConfig, SplitMix64, SwarmStats, Timestamp,
-    TorrentRepositoryExt as _,
-    catalog::{self, Repository},
+    TorrentRepository, TorrentRepositoryExt as _, catalog,
 };
 use swarmkeep_state::{
     Pace, State,
@@ -33,8 +32,12 @@ impl Opened {
         Some(Self { state, folder: folder.clone() })
     }
 
+    fn store(&self) -> Arc<dyn TorrentRepository> {
+        self.state.repository().as_sync().cloned().expect("packed is synchronous")
+    }
+
     fn grow(&self, from: u32) {
-        let Repository::Sync(store) = self.state.repository() else { unreachable!("packed answers at once") };
+        let store = self.store();
         for n in from..from + SWARMS {
             let mut bytes = [0; 20];
             bytes[..4].copy_from_slice(&n.to_be_bytes());
@@ -45,8 +48,7 @@ impl Opened {
     }
 
     fn contents(&self) -> Contents {
-        let Repository::Sync(store) = self.state.repository() else { unreachable!("packed answers at once") };
-        store.swarms().into_iter().map(|swarm| (swarm.info_hash, swarm.stats)).collect()
+        self.store().swarms().into_iter().map(|swarm| (swarm.info_hash, swarm.stats)).collect()
     }
 }
 

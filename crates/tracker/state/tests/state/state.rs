@@ -4,8 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use swarmkeep::{
     Announce, AnnounceEvent, HashKey, InfoHash, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp,
-    TorrentRepository, TorrentRepositoryExt as _,
-    catalog::{self, Repository},
+    TorrentRepository, TorrentRepositoryExt as _, catalog,
 };
 use swarmkeep_state::{Directory, Loaded, Pace, State};
 
@@ -32,10 +31,7 @@ fn open(path: &std::path::Path, name: &str, now: u64) -> Open {
 
 impl Open {
     fn store(&self) -> Arc<dyn TorrentRepository> {
-        match self.state.repository() {
-            Repository::Sync(store) => store,
-            Repository::Async(_) => unreachable!("asked for one that answers at once"),
-        }
+        self.state.repository().as_sync().cloned().expect("it is synchronous")
     }
 
     fn announce(&self, torrent: u64, peer: u32, event: AnnounceEvent, left: u64, now: u64) {

@@ -8,10 +8,7 @@ mod picking;
 use std::{future::poll_fn, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
 
 use sha1::{Digest as _, Sha1};
-use swarmkeep::{
-    HashKey, RepositoryConfig, SwarmStats, TorrentRepository,
-    catalog::{self, Repository},
-};
+use swarmkeep::{HashKey, RepositoryConfig, SwarmStats, TorrentRepository, catalog};
 use swarmkeep_bittorrent::PeerId;
 use swarmkeep_content::{
     ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent,
@@ -73,13 +70,11 @@ async fn announced(n: u8, store: &Arc<dyn ContentRepository>, tiers: &[Vec<Strin
 /// Starts a tracker that lasts as long as the test; answers where it listens.
 fn tracker() -> (SocketAddr, Arc<dyn TorrentRepository>) {
     let packed = catalog::find("packed").unwrap();
-    let Ok(Repository::Sync(store)) = packed.build(&RepositoryConfig::new(HashKey::from_os().unwrap()))
-    else {
-        unreachable!("the packed store answers at once")
-    };
+    let repository = packed.build(&RepositoryConfig::new(HashKey::from_os().unwrap())).unwrap();
+    let store = Arc::clone(repository.as_sync().expect("packed is synchronous"));
     let config =
         Config::new().rules(Rules::new().interval_secs(1)).udp(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let server = Server::bind(&config, Repository::Sync(Arc::clone(&store))).unwrap();
+    let server = Server::bind(&config, repository).unwrap();
     let address = server.udp_addresses().unwrap()[0];
     tokio::spawn(server.run(std::future::pending()));
     (address, store)

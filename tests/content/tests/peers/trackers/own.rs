@@ -6,10 +6,7 @@ use std::{
     time::Duration,
 };
 
-use swarmkeep::{
-    HashKey, RepositoryConfig, TorrentRepository,
-    catalog::{self, Repository},
-};
+use swarmkeep::{HashKey, RepositoryConfig, TorrentRepository, catalog};
 use swarmkeep_tracker::{Config, Control, Server};
 use tokio::{runtime::Builder, sync::oneshot, time::sleep};
 
@@ -43,10 +40,7 @@ impl Tracker {
     }
 
     fn store(&self) -> &dyn TorrentRepository {
-        match &self.control.repository {
-            Repository::Sync(store) => &**store,
-            Repository::Async(_) => unreachable!("the packed store answers at once"),
-        }
+        &**self.control.repository.as_sync().expect("packed is synchronous")
     }
 
     /// Seeders, leechers and downloads of the torrent of these tests, once they are as expected.

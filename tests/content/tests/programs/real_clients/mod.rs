@@ -341,12 +341,6 @@ fn content() -> Vec<u8> {
 
 fn build(repository: &str) -> Arc<dyn TorrentRepository> {
     let config = RepositoryConfig::new(HashKey::from_os().expect("randomness"));
-    match catalog::find(repository)
-        .expect("a name of the catalog")
-        .build(&config)
-        .expect("the defaults are kept")
-    {
-        Repository::Sync(store) => store,
-        Repository::Async(_) => panic!("{repository} has to be awaited"),
-    }
+    let repository = catalog::find(repository).expect("a name of the catalog").build(&config);
+    repository.expect("the defaults are kept").as_sync().cloned().expect("it is synchronous")
 }

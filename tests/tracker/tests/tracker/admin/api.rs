@@ -11,8 +11,7 @@ use serde_json::Value;
 use swarmkeep::{
     Announce,
     AnnounceEvent::{Completed, Started},
-    HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp,
-    catalog::{self, Repository},
+    HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, catalog,
 };
 use swarmkeep_tracker::{AccessList, ListKind, Rules};
 use swarmkeep_tracker_protocol::http::ScrapeResponse;
@@ -315,7 +314,7 @@ fn a_full_scrape_in_many_parts_has_every_torrent_once() {
     for (name, torrents) in [("btreemap-rwlock-std", 8192), ("packed", 20_000)] {
         let config = RepositoryConfig::new(HashKey::from_os().expect("entropy"));
         let repository = catalog::find(name).expect("in the catalog").build(&config).expect("no limits");
-        let Repository::Sync(store) = &repository else { panic!("{name} is synchronous") };
+        let store = repository.as_sync().expect("it is synchronous");
         let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after it").as_secs();
         let (now, mut rng) = (Timestamp::from_secs(seconds), SplitMix64::new(1));
         for n in 0..torrents {
