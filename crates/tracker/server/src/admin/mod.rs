@@ -109,7 +109,7 @@ impl Admin {
             shared.stopping.send_replace(true);
         };
         tokio::select! {
-            () = serve::serve(listener, tls.as_ref(), router(&shared), stop) => {}
+            () = serve::serve(listener, tls, router(&shared), stop) => {}
             () = background => unreachable!("both go on for ever"),
         }
     }

@@ -2,7 +2,8 @@
 
 use std::{
     convert::Infallible,
-    io, net,
+    io,
+    net::{self, IpAddr},
     pin::{Pin, pin},
     sync::{
         Arc, Mutex, PoisonError,
@@ -28,17 +29,18 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpListener,
-    task::{JoinError, JoinSet},
+    sync::watch,
     time::{Instant, Sleep, sleep, sleep_until, timeout},
 };
-use tracing::{error, warn};
+use tracing::warn;
 
 use crate::{
-    clock::now,
-    http::connections::{Connections, Place},
-    seldom::{Seldom, log_stranger},
-    tls::{Stream, Tls},
+    Tls,
+    http::{
+        accept::{Accepted, ConnectionServer, accept},
+        connections::{Connections, HEARD_OUT, Place},
+    },
+    seldom::log_stranger,
 };
 
 /// How many connections may be open: a handful of dashboards and scrapers. Whoever comes when all are takes
@@ -58,82 +60,53 @@ const LONGEST_HEAD: usize = 32 * 1024;
 /// How long stopping may take.
 const LONGEST_STOP: Duration = Duration::from_millis(400);
 
-/// How long to wait after the system has refused a connection.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
-
-/// Who has waited for a request for longer than this can be closed at once: one that was sent before would
-/// have been seen.
-const HEARD_OUT: Duration = Duration::from_millis(100);
-
 /// Answers the requests that come to `listener` until `stop` is ready, and then those that are being
 /// answered.
 pub(super) async fn serve(
     listener: net::TcpListener,
-    tls: Option<&Tls>,
+    tls: Option<Tls>,
     app: Router,
     stop: impl Future<Output = ()>,
 ) {
-    let listener = TcpListener::from_std(listener).expect("`listen` makes sockets that tokio takes");
     let connections = Arc::new(Connections::new(MOST_CONNECTIONS, MOST_CONNECTIONS));
-    // Not that of requests, or those who ask much would keep others from connecting.
-    let pace = Pace::new();
-    let mut tasks = JoinSet::new();
-    let mut stop = pin!(stop);
-    'serving: loop {
-        let mut admitted = pin!(admitted(&listener, tls, &connections, &pace));
-        let (stream, place) = loop {
-            tokio::select! {
-                admitted = &mut admitted => break admitted,
-                Some(ended) = tasks.join_next() => note_panic(ended),
-                () = &mut stop => break 'serving,
-            }
-        };
-        tasks.spawn(connection(stream, app.clone(), place));
-    }
-    drop(listener);
-    connections.stop();
-    let ended = timeout(LONGEST_STOP, async {
-        while let Some(ended) = tasks.join_next().await {
-            note_panic(ended);
-        }
-    });
-    if ended.await.is_err() {
-        warn!("stopped with admin connections that had not ended");
+    let server = Arc::new(AdminServer { app, connections: Arc::clone(&connections), pace: Pace::new() });
+    let (accepting, stopped) = watch::channel(());
+    let stopping = async {
+        stop.await;
+        drop(accepting);
+        connections.stop();
+        sleep(LONGEST_STOP).await;
+    };
+    tokio::select! {
+        () = accept(server, listener, tls, stopped) => {}
+        () = stopping => warn!("stopped with admin connections that had not ended"),
     }
 }
 
-/// The next connection, and its place.
-async fn admitted(
-    listener: &TcpListener,
-    tls: Option<&Tls>,
-    connections: &Arc<Connections>,
-    pace: &Pace,
-) -> (Stream, Place) {
-    loop {
+/// What all connections share.
+struct AdminServer {
+    app: Router,
+    connections: Arc<Connections>,
+    /// Not that of requests, or clients that ask much would keep others from connecting.
+    pace: Pace,
+}
+
+impl ConnectionServer for AdminServer {
+    const NAME: &'static str = "admin";
+    const DRAIN: Duration = Duration::ZERO;
+
+    fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    async fn admit(&self, from: IpAddr) -> Option<Place> {
         // Connections are as dear as requests, and need no token either.
-        pace.turn().await;
-        let (stream, from) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                static WARNED: Seldom = Seldom::new(1);
-                if error.kind() != io::ErrorKind::ConnectionAborted && WARNED.is_time(now()) {
-                    warn!(%error, "cannot accept");
-                }
-                sleep(PAUSE_AFTER_ERROR).await;
-                continue;
-            }
-        };
-        let _ = stream.set_nodelay(true);
-        if let Some(place) = connections.place(from.ip(), true).await {
-            return (Stream::new(stream, tls), place);
-        }
+        self.pace.turn().await;
+        self.connections.place(from, true).await
     }
-}
 
-/// A panic ends its connection, and no other.
-fn note_panic(ended: Result<(), JoinError>) {
-    if let Err(error) = ended {
-        error!(%error, "an admin connection has failed");
+    async fn serve(self: Arc<Self>, Accepted { stream, place, .. }: Accepted) {
+        connection(stream, self.app.clone(), place).await;
     }
 }
 
@@ -163,7 +136,7 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = place.told_to_close() => {
-            if !place.is_stopping() && place.waited().is_some_and(|waited| waited >= HEARD_OUT) {
+            if place.may_close_at_once() {
                 return;
             }
             connection.as_mut().graceful_shutdown();

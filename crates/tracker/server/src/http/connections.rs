@@ -52,6 +52,9 @@ struct Connection {
 
 const BUSY: u64 = u64::MAX;
 
+/// A connection that has waited for a request for longer than this can be closed at once.
+pub(crate) const HEARD_OUT: Duration = Duration::from_millis(100);
+
 /// How many are looked at for one that makes room: the one who has waited for the longest of so many is among
 /// the first eighth of all with a probability of 88 %, and 4,096 need not be looked at for each who comes.
 const LOOKED_AT: usize = 16;
@@ -202,10 +205,11 @@ impl Place {
         Some(self.connection.waiting_since.load(Relaxed)).filter(|&since| since != BUSY)
     }
 
-    /// For how long it has waited for a request; `None` while it has one.
-    pub(crate) fn waited(&self) -> Option<Duration> {
+    /// Whether it can be closed without waiting for a request: the tracker goes on, and a request that was
+    /// sent before would have been seen.
+    pub(crate) fn may_close_at_once(&self) -> bool {
         let waited = |since| Duration::from_millis(self.connections.millis().saturating_sub(since));
-        self.waiting_since().map(waited)
+        !self.is_stopping() && self.waiting_since().is_some_and(|since| waited(since) >= HEARD_OUT)
     }
 
     /// Waits until it is told to close.

@@ -2,6 +2,7 @@
 //! and needs no socket, [`serve`] gives it connections, [`Connections`](connections::Connections) bounds
 //! those.
 
+pub(crate) mod accept;
 mod client;
 pub(crate) mod connections;
 mod handler;

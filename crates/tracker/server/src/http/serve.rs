@@ -22,23 +22,19 @@ use rand::Rng;
 use socket2::{Domain, SockRef, Socket, Type};
 use swarmkeep::{Random, Timestamp};
 use tokio::{
-    net::{TcpListener, TcpStream},
     sync::watch,
-    task::{JoinError, JoinSet},
-    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
-use tracing::{error, warn};
+use tracing::warn;
 
 use super::{
     HttpHandler, HttpRequest,
+    accept::{Accepted, ConnectionServer, QUIET, accept},
     client::{client_of, is_proxy},
     connections::{Connections, Place},
 };
-use crate::{
-    Config, Reach, Tls,
-    seldom::{Seldom, log_stranger},
-    tls::Stream,
-};
+use crate::{Config, Reach, Tls, seldom::log_stranger, tls::Stream};
 
 /// Answers requests on the connections that come to `listeners`, as `config` says, until `stopped` changes or
 /// its sender is gone. Then answers what has been received by then, and takes half a second at most for it.
@@ -50,20 +46,15 @@ pub(crate) async fn serve(
     mut stopped: watch::Receiver<()>,
 ) {
     let connections = Connections::new(config.http_connections, config.http_connections_per_address);
-    let shared = Arc::new(Shared { handler, connections: Arc::new(connections), now });
-    let mut accepting: JoinSet<_> = listeners
-        .into_iter()
-        .map(|(listener, tls)| {
-            let listener = TcpListener::from_std(listener).expect("`listen` makes sockets that tokio takes");
-            accept(Arc::clone(&shared), listener, tls, stopped.clone())
-        })
-        .collect();
+    let server = Arc::new(HttpServer { handler, connections: Arc::new(connections), now });
+    let accept = |(listener, tls)| accept(Arc::clone(&server), listener, tls, stopped.clone());
+    let mut accepting: JoinSet<_> = listeners.into_iter().map(accept).collect();
     let mut looks = interval(look_every(config.http_patience));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
         tokio::select! {
             _ = stopped.changed() => break None,
-            _ = looks.tick() => shared.connections.close_the_slow(config.http_patience),
+            _ = looks.tick() => server.connections.close_the_slow(config.http_patience),
             Some(ended) = accepting.join_next() => break Some(ended),
         }
     };
@@ -72,7 +63,7 @@ pub(crate) async fn serve(
     {
         std::panic::resume_unwind(panic);
     }
-    shared.connections.stop();
+    server.connections.stop();
     if timeout(LONGEST_STOP, accepting.join_all()).await.is_err() {
         warn!("stopped with HTTP connections that had not ended");
     }
@@ -104,20 +95,11 @@ pub(crate) fn adopt(listener: net::TcpListener) -> io::Result<net::TcpListener> 
     Ok(listener)
 }
 
-/// How long stopping may take: half of it for what is received, half for what an asynchronous store still
-/// owes.
-const LONGEST_STOP: Duration = Duration::from_millis(500);
+/// For how long, after the tracker has been told to stop, requests are still received.
+const DRAIN: Duration = Duration::from_millis(250);
 
-/// After how long without a request or a connection nothing more counts as received. The runtime may be late
-/// on a busy machine.
-const QUIET: Duration = Duration::from_millis(20);
-
-/// Who has waited for a request for longer than this can be closed at once: one that was sent before would
-/// have been seen.
-const HEARD_OUT: Duration = Duration::from_millis(100);
-
-/// How long to wait after the system has refused a connection, so that a lasting error does not take a core.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
+/// How long stopping may take: [`DRAIN`], and as long again for the answers of an asynchronous store.
+const LONGEST_STOP: Duration = DRAIN.saturating_mul(2);
 
 /// The longest head of a request: a scrape of the most torrents takes 7,200 bytes, browsers and proxies add
 /// one or two thousand.
@@ -128,95 +110,33 @@ fn look_every(patience: Duration) -> Duration {
     (patience / 10).clamp(Duration::from_millis(10), Duration::from_secs(1))
 }
 
-/// What all connections have in common.
-struct Shared {
+/// What the connections of all listeners share.
+struct HttpServer {
     handler: Arc<HttpHandler>,
     connections: Arc<Connections>,
     now: fn() -> Timestamp,
 }
 
-/// Takes connections from one listener.
-async fn accept(
-    shared: Arc<Shared>,
-    listener: TcpListener,
-    tls: Option<Tls>,
-    mut stopped: watch::Receiver<()>,
-) {
-    let reach = listener.local_addr().map_or(Reach::Public, |address| Reach::of_listener(address.ip()));
-    let mut tasks = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => shared.admit(accepted, tls.as_ref(), reach, &mut tasks).await,
-            Some(ended) = tasks.join_next() => note_panic(ended),
-            _ = stopped.changed() => break,
-        }
-    }
-    // Whoever has connected by now has been received.
-    let enough = Instant::now() + LONGEST_STOP / 2;
-    while Instant::now() < enough
-        && let Ok(accepted) = timeout(QUIET, listener.accept()).await
-    {
-        shared.admit(accepted, tls.as_ref(), reach, &mut tasks).await;
-    }
-    drop(listener);
-    while let Some(ended) = tasks.join_next().await {
-        note_panic(ended);
-    }
-}
+impl ConnectionServer for HttpServer {
+    const NAME: &'static str = "HTTP";
+    const DRAIN: Duration = DRAIN;
 
-/// A panic ends its connection, and no other: stores remain usable.
-fn note_panic(ended: Result<(), JoinError>) {
-    if let Err(error) = ended {
-        error!(%error, "an HTTP connection has failed");
+    fn connections(&self) -> &Connections {
+        &self.connections
     }
-}
 
-impl Shared {
-    async fn admit(
-        self: &Arc<Self>,
-        accepted: io::Result<(TcpStream, SocketAddr)>,
-        tls: Option<&Tls>,
-        listener: Reach,
-        tasks: &mut JoinSet<()>,
-    ) {
-        let (stream, from) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // The one who came is gone already, or there are no more file descriptors or memory.
-                if error.kind() != io::ErrorKind::ConnectionAborted {
-                    static WARNED: Seldom = Seldom::new(1);
-                    if WARNED.is_time((self.now)()) {
-                        warn!(%error, "cannot accept");
-                    }
-                    self.connections.make_room();
-                    sleep(PAUSE_AFTER_ERROR).await;
-                }
-                return;
-            }
-        };
-        let from = from.ip().to_canonical();
+    async fn admit(&self, from: IpAddr) -> Option<Place> {
         let is_proxy = is_proxy(from, &self.handler.rules().now().http_proxies);
-        let Some(place) = self.connections.place(from, is_proxy).await else {
-            log_stranger!(%from, "too many connections from there");
-            // With a reset, so that the system need not remember the connection either.
-            let _ = stream.set_zero_linger();
-            return;
-        };
-        // The answers to several requests must not wait for each other's acknowledgements.
-        if let Err(error) = stream.set_nodelay(true) {
-            log_stranger!(%from, %error, "a connection that was gone at once");
-            return;
-        }
-        tasks.spawn(Arc::clone(self).connection(Stream::new(stream, tls), from, listener, place));
+        self.connections.place(from, is_proxy).await
     }
 
-    async fn connection(self: Arc<Self>, stream: Stream, from: IpAddr, listener: Reach, place: Place) {
+    async fn serve(self: Arc<Self>, Accepted { stream, from, listener, place }: Accepted) {
         let place = Arc::new(place);
         let service = service_fn(|request| {
             place.asked();
-            let (shared, place) = (Arc::clone(&self), Arc::clone(&place));
+            let (server, place) = (Arc::clone(&self), Arc::clone(&place));
             async move {
-                let response = shared.respond(request, from, listener).await;
+                let response = server.respond(request, from, listener).await;
                 place.answered();
                 Ok::<_, Infallible>(response)
             }
@@ -235,7 +155,7 @@ impl Shared {
             biased;
             ended = connection.as_mut() => ended,
             () = place.told_to_close() => {
-                if !place.is_stopping() && place.waited().is_some_and(|waited| waited >= HEARD_OUT) {
+                if place.may_close_at_once() {
                     return;
                 }
                 answer_the_rest(connection, &place).await
@@ -245,7 +165,9 @@ impl Shared {
             log_stranger!(%from, %error, "a connection has ended early");
         }
     }
+}
 
+impl HttpServer {
     async fn respond(&self, request: Request<Incoming>, from: IpAddr, listener: Reach) -> Response<Body> {
         let began = Instant::now();
         let close = !request.body().is_end_stream();
@@ -291,7 +213,7 @@ where
     loop {
         let waiting_since = place.waiting_since();
         let quiet = waiting_since.is_some() && waiting_since == latest;
-        let enough = if waiting_since.is_some() { longest - LONGEST_STOP / 2 } else { longest };
+        let enough = if waiting_since.is_some() { longest - DRAIN } else { longest };
         if quiet || Instant::now() >= enough {
             break;
         }

@@ -1,0 +1,135 @@
+//! The accept loop of every server over TCP: a place and a task for each connection.
+
+use std::{io, net, net::IpAddr, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::{JoinError, JoinSet},
+    time::{Instant, sleep, timeout},
+};
+use tracing::{error, warn};
+
+use super::connections::{Connections, Place};
+use crate::{
+    Reach, Tls,
+    clock::now,
+    seldom::{Seldom, log_stranger},
+    tls::Stream,
+};
+
+/// A server whose connections [`accept`] takes.
+pub(crate) trait ConnectionServer: Send + Sync + 'static {
+    /// What its connections are called in logs.
+    const NAME: &'static str;
+
+    /// For how long connections that wait at the listener are still accepted after the server has been told
+    /// to stop.
+    const DRAIN: Duration;
+
+    /// The open connections.
+    fn connections(&self) -> &Connections;
+
+    /// Waits for a place for a connection from this address. `None` if the connection is to be closed.
+    fn admit(&self, from: IpAddr) -> impl Future<Output = Option<Place>> + Send;
+
+    /// Answers the requests on a connection.
+    fn serve(self: Arc<Self>, accepted: Accepted) -> impl Future<Output = ()> + Send;
+}
+
+/// A connection that has a place.
+pub(crate) struct Accepted {
+    pub(crate) stream: Stream,
+    pub(crate) from: IpAddr,
+    /// From how far the listener is reached.
+    pub(crate) listener: Reach,
+    pub(crate) place: Place,
+}
+
+/// After how long without a request or a connection nothing more counts as received. The runtime may be late
+/// on a busy machine.
+pub(super) const QUIET: Duration = Duration::from_millis(20);
+
+/// How long to wait after the system has refused a connection, so that a lasting error does not take a core.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
+
+/// Takes connections from a listener until `stopped` changes or its sender is gone. Returns when all of them
+/// have ended.
+pub(crate) async fn accept<S: ConnectionServer>(
+    server: Arc<S>,
+    listener: net::TcpListener,
+    tls: Option<Tls>,
+    mut stopped: watch::Receiver<()>,
+) {
+    let listener = TcpListener::from_std(listener).expect("`listen` makes sockets that tokio takes");
+    let reach = listener.local_addr().map_or(Reach::Public, |address| Reach::of_listener(address.ip()));
+    let mut accepting = Accepting { server, tls, reach, tasks: JoinSet::new() };
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => accepting.admit(accepted).await,
+            Some(ended) = accepting.tasks.join_next() => note_panic::<S>(ended),
+            _ = stopped.changed() => break,
+        }
+    }
+    // A client that has connected by now has been received.
+    let enough = Instant::now() + S::DRAIN;
+    while Instant::now() < enough
+        && let Ok(accepted) = timeout(QUIET, listener.accept()).await
+    {
+        accepting.admit(accepted).await;
+    }
+    drop(listener);
+    while let Some(ended) = accepting.tasks.join_next().await {
+        note_panic::<S>(ended);
+    }
+}
+
+/// One listener's server, and the tasks of its connections.
+struct Accepting<S> {
+    server: Arc<S>,
+    tls: Option<Tls>,
+    reach: Reach,
+    tasks: JoinSet<()>,
+}
+
+impl<S: ConnectionServer> Accepting<S> {
+    async fn admit(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // The client is gone already, or there are no more file descriptors or memory.
+                if error.kind() != io::ErrorKind::ConnectionAborted {
+                    static WARNED: Seldom = Seldom::new(1);
+                    if WARNED.is_time(now()) {
+                        warn!(%error, "cannot accept");
+                    }
+                    self.server.connections().make_room();
+                    sleep(PAUSE_AFTER_ERROR).await;
+                }
+                return;
+            }
+        };
+        let from = from.ip().to_canonical();
+        let Some(place) = self.server.admit(from).await else {
+            log_stranger!(%from, "too many connections from there");
+            // With a reset, so that the system need not remember the connection either.
+            let _ = stream.set_zero_linger();
+            return;
+        };
+        // The answers to several requests must not wait for each other's acknowledgements.
+        if let Err(error) = stream.set_nodelay(true) {
+            log_stranger!(%from, %error, "a connection that was gone at once");
+            return;
+        }
+        let stream = Stream::new(stream, self.tls.as_ref());
+        let accepted = Accepted { stream, from, listener: self.reach, place };
+        self.tasks.spawn(Arc::clone(&self.server).serve(accepted));
+    }
+}
+
+/// A panic ends its connection, and no other: stores remain usable.
+fn note_panic<S: ConnectionServer>(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        error!(%error, "an {} connection has failed", S::NAME);
+    }
+}
