@@ -3,7 +3,6 @@
 
 use std::{
     convert::Infallible,
-    path::Path,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -12,14 +11,14 @@ use std::{
 use nix::sys::resource::{UsageWho, getrusage};
 use swarmkeep::{AsyncTorrentRepository as _, Budget, Cursor, InfoHash, Unavailable, catalog::Repository};
 use tokio::{
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::{MissedTickBehavior, interval, sleep},
 };
 use tracing::{error, info, warn};
 
 use crate::{
-    AccessList, Control, LiveRules, PasskeyList, Rules,
-    access::{Access, AccessError, Change, Passkeys, Watched},
+    Control, LiveRules,
+    access::{Access, Change, Passkeys, Watched},
 };
 
 /// How often to look. A list that has changed is taken after two looks at most, if it is not being written
@@ -160,57 +159,6 @@ async fn remove(
         sleep(PAUSE).await;
     }
     Ok(count)
-}
-
-impl Control {
-    /// Reads the list of torrents again if its file has changed, while the tracker goes on. If it cannot, the
-    /// old one stays.
-    ///
-    /// # Errors
-    /// As [`InfoHashList::load`](crate::access::InfoHashList::load); it is logged too.
-    pub async fn load_access_list(&self) -> Result<(), AccessError> {
-        let rules = self.rules.clone();
-        let load = move || {
-            rules.renew(|rules| {
-                let Some(list) = &rules.access else { return Ok(rules.clone()) };
-                let loaded = told(list.load_again(), list.path(), "list of torrents", AccessList::len)?;
-                Ok(Rules { access: Some(loaded), ..rules.clone() })
-            })
-        };
-        spawn_blocking(load).await.expect("reading a list does not panic")
-    }
-
-    /// Reads the list of passkeys again if its file has changed, while the tracker goes on. If it cannot, the
-    /// old one stays.
-    ///
-    /// # Errors
-    /// As [`Passkeys::load`](crate::access::Passkeys::load); it is logged too.
-    pub async fn load_passkeys(&self) -> Result<(), AccessError> {
-        let rules = self.rules.clone();
-        let load = move || {
-            rules.renew(|rules| {
-                let Some(list) = &rules.passkeys else { return Ok(rules.clone()) };
-                let len = |list: &PasskeyList| list.passkeys().len();
-                let loaded = told(list.load_again(), list.path(), "list of passkeys", len)?;
-                Ok(Rules { passkeys: Some(loaded), ..rules.clone() })
-            })
-        };
-        spawn_blocking(load).await.expect("reading a list does not panic")
-    }
-}
-
-/// Logs how loading went.
-fn told<L>(
-    loaded: Result<L, AccessError>,
-    path: &Path,
-    what: &str,
-    len: impl FnOnce(&L) -> usize,
-) -> Result<L, AccessError> {
-    match &loaded {
-        Ok(list) => info!(file = %path.display(), entries = len(list), "{what} read again"),
-        Err(error) => error!(%error, "the {what} stays as it was"),
-    }
-    loaded
 }
 
 /// How much of the cores the process has used, and how many requests were lost because it was too late, until

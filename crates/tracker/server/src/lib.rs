@@ -23,6 +23,7 @@ mod admin;
 mod block;
 mod clock;
 mod config;
+mod control;
 mod drops;
 mod http;
 mod keeper;
@@ -38,23 +39,24 @@ mod server;
 mod store;
 mod sweep;
 mod tls;
+mod tokens;
 mod udp;
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
 pub use address::{LocalPeers, Reach};
-pub use admin::{Scope, Token, TokenError};
 pub use clock::now;
 pub use config::Config;
+pub use control::Control;
 pub use http::{HttpHandler, HttpRequest};
 pub use ipnet::IpNet;
 pub use lists::{AccessList, ListKind, PasskeyList};
 pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SweepCounts, Threads, Times};
 pub use rate::RateLimiter;
-use refusal::Refusal;
 pub use rules::{LiveRules, Rules, WhenUnavailable};
-pub use server::{Bound, Control, Server, Sockets};
+pub use server::{Bound, Server, Sockets};
 pub use tls::Tls;
+pub use tokens::{Scope, Token, TokenError};
 pub use udp::{AnswerBuffer, Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 
 /// Why a tracker did not start, or did not take another certificate.

@@ -39,8 +39,8 @@ pub(crate) enum Refusal {
     NoClient,
     #[error("there is no scrape of all torrents: name those it is about")]
     FullScrape,
-    #[error("too many torrents: a scrape is about {} at most", crate::HttpHandler::MOST_SCRAPED)]
-    TooManyTorrents,
+    #[error("too many torrents: a scrape is about {0} at most")]
+    TooManyTorrents(usize),
     #[error("the tracker is overloaded; try again later")]
     Overloaded,
     #[error("the tracker's store is not available; try again later")]
@@ -51,7 +51,9 @@ impl Refusal {
     /// Under what it is counted.
     pub(crate) const fn reason(&self) -> Reason {
         match self {
-            Self::Field(_) | Self::Request(_) | Self::FullScrape | Self::TooManyTorrents => Reason::Malformed,
+            Self::Field(_) | Self::Request(_) | Self::FullScrape | Self::TooManyTorrents(_) => {
+                Reason::Malformed
+            }
             Self::NotConnected => Reason::NotConnected,
             Self::NotAllowed => Reason::NotAllowed,
             Self::NoPasskey | Self::WrongPasskey => Reason::NoPasskey,

@@ -13,7 +13,7 @@ use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 use swarmkeep::{Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
 
-use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, Refusal};
+use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, refusal::Refusal};
 
 /// How requests are answered. Start with [`new`](Self::new) and chain what should differ; a running tracker
 /// takes others by [`LiveRules::replace`].

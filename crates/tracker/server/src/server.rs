@@ -19,7 +19,7 @@ use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 use tracing::warn;
 
 use crate::{
-    Config, Error, HttpHandler, LiveRules, Metrics, Reach,
+    Config, Control, Error, HttpHandler, LiveRules, Reach,
     admin::Admin,
     clock::now,
     http,
@@ -56,18 +56,6 @@ pub struct Sockets {
     pub https: Vec<TcpListener>,
     /// A listener for the admin server.
     pub admin: Option<TcpListener>,
-}
-
-/// What can be asked of a tracker while it runs, and told to it. Clones are for the same one.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Control {
-    /// Where it keeps the swarms.
-    pub repository: Repository,
-    /// By what rules it answers.
-    pub rules: LiveRules,
-    /// What it counts.
-    pub metrics: Arc<Metrics>,
 }
 
 impl Server {

@@ -14,7 +14,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Shared, api::ask, events::MOST_LISTENERS};
+use super::queries::StoreQueries;
 use crate::store::NoAnswer;
 
 /// How many are kept.
@@ -84,12 +84,11 @@ impl Census {
     }
 
     /// Waits until somebody wants to know. Who has asked and listens to events still does.
-    async fn wanted(&self, shared: &Shared) {
+    async fn wanted(&self, is_listened_to: impl Fn() -> bool) {
         let mut asked = self.asked.subscribe();
         loop {
-            let listening = shared.listeners.available_permits() < MOST_LISTENERS;
             match *asked.borrow_and_update() {
-                Some(at) if listening || at.elapsed() < INTEREST => return,
+                Some(at) if is_listened_to() || at.elapsed() < INTEREST => return,
                 // Nobody listens, and nobody has asked for a minute: the next question is a first one.
                 _ => drop(self.latest.send_if_modified(|latest| latest.take().is_some())),
             }
@@ -98,39 +97,42 @@ impl Census {
             }
         }
     }
-}
 
-/// Walks whenever it is wanted.
-pub(super) async fn walk_for_ever(shared: &Shared) -> Infallible {
-    let census = &shared.census;
-    loop {
-        census.wanted(shared).await;
-        let walked = walk(shared).await;
-        census.note(None);
-        let rest = match walked {
-            Ok(busiest) => {
-                let took = busiest.took;
-                census.latest.send_replace(Some(Arc::new(busiest)));
-                REST.max(took * RESTS)
-            }
-            Err(NoAnswer) => REST,
-        };
-        sleep(rest).await;
+    /// Walks whenever it is wanted, which it is for longer while a client listens to events.
+    pub(super) async fn walk_for_ever(
+        &self,
+        store: &StoreQueries,
+        is_listened_to: impl Fn() -> bool,
+    ) -> Infallible {
+        loop {
+            self.wanted(&is_listened_to).await;
+            let walked = self.walk(store).await;
+            self.note(None);
+            let rest = match walked {
+                Ok(busiest) => {
+                    let took = busiest.took;
+                    self.latest.send_replace(Some(Arc::new(busiest)));
+                    REST.max(took * RESTS)
+                }
+                Err(NoAnswer) => REST,
+            };
+            sleep(rest).await;
+        }
     }
-}
 
-async fn walk(shared: &Shared) -> Result<Busiest, NoAnswer> {
-    let (began, mut top, mut torrents) = (Instant::now(), Top::default(), 0);
-    let mut cursor = Cursor::START;
-    while !cursor.is_end() {
-        let (swarms, next) = ask::walk(shared, cursor, STEP).await?;
-        torrents += swarms.len() as u64;
-        swarms.iter().for_each(|swarm| top.add(swarm));
-        shared.census.note(Some(torrents));
-        cursor = next;
-        sleep(PAUSE).await;
+    async fn walk(&self, store: &StoreQueries) -> Result<Busiest, NoAnswer> {
+        let (began, mut top, mut torrents) = (Instant::now(), Top::default(), 0);
+        let mut cursor = Cursor::START;
+        while !cursor.is_end() {
+            let (swarms, next) = store.walk(cursor, STEP).await?;
+            torrents += swarms.len() as u64;
+            swarms.iter().for_each(|swarm| top.add(swarm));
+            self.note(Some(torrents));
+            cursor = next;
+            sleep(PAUSE).await;
+        }
+        Ok(Busiest { finished: Instant::now(), took: began.elapsed(), torrents, busiest: top.sorted() })
     }
-    Ok(Busiest { finished: Instant::now(), took: began.elapsed(), torrents, busiest: top.sorted() })
 }
 
 /// The busiest so far.

@@ -9,13 +9,10 @@ use axum::{
 use futures_util::stream::unfold;
 
 use super::{
-    Shared,
-    api::{Problem, Problems},
+    problem::{Problem, Problems},
+    state::AdminState,
     stats::Stats,
 };
-
-/// How many may listen at a time.
-pub(super) const MOST_LISTENERS: usize = 16;
 
 /// How often something is sent when there is nothing to say, so that both sides see whether the other is
 /// there.
@@ -29,11 +26,11 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
     Problems,
     (status = 503, description = "There are 16 listeners already.", body = Problem, content_type = "application/problem+json"),
 ))]
-pub(super) async fn events(State(shared): State<Arc<Shared>>) -> Response {
-    let Ok(listener) = Arc::clone(&shared.listeners).try_acquire_owned() else {
+pub(super) async fn events(State(admin): State<Arc<AdminState>>) -> Response {
+    let Ok(listener) = Arc::clone(&admin.listeners).try_acquire_owned() else {
         return Problem::busy("there are 16 listeners already; close one").into_response();
     };
-    let (mut samples, stopping) = (shared.latest.subscribe(), shared.stopping.subscribe());
+    let (mut samples, stopping) = (admin.latest.subscribe(), admin.stopping.subscribe());
     samples.mark_changed();
     let events = unfold((samples, stopping, listener), |(mut samples, mut stopping, listener)| async move {
         let json = loop {

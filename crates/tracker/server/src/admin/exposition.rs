@@ -17,7 +17,7 @@ use axum::{
 use swarmkeep::{Family, PeerCounts};
 use swarmkeep_state::StateStatus;
 
-use super::{Shared, stats::Sample};
+use super::{state::AdminState, stats::Sample};
 use crate::{Counts, Kind, ProtocolCounts, Reason, Times};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -26,25 +26,25 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The upper bounds of histogram buckets are powers of two of a microsecond, from 16 µs to 16.8 s.
 const BOUNDS: std::ops::RangeInclusive<u32> = 4..=24;
 
-pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+pub(super) async fn metrics(State(admin): State<Arc<AdminState>>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let open = accept.contains("application/openmetrics-text");
-    let text = exposition(&shared, &shared.latest(), open);
+    let text = exposition(&admin, &admin.latest(), open);
     ([(header::CONTENT_TYPE, if open { OPEN_METRICS } else { TEXT })], text).into_response()
 }
 
-fn exposition(shared: &Shared, sample: &Sample, open: bool) -> String {
-    let counts = shared.control.metrics.counts();
+fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
+    let counts = admin.control.metrics.counts();
     let mut out = Exposition { text: String::with_capacity(32 * 1024), open };
     of_protocols(&mut out, &counts);
     of_store(&mut out, sample);
-    if let Some(node) = &shared.node {
-        let labels = [("repository", shared.store_name.as_deref().unwrap_or("")), ("node", node)];
+    if let Some(node) = &admin.identity.node {
+        let labels = [("repository", admin.identity.store_name.as_deref().unwrap_or("")), ("node", node)];
         out.gauge("store_info", "What a store that several trackers share is called, and this one among them; the value is always 1.")
             .sample(&labels, 1);
     }
     of_sweeps(&mut out, &counts);
-    if let Some(state) = shared.control.metrics.state() {
+    if let Some(state) = admin.control.metrics.state() {
         of_state(&mut out, &state);
     }
 
@@ -57,9 +57,9 @@ fn exposition(shared: &Shared, sample: &Sample, open: bool) -> String {
         "interval_stretch_ratio",
         "By how much clients are told to wait longer than usual, 1 being not at all.",
     )
-    .sample(&[], shared.control.rules.stretch());
+    .sample(&[], admin.control.rules.stretch());
     out.counter("admin_wrong_tokens", "How often somebody has tried a token that is none.")
-        .sample(&[], shared.tokens.wrong());
+        .sample(&[], admin.tokens.wrong());
 
     out.gauge("process_resident_memory_bytes", "Memory that the process takes, the store's included.")
         .sample(&[], sample.process.resident_bytes);
@@ -67,11 +67,13 @@ fn exposition(shared: &Shared, sample: &Sample, open: bool) -> String {
         .sample(&[], sample.process.cpu.as_secs_f64());
     out.gauge("process_open_fds", "Files and sockets that are open.").sample(&[], sample.process.open_files);
     let started =
-        shared.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+        admin.identity.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
     out.gauge("process_start_time_seconds", "When the tracker started, since the Unix epoch.")
         .sample(&[], started);
-    let labels =
-        [("version", env!("CARGO_PKG_VERSION")), ("store", shared.store_name.as_deref().unwrap_or(""))];
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("store", admin.identity.store_name.as_deref().unwrap_or("")),
+    ];
     out.gauge("build_info", "Which tracker this is; the value is always 1.").sample(&labels, 1);
     out.finish()
 }

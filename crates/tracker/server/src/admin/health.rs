@@ -11,25 +11,25 @@ use axum::{
 };
 use serde_json::json;
 
-use super::Shared;
+use super::state::AdminState;
 
 /// Samples are taken once a second, and of a store that does not answer every other.
 const OLDEST_SAMPLE: Duration = Duration::from_secs(10);
 
-pub(super) async fn live(State(shared): State<Arc<Shared>>) -> Response {
-    let stuck = shared.control.metrics.threads().stuck;
+pub(super) async fn live(State(admin): State<Arc<AdminState>>) -> Response {
+    let stuck = admin.control.metrics.threads().stuck;
     if stuck > 0 {
         return unwell("stuck", &format!("{stuck} threads have not looked at their sockets for 5 seconds"));
     }
     Json(json!({ "status": "live" })).into_response()
 }
 
-pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    if shared.is_stopping() {
+pub(super) async fn ready(State(admin): State<Arc<AdminState>>) -> Response {
+    if admin.is_stopping() {
         return unwell("stopping", "the tracker has been told to stop");
     }
-    let sample = shared.latest();
-    if sample.json.is_empty() || shared.control.metrics.threads().starting > 0 {
+    let sample = admin.latest();
+    if sample.json.is_empty() || admin.control.metrics.threads().starting > 0 {
         return unwell("starting", "not all threads answer yet");
     }
     if sample.totals.is_none() || sample.taken.elapsed() > OLDEST_SAMPLE {

@@ -5,22 +5,24 @@
 //! have gathered: a stranger never makes the store do anything.
 
 mod api;
-mod auth;
 mod census;
 mod dashboard;
 mod events;
 mod exposition;
 mod health;
 mod history;
+mod pace;
+mod problem;
 mod process;
+mod queries;
 mod serve;
+mod state;
 mod stats;
 
 use std::{
     io,
     net::{SocketAddr, TcpListener},
     sync::Arc,
-    time::SystemTime,
 };
 
 use axum::{
@@ -31,17 +33,9 @@ use axum::{
     response::Response,
     routing::get,
 };
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::watch;
 
-pub use self::auth::{Scope, Token, TokenError};
-use self::{
-    api::Problem,
-    auth::{Key, Tokens},
-    census::Census,
-    history::History,
-    serve::Pace,
-    stats::Sample,
-};
+use self::{problem::Problem, state::AdminState};
 use crate::{Config, Control, Error, Tls, http};
 
 /// The admin address, and what is behind it.
@@ -49,7 +43,7 @@ use crate::{Config, Control, Error, Tls, http};
 pub(crate) struct Admin {
     listener: TcpListener,
     tls: Option<Tls>,
-    shared: Arc<Shared>,
+    admin: Arc<AdminState>,
 }
 
 impl Admin {
@@ -72,25 +66,8 @@ impl Admin {
     /// Answers at a listener about a tracker.
     pub(crate) fn over(listener: TcpListener, config: &Config, control: &Control) -> Result<Self, Error> {
         let tls = config.admin_tls.then(|| config.tls.clone().ok_or(Error::NoCertificate)).transpose()?;
-        let key = Key::drawn().map_err(Error::NoEntropy)?;
-        let shared = Shared {
-            tokens: Tokens::new(config.admin_tokens.clone()),
-            store_name: config.repository_name.clone(),
-            node: config.node.clone(),
-            latest: watch::Sender::new(Arc::new(Sample::before_any(control))),
-            control: control.clone(),
-            key,
-            started: SystemTime::now(),
-            pace: Pace::new(),
-            history: History::default(),
-            census: Census::default(),
-            listeners: Arc::new(Semaphore::new(events::MOST_LISTENERS)),
-            scrapes: Arc::new(Semaphore::new(api::MOST_FULL_SCRAPES)),
-            threads: Arc::new(Semaphore::new(api::MOST_THREADS)),
-            editing: Arc::default(),
-            stopping: watch::Sender::new(false),
-        };
-        Ok(Self { listener, tls, shared: Arc::new(shared) })
+        let admin = Arc::new(AdminState::new(config, control)?);
+        Ok(Self { listener, tls, admin })
     }
 
     /// Where it listens; a port that was given as 0 is the real one here.
@@ -100,57 +77,20 @@ impl Admin {
 
     /// Answers until `stopped` changes or its sender is gone, and takes half a second at most to stop.
     pub(crate) async fn run(self, mut stopped: watch::Receiver<()>) {
-        let Self { listener, tls, shared } = self;
-        let background = async {
-            tokio::join!(stats::sample_for_ever(&shared), census::walk_for_ever(&shared));
-        };
+        let Self { listener, tls, admin } = self;
         let stop = async {
             let _ = stopped.changed().await;
-            shared.stopping.send_replace(true);
+            admin.stopping.send_replace(true);
         };
         tokio::select! {
-            () = serve::serve(listener, tls, router(&shared), stop) => {}
-            () = background => unreachable!("both go on for ever"),
+            () = serve::serve(listener, tls, router(&admin), stop) => {}
+            never = admin.gather_for_ever() => match never {},
         }
     }
 }
 
-/// What all requests share.
-#[derive(Debug)]
-struct Shared {
-    control: Control,
-    store_name: Option<String>,
-    node: Option<String>,
-    tokens: Tokens,
-    key: Key,
-    started: SystemTime,
-    pace: Pace,
-    latest: watch::Sender<Arc<Sample>>,
-    history: History,
-    census: Census,
-    /// One for each that may listen to events.
-    listeners: Arc<Semaphore>,
-    /// One for each full scrape that may be under way.
-    scrapes: Arc<Semaphore>,
-    /// One for each thread that may be at work in a store for the API.
-    threads: Arc<Semaphore>,
-    /// Whose turn it is to edit a list.
-    editing: Arc<Mutex<()>>,
-    stopping: watch::Sender<bool>,
-}
-
-impl Shared {
-    fn latest(&self) -> Arc<Sample> {
-        Arc::clone(&self.latest.borrow())
-    }
-
-    fn is_stopping(&self) -> bool {
-        *self.stopping.borrow()
-    }
-}
-
-fn router(shared: &Arc<Shared>) -> Router {
-    let (api, document) = api::router(shared);
+fn router(admin: &Arc<AdminState>) -> Router {
+    let (api, document) = api::router(admin);
     let document: Arc<str> = document.into();
     let public = Router::new()
         .route("/", get(dashboard::page))
@@ -162,17 +102,17 @@ fn router(shared: &Arc<Shared>) -> Router {
             get(|| async move { ([(header::CONTENT_TYPE, "application/json")], document.to_string()) }),
         )
         .fallback(|| async { Problem::not_found("there is nothing at this path; see /api/v1/openapi.json") })
-        .route_layer(middleware::from_fn_with_state(Arc::clone(shared), paced));
+        .route_layer(middleware::from_fn_with_state(Arc::clone(admin), paced));
     public
         .merge(api)
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(middleware::map_response(guarded))
-        .with_state(Arc::clone(shared))
+        .with_state(Arc::clone(admin))
 }
 
 /// Lets those without a token have their turn.
-async fn paced(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    shared.pace.turn().await;
+async fn paced(State(admin): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
+    admin.pace.turn().await;
     next.run(request).await
 }
 

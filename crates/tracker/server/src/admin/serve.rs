@@ -1,4 +1,4 @@
-//! Connections to the admin address: how many, for how long, and how fast those without a token are answered.
+//! Connections to the admin address: how many, and for how long.
 
 use std::{
     convert::Infallible,
@@ -6,7 +6,7 @@ use std::{
     net::{self, IpAddr},
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
@@ -30,10 +30,11 @@ use hyper_util::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::watch,
-    time::{Instant, Sleep, sleep, sleep_until, timeout},
+    time::{Sleep, sleep, timeout},
 };
 use tracing::warn;
 
+use super::pace::Pace;
 use crate::{
     Tls,
     http::{
@@ -279,57 +280,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// Turns for those without a good token, so that however many ask, they take a few hundredths of a core: 200
-/// a second, of which 100 may come at once.
-#[derive(Debug)]
-pub(super) struct Pace {
-    next: Mutex<Instant>,
-}
-
-const BETWEEN_TURNS: Duration = Duration::from_millis(5);
-const SAVED_TURNS: u32 = 100;
-
-impl Pace {
-    pub(super) fn new() -> Self {
-        Self { next: Mutex::new(Instant::now()) }
-    }
-
-    /// Waits for the next one. Nobody waits for long: there are only so many connections.
-    pub(super) async fn turn(&self) {
-        let now = Instant::now();
-        let turn = {
-            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-            let saved = now.checked_sub(BETWEEN_TURNS * SAVED_TURNS).unwrap_or(now);
-            let turn = (*next).max(saved);
-            *next = turn + BETWEEN_TURNS;
-            turn
-        };
-        if turn > now {
-            sleep_until(turn).await;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::Instant,
+    };
 
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn turns_come_at_a_pace_whoever_asks() {
-        let pace = Pace::new();
-        sleep(Duration::from_secs(10)).await;
-        let began = Instant::now();
-        for _ in 0..500 {
-            pace.turn().await;
-        }
-        assert_eq!(
-            began.elapsed().as_millis(),
-            1995,
-            "a hundred at once, and five milliseconds for each other"
-        );
-    }
 
     async fn watched<S>(stream: S) -> Watched<S> {
         let connections = Arc::new(Connections::new(1, 1));

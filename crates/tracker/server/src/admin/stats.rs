@@ -2,32 +2,33 @@
 //! asking costs the store nothing.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
-    convert::Infallible,
-    sync::Arc,
-    time::{Duration, Instant},
+    collections::BTreeMap,
+    time::{Duration, Instant, SystemTime},
 };
 
 use serde::Serialize;
 use swarmkeep::{AsyncTorrentRepository as _, Family, MemoryUse, PeerCounts, Timestamp};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
-use super::{Shared, process::Process};
+use super::process::Process;
 use crate::{
     Control, Counts, Kind, ProtocolCounts, Reason, Times,
     clock::now,
     store::{NoAnswer, answered},
 };
 
-/// How often.
-const STEP: Duration = Duration::from_secs(1);
-
-/// Over how many steps rates and latencies are taken.
-const WINDOW: usize = 5;
-
 /// How long the store may think before it counts as out of reach here; those who announce have more patience.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the tracker and its store are called, and when it started.
+#[derive(Debug)]
+pub(super) struct Identity {
+    pub(super) store_name: Option<String>,
+    /// What this tracker is called among those that share the store, if it is admin.
+    pub(super) node: Option<String>,
+    pub(super) started: SystemTime,
+}
 
 /// What was gathered at one time.
 #[derive(Debug)]
@@ -60,69 +61,59 @@ impl Sample {
             drops: 0,
         }
     }
-}
 
-/// Gathers for as long as the tracker runs.
-pub(super) async fn sample_for_ever(shared: &Shared) -> Infallible {
-    let mut steps = interval(STEP);
-    steps.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut recent = VecDeque::from([shared.latest()]);
-    loop {
-        steps.tick().await;
-        let last_answer = shared.latest().answered;
-        let sample = Arc::new(sample(shared, &recent[0], last_answer).await);
-        shared.history.add(&sample);
-        shared.latest.send_replace(Arc::clone(&sample));
-        recent.push_back(sample);
-        if recent.len() > WINDOW {
-            recent.pop_front();
-        }
+    /// Gathers. `earlier` is what was gathered at the beginning of the window; `last_answer` is when the store
+    /// last answered before.
+    pub(super) async fn take(
+        control: &Control,
+        identity: &Identity,
+        wrong_tokens: u64,
+        earlier: &Self,
+        last_answer: Option<Timestamp>,
+    ) -> Self {
+        let Control { repository, metrics, rules, .. } = control;
+        let of_store =
+            async { Ok((answered(repository.totals()).await?, answered(repository.memory()).await?)) };
+        let of_store = timeout(PATIENCE, of_store).await.unwrap_or(Err(NoAnswer));
+        let (totals, memory) = of_store.ok().unzip();
+        let last_answer = totals.map_or(last_answer, |_| Some(now()));
+        let (counts, process, drops, taken) =
+            (metrics.counts(), Process::now(), metrics.drops(), Instant::now());
+        let window = taken.duration_since(earlier.taken);
+        let stats = Stats {
+            time: now().as_secs(),
+            uptime_seconds: identity.started.elapsed().map_or(0, |uptime| uptime.as_secs()),
+            version: env!("CARGO_PKG_VERSION"),
+            window_seconds: window.as_secs_f64(),
+            store: Store {
+                name: identity.store_name.clone(),
+                node: identity.node.clone(),
+                reachable: totals.is_some(),
+                answered: last_answer.map(Timestamp::as_secs),
+                bytes: memory.map(|memory| memory.bytes),
+                bytes_are_exact: memory.map(|memory| memory.exact),
+            },
+            totals: totals.map(Into::into),
+            udp: Protocol::of(&counts.udp, &earlier.counts.udp, window),
+            http: Protocol::of(&counts.http, &earlier.counts.http, window),
+            udp_drops: drops,
+            sweeps: Sweeps {
+                passes: counts.sweeps.passes,
+                expired_peers: counts.sweeps.expired,
+                removed_torrents: counts.sweeps.swarms_removed,
+            },
+            process: Resources {
+                resident_bytes: process.resident_bytes,
+                cpu_seconds: process.cpu.as_secs_f64(),
+                cpu_share: rate(process.cpu.as_secs_f64() - earlier.process.cpu.as_secs_f64(), window),
+                open_files: process.open_files,
+            },
+            interval_stretch: rules.stretch(),
+            wrong_tokens,
+        };
+        let json = serde_json::to_string(&stats).expect("numbers and names");
+        Self { taken, stats, json, counts, process, totals, answered: last_answer, memory, drops }
     }
-}
-
-/// `earlier` is what was gathered at the beginning of the window; `last_answer` when the store has last
-/// answered before.
-async fn sample(shared: &Shared, earlier: &Sample, last_answer: Option<Timestamp>) -> Sample {
-    let Control { repository, metrics, rules, .. } = &shared.control;
-    let of_store = async { Ok((answered(repository.totals()).await?, answered(repository.memory()).await?)) };
-    let of_store = timeout(PATIENCE, of_store).await.unwrap_or(Err(NoAnswer));
-    let (totals, memory) = of_store.ok().unzip();
-    let last_answer = totals.map_or(last_answer, |_| Some(now()));
-    let (counts, process, drops, taken) = (metrics.counts(), Process::now(), metrics.drops(), Instant::now());
-    let window = taken.duration_since(earlier.taken);
-    let stats = Stats {
-        time: now().as_secs(),
-        uptime_seconds: shared.started.elapsed().map_or(0, |uptime| uptime.as_secs()),
-        version: env!("CARGO_PKG_VERSION"),
-        window_seconds: window.as_secs_f64(),
-        store: Store {
-            name: shared.store_name.clone(),
-            node: shared.node.clone(),
-            reachable: totals.is_some(),
-            answered: last_answer.map(Timestamp::as_secs),
-            bytes: memory.map(|memory| memory.bytes),
-            bytes_are_exact: memory.map(|memory| memory.exact),
-        },
-        totals: totals.map(Into::into),
-        udp: Protocol::of(&counts.udp, &earlier.counts.udp, window),
-        http: Protocol::of(&counts.http, &earlier.counts.http, window),
-        udp_drops: drops,
-        sweeps: Sweeps {
-            passes: counts.sweeps.passes,
-            expired_peers: counts.sweeps.expired,
-            removed_torrents: counts.sweeps.swarms_removed,
-        },
-        process: Resources {
-            resident_bytes: process.resident_bytes,
-            cpu_seconds: process.cpu.as_secs_f64(),
-            cpu_share: rate(process.cpu.as_secs_f64() - earlier.process.cpu.as_secs_f64(), window),
-            open_files: process.open_files,
-        },
-        interval_stretch: rules.stretch(),
-        wrong_tokens: shared.tokens.wrong(),
-    };
-    let json = serde_json::to_string(&stats).expect("numbers and names");
-    Sample { taken, stats, json, counts, process, totals, answered: last_answer, memory, drops }
 }
 
 /// What the tracker is doing. Counters are since it started, rates and latencies over the last few seconds.
@@ -160,7 +151,7 @@ struct Store {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     name: Option<String>,
-    /// What this tracker is called among those that share it, if it is shared.
+    /// What this tracker is called among those that share it, if it is admin.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     node: Option<String>,

@@ -15,9 +15,10 @@ use swarmkeep_tracker_protocol::{
 };
 
 use crate::{
-    Reach, Refusal,
+    Reach,
     access::split_passkey,
     metrics::{Counters, Kind, Reason},
+    refusal::Refusal,
     rules::{LiveRules, Rules, WhenUnavailable},
     seldom::log_stranger,
     store,
@@ -181,7 +182,7 @@ impl HttpHandler {
             return Err(Refusal::FullScrape);
         }
         if info_hashes.len() > Self::MOST_SCRAPED {
-            return Err(Refusal::TooManyTorrents);
+            return Err(Refusal::TooManyTorrents(Self::MOST_SCRAPED));
         }
         // They are the keys of a dictionary.
         info_hashes.sort_unstable();

@@ -21,9 +21,10 @@ use super::{
     batch::{Exchange, State},
 };
 use crate::{
-    Reach, Refusal,
+    Reach,
     access::{Passkeys, split_passkey},
     metrics::{Counters, Kind, Reason},
+    refusal::Refusal,
     rules::{LiveRules, Rules, WhenUnavailable},
     seldom::log_stranger,
     store::{self, NoAnswer},

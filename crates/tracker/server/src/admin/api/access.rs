@@ -8,14 +8,14 @@ use swarmkeep::InfoHash;
 use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
-use super::{
-    Problem, Problems,
-    query::{NoQuery, Torrent},
-};
+use super::query::{NoQuery, Torrent};
 use crate::{
     AccessList, ListKind,
     access::{AccessError, add_line, remove_line},
-    admin::Shared,
+    admin::{
+        problem::{Problem, Problems},
+        state::AdminState,
+    },
 };
 
 /// Which torrents may be here.
@@ -45,8 +45,8 @@ pub(super) struct AccessEntry {
     (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
     Problems,
 ))]
-pub(super) async fn rule(_: NoQuery, State(shared): State<Arc<Shared>>) -> Json<AccessRule> {
-    let rules = shared.control.rules.now();
+pub(super) async fn rule(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Json<AccessRule> {
+    let rules = admin.control.rules.now();
     let kind = match rules.access.as_ref().map(AccessList::kind) {
         None => "open",
         Some(ListKind::Allow) => "allow",
@@ -66,9 +66,9 @@ pub(super) async fn rule(_: NoQuery, State(shared): State<Arc<Shared>>) -> Json<
 pub(super) async fn entry(
     Torrent(info_hash): Torrent,
     _: NoQuery,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
 ) -> Json<AccessEntry> {
-    Json(entry_of(&shared, info_hash))
+    Json(entry_of(&admin, info_hash))
 }
 
 /// Puts a torrent on the list
@@ -87,9 +87,9 @@ pub(super) async fn entry(
 pub(super) async fn add(
     Torrent(info_hash): Torrent,
     _: NoQuery,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<AccessEntry>, Problem> {
-    edit(&shared, info_hash, |path, info_hash| add_line(path, info_hash)).await
+    edit(&admin, info_hash, |path, info_hash| add_line(path, info_hash)).await
 }
 
 /// Takes a torrent off the list
@@ -107,23 +107,23 @@ pub(super) async fn add(
 pub(super) async fn remove(
     Torrent(info_hash): Torrent,
     _: NoQuery,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<AccessEntry>, Problem> {
-    edit(&shared, info_hash, |path, info_hash| remove_line(path, info_hash)).await
+    edit(&admin, info_hash, |path, info_hash| remove_line(path, info_hash)).await
 }
 
 async fn edit(
-    shared: &Arc<Shared>,
+    admin: &Arc<AdminState>,
     info_hash: InfoHash,
     edit: fn(&Path, &InfoHash) -> Result<bool, AccessError>,
 ) -> Result<Json<AccessEntry>, Problem> {
     // Of two edits at once, one could be lost. Once begun, one is done whether or not somebody waits.
-    let turn = Arc::clone(&shared.editing).lock_owned().await;
-    let path = shared.control.rules.now().access.as_ref().map(|list| list.path().to_owned());
+    let turn = Arc::clone(&admin.editing).lock_owned().await;
+    let path = admin.control.rules.now().access.as_ref().map(|list| list.path().to_owned());
     let Some(path) = path else {
         return Err(Problem::conflict("there is no list of torrents: start the tracker with one"));
     };
-    let control = shared.control.clone();
+    let control = admin.control.clone();
     let edited = tokio::spawn(async move {
         let edited =
             spawn_blocking(move || edit(&path, &info_hash)).await.expect("editing a list does not panic");
@@ -134,15 +134,15 @@ async fn edit(
         Ok::<_, AccessError>(())
     });
     match edited.await {
-        Ok(Ok(())) => Ok(Json(entry_of(shared, info_hash))),
+        Ok(Ok(())) => Ok(Json(entry_of(admin, info_hash))),
         Ok(Err(error)) => Err(Problem::busy(error.to_string())),
         // The runtime is shutting down.
         Err(_) => Err(Problem::busy("the tracker has been told to stop")),
     }
 }
 
-fn entry_of(shared: &Shared, info_hash: InfoHash) -> AccessEntry {
-    let rules = shared.control.rules.now();
+fn entry_of(admin: &AdminState, info_hash: InfoHash) -> AccessEntry {
+    let rules = admin.control.rules.now();
     let admitted = rules.access.as_ref().is_none_or(|list| list.access().admits(&info_hash));
     let listed = rules.access.as_ref().is_some_and(|list| (list.kind() == ListKind::Allow) == admitted);
     AccessEntry { info_hash: info_hash.to_string(), listed, admitted }

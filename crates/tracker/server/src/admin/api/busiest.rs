@@ -7,11 +7,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    Problem, Problems,
     query::{Query, limit},
     torrents::Torrent,
 };
-use crate::admin::{Shared, census};
+use crate::admin::{
+    census,
+    problem::{Problem, Problems},
+    state::AdminState,
+};
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -48,16 +51,16 @@ pub(super) struct Busiest {
 ))]
 pub(super) async fn busiest(
     Query(query): Query<BusiestQuery>,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<Busiest>, Problem> {
     let limit = limit(query.limit, 20, census::MOST as u32)?;
-    let found = shared.census.ask().await;
+    let found = admin.census.ask().await;
     let found = found.as_deref();
     Ok(Json(Busiest {
         torrents: found.iter().flat_map(|found| &found.busiest).take(limit).map(Torrent::from).collect(),
         age_seconds: found.map(|found| found.finished.elapsed().as_secs_f64()),
         took_seconds: found.map(|found| found.took.as_secs_f64()),
         seen: found.map(|found| found.torrents),
-        under_way: shared.census.under_way(),
+        under_way: admin.census.under_way(),
     }))
 }

@@ -3,8 +3,7 @@
 use data_encoding::BASE64URL_NOPAD;
 use swarmkeep::{Cursor, implement::CursorExt as _};
 
-use super::Problem;
-use crate::admin::auth::Key;
+use crate::{admin::problem::Problem, tokens::Key};
 
 /// A listing that has positions.
 #[derive(Debug, Clone, Copy)]

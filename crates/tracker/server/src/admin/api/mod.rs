@@ -2,10 +2,9 @@
 //! both are made of the same functions.
 
 mod access;
-pub(super) mod ask;
+mod authorize;
 mod busiest;
 mod cursor;
-mod problem;
 mod query;
 mod scrape;
 mod statistics;
@@ -23,17 +22,10 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(super) use self::problem::{Problem, Problems};
-use super::{Shared, auth, events};
+use super::{events, problem::Problem, state::AdminState};
 
 /// Where the document is, for everybody.
 pub(super) const DOCUMENT: &str = "/api/v1/openapi.json";
-
-/// How many full scrapes may be under way. Each takes some 20 MiB.
-pub(super) const MOST_FULL_SCRAPES: usize = 2;
-
-/// How many threads may be at work in the store for whoever asks here, however many ask.
-pub(super) const MOST_THREADS: usize = 4;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -64,7 +56,7 @@ impl Modify for Bearer {
 }
 
 /// The API, and its document.
-pub(super) fn router(shared: &Arc<Shared>) -> (Router<Arc<Shared>>, String) {
+pub(super) fn router(admin: &Arc<AdminState>) -> (Router<Arc<AdminState>>, String) {
     let api = OpenApiRouter::new()
         .routes(routes!(statistics::stats))
         .routes(routes!(statistics::totals))
@@ -79,7 +71,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> (Router<Arc<Shared>>, String) {
         .routes(routes!(access::rule))
         .routes(routes!(access::entry, access::add, access::remove))
         .fallback(|| async { Problem::not_found("there is nothing at this path; see /api/v1/openapi.json") })
-        .layer(middleware::from_fn_with_state(Arc::clone(shared), auth::authorize));
+        .layer(middleware::from_fn_with_state(Arc::clone(admin), authorize::authorize));
     let (router, document) =
         OpenApiRouter::with_openapi(Description::openapi()).nest("/api/v1", api).split_for_parts();
     (router, document.to_pretty_json().expect("a document is names and values"))

@@ -7,8 +7,7 @@ use axum::{
 use serde::de::DeserializeOwned;
 use swarmkeep::InfoHash;
 
-use super::Problem;
-use crate::access::parse_info_hash;
+use crate::{access::parse_info_hash, admin::problem::Problem};
 
 /// A query without parameters that `T` does not know.
 pub(super) struct Query<T>(pub(super) T);

@@ -17,8 +17,11 @@ use hyper::body::Bytes;
 use swarmkeep::{InfoHash, PageCost, SwarmStats, SwarmSummary, bittorrent::bencode::Writer};
 use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 
-use super::{Problem, Problems, ask, query::NoQuery};
-use crate::admin::Shared;
+use super::query::NoQuery;
+use crate::admin::{
+    problem::{Problem, Problems},
+    state::AdminState,
+};
 
 /// How many torrents are asked for at once: more where each answer costs a look at every torrent. They take 8
 /// MiB.
@@ -46,18 +49,18 @@ const PART: usize = 16_384;
 ))]
 pub(super) async fn scrape(
     _: NoQuery,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let Ok(place) = Arc::clone(&shared.scrapes).try_acquire_owned() else {
+    let Ok(place) = Arc::clone(&admin.scrapes).try_acquire_owned() else {
         return Err(Problem::busy("two full scrapes are under way; wait until one is through"));
     };
     let gzip = accepts_gzip(&headers);
     let mut output = Output::new(gzip);
     output.write(b"d5:filesd");
     // So that a store that cannot be reached is told so, not an answer that ends early.
-    let first = ask::page(&shared, None, at_once(ask::page_cost(&shared))).await?;
-    let state = Scrape { shared, _place: place, output, read: first, sent: 0 };
+    let first = admin.store.page(None, at_once(admin.store.page_cost())).await?;
+    let state = Scrape { admin, _place: place, output, read: first, sent: 0 };
     let body = Body::from_stream(try_unfold(Some(state), |state| async {
         let Some(state) = state else { return Ok(None) };
         state.step().await.map(Some)
@@ -73,7 +76,7 @@ pub(super) async fn scrape(
 
 /// One that is under way.
 struct Scrape {
-    shared: Arc<Shared>,
+    admin: Arc<AdminState>,
     _place: OwnedSemaphorePermit,
     output: Output,
     /// What was read, and how many of those are sent.
@@ -84,7 +87,7 @@ struct Scrape {
 impl Scrape {
     /// Makes the next part, and what is needed for those behind it if there are any.
     async fn step(mut self) -> io::Result<(Bytes, Option<Self>)> {
-        let most = at_once(ask::page_cost(&self.shared));
+        let most = at_once(self.admin.store.page_cost());
         if self.sent == most {
             let last = self.read[most - 1].info_hash;
             self.read = self.page(last, most).await?;
@@ -104,7 +107,9 @@ impl Scrape {
     }
 
     async fn page(&self, after: InfoHash, most: usize) -> io::Result<Vec<SwarmSummary>> {
-        ask::page(&self.shared, Some(after), most)
+        self.admin
+            .store
+            .page(Some(after), most)
             .await
             .map_err(|_| io::Error::other("the store cannot be reached"))
     }

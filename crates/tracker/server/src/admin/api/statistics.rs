@@ -6,15 +6,16 @@ use axum::{Extension, Json, extract::State};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{
-    Problem, Problems,
-    query::{NoQuery, Query},
-};
-use crate::admin::{
-    Shared,
-    auth::Scopes,
-    history::{self, Point},
-    stats::{Stats, Totals},
+use super::query::{NoQuery, Query};
+use crate::{
+    admin::{
+        history::{self, Point},
+        problem::{Problem, Problems},
+        state::AdminState,
+        stats::{Stats, Totals},
+    },
+    store::NoAnswer,
+    tokens::Scopes,
 };
 
 /// What the tracker is doing
@@ -25,8 +26,8 @@ use crate::admin::{
     (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
     Problems,
 ))]
-pub(super) async fn stats(_: NoQuery, State(shared): State<Arc<Shared>>) -> Json<Stats> {
-    Json(shared.latest().stats.clone())
+pub(super) async fn stats(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Json<Stats> {
+    Json(admin.latest().stats.clone())
 }
 
 /// Counts over all torrents
@@ -36,10 +37,13 @@ pub(super) async fn stats(_: NoQuery, State(shared): State<Arc<Shared>>) -> Json
     Problems,
     (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
 ))]
-pub(super) async fn totals(_: NoQuery, State(shared): State<Arc<Shared>>) -> Result<Json<Totals>, Problem> {
-    match shared.latest().totals {
+pub(super) async fn totals(
+    _: NoQuery,
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Json<Totals>, Problem> {
+    match admin.latest().totals {
         Some(totals) => Ok(Json(totals.into())),
-        None => Err(crate::store::NoAnswer.into()),
+        None => Err(NoAnswer.into()),
     }
 }
 
@@ -71,14 +75,14 @@ pub(super) struct Points {
 ))]
 pub(super) async fn history(
     Query(query): Query<HistoryQuery>,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<Points>, Problem> {
     let seconds = query.seconds.unwrap_or(3600);
     if !(history::STEP..=history::LONGEST).contains(&seconds) {
         let longest = history::LONGEST;
         return Err(Problem::bad_request(format!("seconds: {seconds} is not from 10 to {longest}")));
     }
-    Ok(Json(Points { step_seconds: history::STEP, points: shared.history.last(seconds) }))
+    Ok(Json(Points { step_seconds: history::STEP, points: admin.history.last(seconds) }))
 }
 
 /// What a token is for.

@@ -8,11 +8,17 @@ use swarmkeep::{PageCost, PeerRecord, Role, SwarmStats, SwarmSummary, Timestamp}
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    Problem, Problems, ask,
     cursor::{self, Listing},
     query::{self, Query, limit, not_an_info_hash},
 };
-use crate::{access::parse_info_hash, admin::Shared, clock::now};
+use crate::{
+    access::parse_info_hash,
+    admin::{
+        problem::{Problem, Problems},
+        state::AdminState,
+    },
+    clock::now,
+};
 
 /// One torrent.
 #[derive(Serialize, ToSchema)]
@@ -92,7 +98,7 @@ pub(super) struct Torrents {
 ))]
 pub(super) async fn list(
     Query(query): Query<ListQuery>,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<Torrents>, Problem> {
     let limit = limit(query.limit, 100, MOST)?;
     let (swarms, next, cost) = match query {
@@ -101,9 +107,9 @@ pub(super) async fn list(
         }
         ListQuery { sort: Some(Sort::InfoHash), after, .. } => {
             let after = after.map(|text| parse_info_hash(&text).ok_or_else(|| not_an_info_hash("after")));
-            let swarms = ask::page(&shared, after.transpose()?, limit).await?;
+            let swarms = admin.store.page(after.transpose()?, limit).await?;
             let next = swarms.last().filter(|_| swarms.len() == limit).map(|last| last.info_hash.to_string());
-            let cost = match ask::page_cost(&shared) {
+            let cost = match admin.store.page_cost() {
                 PageCost::Ordered => "ordered",
                 PageCost::WholeStore => "whole_store",
             };
@@ -113,9 +119,9 @@ pub(super) async fn list(
             return Err(Problem::bad_request("after: only with `sort=info_hash`; give `cursor` instead"));
         }
         ListQuery { cursor, .. } => {
-            let from = cursor::decode(&shared.key, Listing::Torrents, cursor.as_deref())?;
-            let (swarms, next) = ask::walk(&shared, from, limit).await?;
-            (swarms, cursor::encode(&shared.key, Listing::Torrents, next), None)
+            let from = cursor::decode(&admin.key, Listing::Torrents, cursor.as_deref())?;
+            let (swarms, next) = admin.store.walk(from, limit).await?;
+            (swarms, cursor::encode(&admin.key, Listing::Torrents, next), None)
         }
     };
     Ok(Json(Torrents { torrents: swarms.iter().map(Torrent::from).collect(), next, cost }))
@@ -134,9 +140,9 @@ pub(super) async fn list(
 pub(super) async fn show(
     query::Torrent(info_hash): query::Torrent,
     _: query::NoQuery,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<Torrent>, Problem> {
-    let stats = ask::scrape(&shared, info_hash).await?;
+    let stats = admin.store.scrape(info_hash).await?;
     if stats == SwarmStats::default() {
         return Err(unknown());
     }
@@ -158,9 +164,9 @@ pub(super) async fn show(
 pub(super) async fn remove(
     query::Torrent(info_hash): query::Torrent,
     _: query::NoQuery,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<Torrent>, Problem> {
-    let stats = ask::remove(&shared, info_hash).await?.ok_or_else(unknown)?;
+    let stats = admin.store.remove(info_hash).await?.ok_or_else(unknown)?;
     Ok(Json(Torrent::from(&SwarmSummary { info_hash, stats })))
 }
 
@@ -219,16 +225,16 @@ impl Peer {
 pub(super) async fn peers(
     query::Torrent(info_hash): query::Torrent,
     Query(query): Query<PeersQuery>,
-    State(shared): State<Arc<Shared>>,
+    State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<PeerList>, Problem> {
     let limit = limit(query.limit, 100, MOST)?;
     let listing = Listing::Peers(info_hash.as_bytes());
-    let from = cursor::decode(&shared.key, listing, query.cursor.as_deref())?;
-    let (peers, next) = ask::peers(&shared, info_hash, from, limit).await?;
+    let from = cursor::decode(&admin.key, listing, query.cursor.as_deref())?;
+    let (peers, next) = admin.store.peers(info_hash, from, limit).await?;
     let now = now();
     Ok(Json(PeerList {
         peers: peers.iter().map(|peer| Peer::of(peer, now)).collect(),
-        next: cursor::encode(&shared.key, listing, next),
+        next: cursor::encode(&admin.key, listing, next),
     }))
 }
 

@@ -5,30 +5,19 @@ use std::{
     hash::Hasher as _,
     str::FromStr,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use axum::{
-    extract::{Request, State},
-    http::{HeaderMap, Method, header::AUTHORIZATION},
-    middleware::Next,
-    response::{IntoResponse, Response},
-};
+use axum::http::{HeaderMap, Method, header::AUTHORIZATION};
 use data_encoding::BASE64URL_NOPAD;
 use rand::{
     TryRng,
     rngs::{SysError, SysRng},
 };
 use siphasher::sip128::{Hasher128, SipHasher24};
-
-use super::{
-    Shared,
-    api::Problem,
-    serve::{Asked, Visit},
-};
 
 /// What a token lets its bearer do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +44,7 @@ impl Scope {
     }
 
     /// What a request takes.
-    fn of(method: &Method, path: &str) -> Self {
+    pub(crate) fn of(method: &Method, path: &str) -> Self {
         match *method {
             Method::GET | Method::HEAD if path.ends_with("/peers") => Self::Peers,
             Method::GET | Method::HEAD => Self::Read,
@@ -66,18 +55,18 @@ impl Scope {
 
 /// The scopes of one token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Scopes(u8);
+pub(crate) struct Scopes(u8);
 
 impl Scopes {
     fn new(scopes: &[Scope]) -> Self {
         Self(scopes.iter().fold(0, |all, &scope| all | 1 << scope as u8))
     }
 
-    pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         Scope::ALL.into_iter().filter(move |&scope| self.has(scope)).map(Scope::name)
     }
 
-    const fn has(self, scope: Scope) -> bool {
+    pub(crate) const fn has(self, scope: Scope) -> bool {
         self.0 & 1 << scope as u8 != 0
     }
 }
@@ -165,11 +154,11 @@ pub enum TokenError {
 
 /// What this process hashes tokens with, and knows its own cursors by.
 #[derive(Clone, Copy)]
-pub(super) struct Key([u8; 16]);
+pub(crate) struct Key([u8; 16]);
 
 impl Key {
     /// The one of this process.
-    pub(super) fn drawn() -> Result<Self, SysError> {
+    pub(crate) fn drawn() -> Result<Self, SysError> {
         static KEY: OnceLock<Key> = OnceLock::new();
         if let Some(key) = KEY.get() {
             return Ok(*key);
@@ -181,7 +170,7 @@ impl Key {
 
     /// A SipHash-2-4 of 128 bits that nobody else can make. It is compared as it is: to learn from how long
     /// that takes, one would have to know what one's own guess hashes to.
-    pub(super) fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> u128 {
+    pub(crate) fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> u128 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         for part in [purpose].iter().chain(parts) {
             hasher.write_usize(part.len());
@@ -203,7 +192,7 @@ const MOST_WRONG_A_SECOND: u32 = 10;
 
 /// The tokens of one tracker, and how many wrong ones it has seen.
 #[derive(Debug)]
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     tokens: Vec<Token>,
     wrong: AtomicU64,
     /// When the current second began, and how many wrong ones it has seen.
@@ -212,23 +201,24 @@ pub(super) struct Tokens {
 
 /// Why no scopes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unknown {
+pub(crate) enum Unknown {
     None,
     Wrong,
     TooMany,
 }
 
 impl Tokens {
-    pub(super) fn new(tokens: Vec<Token>) -> Self {
+    pub(crate) fn new(tokens: Vec<Token>) -> Self {
         Self { tokens, wrong: AtomicU64::new(0), second: Mutex::new((Instant::now(), 0)) }
     }
 
     /// How many wrong ones there were.
-    pub(super) fn wrong(&self) -> u64 {
+    pub(crate) fn wrong(&self) -> u64 {
         self.wrong.load(Relaxed)
     }
 
-    fn check(&self, key: &Key, headers: &HeaderMap, now: Instant) -> Result<Scopes, Unknown> {
+    /// The scopes of the token in these headers.
+    pub(crate) fn check(&self, key: &Key, headers: &HeaderMap, now: Instant) -> Result<Scopes, Unknown> {
         let header = headers.get(AUTHORIZATION).ok_or(Unknown::None)?.as_bytes();
         let secret = match header.split_at_checked(BEARER.len()) {
             Some((scheme, secret)) if scheme.eq_ignore_ascii_case(BEARER) => secret.trim_ascii(),
@@ -249,30 +239,6 @@ impl Tokens {
 }
 
 const BEARER: &[u8] = b"Bearer ";
-
-/// Lets a request through whose token has the scope that it takes.
-pub(super) async fn authorize(
-    State(shared): State<Arc<Shared>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let scope = Scope::of(request.method(), request.uri().path());
-    let problem = match shared.tokens.check(&shared.key, request.headers(), Instant::now()) {
-        Ok(scopes) if scopes.has(scope) => {
-            request.extensions_mut().insert(scopes);
-            let Some(visit) = request.extensions().get::<Arc<Visit>>() else {
-                return next.run(request).await;
-            };
-            let asked = Asked::new(visit);
-            return asked.until_sent(next.run(request).await);
-        }
-        Ok(_) => Problem::forbidden(scope),
-        Err(Unknown::None | Unknown::Wrong) => Problem::unauthorized(),
-        Err(Unknown::TooMany) => Problem::too_many_wrong_tokens(),
-    };
-    shared.pace.turn().await;
-    problem.into_response()
-}
 
 #[cfg(test)]
 mod tests {

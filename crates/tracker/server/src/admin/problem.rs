@@ -10,11 +10,11 @@ use axum::{
 use serde::Serialize;
 use utoipa::{IntoResponses, ToSchema};
 
-use crate::{Scope, store::NoAnswer};
+use crate::{store::NoAnswer, tokens::Scope};
 
 /// What is wrong, and what to do about it (RFC 9457).
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::admin) struct Problem {
+pub(super) struct Problem {
     /// The status of the answer.
     status: u16,
     /// What kind of problem it is.
@@ -28,7 +28,7 @@ pub(in crate::admin) struct Problem {
 /// What any request can be answered.
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "only for the document")]
-pub(in crate::admin) enum Problems {
+pub(super) enum Problems {
     /// There is no token, or one that is not known here.
     #[response(status = 401, content_type = "application/problem+json")]
     Unauthorized(#[to_schema] Problem),
@@ -51,11 +51,11 @@ impl Problem {
         self
     }
 
-    pub(in crate::admin) fn bad_request(detail: impl Into<String>) -> Self {
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    pub(in crate::admin) fn unauthorized() -> Self {
+    pub(super) fn unauthorized() -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
             "this takes a token that is known here: Authorization: Bearer SECRET",
@@ -63,7 +63,7 @@ impl Problem {
         .with(WWW_AUTHENTICATE, "Bearer realm=\"swarmkeep\"")
     }
 
-    pub(in crate::admin) fn forbidden(scope: Scope) -> Self {
+    pub(super) fn forbidden(scope: Scope) -> Self {
         let scope = scope.name();
         Self::new(
             StatusCode::FORBIDDEN,
@@ -71,27 +71,27 @@ impl Problem {
         )
     }
 
-    pub(in crate::admin) fn too_many_wrong_tokens() -> Self {
+    pub(super) fn too_many_wrong_tokens() -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens; try again in a second")
             .with(RETRY_AFTER, "1")
     }
 
-    pub(in crate::admin) fn not_found(detail: impl Into<String>) -> Self {
+    pub(super) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    pub(in crate::admin) fn method_not_allowed() -> Self {
+    pub(super) fn method_not_allowed() -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "this path is not for this method; see /api/v1/openapi.json",
         )
     }
 
-    pub(in crate::admin) fn conflict(detail: impl Into<String>) -> Self {
+    pub(super) fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, detail)
     }
 
-    pub(in crate::admin) fn busy(detail: impl Into<String>) -> Self {
+    pub(super) fn busy(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail).with(RETRY_AFTER, "10")
     }
 }

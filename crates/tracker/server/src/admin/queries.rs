@@ -1,0 +1,116 @@
+//! Questions to the store that may take long, for clients that can wait.
+
+use std::sync::Arc;
+
+use swarmkeep::{
+    AsyncTorrentRepository as _, Cursor, InfoHash, PageCost, PeerRecord, SwarmStats, SwarmSummary,
+    Unavailable, catalog::Repository,
+};
+use tokio::{runtime::Handle, sync::Semaphore, task::spawn_blocking};
+
+use crate::store::{NoAnswer, answered};
+
+/// How many threads may be at work in the store for the clients of the API, however many ask.
+const MOST_THREADS: usize = 4;
+
+/// The store, as the API and the census ask it.
+#[derive(Debug)]
+pub(super) struct StoreQueries {
+    store: Repository,
+    /// One permit for each thread that may be at work in a synchronous store.
+    threads: Arc<Semaphore>,
+}
+
+impl StoreQueries {
+    pub(super) fn new(store: Repository) -> Self {
+        Self { store, threads: Arc::new(Semaphore::new(MOST_THREADS)) }
+    }
+
+    /// See [`TorrentRepository::walk`](swarmkeep::TorrentRepository::walk).
+    pub(super) async fn walk(
+        &self,
+        from: Cursor,
+        limit: usize,
+    ) -> Result<(Vec<SwarmSummary>, Cursor), NoAnswer> {
+        let store = self.store.clone();
+        self.ask(async move {
+            let mut out = Vec::new();
+            let next = store.walk(from, limit, &mut out).await?;
+            Ok((out, next))
+        })
+        .await
+    }
+
+    /// See [`TorrentRepository::page`](swarmkeep::TorrentRepository::page).
+    pub(super) async fn page(
+        &self,
+        after: Option<InfoHash>,
+        limit: usize,
+    ) -> Result<Vec<SwarmSummary>, NoAnswer> {
+        let store = self.store.clone();
+        self.ask(async move {
+            let mut out = Vec::new();
+            store.page(after.as_ref(), limit, &mut out).await?;
+            Ok(out)
+        })
+        .await
+    }
+
+    /// See [`TorrentRepository::peers`](swarmkeep::TorrentRepository::peers).
+    pub(super) async fn peers(
+        &self,
+        info_hash: InfoHash,
+        from: Cursor,
+        limit: usize,
+    ) -> Result<(Vec<PeerRecord>, Cursor), NoAnswer> {
+        let store = self.store.clone();
+        self.ask(async move {
+            let mut out = Vec::new();
+            let next = store.peers(&info_hash, from, limit, &mut out).await?;
+            Ok((out, next))
+        })
+        .await
+    }
+
+    /// See [`TorrentRepository::remove`](swarmkeep::TorrentRepository::remove).
+    pub(super) async fn remove(&self, info_hash: InfoHash) -> Result<Option<SwarmStats>, NoAnswer> {
+        let store = self.store.clone();
+        self.ask(async move { store.remove(&info_hash).await }).await
+    }
+
+    /// See [`TorrentRepository::scrape`](swarmkeep::TorrentRepository::scrape).
+    pub(super) async fn scrape(&self, info_hash: InfoHash) -> Result<SwarmStats, NoAnswer> {
+        answered(self.store.scrape(&info_hash)).await
+    }
+
+    /// What a [`page`](Self::page) costs.
+    pub(super) fn page_cost(&self) -> PageCost {
+        self.store.capabilities().page_cost
+    }
+
+    /// Waits for the answer to a question that may take a synchronous store long. Such a store works on a
+    /// thread where it holds up nobody, when it is its turn; once begun, that is done whether or not somebody
+    /// waits.
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = Result<T, Unavailable>> + Send + 'static,
+    ) -> Result<T, NoAnswer> {
+        if let Repository::Async(_) = self.store {
+            return answered(Box::pin(question)).await;
+        }
+        let turn = Arc::clone(&self.threads).acquire_owned().await.expect("never closed");
+        let done = spawn_blocking(move || {
+            let answer = Handle::current().block_on(question);
+            drop(turn);
+            answer
+        });
+        match done.await {
+            Ok(answer) => answer.map_err(|_| NoAnswer),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down.
+                Err(_) => Err(NoAnswer),
+            },
+        }
+    }
+}
