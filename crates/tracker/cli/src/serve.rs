@@ -2,6 +2,7 @@
 
 mod log;
 mod manager;
+mod read;
 mod redis;
 mod reload;
 mod schema;
@@ -9,7 +10,6 @@ mod store;
 mod user;
 
 use std::{
-    env,
     error::Error,
     ffi::OsString,
     fs::DirBuilder,
@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::CommandFactory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep::{HashKey, Restored};
 use swarmkeep_state::{Directory, Pace, State};
@@ -31,6 +31,7 @@ use tracing::{error, info, warn};
 
 use self::{
     log::Log,
+    read::ReadSettings,
     reload::Reload,
     schema::{Fixed, Kept, LogFormat, Settings},
     store::NotBuilt,
@@ -70,38 +71,13 @@ pub(crate) struct ConfigArgs {
     args: Args,
 }
 
-/// The settings from everywhere, as they are at this moment.
-struct Read {
-    effective: Effective,
-    settings: Settings,
-}
-
-impl Read {
-    fn now() -> Result<Self, settings::Error> {
-        let arguments: Vec<OsString> = env::args_os().collect();
-        let effective =
-            settings::read(&crate::Cli::command(), &Settings::schema(), &arguments, env::vars_os())?;
-        let (_, matches) = effective.matches.subcommand().expect("`serve` or `config`");
-        Ok(Self { settings: Settings::from_arg_matches(matches)?, effective })
-    }
-
-    /// Or ends the program, as clap does.
-    fn at_start() -> Self {
-        match Self::now() {
-            Ok(read) => read,
-            Err(settings::Error::CommandLine(error)) => error.exit(),
-            Err(error) => crate::refuse(error.to_string()),
-        }
-    }
-}
-
 /// Prints the effective settings.
 pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<ExitCode, Box<dyn Error>> {
     let Effective { settings, unknown_variables, .. } = if default {
         let arguments = ["swarmkeep", "serve"].map(OsString::from);
         settings::read(&crate::Cli::command(), &Settings::schema(), &arguments, [])?
     } else {
-        let Read { effective, settings } = Read::at_start();
+        let ReadSettings { effective, settings } = ReadSettings::at_start();
         settings.server(&mut Kept::new()?).unwrap_or_else(|error| crate::refuse(error.to_string()));
         settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
         effective
@@ -120,8 +96,8 @@ fn unknown(variable: &str, nearest: Option<String>) -> String {
 
 /// Serves until it is told to stop.
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
-    let Read { settings, effective: Effective { settings: running, unknown_variables, .. } } =
-        Read::at_start();
+    let ReadSettings { settings, effective: Effective { settings: running, unknown_variables, .. } } =
+        ReadSettings::at_start();
     let Fixed { repository: chosen, log_format, .. } = settings.fixed;
     let log = Log::start(settings.live.log, log_format);
     for (variable, nearest) in unknown_variables {

@@ -47,6 +47,11 @@ fn meant(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|nearest| format!("; `{nearest}` is meant, perhaps")).unwrap_or_default()
 }
 
+/// Settings that do not go together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Contradiction(pub(crate) String);
+
 /// Where a value stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {

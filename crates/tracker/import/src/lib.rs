@@ -5,7 +5,7 @@ use std::{
     error::Error,
     fmt,
     fs::{self, File},
-    io::{self, ErrorKind, IsTerminal as _, Read},
+    io::{self, IsTerminal as _, Read},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -17,15 +17,18 @@ use serde::Serialize;
 use swarmkeep_bittorrent::InfoHash;
 use swarmkeep_state::{Directory, Downloads};
 
+pub use reading::Wrong;
 pub use spool::Totals;
 
 use input::Input;
-use spool::{Count, Spool};
+use reading::{Reading, Stop};
+use spool::{Count, Sink, Spool};
 
 mod aquatic;
 mod input;
 mod lines;
 mod opentracker;
+mod reading;
 mod scrape;
 mod spool;
 #[cfg(feature = "torrust")]
@@ -82,25 +85,6 @@ impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
-}
-
-/// So many counts are handed over at once, at most.
-const BATCH: usize = 1 << 14;
-
-/// So many of the things that are wrong in a file are named.
-const NAMED: usize = 5;
-
-/// Where the counts go.
-trait Sink {
-    /// Raises what is kept of torrents to at least these downloads, and answers of how many it was less.
-    ///
-    /// It never lowers, never adds, and does nothing the second time. Over all calls up to
-    /// [`finish`](Self::finish), info hashes come in ascending order, each once, none with zero downloads; at
-    /// most [`BATCH`] at once and never none.
-    fn at_least(&mut self, counts: &[Count]) -> Result<u64, Box<dyn Error>>;
-
-    /// Makes all of it last, whatever happens from now on.
-    fn finish(self: Box<Self>) -> Result<(), Box<dyn Error>>;
 }
 
 /// The download counts of a tracker that is not running.
@@ -178,16 +162,6 @@ pub struct Taken {
     pub wrong: Vec<Wrong>,
 }
 
-/// Something that is wrong in a file.
-#[derive(Debug, Serialize)]
-#[non_exhaustive]
-pub struct Wrong {
-    /// A line from 1, a byte from 0 (before compression), or a row from 1.
-    pub at: String,
-    /// What is wrong.
-    pub what: String,
-}
-
 /// Reads all files, and raises what is kept in the state to what they count.
 ///
 /// # Errors
@@ -257,7 +231,7 @@ fn read_file(file: &Path, options: &Options, spool: &mut Spool) -> Result<Taken,
             "SQLite's files are read where they lie: unpack it into a file of its own".into(),
         )),
         Format::Torrust => torrust(file, &bar, &mut reading),
-        _ => reading.read(format, &mut input),
+        _ => read(format, &mut input, &mut reading),
     };
     bar.finish_and_clear();
     match done {
@@ -336,66 +310,14 @@ fn torrust(_: &Path, _: &ProgressBar, _: &mut Reading<'_>) -> Result<(), Stop> {
     ))
 }
 
-/// Where the readers of the formats put what they find.
-struct Reading<'a> {
-    keep: &'a mut dyn FnMut(Count) -> io::Result<()>,
-    read: u64,
-    refused: u64,
-    /// The first of them.
-    wrong: Vec<Wrong>,
-}
-
-/// Why a file is not read to its end.
-enum Stop {
-    /// Something is wrong in it behind which nothing can be understood.
-    Broken(Wrong),
-    /// It is not such a file, or it cannot be read.
-    Failed(String),
-}
-
-impl<'a> Reading<'a> {
-    fn new(keep: &'a mut dyn FnMut(Count) -> io::Result<()>) -> Self {
-        Self { keep, read: 0, refused: 0, wrong: Vec::new() }
-    }
-
-    fn read(&mut self, format: Format, input: &mut Input<'_>) -> Result<(), Stop> {
-        match format {
-            Format::Torrust => unreachable!("SQLite reads its files itself"),
-            Format::Scrape => scrape::read(input, self),
-            Format::OpentrackerState => opentracker::read_state(input, self),
-            Format::OpentrackerTxtp => opentracker::read_txtp(input, self),
-            Format::Lines => lines::read(input, self),
-        }
-    }
-
-    fn take(&mut self, info_hash: InfoHash, downloads: u32) -> Result<(), Stop> {
-        self.read += 1;
-        (self.keep)((info_hash, downloads)).map_err(|error| Stop::Failed(error.to_string()))
-    }
-
-    /// Counts something that is wrong, with its place.
-    fn refuse(&mut self, at: String, what: String) {
-        self.refused += 1;
-        if self.wrong.len() < NAMED {
-            self.wrong.push(Wrong { at, what });
-        }
-    }
-}
-
-impl Stop {
-    /// For an error while a file is read: what does not decompress is broken, the rest is the machine's
-    /// fault.
-    fn reading(error: io::Error, input: &Input<'_>) -> Self {
-        match error.kind() {
-            ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput => {
-                Self::broken(format!("byte {}", input.at()), format!("gzip: {error}"))
-            }
-            _ => Self::Failed(error.to_string()),
-        }
-    }
-
-    fn broken(at: String, what: String) -> Self {
-        Self::Broken(Wrong { at, what })
+/// Reads a file of counts that is not SQLite's.
+fn read(format: Format, input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {
+    match format {
+        Format::Torrust => unreachable!("SQLite reads its files itself"),
+        Format::Scrape => scrape::read(input, reading),
+        Format::OpentrackerState => opentracker::read_state(input, reading),
+        Format::OpentrackerTxtp => opentracker::read_txtp(input, reading),
+        Format::Lines => lines::read(input, reading),
     }
 }
 
@@ -429,7 +351,7 @@ mod tests {
     }
 
     pub(super) fn read(format: Format, bytes: &[u8]) -> Read {
-        read_with(|reading| reading.read(format, &mut Input::new(bytes)))
+        read_with(|reading| super::read(format, &mut Input::new(bytes), reading))
     }
 
     pub(super) fn read_with(reader: impl FnOnce(&mut Reading<'_>) -> Result<(), Stop>) -> Read {
@@ -486,7 +408,7 @@ mod tests {
         let whole = encoder.finish().unwrap();
         let read = |bytes: &[u8]| {
             read_with(|reading| {
-                reading.read(Format::OpentrackerState, &mut Input::new(MultiGzDecoder::new(bytes)))
+                super::read(Format::OpentrackerState, &mut Input::new(MultiGzDecoder::new(bytes)), reading)
             })
         };
         assert_eq!((read(&whole).counts.len(), read(&whole).broken), (100, None));
@@ -512,7 +434,7 @@ mod tests {
                 for format in [Format::Scrape, Format::OpentrackerState, Format::OpentrackerTxtp, Format::Lines] {
                     read(format, bytes);
                 }
-                read_with(|reading| reading.read(Format::Lines, &mut Input::new(MultiGzDecoder::new(bytes))));
+                read_with(|reading| super::read(Format::Lines, &mut Input::new(MultiGzDecoder::new(bytes)), reading));
             }
         }
     }

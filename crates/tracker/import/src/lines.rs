@@ -5,8 +5,8 @@ use std::str;
 use swarmkeep_bittorrent::InfoHash;
 
 use super::{
-    Reading, Stop,
     input::{Input, LineEnd},
+    reading::{Reading, Stop},
 };
 
 /// Longer than any line that counts something.

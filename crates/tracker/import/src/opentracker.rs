@@ -10,9 +10,9 @@ use std::ops::RangeInclusive;
 use swarmkeep_bittorrent::InfoHash;
 
 use super::{
-    Reading, Stop,
     input::Input,
     lines::{each, info_hash, number},
+    reading::{Reading, Stop},
 };
 
 /// When opentracker was around: from 2005 to 2099, in minutes since 1970.

@@ -7,7 +7,10 @@ use std::ops::Deref;
 
 use swarmkeep_bittorrent::{InfoHash, bencode::MOST_NESTED};
 
-use super::{Reading, Stop, input::Input};
+use super::{
+    input::Input,
+    reading::{Reading, Stop},
+};
 
 /// Reads an answer.
 pub(super) fn read(input: &mut Input<'_>, reading: &mut Reading<'_>) -> Result<(), Stop> {

@@ -14,8 +14,6 @@ use std::{
 use serde::Serialize;
 use swarmkeep_bittorrent::InfoHash;
 
-use super::{BATCH, Sink};
-
 /// A torrent and its downloads.
 pub(super) type Count = (InfoHash, u32);
 
@@ -25,6 +23,22 @@ const CHUNK: usize = 1 << 20;
 const RECORD: usize = 24;
 /// So much of each sorted run is read at once.
 const READ: usize = RECORD << 11;
+
+/// So many counts are handed over at once, at most.
+const BATCH: usize = 1 << 14;
+
+/// Where the counts go.
+pub(super) trait Sink {
+    /// Raises what is kept of torrents to at least these downloads, and answers of how many it was less.
+    ///
+    /// It never lowers, never adds, and does nothing the second time. Over all calls up to
+    /// [`finish`](Self::finish), info hashes come in ascending order, each once, none with zero downloads; at
+    /// most [`BATCH`] at once and never none.
+    fn at_least(&mut self, counts: &[Count]) -> Result<u64, Box<dyn Error>>;
+
+    /// Makes all of it last, whatever happens from now on.
+    fn finish(self: Box<Self>) -> Result<(), Box<dyn Error>>;
+}
 
 /// Takes counts in any order. What does not fit into memory goes to a file without a name, in sorted runs.
 pub(super) struct Spool {

@@ -10,7 +10,7 @@ use std::{path::Path, time::Duration};
 use indicatif::ProgressBar;
 use rusqlite::{Connection, OpenFlags, Row, limits::Limit, params_from_iter, types::ValueRef};
 
-use super::{Reading, Stop};
+use super::reading::{Reading, Stop};
 
 /// Where counts may be: a table, its columns of info hashes and downloads, and what takes both and counts the
 /// table.

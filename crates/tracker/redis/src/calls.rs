@@ -9,7 +9,7 @@ use swarmkeep::{
 
 use crate::{
     library::LIBRARY,
-    link::{Call, What},
+    node::{Call, What},
     place::{Layout, Order, slot},
 };
 

@@ -18,11 +18,13 @@
 //!
 //! [`AsyncTorrentRepository`]: swarmkeep::AsyncTorrentRepository
 
+mod address;
 mod answers;
 mod calls;
 mod config;
 mod library;
 mod link;
+mod node;
 mod place;
 mod reply;
 #[cfg(feature = "servers")]

@@ -23,12 +23,12 @@ use swarmkeep::{
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use self::sweeping::Group;
 use crate::{
     Error, RedisConfig,
     answers::{Answers, FETCHED, Sample, Way},
     calls::{self, Calls, seconds},
-    link::{Call, Link},
+    link::Link,
+    node::Call,
     place::{Layout, Order, SHARDS},
     reply::{self, Reader, Shard, bulk, stats},
 };
@@ -61,10 +61,18 @@ pub struct RedisRepository {
     node: String,
     /// The latest time that this process was told, or has learnt of.
     latest: AtomicU32,
-    pass: Pass<u32, Group>,
+    pass: Pass<u32, ShardGroup>,
     lease: Mutex<Option<Instant>>,
     /// Where answers may be stale.
     answers: Option<Arc<Answers>>,
+}
+
+/// Shards that are swept one after another.
+#[derive(Debug)]
+struct ShardGroup {
+    shards: Vec<u32>,
+    /// Only those are left in which something is due.
+    sifted: bool,
 }
 
 impl fmt::Debug for RedisRepository {

@@ -8,6 +8,7 @@ mod run;
 
 use std::{collections::BTreeMap, fmt, io, mem, sync::Arc};
 
+pub use self::entry::Change;
 use self::{
     entry::{Delta, Entry},
     log::{BLOCK_HEADER, Log, MOST_ENTRIES},
@@ -60,27 +61,6 @@ pub struct Downloads {
     misleading: Vec<String>,
     /// Files that nobody needs. The next process knows them as such.
     superseded: Vec<String>,
-}
-
-/// What happened to one torrent's count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Change {
-    /// Forget what was counted before.
-    pub forget: bool,
-    /// Then add so many downloads.
-    pub add: u64,
-}
-
-impl Change {
-    /// This one, and after it a newer one.
-    #[must_use]
-    pub fn then(self, newer: Self) -> Self {
-        if newer.forget {
-            newer
-        } else {
-            Self { forget: self.forget, add: self.add.saturating_add(newer.add) }
-        }
-    }
 }
 
 /// How large the parts of the database become.

@@ -18,7 +18,7 @@ use swarmkeep_redis::{Error, RedisConfig, RedisRepository, without_password};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::schema::Contradiction;
+use crate::settings::Contradiction;
 use crate::units::counted;
 
 const REDIS: &str = "Store on Redis (--repository redis)";

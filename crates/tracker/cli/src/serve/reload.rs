@@ -9,9 +9,9 @@ use tokio::{signal::unix::Signal, task::spawn_blocking};
 use tracing::{error, info, warn};
 
 use super::{
-    Read,
     log::Log,
     manager,
+    read::ReadSettings,
     schema::{Fixed, Kept, Live, Settings},
 };
 use crate::settings::Setting;
@@ -47,7 +47,7 @@ impl Reload {
     }
 
     fn reload(&mut self) -> Result<(), Box<dyn Error>> {
-        let Read { effective, settings } = Read::now()?;
+        let ReadSettings { effective, settings } = ReadSettings::now()?;
         let settings = Settings { fixed: self.fixed.clone(), ..settings };
         let Self { kept, control, .. } = self;
         control.rules.renew(|now| {

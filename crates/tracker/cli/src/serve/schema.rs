@@ -31,7 +31,10 @@ use super::{
     store::{Chosen, Store},
     user::User,
 };
-use crate::units::{bytes, counted};
+use crate::{
+    settings::Contradiction,
+    units::{bytes, counted},
+};
 
 /// All settings.
 #[derive(Debug, clap::Args)]
@@ -291,11 +294,6 @@ pub(crate) enum LogFormat {
     Text,
     Json,
 }
-
-/// Settings that do not go together.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Contradiction(pub(super) String);
 
 impl Settings {
     /// What the store is built from.

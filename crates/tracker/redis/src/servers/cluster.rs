@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use super::{
-    Error, Migration, Result, Server,
+    Error, Result, Server,
     view::{self, Node},
     wait_until,
 };
@@ -208,23 +208,6 @@ impl Cluster {
         })?;
         self.servers[replica].command(&["CLUSTER", "FAILOVER"])?;
         self.wait_for_failover(slot, before, WITHIN)
-    }
-
-    /// Moves a slot with all its keys to another master while both serve, and says how many keys that were.
-    ///
-    /// # Errors
-    /// As [`begin_migration`](Self::begin_migration) and [`Migration::finish`].
-    pub fn migrate_slot(&self, slot: u16, to: usize) -> Result<usize> {
-        self.begin_migration(slot, to)?.finish()
-    }
-
-    /// Begins to move a slot to another master. Both refer clients to each other from here on (`ASK`), key by
-    /// key.
-    ///
-    /// # Errors
-    /// [`Error::NoMaster`], as [`Server::command`].
-    pub fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
-        Migration::begin(self, slot, to)
     }
 
     /// What a node is called in the Cluster: 40 hexadecimal digits.

@@ -16,6 +16,25 @@ pub struct Migration<'a> {
     moved: usize,
 }
 
+impl Cluster {
+    /// Moves a slot with all its keys to another master while both serve, and says how many keys that were.
+    ///
+    /// # Errors
+    /// As [`begin_migration`](Self::begin_migration) and [`Migration::finish`].
+    pub fn migrate_slot(&self, slot: u16, to: usize) -> Result<usize> {
+        self.begin_migration(slot, to)?.finish()
+    }
+
+    /// Begins to move a slot to another master. Both refer clients to each other from here on (`ASK`), key by
+    /// key.
+    ///
+    /// # Errors
+    /// [`Error::NoMaster`], as [`Server::command`].
+    pub fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
+        Migration::begin(self, slot, to)
+    }
+}
+
 impl<'a> Migration<'a> {
     pub(super) fn begin(cluster: &'a Cluster, slot: u16, to: usize) -> Result<Self> {
         let from = cluster.master_of_slot(slot)?;

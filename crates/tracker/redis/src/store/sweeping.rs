@@ -5,20 +5,12 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use swarmkeep::{Budget, Retention, Swept, Timestamp, Unavailable, implement::Next};
 
-use super::{ABREAST, RedisRepository, agree};
+use super::{ABREAST, RedisRepository, ShardGroup, agree};
 use crate::reply::{Reader, bulk};
 
 /// The lease on sweeping is good for this part of the lifetime, so that who sweeps ten times in one keeps it;
 /// and for so long at least. After a third of it, it is renewed.
 const LEASE: (u32, Duration) = (8, Duration::from_secs(30));
-
-/// Shards that are swept one after another.
-#[derive(Debug)]
-pub(super) struct Group {
-    shards: Vec<u32>,
-    /// Only those are left in which something is due.
-    sifted: bool,
-}
 
 impl RedisRepository {
     /// Whether it is this process that sweeps: one at a time is enough, and if two did they would only share
@@ -76,7 +68,7 @@ impl RedisRepository {
                 Next::Leave => break,
                 Next::LookFrom(from) => {
                     let to = self.calls.layout.shards.min(from + ABREAST);
-                    let group = Group { shards: (from..to).rev().collect(), sifted: false };
+                    let group = ShardGroup { shards: (from..to).rev().collect(), sifted: false };
                     let next = (to < self.calls.layout.shards).then_some(to);
                     match self.pass.claim(from, [group].into_iter(), next) {
                         Some(claim) => claim,

@@ -1,6 +1,27 @@
 //! What a log or a run says of one torrent.
 
-use crate::{Change, InfoHash};
+use crate::InfoHash;
+
+/// What happened to one torrent's count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Change {
+    /// Forget what was counted before.
+    pub forget: bool,
+    /// Then add so many downloads.
+    pub add: u64,
+}
+
+impl Change {
+    /// This one, and after it a newer one.
+    #[must_use]
+    pub fn then(self, newer: Self) -> Self {
+        if newer.forget {
+            newer
+        } else {
+            Self { forget: self.forget, add: self.add.saturating_add(newer.add) }
+        }
+    }
+}
 
 /// Bytes of an entry: info hash, count, flags.
 pub(crate) const ENTRY: usize = InfoHash::LEN + 5;

@@ -1,0 +1,33 @@
+//! The settings of the command line, the environment and the file.
+
+use std::{env, ffi::OsString};
+
+use clap::{CommandFactory as _, FromArgMatches as _};
+
+use super::schema::Settings;
+use crate::settings::{self, Effective};
+
+/// The settings from everywhere, as they are at this moment.
+pub(super) struct ReadSettings {
+    pub(super) effective: Effective,
+    pub(super) settings: Settings,
+}
+
+impl ReadSettings {
+    pub(super) fn now() -> Result<Self, settings::Error> {
+        let arguments: Vec<OsString> = env::args_os().collect();
+        let effective =
+            settings::read(&crate::Cli::command(), &Settings::schema(), &arguments, env::vars_os())?;
+        let (_, matches) = effective.matches.subcommand().expect("`serve` or `config`");
+        Ok(Self { settings: Settings::from_arg_matches(matches)?, effective })
+    }
+
+    /// Or ends the program, as clap does.
+    pub(super) fn at_start() -> Self {
+        match Self::now() {
+            Ok(read) => read,
+            Err(settings::Error::CommandLine(error)) => error.exit(),
+            Err(error) => crate::refuse(error.to_string()),
+        }
+    }
+}
