@@ -44,9 +44,9 @@ pub(crate) fn check(bench: &Bench) -> Result<()> {
                 ("IPv4_L_count", all(|members| members.leechers.len())),
                 ("IPv4_infohash_count", hashes),
             ] {
-                let reply = stores.server.command(&["GET", count])?;
-                if reply.text() != Some(expected.to_string().as_str()) {
-                    return Err(format!("{way}: {count} is {reply:?} and should be {expected}").into());
+                let found: Option<usize> = stores.server.query(&["GET", count])?;
+                if found != Some(expected) {
+                    return Err(format!("{way}: {count} is {found:?} and should be {expected}").into());
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! What swarms and peers take in the server, in both designs.
 
 use serde::Serialize;
-use swarmkeep_redis::servers::{Reply, Server};
+use swarmkeep_redis::servers::Server;
 use swarmkeep_workload::Workload;
 use swarmkeep_workload::tables::{grouped, significant};
 
@@ -86,7 +86,7 @@ impl Row {
         let after = Memory::of(&stores.server)?;
         let (swarms, peers) = (workload.swarms(), workload.peers() as f64);
         let bytes = after.used.saturating_sub(before.used);
-        let keys = stores.server.command(&["DBSIZE"])?.integer().ok_or("no number of keys")?;
+        let keys: i64 = stores.server.query(&["DBSIZE"])?;
         Ok(Self {
             way,
             family,
@@ -135,13 +135,11 @@ repeat
 until cursor == '0' or hashes >= tonumber(ARGV[1])
 return {hashes, listpacks}";
 
-    let reply = server.command(&["EVAL", SCRIPT, "0", &LOOKED_AT.to_string()])?;
-    match reply.array() {
-        Some([Reply::Integer(hashes), Reply::Integer(listpacks)]) if *hashes > 0 => {
-            Ok(*listpacks as f64 / *hashes as f64 * 100.0)
-        }
-        _ => Err(format!("no encodings: {reply:?}").into()),
+    let (hashes, listpacks): (u64, u64) = server.query(&["EVAL", SCRIPT, "0", &LOOKED_AT.to_string()])?;
+    if hashes == 0 {
+        return Err("no hashes".into());
     }
+    Ok(listpacks as f64 / hashes as f64 * 100.0)
 }
 
 fn text(rows: &[Row]) -> String {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use swarmkeep::{Announce, AnnounceEvent, SplitMix64};
-use swarmkeep_redis::servers::{Reply, Server};
+use swarmkeep_redis::servers::Server;
 use swarmkeep_workload::tables::grouped;
 use swarmkeep_workload::{Place, Workload};
 
@@ -56,8 +56,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
     let mut limits = Vec::new();
     let server = Server::start()?;
     for directive in ["hash-max-listpack-entries", "hash-max-listpack-value"] {
-        let reply = server.command(&["CONFIG", "GET", directive])?;
-        let value = reply.array().and_then(|pair| pair.get(1)?.text()).ok_or("no such directive")?;
+        let (_, value): (String, String) = server.query(&["CONFIG", "GET", directive])?;
         limits.push(format!("`{directive} {value}`"));
     }
     Section::new("encodings", &rows, text(&rows, &limits.join(" and ")))
@@ -113,15 +112,9 @@ local longest, all = 0, redis.call('HGETALL', KEYS[1])
 for _, text in ipairs(all) do longest = math.max(longest, #text) end
 return {redis.call('OBJECT', 'ENCODING', KEYS[1]), #all / 2, longest}";
 
-        let reply = server.command(&[b"EVAL".as_slice(), SCRIPT.as_bytes(), b"1", key])?;
-        match reply.array() {
-            Some([encoding, Reply::Integer(fields), Reply::Integer(longest)]) => Ok(Self {
-                is_listpack: encoding.text() == Some("listpack"),
-                fields: *fields,
-                longest: *longest,
-            }),
-            _ => Err(format!("no hash: {reply:?}").into()),
-        }
+        let (encoding, fields, longest): (String, _, _) =
+            server.query(&[b"EVAL".as_slice(), SCRIPT.as_bytes(), b"1", key])?;
+        Ok(Self { is_listpack: encoding == "listpack", fields, longest })
     }
 }
 

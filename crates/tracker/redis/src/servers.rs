@@ -10,7 +10,7 @@
 //!
 //! let server = Server::start_with(&[("maxmemory", "8mb")])?;
 //! server.command(&["SET", "key", "value"])?;
-//! assert_eq!(server.command(&["GET", "key"])?.text(), Some("value"));
+//! assert_eq!(server.query::<String>(&["GET", "key"])?, "value");
 //!
 //! let cluster = Cluster::start(3, 1)?;
 //! let slot = cluster.slot_of("key")?;
@@ -26,17 +26,18 @@ use std::{
 };
 
 mod cluster;
+mod connection;
 mod migration;
 mod ports;
 mod process;
-mod resp;
 mod server;
 mod view;
 
 pub use cluster::Cluster;
+pub use connection::Connection;
 pub use migration::Migration;
 pub use process::PROGRAM_VARIABLE;
-pub use resp::{Connection, Reply};
+pub use redis::{FromRedisValue, Value};
 pub use server::Server;
 
 /// Why a server did not start, or did not do what it was asked for.

@@ -58,7 +58,7 @@ impl Cluster {
             let starting: Vec<_> = (0..masters * (1 + replicas_each)).map(|_| scope.spawn(start)).collect();
             starting.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>()
         })?;
-        let ids = servers.iter().map(|server| server.text(&["CLUSTER", "MYID"])).collect::<Result<_>>()?;
+        let ids = servers.iter().map(|server| server.query(&["CLUSTER", "MYID"])).collect::<Result<_>>()?;
         let cluster = Self { servers, ids, directives: owned };
         cluster.form(masters, replicas_each)?;
         Ok(cluster)
@@ -77,7 +77,7 @@ impl Cluster {
         for (_, other) in self.live() {
             server.command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
         }
-        self.ids.push(server.text(&["CLUSTER", "MYID"])?);
+        self.ids.push(server.query(&["CLUSTER", "MYID"])?);
         self.servers.push(server);
         wait_until("joining a Cluster", WITHIN, || {
             let all = self.live().count();
@@ -128,10 +128,7 @@ impl Cluster {
     /// As [`Server::command`].
     pub fn slot_of(&self, key: impl AsRef<[u8]>) -> Result<u16> {
         let server = self.live().next().map_or(&self.servers[0], |(_, server)| server);
-        let arguments = [b"CLUSTER", b"KEYSLOT" as &[u8], key.as_ref()];
-        let reply = server.command(&arguments)?;
-        let slot = reply.integer().and_then(|slot| u16::try_from(slot).ok());
-        slot.ok_or_else(|| server.unexpected(&arguments, &reply))
+        server.query(&[b"CLUSTER", b"KEYSLOT" as &[u8], key.as_ref()])
     }
 
     /// The node that serves a slot now.
@@ -319,7 +316,7 @@ const CONFIGURATION: [(&str, &str); 8] = [
 ];
 
 fn view_of(server: &Server) -> Result<Vec<Node>, String> {
-    let text = server.text(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?;
+    let text: String = server.query(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?;
     view::parse(&text).ok_or_else(|| format!("CLUSTER NODES is not understood: {text}"))
 }
 
@@ -328,7 +325,7 @@ fn own_line(server: &Server) -> Option<Node> {
 }
 
 fn is_ok(server: &Server) -> Result<(), String> {
-    let info = server.text(&["CLUSTER", "INFO"]).map_err(|error| error.to_string())?;
+    let info: String = server.query(&["CLUSTER", "INFO"]).map_err(|error| error.to_string())?;
     if info.lines().any(|line| line == "cluster_state:ok") {
         Ok(())
     } else {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Cluster, Reply, Result, Server, wait_until};
+use super::{Cluster, Result, Server, wait_until};
 
 /// A slot that is being moved, step by step. If it is dropped before [`finish`](Self::finish), both masters
 /// stay as they are: as after an operator's tool that died.
@@ -57,14 +57,7 @@ impl<'a> Migration<'a> {
     /// As [`Server::command`].
     pub fn move_keys(&mut self, count: usize) -> Result<usize> {
         let (slot, count) = (self.slot.to_string(), count.to_string());
-        let get = ["CLUSTER", "GETKEYSINSLOT", &slot, &count];
-        let reply = self.source().command(&get)?;
-        let names = reply.array().ok_or_else(|| self.source().unexpected(&get, &reply))?;
-        let keys = names.iter().filter_map(|name| match name {
-            Reply::Bulk(Some(name)) => Some(name.as_slice()),
-            _ => None,
-        });
-        let keys: Vec<_> = keys.collect();
+        let keys: Vec<Vec<u8>> = self.source().query(&["CLUSTER", "GETKEYSINSLOT", &slot, &count])?;
         if keys.is_empty() {
             return Ok(0);
         }
@@ -74,7 +67,7 @@ impl<'a> Migration<'a> {
             migrate.extend([b"AUTH", password.as_bytes()]);
         }
         migrate.push(b"KEYS");
-        migrate.extend(&keys);
+        migrate.extend(keys.iter().map(Vec::as_slice));
         self.source().command(&migrate)?;
         self.moved += keys.len();
         Ok(keys.len())

@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use parking_lot::Mutex;
+use redis::{FromRedisValue, Value};
 use tempfile::TempDir;
 
 use super::{
-    Connection, Error, Reply, Result,
+    Connection, Error, Result,
     ports::Ports,
     process::{CONFIGURATION, Process},
-    resp::named,
     wait_until,
 };
 
@@ -133,8 +133,16 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Refused`] if the reply is an error, [`Error::Unreachable`] if there is none.
-    pub fn command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Result<Reply> {
+    pub fn command(&self, arguments: &[impl AsRef<[u8]>]) -> Result<Value> {
         self.connect()?.command(arguments)
+    }
+
+    /// As [`command`](Self::command), with the reply as a value of this type.
+    ///
+    /// # Errors
+    /// As [`command`](Self::command), and [`Error::Unexpected`] if the reply is no such value.
+    pub fn query<T: FromRedisValue>(&self, arguments: &[impl AsRef<[u8]>]) -> Result<T> {
+        self.connect()?.query(arguments)
     }
 
     /// A section of `INFO`, by the names of its fields.
@@ -142,7 +150,7 @@ impl Server {
     /// # Errors
     /// As [`command`](Self::command).
     pub fn info(&self, section: &str) -> Result<BTreeMap<String, String>> {
-        let text = self.text(&["INFO", section])?;
+        let text: String = self.query(&["INFO", section])?;
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
@@ -174,24 +182,11 @@ impl Server {
     /// # Errors
     /// As [`command`](Self::command).
     pub fn client_kill_all(&self) -> Result<u64> {
-        let arguments = ["CLIENT", "KILL", "TYPE", "normal"];
-        let reply = self.command(&arguments)?;
-        let cut = reply.integer().and_then(|cut| u64::try_from(cut).ok());
-        cut.ok_or_else(|| self.unexpected(&arguments, &reply))
+        self.query(&["CLIENT", "KILL", "TYPE", "normal"])
     }
 
     pub(super) fn password(&self) -> Option<&str> {
         self.password.as_deref()
-    }
-
-    /// The reply to what is answered by text.
-    pub(super) fn text(&self, arguments: &[&str]) -> Result<String> {
-        let reply = self.command(arguments)?;
-        reply.text().map(str::to_owned).ok_or_else(|| self.unexpected(arguments, &reply))
-    }
-
-    pub(super) fn unexpected<A: AsRef<[u8]>>(&self, arguments: &[A], reply: &Reply) -> Error {
-        Error::Unexpected { port: self.port(), command: named(arguments), reply: format!("{reply:?}") }
     }
 
     fn number<N: std::str::FromStr>(&self, info: &BTreeMap<String, String>, field: &str) -> Result<N> {

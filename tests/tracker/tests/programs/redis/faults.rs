@@ -13,7 +13,7 @@ use swarmkeep::{
 };
 use swarmkeep_redis::{
     Error, RedisConfig, RedisRepository,
-    servers::{Cluster, Reply, Server},
+    servers::{Cluster, Server},
 };
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial, note},
@@ -318,8 +318,8 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
         assert_eq!(before.refused, []);
         // Each replica has all that came before.
         for master in cluster.masters() {
-            let waited = cluster.server(master).command(&["WAIT", "1", "5000"]).expect("it answers");
-            assert_eq!(waited, Reply::Integer(1), "a replica that does not keep up");
+            let waited: u64 = cluster.server(master).query(&["WAIT", "1", "5000"]).expect("it answers");
+            assert_eq!(waited, 1, "a replica that does not keep up");
         }
         let slot = cluster.slot_of("{0}").expect("it answers");
         let (during, ()) = announce_while(&store, 1_000_000, async {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_redis::servers::{Cluster, Error, PROGRAM_VARIABLE, Reply, Server};
+use swarmkeep_redis::servers::{Cluster, Error, PROGRAM_VARIABLE, Server, Value};
 use swarmkeep_store_tests::{
     programs::{REDIS, REDIS_CLI, Trial, again, note},
     tests,
@@ -37,7 +37,7 @@ const FAILOVER: Duration = Duration::from_secs(10);
 fn a_redis_server_starts_answers_is_killed_and_restarts() {
     let server = Server::start().unwrap();
     server.command(&["SET", "key", "value"]).unwrap();
-    assert_eq!(server.command(&["GET", "key"]).unwrap().text(), Some("value"));
+    assert_eq!(server.query::<String>(&["GET", "key"]).unwrap(), "value");
     assert_eq!(server.url(), format!("redis://127.0.0.1:{}", server.port()));
     assert!(server.used_memory().unwrap() > 100_000);
     assert!(server.cpu().unwrap() > Duration::ZERO);
@@ -50,7 +50,7 @@ fn a_redis_server_starts_answers_is_killed_and_restarts() {
 
     server.restart().unwrap();
     assert_eq!((server.port(), server.folder()), (port, folder.as_path()));
-    assert_eq!(server.command(&["GET", "key"]).unwrap(), Reply::Bulk(None), "nothing is kept on disk");
+    assert_eq!(server.command(&["GET", "key"]).unwrap(), Value::Nil, "nothing is kept on disk");
 
     drop(server);
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
@@ -70,7 +70,7 @@ fn a_redis_server_obeys_its_directives() {
     assert_eq!(server.info("memory").unwrap()["maxmemory"], "8388608");
     server.command(&["SET", "key", "value"]).unwrap();
     server.restart().unwrap();
-    assert_eq!(server.command(&["GET", "key"]).unwrap().text(), Some("value"));
+    assert_eq!(server.query::<String>(&["GET", "key"]).unwrap(), "value");
 
     let error = server.command(&["SET", "key"]).unwrap_err();
     assert!(error.to_string().contains("refused SET: ERR wrong number of arguments"), "{error}");
@@ -99,12 +99,12 @@ fn a_paused_redis_server_answers_when_it_is_resumed() {
     server.pause().unwrap();
     assert!(!server.is_live());
     thread::scope(|scope| {
-        let answer = scope.spawn(|| (connection.command(&["PING"]), Instant::now()));
+        let answer = scope.spawn(|| (connection.query::<String>(&["PING"]), Instant::now()));
         thread::sleep(Duration::from_millis(200));
         let resumed = Instant::now();
         server.resume().unwrap();
         let (answer, answered) = answer.join().unwrap();
-        assert_eq!(answer.unwrap().text(), Some("PONG"));
+        assert_eq!(answer.unwrap(), "PONG");
         assert!(answered >= resumed);
     });
     assert!(server.is_live());
@@ -177,7 +177,7 @@ fn a_redis_cluster_survives_its_master() {
     let master = cluster.master_of_slot(slot).unwrap();
     let mut connection = cluster.server(master).connect().unwrap();
     connection.command(&["SET", "key", "value"]).unwrap();
-    assert_eq!(connection.command(&["WAIT", "1", "5000"]).unwrap().integer(), Some(1));
+    assert_eq!(connection.query::<u64>(&["WAIT", "1", "5000"]).unwrap(), 1);
 
     let killed = Instant::now();
     assert_eq!(cluster.kill_master_of(slot).unwrap(), master);
@@ -186,7 +186,7 @@ fn a_redis_cluster_survives_its_master() {
     let new = cluster.wait_for_failover(slot, master, FAILOVER).unwrap();
     note(format_args!("a replica took over in {:?}", killed.elapsed()));
     assert_eq!(new, master + 3);
-    assert_eq!(cluster.server(new).command(&["GET", "key"]).unwrap().text(), Some("value"));
+    assert_eq!(cluster.server(new).query::<String>(&["GET", "key"]).unwrap(), "value");
 
     // The old master comes back as a replica and can be put in its place again.
     cluster.server(master).restart().unwrap();
@@ -194,7 +194,7 @@ fn a_redis_cluster_survives_its_master() {
     let asked = Instant::now();
     assert_eq!(cluster.failover(slot).unwrap(), master);
     note(format_args!("a planned fail-over took {:?}", asked.elapsed()));
-    assert_eq!(cluster.server(master).command(&["GET", "key"]).unwrap().text(), Some("value"));
+    assert_eq!(cluster.server(master).query::<String>(&["GET", "key"]).unwrap(), "value");
     assert_eq!(cluster.masters(), [0, 1, 2]);
 
     // A master that stands still loses its place too. Another one: see `wait_for_failover`.
@@ -219,8 +219,8 @@ fn a_slot_of_a_redis_cluster_moves_in_steps() {
     let mut migration = cluster.begin_migration(slot, to).unwrap();
     assert_eq!(migration.from(), from);
     assert_eq!(migration.move_keys(50).unwrap(), 50);
-    let at = |node: usize| cluster.server(node).command(&["DBSIZE"]).unwrap().integer();
-    assert_eq!((at(from), at(to)), (Some(150), Some(50)));
+    let at = |node: usize| cluster.server(node).query::<u64>(&["DBSIZE"]).unwrap();
+    assert_eq!((at(from), at(to)), (150, 50));
     let absent = cluster.server(from).command(&["GET", "{swarm}absent"]).unwrap_err();
     let ask = format!("ASK {slot} 127.0.0.1:{}", cluster.server(to).port());
     assert!(absent.to_string().ends_with(&ask), "{absent}");
@@ -228,7 +228,7 @@ fn a_slot_of_a_redis_cluster_moves_in_steps() {
     assert_eq!(migration.finish().unwrap(), 200);
 
     assert_eq!(cluster.master_of_slot(slot).unwrap(), to);
-    assert_eq!((at(from), at(to)), (Some(0), Some(200)));
+    assert_eq!((at(from), at(to)), (0, 200));
     let moved = cluster.server((from + 2) % 3).command(&["GET", "{swarm}"]).unwrap_err();
     assert!(
         moved.to_string().contains(&format!("MOVED {slot} 127.0.0.1:{}", cluster.server(to).port())),
