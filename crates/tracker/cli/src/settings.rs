@@ -33,11 +33,11 @@ pub(crate) enum Error {
     #[error("cannot read {path}: {source}", path = path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{place}: {message}")]
-    Toml { place: Place, message: String },
+    Toml { place: SettingOrigin, message: String },
     #[error("{place}: there is no setting `{key}`{}; `swarmkeep config --default` lists all", meant(nearest))]
-    UnknownKey { place: Place, key: String, nearest: Option<String> },
+    UnknownKey { place: SettingOrigin, key: String, nearest: Option<String> },
     #[error("{place}: {key}: {message}")]
-    Value { place: Place, key: String, message: String },
+    Value { place: SettingOrigin, key: String, message: String },
     /// What clap says of the command line.
     #[error("{0}")]
     CommandLine(#[from] clap::Error),
@@ -54,14 +54,14 @@ pub(crate) struct Contradiction(pub(crate) String);
 
 /// Where a value stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SettingOrigin {
     Line(PathBuf, usize),
     Variable(String),
     CommandLine,
     Default,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(path, line) => write!(f, "{}:{line}", path.display()),
@@ -94,7 +94,7 @@ pub(crate) struct Setting {
     pub(crate) values: Vec<String>,
     /// Whether there may be passwords in them.
     pub(crate) is_secret: bool,
-    pub(crate) place: Place,
+    pub(crate) place: SettingOrigin,
 }
 
 impl Setting {
@@ -123,7 +123,7 @@ pub(crate) fn read(
         let name = name_of(&id);
         let Ok(value) = value.into_string() else {
             let message = "expected text in UTF-8".into();
-            return Err(Error::Value { place: Place::Variable(variable), key: name, message });
+            return Err(Error::Value { place: SettingOrigin::Variable(variable), key: name, message });
         };
         if id == FILE {
             file_from_environment = Some(PathBuf::from(value));
@@ -137,7 +137,7 @@ pub(crate) fn read(
             } else {
                 vec![value]
             };
-            given.insert(option.get_id().to_string(), (Place::Variable(variable), values));
+            given.insert(option.get_id().to_string(), (SettingOrigin::Variable(variable), values));
         } else {
             let nearest = nearest(&id, &names).map(|nearest| variable_of(&nearest));
             unknown_variables.push((variable, nearest));
@@ -190,13 +190,17 @@ fn variable_of(id: &str) -> String {
     format!("{PREFIX}{}", id.to_ascii_uppercase())
 }
 
-fn setting(option: &Arg, matches: &ArgMatches, given: &BTreeMap<String, (Place, Vec<String>)>) -> Setting {
+fn setting(
+    option: &Arg,
+    matches: &ArgMatches,
+    given: &BTreeMap<String, (SettingOrigin, Vec<String>)>,
+) -> Setting {
     let id = option.get_id().as_str();
     let values = matches.get_raw(id).into_iter().flatten().map(|value| value.to_string_lossy().into_owned());
     let place = match (matches.value_source(id), given.get(id)) {
-        (Some(ValueSource::CommandLine), _) => Place::CommandLine,
+        (Some(ValueSource::CommandLine), _) => SettingOrigin::CommandLine,
         (_, Some((place, _))) => place.clone(),
-        _ => Place::Default,
+        _ => SettingOrigin::Default,
     };
     Setting {
         name: name_of(id),
@@ -222,11 +226,11 @@ fn read_file(
     path: &Path,
     schema: &Command,
     names: &[String],
-) -> Result<BTreeMap<String, (Place, Vec<String>)>, Error> {
+) -> Result<BTreeMap<String, (SettingOrigin, Vec<String>)>, Error> {
     let text = fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
     let place = |at: usize| {
         let before = text.as_bytes().get(..at).unwrap_or_default();
-        Place::Line(path.into(), 1 + before.iter().filter(|&&byte| byte == b'\n').count())
+        SettingOrigin::Line(path.into(), 1 + before.iter().filter(|&&byte| byte == b'\n').count())
     };
     let table = DeTable::parse(&text).map_err(|error| Error::Toml {
         place: place(error.span().map_or(0, |span| span.start)),
@@ -262,7 +266,7 @@ fn read_file(
 }
 
 /// Whether each value is one that the option takes, in the option's own words.
-fn check(schema: &Command, id: &str, place: &Place, values: &[String]) -> Result<(), Error> {
+fn check(schema: &Command, id: &str, place: &SettingOrigin, values: &[String]) -> Result<(), Error> {
     let name = name_of(id);
     let schema = schema.clone().no_binary_name(true);
     for value in values {
@@ -306,7 +310,7 @@ pub(crate) fn to_toml(settings: &[Setting], commented: bool) -> String {
             (values, _) => (format!("[{}]", values.join(", ")), !values.is_empty()),
         };
         let sign = if commented || !has_value { "#" } else { "" };
-        let from = if *place == Place::Default { String::new() } else { format!(" # from {place}") };
+        let from = if *place == SettingOrigin::Default { String::new() } else { format!(" # from {place}") };
         let _ = writeln!(out, "{sign}{name} = {value}{from}\n");
     }
     out

@@ -90,7 +90,7 @@ enum Body {
 /// Why a request came to nothing, if the answer was not wrong.
 type Failure = String;
 
-pub(crate) struct Shared {
+pub(crate) struct HttpBuffers {
     checker: Checker,
     /// A chunked body put together.
     body: Vec<u8>,
@@ -174,7 +174,7 @@ impl HttpClient {
     }
 
     /// Takes in the answer, if it is all there.
-    fn answer(&mut self, ended: bool, now: u64, shared: &mut Shared, recorder: &mut Recorder) {
+    fn answer(&mut self, ended: bool, now: u64, shared: &mut HttpBuffers, recorder: &mut Recorder) {
         let Some(Flight { sending, expected }) = self.flight else {
             // What comes unasked is an answer to nothing.
             if !self.inn.is_empty() {
@@ -340,7 +340,7 @@ fn check(
 }
 
 impl Client for HttpClient {
-    type Shared = Shared;
+    type Shared = HttpBuffers;
 
     // A connection is told of once when it is made, and whenever something has come.
     const EVENTS: EpollFlags = EpollFlags::EPOLLIN
@@ -379,8 +379,8 @@ impl Client for HttpClient {
         })
     }
 
-    fn shared(config: &Config) -> Shared {
-        Shared { checker: Checker::new(config.want, config.announcer_uncounted), body: Vec::new() }
+    fn shared(config: &Config) -> HttpBuffers {
+        HttpBuffers { checker: Checker::new(config.want, config.announcer_uncounted), body: Vec::new() }
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
@@ -407,7 +407,13 @@ impl Client for HttpClient {
         self.is_open
     }
 
-    fn push(&mut self, _shared: &mut Shared, ask: &Ask, hashes: &[[u8; InfoHash::LEN]], sending: Sending) {
+    fn push(
+        &mut self,
+        _shared: &mut HttpBuffers,
+        ask: &Ask,
+        hashes: &[[u8; InfoHash::LEN]],
+        sending: Sending,
+    ) {
         self.out.clear();
         self.written = 0;
         let expected = match ask {
@@ -442,11 +448,11 @@ impl Client for HttpClient {
         self.flight = Some(Flight { sending, expected });
     }
 
-    fn is_full(_shared: &Shared) -> bool {
+    fn is_full(_shared: &HttpBuffers) -> bool {
         false
     }
 
-    fn flush(&mut self, _shared: &mut Shared, clock: &Clock, recorder: &mut Recorder) {
+    fn flush(&mut self, _shared: &mut HttpBuffers, clock: &Clock, recorder: &mut Recorder) {
         let Some(Flight { sending, expected }) = &mut self.flight else { return };
         if sending.sent > 0 {
             return;
@@ -461,7 +467,7 @@ impl Client for HttpClient {
         }
     }
 
-    fn receive(&mut self, shared: &mut Shared, clock: &Clock, recorder: &mut Recorder) {
+    fn receive(&mut self, shared: &mut HttpBuffers, clock: &Clock, recorder: &mut Recorder) {
         if let Some(Flight { sending, expected: Expected::Connect }) = self.flight {
             let now = clock.now();
             match self.stream.take_error().map(|error| error.or_else(|| self.stream.peer_addr().err())) {

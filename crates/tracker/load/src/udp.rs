@@ -85,8 +85,8 @@ enum Expected {
     Scrape(u8),
 }
 
-/// Buffers that the workers of a thread share.
-pub(crate) struct Shared {
+/// What the clients of a thread share.
+pub(crate) struct UdpBuffers {
     checker: Checker,
     out: Box<[[u8; LONGEST_REQUEST]; BATCH]>,
     out_len: [usize; BATCH],
@@ -246,7 +246,7 @@ impl UdpClient {
 }
 
 impl Client for UdpClient {
-    type Shared = Shared;
+    type Shared = UdpBuffers;
 
     const EVENTS: EpollFlags = EpollFlags::EPOLLIN;
 
@@ -284,10 +284,10 @@ impl Client for UdpClient {
         })
     }
 
-    fn shared(config: &Config) -> Shared {
+    fn shared(config: &Config) -> UdpBuffers {
         // An answer that is longer than what was asked for is cut off here, and wrong.
         let longest = 64 + 18 * config.want.map_or(250, |want| want as usize + 1);
-        Shared {
+        UdpBuffers {
             checker: Checker::new(config.want, config.announcer_uncounted),
             out: Box::new([[0; _]; BATCH]),
             out_len: [0; _],
@@ -331,7 +331,7 @@ impl Client for UdpClient {
         self.connection.is_some()
     }
 
-    fn push(&mut self, shared: &mut Shared, ask: &Ask, hashes: &[[u8; InfoHash::LEN]], sending: Sending) {
+    fn push(&mut self, shared: &mut UdpBuffers, ask: &Ask, hashes: &[[u8; InfoHash::LEN]], sending: Sending) {
         while self.flights[self.slot(self.next)].busy {
             self.next = self.next.wrapping_add(1);
         }
@@ -380,11 +380,11 @@ impl Client for UdpClient {
         shared.queued += 1;
     }
 
-    fn is_full(shared: &Shared) -> bool {
+    fn is_full(shared: &UdpBuffers) -> bool {
         shared.queued == BATCH
     }
 
-    fn flush(&mut self, shared: &mut Shared, clock: &Clock, recorder: &mut Recorder) {
+    fn flush(&mut self, shared: &mut UdpBuffers, clock: &Clock, recorder: &mut Recorder) {
         let queued = std::mem::take(&mut shared.queued);
         if queued == 0 {
             return;
@@ -435,8 +435,8 @@ impl Client for UdpClient {
         }
     }
 
-    fn receive(&mut self, shared: &mut Shared, clock: &Clock, recorder: &mut Recorder) {
-        let Shared { checker, inn, receive_headers, .. } = shared;
+    fn receive(&mut self, shared: &mut UdpBuffers, clock: &Clock, recorder: &mut Recorder) {
+        let UdpBuffers { checker, inn, receive_headers, .. } = shared;
         let mut lens = [(0, false); BATCH];
         loop {
             let received = if self.in_flight <= 1 {

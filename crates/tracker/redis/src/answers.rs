@@ -44,13 +44,13 @@ const UNSENT: usize = 1 << 16;
 pub(crate) struct Answers {
     /// Half of the staleness.
     age: Duration,
-    state: Mutex<State>,
+    state: Mutex<TrackedSwarms>,
     /// Told when nothing is unsent.
     idle: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct TrackedSwarms {
     /// Announces of each swarm since then.
     counted: HashMap<InfoHash, u32>,
     since: Instant,
@@ -90,7 +90,7 @@ pub(crate) struct Sample {
 
 /// How to answer an announce.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum AnswerSource {
     /// The server answers.
     Asked,
     /// The server answers with as many peers as are worth keeping, as of now.
@@ -104,7 +104,7 @@ impl Answers {
     /// `None` if nothing may be stale.
     pub(crate) fn new(staleness: Duration) -> Option<Arc<Self>> {
         (!staleness.is_zero()).then(|| {
-            let state = State {
+            let state = TrackedSwarms {
                 counted: HashMap::new(),
                 since: Instant::now(),
                 hot: HashMap::new(),
@@ -116,10 +116,10 @@ impl Answers {
     }
 
     /// How to answer. `selects` says whether peers are to be told.
-    pub(crate) fn way(&self, announce: &Announce, now: u32, selects: bool) -> Way {
+    pub(crate) fn source(&self, announce: &Announce, now: u32, selects: bool) -> AnswerSource {
         let mut state = self.state.lock();
-        let way = self.choose(&mut state, announce, now, selects);
-        if !matches!(way, Way::Kept { .. }) {
+        let source = self.choose(&mut state, announce, now, selects);
+        if !matches!(source, AnswerSource::Kept { .. }) {
             // What waits of the same peer must not arrive behind this.
             let state = &mut *state;
             if let Some(hot) = state.hot.get_mut(&announce.info_hash)
@@ -128,12 +128,18 @@ impl Answers {
                 state.sent(1, &self.idle);
             }
         }
-        way
+        source
     }
 
-    fn choose(&self, state: &mut State, announce: &Announce, now: u32, selects: bool) -> Way {
+    fn choose(
+        &self,
+        state: &mut TrackedSwarms,
+        announce: &Announce,
+        now: u32,
+        selects: bool,
+    ) -> AnswerSource {
         if !selects || announce.event != AnnounceEvent::None || announce.want >= ENOUGH_PEERS {
-            return Way::Asked;
+            return AnswerSource::Asked;
         }
         let at = Instant::now();
         if at.duration_since(state.since) > self.age {
@@ -147,7 +153,7 @@ impl Answers {
         *count = count.saturating_add(1);
         let may_be = *count >= HOT && state.hot.len() < KEPT || state.hot.contains_key(&announce.info_hash);
         if !may_be {
-            return Way::Asked;
+            return AnswerSource::Asked;
         }
         let hot = state.hot.entry(announce.info_hash).or_default();
         let has_room = state.unsent < UNSENT;
@@ -155,11 +161,11 @@ impl Answers {
         match &kept.peers {
             Some(from) if at.duration_since(from.taken) < self.age => {
                 if !has_room {
-                    return Way::Asked;
+                    return AnswerSource::Asked;
                 }
                 let from = Arc::clone(from);
                 if hot.waiting.insert(announce.endpoint, (*announce, now)).is_some() {
-                    return Way::Kept { from, send: None };
+                    return AnswerSource::Kept { from, send: None };
                 }
                 state.unsent += 1;
                 hot.since_sent += 1;
@@ -168,14 +174,14 @@ impl Answers {
                     ENOUGH => Some(Duration::ZERO),
                     _ => None,
                 };
-                Way::Kept { from, send }
+                AnswerSource::Kept { from, send }
             }
             // One fetches, and the others ask as always until it has. What was asked for may be lost.
             _ if kept.asked.is_none_or(|asked| at.duration_since(asked) > self.age) => {
                 kept.asked = Some(at);
-                Way::Fetched(at)
+                AnswerSource::Fetched(at)
             }
-            _ => Way::Asked,
+            _ => AnswerSource::Asked,
         }
     }
 
@@ -263,7 +269,7 @@ impl Drop for OnTheirWay<'_> {
     }
 }
 
-impl State {
+impl TrackedSwarms {
     fn sent(&mut self, count: usize, idle: &Notify) {
         self.unsent -= count;
         if self.unsent == 0 {
@@ -382,10 +388,10 @@ mod tests {
     fn hot() -> Arc<Answers> {
         let answers = Answers::new(Duration::from_secs(1000)).expect("something may be stale");
         for _ in 1..HOT {
-            assert!(matches!(answers.way(&peer(0), NOW, true), Way::Asked));
+            assert!(matches!(answers.source(&peer(0), NOW, true), AnswerSource::Asked));
         }
-        let Way::Fetched(asked) = answers.way(&peer(0), NOW, true) else { panic!("one for all") };
-        assert!(matches!(answers.way(&peer(0), NOW, true), Way::Asked), "while it is fetched");
+        let AnswerSource::Fetched(asked) = answers.source(&peer(0), NOW, true) else { panic!("one for all") };
+        assert!(matches!(answers.source(&peer(0), NOW, true), AnswerSource::Asked), "while it is fetched");
         let mut room = [0; 6];
         let peers = PeerBuffer::new(&mut room, &mut []);
         answers.keep(&peer(0), Sample::new(asked, &peer(0), SwarmStats::default(), &peers));
@@ -404,17 +410,20 @@ mod tests {
     #[test]
     fn few_announces_are_asked_for_and_many_are_not() {
         let answers = hot();
-        assert!(matches!(answers.way(&peer(0), NOW, true), Way::Kept { send: Some(_), .. }));
-        assert!(matches!(answers.way(&peer(1), NOW, true), Way::Kept { send: None, .. }));
-        assert!(matches!(answers.way(&peer(2).left(0), NOW, true), Way::Fetched(_)), "for another role");
+        assert!(matches!(answers.source(&peer(0), NOW, true), AnswerSource::Kept { send: Some(_), .. }));
+        assert!(matches!(answers.source(&peer(1), NOW, true), AnswerSource::Kept { send: None, .. }));
+        assert!(
+            matches!(answers.source(&peer(2).left(0), NOW, true), AnswerSource::Fetched(_)),
+            "for another role"
+        );
         for event in [AnnounceEvent::Started, AnnounceEvent::Completed, AnnounceEvent::Stopped] {
-            assert!(matches!(answers.way(&peer(2).event(event), NOW, true), Way::Asked));
+            assert!(matches!(answers.source(&peer(2).event(event), NOW, true), AnswerSource::Asked));
         }
         assert_eq!(waiting(&answers), [(peer(0), NOW), (peer(1), NOW)]);
         assert_eq!(waiting(&answers), []);
         let mut on_their_way = Vec::new();
         for n in 0..UNSENT as u32 {
-            let Way::Kept { send, .. } = answers.way(&peer(n), NOW, true) else {
+            let AnswerSource::Kept { send, .. } = answers.source(&peer(n), NOW, true) else {
                 panic!("{n} changes are not too many")
             };
             if send == Some(Duration::ZERO) {
@@ -424,7 +433,10 @@ mod tests {
             }
         }
         let more = peer(UNSENT as u32);
-        assert!(matches!(answers.way(&more, NOW, true), Way::Asked), "no more are unsent than may be");
+        assert!(
+            matches!(answers.source(&more, NOW, true), AnswerSource::Asked),
+            "no more are unsent than may be"
+        );
         assert_eq!(answers.unsent_and_lost(), (UNSENT, 0));
         on_their_way.pop();
         assert_eq!(
@@ -432,38 +444,41 @@ mod tests {
             (UNSENT - ENOUGH, ENOUGH as u64),
             "nobody has said that they arrived"
         );
-        assert!(matches!(answers.way(&more, NOW, true), Way::Kept { .. }));
+        assert!(matches!(answers.source(&more, NOW, true), AnswerSource::Kept { .. }));
     }
 
     #[test]
     fn whoever_comes_while_others_are_sent_has_nobody_sent_for_them_at_once() {
         let answers = hot();
-        let way = |n| match answers.way(&peer(n), NOW, true) {
-            Way::Kept { send, .. } => send,
+        let source = |n| match answers.source(&peer(n), NOW, true) {
+            AnswerSource::Kept { send, .. } => send,
             other => panic!("{other:?}"),
         };
         let many = ENOUGH as u32;
-        assert_eq!((0..many).filter(|&n| way(n) == Some(Duration::ZERO)).count(), 1);
+        assert_eq!((0..many).filter(|&n| source(n) == Some(Duration::ZERO)).count(), 1);
         let all = answers.waiting(&peer(0).info_hash);
         answers.take(&peer(0).info_hash, &all[..256]).arrived_but(0);
-        let sent_for: Vec<_> = (many..many + 512).filter_map(way).collect();
+        let sent_for: Vec<_> = (many..many + 512).filter_map(source).collect();
         assert_eq!(sent_for, [answers.age], "the others are on their way already");
     }
 
     #[test]
     fn nothing_that_waits_arrives_behind_what_the_peer_says_later() {
         let answers = hot();
-        let waits = |n| assert!(matches!(answers.way(&peer(n), NOW, true), Way::Kept { .. }));
+        let waits = |n| assert!(matches!(answers.source(&peer(n), NOW, true), AnswerSource::Kept { .. }));
         (0..4).for_each(waits);
         // The same again, later: one change, the latest.
-        answers.way(&peer(0), NOW + 1, true);
-        assert!(matches!(answers.way(&peer(1).event(AnnounceEvent::Stopped), NOW, false), Way::Asked));
-        assert!(matches!(answers.way(&peer(2).left(0), NOW, true), Way::Fetched(_)));
+        answers.source(&peer(0), NOW + 1, true);
+        assert!(matches!(
+            answers.source(&peer(1).event(AnnounceEvent::Stopped), NOW, false),
+            AnswerSource::Asked
+        ));
+        assert!(matches!(answers.source(&peer(2).left(0), NOW, true), AnswerSource::Fetched(_)));
         assert_eq!(waiting(&answers), [(peer(0), NOW + 1), (peer(3), NOW)]);
         // Whoever is about to be sent, and says something else before.
         (4..6).for_each(waits);
         let next = answers.waiting(&peer(0).info_hash);
-        answers.way(&peer(4).event(AnnounceEvent::Stopped), NOW, false);
+        answers.source(&peer(4).event(AnnounceEvent::Stopped), NOW, false);
         waits(6);
         let taken = answers.take(&peer(0).info_hash, &next);
         assert_eq!(taken.announces(), [(peer(5), NOW)]);

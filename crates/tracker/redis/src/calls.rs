@@ -9,7 +9,7 @@ use swarmkeep::{
 
 use crate::{
     library::LIBRARY,
-    node::{Call, What},
+    node::{SlotCall, What},
     place::{Layout, Order, slot},
 };
 
@@ -50,11 +50,11 @@ pub(crate) fn draws(announce: &Announce, peers: &PeerBuffer<'_>) -> bool {
 
 impl Calls {
     /// A command about the key with this name, which is none of a shard.
-    pub(crate) fn command(&self, verb: &str, name: &str, arguments: &[&str]) -> Call {
+    pub(crate) fn command(&self, verb: &str, name: &str, arguments: &[&str]) -> SlotCall {
         let key = format!("{}{name}", self.prefix);
         let mut cmd = Cmd::new();
         cmd.arg(verb).arg(&key).arg(arguments);
-        Call { slot: slot(key.as_bytes()), what: What::Command(cmd), repeatable: true }
+        SlotCall { slot: slot(key.as_bytes()), what: What::Command(cmd), repeatable: true }
     }
 
     /// An announce into a buffer that is empty.
@@ -64,7 +64,7 @@ impl Calls {
         now: u32,
         peers: &PeerBuffer<'_>,
         random: u64,
-    ) -> Call {
+    ) -> SlotCall {
         let (shard, place) = self.layout.place(&announce.info_hash);
         let flag = |flag, set| if set { flag } else { 0 };
         let flags = flag(SEEDER, announce.left == 0)
@@ -89,7 +89,7 @@ impl Calls {
         request.extend(self.layout.salt);
         request.extend(announce.endpoint.as_bytes());
         let key = self.key(shard);
-        Call {
+        SlotCall {
             slot: slot(&key),
             what: What::Announce { key, request, leaves: announce.event == AnnounceEvent::Stopped },
             repeatable: true,
@@ -97,31 +97,31 @@ impl Calls {
     }
 
     /// What a shard says of itself; nothing if nobody has announced to it.
-    pub(crate) fn counts(&self, shard: u32) -> Call {
+    pub(crate) fn counts(&self, shard: u32) -> SlotCall {
         let key = self.key(shard);
         let mut cmd = Cmd::new();
         cmd.arg("HGET").arg(&key).arg("m");
-        Call { slot: slot(&key), what: What::Command(cmd), repeatable: true }
+        SlotCall { slot: slot(&key), what: What::Command(cmd), repeatable: true }
     }
 
     /// The counts of a swarm.
-    pub(crate) fn scrape(&self, info_hash: &InfoHash) -> Call {
+    pub(crate) fn scrape(&self, info_hash: &InfoHash) -> SlotCall {
         let (shard, _) = self.layout.place(info_hash);
         self.function(&LIBRARY.scrape, shard, info_hash.as_bytes())
     }
 
     /// Which swarms stand on the page of a shard's directory where `at` falls.
-    pub(crate) fn names(&self, shard: u32, at: Order) -> Call {
+    pub(crate) fn names(&self, shard: u32, at: Order) -> SlotCall {
         self.function(&LIBRARY.names, shard, &at.hash().to_le_bytes())
     }
 
     /// The same with their counts.
-    pub(crate) fn walk(&self, shard: u32, at: Order) -> Call {
+    pub(crate) fn walk(&self, shard: u32, at: Order) -> SlotCall {
         self.function(&LIBRARY.walk, shard, &at.hash().to_le_bytes())
     }
 
     /// The peers of a family on the pages of a swarm where `at` falls.
-    pub(crate) fn list(&self, info_hash: &InfoHash, family: Family, at: Order) -> Call {
+    pub(crate) fn list(&self, info_hash: &InfoHash, family: Family, at: Order) -> SlotCall {
         let (shard, _) = self.layout.place(info_hash);
         let mut request = info_hash.as_bytes().to_vec();
         request.push(if family == Family::V4 { 1 } else { 3 });
@@ -130,7 +130,7 @@ impl Calls {
     }
 
     /// One step of forgetting.
-    pub(crate) fn sweep(&self, shard: u32, now: u32, drops_empty: bool, budget: u64) -> Call {
+    pub(crate) fn sweep(&self, shard: u32, now: u32, drops_empty: bool, budget: u64) -> SlotCall {
         let mut request = Vec::with_capacity(13);
         request.extend(now.to_le_bytes());
         request.extend(self.lifetime.to_le_bytes());
@@ -139,19 +139,19 @@ impl Calls {
         self.function(&LIBRARY.sweep, shard, &request)
     }
 
-    pub(crate) fn remove(&self, info_hash: &InfoHash) -> Call {
+    pub(crate) fn remove(&self, info_hash: &InfoHash) -> SlotCall {
         let (shard, place) = self.layout.place(info_hash);
         let mut request = info_hash.as_bytes().to_vec();
         request.extend(place.to_le_bytes());
         request.extend(self.layout.salt);
-        Call { repeatable: false, ..self.function(&LIBRARY.remove, shard, &request) }
+        SlotCall { repeatable: false, ..self.function(&LIBRARY.remove, shard, &request) }
     }
 
-    pub(crate) fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> Call {
+    pub(crate) fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> SlotCall {
         let (shard, _) = self.layout.place(info_hash);
         let mut request = info_hash.as_bytes().to_vec();
         request.extend(earlier.to_le_bytes());
-        Call { repeatable: false, ..self.function(&LIBRARY.add_downloads, shard, &request) }
+        SlotCall { repeatable: false, ..self.function(&LIBRARY.add_downloads, shard, &request) }
     }
 
     /// What restores a swarm: one call for each few peers.
@@ -160,7 +160,7 @@ impl Calls {
         swarm: &SwarmSummary,
         peers: &[PeerRecord],
         now: u32,
-        calls: &mut Vec<Call>,
+        calls: &mut Vec<SlotCall>,
     ) {
         let (shard, place) = self.layout.place(&swarm.info_hash);
         let none: &[PeerRecord] = &[];
@@ -191,10 +191,10 @@ impl Calls {
         format!("{}{{{shard}}}", self.prefix).into_bytes()
     }
 
-    fn function(&self, function: &str, shard: u32, request: &[u8]) -> Call {
+    fn function(&self, function: &str, shard: u32, request: &[u8]) -> SlotCall {
         let key = self.key(shard);
         let mut cmd = Cmd::with_capacity(5, function.len() + key.len() + request.len() + 32);
         cmd.arg("FCALL").arg(function).arg("1").arg(&key).arg(request);
-        Call { slot: slot(&key), what: What::Command(cmd), repeatable: true }
+        SlotCall { slot: slot(&key), what: What::Command(cmd), repeatable: true }
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     Error, RedisConfig,
     address::Address,
     config::without_password,
-    node::{Call, GREETING, Node, Outcome, Try},
+    node::{GREETING, Node, Outcome, SlotCall, Try},
     topology::Topology,
 };
 
@@ -93,14 +93,14 @@ impl Link {
     }
 
     /// One call, and its answer.
-    pub(crate) async fn call(&self, call: Call) -> Result<Value, Unavailable> {
+    pub(crate) async fn call(&self, call: SlotCall) -> Result<Value, Unavailable> {
         let mut answers = self.call_all(std::slice::from_ref(&call)).await;
         answers.pop().expect("an answer for each call")
     }
 
     /// Calls and their answers; those about one slot are done in order.
-    pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<Result<Value, Unavailable>> {
-        let Some(_place) = Place::take(self, calls.len()) else {
+    pub(crate) async fn call_all(&self, calls: &[SlotCall]) -> Vec<Result<Value, Unavailable>> {
+        let Some(_place) = InFlightCalls::take(self, calls.len()) else {
             let busy = || Unavailable::new(format!("{} calls are waiting already", self.most_in_flight));
             return calls.iter().map(|_| Err(busy())).collect();
         };
@@ -108,7 +108,7 @@ impl Link {
     }
 
     /// The same for calls whose number is bounded elsewhere.
-    pub(crate) async fn call_those(&self, calls: &[Call]) -> Vec<Result<Value, Unavailable>> {
+    pub(crate) async fn call_those(&self, calls: &[SlotCall]) -> Vec<Result<Value, Unavailable>> {
         let deadline = Instant::now() + self.patience;
         let mut answers: Vec<Option<Result<Value, Unavailable>>> = calls.iter().map(|_| None).collect();
         let mut waiting: Vec<Try> = (0..calls.len()).map(|call| Try { call, ask: None }).collect();
@@ -171,7 +171,7 @@ impl Link {
     }
 
     /// Sends each call to the server that it is for, once.
-    async fn once(&self, calls: &[Call], waiting: &[Try], deadline: Instant) -> Vec<(Try, Outcome)> {
+    async fn once(&self, calls: &[SlotCall], waiting: &[Try], deadline: Instant) -> Vec<(Try, Outcome)> {
         let topology = Arc::clone(&self.topology.read());
         // Calls of one server and connection, in order.
         let mut groups: Vec<(Arc<Node>, usize, Vec<Try>)> = Vec::new();
@@ -285,9 +285,9 @@ struct Before {
 }
 
 /// The room of some calls among those that may wait at once.
-struct Place<'a>(&'a Link, usize);
+struct InFlightCalls<'a>(&'a Link, usize);
 
-impl<'a> Place<'a> {
+impl<'a> InFlightCalls<'a> {
     fn take(link: &'a Link, calls: usize) -> Option<Self> {
         let before = link.in_flight.fetch_add(calls, Relaxed);
         let place = Self(link, calls);
@@ -296,7 +296,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for InFlightCalls<'_> {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(self.1, Relaxed);
     }

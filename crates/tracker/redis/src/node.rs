@@ -31,7 +31,7 @@ pub(crate) const GREETING: Duration = Duration::from_millis(1000);
 
 /// One command about a key, and where that is.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct SlotCall {
     pub(crate) slot: u16,
     pub(crate) what: What,
     /// Done twice it is as if done once: it is sent again when nobody knows whether it was done.
@@ -57,7 +57,7 @@ pub(crate) struct Try {
     pub(crate) ask: Option<Address>,
 }
 
-impl Call {
+impl SlotCall {
     /// Whether memory that is full is no reason against it, where the others are not in the way.
     const fn leaves(&self) -> bool {
         matches!(self.what, What::Announce { leaves: true, .. })
@@ -69,7 +69,7 @@ impl Call {
 struct Bundle(ops::Range<usize>);
 
 impl Bundle {
-    fn all(calls: &[Call], part: &[Try], one_key: bool) -> Vec<Self> {
+    fn all(calls: &[SlotCall], part: &[Try], one_key: bool) -> Vec<Self> {
         let mut bundles: Vec<Self> = Vec::with_capacity(part.len() / 4 + 1);
         for (at, tried) in part.iter().enumerate() {
             let joins = bundles.last().is_some_and(|Self(bundle)| {
@@ -95,7 +95,7 @@ impl Bundle {
         part[self.0.start].ask.is_some()
     }
 
-    fn command(&self, calls: &[Call], part: &[Try]) -> Cmd {
+    fn command(&self, calls: &[SlotCall], part: &[Try]) -> Cmd {
         let bundle = part[self.0.clone()].iter().map(|tried| &calls[tried.call]);
         let announces = || {
             bundle.clone().filter_map(|call| match &call.what {
@@ -106,7 +106,7 @@ impl Bundle {
         match &calls[part[self.0.start].call].what {
             What::Command(cmd) => cmd.clone(),
             What::Announce { .. } => {
-                let leave = bundle.clone().all(Call::leaves);
+                let leave = bundle.clone().all(SlotCall::leaves);
                 let function = if leave { &LIBRARY.leave } else { &LIBRARY.announce };
                 let bytes = announces().fold(0, |bytes, (key, request)| bytes + key.len() + request.len());
                 let mut cmd = Cmd::with_capacity(3 + 2 * self.0.len(), function.len() + bytes + 16);
@@ -221,7 +221,7 @@ impl Node {
     pub(crate) async fn send(
         &self,
         connection: usize,
-        calls: &[Call],
+        calls: &[SlotCall],
         group: &[Try],
         one_key: bool,
         deadline: Instant,
@@ -244,7 +244,7 @@ impl Node {
     async fn send_part(
         &self,
         on: &Connection,
-        calls: &[Call],
+        calls: &[SlotCall],
         part: &[Try],
         one_key: bool,
         deadline: Instant,
@@ -298,7 +298,7 @@ impl Node {
     }
 
     /// What an answer means for each of the calls that were sent as one.
-    fn unpack(&self, calls: &[Call], bundle: &[Try], answer: Option<Value>, outcomes: &mut Vec<Outcome>) {
+    fn unpack(&self, calls: &[SlotCall], bundle: &[Try], answer: Option<Value>, outcomes: &mut Vec<Outcome>) {
         let little = || Outcome::Lost(format!("{} has answered less than it was asked", self.address));
         match answer {
             None => outcomes.extend(bundle.iter().map(|_| little())),

@@ -25,10 +25,10 @@ use tracing::warn;
 
 use crate::{
     Error, RedisConfig,
-    answers::{Answers, FETCHED, Sample, Way},
+    answers::{AnswerSource, Answers, FETCHED, Sample},
     calls::{self, Calls, seconds},
     link::Link,
-    node::Call,
+    node::SlotCall,
     place::{Layout, Order, SHARDS},
     reply::{self, Reader, Shard, bulk, stats},
 };
@@ -44,9 +44,9 @@ const ABREAST: u32 = 64;
 
 /// What a swarm and its peers take in a server, on average: measured with jemalloc 5.3,
 /// docs/reports/redis-bench.md.
-const BYTES_A_SWARM: u64 = 108;
-const BYTES_A_V4_PEER: u64 = 14;
-const BYTES_A_V6_PEER: u64 = 27;
+const BYTES_PER_SWARM: u64 = 108;
+const BYTES_PER_V4_PEER: u64 = 14;
+const BYTES_PER_V6_PEER: u64 = 27;
 
 /// A repository that several processes share, on Redis or Valkey.
 ///
@@ -170,14 +170,14 @@ impl RedisRepository {
     fn plan(&self, announce: &Announce, now: u32, peers: &PeerBuffer<'_>, random: u64) -> Plan {
         let ask = || self.calls.announce(announce, now, peers, random);
         let Some(answers) = &self.answers else { return Plan::Ask { call: ask(), fetched: None } };
-        match answers.way(announce, now, calls::draws(announce, peers)) {
-            Way::Asked => Plan::Ask { call: ask(), fetched: None },
-            Way::Fetched(at) => {
+        match answers.source(announce, now, calls::draws(announce, peers)) {
+            AnswerSource::Asked => Plan::Ask { call: ask(), fetched: None },
+            AnswerSource::Fetched(at) => {
                 let wide = announce.want(FETCHED).families(Families::all());
-                let call = self.calls.announce(&wide, now, &Room::default().buffer(), random);
+                let call = self.calls.announce(&wide, now, &FetchBuffers::default().buffer(), random);
                 Plan::Ask { call, fetched: Some(at) }
             }
-            Way::Kept { from, send } => {
+            AnswerSource::Kept { from, send } => {
                 if let Some(after) = send {
                     let (link, calls) = (Arc::clone(&self.link), Arc::clone(&self.calls));
                     let (answers, info_hash) = (Arc::clone(answers), announce.info_hash);
@@ -233,7 +233,7 @@ impl RedisRepository {
     ) -> Result<Announced, Unavailable> {
         let (announced, newest) = match (&self.answers, fetched) {
             (Some(answers), Some(asked)) => {
-                let mut room = Room::default();
+                let mut room = FetchBuffers::default();
                 let mut wide = room.buffer();
                 let (announced, newest) = reply::announced(answer, &mut wide)?;
                 let sample = Sample::new(asked, announce, announced.stats, &wide);
@@ -247,7 +247,7 @@ impl RedisRepository {
         Ok(announced)
     }
 
-    async fn ask_all(&self, calls: &[Call]) -> Result<Vec<Value>, Unavailable> {
+    async fn ask_all(&self, calls: &[SlotCall]) -> Result<Vec<Value>, Unavailable> {
         let mut answers = Vec::with_capacity(calls.len());
         // Each part has as long as one call has, and does not keep announces out.
         for part in calls.chunks(PART) {
@@ -284,7 +284,7 @@ impl RedisRepository {
         Ok(totals)
     }
 
-    fn removing(&self, info_hash: &InfoHash) -> Call {
+    fn removing(&self, info_hash: &InfoHash) -> SlotCall {
         if let Some(answers) = &self.answers {
             answers.forget(info_hash);
         }
@@ -309,7 +309,7 @@ impl RedisRepository {
         Ok(Removed::new(removed, next))
     }
 
-    async fn restored(&self, calls: &[Call]) -> Result<Restored, Unavailable> {
+    async fn restored(&self, calls: &[SlotCall]) -> Result<Restored, Unavailable> {
         let mut all = Restored::default();
         for answer in self.ask_all(calls).await? {
             let answer = bulk(answer)?;
@@ -374,25 +374,25 @@ async fn send_waiting(link: &Link, calls: &Calls, answers: &Answers, info_hash: 
 enum Plan {
     Answer(Arc<Sample>),
     Ask {
-        call: Call,
+        call: SlotCall,
         /// Since when, where others are to be answered from it.
         fetched: Option<Instant>,
     },
 }
 
-/// Room for as many peers as are fetched, of either family.
-struct Room {
+/// Room for as many peers of either family as are fetched at once.
+struct FetchBuffers {
     v4: Vec<u8>,
     v6: Vec<u8>,
 }
 
-impl Default for Room {
+impl Default for FetchBuffers {
     fn default() -> Self {
         Self { v4: vec![0; FETCHED * CompactV4::LEN], v6: vec![0; FETCHED * CompactV6::LEN] }
     }
 }
 
-impl Room {
+impl FetchBuffers {
     fn buffer(&mut self) -> PeerBuffer<'_> {
         PeerBuffer::new(&mut self.v4, &mut self.v6)
     }
@@ -571,8 +571,8 @@ impl AsyncTorrentRepository for RedisRepository {
     fn memory(&self) -> Answer<'_, MemoryUse> {
         self.link.inside(async move {
             let totals = self.sum().await?;
-            let peers = totals.v4.peers() * BYTES_A_V4_PEER + totals.v6.peers() * BYTES_A_V6_PEER;
-            Ok(MemoryUse::estimated(totals.swarms * BYTES_A_SWARM + peers))
+            let peers = totals.v4.peers() * BYTES_PER_V4_PEER + totals.v6.peers() * BYTES_PER_V6_PEER;
+            Ok(MemoryUse::estimated(totals.swarms * BYTES_PER_SWARM + peers))
         })
     }
 }

@@ -184,7 +184,7 @@ impl fmt::Debug for RateLimiter {
 /// The buckets among which an address has its own: as many as fill a cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Set([Place; Set::PLACES]);
+struct Set([BucketSlot; Set::PLACES]);
 
 const _: () = assert!(size_of::<Set>() == 64);
 
@@ -192,8 +192,8 @@ impl Set {
     const PLACES: usize = 8;
 
     /// The bucket with this tag; if there is none, the one that makes room for it.
-    fn bucket_of(&self, tag: u64, now: u64) -> (&Place, Bucket) {
-        let buckets = self.0.each_ref().map(Place::load);
+    fn bucket_of(&self, tag: u64, now: u64) -> (&BucketSlot, Bucket) {
+        let buckets = self.0.each_ref().map(BucketSlot::load);
         let mut chosen = 0;
         if let Some(place) = buckets.iter().position(|bucket| bucket.tag() == tag) {
             chosen = place;
@@ -212,9 +212,9 @@ impl Set {
 
 /// Where a bucket is.
 #[derive(Debug, Default)]
-struct Place(AtomicU64);
+struct BucketSlot(AtomicU64);
 
-impl Place {
+impl BucketSlot {
     fn load(&self) -> Bucket {
         // A bucket says all about itself: nothing else has to be seen with it.
         Bucket(self.0.load(Relaxed))

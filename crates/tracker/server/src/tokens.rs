@@ -188,7 +188,7 @@ impl fmt::Debug for Key {
 
 /// Wrong tokens a second that are told so. Further ones are told to wait, right or wrong being all the same
 /// to who only guesses.
-const MOST_WRONG_A_SECOND: u32 = 10;
+const MOST_WRONG_PER_SECOND: u32 = 10;
 
 /// The tokens of one tracker, and how many wrong ones it has seen.
 #[derive(Debug)]
@@ -234,7 +234,7 @@ impl Tokens {
             *second = (now, 0);
         }
         second.1 = second.1.saturating_add(1);
-        Err(if second.1 > MOST_WRONG_A_SECOND { Unknown::TooMany } else { Unknown::Wrong })
+        Err(if second.1 > MOST_WRONG_PER_SECOND { Unknown::TooMany } else { Unknown::Wrong })
     }
 }
 
@@ -316,7 +316,7 @@ mod tests {
         let now = Instant::now();
         let guess = |at| tokens.check(&key, &bearing("Bearer another-secret-x"), at).expect_err("wrong");
         let told = (0..30).filter(|_| guess(now) == Unknown::Wrong).count();
-        assert_eq!(told, MOST_WRONG_A_SECOND as usize);
+        assert_eq!(told, MOST_WRONG_PER_SECOND as usize);
         assert!(tokens.check(&key, &bearing("Bearer sixteen-of-these"), now).is_ok());
         assert_eq!(guess(now + Duration::from_secs(1)), Unknown::Wrong);
     }

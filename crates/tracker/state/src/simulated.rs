@@ -22,7 +22,7 @@ const SECTOR: usize = 512;
 /// that failed, what was written before it stays uncertain even if a later sync succeeds; names change in
 /// order, but only as far as the disk got.
 #[derive(Clone)]
-pub struct Simulated(Arc<Mutex<State>>);
+pub struct Simulated(Arc<Mutex<DiskState>>);
 
 /// What a folder is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum Refusal {
 impl Simulated {
     /// An empty folder. `seed` decides how much of a failing operation is done.
     pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State { random: seed, ..State::default() })))
+        Self(Arc::new(Mutex::new(DiskState { random: seed, ..DiskState::default() })))
     }
 
     /// The operations so far.
@@ -108,12 +108,12 @@ impl Simulated {
             change.apply(&mut names);
         }
         let inodes = state.inodes.iter().map(|inode| inode.after_power_cut(&mut chance)).collect();
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(DiskState {
             inodes,
             names: names.clone(),
             durable_names: names,
             random: seed,
-            ..State::default()
+            ..DiskState::default()
         })))
     }
 
@@ -122,13 +122,13 @@ impl Simulated {
     #[must_use]
     pub fn after_kill(&self) -> Self {
         let state = self.0.lock();
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(DiskState {
             inodes: state.inodes.clone(),
             names: state.names.clone(),
             durable_names: state.durable_names.clone(),
             pending_names: state.pending_names.clone(),
             random: state.random,
-            ..State::default()
+            ..DiskState::default()
         })))
     }
 
@@ -232,7 +232,7 @@ impl OpenFile {
             return state.whole(operation).and(Err(io::ErrorKind::PermissionDenied.into()));
         }
         let turn = state.turn(operation)?;
-        let State { inodes, random, .. } = state;
+        let DiskState { inodes, random, .. } = state;
         let mut chance = Chance(*random);
         change(&mut inodes[self.inode], &mut |most| match turn {
             Turn::Whole | Turn::Cut => most,
@@ -288,7 +288,7 @@ impl File for OpenFile {
 }
 
 #[derive(Default)]
-struct State {
+struct DiskState {
     inodes: Vec<Inode>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
@@ -300,7 +300,7 @@ struct State {
     random: u64,
 }
 
-impl State {
+impl DiskState {
     /// Counts an operation and says how much of it is done. An error: nothing, because of an earlier crash.
     fn turn(&mut self, operation: Operation) -> io::Result<Turn> {
         let at = self.operations.len();

@@ -16,7 +16,7 @@ pub(super) struct SortedSet<const N: usize> {
 /// How many entries at least share a prefix, if they are spread evenly; fewer than twice as many. Five
 /// entries of 20 bytes lie in two or three cache lines, and a table for fewer would cost more than a byte an
 /// entry.
-const ENTRIES_A_PREFIX: usize = 4;
+const ENTRIES_PER_PREFIX: usize = 4;
 
 /// How many entries of one prefix are gone through one by one: their cache lines come at once, where halving
 /// would wait for each before it knows the next. In 10 million entries, a lookup that waits for the one
@@ -32,7 +32,7 @@ impl<const N: usize> SortedSet<N> {
         if u32::try_from(entries.len()).is_err() {
             return Err(entries);
         }
-        let prefix_bits = (entries.len() / ENTRIES_A_PREFIX).checked_ilog2().unwrap_or(0);
+        let prefix_bits = (entries.len() / ENTRIES_PER_PREFIX).checked_ilog2().unwrap_or(0);
         let mut starts = vec![0_u32; (1 << prefix_bits) + 1];
         for entry in &entries {
             starts[prefix(entry, prefix_bits) + 1] += 1;

@@ -39,7 +39,7 @@ use crate::{
     Tls,
     http::{
         accept::{Accepted, ConnectionServer, accept},
-        connections::{Connections, HEARD_OUT, Place},
+        connections::{ConnectionPlace, Connections, HEARD_OUT},
     },
     seldom::log_stranger,
 };
@@ -100,7 +100,7 @@ impl ConnectionServer for AdminServer {
         &self.connections
     }
 
-    async fn admit(&self, from: IpAddr) -> Option<Place> {
+    async fn admit(&self, from: IpAddr) -> Option<ConnectionPlace> {
         // Connections are as dear as requests, and need no token either.
         self.pace.turn().await;
         self.connections.place(from, true).await
@@ -112,7 +112,11 @@ impl ConnectionServer for AdminServer {
 }
 
 /// Answers the requests on one connection, whatever carries it.
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, app: Router, place: Place) {
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    app: Router,
+    place: ConnectionPlace,
+) {
     let visit = Arc::new(Visit { place, asked: AtomicBool::new(false), stalled: AtomicBool::new(false) });
     let place = &visit.place;
     let app = TowerToHyperService::new(app);
@@ -153,7 +157,7 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
 /// One connection's place, and whether it must make room when others come. It need not while somebody with a
 /// token reads an answer.
 pub(super) struct Visit {
-    place: Place,
+    place: ConnectionPlace,
     asked: AtomicBool,
     stalled: AtomicBool,
 }
@@ -180,7 +184,7 @@ impl Asked {
 
     /// Lasts for as long as the body of this response.
     pub(super) fn until_sent(self, response: Response<Body>) -> Response<Body> {
-        response.map(|body| Body::new(Held { body, _asked: self }))
+        response.map(|body| Body::new(AnswerBody { body, _asked: self }))
     }
 }
 
@@ -191,12 +195,12 @@ impl Drop for Asked {
 }
 
 /// An answer on its way.
-struct Held {
+struct AnswerBody {
     body: Body,
     _asked: Asked,
 }
 
-impl HttpBody for Held {
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 

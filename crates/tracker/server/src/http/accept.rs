@@ -10,7 +10,7 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use super::connections::{Connections, Place};
+use super::connections::{ConnectionPlace, Connections};
 use crate::{
     Reach, Tls,
     clock::now,
@@ -31,7 +31,7 @@ pub(crate) trait ConnectionServer: Send + Sync + 'static {
     fn connections(&self) -> &Connections;
 
     /// Waits for a place for a connection from this address. `None` if the connection is to be closed.
-    fn admit(&self, from: IpAddr) -> impl Future<Output = Option<Place>> + Send;
+    fn admit(&self, from: IpAddr) -> impl Future<Output = Option<ConnectionPlace>> + Send;
 
     /// Answers the requests on a connection.
     fn serve(self: Arc<Self>, accepted: Accepted) -> impl Future<Output = ()> + Send;
@@ -43,7 +43,7 @@ pub(crate) struct Accepted {
     pub(crate) from: IpAddr,
     /// From how far the listener is reached.
     pub(crate) listener: Reach,
-    pub(crate) place: Place,
+    pub(crate) place: ConnectionPlace,
 }
 
 /// After how long without a request or a connection nothing more counts as received. The runtime may be late

@@ -73,7 +73,7 @@ impl Connections {
 
     /// A place for a connection from `ip`; `None` if that address has as many as it may have. Waits until
     /// there is room. With `unlimited`, only all connections together are bounded.
-    pub(crate) async fn place(self: &Arc<Self>, ip: IpAddr, unlimited: bool) -> Option<Place> {
+    pub(crate) async fn place(self: &Arc<Self>, ip: IpAddr, unlimited: bool) -> Option<ConnectionPlace> {
         let block = (!unlimited).then(|| Block::of(ip));
         loop {
             {
@@ -97,7 +97,7 @@ impl Connections {
         }
     }
 
-    fn give_place(self: &Arc<Self>, table: &mut Table, block: Option<Block>) -> Place {
+    fn give_place(self: &Arc<Self>, table: &mut Table, block: Option<Block>) -> ConnectionPlace {
         let connection =
             Arc::new(Connection { waiting_since: AtomicU64::new(self.millis()), told: Notify::new() });
         if self.is_stopping() {
@@ -111,7 +111,7 @@ impl Connections {
         if let Some(block) = block {
             *table.of_address.entry(block).or_default() += 1;
         }
-        Place { connections: Arc::clone(self), connection, nth, block }
+        ConnectionPlace { connections: Arc::clone(self), connection, nth, block }
     }
 
     /// Tells one connection to make room, if any is waiting.
@@ -182,14 +182,14 @@ impl Table {
 
 /// One connection's place, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     connections: Arc<Connections>,
     connection: Arc<Connection>,
     nth: usize,
     block: Option<Block>,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Notes that a request has come. Until [`answered`](Self::answered), this connection need not make room.
     pub(crate) fn asked(&self) {
         self.connection.waiting_since.store(BUSY, Relaxed);
@@ -222,7 +222,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut table = self.connections.table();
         table.places[self.nth] = None;
@@ -257,19 +257,19 @@ mod tests {
         pin!(future).poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn enter(connections: &Arc<Connections>, text: &str) -> Option<Place> {
+    fn enter(connections: &Arc<Connections>, text: &str) -> Option<ConnectionPlace> {
         match poll(connections.place(ip(text), false)) {
             Poll::Ready(place) => place,
             Poll::Pending => panic!("no room for {text}"),
         }
     }
 
-    fn is_told(place: &Place) -> bool {
+    fn is_told(place: &ConnectionPlace) -> bool {
         poll(place.told_to_close()).is_ready()
     }
 
     /// As if it had been waiting since then.
-    fn waits_since(place: &Place, millis: u64) {
+    fn waits_since(place: &ConnectionPlace, millis: u64) {
         place.connection.waiting_since.store(millis, Relaxed);
     }
 

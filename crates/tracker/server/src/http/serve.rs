@@ -32,7 +32,7 @@ use super::{
     HttpHandler, HttpRequest,
     accept::{Accepted, ConnectionServer, QUIET, accept},
     client::{client_of, is_proxy},
-    connections::{Connections, Place},
+    connections::{ConnectionPlace, Connections},
 };
 use crate::{Config, Reach, Tls, seldom::log_stranger, tls::Stream};
 
@@ -125,7 +125,7 @@ impl ConnectionServer for HttpServer {
         &self.connections
     }
 
-    async fn admit(&self, from: IpAddr) -> Option<Place> {
+    async fn admit(&self, from: IpAddr) -> Option<ConnectionPlace> {
         let is_proxy = is_proxy(from, &self.handler.rules().now().http_proxies);
         self.connections.place(from, is_proxy).await
     }
@@ -203,7 +203,7 @@ impl HttpServer {
 /// Answers what has been received on a connection, and ends it.
 async fn answer_the_rest<S>(
     mut connection: Pin<&mut http1::Connection<TokioIo<Stream>, S>>,
-    place: &Place,
+    place: &ConnectionPlace,
 ) -> hyper::Result<()>
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,

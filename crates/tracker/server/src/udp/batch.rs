@@ -37,11 +37,11 @@ pub(super) type PacketBuffer = [u8; Batch::LONGEST_REQUEST];
 pub(super) struct Exchange {
     pub(super) source: SocketAddr,
     pub(super) received: usize,
-    pub(super) state: State,
+    pub(super) state: RequestState,
 }
 
 /// How far a request has come.
-pub(super) enum State {
+pub(super) enum RequestState {
     /// Nobody has looked at it.
     Received,
     /// No store can answer it, so nobody does.
@@ -54,7 +54,7 @@ pub(super) enum State {
     Answered(usize),
 }
 
-impl State {
+impl RequestState {
     /// Whether the store is needed.
     pub(super) const fn waits(&self) -> bool {
         matches!(self, Self::Announce(..) | Self::Scrape(_))
@@ -91,7 +91,7 @@ impl Batch {
         if let IpAddr::V4(v4) = source.ip().to_canonical() {
             source.set_ip(v4.into());
         }
-        self.exchanges.push(Exchange { source, received, state: State::Received });
+        self.exchanges.push(Exchange { source, received, state: RequestState::Received });
     }
 
     /// Forgets all requests and answers.
@@ -107,8 +107,8 @@ impl Batch {
     /// Leaves only what is not answered yet.
     pub(super) fn forget_answered(&mut self) {
         for exchange in &mut self.exchanges {
-            if let State::Answered(_) = exchange.state {
-                exchange.state = State::Ignored;
+            if let RequestState::Answered(_) = exchange.state {
+                exchange.state = RequestState::Ignored;
             }
         }
     }
@@ -116,7 +116,7 @@ impl Batch {
     /// The answers that are there, and whom they are for.
     pub fn answers(&self) -> impl Iterator<Item = (&[u8], SocketAddr)> {
         self.exchanges.iter().zip(self.answers.iter()).filter_map(|(exchange, answer)| match exchange.state {
-            State::Answered(len) => Some((&answer[..len], exchange.source)),
+            RequestState::Answered(len) => Some((&answer[..len], exchange.source)),
             _ => None,
         })
     }

@@ -33,7 +33,7 @@ impl ConnectionIds {
 
     const TICK_SECS: u64 = 8;
     const LIFETIME_TICKS: u8 = (Self::LIFETIME_SECS / Self::TICK_SECS) as u8;
-    const TICKS_AN_HOUR: u64 = 3600 / Self::TICK_SECS;
+    const TICKS_PER_HOUR: u64 = 3600 / Self::TICK_SECS;
 
     /// Ids under keys that nobody else knows: the first is drawn here.
     pub fn new(now: Timestamp, rng: &mut dyn Random) -> Self {
@@ -108,7 +108,7 @@ fn tick(now: Timestamp) -> u64 {
 }
 
 const fn hour(tick: u64) -> u64 {
-    tick / ConnectionIds::TICKS_AN_HOUR
+    tick / ConnectionIds::TICKS_PER_HOUR
 }
 
 fn draw(rng: &mut dyn Random) -> SipHasher13 {

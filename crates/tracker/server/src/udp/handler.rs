@@ -18,7 +18,7 @@ use swarmkeep_tracker_protocol::{
 
 use super::{
     AnswerBuffer, Batch, ConnectionIds, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,
-    batch::{Exchange, State},
+    batch::{Exchange, RequestState},
 };
 use crate::{
     Reach,
@@ -58,23 +58,26 @@ impl Handler {
     /// Looks at every request of `batch`, which came to a socket of this reach, answers those that need no
     /// store, and says whether there are others.
     pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp, rng: &mut dyn Random) -> bool {
-        let desk = Desk { ids: self.connection_ids.at(now, rng), rules: &self.rules.now(), listener, now };
+        let context =
+            BatchContext { ids: self.connection_ids.at(now, rng), rules: &self.rules.now(), listener, now };
         let Batch { packets, answers, exchanges, .. } = batch;
         let (mut wait, mut bytes) = (false, 0);
         for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
             let Exchange { source, received, ref mut state } = *exchange;
             bytes += received as u64;
-            *state = match self.understand(&desk, &packet[..received], source) {
+            *state = match self.understand(&context, &packet[..received], source) {
                 Understood::Connect(response) => {
                     let answer = answer.first_chunk_mut().expect("a connect response fits");
                     response.write(answer);
-                    State::Answered(answer.len())
+                    RequestState::Answered(answer.len())
                 }
-                Understood::Announce(transaction_id, announce) => State::Announce(transaction_id, announce),
-                Understood::Scrape(transaction_id) => State::Scrape(transaction_id),
+                Understood::Announce(transaction_id, announce) => {
+                    RequestState::Announce(transaction_id, announce)
+                }
+                Understood::Scrape(transaction_id) => RequestState::Scrape(transaction_id),
                 Understood::Refused(_, Refusal::TooOften) => {
                     self.counters.refused(Reason::TooOften);
-                    State::Ignored
+                    RequestState::Ignored
                 }
                 Understood::Refused(transaction_id, refusal) => {
                     log_stranger!(%source, %refusal, "refused");
@@ -82,7 +85,7 @@ impl Handler {
                 }
                 Understood::Nothing => {
                     self.counters.refused(Reason::Malformed);
-                    State::Ignored
+                    RequestState::Ignored
                 }
             };
             wait |= state.waits();
@@ -103,7 +106,7 @@ impl Handler {
         for Scrape { transaction_id, request, answer, state } in scrapes(batch) {
             let mut response = ScrapeResponseWriter::new(transaction_id, answer);
             request.info_hashes().for_each(|info_hash| response.push(counts(store.scrape(&info_hash))));
-            *state = State::Answered(response.finish());
+            *state = RequestState::Answered(response.finish());
         }
     }
 
@@ -165,7 +168,7 @@ impl Handler {
                 Ok(stats) => {
                     let mut response = ScrapeResponseWriter::new(transaction_id, answer);
                     stats.into_iter().for_each(|stats| response.push(counts(stats)));
-                    State::Answered(response.finish())
+                    RequestState::Answered(response.finish())
                 }
                 Err(no_answer) => self.refuse(no_answer.into(), transaction_id, answer),
             };
@@ -177,10 +180,12 @@ impl Handler {
         let rules = self.rules.now();
         for (exchange, answer) in batch.exchanges.iter_mut().zip(batch.answers.iter_mut()) {
             exchange.state = match exchange.state {
-                State::Announce(transaction_id, _) => {
+                RequestState::Announce(transaction_id, _) => {
                     self.answer_without_store(Refusal::Overloaded, transaction_id, &rules, rng, answer)
                 }
-                State::Scrape(transaction_id) => self.refuse(Refusal::Overloaded, transaction_id, answer),
+                RequestState::Scrape(transaction_id) => {
+                    self.refuse(Refusal::Overloaded, transaction_id, answer)
+                }
                 _ => continue,
             };
         }
@@ -188,12 +193,12 @@ impl Handler {
 
     /// What `packet` asks for, once its source has shown that it receives there; otherwise what to refuse it
     /// with, if anything.
-    fn understand(&self, desk: &Desk<'_>, packet: &[u8], source: SocketAddr) -> Understood {
+    fn understand(&self, context: &BatchContext<'_>, packet: &[u8], source: SocketAddr) -> Understood {
         let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
         let (connection_id, transaction_id, asked) = match Request::parse(packet) {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
                 self.counters.request(Kind::Connect, family);
-                let connection_id = desk.ids.issue(source.ip());
+                let connection_id = context.ids.issue(source.ip());
                 return Understood::Connect(ConnectResponse { transaction_id, connection_id });
             }
             Ok(Request::Announce(request)) => {
@@ -214,26 +219,31 @@ impl Handler {
                 }
             },
         };
-        let answered = if desk.ids.recognise(connection_id, source.ip()) {
+        let answered = if context.ids.recognise(connection_id, source.ip()) {
             // Whoever has no good id is not counted against an address that may not be its own.
-            desk.rules.is_in_time(source.ip(), desk.now).and(asked)
+            context.rules.is_in_time(source.ip(), context.now).and(asked)
         } else {
             Err(Refusal::NotConnected)
         };
         let understood = answered.and_then(|asked| match asked {
-            Some(request) => Ok(Understood::Announce(transaction_id, desk.announce_of(&request, source)?)),
-            None => desk.rules.is_member(None).map(|()| Understood::Scrape(transaction_id)),
+            Some(request) => Ok(Understood::Announce(transaction_id, context.announce_of(&request, source)?)),
+            None => context.rules.is_member(None).map(|()| Understood::Scrape(transaction_id)),
         });
         understood.unwrap_or_else(|refusal| Understood::Refused(transaction_id, refusal))
     }
 
     /// Writes why there is no other answer. Takes no allocation: floods provoke it.
-    fn refuse(&self, refusal: Refusal, transaction_id: TransactionId, out: &mut AnswerBuffer) -> State {
+    fn refuse(
+        &self,
+        refusal: Refusal,
+        transaction_id: TransactionId,
+        out: &mut AnswerBuffer,
+    ) -> RequestState {
         self.counters.refused(refusal.reason());
         let mut text = ArrayString::<256>::new();
         // What does not fit is left out.
         let _ = write!(text, "{refusal}");
-        State::Answered(ErrorResponse { transaction_id, message: text.as_bytes() }.write(out))
+        RequestState::Answered(ErrorResponse { transaction_id, message: text.as_bytes() }.write(out))
     }
 
     /// Answers an announce that the store has not answered.
@@ -244,7 +254,7 @@ impl Handler {
         rules: &Rules,
         rng: &mut dyn Random,
         out: &mut AnswerBuffer,
-    ) -> State {
+    ) -> RequestState {
         match rules.when_unavailable {
             WhenUnavailable::Error => self.refuse(refusal, transaction_id, out),
             WhenUnavailable::Empty => {
@@ -252,7 +262,7 @@ impl Handler {
                 let header = out.first_chunk_mut().expect("an answer is longer than its header");
                 let interval = self.rules.retry_interval(rules, rng);
                 AnnounceResponseHeader { transaction_id, interval, leechers: 0, seeders: 0 }.write(header);
-                State::Answered(header.len())
+                RequestState::Answered(header.len())
             }
         }
     }
@@ -270,7 +280,7 @@ impl Handler {
                     let header = answer.first_chunk_mut().expect("an answer is longer than its header");
                     let interval = self.rules.interval(&rules, rng);
                     AnnounceResponseHeader { transaction_id, interval, leechers, seeders }.write(header);
-                    State::Answered(header.len() + peers)
+                    RequestState::Answered(header.len() + peers)
                 }
                 None => self.answer_without_store(Refusal::Unavailable, transaction_id, &rules, rng, answer),
             };
@@ -301,7 +311,7 @@ impl<'a> Announces<'a> {
 
     fn collect(&mut self, Batch { answers, exchanges, .. }: &'a mut Batch) {
         for (place, (exchange, answer)) in exchanges.iter().zip(answers.iter_mut()).enumerate() {
-            if let State::Announce(transaction_id, announce) = &exchange.state {
+            if let RequestState::Announce(transaction_id, announce) = &exchange.state {
                 let family = announce.endpoint.family();
                 let longest = match family {
                     Family::V4 => LONGEST_ANSWER_V4,
@@ -328,13 +338,13 @@ struct Scrape<'a> {
     transaction_id: TransactionId,
     request: ScrapeRequest<'a>,
     answer: &'a mut AnswerBuffer,
-    state: &'a mut State,
+    state: &'a mut RequestState,
 }
 
 fn scrapes(Batch { packets, answers, exchanges, .. }: &mut Batch) -> impl Iterator<Item = Scrape<'_>> {
     exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()).filter_map(
         |((Exchange { received, state, .. }, packet), answer)| {
-            let State::Scrape(transaction_id) = *state else { return None };
+            let RequestState::Scrape(transaction_id) = *state else { return None };
             let Ok(Request::Scrape(request)) = Request::parse(&packet[..*received]) else { return None };
             Some(Scrape { transaction_id, request, answer, state })
         },
@@ -346,14 +356,14 @@ const fn counts(SwarmStats { complete, incomplete, downloaded, .. }: SwarmStats)
 }
 
 /// What is the same for all requests of a batch.
-struct Desk<'a> {
+struct BatchContext<'a> {
     ids: IdsAt,
     rules: &'a Rules,
     listener: Reach,
     now: Timestamp,
 }
 
-impl Desk<'_> {
+impl BatchContext<'_> {
     /// The announce that a request means: its peer is at the address that the packet came from, whatever it
     /// claims.
     fn announce_of(&self, request: &AnnounceRequest<'_>, source: SocketAddr) -> Result<Announce, Refusal> {

@@ -13,7 +13,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use swarmkeep::{AsyncTorrentRepository, RandCore};
 use tokio::runtime::Handle;
 
-use super::{Batch, Handler, batch::State, socket::send};
+use super::{Batch, Handler, batch::RequestState, socket::send};
 use crate::clock::now;
 
 /// What has been received at one socket and waits for the store: a bounded queue, and the tasks that empty
@@ -112,7 +112,7 @@ impl Waiting {
                 self.open.since = batch.since;
             }
             self.open.push(&packet[..exchange.received], exchange.source);
-            let state = mem::replace(&mut exchange.state, State::Ignored);
+            let state = mem::replace(&mut exchange.state, RequestState::Ignored);
             self.open.exchanges.last_mut().expect("just pushed").state = state;
         }
         true

@@ -57,14 +57,14 @@ impl Worker {
     /// Answers until the other end of `stop` is closed, and then what has been received by then.
     pub(crate) fn run(self, stop: &PipeReader) {
         let Self { sockets, handler, answers, rng } = self;
-        let mut desk = Desk { handler, answers, rng, batch: Batch::new() };
+        let mut answerer = BatchAnswerer { handler, answers, rng, batch: Batch::new() };
         let mut receivers: Vec<_> = sockets.iter().map(|_| Receiver::new()).collect();
         let mut ready = vec![false; sockets.len()];
         let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
         polled.extend(sockets.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
         let mut stopping = false;
         while !stopping {
-            desk.handler.counters().beat(now().as_secs());
+            answerer.handler.counters().beat(now().as_secs());
             match poll(&mut polled, Some(&LONGEST_POLL)) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -84,11 +84,11 @@ impl Worker {
                 rounds += 1;
                 for (n, (receiver, ready)) in receivers.iter_mut().zip(&mut ready).enumerate() {
                     let (socket, reach) = &sockets[n];
-                    *ready = *ready && desk.exchange(n, socket, *reach, receiver);
+                    *ready = *ready && answerer.exchange(n, socket, *reach, receiver);
                 }
             }
         }
-        if let Answers::Later(later) = &desk.answers {
+        if let Answers::Later(later) = &answerer.answers {
             let enough = Instant::now() + LONGEST_DRAIN;
             later.iter().for_each(|later| later.finish(enough.saturating_duration_since(Instant::now())));
         }
@@ -96,14 +96,14 @@ impl Worker {
 }
 
 /// What every batch passes over, whichever socket it comes from.
-struct Desk {
+struct BatchAnswerer {
     handler: Arc<Handler>,
     answers: Answers,
     rng: RandCore<StdRng>,
     batch: Batch,
 }
 
-impl Desk {
+impl BatchAnswerer {
     /// Receives one batch from the nth socket and answers it; says whether there may be more.
     fn exchange(&mut self, nth: usize, socket: &UdpSocket, reach: Reach, receiver: &mut Receiver) -> bool {
         let Self { handler, answers, rng, batch } = self;
