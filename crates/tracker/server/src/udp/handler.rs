@@ -1,29 +1,22 @@
 //! From the bytes of requests to those of their answers, without a socket and without a clock.
 
-use std::{fmt::Write as _, net::SocketAddr, sync::Arc};
+use std::{fmt::Write as _, sync::Arc};
 
-use arrayvec::{ArrayString, ArrayVec};
-use swarmkeep::{
-    Announce, Announced, AsyncTorrentRepository, Family, PeerBuffer, Random, Request as StoreRequest,
-    SwarmStats, Timestamp, TorrentRepository,
-};
-use swarmkeep_tracker_protocol::{
-    Error as ProtocolError,
-    udp::{
-        AnnounceOption, AnnounceRequest, AnnounceResponseHeader, ConnectRequest, ConnectResponse,
-        ErrorResponse, Header, Request, ScrapeRequest, ScrapeResponse, ScrapeResponseWriter, ScrapeStats,
-        TransactionId,
-    },
+use arrayvec::ArrayString;
+use swarmkeep::{Announced, AsyncTorrentRepository, Random, SwarmStats, Timestamp, TorrentRepository};
+use swarmkeep_tracker_protocol::udp::{
+    AnnounceResponseHeader, ErrorResponse, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
 };
 
 use super::{
-    AnswerBuffer, Batch, ConnectionIds, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,
+    AnswerBuffer, Batch, ConnectionIds, LONGEST_ANSWER_V6,
     batch::{Exchange, RequestState},
+    packet::{BatchContext, Understood},
+    waiting::{Announces, Scrape, Written, WrittenAnnounce, scrapes},
 };
 use crate::{
     Reach,
-    access::{Passkeys, split_passkey},
-    metrics::{Counters, Kind, Reason},
+    metrics::{Counters, Reason},
     refusal::Refusal,
     rules::{LiveRules, Rules, WhenUnavailable},
     seldom::log_stranger,
@@ -58,14 +51,14 @@ impl Handler {
     /// Looks at every request of `batch`, which came to a socket of this reach, answers those that need no
     /// store, and says whether there are others.
     pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp, rng: &mut dyn Random) -> bool {
-        let context =
-            BatchContext { ids: self.connection_ids.at(now, rng), rules: &self.rules.now(), listener, now };
+        let (ids, counters) = (self.connection_ids.at(now, rng), &*self.counters);
+        let context = BatchContext { ids, rules: &self.rules.now(), listener, now, counters };
         let Batch { packets, answers, exchanges, .. } = batch;
         let (mut wait, mut bytes) = (false, 0);
         for ((exchange, packet), answer) in exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()) {
             let Exchange { source, received, ref mut state } = *exchange;
             bytes += received as u64;
-            *state = match self.understand(&context, &packet[..received], source) {
+            *state = match context.understand(&packet[..received], source) {
                 Understood::Connect(response) => {
                     let answer = answer.first_chunk_mut().expect("a connect response fits");
                     response.write(answer);
@@ -191,47 +184,6 @@ impl Handler {
         }
     }
 
-    /// What `packet` asks for, once its source has shown that it receives there; otherwise what to refuse it
-    /// with, if anything.
-    fn understand(&self, context: &BatchContext<'_>, packet: &[u8], source: SocketAddr) -> Understood {
-        let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
-        let (connection_id, transaction_id, asked) = match Request::parse(packet) {
-            Ok(Request::Connect(ConnectRequest { transaction_id })) => {
-                self.counters.request(Kind::Connect, family);
-                let connection_id = context.ids.issue(source.ip());
-                return Understood::Connect(ConnectResponse { transaction_id, connection_id });
-            }
-            Ok(Request::Announce(request)) => {
-                self.counters.request(Kind::Announce, family);
-                (request.connection_id, request.transaction_id, Ok(Some(request)))
-            }
-            Ok(Request::Scrape(request)) => {
-                self.counters.request(Kind::Scrape, family);
-                (request.connection_id, request.transaction_id, Ok(None))
-            }
-            Err(error) => match (error, Header::parse(packet)) {
-                (ProtocolError::Field(error), Ok(Header { connection_id, transaction_id, .. })) => {
-                    (connection_id, transaction_id, Err(Refusal::Field(error)))
-                }
-                (error, _) => {
-                    log_stranger!(%source, %error, "ignored");
-                    return Understood::Nothing;
-                }
-            },
-        };
-        let answered = if context.ids.recognise(connection_id, source.ip()) {
-            // Whoever has no good id is not counted against an address that may not be its own.
-            context.rules.is_in_time(source.ip(), context.now).and(asked)
-        } else {
-            Err(Refusal::NotConnected)
-        };
-        let understood = answered.and_then(|asked| match asked {
-            Some(request) => Ok(Understood::Announce(transaction_id, context.announce_of(&request, source)?)),
-            None => context.rules.is_member(None).map(|()| Understood::Scrape(transaction_id)),
-        });
-        understood.unwrap_or_else(|refusal| Understood::Refused(transaction_id, refusal))
-    }
-
     /// Writes why there is no other answer. Takes no allocation: floods provoke it.
     fn refuse(
         &self,
@@ -288,141 +240,27 @@ impl Handler {
     }
 }
 
-/// The announces of a batch, as a store takes them: it writes the peers into the answers itself.
-struct Announces<'a> {
-    /// The position of each in the batch, and its transaction.
-    places: ArrayVec<(usize, TransactionId), { Batch::MOST }>,
-    requests: ArrayVec<StoreRequest<'a>, { Batch::MOST }>,
-}
-
-/// What the store has written for one announce: its counts and the bytes of its peers, if it has answered.
-struct WrittenAnnounce {
-    place: usize,
-    transaction_id: TransactionId,
-    answered: Option<(Announced, usize)>,
-}
-
-type Written = ArrayVec<WrittenAnnounce, { Batch::MOST }>;
-
-impl<'a> Announces<'a> {
-    const fn new() -> Self {
-        Self { places: ArrayVec::new_const(), requests: ArrayVec::new_const() }
-    }
-
-    fn collect(&mut self, Batch { answers, exchanges, .. }: &'a mut Batch) {
-        for (place, (exchange, answer)) in exchanges.iter().zip(answers.iter_mut()).enumerate() {
-            if let RequestState::Announce(transaction_id, announce) = &exchange.state {
-                let family = announce.endpoint.family();
-                let longest = match family {
-                    Family::V4 => LONGEST_ANSWER_V4,
-                    Family::V6 => LONGEST_ANSWER_V6,
-                };
-                let room = &mut answer[AnnounceResponseHeader::LEN..longest];
-                self.places.push((place, *transaction_id));
-                self.requests.push(StoreRequest::new(*announce, PeerBuffer::of(family, room)));
-            }
-        }
-    }
-
-    fn written(self) -> Written {
-        let written = self.places.into_iter().zip(self.requests).map(|((place, transaction_id), request)| {
-            let peers = request.peers.v4.as_bytes().len() + request.peers.v6.as_bytes().len();
-            WrittenAnnounce { place, transaction_id, answered: request.answer.map(|answer| (answer, peers)) }
-        });
-        written.collect()
-    }
-}
-
-/// A scrape that waits for the store.
-struct Scrape<'a> {
-    transaction_id: TransactionId,
-    request: ScrapeRequest<'a>,
-    answer: &'a mut AnswerBuffer,
-    state: &'a mut RequestState,
-}
-
-fn scrapes(Batch { packets, answers, exchanges, .. }: &mut Batch) -> impl Iterator<Item = Scrape<'_>> {
-    exchanges.iter_mut().zip(packets.iter()).zip(answers.iter_mut()).filter_map(
-        |((Exchange { received, state, .. }, packet), answer)| {
-            let RequestState::Scrape(transaction_id) = *state else { return None };
-            let Ok(Request::Scrape(request)) = Request::parse(&packet[..*received]) else { return None };
-            Some(Scrape { transaction_id, request, answer, state })
-        },
-    )
-}
-
 const fn counts(SwarmStats { complete, incomplete, downloaded, .. }: SwarmStats) -> ScrapeStats {
     ScrapeStats { seeders: complete, completed: downloaded, leechers: incomplete }
 }
 
-/// What is the same for all requests of a batch.
-struct BatchContext<'a> {
-    ids: IdsAt,
-    rules: &'a Rules,
-    listener: Reach,
-    now: Timestamp,
-}
-
-impl BatchContext<'_> {
-    /// The announce that a request means: its peer is at the address that the packet came from, whatever it
-    /// claims.
-    fn announce_of(&self, request: &AnnounceRequest<'_>, source: SocketAddr) -> Result<Announce, Refusal> {
-        if self.rules.passkeys.is_some() {
-            let mut url = ArrayVec::new();
-            self.rules.is_member(passkey_of(request, &mut url))?;
-        }
-        self.rules.is_allowed(&request.info_hash)?;
-        let endpoint = self.rules.endpoint(source.ip(), request.port, self.listener)?;
-        Ok(Announce::new(request.info_hash, endpoint)
-            .event(request.event)
-            .left(request.left)
-            .transferred(request.downloaded, request.uploaded)
-            .peer_id(request.peer_id)
-            .want(self.rules.want(request.want)))
-    }
-}
-
-/// The longest path and query that are looked at: what comes after a passkey does not matter.
-const LONGEST_URL: usize = Passkeys::LONGEST + 32;
-
-/// The passkey in the path that an announce names (BEP 41), which is put together in `url`.
-fn passkey_of<'a>(request: &AnnounceRequest<'_>, url: &'a mut ArrayVec<u8, LONGEST_URL>) -> Option<&'a [u8]> {
-    for option in request.options() {
-        if let AnnounceOption::UrlData(more) = option {
-            let room = url.remaining_capacity().min(more.len());
-            url.try_extend_from_slice(&more[..room]).expect("no more than there is room for");
-        }
-    }
-    let (passkey, rest) = split_passkey(url)?;
-    let path = rest.split(|&byte| byte == b'?').next();
-    (path == Some(b"/announce")).then_some(passkey)
-}
-
-/// What a packet is.
-enum Understood {
-    Connect(ConnectResponse),
-    Announce(TransactionId, Announce),
-    Scrape(TransactionId),
-    Refused(TransactionId, Refusal),
-    Nothing,
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
     use swarmkeep::{
-        AnnounceEvent, Endpoint, HashKey, InfoHash, PeerId, RepositoryConfig, SplitMix64,
+        AnnounceEvent, Endpoint, Family, HashKey, InfoHash, PeerId, RepositoryConfig, SplitMix64,
         catalog::{self, Repository},
     };
     use swarmkeep_tracker_protocol::udp::{
-        AnnounceResponse, ConnectRequest, ConnectionId, Response, ScrapeRequest,
+        AnnounceRequest, AnnounceResponse, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     };
 
     use super::*;
     use crate::{
         metrics::Metrics,
         out_of_reach::{OutOfReach, Silent},
+        udp::LONGEST_ANSWER_V4,
     };
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);

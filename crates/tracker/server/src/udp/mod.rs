@@ -5,7 +5,9 @@ mod batch;
 mod connection;
 mod handler;
 mod later;
+mod packet;
 mod socket;
+mod waiting;
 mod worker;
 
 pub use batch::{AnswerBuffer, Batch, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};

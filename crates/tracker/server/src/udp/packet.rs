@@ -1,0 +1,114 @@
+//! What a packet asks for, or why it is refused.
+
+use std::net::SocketAddr;
+
+use arrayvec::ArrayVec;
+use swarmkeep::{Announce, Family, Timestamp};
+use swarmkeep_tracker_protocol::{
+    Error as ProtocolError,
+    udp::{AnnounceOption, AnnounceRequest, ConnectRequest, ConnectResponse, Header, Request, TransactionId},
+};
+
+use super::IdsAt;
+use crate::{
+    Reach,
+    access::{Passkeys, split_passkey},
+    metrics::{Counters, Kind},
+    refusal::Refusal,
+    rules::Rules,
+    seldom::log_stranger,
+};
+
+/// What is the same for all requests of a batch.
+pub(super) struct BatchContext<'a> {
+    pub(super) ids: IdsAt,
+    pub(super) rules: &'a Rules,
+    pub(super) listener: Reach,
+    pub(super) now: Timestamp,
+    pub(super) counters: &'a Counters,
+}
+
+impl BatchContext<'_> {
+    /// What `packet` asks for, once its source has shown that it receives there; otherwise what to refuse it
+    /// with, if anything.
+    pub(super) fn understand(&self, packet: &[u8], source: SocketAddr) -> Understood {
+        let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
+        let (connection_id, transaction_id, asked) = match Request::parse(packet) {
+            Ok(Request::Connect(ConnectRequest { transaction_id })) => {
+                self.counters.request(Kind::Connect, family);
+                let connection_id = self.ids.issue(source.ip());
+                return Understood::Connect(ConnectResponse { transaction_id, connection_id });
+            }
+            Ok(Request::Announce(request)) => {
+                self.counters.request(Kind::Announce, family);
+                (request.connection_id, request.transaction_id, Ok(Some(request)))
+            }
+            Ok(Request::Scrape(request)) => {
+                self.counters.request(Kind::Scrape, family);
+                (request.connection_id, request.transaction_id, Ok(None))
+            }
+            Err(error) => match (error, Header::parse(packet)) {
+                (ProtocolError::Field(error), Ok(Header { connection_id, transaction_id, .. })) => {
+                    (connection_id, transaction_id, Err(Refusal::Field(error)))
+                }
+                (error, _) => {
+                    log_stranger!(%source, %error, "ignored");
+                    return Understood::Nothing;
+                }
+            },
+        };
+        let answered = if self.ids.recognise(connection_id, source.ip()) {
+            // Whoever has no good id is not counted against an address that may not be its own.
+            self.rules.is_in_time(source.ip(), self.now).and(asked)
+        } else {
+            Err(Refusal::NotConnected)
+        };
+        let understood = answered.and_then(|asked| match asked {
+            Some(request) => Ok(Understood::Announce(transaction_id, self.announce_of(&request, source)?)),
+            None => self.rules.is_member(None).map(|()| Understood::Scrape(transaction_id)),
+        });
+        understood.unwrap_or_else(|refusal| Understood::Refused(transaction_id, refusal))
+    }
+
+    /// The announce that a request means: its peer is at the address that the packet came from, whatever it
+    /// claims.
+    fn announce_of(&self, request: &AnnounceRequest<'_>, source: SocketAddr) -> Result<Announce, Refusal> {
+        if self.rules.passkeys.is_some() {
+            let mut url = ArrayVec::new();
+            self.rules.is_member(passkey_of(request, &mut url))?;
+        }
+        self.rules.is_allowed(&request.info_hash)?;
+        let endpoint = self.rules.endpoint(source.ip(), request.port, self.listener)?;
+        Ok(Announce::new(request.info_hash, endpoint)
+            .event(request.event)
+            .left(request.left)
+            .transferred(request.downloaded, request.uploaded)
+            .peer_id(request.peer_id)
+            .want(self.rules.want(request.want)))
+    }
+}
+
+/// What a packet is.
+pub(super) enum Understood {
+    Connect(ConnectResponse),
+    Announce(TransactionId, Announce),
+    Scrape(TransactionId),
+    Refused(TransactionId, Refusal),
+    Nothing,
+}
+
+/// The longest path and query that are looked at: what comes after a passkey does not matter.
+const LONGEST_URL: usize = Passkeys::LONGEST + 32;
+
+/// The passkey in the path that an announce names (BEP 41), which is put together in `url`.
+fn passkey_of<'a>(request: &AnnounceRequest<'_>, url: &'a mut ArrayVec<u8, LONGEST_URL>) -> Option<&'a [u8]> {
+    for option in request.options() {
+        if let AnnounceOption::UrlData(more) = option {
+            let room = url.remaining_capacity().min(more.len());
+            url.try_extend_from_slice(&more[..room]).expect("no more than there is room for");
+        }
+    }
+    let (passkey, rest) = split_passkey(url)?;
+    let path = rest.split(|&byte| byte == b'?').next();
+    (path == Some(b"/announce")).then_some(passkey)
+}
