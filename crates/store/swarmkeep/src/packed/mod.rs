@@ -42,7 +42,11 @@ use self::{
     import::holds,
     place::{Placed, Placement},
     room::{Most, Room, Shared},
-    stripe::{At, Call, EVICTION_SAMPLE, Full, Position, Step, Stripe},
+    stripe::{
+        At, Call, Position, Stripe,
+        evict::{EVICTION_SAMPLE, Full},
+        expire::Step,
+    },
 };
 use crate::{
     Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, Export, InfoHash, Limits,

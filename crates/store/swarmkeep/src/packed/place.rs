@@ -11,7 +11,7 @@ use std::fmt;
 
 use super::{
     hash::{Key, Permutation},
-    leaf::Prefix,
+    leaf::slot::Prefix,
 };
 use crate::{HashKey, InfoHash};
 

@@ -1,0 +1,288 @@
+//! A large swarm range by range: listing, exporting, expiring.
+
+use super::{Large, Tables};
+use crate::{
+    CompactV4, CompactV6, Cursor, Endpoint, Family, PeerCounts, PeerRecord, Role,
+    implement::{CursorExt as _, VISITS_PER_HOLD},
+    packed::{
+        clock::{Clock, Tick},
+        hash::EndpointHash,
+    },
+    sweep::Expired,
+    totals::Population,
+};
+
+#[derive(Debug, Default)]
+struct Part {
+    endpoints: Vec<u8>,
+    ticks: Vec<Tick>,
+}
+
+impl Large {
+    /// Shows up to `limit` peers behind a cursor, in the keyed order of their endpoints: that of a small
+    /// swarm, whose cursors are good here as well. Looks at a bounded number of peers, and may show fewer and
+    /// still have more.
+    pub(in crate::packed) fn list(
+        &self,
+        hash: &EndpointHash,
+        clock: Clock,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Cursor {
+        if from.is_end() || limit == 0 {
+            return from;
+        }
+        let full = out.len().saturating_add(limit);
+        let (v4_start, v6_start) = starts(from, hash);
+        if let Some(start) = v4_start
+            && let Some(next) = self.v4.list(hash, clock, start, full, out)
+        {
+            return next;
+        }
+        match &self.v6 {
+            None => Cursor::END,
+            Some(_) if out.len() == full => range_cursor(Family::V6, 0),
+            Some(v6) => v6.list(hash, clock, v6_start, full, out).unwrap_or(Cursor::END),
+        }
+    }
+
+    /// Shows about `limit` peers from a cursor on, in parts: how many of seeders and leechers, IPv4 before
+    /// IPv6, their endpoints, and when they announced. A peer that stays is shown exactly once from start to
+    /// end, however it changes. Where to go on, a range.
+    pub(in crate::packed) fn export(
+        &self,
+        hash: &EndpointHash,
+        from: Cursor,
+        limit: usize,
+        mut show: impl FnMut([u32; 4], &[u8], &[Tick]),
+    ) -> Cursor {
+        let (v4_start, v6_start) = starts(from, hash);
+        let mut shown = 0;
+        let mut part = Part::default();
+        if let Some(start) = v4_start {
+            let stop = self.v4.export(
+                hash,
+                start.order,
+                limit,
+                &mut shown,
+                &mut part,
+                |[seeders, leechers], part| {
+                    show([seeders, leechers, 0, 0], &part.endpoints, &part.ticks);
+                },
+            );
+            if let Some(order) = stop {
+                return range_cursor(Family::V4, order);
+            }
+        }
+        let Some(v6) = &self.v6 else { return Cursor::END };
+        if shown >= limit {
+            return range_cursor(Family::V6, v6_start.order);
+        }
+        let stop =
+            v6.export(hash, v6_start.order, limit, &mut shown, &mut part, |[seeders, leechers], part| {
+                show([0, 0, seeders, leechers], &part.endpoints, &part.ticks);
+            });
+        stop.map_or(Cursor::END, |order| range_cursor(Family::V6, order))
+    }
+
+    /// Visits about `limit` peers from a cursor on, in the order of a listing, and removes those whose last
+    /// announce was before `oldest`. A peer that stays is visited exactly once from start to end.
+    pub(in crate::packed) fn expire(
+        &mut self,
+        hash: &EndpointHash,
+        oldest: Tick,
+        from: Cursor,
+        limit: usize,
+    ) -> Expired {
+        let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
+        let (v4_start, v6_start) = starts(from, hash);
+        let Expired { visited, gone, next } = &mut expired;
+        if let Some(start) = v4_start
+            && let Some(order) = self.v4.expire(hash, oldest, start.order, limit, visited, &mut gone.v4)
+        {
+            *next = range_cursor(Family::V4, order);
+            return expired;
+        }
+        let Some(v6) = &mut self.v6 else { return expired };
+        let stop = if *visited >= limit {
+            Some(v6_start.order)
+        } else {
+            v6.expire(hash, oldest, v6_start.order, limit, visited, &mut gone.v6)
+        };
+        if let Some(order) = stop {
+            *next = range_cursor(Family::V6, order);
+        }
+        self.simplify();
+        expired
+    }
+}
+
+/// Where a listing goes on in a family: at an order, behind a peer of that order if one was shown last.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::packed) struct Start<const N: usize> {
+    pub(in crate::packed) order: u64,
+    after: Option<[u8; N]>,
+}
+
+impl<const N: usize> Start<N> {
+    const FIRST: Self = Self { order: 0, after: None };
+
+    fn behind(endpoint: &[u8; N], hash: &EndpointHash) -> Self {
+        Self { order: hash.order(endpoint), after: Some(*endpoint) }
+    }
+
+    pub(in crate::packed) fn is_before(&self, order: u64, endpoint: &[u8; N]) -> bool {
+        match &self.after {
+            Some(after) => (order, endpoint) > (self.order, after),
+            None => order >= self.order,
+        }
+    }
+}
+
+/// Where a cursor goes on in each family; in IPv4 nowhere once that is done. A cursor is the endpoint shown
+/// last, or, between two ranges, what [`range_cursor`] made.
+pub(in crate::packed) fn starts(
+    cursor: Cursor,
+    hash: &EndpointHash,
+) -> (Option<Start<{ CompactV4::LEN }>>, Start<{ CompactV6::LEN }>) {
+    match (cursor.endpoint(), cursor.bytes().and_then(|bytes| bytes.split_first())) {
+        (Some(Endpoint::V4(last)), _) => (Some(Start::behind(last.as_bytes(), hash)), Start::FIRST),
+        (Some(Endpoint::V6(last)), _) => (None, Start::behind(last.as_bytes(), hash)),
+        (None, None) => (Some(Start::FIRST), Start::FIRST),
+        (None, Some((in_v6, order))) => {
+            let order = order.try_into().map_or(0, u64::from_be_bytes);
+            match in_v6 {
+                0 => (Some(Start { order, after: None }), Start::FIRST),
+                _ => (None, Start { order, after: None }),
+            }
+        }
+    }
+}
+
+/// A stop between two ranges of a family's order: nine bytes, as no endpoint has.
+pub(in crate::packed) fn range_cursor(family: Family, order: u64) -> Cursor {
+    let mut bytes = [u8::from(family == Family::V6); 9];
+    bytes[1..].copy_from_slice(&order.to_be_bytes());
+    Cursor::after(&bytes)
+}
+
+impl<const N: usize> Tables<N> {
+    /// Visits whole ranges of the order from `start` on until `limit` peers were seen, an empty range
+    /// counting as one; where to go on, unless that was the end.
+    fn expire(
+        &mut self,
+        hash: &EndpointHash,
+        oldest: Tick,
+        mut start: u64,
+        limit: usize,
+        visited: &mut usize,
+        gone: &mut PeerCounts,
+    ) -> Option<u64> {
+        let mut ranges = 0;
+        loop {
+            let end = self.range_end(start);
+            ranges += 1;
+            for (table, gone) in
+                [(&mut self.seeders, &mut gone.seeders), (&mut self.leechers, &mut gone.leechers)]
+            {
+                let (seen, removed) = table.expire_within(start, end, oldest, hash);
+                *visited += seen;
+                *gone += removed as u64;
+            }
+            start = end?;
+            if *visited + ranges >= limit {
+                return Some(start);
+            }
+        }
+    }
+
+    /// Shows whole ranges of the order from `start` on until `limit` peers were shown, an empty range
+    /// counting as one; where to go on, unless that was the end.
+    fn export(
+        &self,
+        hash: &EndpointHash,
+        mut start: u64,
+        limit: usize,
+        shown: &mut usize,
+        part: &mut Part,
+        mut show: impl FnMut([u32; 2], &Part),
+    ) -> Option<u64> {
+        loop {
+            let end = self.range_end(start);
+            part.endpoints.clear();
+            part.ticks.clear();
+            let counts = [&self.seeders, &self.leechers].map(|table| {
+                let before = part.ticks.len();
+                for (endpoint, tick) in table.all_within(start, end, hash) {
+                    part.endpoints.extend_from_slice(endpoint);
+                    part.ticks.push(tick);
+                }
+                (part.ticks.len() - before) as u32
+            });
+            *shown += part.ticks.len().max(1);
+            if !part.ticks.is_empty() {
+                show(counts, part);
+            }
+            start = end?;
+            if *shown >= limit {
+                return Some(start);
+            }
+        }
+    }
+
+    /// Shows the peers from `start` on until `out` has `full`, both roles in one order, so that a change of
+    /// role moves no peer; where to go on, unless that was the end. Looks at a bounded number of them and of
+    /// empty ranges.
+    fn list(
+        &self,
+        hash: &EndpointHash,
+        clock: Clock,
+        start: Start<N>,
+        full: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Option<Cursor>
+    where
+        Endpoint: TryFrom<[u8; N]>,
+    {
+        let (mut order, mut visits) = (start.order, 0);
+        loop {
+            let end = self.range_end(order);
+            let mut found = Vec::new();
+            for role in [Role::Seeder, Role::Leecher] {
+                let within = self.table(role).within(order, end, hash);
+                let behind = within.filter(|(at, endpoint, _)| start.is_before(*at, endpoint));
+                found.extend(behind.map(|(at, endpoint, tick)| ((at, endpoint), role, tick)));
+            }
+            found.sort_unstable_by_key(|(place, ..)| *place);
+            visits += found.len().max(1);
+            for ((_, endpoint), role, tick) in found {
+                out.push(record(endpoint, role, clock, tick));
+                if out.len() == full {
+                    return Some(Cursor::after(endpoint));
+                }
+            }
+            order = end?;
+            if visits >= VISITS_PER_HOLD {
+                return Some(range_cursor(Self::FAMILY, order));
+            }
+        }
+    }
+
+    /// The end of the range that one bucket of each table covers around `start`.
+    fn range_end(&self, start: u64) -> Option<u64> {
+        match (self.seeders.end_of(start), self.leechers.end_of(start)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+/// A peer as it is shown.
+fn record<const N: usize>(endpoint: &[u8; N], role: Role, clock: Clock, tick: Tick) -> PeerRecord
+where
+    Endpoint: TryFrom<[u8; N]>,
+{
+    let Ok(endpoint) = (*endpoint).try_into() else { unreachable!("was an endpoint when it announced") };
+    PeerRecord { endpoint, role, last_announce: clock.time(tick), details: None }
+}

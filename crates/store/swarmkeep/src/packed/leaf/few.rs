@@ -1,0 +1,434 @@
+//! Swarms of few peers: their blocks behind the slots.
+
+use super::{
+    Leaf,
+    slot::{Few, HELD, Held, Narrow, Nobody, One, PROVEN, Place, Prefix, Section, Slot, WIDE},
+};
+use crate::{CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address};
+
+impl Leaf {
+    /// Where a peer is, if it is in the swarm.
+    pub(in crate::packed) fn locate(&self, slot: Slot, family: Family, endpoint: &[u8]) -> Option<Place> {
+        match self.held(slot) {
+            Held::One(one) => (one.endpoint() == endpoint).then(|| Place::only(one)),
+            Held::Few(few) => {
+                let seeders = Section::of(family, Role::Seeder);
+                let index = match family {
+                    Family::V4 => self
+                        .endpoints::<{ CompactV4::LEN }>(slot, few, seeders)
+                        .iter()
+                        .position(|p| p == endpoint),
+                    Family::V6 => self
+                        .endpoints::<{ CompactV6::LEN }>(slot, few, seeders)
+                        .iter()
+                        .position(|p| p == endpoint),
+                }?;
+                let count = few.count(seeders);
+                Some(match index.checked_sub(count) {
+                    None => Place { section: seeders, index },
+                    Some(index) => Place { section: Section::of(family, Role::Leecher), index },
+                })
+            }
+            Held::Nobody(_) | Held::Large(_) => None,
+        }
+    }
+
+    /// The endpoints of a family, seeders first; `from` is where to begin: at its seeders or at its leechers.
+    #[inline]
+    pub(in crate::packed) fn endpoints<const N: usize>(
+        &self,
+        slot: Slot,
+        few: Few,
+        from: Section,
+    ) -> &[[u8; N]] {
+        debug_assert_eq!(N, from.width());
+        let start = self.start(slot, few);
+        let family_end = few.end(if from.0 < 2 { 2 } else { 4 });
+        self.block[start + few.start(from)..start + family_end].as_chunks().0
+    }
+
+    /// All bytes of a block.
+    pub(in crate::packed) fn block(&self, slot: Slot, few: Few) -> &[u8] {
+        let start = self.start(slot, few);
+        &self.block[start..start + few.len()]
+    }
+
+    /// The stamps of all peers, in the order of sections.
+    pub(in crate::packed) fn stamps(&self, slot: Slot, few: Few) -> &[u8] {
+        let start = self.start(slot, few);
+        &self.block[start + few.stamps()..start + few.len()]
+    }
+
+    /// The peers of a swarm of few as they lie there: how many in each section, their endpoints, and their
+    /// stamps, in that order.
+    pub(in crate::packed) fn sections(&self, slot: Slot) -> ([u8; 4], &[u8], &[u8]) {
+        match self.held(slot) {
+            Held::Nobody(_) | Held::Large(_) => Default::default(),
+            Held::One(one) => {
+                let section = Section::of(Family::V4, one.role());
+                let (endpoint, behind) = self.block[slot.held()..].split_at(CompactV4::LEN);
+                ([0, 1, 2, 3].map(|n| u8::from(n == section.0)), endpoint, &behind[..1])
+            }
+            Held::Few(few) => {
+                let block = self.block(slot, few);
+                (few.counts(), &block[few.end(0)..few.stamps()], &block[few.stamps()..])
+            }
+        }
+    }
+
+    /// The peers of a swarm of few, in the order of sections, with their stamps.
+    pub(in crate::packed) fn peers(&self, slot: Slot) -> impl Iterator<Item = (Section, &[u8], u8)> {
+        let held = self.held(slot);
+        let one = if let Held::One(one) = held {
+            let endpoint = &self.block[slot.held()..][..CompactV4::LEN];
+            Some((Section::of(Family::V4, one.role()), endpoint, one.stamp()))
+        } else {
+            None
+        };
+        let few = if let Held::Few(few) = held { Some(few) } else { None };
+        let few = few.into_iter().flat_map(move |few| {
+            let block = &self.block[self.start(slot, few)..];
+            Section::ALL.into_iter().flat_map(move |section| {
+                let endpoints =
+                    block[few.start(section)..few.end(section.0 + 1)].chunks_exact(section.width());
+                let stamps = &block[few.stamps() + few.before(section.0)..];
+                endpoints.zip(stamps).map(move |(endpoint, &stamp)| (section, endpoint, stamp))
+            })
+        });
+        one.into_iter().chain(few)
+    }
+
+    /// The peer that has been silent longest.
+    pub(in crate::packed) fn stalest(&self, slot: Slot) -> Option<Place> {
+        self.stalest_where(slot, |_| true)
+    }
+
+    fn stalest_where(&self, slot: Slot, is_meant: impl Fn(&[u8]) -> bool) -> Option<Place> {
+        let mut before = [0; 4];
+        let placed = self.peers(slot).map(|(section, endpoint, stamp)| {
+            before[section.0] += 1;
+            (endpoint, stamp, Place { section, index: before[section.0] - 1 })
+        });
+        let meant = placed.filter(|(endpoint, ..)| is_meant(endpoint));
+        meant.min_by_key(|&(_, stamp, _)| stamp).map(|(.., place)| place)
+    }
+
+    /// The endpoint of a newcomer's address that has been silent longest, if there are `most`.
+    pub(in crate::packed) fn rival(&self, slot: Slot, newcomer: &Endpoint, most: u64) -> Option<Place> {
+        let held = self.held(slot);
+        let peers = match held {
+            Held::Nobody(_) | Held::Large(_) => 0,
+            Held::One(_) => 1,
+            Held::Few(few) => few.peers() as u64,
+        };
+        // Where all are fewer, so are those of any address.
+        if peers < most {
+            return None;
+        }
+        match newcomer {
+            Endpoint::V4(v4) => self.rival_of(slot, held, v4.as_bytes(), most),
+            Endpoint::V6(v6) => self.rival_of(slot, held, v6.as_bytes(), most),
+        }
+    }
+
+    #[inline(never)]
+    fn rival_of<const N: usize>(
+        &self,
+        slot: Slot,
+        held: Held,
+        newcomer: &[u8; N],
+        most: u64,
+    ) -> Option<Place> {
+        let is_own = |peer: &[u8; N]| address(peer) == address(newcomer);
+        if let Held::Few(few) = held {
+            let seeders = Section(if N == CompactV4::LEN { 0 } else { 2 });
+            let family = self.endpoints::<N>(slot, few, seeders);
+            if (family.iter().filter(|peer| is_own(peer)).count() as u64) < most {
+                return None;
+            }
+        }
+        self.stalest_where(slot, |peer| peer.try_into().is_ok_and(is_own))
+    }
+
+    pub(in crate::packed) fn refresh(&mut self, slot: Slot, place: Place, stamp: u8) {
+        match self.held(slot) {
+            Held::One(_) => self.block[slot.held() + HELD - 2] = stamp,
+            Held::Few(few) => {
+                let at = self.start(slot, few) + few.stamp(place);
+                self.block[at] = stamp;
+            }
+            Held::Nobody(_) | Held::Large(_) => unreachable!("has no places"),
+        }
+    }
+
+    /// Bytes that a swarm of such peers takes in a leaf of about that prefix, or less if it is a large one.
+    pub(in crate::packed) fn bytes_of(prefix: Prefix, peers: &[PeerRecord]) -> usize {
+        let block = match peers {
+            [] => 0,
+            [one] if one.endpoint.family() == Family::V4 => 0,
+            _ => peers.iter().map(|peer| peer.endpoint.as_bytes().len() + 1).sum(),
+        };
+        prefix.stride() + if block > Self::MOST_BLOCK { 0 } else { block }
+    }
+
+    /// Bytes of the block that the swarm would have with one more peer.
+    pub(in crate::packed) fn block_with(&self, slot: Slot, section: Section) -> usize {
+        let block = match self.held(slot) {
+            Held::Few(few) => few.len(),
+            Held::One(_) => CompactV4::LEN + 1,
+            Held::Nobody(_) | Held::Large(_) => 0,
+        };
+        block + section.width() + 1
+    }
+
+    /// Adds a peer that is not in the swarm; where it is then.
+    pub(in crate::packed) fn add(
+        &mut self,
+        slot: Slot,
+        section: Section,
+        endpoint: &[u8],
+        stamp: u8,
+    ) -> Place {
+        if let Held::Nobody(nobody) = self.held(slot)
+            && let Ok(endpoint) = endpoint.try_into()
+            && let Some(downloaded) = Narrow::new(nobody.downloaded())
+        {
+            let one = One::new(endpoint, section.role(), stamp, downloaded, nobody.proven());
+            self.set(slot, Held::One(one));
+            return Place { section, index: 0 };
+        }
+        let few = self.make_few(slot);
+        let start = self.start(slot, few);
+        let place = Place { section, index: few.count(section) };
+        let (at, stamp_at) = (start + few.end(section.0 + 1), start + few.stamp(place));
+        let width = section.width();
+        // Both gaps at once: behind the last endpoint of the section, and behind the last stamp of it.
+        self.reserve(width + 1);
+        let used = self.used();
+        self.block.copy_within(stamp_at..used, stamp_at + width + 1);
+        self.block.copy_within(at..stamp_at, at + width);
+        self.block[at..at + width].copy_from_slice(endpoint);
+        self.block[stamp_at + width] = stamp;
+        self.used += width as u16 + 1;
+        self.set(slot, Held::Few(few.more(section)));
+        self.shift_blocks(slot, few.offset(), width as i16 + 1);
+        place
+    }
+
+    /// Takes a peer out. Its swarm goes back into its slot where that is enough.
+    pub(in crate::packed) fn take(&mut self, slot: Slot, place: Place) {
+        match self.held(slot) {
+            Held::One(one) => {
+                self.set(slot, Held::Nobody(Nobody::new(one.downloaded(), one.stamp(), one.proven())));
+            }
+            Held::Few(few) => {
+                self.cut(slot, few, place);
+                self.simplify(slot);
+            }
+            Held::Nobody(_) | Held::Large(_) => unreachable!("has no places"),
+        }
+    }
+
+    /// Moves a peer to the other role of its family; where it is then.
+    pub(in crate::packed) fn change_role(
+        &mut self,
+        slot: Slot,
+        place: Place,
+        role: Role,
+        stamp: u8,
+    ) -> Place {
+        let section = Section::of(place.section.family(), role);
+        match self.held(slot) {
+            Held::One(one) => {
+                let downloaded = Narrow::new(one.downloaded()).expect("was narrow");
+                self.set(slot, Held::One(one.announced(role, stamp, downloaded)));
+                Place { section, index: 0 }
+            }
+            Held::Few(few) => {
+                let (mut endpoint, width) = ([0; CompactV6::LEN], section.width());
+                let at = self.start(slot, few) + few.start(place.section) + place.index * width;
+                endpoint[..width].copy_from_slice(&self.block[at..at + width]);
+                // Before the other is cut: no block is ever empty, or it could not be told from the one
+                // behind it.
+                let moved = self.add(slot, section, &endpoint[..width], stamp);
+                let Held::Few(few) = self.held(slot) else { unreachable!("has got more") };
+                self.cut(slot, few, place);
+                moved
+            }
+            Held::Nobody(_) | Held::Large(_) => unreachable!("has no places"),
+        }
+    }
+
+    pub(in crate::packed) fn set_proven(&mut self, slot: Slot) {
+        self.block[slot.held() + HELD - 1] |= (PROVEN >> 56) as u8;
+    }
+
+    pub(in crate::packed) fn downloaded(&self, slot: Slot) -> u32 {
+        match self.held(slot) {
+            Held::Nobody(nobody) => nobody.downloaded(),
+            Held::One(one) => one.downloaded(),
+            Held::Few(few) if few.downloaded() == WIDE => {
+                let start = self.start(slot, few);
+                u32::from_le_bytes(*self.block[start..].first_chunk().expect("wide blocks are longer"))
+            }
+            Held::Few(few) => few.downloaded().into(),
+            Held::Large(_) => unreachable!("kept beside the tables"),
+        }
+    }
+
+    pub(in crate::packed) fn set_downloaded(&mut self, slot: Slot, downloaded: u32) {
+        match self.held(slot) {
+            Held::Nobody(nobody) => {
+                self.set(slot, Held::Nobody(Nobody::new(downloaded, nobody.latest(), nobody.proven())));
+            }
+            Held::One(one) if let Some(downloaded) = Narrow::new(downloaded) => {
+                self.set(slot, Held::One(one.announced(one.role(), one.stamp(), downloaded)));
+            }
+            Held::One(_) | Held::Few(_) => {
+                let few = self.make_few(slot);
+                match u8::try_from(downloaded) {
+                    Ok(narrow) if few.downloaded() != WIDE && narrow != WIDE => {
+                        self.set(slot, Held::Few(few.with_downloaded(narrow)));
+                    }
+                    _ => self.set_wide(slot, few, downloaded),
+                }
+            }
+            Held::Large(_) => unreachable!("kept beside the tables"),
+        }
+    }
+
+    fn set_wide(&mut self, slot: Slot, few: Few, downloaded: u32) {
+        let start = self.start(slot, few);
+        if few.downloaded() != WIDE {
+            self.open(start, 4);
+            self.set(slot, Held::Few(few.with_downloaded(WIDE)));
+            self.shift_blocks(slot, few.offset(), 4);
+        }
+        self.block[start..start + 4].copy_from_slice(&downloaded.to_le_bytes());
+    }
+
+    /// Removes the peers whose stamps are below `first_alive`, and answers how many of each section went.
+    pub(in crate::packed) fn expire(&mut self, slot: Slot, first_alive: u16) -> [u8; 4] {
+        let expired = |stamp: u8| u16::from(stamp) < first_alive;
+        match self.held(slot) {
+            Held::One(one) if expired(one.stamp()) => {
+                let place = Place::only(one);
+                self.take(slot, place);
+                let mut gone = [0; 4];
+                gone[place.section.0] = 1;
+                gone
+            }
+            Held::Few(few) if self.stamps(slot, few).iter().any(|&stamp| expired(stamp)) => {
+                let gone = self.filter(slot, few, expired);
+                self.simplify(slot);
+                gone
+            }
+            _ => [0; 4],
+        }
+    }
+
+    fn filter(&mut self, slot: Slot, few: Few, gone: impl Fn(u8) -> bool) -> [u8; 4] {
+        let start = self.start(slot, few);
+        let mut counts = few.counts();
+        let (mut from, mut to) = (few.end(0), few.end(0));
+        let (stamps, mut kept_stamps) = (few.stamps(), Vec::with_capacity(few.peers()));
+        let block = &mut self.block[start..start + few.len()];
+        let mut nth = 0;
+        for section in Section::ALL {
+            let width = section.width();
+            for _ in 0..few.count(section) {
+                let stamp = block[stamps + nth];
+                nth += 1;
+                if gone(stamp) {
+                    counts[section.0] -= 1;
+                } else {
+                    block.copy_within(from..from + width, to);
+                    kept_stamps.push(stamp);
+                    to += width;
+                }
+                from += width;
+            }
+        }
+        block[to..to + kept_stamps.len()].copy_from_slice(&kept_stamps);
+        let kept = few.with_counts(counts);
+        let surplus = few.len() - kept.len();
+        self.set(slot, Held::Few(kept));
+        self.close(start + kept.len(), surplus);
+        self.shift_blocks(slot, few.offset(), -(surplus as i16));
+        [0, 1, 2, 3].map(|section| few.counts()[section] - counts[section])
+    }
+
+    fn cut(&mut self, slot: Slot, few: Few, place: Place) {
+        let Place { section, index } = place;
+        let (start, width, last) = (self.start(slot, few), section.width(), few.count(section) - 1);
+        let endpoint = |index: usize| start + few.start(section) + index * width;
+        let (own, other) = (endpoint(index), endpoint(last));
+        let (own_stamp, other_stamp) =
+            (start + few.stamp(place), start + few.stamp(Place { section, index: last }));
+        self.block.copy_within(other..other + width, own);
+        self.block[own_stamp] = self.block[other_stamp];
+        let used = self.used();
+        self.block.copy_within(other + width..other_stamp, other);
+        self.block.copy_within(other_stamp + 1..used, other_stamp - width);
+        self.used -= width as u16 + 1;
+        self.set(slot, Held::Few(few.less(section)));
+        self.shift_blocks(slot, few.offset(), -(width as i16 + 1));
+    }
+
+    /// Gives a swarm a block, for which there was no need while it was smaller.
+    fn make_few(&mut self, slot: Slot) -> Few {
+        let offset = self.used - self.swarms_end(slot) as u16;
+        let (few, downloaded) = match self.held(slot) {
+            Held::Few(few) => return few,
+            Held::Nobody(nobody) => (Few::new(offset, nobody.proven()), nobody.downloaded()),
+            Held::One(one) => {
+                let at = self.used();
+                self.open(at, CompactV4::LEN + 1);
+                self.block[at..at + CompactV4::LEN].copy_from_slice(&one.endpoint());
+                self.block[at + CompactV4::LEN] = one.stamp();
+                (Few::new(offset, one.proven()).more(Section::of(Family::V4, one.role())), one.downloaded())
+            }
+            Held::Large(_) => unreachable!("is larger"),
+        };
+        self.set(slot, Held::Few(few));
+        self.set_downloaded(slot, downloaded);
+        let Held::Few(few) = self.held(slot) else { unreachable!("just made") };
+        few
+    }
+
+    /// Puts a swarm back into its slot if it fits.
+    fn simplify(&mut self, slot: Slot) {
+        let Held::Few(few) = self.held(slot) else { return };
+        let downloaded = self.downloaded(slot);
+        let start = self.start(slot, few);
+        let held = match few.counts() {
+            [0, 0, 0, 0] => Held::Nobody(Nobody::new(downloaded, 0, few.proven())),
+            [seeders, leechers, 0, 0] if seeders + leechers == 1 => {
+                let Some(downloaded) = Narrow::new(downloaded) else { return };
+                let at = start + few.end(0);
+                let endpoint = self.block[at..].first_chunk().expect("it has one endpoint");
+                let role = if seeders == 1 { Role::Seeder } else { Role::Leecher };
+                let stamp = self.block[at + CompactV4::LEN];
+                Held::One(One::new(endpoint, role, stamp, downloaded, few.proven()))
+            }
+            _ => return,
+        };
+        self.close_block(slot, few);
+        self.set(slot, held);
+    }
+
+    /// Puts a swarm whose peers are elsewhere by now behind a number.
+    pub(in crate::packed) fn make_large(&mut self, slot: Slot, number: u32) {
+        if let Held::Few(few) = self.held(slot) {
+            self.close_block(slot, few);
+        }
+        self.set(slot, Held::Large(number));
+    }
+
+    /// Takes the block of a swarm out; its slot must be set then.
+    pub(super) fn close_block(&mut self, slot: Slot, few: Few) {
+        let (start, len) = (self.start(slot, few), few.len());
+        self.close(start, len);
+        self.shift_blocks(slot, few.offset(), -(len as i16));
+    }
+}

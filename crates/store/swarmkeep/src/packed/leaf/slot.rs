@@ -1,0 +1,385 @@
+//! A slot of a leaf: the rest of a key, and one word that holds a swarm or says where it is.
+
+use crate::{
+    CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, packed::hash::Key, totals::Population,
+};
+
+/// The leading bits that all keys of a leaf share. Whole bytes of them are not stored.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::packed) struct Prefix {
+    /// The bits, from the top.
+    pub(in crate::packed) bits: u64,
+    /// How many there are.
+    pub(in crate::packed) depth: u32,
+}
+
+/// Bytes of a key.
+pub(super) const KEY: usize = 20;
+/// Bytes to either side of where a key is believed to be: twice as far as it is off by, in about the middle
+/// Bytes of what a slot holds.
+pub(super) const HELD: usize = 8;
+
+impl Prefix {
+    /// Bytes of the key that a slot does not store.
+    pub(super) const fn dropped(self) -> usize {
+        (self.depth / 8) as usize
+    }
+
+    /// Bytes of a slot.
+    pub(super) const fn stride(self) -> usize {
+        KEY - self.dropped() + HELD
+    }
+
+    /// The first of all keys that share these bits.
+    pub(in crate::packed) fn first_key(self) -> Key {
+        let mut key = Key([0; KEY]);
+        key.0[..8].copy_from_slice(&self.bits.to_be_bytes());
+        key
+    }
+
+    /// The key that a slot stores the rest of. Word by word: a look at bytes that were just written in other
+    /// pieces waits until they have reached the cache.
+    pub(super) fn complete(self, rest: &[u8]) -> Key {
+        let (head, tail) = (rest.first_chunk(), rest.last_chunk::<{ KEY - 8 }>());
+        let (head, tail) = (*head.expect("more than a word"), tail.expect("more than a key's end"));
+        let mut key = Key([0; KEY]);
+        let head = self.bits & !(u64::MAX >> (8 * self.dropped()))
+            | u64::from_be_bytes(head) >> (8 * self.dropped());
+        key.0[..8].copy_from_slice(&head.to_be_bytes());
+        key.0[8..].copy_from_slice(tail);
+        key
+    }
+}
+
+/// A swarm's place in a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::packed) struct Slot {
+    pub(in crate::packed) index: usize,
+    pub(super) stride: usize,
+}
+
+impl Slot {
+    /// The next swarm's place.
+    pub(in crate::packed) const fn next(self) -> Self {
+        Self { index: self.index + 1, ..self }
+    }
+
+    pub(super) const fn held(self) -> usize {
+        (self.index + 1) * self.stride - HELD
+    }
+}
+
+/// What a slot holds: one word, little-endian, whose last byte says which of these, and more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::packed) enum Held {
+    /// No peers.
+    Nobody(Nobody),
+    /// One IPv4 peer.
+    One(One),
+    /// Some peers in a block.
+    Few(Few),
+    /// Peers in tables of their own, with this number.
+    Large(u32),
+}
+
+/// Bytes 0-3: downloads. Byte 6: the stamp of the last announce that was seen. Byte 7: flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::packed) struct Nobody(u64);
+
+/// Bytes 0-5: the endpoint. Byte 6: its stamp. Byte 7: flags, among them up to 15 downloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::packed) struct One(u64);
+
+/// Bytes 0-3: peers by [`Section`]. Bytes 4-5: where the block begins behind the slots. Byte 6: downloads, if
+/// they are less than 255 and not at the start of the block. Byte 7: flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::packed) struct Few(pub(super) u64);
+
+/// Downloads that fill four bytes at the start of the block.
+pub(super) const WIDE: u8 = u8::MAX;
+
+/// What a slot holds.
+const KIND: u64 = 0b11 << 56;
+const ONE: u64 = 1 << 56;
+const FEW: u64 = 2 << 56;
+const LARGE: u64 = 3 << 56;
+/// Whether the swarm has shown that it lives: a peer came back or a second one joined, here or in the
+/// snapshot that it was restored from. A flood of made-up info hashes does neither.
+pub(super) const PROVEN: u64 = 1 << 58;
+/// Whether the one peer is a seeder.
+const SEEDER: u64 = 1 << 59;
+/// Downloads of a swarm of one peer.
+const ONE_DOWNLOADED: u32 = 60;
+
+const STAMP: u32 = 48;
+const ENDPOINT: u64 = (1 << STAMP) - 1;
+
+const fn flag(is: bool, flag: u64) -> u64 {
+    if is { flag } else { 0 }
+}
+
+impl Nobody {
+    pub(in crate::packed) fn new(downloaded: u32, latest: u8, proven: bool) -> Self {
+        Self(u64::from(downloaded) | u64::from(latest) << STAMP | flag(proven, PROVEN))
+    }
+
+    pub(in crate::packed) const fn downloaded(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub(in crate::packed) const fn latest(self) -> u8 {
+        (self.0 >> STAMP) as u8
+    }
+
+    pub(in crate::packed) const fn proven(self) -> bool {
+        self.0 & PROVEN != 0
+    }
+}
+
+impl One {
+    pub(in crate::packed) fn new(
+        endpoint: &[u8; CompactV4::LEN],
+        role: Role,
+        stamp: u8,
+        downloaded: Narrow,
+        proven: bool,
+    ) -> Self {
+        let peer = Self::endpoint_bits(endpoint) | u64::from(stamp) << STAMP;
+        Self(
+            peer | ONE
+                | flag(role.is_seeder(), SEEDER)
+                | flag(proven, PROVEN)
+                | downloaded.0 << ONE_DOWNLOADED,
+        )
+    }
+
+    const fn endpoint_bits(&[a, b, c, d, e, f]: &[u8; CompactV4::LEN]) -> u64 {
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
+
+    pub(in crate::packed) const fn endpoint(self) -> [u8; CompactV4::LEN] {
+        let [a, b, c, d, e, f, ..] = self.0.to_le_bytes();
+        [a, b, c, d, e, f]
+    }
+
+    #[inline]
+    pub(in crate::packed) const fn is_at(self, endpoint: &[u8; CompactV4::LEN]) -> bool {
+        self.0 & ENDPOINT == Self::endpoint_bits(endpoint)
+    }
+
+    #[inline]
+    pub(in crate::packed) const fn role(self) -> Role {
+        if self.0 & SEEDER != 0 { Role::Seeder } else { Role::Leecher }
+    }
+
+    pub(in crate::packed) const fn stamp(self) -> u8 {
+        (self.0 >> STAMP) as u8
+    }
+
+    #[inline]
+    pub(in crate::packed) const fn downloaded(self) -> u32 {
+        (self.0 >> ONE_DOWNLOADED) as u32
+    }
+
+    pub(in crate::packed) const fn proven(self) -> bool {
+        self.0 & PROVEN != 0
+    }
+
+    /// The same peer in a swarm that has shown that it lives.
+    #[inline]
+    pub(in crate::packed) const fn prove(self) -> Self {
+        Self(self.0 | PROVEN)
+    }
+
+    /// The same peer after another announce.
+    #[inline]
+    pub(in crate::packed) fn announced(self, role: Role, stamp: u8, downloaded: Narrow) -> Self {
+        let rest = self.0 & (ENDPOINT | ONE | PROVEN);
+        let changed =
+            u64::from(stamp) << STAMP | flag(role.is_seeder(), SEEDER) | downloaded.0 << ONE_DOWNLOADED;
+        Self(rest | changed)
+    }
+}
+
+/// Downloads that fit beside a peer: up to 15.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::packed) struct Narrow(u64);
+
+impl Narrow {
+    #[inline]
+    pub(in crate::packed) const fn new(downloaded: u32) -> Option<Self> {
+        if downloaded < 16 { Some(Self(downloaded as u64)) } else { None }
+    }
+}
+
+impl Held {
+    #[inline]
+    pub(super) const fn decode(word: u64) -> Self {
+        match word & KIND {
+            ONE => Self::One(One(word)),
+            FEW => Self::Few(Few(word)),
+            LARGE => Self::Large(word as u32),
+            _ => Self::Nobody(Nobody(word)),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn encode(self) -> u64 {
+        match self {
+            Self::Nobody(Nobody(word)) | Self::One(One(word)) | Self::Few(Few(word)) => word,
+            Self::Large(number) => LARGE | number as u64,
+        }
+    }
+}
+
+/// A part of a block: the peers of one family and one role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::packed) struct Section(pub(super) usize);
+
+impl Section {
+    pub(in crate::packed) const ALL: [Self; 4] = [Self(0), Self(1), Self(2), Self(3)];
+    /// Bytes of an endpoint.
+    const WIDTHS: [usize; 4] = [CompactV4::LEN, CompactV4::LEN, CompactV6::LEN, CompactV6::LEN];
+
+    pub(in crate::packed) const fn of(family: Family, role: Role) -> Self {
+        Self(
+            match family {
+                Family::V4 => 0,
+                Family::V6 => 2,
+            } + !role.is_seeder() as usize,
+        )
+    }
+
+    pub(in crate::packed) const fn family(self) -> Family {
+        if self.0 < 2 { Family::V4 } else { Family::V6 }
+    }
+
+    pub(in crate::packed) const fn role(self) -> Role {
+        if self.0.is_multiple_of(2) { Role::Seeder } else { Role::Leecher }
+    }
+
+    pub(super) const fn width(self) -> usize {
+        Self::WIDTHS[self.0]
+    }
+
+    /// The endpoint that these bytes of the section stand for.
+    pub(in crate::packed) fn endpoint(self, bytes: &[u8]) -> Endpoint {
+        let valid = "was an endpoint when it announced";
+        match self.family() {
+            Family::V4 => <[u8; CompactV4::LEN]>::try_from(bytes).expect(valid).try_into().expect(valid),
+            Family::V6 => <[u8; CompactV6::LEN]>::try_from(bytes).expect(valid).try_into().expect(valid),
+        }
+    }
+}
+
+/// The peers of a block, or of some of it, by [`Section`].
+pub(in crate::packed) fn population_of(
+    [v4_seeders, v4_leechers, v6_seeders, v6_leechers]: [u8; 4],
+) -> Population {
+    let counts =
+        |seeders: u8, leechers: u8| PeerCounts { seeders: seeders.into(), leechers: leechers.into() };
+    Population { v4: counts(v4_seeders, v4_leechers), v6: counts(v6_seeders, v6_leechers) }
+}
+
+/// A peer's place in a swarm of few.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::packed) struct Place {
+    pub(in crate::packed) section: Section,
+    pub(in crate::packed) index: usize,
+}
+
+impl Place {
+    pub(super) const fn only(one: One) -> Self {
+        Self { section: Section::of(Family::V4, one.role()), index: 0 }
+    }
+}
+
+impl Few {
+    pub(super) fn new(offset: u16, proven: bool) -> Self {
+        Self(u64::from(offset) << 32 | FEW | flag(proven, PROVEN))
+    }
+
+    pub(in crate::packed) const fn counts(self) -> [u8; 4] {
+        (self.0 as u32).to_le_bytes()
+    }
+
+    pub(super) fn with_counts(self, counts: [u8; 4]) -> Self {
+        Self(self.0 & !0xffff_ffff | u64::from(u32::from_le_bytes(counts)))
+    }
+
+    /// One peer more in a section.
+    pub(super) fn more(self, section: Section) -> Self {
+        Self(self.0 + (1 << (8 * section.0)))
+    }
+
+    /// One peer less in a section.
+    pub(super) fn less(self, section: Section) -> Self {
+        Self(self.0 - (1 << (8 * section.0)))
+    }
+
+    pub(super) const fn offset(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    pub(super) fn with_offset(self, offset: u16) -> Self {
+        Self(self.0 & !(0xffff << 32) | u64::from(offset) << 32)
+    }
+
+    /// Downloads, or [`WIDE`].
+    pub(super) const fn downloaded(self) -> u8 {
+        (self.0 >> STAMP) as u8
+    }
+
+    pub(super) fn with_downloaded(self, downloaded: u8) -> Self {
+        Self(self.0 & !(0xff << STAMP) | u64::from(downloaded) << STAMP)
+    }
+
+    pub(in crate::packed) const fn proven(self) -> bool {
+        self.0 & PROVEN != 0
+    }
+
+    pub(in crate::packed) fn peers(self) -> usize {
+        self.before(4)
+    }
+
+    #[inline]
+    pub(in crate::packed) const fn count(self, section: Section) -> usize {
+        (self.0 >> (8 * section.0)) as u8 as usize
+    }
+
+    /// How many peers the sections before one have.
+    #[inline]
+    pub(super) const fn before(self, section: usize) -> usize {
+        // All but the counts of those sections is shifted out, and what is left is added up byte by byte.
+        let counts = ((self.0 & 0xffff_ffff) as u32 as u64) & ((1 << (8 * section)) - 1);
+        ((counts as u32).wrapping_mul(0x0101_0101) >> 24) as usize
+    }
+
+    /// The end of the endpoints of the first `sections` sections.
+    #[inline]
+    pub(super) const fn end(self, sections: usize) -> usize {
+        let head = if self.downloaded() == WIDE { 4 } else { 0 };
+        let v4 = self.before(if sections < 2 { sections } else { 2 });
+        head + v4 * CompactV4::LEN + (self.before(sections) - v4) * CompactV6::LEN
+    }
+
+    pub(super) const fn start(self, section: Section) -> usize {
+        self.end(section.0)
+    }
+
+    /// Where the stamps begin, one a peer, in the order of the endpoints.
+    #[inline]
+    pub(super) const fn stamps(self) -> usize {
+        self.end(4)
+    }
+
+    #[inline]
+    pub(super) const fn stamp(self, Place { section, index }: Place) -> usize {
+        self.stamps() + self.before(section.0) + index
+    }
+
+    #[inline]
+    pub(super) fn len(self) -> usize {
+        self.stamps() + self.peers()
+    }
+}

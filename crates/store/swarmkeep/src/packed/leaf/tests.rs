@@ -1,0 +1,185 @@
+//! A leaf against a map of swarms.
+
+use std::collections::BTreeMap;
+
+use super::{
+    slot::{Nobody, Section},
+    *,
+};
+use crate::{CompactV6, Family, Random, Role, SplitMix64, Timestamp, packed::clock::Clock};
+
+/// What a leaf should hold: by key, downloads and peers with their ticks.
+type Model = BTreeMap<Key, (u32, BTreeMap<(Family, Vec<u8>), (Role, Tick)>)>;
+
+const HOME: Prefix = Prefix { bits: 0, depth: 11 };
+
+fn tick(n: u64) -> Tick {
+    Clock::new(100).tick(Timestamp::from_secs(n))
+}
+
+fn key(rng: &mut dyn Random) -> Key {
+    let head = rng.next_u64() >> HOME.depth;
+    let mut key = Key::default().with_head(head);
+    key.0[19] = rng.next_u64() as u8;
+    key
+}
+
+fn endpoint(family: Family, n: usize) -> Vec<u8> {
+    let len = if family == Family::V4 { CompactV4::LEN } else { CompactV6::LEN };
+    let mut bytes = vec![0x20; len];
+    bytes[len - 1] = n as u8;
+    bytes
+}
+
+fn assert_holds(leaf: &Leaf, prefix: Prefix, model: &Model) {
+    assert_eq!(leaf.swarms(), model.len());
+    let mut used = leaf.swarms() * prefix.stride();
+    for (index, (key, (downloaded, peers))) in model.iter().enumerate() {
+        let slot = leaf.find(prefix, key).expect("every swarm is found");
+        assert_eq!((slot.index, leaf.key(prefix, slot)), (index, *key), "sorted by key");
+        assert_eq!(leaf.downloaded(slot), *downloaded);
+        let held: BTreeMap<_, _> = leaf
+            .peers(slot)
+            .map(|(section, endpoint, stamp)| {
+                let tick = leaf.base().tick(stamp);
+                ((section.family(), endpoint.to_vec()), (section.role(), tick))
+            })
+            .collect();
+        assert_eq!(held, *peers);
+        for ((family, endpoint), (role, _)) in peers {
+            let place = leaf.locate(slot, *family, endpoint).expect("every peer is located");
+            assert_eq!((place.section.family(), place.section.role()), (*family, *role));
+        }
+        if let Held::Few(few) = leaf.held(slot) {
+            used += few.len();
+        }
+    }
+    assert_eq!(leaf.used(), used, "nothing lies between slots and blocks");
+}
+
+/// One random change of one swarm, made to the leaf and to the model.
+fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &mut dyn Random) {
+    let keys: Vec<_> = model.keys().copied().collect();
+    if keys.is_empty() || (keys.len() < 40 && rng.below(8) == 0) {
+        let key = key(rng);
+        if let Err(slot) = leaf.find(prefix, &key) {
+            leaf.insert(slot, &key, Held::Nobody(Nobody::new(0, 0, false)));
+            model.insert(key, Default::default());
+        }
+        return;
+    }
+    let key = keys[rng.below(keys.len())];
+    let slot = leaf.find(prefix, &key).expect("it is in the model");
+    let (downloaded, peers) = model.get_mut(&key).expect("it is in the model");
+    let family = if rng.below(3) == 0 { Family::V6 } else { Family::V4 };
+    let role = if rng.below(2) == 0 { Role::Seeder } else { Role::Leecher };
+    let endpoint = endpoint(family, rng.below(9));
+    leaf.advance(now, slot);
+    let stamp = leaf.base().stamp(now);
+    match (rng.below(12), leaf.locate(slot, family, &endpoint)) {
+        (0, _) => {
+            *downloaded = [0, 1, 15, 16, 254, 255, 256, u32::MAX][rng.below(8)];
+            leaf.set_downloaded(slot, *downloaded);
+        }
+        (1, _) => {
+            leaf.remove(slot);
+            model.remove(&key);
+        }
+        (2..5, Some(place)) => {
+            leaf.take(slot, place);
+            peers.remove(&(family, endpoint));
+        }
+        (_, None) => {
+            leaf.add(slot, Section::of(family, role), &endpoint, stamp);
+            peers.insert((family, endpoint), (role, now));
+        }
+        (_, Some(place)) if place.section.role() == role => {
+            leaf.refresh(slot, place, stamp);
+            peers.insert((family, endpoint), (role, now));
+        }
+        (_, Some(place)) => {
+            leaf.change_role(slot, place, role, stamp);
+            peers.insert((family, endpoint), (role, now));
+        }
+    }
+}
+
+#[test]
+fn a_leaf_holds_what_it_was_told_through_changes_splits_and_merges() {
+    let mut rng = SplitMix64::new(7);
+    for round in 0..20 {
+        let (mut leaf, mut model) = (Leaf::new(tick(1000)), Model::new());
+        for step in 0..800 {
+            // Within one base: what it does when it moves is `clock`'s to test, and
+            // `stamps_age_together`'s.
+            change(&mut leaf, HOME, &mut model, tick(1000 + step / 10), &mut rng);
+            assert!(leaf.used() <= leaf.capacity());
+        }
+        leaf.compact();
+        assert_eq!(leaf.capacity(), Block::capacity_for(leaf.used()));
+        assert_holds(&leaf, HOME, &model);
+
+        // Deep enough for a byte of the prefix to be dropped on the way, and to be put back.
+        let mut parts = vec![(HOME, leaf)];
+        for _ in 0..3 + round % 6 {
+            let split = |(prefix, leaf): (Prefix, Leaf)| {
+                let bit = 1 << (63 - prefix.depth);
+                let lower = Prefix { bits: prefix.bits, depth: prefix.depth + 1 };
+                let upper = Prefix { bits: prefix.bits | bit, ..lower };
+                let [low, high] = leaf.split(prefix);
+                [(lower, low), (upper, high)]
+            };
+            parts = parts.into_iter().flat_map(split).collect();
+        }
+        for (prefix, leaf) in &parts {
+            let inside = |key: &Key| key.head() & !(u64::MAX >> prefix.depth) == prefix.bits;
+            let part = model.iter().filter(|(key, _)| inside(key)).map(|(key, held)| (*key, held.clone()));
+            assert_holds(leaf, *prefix, &part.collect());
+        }
+        while parts.len() > 1 {
+            let mut halves = parts.into_iter();
+            parts = Vec::new();
+            while let (Some(lower), Some(upper)) = (halves.next(), halves.next()) {
+                let prefix = Prefix { bits: lower.0.bits, depth: lower.0.depth - 1 };
+                parts.push((prefix, Leaf::merge(prefix, lower, upper)));
+            }
+        }
+        let (prefix, leaf) = parts.pop().expect("merged to one");
+        assert_holds(&leaf, prefix, &model);
+    }
+}
+
+#[test]
+fn those_below_a_stamp_expire_and_nobody_else() {
+    let mut rng = SplitMix64::new(8);
+    let (mut leaf, mut model) = (Leaf::new(tick(1000)), Model::new());
+    for step in 0..3000 {
+        change(&mut leaf, HOME, &mut model, tick(1000 + step / 40), &mut rng);
+    }
+    let oldest = tick(1040);
+    let mut slot = Leaf::first(HOME);
+    for (_, peers) in model.values_mut() {
+        let before = peers.len();
+        peers.retain(|_, (_, tick)| *tick >= oldest);
+        let gone = leaf.expire(slot, leaf.base().first_alive(oldest));
+        assert_eq!(gone.into_iter().map(usize::from).sum::<usize>(), before - peers.len());
+        slot = slot.next();
+    }
+    assert_holds(&leaf, HOME, &model);
+}
+
+#[test]
+fn stamps_age_together() {
+    let mut rng = SplitMix64::new(9);
+    let (mut leaf, mut model) = (Leaf::new(tick(1000)), Model::new());
+    for step in 0..2000 {
+        change(&mut leaf, HOME, &mut model, tick(1000 + step / 20), &mut rng);
+    }
+    // Far enough for the base to move, near enough for all that were there to be told apart.
+    leaf.advance(tick(1130), Leaf::first(HOME));
+    let kept = |tick: Tick| leaf.base().tick(leaf.base().stamp(tick));
+    for (_, peers) in model.values_mut() {
+        peers.values_mut().for_each(|(_, tick)| *tick = kept(*tick));
+    }
+    assert_holds(&leaf, HOME, &model);
+}

@@ -1,0 +1,169 @@
+//! Reading: scrapes, listings and exports.
+
+use std::mem;
+
+use super::{Call, Position, Stripe};
+use crate::{
+    Cursor, Endpoint, Family, PeerRecord, Records, SwarmStats, Timestamp,
+    implement::CursorExt as _,
+    packed::{
+        hash::Key,
+        large::ranges::starts,
+        leaf::slot::{Held, Prefix},
+        room::Shared,
+    },
+};
+
+impl Stripe {
+    pub(in crate::packed) fn scrape(&self, call: &Call<'_>) -> Option<SwarmStats> {
+        self.find(call).map(|at| self.stats(at))
+    }
+
+    /// Shows up to `limit` swarms behind `after`, in the order of their keys; the last key, if there are
+    /// more.
+    pub(in crate::packed) fn list(
+        &self,
+        home: Prefix,
+        after: Option<&Key>,
+        limit: usize,
+        mut show: impl FnMut(Key, SwarmStats),
+    ) -> Option<Key> {
+        let first = home.first_key();
+        let mut last = None;
+        let swarms = self.swarms_from(home, *after.unwrap_or(&first));
+        let keyed = swarms.map(|(prefix, at)| (self.leaves[at.leaf].key(prefix, at.slot), at));
+        for (shown, (key, at)) in keyed.filter(|(key, _)| Some(key) != after).enumerate() {
+            if shown == limit {
+                return last;
+            }
+            show(key, self.stats(at));
+            last = Some(key);
+        }
+        None
+    }
+
+    /// Reads about `limit` peers and swarms of the nth stripe out, from a position on, each leaf behind the
+    /// first counting as one; how many it was, and where to go on, unless that was the end.
+    pub(in crate::packed) fn export(
+        &self,
+        shared: &Shared,
+        nth: usize,
+        from: Option<Position>,
+        limit: usize,
+        latest: Timestamp,
+        records: &mut Records,
+    ) -> (usize, Option<Position>) {
+        let (placement, clock) = (shared.placement.of_stripe(nth), shared.clock);
+        let home = shared.placement.home();
+        let from = from.unwrap_or(Position::first(home));
+        let mut visited = 0;
+        let mut is_first = true;
+        let mut leaves = self.leaves_from(home, from.key).peekable();
+        let mut resumed = Some(from);
+        while let Some((number, prefix)) = leaves.next() {
+            // Sweeps merge what is empty, but until then there may be any number of such leaves.
+            if !mem::take(&mut is_first) {
+                if visited >= limit {
+                    return (visited, Some(Position::first(prefix)));
+                }
+                visited += 1;
+            }
+            if let Some(&(next, _)) = leaves.peek() {
+                self.leaves[next].prefetch();
+            }
+            let leaf = &self.leaves[number];
+            let (Ok(mut slot) | Err(mut slot)) = leaf.find(prefix, &prefix.first_key().max(from.key));
+            while slot.index < leaf.swarms() {
+                let key = leaf.key(prefix, slot);
+                // What it stood in the middle of is the first, or gone.
+                let within =
+                    resumed.take().filter(|from| from.key == key).map_or(Cursor::START, |from| from.within);
+                if visited >= limit {
+                    return (visited, Some(Position { key, within }));
+                }
+                visited += 1;
+                let info_hash = placement.info_hash(&key);
+                if let Held::Large(number) = leaf.held(slot) {
+                    let large = self.large(number);
+                    let (left, before) = ((limit - visited).max(1), visited);
+                    let next = large.export(&shared.hash, within, left, |counts, endpoints, ticks| {
+                        visited += ticks.len();
+                        let times = ticks.iter().map(|&tick| clock.time(tick).min(latest));
+                        records.push_sections(&info_hash, large.downloaded, counts, endpoints, times);
+                    });
+                    if !next.is_end() {
+                        return (visited, Some(Position { key, within: next }));
+                    }
+                    // Whatever became of its peers since it was begun.
+                    if visited == before && large.downloaded > 0 {
+                        records.push(&info_hash, large.downloaded, &[]);
+                    }
+                } else {
+                    let (counts, endpoints, stamps) = leaf.sections(slot);
+                    let downloaded = leaf.downloaded(slot);
+                    visited += stamps.len();
+                    if !stamps.is_empty() || downloaded > 0 {
+                        let times =
+                            stamps.iter().map(|&stamp| clock.time(leaf.base().tick(stamp)).min(latest));
+                        let counts = counts.map(u32::from);
+                        records.push_sections(&info_hash, downloaded, counts, endpoints, times);
+                    }
+                }
+                slot = slot.next();
+            }
+        }
+        (visited, None)
+    }
+
+    /// Appends up to `limit` peers of a swarm, from the cursor on; where to go on.
+    pub(in crate::packed) fn peers(
+        &self,
+        call: &Call<'_>,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<PeerRecord>,
+    ) -> Cursor {
+        let Some(at) = self.find(call) else { return Cursor::END };
+        let (hash, clock) = (&call.shared.hash, call.shared.clock);
+        if let Held::Large(number) = self.held(at) {
+            return self.large(number).list(hash, clock, from, limit, out);
+        }
+        if from.is_end() || limit == 0 {
+            return from;
+        }
+        // In the order of a large swarm, which it may become.
+        let leaf = &self.leaves[at.leaf];
+        let (v4_start, v6_start) = starts(from, hash);
+        let mut found: Vec<_> = leaf
+            .peers(at.slot)
+            .filter_map(|(section, endpoint, stamp)| {
+                let (order, behind) = match section.endpoint(endpoint) {
+                    Endpoint::V4(v4) => {
+                        let order = hash.order(v4.as_bytes());
+                        (order, v4_start.is_some_and(|start| start.is_before(order, v4.as_bytes())))
+                    }
+                    Endpoint::V6(v6) => {
+                        let order = hash.order(v6.as_bytes());
+                        (order, v6_start.is_before(order, v6.as_bytes()))
+                    }
+                };
+                behind.then_some((section, order, endpoint, stamp))
+            })
+            .collect();
+        found.sort_unstable_by_key(|&(section, order, endpoint, _)| {
+            (section.family() == Family::V6, order, endpoint)
+        });
+        let more = found.len() > limit;
+        found.truncate(limit);
+        out.extend(found.iter().map(|&(section, _, endpoint, stamp)| PeerRecord {
+            endpoint: section.endpoint(endpoint),
+            role: section.role(),
+            last_announce: clock.time(leaf.base().tick(stamp)),
+            details: None,
+        }));
+        match found.last() {
+            Some(&(_, _, last, _)) if more => Cursor::after(last),
+            _ => Cursor::END,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The shape of a stripe: leaves that split and merge, swarms that become large and small again, and what is
+//! counted of both.
+
+use std::mem;
+
+use super::{At, Call, Stripe};
+use crate::{
+    Endpoint, Family, Role,
+    packed::{
+        hash::Key,
+        large::Large,
+        leaf::{
+            Leaf,
+            slot::{Held, Nobody, Prefix, Section},
+        },
+        linear,
+    },
+};
+
+/// Mean bytes a leaf, above which one splits and below which one merges. Around 1.5 KiB a look-up stays
+/// within three cache lines, a join moves less than a microsecond's worth, and the leaf's own 20 bytes are
+/// half a byte a swarm.
+const SPLIT_ABOVE: usize = 1024;
+const MERGE_BELOW: usize = 512;
+/// Merges for each leaf that a sweep passes: enough to be done within one pass, whatever has gone.
+const MERGES_A_LEAF: usize = 2;
+/// Splits that one newcomer makes up when a sweep has filled leaves with swarms that were large.
+const MOST_SPLITS: usize = 4;
+/// The most headers of leaves, or numbers of large swarms, that a stripe has to spare.
+const MOST_SPARE: usize = 64;
+
+impl Stripe {
+    /// Changes a leaf, and what is counted of it.
+    pub(super) fn changing<R>(&mut self, leaf: usize, change: impl FnOnce(&mut Leaf) -> R) -> R {
+        let leaf = &mut self.leaves[leaf];
+        let (used, capacity) = (leaf.used(), leaf.capacity());
+        let result = change(leaf);
+        self.used = self.used + leaf.used() - used;
+        if leaf.capacity() != capacity {
+            let now = leaf.capacity();
+            self.count(capacity, now);
+            self.tidy();
+        }
+        result
+    }
+
+    /// A leaf that has moved has left a gap. So two others may move out of sparse pages, as good as random
+    /// ones.
+    fn tidy(&mut self) {
+        let leaves = self.leaves.len();
+        let first = self.used % leaves;
+        for other in first..(first + 8).min(leaves) {
+            self.leaves[other].move_if_sparse();
+        }
+    }
+
+    /// Changes a large swarm, and what is counted of it.
+    pub(super) fn changing_large<R>(&mut self, number: u32, change: impl FnOnce(&mut Large) -> R) -> R {
+        let large = self.large[number as usize].as_mut().expect("a number in a slot is one of a swarm");
+        let before = large.bytes();
+        let result = change(large);
+        let now = large.bytes();
+        self.count(before, now);
+        result
+    }
+
+    /// Gives a swarm tables of its own.
+    pub(super) fn promote(&mut self, call: &Call<'_>, at: At) {
+        let leaf = &self.leaves[at.leaf];
+        let mut large = Box::new(Large::new(leaf.downloaded(at.slot), call.now));
+        for (section, endpoint, stamp) in leaf.peers(at.slot) {
+            let (hash, tick) = (&call.shared.hash, leaf.base().tick(stamp));
+            match section.endpoint(endpoint) {
+                Endpoint::V4(v4) => large.insert_v4(hash, v4.as_bytes(), section.role(), tick, call.now),
+                Endpoint::V6(v6) => large.insert_v6(hash, v6.as_bytes(), section.role(), tick, call.now),
+            }
+        }
+        self.count(0, large.bytes());
+        let number = self.large.iter().rposition(Option::is_none).unwrap_or_else(|| self.grow_large());
+        self.large[number] = Some(large);
+        self.changing(at.leaf, |leaf| leaf.make_large(at.slot, number as u32));
+    }
+
+    /// More numbers, from the last of which on they are given out.
+    fn grow_large(&mut self) -> usize {
+        let before = self.large.len();
+        let mut large = mem::take(&mut self.large).into_vec();
+        large.resize_with(before + (1 + before / 8).min(MOST_SPARE), || None);
+        self.large = large.into_boxed_slice();
+        self.count(before * size_of::<Option<Box<Large>>>(), size_of_val(&*self.large));
+        self.large.len() - 1
+    }
+
+    pub(super) fn take_large(&mut self, number: u32) -> Box<Large> {
+        let large = self.large[number as usize].take().expect("a number in a slot is one of a swarm");
+        self.count(large.bytes(), 0);
+        if self.large.iter().all(Option::is_none) {
+            self.count(size_of_val(&*self.large), 0);
+            self.large = Box::default();
+        }
+        large
+    }
+
+    /// Puts a large swarm that has shrunk to a few peers back into its leaf.
+    pub(super) fn demote_if_small(&mut self, call: &Call<'_>, at: At, number: u32) {
+        if self.large(number).block_bytes() > Leaf::MOST_BLOCK / 4 {
+            return;
+        }
+        let large = self.take_large(number);
+        self.changing(at.leaf, |leaf| {
+            leaf.advance(call.now, at.slot);
+            let latest = leaf.base().stamp(large.latest);
+            leaf.set(at.slot, Held::Nobody(Nobody::new(0, latest, true)));
+            for role in [Role::Seeder, Role::Leecher] {
+                for (endpoint, tick) in large.v4(role) {
+                    leaf.add(at.slot, Section::of(Family::V4, role), endpoint, leaf.base().stamp(tick));
+                }
+                for (endpoint, tick) in large.v6(role) {
+                    leaf.add(at.slot, Section::of(Family::V6, role), endpoint, leaf.base().stamp(tick));
+                }
+            }
+            leaf.set_downloaded(at.slot, large.downloaded);
+        });
+    }
+
+    pub(super) fn split_if_full(&mut self, call: &Call<'_>) {
+        if self.leaves.is_empty() {
+            self.push_leaf(Leaf::new(call.now));
+        }
+        let mut splits = 0;
+        while (self.used > SPLIT_ABOVE * self.leaves.len() && splits < MOST_SPLITS)
+            || self.leaves[self.way(call).leaf].used() > Leaf::MOST_BYTES
+        {
+            self.split(call.home);
+            splits += 1;
+        }
+    }
+
+    /// Splits now what swarms and peers that are about to come would make split one by one, with more to move
+    /// each time. But not all that a sweep has filled: that takes as many holds.
+    pub(in crate::packed) fn split_for(&mut self, call: &Call<'_>, bytes: usize) {
+        if self.leaves.is_empty() {
+            self.push_leaf(Leaf::new(call.now));
+        }
+        for _ in 0..MOST_SPLITS + bytes / SPLIT_ABOVE {
+            if self.used + bytes <= SPLIT_ABOVE * self.leaves.len() {
+                break;
+            }
+            self.split(call.home);
+        }
+    }
+
+    /// Makes a leaf as large as it will be when the next swarms have come; how many of them belong there.
+    /// They follow each other by their keys, and each says how many bytes it takes.
+    pub(in crate::packed) fn grow_for(
+        &mut self,
+        call: &Call<'_>,
+        next: impl Iterator<Item = (Key, usize)>,
+    ) -> usize {
+        if self.leaves.is_empty() {
+            return 0;
+        }
+        let reach = linear::reach(call.key.head() << call.home.depth, self.leaves.len());
+        let is_here = |key: &Key| reach.end.is_none_or(|end| key.head() << call.home.depth < end);
+        let (count, bytes) = next
+            .take_while(|(key, _)| is_here(key))
+            .fold((0, 0), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
+        self.changing(reach.bucket, |leaf| leaf.grow(bytes));
+        count
+    }
+
+    /// Gives back what the leaf of a swarm has to spare, if there is one: where there was no room, there may
+    /// not be.
+    pub(in crate::packed) fn compact(&mut self, call: &Call<'_>) {
+        if self.leaves.is_empty() {
+            // There was no room for a first one.
+            return;
+        }
+        let leaf = self.way(call).leaf;
+        if leaf < self.leaves.len() {
+            self.changing(leaf, Leaf::compact);
+        }
+    }
+
+    fn split(&mut self, home: Prefix) {
+        let old = linear::buddy(self.leaves.len());
+        let prefix = self.prefix(home, old);
+        let [lower, upper] = self.take_leaf(old).split(prefix);
+        self.put_leaf(old, lower);
+        self.push_leaf(upper);
+    }
+
+    /// A few merges, if the stripe has become sparse: what splits have taken long to make goes in as many
+    /// steps.
+    pub(super) fn merge_some(&mut self, home: Prefix) {
+        for _ in 0..MERGES_A_LEAF {
+            let newest = self.leaves.len().saturating_sub(1);
+            if newest == 0 {
+                if self.leaves.first().is_some_and(|leaf| leaf.swarms() == 0) {
+                    self.pop_leaf();
+                }
+                return;
+            }
+            let old = linear::buddy(newest);
+            let together = self.leaves[newest].used() + self.leaves[old].used();
+            if self.used >= MERGE_BELOW * self.leaves.len() || together > Leaf::MOST_BYTES {
+                return;
+            }
+            let prefixes = [old, newest].map(|leaf| self.prefix(home, leaf));
+            let [lower, upper] = [self.take_leaf(old), self.pop_leaf()];
+            let merged = Leaf::merge(self.prefix(home, old), (prefixes[0], lower), (prefixes[1], upper));
+            self.put_leaf(old, merged);
+        }
+    }
+
+    fn take_leaf(&mut self, leaf: usize) -> Leaf {
+        let leaf = mem::take(&mut self.leaves[leaf]);
+        self.used -= leaf.used();
+        self.count(leaf.capacity(), 0);
+        leaf
+    }
+
+    fn put_leaf(&mut self, at: usize, leaf: Leaf) {
+        self.used += leaf.used();
+        self.count(0, leaf.capacity());
+        self.leaves[at] = leaf;
+    }
+
+    fn push_leaf(&mut self, leaf: Leaf) {
+        let capacity = self.leaves.capacity();
+        if self.leaves.len() == capacity {
+            // By an eighth, not by doubling: a spare leaf costs as much as half a swarm.
+            self.leaves.reserve_exact((1 + capacity / 8).min(MOST_SPARE));
+        }
+        self.count(capacity * size_of::<Leaf>(), self.leaves.capacity() * size_of::<Leaf>());
+        self.leaves.push(Leaf::default());
+        self.put_leaf(self.leaves.len() - 1, leaf);
+    }
+
+    fn pop_leaf(&mut self) -> Leaf {
+        let leaf = self.take_leaf(self.leaves.len() - 1);
+        self.leaves.pop();
+        let capacity = self.leaves.capacity();
+        if self.leaves.len() <= capacity / 2 {
+            self.leaves.shrink_to_fit();
+        }
+        self.count(capacity * size_of::<Leaf>(), self.leaves.capacity() * size_of::<Leaf>());
+        leaf
+    }
+}

@@ -1,0 +1,136 @@
+//! The buckets of a table by number, and how close together their peers stand.
+
+use std::ops::{Index, IndexMut};
+
+use super::bucket::Bucket;
+use crate::packed::linear;
+
+/// Buckets by number. In segments, so that no insert moves the headers of them all; most tables have only the
+/// first.
+#[derive(Debug, Default)]
+pub(super) struct Directory<const N: usize> {
+    pub(super) first: Vec<Bucket<N>>,
+    pub(super) others: Vec<Vec<Bucket<N>>>,
+}
+
+/// How close together the peers of a table stand where they stand closest, in peers for the whole order.
+///
+/// Removals make the true number smaller. To find out, a hand goes round the buckets and looks at one with
+/// every change.
+#[derive(Debug, Default)]
+pub(super) struct Densest {
+    /// Never less than the true number.
+    pub(super) bound: u64,
+    /// The same among the buckets that the hand has passed in this round.
+    passed: u64,
+    pub(super) hand: u32,
+}
+
+impl<const N: usize> Directory<N> {
+    /// Buckets a segment. Up to 16 KiB of headers are moved when one grows, in less than a microsecond.
+    pub(super) const SEGMENT: usize = 1024;
+
+    /// Segments that the list of them makes room for at once.
+    const MORE_SEGMENTS: usize = 16;
+
+    pub(super) fn len(&self) -> usize {
+        match self.others.last() {
+            Some(last) => self.others.len() * Self::SEGMENT + last.len(),
+            None => self.first.len(),
+        }
+    }
+
+    pub(super) fn get(&self, bucket: usize) -> Option<&Bucket<N>> {
+        match bucket.checked_sub(Self::SEGMENT) {
+            None => self.first.get(bucket),
+            Some(behind) => self.others.get(behind / Self::SEGMENT)?.get(behind % Self::SEGMENT),
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Bucket<N>> {
+        self.first.iter().chain(self.others.iter().flatten())
+    }
+
+    /// How many peers there would be if they stood as close everywhere as in this bucket.
+    pub(super) fn density(&self, bucket: usize) -> u64 {
+        (self[bucket].len() as u64) << linear::depth(bucket, self.len())
+    }
+
+    /// Bytes of the list of segments and of the last one: all others keep theirs.
+    fn changing_bytes(&self) -> usize {
+        let last = self.others.last().unwrap_or(&self.first);
+        self.others.capacity() * size_of::<Vec<Bucket<N>>>() + last.capacity() * size_of::<Bucket<N>>()
+    }
+
+    /// Adds a bucket; bytes before and after.
+    pub(super) fn push(&mut self, bucket: Bucket<N>) -> (usize, usize) {
+        let mut before = self.changing_bytes();
+        if self.len() >= Self::SEGMENT && self.len().is_multiple_of(Self::SEGMENT) {
+            if self.others.len() == self.others.capacity() {
+                self.others.reserve_exact(Self::MORE_SEGMENTS);
+            }
+            self.others.push(Vec::new());
+            before -= Self::SEGMENT * size_of::<Bucket<N>>();
+        }
+        let last = self.others.last_mut().unwrap_or(&mut self.first);
+        if last.len() == last.capacity() {
+            last.reserve_exact((1 + last.len() / 8).min(Self::SEGMENT - last.len()));
+        }
+        last.push(bucket);
+        (before, self.changing_bytes())
+    }
+
+    /// Takes the last bucket out; bytes before and after.
+    pub(super) fn pop(&mut self) -> Option<(Bucket<N>, usize, usize)> {
+        let mut before = self.changing_bytes();
+        let last = self.others.last_mut().unwrap_or(&mut self.first);
+        let newest = last.pop()?;
+        if 2 * last.len() < last.capacity() {
+            last.shrink_to(last.len() + last.len() / 8);
+        }
+        if self.others.last().is_some_and(Vec::is_empty) {
+            self.others.pop();
+            if 2 * self.others.len() < self.others.capacity() {
+                self.others.shrink_to_fit();
+            }
+            before += Self::SEGMENT * size_of::<Bucket<N>>();
+        }
+        Some((newest, before, self.changing_bytes()))
+    }
+}
+
+impl<const N: usize> Index<usize> for Directory<N> {
+    type Output = Bucket<N>;
+
+    fn index(&self, bucket: usize) -> &Bucket<N> {
+        match bucket.checked_sub(Self::SEGMENT) {
+            None => &self.first[bucket],
+            Some(behind) => &self.others[behind / Self::SEGMENT][behind % Self::SEGMENT],
+        }
+    }
+}
+
+impl<const N: usize> IndexMut<usize> for Directory<N> {
+    fn index_mut(&mut self, bucket: usize) -> &mut Bucket<N> {
+        match bucket.checked_sub(Self::SEGMENT) {
+            None => &mut self.first[bucket],
+            Some(behind) => &mut self.others[behind / Self::SEGMENT][behind % Self::SEGMENT],
+        }
+    }
+}
+
+impl Densest {
+    pub(super) fn note(&mut self, density: u64) {
+        self.bound = self.bound.max(density);
+        self.passed = self.passed.max(density);
+    }
+
+    /// Moves the hand by one bucket; behind the last, what it has seen becomes the bound.
+    pub(super) fn advance<const N: usize>(&mut self, buckets: &Directory<N>) {
+        if self.hand as usize >= buckets.len() {
+            *self = Self { bound: self.passed, passed: 0, hand: 0 };
+        }
+        self.passed = self.passed.max(buckets.density(self.hand as usize));
+        self.hand += 1;
+    }
+}

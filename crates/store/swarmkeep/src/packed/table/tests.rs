@@ -1,0 +1,351 @@
+//! A table against a map of peers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{bucket::position, *};
+use crate::{
+    HashKey, Random, SplitMix64, Timestamp,
+    packed::{arena::Block, clock::Clock},
+};
+
+const LIFETIME: u64 = 112;
+
+/// Ticks are seconds here.
+fn tick(second: u64) -> Tick {
+    Clock::new(LIFETIME).tick(Timestamp::from_secs(second))
+}
+
+fn hash(seed: u8) -> EndpointHash {
+    EndpointHash::new(HashKey::from_bytes([seed; 16]), None)
+}
+
+fn endpoint<const N: usize>(n: u32) -> [u8; N] {
+    let mut bytes = [7; N];
+    bytes[..4].copy_from_slice(&n.to_be_bytes());
+    bytes
+}
+
+fn insert<const N: usize>(table: &mut Table<N>, n: u32, at: Tick, hash: &EndpointHash) {
+    let (order, endpoint) = (hash.order(&endpoint::<N>(n)), endpoint(n));
+    let place = table.insert(order, &endpoint, at, at, hash);
+    assert_eq!(table.find(order, &endpoint), Some(place));
+}
+
+fn find<const N: usize>(table: &Table<N>, n: u32, hash: &EndpointHash) -> Option<Place> {
+    table.find(hash.order(&endpoint::<N>(n)), &endpoint(n))
+}
+
+fn filled<const N: usize>(count: u32, hash: &EndpointHash) -> Table<N> {
+    let mut table = Table::default();
+    (0..count).for_each(|n| insert(&mut table, n, tick(1000), hash));
+    table
+}
+
+/// The whole order, range by range.
+fn ranges<const N: usize>(table: &Table<N>) -> Vec<(u64, Option<u64>)> {
+    let mut ranges = vec![(0, table.end_of(0))];
+    while let Some((_, Some(end))) = ranges.last() {
+        ranges.push((*end, table.end_of(*end)));
+    }
+    ranges
+}
+
+fn all<const N: usize>(table: &Table<N>, hash: &EndpointHash) -> Vec<(u64, [u8; N])> {
+    let mut found = Vec::new();
+    for (start, end) in ranges(table) {
+        let mut some: Vec<_> =
+            table.within(start, end, hash).map(|(order, peer, _)| (order, *peer)).collect();
+        some.sort_unstable();
+        found.extend(some);
+    }
+    found
+}
+
+fn peers_are_found_while_buckets_split_and_merge<const N: usize>() {
+    let hash = hash(5);
+    let count = 3000;
+    let mut table = filled::<N>(count, &hash);
+    let buckets = count as usize / Table::<N>::SPLIT_ABOVE;
+    assert!(table.buckets.len() >= buckets, "{} buckets", table.buckets.len());
+    for gone in 0..count {
+        let place = find(&table, gone, &hash).expect("still there");
+        table.remove(place);
+        assert!(find(&table, gone, &hash).is_none());
+        if gone % 100 == 0 {
+            assert!((gone + 1..count).all(|n| find(&table, n, &hash).is_some()));
+            assert_eq!(all(&table, &hash).len(), table.len());
+            assert_eq!(table.iter().count(), table.len());
+            assert!(table.buckets.len() <= 1 + table.len() / Table::<N>::MERGE_BELOW);
+        }
+    }
+    assert_eq!((table.len(), table.bytes(), table.buckets.first.capacity()), (0, 0, 0));
+}
+
+#[test]
+fn ipv4_peers_are_found_while_buckets_split_and_merge() {
+    peers_are_found_while_buckets_split_and_merge::<6>();
+}
+
+#[test]
+fn ipv6_peers_are_found_while_buckets_split_and_merge() {
+    peers_are_found_while_buckets_split_and_merge::<18>();
+}
+
+#[test]
+fn the_order_of_a_listing_does_not_depend_on_the_buckets() {
+    let hash = hash(6);
+    for count in [0, 1, 43, 44, 45, 88, 89, 133, 1000, 1025] {
+        let found = all(&filled::<6>(count, &hash), &hash);
+        let expected: BTreeSet<_> =
+            (0..count).map(|n| (hash.order(&endpoint::<6>(n)), endpoint(n))).collect();
+        assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{count} peers");
+    }
+}
+
+#[test]
+fn no_insert_moves_more_than_a_bucket_and_a_segment_of_headers() {
+    let hash = hash(7);
+    let (mut table, mut buckets) = (Table::<6>::default(), 0);
+    for n in 0..100_000 {
+        insert(&mut table, n, tick(1000), &hash);
+        assert!(table.buckets.len() <= buckets + 1);
+        buckets = table.buckets.len();
+    }
+    let fullest = table.buckets.iter().map(Bucket::len).max().unwrap();
+    // Twice the mean, and five standard deviations.
+    assert!(fullest <= 88 + 47, "a bucket of {fullest}");
+    let segments = table.buckets.others.iter().chain([&table.buckets.first]);
+    assert!(segments.map(Vec::capacity).all(|capacity| capacity <= Directory::<6>::SEGMENT));
+    assert!(table.bytes() < 100_000 * 8, "{} bytes", table.bytes());
+}
+
+#[test]
+fn expiry_visits_each_peer_once() {
+    let hash = hash(8);
+    let mut table = Table::<6>::default();
+    for n in 0..5000 {
+        let at = tick(1000 + u64::from(n % 5 == 0));
+        insert(&mut table, n, at, &hash);
+    }
+    let (mut start, mut visited, mut gone) = (0, 0, 0);
+    loop {
+        let end = table.end_of(start);
+        let (seen, removed) = table.expire_within(start, end, tick(1001), &hash);
+        (visited, gone) = (visited + seen, gone + removed);
+        let Some(end) = end else { break };
+        start = end;
+    }
+    assert_eq!((visited, gone, table.len()), (5000, 4000, 1000));
+    assert!((0..5000).all(|n| find(&table, n, &hash).is_some() == (n % 5 == 0)));
+}
+
+#[test]
+fn expiry_of_a_part_of_a_bucket_leaves_the_rest_alone() {
+    let hash = hash(9);
+    let mut table = filled::<18>(20, &hash);
+    assert_eq!(ranges(&table).len(), 1);
+    let half = 1 << 63;
+    let inside = table.within(0, Some(half), &hash).count();
+    assert!(inside > 0 && inside < 20);
+    assert_eq!(table.expire_within(0, Some(half), tick(1000), &hash), (inside, 0));
+    assert_eq!(table.expire_within(0, Some(half), tick(1001), &hash), (inside, inside));
+    assert_eq!(table.expire_within(half, None, tick(1000), &hash), (20 - inside, 0));
+}
+
+/// Each peer has one slot, so each is equally likely to be drawn; and slots without a peer are not so
+/// many that many draws are needed.
+fn assert_fair<const N: usize>(table: &Table<N>) {
+    let slots = table.slots();
+    let places = (0..slots.len()).map(|slot| table.at_slot(slots, slot)).filter(|place| table.holds(*place));
+    let places: Vec<_> = places.map(|place| (place.bucket, place.at)).collect();
+    assert_eq!(places.len(), table.len(), "slots with a peer");
+    assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), table.len(), "peers with a slot");
+}
+
+#[test]
+fn every_peer_has_one_slot_and_few_slots_are_empty() {
+    let hash = hash(10);
+    let mut table = Table::<6>::default();
+    assert_eq!(table.slots().len(), 0);
+    for n in 0..12_000_u32 {
+        insert(&mut table, n, tick(1000), &hash);
+        if n < 200 || n % 97 == 0 {
+            assert_fair(&table);
+        }
+        if n > 3000 {
+            assert!(table.len() as u64 * 5 > table.slots().len() * 2, "{n}: {} slots", table.slots().len());
+        }
+    }
+    for n in 0..12_000 {
+        table.remove(find(&table, n, &hash).unwrap());
+        if n > 11_800 || n % 97 == 0 {
+            assert_fair(&table);
+            assert!(table.len() as u64 * 5 >= table.slots().len(), "{n}: {} slots", table.slots().len());
+        }
+    }
+}
+
+#[test]
+fn runs_hold_everybody_from_a_place_on() {
+    let hash = hash(11);
+    let table = filled::<6>(1000, &hash);
+    let places: Vec<_> = (0..1000).map(|n| find(&table, n, &hash).unwrap()).collect();
+    for from in places.iter().step_by(17) {
+        let shown: usize = table.runs(*from).map(|(_, run)| run.len()).sum();
+        let behind = |place: &&Place| (place.bucket, place.at) >= (from.bucket, from.at);
+        assert_eq!(shown, places.iter().filter(behind).count());
+    }
+    for (n, place) in (0..).zip(&places) {
+        assert_eq!(table.runs(*place).next().unwrap().1[0], endpoint(n));
+    }
+    assert_eq!(table.runs(Place::new(99, 99)).count(), 0);
+}
+
+/// Runs random operations on a table and on a map, and compares.
+fn is_as_a_naive_model_says<const N: usize>(seed: u64) {
+    let hash = hash(seed as u8);
+    let (mut table, mut model) = (Table::<N>::default(), BTreeMap::new());
+    let (mut rng, mut now) = (SplitMix64::new(seed), 1_000_000);
+    let mut below = |bound: usize| (&mut rng as &mut dyn Random).below(bound);
+    for step in 0..60_000 {
+        // The swarm grows, shrinks to nothing, and grows again.
+        let growing = step % 20_000 < 12_000;
+        let n = below(4000) as u32;
+        let at = tick(now);
+        match (find(&table, n, &hash), below(8)) {
+            (Some(place), 0..3) => {
+                table.refresh(place, at);
+                model.insert(endpoint::<N>(n), now);
+            }
+            (Some(place), _) if !growing => {
+                table.remove(place);
+                model.remove(&endpoint::<N>(n));
+            }
+            (None, _) if growing => {
+                // Sometimes a peer from a snapshot, up to a lifetime old.
+                let age = if below(4) == 0 { below(112) as u64 } else { 0 };
+                table.insert(hash.order(&endpoint::<N>(n)), &endpoint(n), tick(now - age), at, &hash);
+                model.insert(endpoint(n), now - age);
+            }
+            (found, _) => assert_eq!(found.is_some(), model.contains_key(&endpoint::<N>(n))),
+        }
+        if below(400) == 0 {
+            now += [1, 1, 1, 1, 5, 100, 200, 300, 10_000][below(9)];
+        }
+        if below(700) == 0 {
+            let oldest = now - LIFETIME;
+            let ranges = ranges(&table);
+            let sizes =
+                ranges.iter().map(|&(start, end)| table.expire_within(start, end, tick(oldest), &hash));
+            let gone: usize = sizes.map(|(_, gone)| gone).sum();
+            let before = model.len();
+            model.retain(|_, last| *last >= oldest);
+            assert_eq!(gone, before - model.len());
+        }
+        if step % 200 == 0 {
+            let peers: BTreeMap<_, _> = table.iter().map(|(peer, at)| (*peer, at)).collect();
+            assert_eq!(table.len(), model.len());
+            assert!(peers.keys().eq(model.keys()));
+            // What has outlived its lifetime may look younger, but not alive.
+            let alive = |last: &u64| *last >= now - LIFETIME;
+            let wrong = peers.values().zip(model.values()).find(|(at, last)| match alive(last) {
+                true => **at != tick(**last),
+                false => **at >= tick(now - LIFETIME),
+            });
+            assert_eq!(wrong, None);
+            assert_eq!(table.bytes(), table.recount());
+            let stalest = table.stalest_near(below(usize::MAX) as u64).map(|(at, _)| at);
+            assert_eq!(stalest.is_some(), !model.is_empty());
+        }
+    }
+}
+
+#[test]
+fn ipv4_is_as_a_naive_model_says() {
+    (0..4).for_each(is_as_a_naive_model_says::<6>);
+}
+
+#[test]
+fn ipv6_is_as_a_naive_model_says() {
+    (4..8).for_each(is_as_a_naive_model_says::<18>);
+}
+
+#[test]
+fn stamps_survive_a_clock_that_jumps() {
+    for jumps in [[1, 100, 200, 300, 10_000], [300, 300, 1, 127, 128], [255, 256, 254, 1, 10_000]] {
+        let hash = hash(12);
+        let (mut table, mut last) = (Table::<6>::default(), BTreeMap::new());
+        let (mut now, mut n) = (50_000, 0_u32);
+        for jump in jumps.into_iter().cycle().take(25) {
+            for _ in 0..60 {
+                insert(&mut table, n, tick(now), &hash);
+                last.insert(n, now);
+                n += 1;
+            }
+            for refreshed in (0..n).step_by(7) {
+                if let Some(place) = find(&table, refreshed, &hash) {
+                    table.refresh(place, tick(now));
+                    last.insert(refreshed, now);
+                }
+            }
+            now += jump;
+            for (start, end) in ranges(&table) {
+                table.expire_within(start, end, tick(now - LIFETIME), &hash);
+            }
+            last.retain(|_, last| *last >= now - LIFETIME);
+            assert_eq!(table.len(), last.len());
+            for (&n, &last) in &last {
+                let place = find(&table, n, &hash).unwrap();
+                let bucket = &table.buckets[place.bucket()];
+                assert_eq!(bucket.iter().nth(place.at()).unwrap().1, tick(last));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_stalest_of_a_bucket_is_found() {
+    let hash = hash(13);
+    let mut table = Table::<18>::default();
+    for n in 0..20 {
+        insert(&mut table, n, tick(1000 + u64::from((n + 13) % 20)), &hash);
+    }
+    let (at, place) = table.stalest_near(3).unwrap();
+    assert_eq!((at, place), (tick(1000), find(&table, 7, &hash).unwrap()));
+}
+
+#[test]
+fn an_endpoint_is_found_wherever_it_is_in_a_run_and_only_where_it_begins() {
+    let peers: Vec<[u8; 6]> = (0..70_u8).map(|n| [1, n, 1, 1, n, 1]).collect();
+    for len in 0..peers.len() {
+        let run = &peers[..len];
+        for (at, peer) in peers.iter().enumerate() {
+            assert_eq!(position(run, peer), Some(at).filter(|&at| at < len), "{at} of {len}");
+        }
+        // Bytes of two neighbours.
+        let bytes = run.as_flattened();
+        for window in bytes.windows(6) {
+            assert_eq!(position(run, window.try_into().unwrap()), run.iter().position(|peer| peer == window));
+        }
+    }
+}
+
+#[test]
+fn memory_goes_back_as_the_table_shrinks() {
+    let hash = hash(14);
+    let mut table = filled::<6>(100_000, &hash);
+    for n in 1000..100_000 {
+        table.remove(find(&table, n, &hash).unwrap());
+    }
+    let loose = table.bytes();
+    assert!(loose < 1000 * 10, "{loose} bytes for 1,000 peers");
+    for (start, end) in ranges(&table) {
+        table.expire_within(start, end, tick(1000), &hash);
+    }
+    assert!(table.bytes() < loose && table.bytes() < 1000 * 9, "{} bytes", table.bytes());
+}
+
+#[test]
+fn a_bucket_has_sixteen_bytes_of_its_own() {
+    assert_eq!(size_of::<Bucket<6>>(), (size_of::<Block>() + 6).next_multiple_of(4).max(16));
+}
