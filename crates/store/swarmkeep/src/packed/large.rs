@@ -4,9 +4,9 @@ pub(super) mod ranges;
 mod select;
 
 use super::{
+    bounds::Most,
     clock::Tick,
     hash::EndpointHash,
-    room::Most,
     table::{Place, Table},
 };
 use crate::{

@@ -13,6 +13,7 @@
 #[cfg_attr(swarmkeep_safe, path = "boxed.rs")]
 mod arena;
 mod batch;
+mod bounds;
 mod clock;
 mod hash;
 mod import;
@@ -21,6 +22,7 @@ mod leaf;
 mod linear;
 mod place;
 mod prefetch;
+mod repository;
 mod room;
 mod select;
 mod stripe;
@@ -28,33 +30,24 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    thread,
-};
+use std::{fmt, sync::atomic::AtomicU64};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use self::{
+    bounds::{LEAST_ROOM, Most},
     clock::{Clock, Tick},
-    hash::{EndpointHash, Key},
-    import::holds,
+    hash::EndpointHash,
     place::{Placed, Placement},
-    room::{Most, Room, Shared},
+    room::{Room, Shared},
     stripe::{
         At, Call, Position, Stripe,
         evict::{EVICTION_SAMPLE, Full},
-        expire::Step,
     },
 };
 use crate::{
-    Announce, Announced, BoundedBy, Budget, Capabilities, ConfigError, Cursor, Export, InfoHash, Limits,
-    LongestHold, MemoryUse, PageCost, PeerBuffer, PeerRecord, Random, Records, RepositoryConfig, Request,
-    Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
-    implement::{CursorExt as _, Next, Pass, VISITS_PER_HOLD},
-    time::LatestTime,
-    totals::AtomicTotals,
+    Announce, Announced, ConfigError, InfoHash, Limits, PeerBuffer, Random, RepositoryConfig, Timestamp,
+    TorrentRepository, implement::Pass, time::LatestTime, totals::AtomicTotals,
 };
 
 /// The packed store. Keeps endpoint, role and time of a peer, not its peer id and byte counts.
@@ -87,8 +80,6 @@ const SWARMS_A_LIMITED_STRIPE: u64 = 256;
 const BYTES_A_LIMITED_STRIPE: u64 = 1 << 14;
 /// Stripes that are searched for what is worth least when there is nothing in the one that needs room.
 const STRIPES_SEARCHED: usize = 4;
-/// Stripes that one sweep claims at once.
-const STRIPES_A_CLAIM: usize = 8;
 
 impl Packed {
     /// An empty repository of 4,096 stripes, or as many as configured, or fewer where limits are small.
@@ -114,7 +105,7 @@ impl Packed {
             return Err(ConfigError::Shards { given: stripes, least: 1, most: MOST_STRIPES });
         }
         let fixed = stripes * size_of::<Locked>();
-        let least_bytes = config.shard_count().map_or(0, |_| fixed) + stripe::LEAST_ROOM;
+        let least_bytes = config.shard_count().map_or(0, |_| fixed) + LEAST_ROOM;
         for (what, limit, least) in [
             ("swarms", limits.swarms, 1),
             ("peers a swarm", limits.peers_per_swarm, 1),
@@ -249,46 +240,6 @@ impl Packed {
             self.with_stripe(&in_stripe(stripe), now, |stripe, call| stripe.evict_swarms(call, room, below));
         }
     }
-
-    /// Appends up to `limit` swarms behind `after`, in the order of stripes and keys; whether there may be
-    /// more.
-    fn list(&self, after: Option<Placed>, mut limit: usize, out: &mut Vec<SwarmSummary>) -> bool {
-        let placement = &self.shared.placement;
-        let mut after = after.map(|at| (at.stripe, at.key));
-        for stripe in after.map_or(0, |(stripe, _)| stripe)..self.stripes.len() {
-            loop {
-                if limit == 0 {
-                    return true;
-                }
-                let (start, hold) = (out.len(), limit.min(VISITS_PER_HOLD));
-                // Not while others wait for the lock: what is there may have to move.
-                out.reserve(hold);
-                let behind = after.as_ref().map(|(_, key)| key);
-                let of_stripe = placement.of_stripe(stripe);
-                let more = self.lock(stripe).list(placement.home(), behind, hold, |key, stats| {
-                    out.push(SwarmSummary { info_hash: of_stripe.info_hash(&key), stats });
-                });
-                limit -= out.len() - start;
-                match more {
-                    Some(last) => after = Some((stripe, last)),
-                    None => break,
-                }
-            }
-            after = None;
-        }
-        false
-    }
-
-    fn behind(out: &[SwarmSummary], more: bool) -> Cursor {
-        match out.last() {
-            Some(last) if more => Cursor::after(last.info_hash.as_bytes()),
-            _ => Cursor::END,
-        }
-    }
-
-    fn place_of(&self, cursor: Cursor) -> Option<Placed> {
-        cursor.info_hash().map(|info_hash| self.shared.placement.place(&info_hash))
-    }
 }
 
 /// Ticks are counted in 32 bits; half of them are room enough.
@@ -297,185 +248,5 @@ const LONGEST_LIFETIME_SECS: u64 = u32::MAX as u64 / 2;
 impl fmt::Debug for Packed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Packed").field("totals", &self.totals()).finish_non_exhaustive()
-    }
-}
-
-impl TorrentRepository for Packed {
-    fn announce(
-        &self,
-        announce: &Announce,
-        now: Timestamp,
-        rng: &mut dyn Random,
-        peers: &mut PeerBuffer<'_>,
-    ) -> Announced {
-        let now = self.latest.advance(now);
-        self.announce_at(&self.shared.placement.place(&announce.info_hash), announce, now, rng, peers)
-    }
-
-    fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
-        for group in batch.chunks_mut(batch::GROUP) {
-            self.announce_group(group, self.latest.advance(now), rng);
-        }
-    }
-
-    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        self.with(info_hash, Timestamp::default(), |stripe, call| stripe.scrape(call)).unwrap_or_default()
-    }
-
-    fn totals(&self) -> Totals {
-        self.shared.totals.load()
-    }
-
-    fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
-        if from.is_end() || limit == 0 {
-            return from;
-        }
-        let more = self.list(self.place_of(from), limit, out);
-        Self::behind(out, more)
-    }
-
-    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
-        let (start, limit) = (out.len(), limit.min(VISITS_PER_HOLD));
-        let latest = self.latest.advance(Timestamp::default());
-        out.reserve(limit);
-        let next = self.with(info_hash, latest, |stripe, call| stripe.peers(call, from, limit, out));
-        for peer in &mut out[start..] {
-            // Rounded younger, but not into the future.
-            peer.last_announce = peer.last_announce.min(latest);
-        }
-        next
-    }
-
-    fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
-        let now = self.latest.advance(now);
-        let oldest = self.shared.clock.tick(now.saturating_sub(self.lifetime_secs));
-        let (mut swept, mut left) = (Swept::default(), budget.get());
-        while left > 0 && !swept.pass_complete {
-            let mut claim = match self.pass.next() {
-                Next::Visit(claim) => claim,
-                Next::LookFrom(from) => {
-                    let populated =
-                        (from..self.stripes.len()).filter(|&stripe| !self.lock(stripe).is_empty());
-                    let found: Vec<usize> = populated.take(STRIPES_A_CLAIM).collect();
-                    let next = found.last().filter(|_| found.len() == STRIPES_A_CLAIM).map(|last| last + 1);
-                    let visits = found.into_iter().map(|stripe| Visit { stripe, from: None });
-                    let Some(claim) = self.pass.claim(from, visits, next) else { continue };
-                    claim
-                }
-                Next::Leave => break,
-            };
-            while left > 0
-                && let Some(visit) = claim.current()
-            {
-                let mut step = Step::default();
-                let hold = left.min(VISITS_PER_HOLD);
-                let (at, from) = (Placed { stripe: visit.stripe, key: Key::default() }, visit.from);
-                let next = self.with_stripe(&at, now, |stripe, call| {
-                    stripe.expire(call, from, oldest, policy, hold, &mut step)
-                });
-                visit.from = next;
-                if next.is_none() {
-                    claim.done();
-                } else {
-                    // Announces wait for this stripe, and an unfair lock would let the sweep have it again at
-                    // once.
-                    thread::yield_now();
-                }
-                // A hold that found nobody has looked all the same.
-                left = left.saturating_sub(step.visited.max(1));
-                swept.visited += step.visited as u64;
-                swept.expired += step.gone.peers();
-                swept.swarms_removed += step.swarms_removed;
-            }
-            swept.pass_complete = claim.finish();
-        }
-        swept
-    }
-
-    fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-        // The peers of a large swarm are freed when the lock is not held any more.
-        let (stats, _large) =
-            self.with(info_hash, Timestamp::default(), |stripe, call| stripe.remove(call))?;
-        Some(stats)
-    }
-
-    fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
-        let now = self.latest.advance(now);
-        let (mut restored, mut living) = (Restored::default(), Vec::new());
-        self.living(peers.iter().copied(), now, &mut living, &mut restored);
-        let (at, downloaded) = (self.shared.placement.place(&swarm.info_hash), swarm.stats.downloaded);
-        for hold in holds(&living, downloaded) {
-            let mut room = Room::new(&self.shared);
-            self.lock(at.stripe).restore(&self.call(&at, now), hold, downloaded, &mut room, &mut restored);
-        }
-        restored
-    }
-
-    fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
-        let (placement, mut left, within) = (&self.shared.placement, budget.get(), export.within);
-        let (at, records) = export.begin(self.latest.advance(now));
-        let begun = at.bytes().and_then(Placed::from_bytes);
-        let mut from = begun.map(|Placed { key, .. }| Position { key, within });
-        let first = begun.map_or(0, |begun| begun.stripe);
-        let stripes = if at.is_end() { 0..0 } else { first..self.stripes.len() };
-        for stripe in stripes {
-            loop {
-                if left == 0 {
-                    let Position { key, within } = from.unwrap_or(Position::first(placement.home()));
-                    export.within = within;
-                    return export.go_on_at(Cursor::after(&Placed { stripe, key }.to_bytes()));
-                }
-                let hold = left.min(VISITS_PER_HOLD);
-                // Not while others wait for the lock: what is there may have to move.
-                records.reserve(hold);
-                let locked = self.lock(stripe);
-                // Of all who are in it.
-                let latest = self.latest.advance(Timestamp::default());
-                let visited;
-                (visited, from) = locked.export(&self.shared, stripe, from, hold, latest, records);
-                drop(locked);
-                left = left.saturating_sub(visited.max(1));
-                match from {
-                    None => break,
-                    // All who announce to a large swarm wait for this lock: whoever reads it out says how
-                    // often.
-                    Some(Position { within, .. }) if within != Cursor::START => left = 0,
-                    Some(_) => {}
-                }
-            }
-        }
-        export.within = Cursor::START;
-        export.go_on_at(Cursor::END);
-    }
-
-    fn import(&self, records: &[Records], now: Timestamp) -> Restored {
-        self.import_records(records, self.latest.advance(now))
-    }
-
-    fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        let now = self.latest.advance(Timestamp::default());
-        let (at, mut room) = (self.shared.placement.place(info_hash), Room::new(&self.shared));
-        loop {
-            let call = self.call(&at, now);
-            let mut stripe = self.lock(at.stripe);
-            let added = stripe.add_downloads(&call, earlier, &mut room);
-            stripe.settle(&mut room);
-            drop(stripe);
-            match added {
-                Ok(added) => return added,
-                Err(full) => self.evict_elsewhere(&at, now, &full, &mut room),
-            }
-        }
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::new(LongestHold::Visits(4 * VISITS_PER_HOLD))
-            .with_page_cost(PageCost::WholeStore)
-            .with_bounds(BoundedBy::all())
-            .with_clock(self.shared.clock.resolution_secs(), LONGEST_LIFETIME_SECS)
-    }
-
-    fn memory(&self) -> MemoryUse {
-        MemoryUse::exact(self.shared.bytes.load(Relaxed))
     }
 }

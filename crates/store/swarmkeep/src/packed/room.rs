@@ -5,7 +5,13 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use super::{clock::Clock, hash::EndpointHash, large::Large, place::Placement, stripe::MOST_GROWTH};
+use super::{
+    bounds::{MOST_GROWTH, Most},
+    clock::Clock,
+    hash::EndpointHash,
+    large::Large,
+    place::Placement,
+};
 use crate::{
     Evicted, Family, Role,
     totals::{AtomicTotals, Population},
@@ -29,15 +35,6 @@ impl Shared {
         self.bytes.load(Relaxed).saturating_add(more * MOST_GROWTH as u64) > self.most.bytes
             || self.totals.swarms().saturating_add(more) > self.most.swarms
     }
-}
-
-/// Limits; without one, a number that is never reached.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Most {
-    pub(super) swarms: u64,
-    pub(super) peers_per_swarm: u64,
-    pub(super) endpoints_per_address: u64,
-    pub(super) bytes: u64,
 }
 
 /// The room that one announce takes up, and what had to go for it.

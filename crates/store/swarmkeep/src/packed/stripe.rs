@@ -73,17 +73,6 @@ impl Position {
     }
 }
 
-/// The most by which one announce makes a stripe grow: by a slot or a bucket, a split, tables instead of a
-/// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets).
-pub(super) const MOST_GROWTH: usize = 4096;
-
-/// The same for an announce that takes the place of a peer in a large swarm: two buckets, neither by more
-/// than a size of blocks.
-const MOST_REPLACED: usize = 512;
-
-/// Room for one swarm and for what some announces to it reserve.
-pub(super) const LEAST_ROOM: usize = 16 * MOST_GROWTH;
-
 impl Stripe {
     /// Tells the store what the stripe takes by now.
     pub(super) fn settle(&mut self, room: &mut Room<'_>) {

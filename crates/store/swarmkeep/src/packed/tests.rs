@@ -5,7 +5,10 @@ mod bulk;
 use std::time::Duration;
 
 use super::*;
-use crate::{AnnounceEvent, Endpoint, Evicted, Family, HashKey, RepositoryConfig, Role, SplitMix64};
+use crate::{
+    AnnounceEvent, Budget, Endpoint, Evicted, Family, HashKey, PeerRecord, Request, Retention, Role,
+    SplitMix64, SwarmStats, SwarmSummary,
+};
 
 fn hash(n: u64) -> InfoHash {
     let mut bytes = [0; 20];
@@ -134,7 +137,7 @@ fn no_announce_takes_more_than_is_reserved() {
             tell(&store, 1, told(n));
             let bytes = store.memory().bytes;
             let grown = bytes.saturating_sub(before);
-            assert!(grown <= stripe::MOST_GROWTH as u64, "{grown} bytes for {:?}", told(n));
+            assert!(grown <= bounds::MOST_GROWTH as u64, "{grown} bytes for {:?}", told(n));
             before = bytes;
         }
     }

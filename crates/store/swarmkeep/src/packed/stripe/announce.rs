@@ -1,7 +1,7 @@
 //! Announces: one in two halves, and what a batch asks for ahead.
 
 use super::{
-    At, Call, MOST_GROWTH, Stripe, Way,
+    At, Call, Stripe, Way,
     evict::{Full, Worth},
     stats_of,
 };
@@ -10,6 +10,7 @@ use crate::{
     Role, SwarmStats,
     announce::Transition,
     packed::{
+        bounds::MOST_GROWTH,
         large::{self, Own},
         leaf::slot::{Few, Held, Narrow, Nobody, Place, Section, Slot, population_of},
         prefetch::{prefetch, prefetch_lines},

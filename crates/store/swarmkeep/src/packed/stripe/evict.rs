@@ -1,10 +1,11 @@
 //! Making room: what a swarm is worth, and which one goes.
 
-use super::{At, Call, MOST_GROWTH, MOST_REPLACED, Stripe};
+use super::{At, Call, Stripe};
 use crate::{
     Announce, Changes,
     announce::Transition,
     packed::{
+        bounds::{MOST_GROWTH, MOST_REPLACED},
         clock::Tick,
         leaf::{Leaf, slot::Held},
         room::Room,

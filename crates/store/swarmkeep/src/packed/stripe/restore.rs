@@ -1,9 +1,9 @@
 //! Taking in what a snapshot holds.
 
-use super::{At, Call, MOST_GROWTH, Stripe, evict::Full};
+use super::{At, Call, Stripe, evict::Full};
 use crate::{
     PeerRecord, Restored,
-    packed::{leaf::slot::Held, room::Room},
+    packed::{bounds::MOST_GROWTH, leaf::slot::Held, room::Room},
     report::NotRestored,
 };
 

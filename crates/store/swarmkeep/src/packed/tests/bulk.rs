@@ -3,11 +3,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::atomic::AtomicBool,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use super::*;
-use crate::PeerDetails;
+use crate::{Cursor, Export, PeerDetails, Records, Restored, Totals};
 
 /// Downloads, and the peers with role and time: all that a store of packed peers knows of a swarm.
 type Swarm = (u32, BTreeMap<Endpoint, (Role, Timestamp)>);
@@ -547,7 +547,7 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
 #[test]
 fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
     for shards in [1, 4, 64] {
-        let most = stripe::LEAST_ROOM + shards * size_of::<Locked>();
+        let most = LEAST_ROOM + shards * size_of::<Locked>();
         let store = Packed::new(&config().shards(shards).max_bytes(most)).expect("the least");
         let crowd = (0..).map(|n| tell(&store, 1, leecher(0, v4(n))));
         let _ =

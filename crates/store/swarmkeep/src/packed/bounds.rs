@@ -1,0 +1,21 @@
+//! How large a store may become, and by how much one announce may make it grow.
+
+/// Limits; without one, a number that is never reached.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Most {
+    pub(super) swarms: u64,
+    pub(super) peers_per_swarm: u64,
+    pub(super) endpoints_per_address: u64,
+    pub(super) bytes: u64,
+}
+
+/// The most by which one announce makes a stripe grow: by a slot or a bucket, a split, tables instead of a
+/// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets).
+pub(super) const MOST_GROWTH: usize = 4096;
+
+/// The same for an announce that takes the place of a peer in a large swarm: two buckets, neither by more
+/// than a size of blocks.
+pub(super) const MOST_REPLACED: usize = 512;
+
+/// Room for one swarm and for what some announces to it reserve.
+pub(super) const LEAST_ROOM: usize = 16 * MOST_GROWTH;
