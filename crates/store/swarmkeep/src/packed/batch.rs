@@ -15,8 +15,8 @@ use super::{
     large,
     place::Placed,
     prefetch::prefetch,
-    room::Room,
-    stripe::{Stripe, Way},
+    reservation::Reservation,
+    stripe::{LeafLocation, Stripe},
 };
 use crate::{Random, Request, Timestamp};
 
@@ -26,8 +26,8 @@ pub(super) const GROUP: usize = 32;
 /// An announce of a batch, and what is known of it before its turn.
 #[derive(Clone, Copy, Default)]
 struct Probe {
-    at: Placed,
-    way: Way,
+    placed: Placed,
+    leaf: LeafLocation,
     /// The number of its swarm, if that is a large one.
     large: Option<u32>,
     /// The place of its endpoint in the order of that swarm.
@@ -38,19 +38,19 @@ struct Probe {
 
 /// The stripe that is locked, if any. Announces that follow each other in one stripe, as those to a hot swarm
 /// do, take its lock once.
-struct Locked<'a> {
+struct CurrentStripe<'a> {
     store: &'a Packed,
-    held: Option<(usize, MutexGuard<'a, Stripe>)>,
+    locked: Option<(usize, MutexGuard<'a, Stripe>)>,
 }
 
-impl Locked<'_> {
+impl CurrentStripe<'_> {
     fn stripe(&mut self, index: usize) -> &mut Stripe {
-        if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
+        if self.locked.as_ref().is_none_or(|(current, _)| *current != index) {
             // Never two at once: somebody may take them in the other order.
-            self.held = None;
-            self.held = Some((index, self.store.lock(index)));
+            self.locked = None;
+            self.locked = Some((index, self.store.lock(index)));
         }
-        &mut self.held.as_mut().expect("just locked").1
+        &mut self.locked.as_mut().expect("just locked").1
     }
 }
 
@@ -69,39 +69,42 @@ impl Random for Ahead<'_> {
 impl Packed {
     /// Does up to [`GROUP`] announces, each as if alone and in order.
     pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
-        let tick = self.shared.clock.tick(now);
+        let tick = self.context.clock.tick(now);
         let mut probes = [Probe::default(); GROUP];
         let probes = &mut probes[..group.len()];
         for (probe, request) in probes.iter_mut().zip(&mut *group) {
             request.answer = None;
             request.peers.clear();
-            probe.at = self.shared.placement.place(&request.announce.info_hash);
-            prefetch(&self.stripes[probe.at.stripe]);
+            probe.placed = self.context.placement.place(&request.announce.info_hash);
+            prefetch(&self.stripes[probe.placed.stripe]);
         }
         // Dropped last: what had to go is freed when no lock is held.
-        let mut room = Room::new(&self.shared);
-        let mut locked = Locked { store: self, held: None };
+        let mut reservation = Reservation::new(&self.context);
+        let mut current = CurrentStripe { store: self, locked: None };
         for probe in &mut *probes {
-            probe.way = locked.stripe(probe.at.stripe).prefetch_leaf(&self.call_at(&probe.at, tick));
+            probe.leaf =
+                current.stripe(probe.placed.stripe).prefetch_leaf(&self.operation_at(&probe.placed, tick));
         }
         for probe in &*probes {
-            locked.stripe(probe.at.stripe).prefetch_slots(&self.call_at(&probe.at, tick), &probe.way);
+            current
+                .stripe(probe.placed.stripe)
+                .prefetch_slots(&self.operation_at(&probe.placed, tick), &probe.leaf);
         }
-        if self.announce_only(probes, group, tick, &mut locked) {
-            self.approach_large(probes, group, &mut locked, rng);
+        if self.announce_only(probes, group, tick, &mut current) {
+            self.approach_large(probes, group, &mut current, rng);
         }
         for (probe, request) in probes.iter_mut().zip(group).filter(|(_, request)| request.answer.is_none()) {
             let Request { announce, peers, answer } = request;
-            let call = self.call_at(&probe.at, tick);
+            let op = self.operation_at(&probe.placed, tick);
             let mut rng = Ahead { drawn: probe.drawn, rng: &mut *rng };
             *answer = Some(loop {
-                let stripe = locked.stripe(probe.at.stripe);
-                let found = stripe.find_from(&call, &probe.way);
-                match self.announce_in(stripe, &call, found, announce, &mut room, &mut rng, peers) {
+                let stripe = current.stripe(probe.placed.stripe);
+                let found = stripe.find_from(&op, &probe.leaf);
+                match self.announce_in(stripe, &op, found, announce, &mut reservation, &mut rng, peers) {
                     Ok(announced) => break announced,
                     Err(full) => {
-                        locked.held = None;
-                        self.evict_elsewhere(&probe.at, now, &full, &mut room);
+                        current.locked = None;
+                        self.evict_elsewhere(&probe.placed, now, &full, &mut reservation);
                     }
                 }
             });
@@ -115,21 +118,21 @@ impl Packed {
         probes: &mut [Probe],
         group: &mut [Request<'_>],
         now: Tick,
-        locked: &mut Locked<'_>,
+        current: &mut CurrentStripe<'_>,
     ) -> bool {
         let mut any_large = false;
         // Stripes with announces that wait, one bit for many. Who has to make room may displace a swarm in
         // any stripe.
         let mut waiting = 0_u64;
-        let waits = |bit| if self.shared.is_nearly_full(GROUP) { u64::MAX } else { bit };
+        let waits = |bit| if self.context.is_nearly_full(GROUP) { u64::MAX } else { bit };
         for (probe, request) in probes.iter_mut().zip(group) {
-            let (call, bit) = (self.call_at(&probe.at, now), 1 << (probe.at.stripe % 64));
-            let stripe = locked.stripe(probe.at.stripe);
-            let found = stripe.find_from(&call, &probe.way);
+            let (op, bit) = (self.operation_at(&probe.placed, now), 1 << (probe.placed.stripe % 64));
+            let stripe = current.stripe(probe.placed.stripe);
+            let found = stripe.find_from(&op, &probe.leaf);
             if waiting & bit == 0
                 && let Some(at) = found
             {
-                request.answer = stripe.announce_only(&call, at, &request.announce);
+                request.answer = stripe.announce_only(&op, at, &request.announce);
             }
             if request.answer.is_none() {
                 waiting |= waits(bit);
@@ -146,25 +149,25 @@ impl Packed {
         &self,
         probes: &mut [Probe],
         group: &[Request<'_>],
-        locked: &mut Locked<'_>,
+        current: &mut CurrentStripe<'_>,
         rng: &mut dyn Random,
     ) {
         let mut draw = || panic::catch_unwind(AssertUnwindSafe(|| rng.next_u64()));
         for (probe, Request { announce, .. }) in probes.iter_mut().zip(group) {
             if let Some(number) = probe.large
-                && let Some(large) = locked.stripe(probe.at.stripe).numbered(number)
+                && let Some(large) = current.stripe(probe.placed.stripe).numbered(number)
             {
                 // Not ahead of its turn: whoever comes before is done first, and who needs randomness will
                 // ask again.
                 let Ok(seed) = draw() else { return };
                 probe.drawn = Some(seed);
-                probe.order = large::order(&self.shared.hash, &announce.endpoint);
+                probe.order = large::order(&self.context.hash, &announce.endpoint);
                 large.prefetch_headers(announce, probe.order, seed);
             }
         }
         for (probe, Request { announce, .. }) in probes.iter().zip(group) {
             if let (Some(number), Some(seed)) = (probe.large, probe.drawn)
-                && let Some(large) = locked.stripe(probe.at.stripe).numbered(number)
+                && let Some(large) = current.stripe(probe.placed.stripe).numbered(number)
             {
                 large.prefetch_peers(announce, probe.order, seed);
             }

@@ -2,7 +2,7 @@
 
 /// Limits; without one, a number that is never reached.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Most {
+pub(super) struct Bounds {
     pub(super) swarms: u64,
     pub(super) peers_per_swarm: u64,
     pub(super) endpoints_per_address: u64,
@@ -11,11 +11,11 @@ pub(super) struct Most {
 
 /// The most by which one announce makes a stripe grow: by a slot or a bucket, a split, tables instead of a
 /// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets).
-pub(super) const MOST_GROWTH: usize = 4096;
+pub(super) const MAX_GROWTH: usize = 4096;
 
 /// The same for an announce that takes the place of a peer in a large swarm: two buckets, neither by more
 /// than a size of blocks.
-pub(super) const MOST_REPLACED: usize = 512;
+pub(super) const MAX_REPLACEMENT: usize = 512;
 
 /// Room for one swarm and for what some announces to it reserve.
-pub(super) const LEAST_ROOM: usize = 16 * MOST_GROWTH;
+pub(super) const MIN_BYTES: usize = 16 * MAX_GROWTH;

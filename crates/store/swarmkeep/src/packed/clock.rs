@@ -8,7 +8,7 @@
 use crate::Timestamp;
 
 /// The most ticks in a lifetime. So the clock is off by less than 1 % of it.
-const TICKS_A_LIFETIME: u64 = 112;
+const TICKS_PER_LIFETIME: u64 = 112;
 
 /// How far behind the time of writing a new base lies: further than any lifetime, so that what no longer fits
 /// has expired.
@@ -30,7 +30,7 @@ impl Tick {
 
 impl Clock {
     pub(super) const fn new(lifetime_secs: u64) -> Self {
-        Self { tick_secs: lifetime_secs.div_ceil(TICKS_A_LIFETIME) }
+        Self { tick_secs: lifetime_secs.div_ceil(TICKS_PER_LIFETIME) }
     }
 
     /// Seconds by which a peer may outlive its lifetime.
@@ -138,7 +138,7 @@ mod tests {
         for (tick, stamp) in (9_900..=10_100).zip(stamps) {
             let read = base.tick(aged(stamp, by));
             assert_eq!(read, Tick(tick.max(10_000)));
-            assert!(read.0 <= 10_128 - TICKS_A_LIFETIME as u32 || read == Tick(tick));
+            assert!(read.0 <= 10_128 - TICKS_PER_LIFETIME as u32 || read == Tick(tick));
         }
     }
 }

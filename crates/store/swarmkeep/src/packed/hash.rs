@@ -77,7 +77,7 @@ pub(super) struct EndpointHash {
 /// How many endpoints of an address share a place, about, and so a bucket, which on average has 44 of IPv4 or
 /// 24 of IPv6. Should all addresses have as many, the fullest of a million buckets has some ten times the
 /// mean (the number of addresses in a bucket is Poisson's), and a draw of a peer in ten finds one.
-const ENDPOINTS_A_PLACE: usize = 32;
+const ENDPOINTS_PER_PLACE: usize = 32;
 
 impl fmt::Debug for EndpointHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,8 +86,8 @@ impl fmt::Debug for EndpointHash {
 }
 
 impl EndpointHash {
-    pub(super) fn new(key: HashKey, most_per_address: Option<usize>) -> Self {
-        let places = most_per_address.map_or(0, |most| most.div_ceil(ENDPOINTS_A_PLACE));
+    pub(super) fn new(key: HashKey, endpoints_per_address: Option<usize>) -> Self {
+        let places = endpoints_per_address.map_or(0, |limit| limit.div_ceil(ENDPOINTS_PER_PLACE));
         Self { keys: subkeys(key, 2), places: places as u64 }
     }
 

@@ -6,18 +6,18 @@
 
 use std::ops::Range;
 
-use super::{Packed, leaf::Leaf, place::Placed, prefetch::prefetch_lines, room::Room};
+use super::{Packed, leaf::Leaf, place::Placed, prefetch::prefetch_lines, reservation::Reservation};
 use crate::{PeerRecord, Records, Restored, SwarmRecord, Timestamp, implement::VISITS_PER_HOLD};
 
 /// Records whose bytes are asked for before they are read: in the order of where they go, they lie anywhere.
 const AHEAD: usize = 16;
 /// Bits of a number in [`Sorted`].
-const NUMBER: u32 = 24;
+const NUMBER_BITS: u32 = 24;
 /// Bits of where a record begins among others: 2^40 bytes.
-const AT: u32 = 40;
+const OFFSET_BITS: u32 = 40;
 /// The most splits while a lock is held. After a sweep has turned large swarms into full leaves, each new
 /// swarm splits some.
-const SPLITS_A_HOLD: usize = 16;
+const SPLITS_PER_HOLD: usize = 16;
 
 /// Records in the order of where they go: a word each of stripe, the first bits of the place there, and its
 /// number.
@@ -38,7 +38,7 @@ struct Run {
 
 /// A swarm, and which peers are its.
 struct Swarm {
-    at: Placed,
+    placed: Placed,
     downloaded: u32,
     peers: Range<usize>,
 }
@@ -46,13 +46,13 @@ struct Swarm {
 impl Packed {
     pub(super) fn import_records(&self, records: &[Records], now: Timestamp) -> Restored {
         let (mut restored, mut sorted, mut run) = (Restored::default(), Sorted::default(), Run::default());
-        for records in records.chunks(1 << (u64::BITS - AT)) {
+        for records in records.chunks(1 << (u64::BITS - OFFSET_BITS)) {
             for (number, some) in records.iter().enumerate() {
                 for (at, record) in some.iter_from(0) {
-                    if sorted.order.len() == 1 << NUMBER {
+                    if sorted.order.len() == 1 << NUMBER_BITS {
                         self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
                     }
-                    sorted.push(self, &record, (number as u64) << AT | at as u64);
+                    sorted.push(self, &record, (number as u64) << OFFSET_BITS | at as u64);
                 }
             }
             self.import_sorted(records, &mut sorted, &mut run, now, &mut restored);
@@ -82,12 +82,12 @@ impl Packed {
                 }
                 let (of, at) = sorted.place(*word);
                 let record = records[of].iter_from(at).next().expect("there is one").1;
-                let at = self.shared.placement.place(&record.info_hash);
+                let placed = self.context.placement.place(&record.info_hash);
                 let start = run.peers.len();
                 self.living(record.peers(), now, &mut run.peers, restored);
                 let peers = start..run.peers.len();
                 if !peers.is_empty() || record.downloaded > 0 {
-                    run.swarms.push(Swarm { at, downloaded: record.downloaded, peers });
+                    run.swarms.push(Swarm { placed, downloaded: record.downloaded, peers });
                 }
                 rest = &rest[1..];
             }
@@ -98,47 +98,47 @@ impl Packed {
     }
 
     fn import_run(&self, stripe: usize, run: &Run, now: Timestamp, restored: &mut Restored) {
-        let (tick, mut room) = (self.shared.clock.tick(now), Room::for_many(&self.shared));
-        let home = self.shared.placement.home();
+        let (tick, mut reservation) = (self.context.clock.tick(now), Reservation::for_many(&self.context));
+        let home = self.context.placement.home();
         let sized = || {
-            run.swarms
-                .iter()
-                .map(|Swarm { at, peers, .. }| (at.key, Leaf::bytes_of(home, &run.peers[peers.clone()])))
+            run.swarms.iter().map(|Swarm { placed, peers, .. }| {
+                (placed.key, Leaf::bytes_of(home, &run.peers[peers.clone()]))
+            })
         };
         // Where bytes are limited, there is no room but for what comes next.
-        let is_free = self.shared.most.bytes == u64::MAX;
+        let is_free = self.context.bounds.bytes == u64::MAX;
         let mut locked = self.lock(stripe);
         let (mut in_leaf, mut leaves) = (0, locked.leaves());
-        for (nth, Swarm { at, downloaded, peers }) in run.swarms.iter().enumerate() {
-            let call = self.call_at(at, tick);
-            if locked.leaves().saturating_sub(leaves) > SPLITS_A_HOLD {
-                locked.settle(&mut room);
-                room.tell();
+        for (nth, Swarm { placed, downloaded, peers }) in run.swarms.iter().enumerate() {
+            let op = self.operation_at(placed, tick);
+            if locked.leaves().saturating_sub(leaves) > SPLITS_PER_HOLD {
+                locked.settle(&mut reservation);
+                reservation.report();
                 drop(locked);
                 locked = self.lock(stripe);
                 leaves = locked.leaves();
             }
             if is_free && nth == 0 {
-                locked.split_for(&call, sized().map(|(_, bytes)| bytes).sum());
+                locked.split_for(&op, sized().map(|(_, bytes)| bytes).sum());
             }
             if is_free && in_leaf == 0 {
-                in_leaf = locked.grow_for(&call, sized().skip(nth));
+                in_leaf = locked.grow_for(&op, sized().skip(nth));
             }
             for (nth, hold) in holds(&run.peers[peers.clone()], *downloaded).enumerate() {
                 if nth > 0 {
-                    room.tell();
+                    reservation.report();
                     drop(locked);
                     locked = self.lock(stripe);
                 }
-                locked.restore(&call, hold, *downloaded, &mut room, restored);
+                locked.restore(&op, hold, *downloaded, &mut reservation, restored);
             }
             in_leaf = in_leaf.saturating_sub(1);
             if in_leaf == 0 {
-                locked.compact(&call);
+                locked.compact(&op);
             }
         }
-        locked.settle(&mut room);
-        room.tell();
+        locked.settle(&mut reservation);
+        reservation.report();
     }
 
     /// The peers that are within their lifetime, with times of `now` at most.
@@ -167,9 +167,9 @@ pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item
 
 impl Sorted {
     fn push(&mut self, store: &Packed, record: &SwarmRecord<'_>, place: u64) {
-        let Placed { stripe, key } = store.shared.placement.place(&record.info_hash);
-        let within = key.head() << store.shared.placement.home().depth >> (NUMBER + 16);
-        self.order.push((stripe as u64) << 48 | within << NUMBER | self.places.len() as u64);
+        let Placed { stripe, key } = store.context.placement.place(&record.info_hash);
+        let within = key.head() << store.context.placement.home().depth >> (NUMBER_BITS + 16);
+        self.order.push((stripe as u64) << 48 | within << NUMBER_BITS | self.places.len() as u64);
         self.places.push(place);
     }
 
@@ -178,8 +178,8 @@ impl Sorted {
     }
 
     fn place(&self, word: u64) -> (usize, usize) {
-        let place = self.places[(word & ((1 << NUMBER) - 1)) as usize];
-        ((place >> AT) as usize, (place & ((1 << AT) - 1)) as usize)
+        let place = self.places[(word & ((1 << NUMBER_BITS) - 1)) as usize];
+        ((place >> OFFSET_BITS) as usize, (place & ((1 << OFFSET_BITS) - 1)) as usize)
     }
 }
 

@@ -4,10 +4,10 @@ pub(super) mod ranges;
 mod select;
 
 use super::{
-    bounds::Most,
+    bounds::Bounds,
     clock::Tick,
     hash::EndpointHash,
-    table::{Place, Table},
+    table::{BucketIndex, Table},
 };
 use crate::{
     Announce, AnnounceEvent, CompactV4, CompactV6, Endpoint, Family, PeerCounts, PeerRecord, Role,
@@ -39,14 +39,14 @@ pub(super) struct Updated {
     /// The peer that was evicted to make room.
     pub(super) evicted: Population,
     /// Where the announcer is, if it is still there and until anything else changes.
-    pub(super) own: Option<Own>,
+    pub(super) own: Option<PeerLocation>,
 }
 
 /// Where the announcer is in the tables of its family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Own {
+pub(super) struct PeerLocation {
     role: Role,
-    place: Place,
+    index: BucketIndex,
 }
 
 /// The place of an endpoint in the keyed order of its family.
@@ -92,15 +92,15 @@ impl Large {
         announce: &Announce,
         order: u64,
         now: Tick,
-        most: Most,
+        bounds: Bounds,
         may_split: bool,
     ) -> Updated {
         if announce.event != AnnounceEvent::Stopped {
             self.latest = self.latest.max(now);
         }
         let updated = match &announce.endpoint {
-            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), order, now, most, may_split),
-            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), order, now, most, may_split),
+            Endpoint::V4(v4) => self.update_one(hash, announce, v4.as_bytes(), order, now, bounds, may_split),
+            Endpoint::V6(v6) => self.update_one(hash, announce, v6.as_bytes(), order, now, bounds, may_split),
         };
         self.downloaded = self.downloaded.saturating_add(updated.transition.completed.into());
         updated
@@ -114,7 +114,7 @@ impl Large {
         endpoint: &[u8; N],
         order: u64,
         now: Tick,
-        most: Most,
+        bounds: Bounds,
         may_split: bool,
     ) -> Updated
     where
@@ -127,28 +127,28 @@ impl Large {
             (None, None) => {}
             (None, Some(role)) => {
                 let mut splits = true;
-                if let Some(rival) = self.rival(hash, endpoint, most.endpoints_per_address) {
-                    self.tables_mut().table_mut(rival.role).remove(rival.place);
+                if let Some(rival) = self.rival(hash, endpoint, bounds.endpoints_per_address) {
+                    self.tables_mut().table_mut(rival.role).remove(rival.index);
                     updated.evicted = Population::one(announce.endpoint.family(), rival.role);
                     splits = may_split;
-                } else if self.population().peers() >= most.peers_per_swarm {
+                } else if self.population().peers() >= bounds.peers_per_swarm {
                     updated.evicted = self.evict(order);
                 }
                 let table = self.tables_mut().table_mut(role);
-                let place = match splits {
+                let index = match splits {
                     true => table.insert(order, endpoint, now, now, hash),
                     false => table.put(order, endpoint, now, now),
                 };
-                updated.own = Some(Own { role, place });
+                updated.own = Some(PeerLocation { role, index });
             }
             (Some(own), Some(role)) if own.role == role => {
-                self.tables_mut().table_mut(role).refresh(own.place, now);
+                self.tables_mut().table_mut(role).refresh(own.index, now);
             }
             (Some(own), after) => {
-                self.tables_mut().table_mut(own.role).remove(own.place);
+                self.tables_mut().table_mut(own.role).remove(own.index);
                 updated.own = after.map(|role| {
-                    let place = self.tables_mut().table_mut(role).insert(order, endpoint, now, now, hash);
-                    Own { role, place }
+                    let index = self.tables_mut().table_mut(role).insert(order, endpoint, now, now, hash);
+                    PeerLocation { role, index }
                 });
                 self.simplify();
             }
@@ -158,21 +158,26 @@ impl Large {
 
     /// The endpoint of a newcomer's address that has been silent longest, if there are `most`. Looks into the
     /// buckets of the address.
-    fn rival<const N: usize>(&self, hash: &EndpointHash, endpoint: &[u8; N], most: u64) -> Option<Own>
+    fn rival<const N: usize>(
+        &self,
+        hash: &EndpointHash,
+        endpoint: &[u8; N],
+        limit: u64,
+    ) -> Option<PeerLocation>
     where
         Self: HasTables<N>,
     {
         // Where all are fewer, so are those of any address.
-        let tables = self.tables().filter(|tables| tables.len() as u64 >= most)?;
-        tables.rival(hash, endpoint, most)
+        let tables = self.tables().filter(|tables| tables.len() as u64 >= limit)?;
+        tables.rival(hash, endpoint, limit)
     }
 
     /// Whether a newcomer takes the place of another endpoint of its address, and no bucket has to split for
     /// it.
-    pub(super) fn replaces(&self, hash: &EndpointHash, announce: &Announce, most: u64) -> bool {
+    pub(super) fn replaces(&self, hash: &EndpointHash, announce: &Announce, limit: u64) -> bool {
         match &announce.endpoint {
-            Endpoint::V4(v4) => self.replaces_one(hash, announce.role(), v4.as_bytes(), most),
-            Endpoint::V6(v6) => self.replaces_one(hash, announce.role(), v6.as_bytes(), most),
+            Endpoint::V4(v4) => self.replaces_one(hash, announce.role(), v4.as_bytes(), limit),
+            Endpoint::V6(v6) => self.replaces_one(hash, announce.role(), v6.as_bytes(), limit),
         }
     }
 
@@ -181,13 +186,13 @@ impl Large {
         hash: &EndpointHash,
         role: Role,
         endpoint: &[u8; N],
-        most: u64,
+        limit: u64,
     ) -> bool
     where
         Self: HasTables<N>,
     {
         let must_split = self.tables().is_some_and(|tables| tables.table(role).must_split());
-        !must_split && self.rival(hash, endpoint, most).is_some()
+        !must_split && self.rival(hash, endpoint, limit).is_some()
     }
 
     /// The role that the announcer has, if it is in the swarm.
@@ -232,11 +237,11 @@ impl Large {
         peer: &PeerRecord,
         tick: Tick,
         now: Tick,
-        most: Most,
+        bounds: Bounds,
     ) -> Result<(), NotRestored> {
         match &peer.endpoint {
-            Endpoint::V4(v4) => self.restore_one(hash, v4.as_bytes(), peer.role, tick, now, most),
-            Endpoint::V6(v6) => self.restore_one(hash, v6.as_bytes(), peer.role, tick, now, most),
+            Endpoint::V4(v4) => self.restore_one(hash, v4.as_bytes(), peer.role, tick, now, bounds),
+            Endpoint::V6(v6) => self.restore_one(hash, v6.as_bytes(), peer.role, tick, now, bounds),
         }
     }
 
@@ -247,7 +252,7 @@ impl Large {
         role: Role,
         tick: Tick,
         now: Tick,
-        most: Most,
+        bounds: Bounds,
     ) -> Result<(), NotRestored>
     where
         Self: HasTables<N>,
@@ -256,8 +261,8 @@ impl Large {
         if self.tables().is_some_and(|tables| tables.find(order, endpoint, role).is_some()) {
             return Err(NotRestored::Known);
         }
-        if self.population().peers() >= most.peers_per_swarm
-            || self.rival(hash, endpoint, most.endpoints_per_address).is_some()
+        if self.population().peers() >= bounds.peers_per_swarm
+            || self.rival(hash, endpoint, bounds.endpoints_per_address).is_some()
         {
             return Err(NotRestored::Full);
         }
@@ -276,8 +281,8 @@ impl Large {
             return Population::default();
         };
         match (family, &mut self.v6) {
-            (Family::V6, Some(v6)) => v6.table_mut(own.role).remove(own.place),
-            _ => self.v4.table_mut(own.role).remove(own.place),
+            (Family::V6, Some(v6)) => v6.table_mut(own.role).remove(own.index),
+            _ => self.v4.table_mut(own.role).remove(own.index),
         }
         self.simplify();
         Population::one(family, own.role)
@@ -357,38 +362,38 @@ impl<const N: usize> Tables<N> {
         }
     }
 
-    fn find(&self, order: u64, endpoint: &[u8; N], first: Role) -> Option<Own> {
+    fn find(&self, order: u64, endpoint: &[u8; N], first: Role) -> Option<PeerLocation> {
         let second = if first.is_seeder() { Role::Leecher } else { Role::Seeder };
         let within = |role| {
-            let place = self.table(role).find(order, endpoint)?;
-            Some(Own { role, place })
+            let index = self.table(role).find(order, endpoint)?;
+            Some(PeerLocation { role, index })
         };
         within(first).or_else(|| within(second))
     }
 
     #[inline(never)]
-    fn rival(&self, hash: &EndpointHash, endpoint: &[u8; N], most: u64) -> Option<Own> {
+    fn rival(&self, hash: &EndpointHash, endpoint: &[u8; N], limit: u64) -> Option<PeerLocation> {
         let count = |order| {
             [&self.seeders, &self.leechers].map(|table| table.count_of_address(order, endpoint, hash))
         };
         let held: usize = hash.places_of_address(endpoint).flat_map(count).sum();
-        if (held as u64) < most {
+        if (held as u64) < limit {
             return None;
         }
         let stalest = |order| {
             [Role::Seeder, Role::Leecher].map(|role| {
-                let (tick, place) = self.table(role).stalest_of_address(order, endpoint, hash)?;
-                Some((tick, Own { role, place }))
+                let (tick, index) = self.table(role).stalest_of_address(order, endpoint, hash)?;
+                Some((tick, PeerLocation { role, index }))
             })
         };
         let all = hash.places_of_address(endpoint).flat_map(stalest).flatten();
         all.min_by_key(|(tick, _)| *tick).map(|(_, own)| own)
     }
 
-    fn stalest_near(&self, order: u64) -> Option<(Tick, Own)> {
+    fn stalest_near(&self, order: u64) -> Option<(Tick, PeerLocation)> {
         let within = |role| {
-            let (tick, place) = self.table(role).stalest_near(order)?;
-            Some((tick, Own { role, place }))
+            let (tick, index) = self.table(role).stalest_near(order)?;
+            Some((tick, PeerLocation { role, index }))
         };
         [Role::Seeder, Role::Leecher].into_iter().filter_map(within).min_by_key(|(tick, _)| *tick)
     }

@@ -1,7 +1,7 @@
 //! A leaf: some dozens of swarms in one run of bytes.
 //!
 //! First the **slots**, one a swarm, sorted by key: what the leaf's prefix does not say of the key, then
-//! eight bytes of [`Held`]. Behind them the **blocks**: the peers of swarms that a slot has no room for.
+//! eight bytes of [`SlotContent`]. Behind them the **blocks**: the peers of swarms that a slot has no room for.
 //! Nothing lies between them, so what a leaf takes beyond what it holds is the rest of its last 16 bytes. A
 //! leaf is a few cache lines short of being worth an index.
 
@@ -11,7 +11,7 @@ pub(super) mod slot;
 #[cfg(test)]
 mod tests;
 
-use self::slot::{Few, HELD, Held, KEY, One, Prefix, Slot};
+use self::slot::{CONTENT_LEN, Few, KEY_LEN, One, Prefix, Slot, SlotContent};
 use super::{
     arena::Block,
     clock::{Base, Tick, aged},
@@ -34,10 +34,10 @@ const NEAR: usize = 128;
 
 impl Leaf {
     /// No leaf grows further: its owner splits it first.
-    pub(super) const MOST_BYTES: usize = 48 << 10;
+    pub(super) const MAX_BYTES: usize = 48 << 10;
 
     /// The largest block; a swarm that needs more gets tables. 512 bytes are 73 IPv4 peers, or 26 of IPv6.
-    pub(super) const MOST_BLOCK: usize = 512;
+    pub(super) const MAX_BLOCK: usize = 512;
 
     pub(super) fn new(now: Tick) -> Self {
         Self { base: Base::new(now), ..Self::default() }
@@ -94,7 +94,7 @@ impl Leaf {
     ) -> Result<Slot, Slot> {
         let (slots, _) = self.block[..self.swarms() * STRIDE].as_chunks::<STRIDE>();
         let word = |slot: &[u8; STRIDE]| u64::from_be_bytes(*slot.first_chunk().expect("slots are longer"));
-        let wanted = key.word(KEY - REST);
+        let wanted = key.word(KEY_LEN - REST);
         let near = self.estimate(prefix, wanted);
         let (before, behind) = slots.split_at_checked(near).unwrap_or((slots, &[]));
         let above = before.iter().rev().take_while(|slot| word(slot) >= wanted).count();
@@ -129,42 +129,42 @@ impl Leaf {
 
     /// The key of a slot.
     pub(super) fn key(&self, prefix: Prefix, slot: Slot) -> Key {
-        prefix.complete(&self.block[slot.index * slot.stride..slot.held()])
+        prefix.complete(&self.block[slot.index * slot.stride..slot.content_at()])
     }
 
     /// The one peer of a swarm, if it is the one at `endpoint`.
     #[inline]
     pub(super) fn only(&self, slot: Slot, endpoint: &[u8; CompactV4::LEN]) -> Option<One> {
-        match self.held(slot) {
-            Held::One(one) if one.is_at(endpoint) => Some(one),
+        match self.content(slot) {
+            SlotContent::One(one) if one.is_at(endpoint) => Some(one),
             _ => None,
         }
     }
 
     #[inline]
-    pub(super) fn held(&self, slot: Slot) -> Held {
-        let word = self.block[slot.held()..].first_chunk().expect("slots lie within the leaf");
-        Held::decode(u64::from_le_bytes(*word))
+    pub(super) fn content(&self, slot: Slot) -> SlotContent {
+        let word = self.block[slot.content_at()..].first_chunk().expect("slots lie within the leaf");
+        SlotContent::decode(u64::from_le_bytes(*word))
     }
 
     #[inline]
-    pub(super) fn set(&mut self, slot: Slot, held: Held) {
-        self.block[slot.held()..][..HELD].copy_from_slice(&held.encode().to_le_bytes());
+    pub(super) fn set(&mut self, slot: Slot, content: SlotContent) {
+        self.block[slot.content_at()..][..CONTENT_LEN].copy_from_slice(&content.encode().to_le_bytes());
     }
 
     /// Makes room for a swarm without peers.
-    pub(super) fn insert(&mut self, slot: Slot, key: &Key, held: Held) {
+    pub(super) fn insert(&mut self, slot: Slot, key: &Key, content: SlotContent) {
         let at = slot.index * slot.stride;
         self.open(at, slot.stride);
-        let rest = KEY + HELD - slot.stride;
-        self.block[at..slot.held()].copy_from_slice(&key.0[rest..]);
-        self.set(slot, held);
+        let rest = KEY_LEN + CONTENT_LEN - slot.stride;
+        self.block[at..slot.content_at()].copy_from_slice(&key.0[rest..]);
+        self.set(slot, content);
         self.count += 1;
     }
 
     /// Takes a swarm out, its block included.
     pub(super) fn remove(&mut self, slot: Slot) {
-        if let Held::Few(few) = self.held(slot) {
+        if let SlotContent::Few(few) = self.content(slot) {
             self.close_block(slot, few);
         }
         self.close(slot.index * slot.stride, slot.stride);
@@ -184,18 +184,18 @@ impl Leaf {
     fn age(&mut self, by: u32, any: Slot) {
         let mut slot = Slot { index: 0, ..any };
         while slot.index < self.swarms() {
-            match self.held(slot) {
-                held @ (Held::Nobody(_) | Held::One(_)) => {
-                    let [.., stamp, _] = &mut held.encode().to_le_bytes();
-                    self.block[slot.held() + HELD - 2] = aged(*stamp, by);
+            match self.content(slot) {
+                content @ (SlotContent::Empty(_) | SlotContent::One(_)) => {
+                    let [.., stamp, _] = &mut content.encode().to_le_bytes();
+                    self.block[slot.content_at() + CONTENT_LEN - 2] = aged(*stamp, by);
                 }
-                Held::Few(few) => {
+                SlotContent::Few(few) => {
                     let start = self.start(slot, few);
                     for stamp in &mut self.block[start + few.stamps()..start + few.len()] {
                         *stamp = aged(*stamp, by);
                     }
                 }
-                Held::Large(_) => {}
+                SlotContent::Large(_) => {}
             }
             slot = slot.next();
         }
@@ -217,11 +217,11 @@ impl Leaf {
         let stride = slot.stride;
         let end = self.swarms_end(slot);
         for slot in self.block[..end].chunks_exact_mut(stride) {
-            let held = slot.last_chunk_mut::<HELD>().expect("slots are longer");
-            if let Held::Few(few) = Held::decode(u64::from_le_bytes(*held))
+            let content = slot.last_chunk_mut::<CONTENT_LEN>().expect("slots are longer");
+            if let SlotContent::Few(few) = SlotContent::decode(u64::from_le_bytes(*content))
                 && few.offset() > behind
             {
-                *held = few.with_offset(few.offset().wrapping_add_signed(by)).0.to_le_bytes();
+                *content = few.with_offset(few.offset().wrapping_add_signed(by)).0.to_le_bytes();
             }
         }
     }
@@ -260,7 +260,7 @@ impl Leaf {
 
     /// Makes room for `bytes` more bytes, unless the leaf has to be split first.
     pub(super) fn grow(&mut self, bytes: usize) {
-        if self.used() + bytes <= Self::MOST_BYTES {
+        if self.used() + bytes <= Self::MAX_BYTES {
             self.reserve(bytes);
         }
     }

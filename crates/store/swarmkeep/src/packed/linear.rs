@@ -7,7 +7,7 @@
 
 /// The bucket that an order belongs to, and all orders that do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reach {
+pub(super) struct BucketRange {
     pub(super) bucket: usize,
     /// How many leading bits all orders of the bucket share.
     pub(super) depth: u32,
@@ -17,14 +17,14 @@ pub(super) struct Reach {
 }
 
 /// The bucket of an order among `buckets` buckets; 0 counts as 1.
-pub(super) fn reach(order: u64, buckets: usize) -> Reach {
+pub(super) fn range_of(order: u64, buckets: usize) -> BucketRange {
     let level = buckets.max(1).ilog2();
     let reversed = order.reverse_bits();
     let bucket_at = |depth: u32| (reversed & ((1 << depth) - 1)) as usize;
     let depth = depth(bucket_at(level), buckets);
     let shift = 64 - depth;
     let prefix = order.checked_shr(shift).unwrap_or(0);
-    Reach {
+    BucketRange {
         bucket: bucket_at(depth),
         depth,
         start: prefix.checked_shl(shift).unwrap_or(0),
@@ -59,12 +59,12 @@ mod tests {
         for buckets in [0, 1, 2, 3, 5, 8, 13, 64, 100] {
             let (mut start, mut seen) = (0, vec![false; buckets.max(1)]);
             loop {
-                let here = reach(start, buckets);
+                let here = range_of(start, buckets);
                 assert_eq!(here.start, start);
                 assert!(!std::mem::replace(&mut seen[here.bucket], true), "bucket {} twice", here.bucket);
                 assert_eq!(depth(here.bucket, buckets), here.depth);
                 let last = here.end.map_or(u64::MAX, |end| end - 1);
-                assert_eq!(reach(last, buckets), here);
+                assert_eq!(range_of(last, buckets), here);
                 let Some(end) = here.end else { break };
                 start = end;
             }
@@ -76,7 +76,7 @@ mod tests {
     fn a_new_bucket_takes_the_upper_half_of_its_buddy() {
         for newest in 1..40 {
             for order in [0, 1 << 63, 0x5555 << 48, u64::MAX, 0x0123_4567_89ab_cdef] {
-                let (before, after) = (reach(order, newest).bucket, reach(order, newest + 1).bucket);
+                let (before, after) = (range_of(order, newest).bucket, range_of(order, newest + 1).bucket);
                 let upper = order.rotate_left(1 + splitting_bit(newest)) & 1 == 1;
                 match before == buddy(newest) {
                     true => assert_eq!(after, if upper { newest } else { before }),

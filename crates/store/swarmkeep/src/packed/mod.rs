@@ -15,6 +15,7 @@ mod arena;
 mod batch;
 mod bounds;
 mod clock;
+mod context;
 mod hash;
 mod import;
 mod large;
@@ -23,7 +24,7 @@ mod linear;
 mod place;
 mod prefetch;
 mod repository;
-mod room;
+mod reservation;
 mod select;
 mod stripe;
 mod table;
@@ -35,13 +36,14 @@ use std::{fmt, sync::atomic::AtomicU64};
 use parking_lot::{Mutex, MutexGuard};
 
 use self::{
-    bounds::{LEAST_ROOM, Most},
+    bounds::{Bounds, MIN_BYTES},
     clock::{Clock, Tick},
+    context::StoreContext,
     hash::EndpointHash,
     place::{Placed, Placement},
-    room::{Room, Shared},
+    reservation::Reservation,
     stripe::{
-        At, Call, Position, Stripe,
+        Operation, ResumePoint, Stripe, SwarmLocation,
         evict::{EVICTION_SAMPLE, Full},
     },
 };
@@ -52,8 +54,8 @@ use crate::{
 
 /// The packed store. Keeps endpoint, role and time of a peer, not its peer id and byte counts.
 pub struct Packed {
-    stripes: Box<[Locked]>,
-    shared: Shared,
+    stripes: Box<[StripeLock]>,
+    context: StoreContext,
     lifetime_secs: u64,
     latest: LatestTime,
     pass: Pass<usize, Visit>,
@@ -62,22 +64,22 @@ pub struct Packed {
 /// A cache line of its own, so that neighbours' locks do not share one.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Locked(Mutex<Stripe>);
+struct StripeLock(Mutex<Stripe>);
 
 /// A stripe to sweep, from a position on.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     stripe: usize,
-    from: Option<Position>,
+    from: Option<ResumePoint>,
 }
 
 /// Sixteen threads that each hold a stripe for half of the time meet once in five hundred announces.
 const DEFAULT_STRIPES: usize = 4096;
-const MOST_STRIPES: usize = 1 << 16;
+const MAX_STRIPES: usize = 1 << 16;
 /// A full stripe has enough swarms to choose from when one has to go.
-const SWARMS_A_LIMITED_STRIPE: u64 = 256;
+const SWARMS_PER_LIMITED_STRIPE: u64 = 256;
 /// The same for bytes.
-const BYTES_A_LIMITED_STRIPE: u64 = 1 << 14;
+const BYTES_PER_LIMITED_STRIPE: u64 = 1 << 14;
 /// Stripes that are searched for what is worth least when there is nothing in the one that needs room.
 const STRIPES_SEARCHED: usize = 4;
 
@@ -91,21 +93,22 @@ impl Packed {
     /// seconds, or a limit is below what the store can keep.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let limits = config.limits();
-        let most = |limit: Option<usize>| limit.map_or(u64::MAX, |most| most as u64);
-        let most = Most {
-            swarms: most(limits.swarms),
-            peers_per_swarm: most(limits.peers_per_swarm),
-            endpoints_per_address: most(limits.endpoints_per_address),
-            bytes: most(limits.bytes),
+        let bound = |limit: Option<usize>| limit.map_or(u64::MAX, |limit| limit as u64);
+        let bounds = Bounds {
+            swarms: bound(limits.swarms),
+            peers_per_swarm: bound(limits.peers_per_swarm),
+            endpoints_per_address: bound(limits.endpoints_per_address),
+            bytes: bound(limits.bytes),
         };
-        let fitting = (most.swarms / SWARMS_A_LIMITED_STRIPE).min(most.bytes / BYTES_A_LIMITED_STRIPE);
+        let fitting =
+            (bounds.swarms / SWARMS_PER_LIMITED_STRIPE).min(bounds.bytes / BYTES_PER_LIMITED_STRIPE);
         let fitting = usize::try_from(fitting).unwrap_or(DEFAULT_STRIPES).clamp(1, DEFAULT_STRIPES);
         let stripes = config.shard_count().unwrap_or(1 << fitting.ilog2());
-        if !stripes.is_power_of_two() || stripes > MOST_STRIPES {
-            return Err(ConfigError::Shards { given: stripes, least: 1, most: MOST_STRIPES });
+        if !stripes.is_power_of_two() || stripes > MAX_STRIPES {
+            return Err(ConfigError::Shards { given: stripes, least: 1, most: MAX_STRIPES });
         }
-        let fixed = stripes * size_of::<Locked>();
-        let least_bytes = config.shard_count().map_or(0, |_| fixed) + LEAST_ROOM;
+        let fixed = stripes * size_of::<StripeLock>();
+        let least_bytes = config.shard_count().map_or(0, |_| fixed) + MIN_BYTES;
         for (what, limit, least) in [
             ("swarms", limits.swarms, 1),
             ("peers a swarm", limits.peers_per_swarm, 1),
@@ -117,16 +120,16 @@ impl Packed {
             }
         }
         let lifetime_secs = config.lifetime_secs(LONGEST_LIFETIME_SECS)?;
-        let shared = Shared {
+        let context = StoreContext {
             placement: Placement::new(config.hash_key(), stripes),
             hash: EndpointHash::new(config.hash_key(), limits.endpoints_per_address),
             clock: Clock::new(lifetime_secs),
             totals: AtomicTotals::default(),
             bytes: AtomicU64::new(fixed as u64),
-            most,
+            bounds,
         };
-        let stripes = (0..stripes).map(|_| Locked::default()).collect();
-        Ok(Self { stripes, shared, lifetime_secs, latest: LatestTime::default(), pass: Pass::new(0) })
+        let stripes = (0..stripes).map(|_| StripeLock::default()).collect();
+        Ok(Self { stripes, context, lifetime_secs, latest: LatestTime::default(), pass: Pass::new(0) })
     }
 
     fn lock(&self, stripe: usize) -> MutexGuard<'_, Stripe> {
@@ -138,60 +141,60 @@ impl Packed {
         &self,
         info_hash: &InfoHash,
         now: Timestamp,
-        work: impl FnOnce(&mut Stripe, &Call<'_>) -> R,
+        work: impl FnOnce(&mut Stripe, &Operation<'_>) -> R,
     ) -> R {
-        self.with_stripe(&self.shared.placement.place(info_hash), now, work)
+        self.with_stripe(&self.context.placement.place(info_hash), now, work)
     }
 
     fn with_stripe<R>(
         &self,
-        at: &Placed,
+        placed: &Placed,
         now: Timestamp,
-        work: impl FnOnce(&mut Stripe, &Call<'_>) -> R,
+        work: impl FnOnce(&mut Stripe, &Operation<'_>) -> R,
     ) -> R {
-        let call = self.call(at, now);
-        let mut stripe = self.lock(at.stripe);
-        let result = work(&mut stripe, &call);
-        stripe.settle(&mut Room::new(&self.shared));
+        let op = self.operation(placed, now);
+        let mut stripe = self.lock(placed.stripe);
+        let result = work(&mut stripe, &op);
+        stripe.settle(&mut Reservation::new(&self.context));
         result
     }
 
     /// The arguments that all calls of a stripe share: the swarm's place and the time.
-    fn call<'a>(&'a self, at: &'a Placed, now: Timestamp) -> Call<'a> {
-        self.call_at(at, self.shared.clock.tick(now))
+    fn operation<'a>(&'a self, placed: &'a Placed, now: Timestamp) -> Operation<'a> {
+        self.operation_at(placed, self.context.clock.tick(now))
     }
 
     #[inline]
-    fn call_at<'a>(&'a self, at: &'a Placed, now: Tick) -> Call<'a> {
-        Call { shared: &self.shared, home: self.shared.placement.home(), key: &at.key, now }
+    fn operation_at<'a>(&'a self, placed: &'a Placed, now: Tick) -> Operation<'a> {
+        Operation { context: &self.context, home: self.context.placement.home(), key: &placed.key, now }
     }
 
     fn announce_at(
         &self,
-        at: &Placed,
+        placed: &Placed,
         announce: &Announce,
         now: Timestamp,
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) -> Announced {
-        let call = self.call(at, now);
+        let op = self.operation(placed, now);
         peers.clear();
-        let mut stripe = self.lock(at.stripe);
-        let mut found = stripe.find(&call);
-        if let Some(announced) = found.and_then(|at| stripe.announce_only(&call, at, announce)) {
+        let mut stripe = self.lock(placed.stripe);
+        let mut found = stripe.find(&op);
+        if let Some(announced) = found.and_then(|at| stripe.announce_only(&op, at, announce)) {
             return announced;
         }
         // Dropped last: what had to go is freed when no lock is held.
-        let mut room = Room::new(&self.shared);
+        let mut reservation = Reservation::new(&self.context);
         loop {
-            let announced = self.announce_in(&mut stripe, &call, found, announce, &mut room, rng, peers);
+            let announced = self.announce_in(&mut stripe, &op, found, announce, &mut reservation, rng, peers);
             drop(stripe);
             match announced {
                 Ok(announced) => return announced,
-                Err(full) => self.evict_elsewhere(at, now, &full, &mut room),
+                Err(full) => self.evict_elsewhere(placed, now, &full, &mut reservation),
             }
-            stripe = self.lock(at.stripe);
-            found = stripe.find(&call);
+            stripe = self.lock(placed.stripe);
+            found = stripe.find(&op);
         }
     }
 
@@ -201,43 +204,51 @@ impl Packed {
     fn announce_in(
         &self,
         stripe: &mut Stripe,
-        call: &Call<'_>,
-        found: Option<At>,
+        op: &Operation<'_>,
+        found: Option<SwarmLocation>,
         announce: &Announce,
-        room: &mut Room<'_>,
+        reservation: &mut Reservation<'_>,
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) -> Result<Announced, Full> {
-        let updated = stripe.announce(call, found, announce, room);
-        stripe.settle(room);
+        let updated = stripe.announce(op, found, announce, reservation);
+        stripe.settle(reservation);
         let (announced, selection) = updated?;
         // Nothing of the store changes any more: the caller's randomness may panic.
         stripe.select(selection, announce, rng, peers);
-        Ok(announced.evicting(room.take_evicted()))
+        Ok(announced.evicting(reservation.take_evicted()))
     }
 
     /// Makes room for the announce of a swarm that has found none in its own stripe: in a sample that spans
     /// as many stripes as it takes, the least goes if it is worth less; else some peers of the swarm itself;
     /// else that least one all the same.
-    fn evict_elsewhere(&self, at: &Placed, now: Timestamp, Full(own): &Full, room: &mut Room<'_>) {
-        let in_stripe = |stripe| Placed { stripe, ..*at };
+    fn evict_elsewhere(
+        &self,
+        placed: &Placed,
+        now: Timestamp,
+        Full(own): &Full,
+        reservation: &mut Reservation<'_>,
+    ) {
+        let in_stripe = |stripe| Placed { stripe, ..*placed };
         let (mut sampled, mut least) = (0, None);
-        for (nth, stripe) in (at.stripe..self.stripes.len()).chain(0..at.stripe).enumerate() {
+        for (nth, stripe) in (placed.stripe..self.stripes.len()).chain(0..placed.stripe).enumerate() {
             if nth >= STRIPES_SEARCHED && sampled >= EVICTION_SAMPLE {
                 break;
             }
-            let (some, worth) = self.with_stripe(&in_stripe(stripe), now, |stripe, call| stripe.least(call));
+            let (some, worth) = self.with_stripe(&in_stripe(stripe), now, |stripe, op| stripe.least(op));
             sampled += some;
             least =
                 least.into_iter().chain(worth.map(|worth| (worth, stripe))).min_by_key(|(worth, _)| *worth);
         }
         let is_less = least.is_some_and(|(worth, _)| worth < *own);
-        if !is_less && self.with_stripe(at, now, |stripe, call| stripe.evict_own_peers(call, room)) {
+        if !is_less && self.with_stripe(placed, now, |stripe, op| stripe.evict_own_peers(op, reservation)) {
             return;
         }
         if let Some((_, stripe)) = least {
             let below = is_less.then_some(*own);
-            self.with_stripe(&in_stripe(stripe), now, |stripe, call| stripe.evict_swarms(call, room, below));
+            self.with_stripe(&in_stripe(stripe), now, |stripe, op| {
+                stripe.evict_swarms(op, reservation, below)
+            });
         }
     }
 }

@@ -7,8 +7,8 @@ use super::{
     hash::Key,
     import::holds,
     place::Placed,
-    room::Room,
-    stripe::{Position, expire::Step},
+    reservation::Reservation,
+    stripe::{ResumePoint, expire::SweepStep},
 };
 use crate::{
     Announce, Announced, BoundedBy, Budget, Capabilities, Cursor, Export, InfoHash, LongestHold, MemoryUse,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Stripes that one sweep claims at once.
-const STRIPES_A_CLAIM: usize = 8;
+const STRIPES_PER_CLAIM: usize = 8;
 
 impl TorrentRepository for Packed {
     fn announce(
@@ -29,7 +29,7 @@ impl TorrentRepository for Packed {
         peers: &mut PeerBuffer<'_>,
     ) -> Announced {
         let now = self.latest.advance(now);
-        self.announce_at(&self.shared.placement.place(&announce.info_hash), announce, now, rng, peers)
+        self.announce_at(&self.context.placement.place(&announce.info_hash), announce, now, rng, peers)
     }
 
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
@@ -39,11 +39,11 @@ impl TorrentRepository for Packed {
     }
 
     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        self.with(info_hash, Timestamp::default(), |stripe, call| stripe.scrape(call)).unwrap_or_default()
+        self.with(info_hash, Timestamp::default(), |stripe, op| stripe.scrape(op)).unwrap_or_default()
     }
 
     fn totals(&self) -> Totals {
-        self.shared.totals.load()
+        self.context.totals.load()
     }
 
     fn walk(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
@@ -58,7 +58,7 @@ impl TorrentRepository for Packed {
         let (start, limit) = (out.len(), limit.min(VISITS_PER_HOLD));
         let latest = self.latest.advance(Timestamp::default());
         out.reserve(limit);
-        let next = self.with(info_hash, latest, |stripe, call| stripe.peers(call, from, limit, out));
+        let next = self.with(info_hash, latest, |stripe, op| stripe.peers(op, from, limit, out));
         for peer in &mut out[start..] {
             // Rounded younger, but not into the future.
             peer.last_announce = peer.last_announce.min(latest);
@@ -68,7 +68,7 @@ impl TorrentRepository for Packed {
 
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let now = self.latest.advance(now);
-        let oldest = self.shared.clock.tick(now.saturating_sub(self.lifetime_secs));
+        let oldest = self.context.clock.tick(now.saturating_sub(self.lifetime_secs));
         let (mut swept, mut left) = (Swept::default(), budget.get());
         while left > 0 && !swept.pass_complete {
             let mut claim = match self.pass.next() {
@@ -76,8 +76,8 @@ impl TorrentRepository for Packed {
                 Next::LookFrom(from) => {
                     let populated =
                         (from..self.stripes.len()).filter(|&stripe| !self.lock(stripe).is_empty());
-                    let found: Vec<usize> = populated.take(STRIPES_A_CLAIM).collect();
-                    let next = found.last().filter(|_| found.len() == STRIPES_A_CLAIM).map(|last| last + 1);
+                    let found: Vec<usize> = populated.take(STRIPES_PER_CLAIM).collect();
+                    let next = found.last().filter(|_| found.len() == STRIPES_PER_CLAIM).map(|last| last + 1);
                     let visits = found.into_iter().map(|stripe| Visit { stripe, from: None });
                     let Some(claim) = self.pass.claim(from, visits, next) else { continue };
                     claim
@@ -87,11 +87,11 @@ impl TorrentRepository for Packed {
             while left > 0
                 && let Some(visit) = claim.current()
             {
-                let mut step = Step::default();
+                let mut step = SweepStep::default();
                 let hold = left.min(VISITS_PER_HOLD);
-                let (at, from) = (Placed { stripe: visit.stripe, key: Key::default() }, visit.from);
-                let next = self.with_stripe(&at, now, |stripe, call| {
-                    stripe.expire(call, from, oldest, policy, hold, &mut step)
+                let (placed, from) = (Placed { stripe: visit.stripe, key: Key::default() }, visit.from);
+                let next = self.with_stripe(&placed, now, |stripe, op| {
+                    stripe.expire(op, from, oldest, policy, hold, &mut step)
                 });
                 visit.from = next;
                 if next.is_none() {
@@ -114,8 +114,7 @@ impl TorrentRepository for Packed {
 
     fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
         // The peers of a large swarm are freed when the lock is not held any more.
-        let (stats, _large) =
-            self.with(info_hash, Timestamp::default(), |stripe, call| stripe.remove(call))?;
+        let (stats, _large) = self.with(info_hash, Timestamp::default(), |stripe, op| stripe.remove(op))?;
         Some(stats)
     }
 
@@ -123,25 +122,31 @@ impl TorrentRepository for Packed {
         let now = self.latest.advance(now);
         let (mut restored, mut living) = (Restored::default(), Vec::new());
         self.living(peers.iter().copied(), now, &mut living, &mut restored);
-        let (at, downloaded) = (self.shared.placement.place(&swarm.info_hash), swarm.stats.downloaded);
+        let (placed, downloaded) = (self.context.placement.place(&swarm.info_hash), swarm.stats.downloaded);
         for hold in holds(&living, downloaded) {
-            let mut room = Room::new(&self.shared);
-            self.lock(at.stripe).restore(&self.call(&at, now), hold, downloaded, &mut room, &mut restored);
+            let mut reservation = Reservation::new(&self.context);
+            self.lock(placed.stripe).restore(
+                &self.operation(&placed, now),
+                hold,
+                downloaded,
+                &mut reservation,
+                &mut restored,
+            );
         }
         restored
     }
 
     fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
-        let (placement, mut left, within) = (&self.shared.placement, budget.get(), export.within);
+        let (placement, mut left, within) = (&self.context.placement, budget.get(), export.within);
         let (at, records) = export.begin(self.latest.advance(now));
         let begun = at.bytes().and_then(Placed::from_bytes);
-        let mut from = begun.map(|Placed { key, .. }| Position { key, within });
+        let mut from = begun.map(|Placed { key, .. }| ResumePoint { key, within });
         let first = begun.map_or(0, |begun| begun.stripe);
         let stripes = if at.is_end() { 0..0 } else { first..self.stripes.len() };
         for stripe in stripes {
             loop {
                 if left == 0 {
-                    let Position { key, within } = from.unwrap_or(Position::first(placement.home()));
+                    let ResumePoint { key, within } = from.unwrap_or(ResumePoint::first(placement.home()));
                     export.within = within;
                     return export.go_on_at(Cursor::after(&Placed { stripe, key }.to_bytes()));
                 }
@@ -152,14 +157,14 @@ impl TorrentRepository for Packed {
                 // Of all who are in it.
                 let latest = self.latest.advance(Timestamp::default());
                 let visited;
-                (visited, from) = locked.export(&self.shared, stripe, from, hold, latest, records);
+                (visited, from) = locked.export(&self.context, stripe, from, hold, latest, records);
                 drop(locked);
                 left = left.saturating_sub(visited.max(1));
                 match from {
                     None => break,
                     // All who announce to a large swarm wait for this lock: whoever reads it out says how
                     // often.
-                    Some(Position { within, .. }) if within != Cursor::START => left = 0,
+                    Some(ResumePoint { within, .. }) if within != Cursor::START => left = 0,
                     Some(_) => {}
                 }
             }
@@ -174,16 +179,17 @@ impl TorrentRepository for Packed {
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
         let now = self.latest.advance(Timestamp::default());
-        let (at, mut room) = (self.shared.placement.place(info_hash), Room::new(&self.shared));
+        let (placed, mut reservation) =
+            (self.context.placement.place(info_hash), Reservation::new(&self.context));
         loop {
-            let call = self.call(&at, now);
-            let mut stripe = self.lock(at.stripe);
-            let added = stripe.add_downloads(&call, earlier, &mut room);
-            stripe.settle(&mut room);
+            let op = self.operation(&placed, now);
+            let mut stripe = self.lock(placed.stripe);
+            let added = stripe.add_downloads(&op, earlier, &mut reservation);
+            stripe.settle(&mut reservation);
             drop(stripe);
             match added {
                 Ok(added) => return added,
-                Err(full) => self.evict_elsewhere(&at, now, &full, &mut room),
+                Err(full) => self.evict_elsewhere(&placed, now, &full, &mut reservation),
             }
         }
     }
@@ -192,11 +198,11 @@ impl TorrentRepository for Packed {
         Capabilities::new(LongestHold::Visits(4 * VISITS_PER_HOLD))
             .with_page_cost(PageCost::WholeStore)
             .with_bounds(BoundedBy::all())
-            .with_clock(self.shared.clock.resolution_secs(), LONGEST_LIFETIME_SECS)
+            .with_clock(self.context.clock.resolution_secs(), LONGEST_LIFETIME_SECS)
     }
 
     fn memory(&self) -> MemoryUse {
-        MemoryUse::exact(self.shared.bytes.load(Relaxed))
+        MemoryUse::exact(self.context.bytes.load(Relaxed))
     }
 }
 
@@ -204,8 +210,8 @@ impl Packed {
     /// Appends up to `limit` swarms behind `after`, in the order of stripes and keys; whether there may be
     /// more.
     fn list(&self, after: Option<Placed>, mut limit: usize, out: &mut Vec<SwarmSummary>) -> bool {
-        let placement = &self.shared.placement;
-        let mut after = after.map(|at| (at.stripe, at.key));
+        let placement = &self.context.placement;
+        let mut after = after.map(|placed| (placed.stripe, placed.key));
         for stripe in after.map_or(0, |(stripe, _)| stripe)..self.stripes.len() {
             loop {
                 if limit == 0 {
@@ -238,6 +244,6 @@ impl Packed {
     }
 
     fn place_of(&self, cursor: Cursor) -> Option<Placed> {
-        cursor.info_hash().map(|info_hash| self.shared.placement.place(&info_hash))
+        cursor.info_hash().map(|info_hash| self.context.placement.place(&info_hash))
     }
 }

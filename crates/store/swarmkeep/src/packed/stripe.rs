@@ -11,14 +11,15 @@ use std::{iter, mem};
 
 use super::{
     clock::Tick,
+    context::StoreContext,
     hash::Key,
     large::Large,
     leaf::{
         Leaf,
-        slot::{Held, Nobody, Place, Prefix, Section, Slot, population_of},
+        slot::{Empty, Prefix, Section, SectionIndex, Slot, SlotContent, population_of},
     },
     linear,
-    room::{Room, Shared},
+    reservation::Reservation,
 };
 use crate::{Cursor, Endpoint, Family, Role, SwarmStats, totals::Population};
 
@@ -29,15 +30,15 @@ pub(super) struct Stripe {
     /// Swarms too large for a leaf, by number; some numbers are free.
     large: Box<[Option<Box<Large>>]>,
     /// Bytes that have come, less those that have gone, since the last report to the store.
-    untold: i64,
+    unreported: i64,
     /// Bytes that leaves use: what makes them split and merge.
     used: usize,
 }
 
 /// A swarm, a stripe's part of the key, and the time: what nearly every method is about.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
-    pub(super) shared: &'a Shared,
+pub(super) struct Operation<'a> {
+    pub(super) context: &'a StoreContext,
     /// The leading bits that all keys of a stripe share.
     pub(super) home: Prefix,
     pub(super) key: &'a Key,
@@ -46,7 +47,7 @@ pub(super) struct Call<'a> {
 
 /// The leaf of a swarm, valid while the number of the stripe's leaves is the same.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Way {
+pub(super) struct LeafLocation {
     leaf: usize,
     prefix: Prefix,
     leaves: usize,
@@ -54,7 +55,7 @@ pub(super) struct Way {
 
 /// Where a swarm is, until anything in its stripe changes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct At {
+pub(super) struct SwarmLocation {
     leaf: usize,
     slot: Slot,
 }
@@ -62,12 +63,12 @@ pub(super) struct At {
 /// Where a sweep or an export goes on: at this key or the next one behind it, and where within its peers if
 /// it is a large swarm.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Position {
+pub(super) struct ResumePoint {
     pub(super) key: Key,
     pub(super) within: Cursor,
 }
 
-impl Position {
+impl ResumePoint {
     pub(super) fn first(home: Prefix) -> Self {
         Self { key: home.first_key(), within: Cursor::START }
     }
@@ -75,13 +76,13 @@ impl Position {
 
 impl Stripe {
     /// Tells the store what the stripe takes by now.
-    pub(super) fn settle(&mut self, room: &mut Room<'_>) {
-        room.settle(mem::take(&mut self.untold));
+    pub(super) fn settle(&mut self, reservation: &mut Reservation<'_>) {
+        reservation.settle(mem::take(&mut self.unreported));
     }
 
     /// Counts what was there before and what is there now.
     const fn count(&mut self, before: usize, now: usize) {
-        self.untold += now as i64 - before as i64;
+        self.unreported += now as i64 - before as i64;
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -95,34 +96,34 @@ impl Stripe {
     // --- Finding. ---
 
     #[inline]
-    fn way(&self, call: &Call<'_>) -> Way {
+    fn locate_leaf(&self, op: &Operation<'_>) -> LeafLocation {
         let leaves = self.leaves.len();
-        let reach = linear::reach(call.key.head() << call.home.depth, leaves);
-        let depth = call.home.depth + reach.depth;
-        let prefix = Prefix { bits: call.key.head() & !(u64::MAX >> depth), depth };
-        Way { leaf: reach.bucket, prefix, leaves }
+        let range = linear::range_of(op.key.head() << op.home.depth, leaves);
+        let depth = op.home.depth + range.depth;
+        let prefix = Prefix { bits: op.key.head() & !(u64::MAX >> depth), depth };
+        LeafLocation { leaf: range.bucket, prefix, leaves }
     }
 
     /// The way by now, if it was `known` at another time.
     #[inline]
-    fn way_from(&self, call: &Call<'_>, known: &Way) -> Way {
-        if known.leaves == self.leaves.len() { *known } else { self.way(call) }
+    fn locate_leaf_again(&self, op: &Operation<'_>, known: &LeafLocation) -> LeafLocation {
+        if known.leaves == self.leaves.len() { *known } else { self.locate_leaf(op) }
     }
 
-    pub(super) fn find(&self, call: &Call<'_>) -> Option<At> {
-        self.find_by(call, &self.way(call))
+    pub(super) fn find(&self, op: &Operation<'_>) -> Option<SwarmLocation> {
+        self.find_by(op, &self.locate_leaf(op))
     }
 
     #[inline]
-    fn find_by(&self, call: &Call<'_>, way: &Way) -> Option<At> {
-        let found = self.leaves.get(way.leaf)?.find(way.prefix, call.key);
-        found.ok().map(|slot| At { leaf: way.leaf, slot })
+    fn find_by(&self, op: &Operation<'_>, location: &LeafLocation) -> Option<SwarmLocation> {
+        let found = self.leaves.get(location.leaf)?.find(location.prefix, op.key);
+        found.ok().map(|slot| SwarmLocation { leaf: location.leaf, slot })
     }
 
     /// The swarm, from a way that was known at another time.
     #[inline]
-    pub(super) fn find_from(&self, call: &Call<'_>, known: &Way) -> Option<At> {
-        self.find_by(call, &self.way_from(call, known))
+    pub(super) fn find_from(&self, op: &Operation<'_>, known: &LeafLocation) -> Option<SwarmLocation> {
+        self.find_by(op, &self.locate_leaf_again(op, known))
     }
 
     fn prefix(&self, home: Prefix, leaf: usize) -> Prefix {
@@ -136,13 +137,13 @@ impl Stripe {
     /// The leaves in the order of their keys, from the one of `key` on.
     fn leaves_from(&self, home: Prefix, key: Key) -> impl Iterator<Item = (usize, Prefix)> {
         let leaves = self.leaves.len();
-        let first = (leaves > 0).then(|| linear::reach(key.head() << home.depth, leaves));
-        iter::successors(first, move |reached| reached.end.map(|end| linear::reach(end, leaves)))
+        let first = (leaves > 0).then(|| linear::range_of(key.head() << home.depth, leaves));
+        iter::successors(first, move |reached| reached.end.map(|end| linear::range_of(end, leaves)))
             .map(move |reached| (reached.bucket, self.prefix(home, reached.bucket)))
     }
 
     /// The swarms in the order of their keys, from `key` on, or from where it would be.
-    fn swarms_from(&self, home: Prefix, key: Key) -> impl Iterator<Item = (Prefix, At)> {
+    fn swarms_from(&self, home: Prefix, key: Key) -> impl Iterator<Item = (Prefix, SwarmLocation)> {
         self.leaves_from(home, key).enumerate().flat_map(move |(nth, (leaf, prefix))| {
             let (Ok(first) | Err(first)) = match nth {
                 0 => self.leaves[leaf].find(prefix, &key),
@@ -150,12 +151,12 @@ impl Stripe {
             };
             iter::successors(Some(first), |slot| Some(slot.next()))
                 .take_while(move |slot| slot.index < self.leaves[leaf].swarms())
-                .map(move |slot| (prefix, At { leaf, slot }))
+                .map(move |slot| (prefix, SwarmLocation { leaf, slot }))
         })
     }
 
-    fn held(&self, at: At) -> Held {
-        self.leaves[at.leaf].held(at.slot)
+    fn content(&self, at: SwarmLocation) -> SlotContent {
+        self.leaves[at.leaf].content(at.slot)
     }
 
     fn large(&self, number: u32) -> &Large {
@@ -167,18 +168,18 @@ impl Stripe {
         self.large.get(number as usize)?.as_deref()
     }
 
-    fn population(&self, at: At) -> Population {
-        match self.held(at) {
-            Held::Nobody(_) => Population::default(),
-            Held::One(one) => Population::one(Family::V4, one.role()),
-            Held::Few(few) => population_of(few.counts()),
-            Held::Large(number) => self.large(number).population(),
+    fn population(&self, at: SwarmLocation) -> Population {
+        match self.content(at) {
+            SlotContent::Empty(_) => Population::default(),
+            SlotContent::One(one) => Population::one(Family::V4, one.role()),
+            SlotContent::Few(few) => population_of(few.counts()),
+            SlotContent::Large(number) => self.large(number).population(),
         }
     }
 
-    fn stats(&self, at: At) -> SwarmStats {
-        match self.held(at) {
-            Held::Large(number) => stats_of(self.large(number)),
+    fn stats(&self, at: SwarmLocation) -> SwarmStats {
+        match self.content(at) {
+            SlotContent::Large(number) => stats_of(self.large(number)),
             _ => self.population(at).stats(self.leaves[at.leaf].downloaded(at.slot)),
         }
     }
@@ -186,31 +187,42 @@ impl Stripe {
     // --- Swarms come and go. ---
 
     /// The place of a swarm, made if there is none; whether it was. `None` if there are as many as may be.
-    fn admit(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Option<(At, bool)> {
-        self.split_if_full(call);
-        let Way { leaf, prefix, .. } = self.way(call);
-        let found = self.leaves[leaf].find(prefix, call.key);
+    fn admit(
+        &mut self,
+        op: &Operation<'_>,
+        reservation: &mut Reservation<'_>,
+    ) -> Option<(SwarmLocation, bool)> {
+        self.split_if_full(op);
+        let LeafLocation { leaf, prefix, .. } = self.locate_leaf(op);
+        let found = self.leaves[leaf].find(prefix, op.key);
         let (Ok(slot) | Err(slot)) = found;
-        self.leaves[leaf].advance(call.now, slot);
+        self.leaves[leaf].advance(op.now, slot);
         if found.is_ok() {
-            return Some((At { leaf, slot }, false));
+            return Some((SwarmLocation { leaf, slot }, false));
         }
-        if !room.count_swarm() {
+        if !reservation.count_swarm() {
             return None;
         }
         self.changing(leaf, |leaf| {
-            let latest = leaf.base().stamp(call.now);
-            leaf.insert(slot, call.key, Held::Nobody(Nobody::new(0, latest, false)));
+            let latest = leaf.base().stamp(op.now);
+            leaf.insert(slot, op.key, SlotContent::Empty(Empty::new(0, latest, false)));
         });
-        Some((At { leaf, slot }, true))
+        Some((SwarmLocation { leaf, slot }, true))
     }
 
     /// Adds a peer to a swarm of few. `None` if there are too many for that; the swarm is a large one then,
     /// without it.
-    fn add(&mut self, call: &Call<'_>, at: At, role: Role, endpoint: &Endpoint, tick: Tick) -> Option<Place> {
+    fn add(
+        &mut self,
+        op: &Operation<'_>,
+        at: SwarmLocation,
+        role: Role,
+        endpoint: &Endpoint,
+        tick: Tick,
+    ) -> Option<SectionIndex> {
         let section = Section::of(endpoint.family(), role);
-        if self.leaves[at.leaf].block_with(at.slot, section) > Leaf::MOST_BLOCK {
-            self.promote(call, at);
+        if self.leaves[at.leaf].block_with(at.slot, section) > Leaf::MAX_BLOCK {
+            self.promote(op, at);
             return None;
         }
         Some(self.changing(at.leaf, |leaf| {
@@ -219,10 +231,10 @@ impl Stripe {
     }
 
     /// Takes a swarm out.
-    fn remove_at(&mut self, at: At) -> (SwarmStats, Population, Option<Box<Large>>) {
+    fn remove_at(&mut self, at: SwarmLocation) -> (SwarmStats, Population, Option<Box<Large>>) {
         let (stats, population) = (self.stats(at), self.population(at));
-        let large = match self.held(at) {
-            Held::Large(number) => Some(self.take_large(number)),
+        let large = match self.content(at) {
+            SlotContent::Large(number) => Some(self.take_large(number)),
             _ => None,
         };
         self.changing(at.leaf, |leaf| leaf.remove(at.slot));
@@ -230,15 +242,15 @@ impl Stripe {
     }
 
     /// Removes a swarm and says what was there.
-    pub(super) fn remove(&mut self, call: &Call<'_>) -> Option<(SwarmStats, Option<Box<Large>>)> {
-        let (stats, population, large) = self.remove_at(self.find(call)?);
-        call.shared.totals.remove_swarm(population);
+    pub(super) fn remove(&mut self, op: &Operation<'_>) -> Option<(SwarmStats, Option<Box<Large>>)> {
+        let (stats, population, large) = self.remove_at(self.find(op)?);
+        op.context.totals.remove_swarm(population);
         Some((stats, large))
     }
 
-    fn change_downloaded(&mut self, at: At, change: impl FnOnce(u32) -> u32) {
-        match self.held(at) {
-            Held::Large(number) => {
+    fn change_downloaded(&mut self, at: SwarmLocation, change: impl FnOnce(u32) -> u32) {
+        match self.content(at) {
+            SlotContent::Large(number) => {
                 self.changing_large(number, |large| large.downloaded = change(large.downloaded))
             }
             _ => self.changing(at.leaf, |leaf| {
@@ -259,7 +271,7 @@ fn stats_of(large: &Large) -> SwarmStats {
 impl Stripe {
     /// What the stripe takes, looked at piece by piece; what is kept in step with that is checked.
     pub(super) fn recount(&self) -> usize {
-        assert_eq!(self.untold, 0);
+        assert_eq!(self.unreported, 0);
         assert_eq!(self.used, self.leaves.iter().map(Leaf::used).sum());
         let blocks: usize = self.leaves.iter().map(Leaf::capacity).sum();
         let large: usize = self.large.iter().flatten().map(|large| large.recount()).sum();

@@ -33,7 +33,7 @@ pub(super) struct Table<const N: usize> {
 
 /// Where a peer stands in a table, until that is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct BucketIndex {
     bucket: u32,
     at: u32,
 }
@@ -45,12 +45,12 @@ pub(super) struct Place {
 /// is that of a uniform peer, and as buckets are about as full as their parts are wide, every second slot has
 /// one.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Slots {
+pub(super) struct DrawSlots {
     finest: u64,
     depth: u32,
 }
 
-impl Place {
+impl BucketIndex {
     /// Where the first peer is, if there is any in the first bucket.
     pub(super) const FIRST: Self = Self::new(0, 0);
 
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-impl Slots {
+impl DrawSlots {
     pub(super) const fn len(self) -> u64 {
         self.finest << self.depth
     }
@@ -91,11 +91,11 @@ impl<const N: usize> Table<N> {
 
     /// The most peers that a merge may bring together. While a sweep has emptied some buckets and not yet
     /// come to others, those would be merged without end, and then visited in one hold.
-    const MOST_MERGED: usize = 8 * Self::SPLIT_ABOVE;
+    const MAX_MERGED: usize = 8 * Self::SPLIT_ABOVE;
 
     /// Merges that follow one removal: more than it takes to keep up, few enough for one hold when some have
     /// waited.
-    const MOST_MERGES: usize = 8;
+    const MAX_MERGES: usize = 8;
 
     pub(super) const fn len(&self) -> usize {
         self.len as usize
@@ -106,16 +106,16 @@ impl<const N: usize> Table<N> {
         self.bytes
     }
 
-    pub(super) fn find(&self, order: u64, endpoint: &[u8; N]) -> Option<Place> {
+    pub(super) fn find(&self, order: u64, endpoint: &[u8; N]) -> Option<BucketIndex> {
         let bucket = self.bucket_of(order);
         let at = self.buckets.get(bucket)?.find(endpoint)?;
-        Some(Place::new(bucket, at))
+        Some(BucketIndex::new(bucket, at))
     }
 
-    pub(super) fn refresh(&mut self, place: Place, now: Tick) {
-        let bucket = &mut self.buckets[place.bucket()];
+    pub(super) fn refresh(&mut self, index: BucketIndex, now: Tick) {
+        let bucket = &mut self.buckets[index.bucket()];
         bucket.advance(now);
-        *bucket.stamp_mut(place.at()) = bucket.base.stamp(now);
+        *bucket.stamp_mut(index.at()) = bucket.base.stamp(now);
     }
 
     /// Adds a peer that is not in the table and last announced at `tick`; where it is then. Moves up to a
@@ -127,17 +127,17 @@ impl<const N: usize> Table<N> {
         tick: Tick,
         now: Tick,
         hash: &EndpointHash,
-    ) -> Place {
-        let place = self.put(order, endpoint, tick, now);
+    ) -> BucketIndex {
+        let index = self.put(order, endpoint, tick, now);
         if self.len() <= Self::SPLIT_ABOVE * self.buckets.len() {
-            return place;
+            return index;
         }
         self.split(hash);
         self.find(order, endpoint).expect("just inserted")
     }
 
     /// The same without a split: takes no more bytes than the bucket does to grow by one peer.
-    pub(super) fn put(&mut self, order: u64, endpoint: &[u8; N], tick: Tick, now: Tick) -> Place {
+    pub(super) fn put(&mut self, order: u64, endpoint: &[u8; N], tick: Tick, now: Tick) -> BucketIndex {
         if self.buckets.len() == 0 {
             self.push_bucket(Bucket::new(Base::new(now)));
         }
@@ -151,13 +151,13 @@ impl<const N: usize> Table<N> {
         self.densest.advance(&self.buckets);
         // Buckets that grow leave gaps: one more moves out of a sparse page for each peer that comes.
         self.buckets[self.densest.hand as usize - 1].block.move_if_sparse();
-        Place::new(bucket, at)
+        BucketIndex::new(bucket, at)
     }
 
     /// Takes a peer out. Moves up to two buckets' peers.
-    pub(super) fn remove(&mut self, place: Place) {
-        self.change(place.bucket(), |bucket| {
-            bucket.swap_remove(place.at());
+    pub(super) fn remove(&mut self, index: BucketIndex) {
+        self.change(index.bucket(), |bucket| {
+            bucket.swap_remove(index.at());
             bucket.shrink();
         });
         self.len -= 1;
@@ -166,7 +166,7 @@ impl<const N: usize> Table<N> {
 
     /// The first order behind the bucket of this one; `None` behind the last.
     pub(super) fn end_of(&self, order: u64) -> Option<u64> {
-        linear::reach(order, self.buckets.len()).end
+        linear::range_of(order, self.buckets.len()).end
     }
 
     /// The peers whose orders are within `start..end`, which lies in the bucket of `start`.
@@ -189,9 +189,9 @@ impl<const N: usize> Table<N> {
         end: Option<u64>,
         hash: &'a EndpointHash,
     ) -> impl Iterator<Item = (&'a [u8; N], Tick)> {
-        let reach = linear::reach(start, self.buckets.len());
-        let is_whole = (reach.start, reach.end) == (start, end);
-        let peers = self.buckets.get(reach.bucket).into_iter().flat_map(Bucket::iter);
+        let range = linear::range_of(start, self.buckets.len());
+        let is_whole = (range.start, range.end) == (start, end);
+        let peers = self.buckets.get(range.bucket).into_iter().flat_map(Bucket::iter);
         peers.filter(move |(endpoint, _)| is_whole || is_within(hash.order(endpoint), start, end))
     }
 
@@ -207,9 +207,9 @@ impl<const N: usize> Table<N> {
         if self.len == 0 {
             return (0, 0);
         }
-        let reach = linear::reach(start, self.buckets.len());
-        let whole = (reach.start, reach.end) == (start, end);
-        let (visited, gone) = self.change(reach.bucket, |bucket| {
+        let range = linear::range_of(start, self.buckets.len());
+        let whole = (range.start, range.end) == (start, end);
+        let (visited, gone) = self.change(range.bucket, |bucket| {
             let first_alive = bucket.base.first_alive(oldest);
             let counts = match whole {
                 true => (bucket.len(), bucket.expire(first_alive, |_| true)),
@@ -234,31 +234,31 @@ impl<const N: usize> Table<N> {
 
     /// The endpoints from a place on, run by run: to the end of its bucket, then bucket after bucket, to the
     /// last.
-    pub(super) fn runs(&self, from: Place) -> impl Iterator<Item = (Place, &[[u8; N]])> {
+    pub(super) fn runs(&self, from: BucketIndex) -> impl Iterator<Item = (BucketIndex, &[[u8; N]])> {
         (from.bucket()..self.buckets.len()).map(move |bucket| {
             let at = if bucket == from.bucket() { from.at() } else { 0 };
-            (Place::new(bucket, at), self.buckets[bucket].endpoints().get(at..).unwrap_or_default())
+            (BucketIndex::new(bucket, at), self.buckets[bucket].endpoints().get(at..).unwrap_or_default())
         })
     }
 
     /// The slots of now; those of a table without peers are none.
-    pub(super) fn slots(&self) -> Slots {
+    pub(super) fn slots(&self) -> DrawSlots {
         // The first bucket is always among those that have split already, if there are any.
         let depth = linear::depth(0, self.buckets.len());
-        Slots { finest: self.densest.bound.div_ceil(1 << depth), depth }
+        DrawSlots { finest: self.densest.bound.div_ceil(1 << depth), depth }
     }
 
     /// Where a slot is; there may be no peer. Without a branch, since none could be predicted.
-    pub(super) fn at_slot(&self, slots: Slots, slot: u64) -> Place {
+    pub(super) fn index_at(&self, slots: DrawSlots, slot: u64) -> BucketIndex {
         let (part, at) = (slot as usize & ((1 << slots.depth) - 1), slot >> slots.depth);
         // Parts are numbered as their buckets would be if all had split; one that has not has two of them.
         let second = usize::from(part >= self.buckets.len());
-        Place::new(part - (second << slots.depth >> 1), (at + second as u64 * slots.finest) as usize)
+        BucketIndex::new(part - (second << slots.depth >> 1), (at + second as u64 * slots.finest) as usize)
     }
 
     /// Whether there is a peer in a place.
-    pub(super) fn holds(&self, place: Place) -> bool {
-        self.buckets.get(place.bucket()).is_some_and(|bucket| place.at() < bucket.len())
+    pub(super) fn holds(&self, index: BucketIndex) -> bool {
+        self.buckets.get(index.bucket()).is_some_and(|bucket| index.at() < bucket.len())
     }
 
     /// How many endpoints of this one's address have this place in the order. Where they are limited, all of
@@ -273,9 +273,9 @@ impl<const N: usize> Table<N> {
         order: u64,
         endpoint: &[u8; N],
         hash: &EndpointHash,
-    ) -> Option<(Tick, Place)> {
+    ) -> Option<(Tick, BucketIndex)> {
         let bucket = self.bucket_of(order);
-        let stamped = |at: usize| (self.buckets[bucket].tick(at), Place::new(bucket, at));
+        let stamped = |at: usize| (self.buckets[bucket].tick(at), BucketIndex::new(bucket, at));
         self.of_address(order, endpoint, hash).map(stamped).min_by_key(|(tick, _)| *tick)
     }
 
@@ -298,39 +298,39 @@ impl<const N: usize> Table<N> {
     }
 
     /// The peer that has been silent longest, of the first bucket from this order's on that has any.
-    pub(super) fn stalest_near(&self, order: u64) -> Option<(Tick, Place)> {
+    pub(super) fn stalest_near(&self, order: u64) -> Option<(Tick, BucketIndex)> {
         let buckets = self.buckets.len();
         let first = self.bucket_of(order);
         let bucket = (first..buckets).chain(0..first).find(|&bucket| self.buckets[bucket].len > 0)?;
         let ticks = self.buckets[bucket].iter().map(|(_, tick)| tick);
         let (at, tick) = ticks.enumerate().min_by_key(|(_, tick)| *tick)?;
-        Some((tick, Place::new(bucket, at)))
+        Some((tick, BucketIndex::new(bucket, at)))
     }
 
     // --- Hints: a place in them need not exist. ---
 
     /// Where the bucket of an order begins.
-    pub(super) fn start_of(&self, order: u64) -> Place {
-        Place::new(self.bucket_of(order), 0)
+    pub(super) fn start_of(&self, order: u64) -> BucketIndex {
+        BucketIndex::new(self.bucket_of(order), 0)
     }
 
     /// Brings the header of a bucket closer.
-    pub(super) fn prefetch_header(&self, place: Place) {
-        if let Some(bucket) = self.buckets.get(place.bucket()) {
+    pub(super) fn prefetch_header(&self, index: BucketIndex) {
+        if let Some(bucket) = self.buckets.get(index.bucket()) {
             prefetch(bucket);
         }
     }
 
     /// Brings the endpoints of a bucket closer.
-    pub(super) fn prefetch_bucket(&self, place: Place) {
-        if let Some(bucket) = self.buckets.get(place.bucket()) {
+    pub(super) fn prefetch_bucket(&self, index: BucketIndex) {
+        if let Some(bucket) = self.buckets.get(index.bucket()) {
             prefetch_lines::<8>(&bucket.block);
         }
     }
 
     /// Brings the endpoints closer that a window from a place on begins with: to the end of its bucket, and
     /// in the next.
-    pub(super) fn prefetch_window(&self, from: Place) {
+    pub(super) fn prefetch_window(&self, from: BucketIndex) {
         let ahead = |bucket: usize| self.buckets.get(bucket).map_or(&[][..], |bucket| &bucket.block);
         let own = ahead(from.bucket()).get(N * from.at()..).unwrap_or_default();
         if N == CompactV4::LEN {
@@ -346,7 +346,7 @@ impl<const N: usize> Table<N> {
     // --- Buckets. ---
 
     fn bucket_of(&self, order: u64) -> usize {
-        linear::reach(order, self.buckets.len()).bucket
+        linear::range_of(order, self.buckets.len()).bucket
     }
 
     /// Changes a bucket, and what is counted of it.
@@ -391,13 +391,13 @@ impl<const N: usize> Table<N> {
             *self = Self::default();
             return;
         }
-        for _ in 0..Self::MOST_MERGES {
+        for _ in 0..Self::MAX_MERGES {
             if self.buckets.len() == 1 || self.len() >= Self::MERGE_BELOW * self.buckets.len() {
                 break;
             }
             let newest = self.buckets.len() - 1;
             let into = linear::buddy(newest);
-            if self.buckets[newest].len() + self.buckets[into].len() > Self::MOST_MERGED {
+            if self.buckets[newest].len() + self.buckets[into].len() > Self::MAX_MERGED {
                 break;
             }
             let newest = self.pop_bucket().expect("more than one");

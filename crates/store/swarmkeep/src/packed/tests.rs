@@ -137,7 +137,7 @@ fn no_announce_takes_more_than_is_reserved() {
             tell(&store, 1, told(n));
             let bytes = store.memory().bytes;
             let grown = bytes.saturating_sub(before);
-            assert!(grown <= bounds::MOST_GROWTH as u64, "{grown} bytes for {:?}", told(n));
+            assert!(grown <= bounds::MAX_GROWTH as u64, "{grown} bytes for {:?}", told(n));
             before = bytes;
         }
     }
@@ -164,7 +164,7 @@ fn a_batch_waits_for_who_may_displace_its_swarms() {
         let store = Packed::new(&config().shards(4).max_swarms(1024)).expect("what it can keep");
         for n in 0..1024 {
             tell(&store, 0, leecher(n, v4(n as u32)));
-            if store.shared.placement.place(&hash(n)).stripe == 0 {
+            if store.context.placement.place(&hash(n)).stripe == 0 {
                 tell(&store, 1, leecher(n, v4(n as u32)));
             }
         }
@@ -290,7 +290,7 @@ fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
             tell(&store, 1, leecher(0, of_address(family, n / most as u32, n % most as u32)));
         }
         assert_eq!((store.totals().peers(), store.totals().evicted), (100_000, Evicted::default()));
-        let at = store.shared.placement.place(&hash(0));
+        let at = store.context.placement.place(&hash(0));
         let fullest = store.lock(at.stripe).numbered(0).expect("the only one").fullest_bucket();
         assert!(fullest <= 400, "{fullest} peers in a bucket, of {most} an address over {family:?}");
     }

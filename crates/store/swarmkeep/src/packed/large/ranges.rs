@@ -254,7 +254,7 @@ impl<const N: usize> Tables<N> {
                 let behind = within.filter(|(at, endpoint, _)| start.is_before(*at, endpoint));
                 found.extend(behind.map(|(at, endpoint, tick)| ((at, endpoint), role, tick)));
             }
-            found.sort_unstable_by_key(|(place, ..)| *place);
+            found.sort_unstable_by_key(|(position, ..)| *position);
             visits += found.len().max(1);
             for ((_, endpoint), role, tick) in found {
                 out.push(record(endpoint, role, clock, tick));

@@ -2,11 +2,11 @@
 
 use std::iter;
 
-use super::{Large, Own, Tables};
+use super::{Large, PeerLocation, Tables};
 use crate::{
     Announce, Families, Family, PeerBuffer, Random, Role, Section, SplitMix64,
     implement::SectionExt as _,
-    packed::table::{Place, Slots, Table},
+    packed::table::{BucketIndex, DrawSlots, Table},
 };
 
 /// Places that a hint looks at. As about every second slot has a peer, one of so many has one in nine of ten
@@ -17,12 +17,12 @@ const LIKELY: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Drawn {
     in_second: bool,
-    place: Place,
+    index: BucketIndex,
 }
 
 /// The most draws of a selection; then it starts at the last one, whatever is there. The search could take
 /// long in a table that most peers have left, and whose buckets no sweep has merged yet.
-const MOST_DRAWS: usize = 256;
+const MAX_DRAWS: usize = 256;
 
 impl Large {
     /// The second half of an announce: hands out the peers it asks for. Nothing may have changed since the
@@ -34,7 +34,7 @@ impl Large {
     pub(in crate::packed) fn select(
         &self,
         announce: &Announce,
-        own: Own,
+        own: PeerLocation,
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,
     ) {
@@ -42,13 +42,13 @@ impl Large {
         let own_in = |family| (announce.endpoint.family() == family).then_some(own);
         let v4 = match announce.families.contains(Families::V4) {
             true => Eligible::of(&self.v4, own.role, own_in(Family::V4)),
-            false => Eligible::NOBODY,
+            false => Eligible::NONE,
         };
         let v6 = match &self.v6 {
             Some(v6) if announce.families.contains(Families::V6) => {
                 Eligible::of(v6, own.role, own_in(Family::V6))
             }
-            _ => Eligible::NOBODY,
+            _ => Eligible::NONE,
         };
         let (v4_count, v6_count) = peers.share(announce.want, v4.len(), v6.len());
         v4.select(v4_count, seed_of(Family::V4, seed), &mut peers.v4);
@@ -74,7 +74,7 @@ impl Large {
 }
 
 impl Drawn {
-    const FIRST: Self = Self { in_second: false, place: Place::FIRST };
+    const FIRST: Self = Self { in_second: false, index: BucketIndex::FIRST };
 
     fn table(self) -> usize {
         self.in_second.into()
@@ -111,15 +111,15 @@ struct Eligible<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Eligible<'a, N> {
-    const NOBODY: Self = Self { tables: [None, None], except: None };
+    const NONE: Self = Self { tables: [None, None], except: None };
 
-    fn of(tables: &'a Tables<N>, role: Role, own: Option<Own>) -> Self {
+    fn of(tables: &'a Tables<N>, role: Role, own: Option<PeerLocation>) -> Self {
         match role {
             // A seeder is not among the leechers it is shown.
             Role::Seeder => Self { tables: [None, Some(&tables.leechers)], except: None },
             Role::Leecher => Self {
                 tables: [Some(&tables.seeders), Some(&tables.leechers)],
-                except: own.map(|own| Drawn { in_second: own.role == Role::Leecher, place: own.place }),
+                except: own.map(|own| Drawn { in_second: own.role == Role::Leecher, index: own.index }),
             },
         }
     }
@@ -137,14 +137,14 @@ impl<'a, const N: usize> Eligible<'a, N> {
         }
         let start = if count < self.len() { self.random_place(seed) } else { Drawn::FIRST };
         if let Some(table) = self.tables[start.table()] {
-            table.prefetch_window(start.place);
+            table.prefetch_window(start.index);
         }
         let mut left = count;
         // The round ends where it began: `count` never exceeds one.
         for (in_second, from) in [
-            (start.in_second, start.place),
-            (!start.in_second, Place::FIRST),
-            (start.in_second, Place::FIRST),
+            (start.in_second, start.index),
+            (!start.in_second, BucketIndex::FIRST),
+            (start.in_second, BucketIndex::FIRST),
         ] {
             if left > 0 {
                 self.copy(in_second, from, &mut left, section);
@@ -153,10 +153,10 @@ impl<'a, const N: usize> Eligible<'a, N> {
     }
 
     /// Copies up to `left` of them from one table, run by run; that of the announcer in two parts.
-    fn copy(&self, in_second: bool, from: Place, left: &mut usize, section: &mut Section<'_, N>) {
+    fn copy(&self, in_second: bool, from: BucketIndex, left: &mut usize, section: &mut Section<'_, N>) {
         let Some(table) = self.tables[usize::from(in_second)] else { return };
         let except = self.except.filter(|except| except.in_second == in_second);
-        for (place, run) in table.runs(from) {
+        for (index, run) in table.runs(from) {
             if *left == 0 {
                 return;
             }
@@ -165,7 +165,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
                 section.extend(&run[..count]);
                 *left -= count;
             };
-            match except.and_then(|except| except.place.behind(place)) {
+            match except.and_then(|except| except.index.behind(index)) {
                 Some(own) if own < run.len() => {
                     write(&run[..own]);
                     write(&run[own + 1..]);
@@ -178,7 +178,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
     /// The place of a uniformly random one of them.
     fn random_place(&self, seed: u64) -> Drawn {
         let mut last = Drawn::FIRST;
-        for drawn in self.draws(seed).take(MOST_DRAWS) {
+        for drawn in self.draws(seed).take(MAX_DRAWS) {
             last = drawn;
             if self.holds(&drawn) && self.except != Some(drawn) {
                 break;
@@ -193,29 +193,29 @@ impl<'a, const N: usize> Eligible<'a, N> {
         iter::repeat_with(move || self.slot(slots, words.next_u64()))
     }
 
-    fn slots(&self) -> [Slots; 2] {
-        self.tables.map(|table| table.map_or_else(Slots::default, Table::slots))
+    fn slots(&self) -> [DrawSlots; 2] {
+        self.tables.map(|table| table.map_or_else(DrawSlots::default, Table::slots))
     }
 
     /// The slot that a random word draws, as likely as any other but for slots / 2^64.
-    fn slot(&self, slots: [Slots; 2], word: u64) -> Drawn {
-        let [first, second] = slots.map(Slots::len);
+    fn slot(&self, slots: [DrawSlots; 2], word: u64) -> Drawn {
+        let [first, second] = slots.map(DrawSlots::len);
         let slot = ((u128::from(word) * u128::from(first + second)) >> 64) as u64;
         // Without a branch, since none could be predicted.
         let in_second = slot >= first;
         let (which, slot) = (usize::from(in_second), slot - first * u64::from(in_second));
-        let place = self.tables[which].map_or(Place::FIRST, |table| table.at_slot(slots[which], slot));
-        Drawn { in_second, place }
+        let index = self.tables[which].map_or(BucketIndex::FIRST, |table| table.index_at(slots[which], slot));
+        Drawn { in_second, index }
     }
 
     fn holds(&self, drawn: &Drawn) -> bool {
-        self.tables[drawn.table()].is_some_and(|table| table.holds(drawn.place))
+        self.tables[drawn.table()].is_some_and(|table| table.holds(drawn.index))
     }
 
     fn prefetch_headers(&self, seed: u64) {
         for drawn in self.draws(seed).take(LIKELY) {
             if let Some(table) = self.tables[drawn.table()] {
-                table.prefetch_header(drawn.place);
+                table.prefetch_header(drawn.index);
             }
         }
     }
@@ -224,7 +224,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
         if let Some(drawn) = self.draws(seed).take(LIKELY).find(|drawn| self.holds(drawn))
             && let Some(table) = self.tables[drawn.table()]
         {
-            table.prefetch_window(drawn.place);
+            table.prefetch_window(drawn.index);
         }
     }
 }

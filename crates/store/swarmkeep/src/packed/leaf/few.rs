@@ -2,16 +2,24 @@
 
 use super::{
     Leaf,
-    slot::{Few, HELD, Held, Narrow, Nobody, One, PROVEN, Place, Prefix, Section, Slot, WIDE},
+    slot::{
+        CONTENT_LEN, Empty, Few, NarrowDownloads, One, PROVEN, Prefix, Section, SectionIndex, Slot,
+        SlotContent, WIDE_DOWNLOADS,
+    },
 };
 use crate::{CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address};
 
 impl Leaf {
     /// Where a peer is, if it is in the swarm.
-    pub(in crate::packed) fn locate(&self, slot: Slot, family: Family, endpoint: &[u8]) -> Option<Place> {
-        match self.held(slot) {
-            Held::One(one) => (one.endpoint() == endpoint).then(|| Place::only(one)),
-            Held::Few(few) => {
+    pub(in crate::packed) fn locate(
+        &self,
+        slot: Slot,
+        family: Family,
+        endpoint: &[u8],
+    ) -> Option<SectionIndex> {
+        match self.content(slot) {
+            SlotContent::One(one) => (one.endpoint() == endpoint).then(|| SectionIndex::only(one)),
+            SlotContent::Few(few) => {
                 let seeders = Section::of(family, Role::Seeder);
                 let index = match family {
                     Family::V4 => self
@@ -25,11 +33,11 @@ impl Leaf {
                 }?;
                 let count = few.count(seeders);
                 Some(match index.checked_sub(count) {
-                    None => Place { section: seeders, index },
-                    Some(index) => Place { section: Section::of(family, Role::Leecher), index },
+                    None => SectionIndex { section: seeders, index },
+                    Some(index) => SectionIndex { section: Section::of(family, Role::Leecher), index },
                 })
             }
-            Held::Nobody(_) | Held::Large(_) => None,
+            SlotContent::Empty(_) | SlotContent::Large(_) => None,
         }
     }
 
@@ -62,14 +70,14 @@ impl Leaf {
     /// The peers of a swarm of few as they lie there: how many in each section, their endpoints, and their
     /// stamps, in that order.
     pub(in crate::packed) fn sections(&self, slot: Slot) -> ([u8; 4], &[u8], &[u8]) {
-        match self.held(slot) {
-            Held::Nobody(_) | Held::Large(_) => Default::default(),
-            Held::One(one) => {
+        match self.content(slot) {
+            SlotContent::Empty(_) | SlotContent::Large(_) => Default::default(),
+            SlotContent::One(one) => {
                 let section = Section::of(Family::V4, one.role());
-                let (endpoint, behind) = self.block[slot.held()..].split_at(CompactV4::LEN);
+                let (endpoint, behind) = self.block[slot.content_at()..].split_at(CompactV4::LEN);
                 ([0, 1, 2, 3].map(|n| u8::from(n == section.0)), endpoint, &behind[..1])
             }
-            Held::Few(few) => {
+            SlotContent::Few(few) => {
                 let block = self.block(slot, few);
                 (few.counts(), &block[few.end(0)..few.stamps()], &block[few.stamps()..])
             }
@@ -78,14 +86,14 @@ impl Leaf {
 
     /// The peers of a swarm of few, in the order of sections, with their stamps.
     pub(in crate::packed) fn peers(&self, slot: Slot) -> impl Iterator<Item = (Section, &[u8], u8)> {
-        let held = self.held(slot);
-        let one = if let Held::One(one) = held {
-            let endpoint = &self.block[slot.held()..][..CompactV4::LEN];
+        let content = self.content(slot);
+        let one = if let SlotContent::One(one) = content {
+            let endpoint = &self.block[slot.content_at()..][..CompactV4::LEN];
             Some((Section::of(Family::V4, one.role()), endpoint, one.stamp()))
         } else {
             None
         };
-        let few = if let Held::Few(few) = held { Some(few) } else { None };
+        let few = if let SlotContent::Few(few) = content { Some(few) } else { None };
         let few = few.into_iter().flat_map(move |few| {
             let block = &self.block[self.start(slot, few)..];
             Section::ALL.into_iter().flat_map(move |section| {
@@ -99,35 +107,40 @@ impl Leaf {
     }
 
     /// The peer that has been silent longest.
-    pub(in crate::packed) fn stalest(&self, slot: Slot) -> Option<Place> {
+    pub(in crate::packed) fn stalest(&self, slot: Slot) -> Option<SectionIndex> {
         self.stalest_where(slot, |_| true)
     }
 
-    fn stalest_where(&self, slot: Slot, is_meant: impl Fn(&[u8]) -> bool) -> Option<Place> {
+    fn stalest_where(&self, slot: Slot, is_meant: impl Fn(&[u8]) -> bool) -> Option<SectionIndex> {
         let mut before = [0; 4];
         let placed = self.peers(slot).map(|(section, endpoint, stamp)| {
             before[section.0] += 1;
-            (endpoint, stamp, Place { section, index: before[section.0] - 1 })
+            (endpoint, stamp, SectionIndex { section, index: before[section.0] - 1 })
         });
         let meant = placed.filter(|(endpoint, ..)| is_meant(endpoint));
-        meant.min_by_key(|&(_, stamp, _)| stamp).map(|(.., place)| place)
+        meant.min_by_key(|&(_, stamp, _)| stamp).map(|(.., peer)| peer)
     }
 
-    /// The endpoint of a newcomer's address that has been silent longest, if there are `most`.
-    pub(in crate::packed) fn rival(&self, slot: Slot, newcomer: &Endpoint, most: u64) -> Option<Place> {
-        let held = self.held(slot);
-        let peers = match held {
-            Held::Nobody(_) | Held::Large(_) => 0,
-            Held::One(_) => 1,
-            Held::Few(few) => few.peers() as u64,
+    /// The endpoint of a newcomer's address that has been silent longest, if there are `limit`.
+    pub(in crate::packed) fn rival(
+        &self,
+        slot: Slot,
+        newcomer: &Endpoint,
+        limit: u64,
+    ) -> Option<SectionIndex> {
+        let content = self.content(slot);
+        let peers = match content {
+            SlotContent::Empty(_) | SlotContent::Large(_) => 0,
+            SlotContent::One(_) => 1,
+            SlotContent::Few(few) => few.peers() as u64,
         };
         // Where all are fewer, so are those of any address.
-        if peers < most {
+        if peers < limit {
             return None;
         }
         match newcomer {
-            Endpoint::V4(v4) => self.rival_of(slot, held, v4.as_bytes(), most),
-            Endpoint::V6(v6) => self.rival_of(slot, held, v6.as_bytes(), most),
+            Endpoint::V4(v4) => self.rival_of(slot, content, v4.as_bytes(), limit),
+            Endpoint::V6(v6) => self.rival_of(slot, content, v6.as_bytes(), limit),
         }
     }
 
@@ -135,29 +148,29 @@ impl Leaf {
     fn rival_of<const N: usize>(
         &self,
         slot: Slot,
-        held: Held,
+        content: SlotContent,
         newcomer: &[u8; N],
-        most: u64,
-    ) -> Option<Place> {
+        limit: u64,
+    ) -> Option<SectionIndex> {
         let is_own = |peer: &[u8; N]| address(peer) == address(newcomer);
-        if let Held::Few(few) = held {
+        if let SlotContent::Few(few) = content {
             let seeders = Section(if N == CompactV4::LEN { 0 } else { 2 });
             let family = self.endpoints::<N>(slot, few, seeders);
-            if (family.iter().filter(|peer| is_own(peer)).count() as u64) < most {
+            if (family.iter().filter(|peer| is_own(peer)).count() as u64) < limit {
                 return None;
             }
         }
         self.stalest_where(slot, |peer| peer.try_into().is_ok_and(is_own))
     }
 
-    pub(in crate::packed) fn refresh(&mut self, slot: Slot, place: Place, stamp: u8) {
-        match self.held(slot) {
-            Held::One(_) => self.block[slot.held() + HELD - 2] = stamp,
-            Held::Few(few) => {
-                let at = self.start(slot, few) + few.stamp(place);
+    pub(in crate::packed) fn refresh(&mut self, slot: Slot, peer: SectionIndex, stamp: u8) {
+        match self.content(slot) {
+            SlotContent::One(_) => self.block[slot.content_at() + CONTENT_LEN - 2] = stamp,
+            SlotContent::Few(few) => {
+                let at = self.start(slot, few) + few.stamp(peer);
                 self.block[at] = stamp;
             }
-            Held::Nobody(_) | Held::Large(_) => unreachable!("has no places"),
+            SlotContent::Empty(_) | SlotContent::Large(_) => unreachable!("has no places"),
         }
     }
 
@@ -168,15 +181,15 @@ impl Leaf {
             [one] if one.endpoint.family() == Family::V4 => 0,
             _ => peers.iter().map(|peer| peer.endpoint.as_bytes().len() + 1).sum(),
         };
-        prefix.stride() + if block > Self::MOST_BLOCK { 0 } else { block }
+        prefix.stride() + if block > Self::MAX_BLOCK { 0 } else { block }
     }
 
     /// Bytes of the block that the swarm would have with one more peer.
     pub(in crate::packed) fn block_with(&self, slot: Slot, section: Section) -> usize {
-        let block = match self.held(slot) {
-            Held::Few(few) => few.len(),
-            Held::One(_) => CompactV4::LEN + 1,
-            Held::Nobody(_) | Held::Large(_) => 0,
+        let block = match self.content(slot) {
+            SlotContent::Few(few) => few.len(),
+            SlotContent::One(_) => CompactV4::LEN + 1,
+            SlotContent::Empty(_) | SlotContent::Large(_) => 0,
         };
         block + section.width() + 1
     }
@@ -188,19 +201,19 @@ impl Leaf {
         section: Section,
         endpoint: &[u8],
         stamp: u8,
-    ) -> Place {
-        if let Held::Nobody(nobody) = self.held(slot)
+    ) -> SectionIndex {
+        if let SlotContent::Empty(empty) = self.content(slot)
             && let Ok(endpoint) = endpoint.try_into()
-            && let Some(downloaded) = Narrow::new(nobody.downloaded())
+            && let Some(downloaded) = NarrowDownloads::new(empty.downloaded())
         {
-            let one = One::new(endpoint, section.role(), stamp, downloaded, nobody.proven());
-            self.set(slot, Held::One(one));
-            return Place { section, index: 0 };
+            let one = One::new(endpoint, section.role(), stamp, downloaded, empty.proven());
+            self.set(slot, SlotContent::One(one));
+            return SectionIndex { section, index: 0 };
         }
         let few = self.make_few(slot);
         let start = self.start(slot, few);
-        let place = Place { section, index: few.count(section) };
-        let (at, stamp_at) = (start + few.end(section.0 + 1), start + few.stamp(place));
+        let peer = SectionIndex { section, index: few.count(section) };
+        let (at, stamp_at) = (start + few.end(section.0 + 1), start + few.stamp(peer));
         let width = section.width();
         // Both gaps at once: behind the last endpoint of the section, and behind the last stamp of it.
         self.reserve(width + 1);
@@ -210,22 +223,22 @@ impl Leaf {
         self.block[at..at + width].copy_from_slice(endpoint);
         self.block[stamp_at + width] = stamp;
         self.used += width as u16 + 1;
-        self.set(slot, Held::Few(few.more(section)));
+        self.set(slot, SlotContent::Few(few.more(section)));
         self.shift_blocks(slot, few.offset(), width as i16 + 1);
-        place
+        peer
     }
 
     /// Takes a peer out. Its swarm goes back into its slot where that is enough.
-    pub(in crate::packed) fn take(&mut self, slot: Slot, place: Place) {
-        match self.held(slot) {
-            Held::One(one) => {
-                self.set(slot, Held::Nobody(Nobody::new(one.downloaded(), one.stamp(), one.proven())));
+    pub(in crate::packed) fn take(&mut self, slot: Slot, peer: SectionIndex) {
+        match self.content(slot) {
+            SlotContent::One(one) => {
+                self.set(slot, SlotContent::Empty(Empty::new(one.downloaded(), one.stamp(), one.proven())));
             }
-            Held::Few(few) => {
-                self.cut(slot, few, place);
+            SlotContent::Few(few) => {
+                self.cut(slot, few, peer);
                 self.simplify(slot);
             }
-            Held::Nobody(_) | Held::Large(_) => unreachable!("has no places"),
+            SlotContent::Empty(_) | SlotContent::Large(_) => unreachable!("has no places"),
         }
     }
 
@@ -233,75 +246,75 @@ impl Leaf {
     pub(in crate::packed) fn change_role(
         &mut self,
         slot: Slot,
-        place: Place,
+        peer: SectionIndex,
         role: Role,
         stamp: u8,
-    ) -> Place {
-        let section = Section::of(place.section.family(), role);
-        match self.held(slot) {
-            Held::One(one) => {
-                let downloaded = Narrow::new(one.downloaded()).expect("was narrow");
-                self.set(slot, Held::One(one.announced(role, stamp, downloaded)));
-                Place { section, index: 0 }
+    ) -> SectionIndex {
+        let section = Section::of(peer.section.family(), role);
+        match self.content(slot) {
+            SlotContent::One(one) => {
+                let downloaded = NarrowDownloads::new(one.downloaded()).expect("was narrow");
+                self.set(slot, SlotContent::One(one.announced(role, stamp, downloaded)));
+                SectionIndex { section, index: 0 }
             }
-            Held::Few(few) => {
+            SlotContent::Few(few) => {
                 let (mut endpoint, width) = ([0; CompactV6::LEN], section.width());
-                let at = self.start(slot, few) + few.start(place.section) + place.index * width;
+                let at = self.start(slot, few) + few.start(peer.section) + peer.index * width;
                 endpoint[..width].copy_from_slice(&self.block[at..at + width]);
                 // Before the other is cut: no block is ever empty, or it could not be told from the one
                 // behind it.
                 let moved = self.add(slot, section, &endpoint[..width], stamp);
-                let Held::Few(few) = self.held(slot) else { unreachable!("has got more") };
-                self.cut(slot, few, place);
+                let SlotContent::Few(few) = self.content(slot) else { unreachable!("has got more") };
+                self.cut(slot, few, peer);
                 moved
             }
-            Held::Nobody(_) | Held::Large(_) => unreachable!("has no places"),
+            SlotContent::Empty(_) | SlotContent::Large(_) => unreachable!("has no places"),
         }
     }
 
     pub(in crate::packed) fn set_proven(&mut self, slot: Slot) {
-        self.block[slot.held() + HELD - 1] |= (PROVEN >> 56) as u8;
+        self.block[slot.content_at() + CONTENT_LEN - 1] |= (PROVEN >> 56) as u8;
     }
 
     pub(in crate::packed) fn downloaded(&self, slot: Slot) -> u32 {
-        match self.held(slot) {
-            Held::Nobody(nobody) => nobody.downloaded(),
-            Held::One(one) => one.downloaded(),
-            Held::Few(few) if few.downloaded() == WIDE => {
+        match self.content(slot) {
+            SlotContent::Empty(empty) => empty.downloaded(),
+            SlotContent::One(one) => one.downloaded(),
+            SlotContent::Few(few) if few.downloaded() == WIDE_DOWNLOADS => {
                 let start = self.start(slot, few);
                 u32::from_le_bytes(*self.block[start..].first_chunk().expect("wide blocks are longer"))
             }
-            Held::Few(few) => few.downloaded().into(),
-            Held::Large(_) => unreachable!("kept beside the tables"),
+            SlotContent::Few(few) => few.downloaded().into(),
+            SlotContent::Large(_) => unreachable!("kept beside the tables"),
         }
     }
 
     pub(in crate::packed) fn set_downloaded(&mut self, slot: Slot, downloaded: u32) {
-        match self.held(slot) {
-            Held::Nobody(nobody) => {
-                self.set(slot, Held::Nobody(Nobody::new(downloaded, nobody.latest(), nobody.proven())));
+        match self.content(slot) {
+            SlotContent::Empty(empty) => {
+                self.set(slot, SlotContent::Empty(Empty::new(downloaded, empty.latest(), empty.proven())));
             }
-            Held::One(one) if let Some(downloaded) = Narrow::new(downloaded) => {
-                self.set(slot, Held::One(one.announced(one.role(), one.stamp(), downloaded)));
+            SlotContent::One(one) if let Some(downloaded) = NarrowDownloads::new(downloaded) => {
+                self.set(slot, SlotContent::One(one.announced(one.role(), one.stamp(), downloaded)));
             }
-            Held::One(_) | Held::Few(_) => {
+            SlotContent::One(_) | SlotContent::Few(_) => {
                 let few = self.make_few(slot);
                 match u8::try_from(downloaded) {
-                    Ok(narrow) if few.downloaded() != WIDE && narrow != WIDE => {
-                        self.set(slot, Held::Few(few.with_downloaded(narrow)));
+                    Ok(narrow) if few.downloaded() != WIDE_DOWNLOADS && narrow != WIDE_DOWNLOADS => {
+                        self.set(slot, SlotContent::Few(few.with_downloaded(narrow)));
                     }
                     _ => self.set_wide(slot, few, downloaded),
                 }
             }
-            Held::Large(_) => unreachable!("kept beside the tables"),
+            SlotContent::Large(_) => unreachable!("kept beside the tables"),
         }
     }
 
     fn set_wide(&mut self, slot: Slot, few: Few, downloaded: u32) {
         let start = self.start(slot, few);
-        if few.downloaded() != WIDE {
+        if few.downloaded() != WIDE_DOWNLOADS {
             self.open(start, 4);
-            self.set(slot, Held::Few(few.with_downloaded(WIDE)));
+            self.set(slot, SlotContent::Few(few.with_downloaded(WIDE_DOWNLOADS)));
             self.shift_blocks(slot, few.offset(), 4);
         }
         self.block[start..start + 4].copy_from_slice(&downloaded.to_le_bytes());
@@ -310,15 +323,15 @@ impl Leaf {
     /// Removes the peers whose stamps are below `first_alive`, and answers how many of each section went.
     pub(in crate::packed) fn expire(&mut self, slot: Slot, first_alive: u16) -> [u8; 4] {
         let expired = |stamp: u8| u16::from(stamp) < first_alive;
-        match self.held(slot) {
-            Held::One(one) if expired(one.stamp()) => {
-                let place = Place::only(one);
-                self.take(slot, place);
+        match self.content(slot) {
+            SlotContent::One(one) if expired(one.stamp()) => {
+                let peer = SectionIndex::only(one);
+                self.take(slot, peer);
                 let mut gone = [0; 4];
-                gone[place.section.0] = 1;
+                gone[peer.section.0] = 1;
                 gone
             }
-            Held::Few(few) if self.stamps(slot, few).iter().any(|&stamp| expired(stamp)) => {
+            SlotContent::Few(few) if self.stamps(slot, few).iter().any(|&stamp| expired(stamp)) => {
                 let gone = self.filter(slot, few, expired);
                 self.simplify(slot);
                 gone
@@ -352,77 +365,77 @@ impl Leaf {
         block[to..to + kept_stamps.len()].copy_from_slice(&kept_stamps);
         let kept = few.with_counts(counts);
         let surplus = few.len() - kept.len();
-        self.set(slot, Held::Few(kept));
+        self.set(slot, SlotContent::Few(kept));
         self.close(start + kept.len(), surplus);
         self.shift_blocks(slot, few.offset(), -(surplus as i16));
         [0, 1, 2, 3].map(|section| few.counts()[section] - counts[section])
     }
 
-    fn cut(&mut self, slot: Slot, few: Few, place: Place) {
-        let Place { section, index } = place;
+    fn cut(&mut self, slot: Slot, few: Few, peer: SectionIndex) {
+        let SectionIndex { section, index } = peer;
         let (start, width, last) = (self.start(slot, few), section.width(), few.count(section) - 1);
         let endpoint = |index: usize| start + few.start(section) + index * width;
         let (own, other) = (endpoint(index), endpoint(last));
         let (own_stamp, other_stamp) =
-            (start + few.stamp(place), start + few.stamp(Place { section, index: last }));
+            (start + few.stamp(peer), start + few.stamp(SectionIndex { section, index: last }));
         self.block.copy_within(other..other + width, own);
         self.block[own_stamp] = self.block[other_stamp];
         let used = self.used();
         self.block.copy_within(other + width..other_stamp, other);
         self.block.copy_within(other_stamp + 1..used, other_stamp - width);
         self.used -= width as u16 + 1;
-        self.set(slot, Held::Few(few.less(section)));
+        self.set(slot, SlotContent::Few(few.less(section)));
         self.shift_blocks(slot, few.offset(), -(width as i16 + 1));
     }
 
     /// Gives a swarm a block, for which there was no need while it was smaller.
     fn make_few(&mut self, slot: Slot) -> Few {
         let offset = self.used - self.swarms_end(slot) as u16;
-        let (few, downloaded) = match self.held(slot) {
-            Held::Few(few) => return few,
-            Held::Nobody(nobody) => (Few::new(offset, nobody.proven()), nobody.downloaded()),
-            Held::One(one) => {
+        let (few, downloaded) = match self.content(slot) {
+            SlotContent::Few(few) => return few,
+            SlotContent::Empty(empty) => (Few::new(offset, empty.proven()), empty.downloaded()),
+            SlotContent::One(one) => {
                 let at = self.used();
                 self.open(at, CompactV4::LEN + 1);
                 self.block[at..at + CompactV4::LEN].copy_from_slice(&one.endpoint());
                 self.block[at + CompactV4::LEN] = one.stamp();
                 (Few::new(offset, one.proven()).more(Section::of(Family::V4, one.role())), one.downloaded())
             }
-            Held::Large(_) => unreachable!("is larger"),
+            SlotContent::Large(_) => unreachable!("is larger"),
         };
-        self.set(slot, Held::Few(few));
+        self.set(slot, SlotContent::Few(few));
         self.set_downloaded(slot, downloaded);
-        let Held::Few(few) = self.held(slot) else { unreachable!("just made") };
+        let SlotContent::Few(few) = self.content(slot) else { unreachable!("just made") };
         few
     }
 
     /// Puts a swarm back into its slot if it fits.
     fn simplify(&mut self, slot: Slot) {
-        let Held::Few(few) = self.held(slot) else { return };
+        let SlotContent::Few(few) = self.content(slot) else { return };
         let downloaded = self.downloaded(slot);
         let start = self.start(slot, few);
-        let held = match few.counts() {
-            [0, 0, 0, 0] => Held::Nobody(Nobody::new(downloaded, 0, few.proven())),
+        let content = match few.counts() {
+            [0, 0, 0, 0] => SlotContent::Empty(Empty::new(downloaded, 0, few.proven())),
             [seeders, leechers, 0, 0] if seeders + leechers == 1 => {
-                let Some(downloaded) = Narrow::new(downloaded) else { return };
+                let Some(downloaded) = NarrowDownloads::new(downloaded) else { return };
                 let at = start + few.end(0);
                 let endpoint = self.block[at..].first_chunk().expect("it has one endpoint");
                 let role = if seeders == 1 { Role::Seeder } else { Role::Leecher };
                 let stamp = self.block[at + CompactV4::LEN];
-                Held::One(One::new(endpoint, role, stamp, downloaded, few.proven()))
+                SlotContent::One(One::new(endpoint, role, stamp, downloaded, few.proven()))
             }
             _ => return,
         };
         self.close_block(slot, few);
-        self.set(slot, held);
+        self.set(slot, content);
     }
 
     /// Puts a swarm whose peers are elsewhere by now behind a number.
     pub(in crate::packed) fn make_large(&mut self, slot: Slot, number: u32) {
-        if let Held::Few(few) = self.held(slot) {
+        if let SlotContent::Few(few) = self.content(slot) {
             self.close_block(slot, few);
         }
-        self.set(slot, Held::Large(number));
+        self.set(slot, SlotContent::Large(number));
     }
 
     /// Takes the block of a swarm out; its slot must be set then.

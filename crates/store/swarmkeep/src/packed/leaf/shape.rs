@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     Leaf,
-    slot::{Held, Prefix, Slot},
+    slot::{Prefix, Slot, SlotContent},
 };
 use crate::packed::{arena::Block, clock::Base};
 
@@ -49,7 +49,7 @@ impl Leaf {
         };
         let count = slots().count();
         let blocks: usize = slots()
-            .map(|(_, leaf, slot)| if let Held::Few(few) = leaf.held(slot) { few.len() } else { 0 })
+            .map(|(_, leaf, slot)| if let SlotContent::Few(few) = leaf.content(slot) { few.len() } else { 0 })
             .sum();
         let mut offset = count * prefix.stride();
         let used = offset + blocks;
@@ -58,16 +58,16 @@ impl Leaf {
         for (to, (from, source, slot)) in slots().enumerate() {
             let key = source.key(from, slot);
             let to = Slot { index: to, stride: prefix.stride() };
-            leaf.block[to.index * to.stride..to.held()].copy_from_slice(&key.0[prefix.dropped()..]);
-            let mut held = source.held(slot);
-            if let Held::Few(few) = &mut held {
+            leaf.block[to.index * to.stride..to.content_at()].copy_from_slice(&key.0[prefix.dropped()..]);
+            let mut content = source.content(slot);
+            if let SlotContent::Few(few) = &mut content {
                 let start = source.start(slot, *few);
                 let bytes = &source.block[start..start + few.len()];
                 leaf.block[offset..offset + bytes.len()].copy_from_slice(bytes);
                 *few = few.with_offset((offset - count * prefix.stride()) as u16);
                 offset += bytes.len();
             }
-            leaf.set(to, held);
+            leaf.set(to, content);
         }
         leaf
     }

@@ -14,10 +14,10 @@ pub(in crate::packed) struct Prefix {
 }
 
 /// Bytes of a key.
-pub(super) const KEY: usize = 20;
+pub(super) const KEY_LEN: usize = 20;
 /// Bytes to either side of where a key is believed to be: twice as far as it is off by, in about the middle
 /// Bytes of what a slot holds.
-pub(super) const HELD: usize = 8;
+pub(super) const CONTENT_LEN: usize = 8;
 
 impl Prefix {
     /// Bytes of the key that a slot does not store.
@@ -27,12 +27,12 @@ impl Prefix {
 
     /// Bytes of a slot.
     pub(super) const fn stride(self) -> usize {
-        KEY - self.dropped() + HELD
+        KEY_LEN - self.dropped() + CONTENT_LEN
     }
 
     /// The first of all keys that share these bits.
     pub(in crate::packed) fn first_key(self) -> Key {
-        let mut key = Key([0; KEY]);
+        let mut key = Key([0; KEY_LEN]);
         key.0[..8].copy_from_slice(&self.bits.to_be_bytes());
         key
     }
@@ -40,9 +40,9 @@ impl Prefix {
     /// The key that a slot stores the rest of. Word by word: a look at bytes that were just written in other
     /// pieces waits until they have reached the cache.
     pub(super) fn complete(self, rest: &[u8]) -> Key {
-        let (head, tail) = (rest.first_chunk(), rest.last_chunk::<{ KEY - 8 }>());
+        let (head, tail) = (rest.first_chunk(), rest.last_chunk::<{ KEY_LEN - 8 }>());
         let (head, tail) = (*head.expect("more than a word"), tail.expect("more than a key's end"));
-        let mut key = Key([0; KEY]);
+        let mut key = Key([0; KEY_LEN]);
         let head = self.bits & !(u64::MAX >> (8 * self.dropped()))
             | u64::from_be_bytes(head) >> (8 * self.dropped());
         key.0[..8].copy_from_slice(&head.to_be_bytes());
@@ -64,16 +64,16 @@ impl Slot {
         Self { index: self.index + 1, ..self }
     }
 
-    pub(super) const fn held(self) -> usize {
-        (self.index + 1) * self.stride - HELD
+    pub(super) const fn content_at(self) -> usize {
+        (self.index + 1) * self.stride - CONTENT_LEN
     }
 }
 
 /// What a slot holds: one word, little-endian, whose last byte says which of these, and more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::packed) enum Held {
+pub(in crate::packed) enum SlotContent {
     /// No peers.
-    Nobody(Nobody),
+    Empty(Empty),
     /// One IPv4 peer.
     One(One),
     /// Some peers in a block.
@@ -84,7 +84,7 @@ pub(in crate::packed) enum Held {
 
 /// Bytes 0-3: downloads. Byte 6: the stamp of the last announce that was seen. Byte 7: flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::packed) struct Nobody(u64);
+pub(in crate::packed) struct Empty(u64);
 
 /// Bytes 0-5: the endpoint. Byte 6: its stamp. Byte 7: flags, among them up to 15 downloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub(in crate::packed) struct One(u64);
 pub(in crate::packed) struct Few(pub(super) u64);
 
 /// Downloads that fill four bytes at the start of the block.
-pub(super) const WIDE: u8 = u8::MAX;
+pub(super) const WIDE_DOWNLOADS: u8 = u8::MAX;
 
 /// What a slot holds.
 const KIND: u64 = 0b11 << 56;
@@ -118,7 +118,7 @@ const fn flag(is: bool, flag: u64) -> u64 {
     if is { flag } else { 0 }
 }
 
-impl Nobody {
+impl Empty {
     pub(in crate::packed) fn new(downloaded: u32, latest: u8, proven: bool) -> Self {
         Self(u64::from(downloaded) | u64::from(latest) << STAMP | flag(proven, PROVEN))
     }
@@ -141,7 +141,7 @@ impl One {
         endpoint: &[u8; CompactV4::LEN],
         role: Role,
         stamp: u8,
-        downloaded: Narrow,
+        downloaded: NarrowDownloads,
         proven: bool,
     ) -> Self {
         let peer = Self::endpoint_bits(endpoint) | u64::from(stamp) << STAMP;
@@ -193,7 +193,7 @@ impl One {
 
     /// The same peer after another announce.
     #[inline]
-    pub(in crate::packed) fn announced(self, role: Role, stamp: u8, downloaded: Narrow) -> Self {
+    pub(in crate::packed) fn announced(self, role: Role, stamp: u8, downloaded: NarrowDownloads) -> Self {
         let rest = self.0 & (ENDPOINT | ONE | PROVEN);
         let changed =
             u64::from(stamp) << STAMP | flag(role.is_seeder(), SEEDER) | downloaded.0 << ONE_DOWNLOADED;
@@ -203,30 +203,30 @@ impl One {
 
 /// Downloads that fit beside a peer: up to 15.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::packed) struct Narrow(u64);
+pub(in crate::packed) struct NarrowDownloads(u64);
 
-impl Narrow {
+impl NarrowDownloads {
     #[inline]
     pub(in crate::packed) const fn new(downloaded: u32) -> Option<Self> {
         if downloaded < 16 { Some(Self(downloaded as u64)) } else { None }
     }
 }
 
-impl Held {
+impl SlotContent {
     #[inline]
     pub(super) const fn decode(word: u64) -> Self {
         match word & KIND {
             ONE => Self::One(One(word)),
             FEW => Self::Few(Few(word)),
             LARGE => Self::Large(word as u32),
-            _ => Self::Nobody(Nobody(word)),
+            _ => Self::Empty(Empty(word)),
         }
     }
 
     #[inline]
     pub(super) const fn encode(self) -> u64 {
         match self {
-            Self::Nobody(Nobody(word)) | Self::One(One(word)) | Self::Few(Few(word)) => word,
+            Self::Empty(Empty(word)) | Self::One(One(word)) | Self::Few(Few(word)) => word,
             Self::Large(number) => LARGE | number as u64,
         }
     }
@@ -283,12 +283,12 @@ pub(in crate::packed) fn population_of(
 
 /// A peer's place in a swarm of few.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::packed) struct Place {
+pub(in crate::packed) struct SectionIndex {
     pub(in crate::packed) section: Section,
     pub(in crate::packed) index: usize,
 }
 
-impl Place {
+impl SectionIndex {
     pub(super) const fn only(one: One) -> Self {
         Self { section: Section::of(Family::V4, one.role()), index: 0 }
     }
@@ -325,7 +325,7 @@ impl Few {
         Self(self.0 & !(0xffff << 32) | u64::from(offset) << 32)
     }
 
-    /// Downloads, or [`WIDE`].
+    /// Downloads, or [`WIDE_DOWNLOADS`].
     pub(super) const fn downloaded(self) -> u8 {
         (self.0 >> STAMP) as u8
     }
@@ -358,7 +358,7 @@ impl Few {
     /// The end of the endpoints of the first `sections` sections.
     #[inline]
     pub(super) const fn end(self, sections: usize) -> usize {
-        let head = if self.downloaded() == WIDE { 4 } else { 0 };
+        let head = if self.downloaded() == WIDE_DOWNLOADS { 4 } else { 0 };
         let v4 = self.before(if sections < 2 { sections } else { 2 });
         head + v4 * CompactV4::LEN + (self.before(sections) - v4) * CompactV6::LEN
     }
@@ -374,7 +374,7 @@ impl Few {
     }
 
     #[inline]
-    pub(super) const fn stamp(self, Place { section, index }: Place) -> usize {
+    pub(super) const fn stamp(self, SectionIndex { section, index }: SectionIndex) -> usize {
         self.stamps() + self.before(section.0) + index
     }
 

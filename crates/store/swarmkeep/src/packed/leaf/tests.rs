@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    slot::{Nobody, Section},
+    slot::{Empty, Section},
     *,
 };
 use crate::{CompactV6, Family, Random, Role, SplitMix64, Timestamp, packed::clock::Clock};
@@ -38,19 +38,19 @@ fn assert_holds(leaf: &Leaf, prefix: Prefix, model: &Model) {
         let slot = leaf.find(prefix, key).expect("every swarm is found");
         assert_eq!((slot.index, leaf.key(prefix, slot)), (index, *key), "sorted by key");
         assert_eq!(leaf.downloaded(slot), *downloaded);
-        let held: BTreeMap<_, _> = leaf
+        let content: BTreeMap<_, _> = leaf
             .peers(slot)
             .map(|(section, endpoint, stamp)| {
                 let tick = leaf.base().tick(stamp);
                 ((section.family(), endpoint.to_vec()), (section.role(), tick))
             })
             .collect();
-        assert_eq!(held, *peers);
+        assert_eq!(content, *peers);
         for ((family, endpoint), (role, _)) in peers {
-            let place = leaf.locate(slot, *family, endpoint).expect("every peer is located");
-            assert_eq!((place.section.family(), place.section.role()), (*family, *role));
+            let peer = leaf.locate(slot, *family, endpoint).expect("every peer is located");
+            assert_eq!((peer.section.family(), peer.section.role()), (*family, *role));
         }
-        if let Held::Few(few) = leaf.held(slot) {
+        if let SlotContent::Few(few) = leaf.content(slot) {
             used += few.len();
         }
     }
@@ -63,7 +63,7 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
     if keys.is_empty() || (keys.len() < 40 && rng.below(8) == 0) {
         let key = key(rng);
         if let Err(slot) = leaf.find(prefix, &key) {
-            leaf.insert(slot, &key, Held::Nobody(Nobody::new(0, 0, false)));
+            leaf.insert(slot, &key, SlotContent::Empty(Empty::new(0, 0, false)));
             model.insert(key, Default::default());
         }
         return;
@@ -85,20 +85,20 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
             leaf.remove(slot);
             model.remove(&key);
         }
-        (2..5, Some(place)) => {
-            leaf.take(slot, place);
+        (2..5, Some(peer)) => {
+            leaf.take(slot, peer);
             peers.remove(&(family, endpoint));
         }
         (_, None) => {
             leaf.add(slot, Section::of(family, role), &endpoint, stamp);
             peers.insert((family, endpoint), (role, now));
         }
-        (_, Some(place)) if place.section.role() == role => {
-            leaf.refresh(slot, place, stamp);
+        (_, Some(peer)) if peer.section.role() == role => {
+            leaf.refresh(slot, peer, stamp);
             peers.insert((family, endpoint), (role, now));
         }
-        (_, Some(place)) => {
-            leaf.change_role(slot, place, role, stamp);
+        (_, Some(peer)) => {
+            leaf.change_role(slot, peer, role, stamp);
             peers.insert((family, endpoint), (role, now));
         }
     }
@@ -133,7 +133,8 @@ fn a_leaf_holds_what_it_was_told_through_changes_splits_and_merges() {
         }
         for (prefix, leaf) in &parts {
             let inside = |key: &Key| key.head() & !(u64::MAX >> prefix.depth) == prefix.bits;
-            let part = model.iter().filter(|(key, _)| inside(key)).map(|(key, held)| (*key, held.clone()));
+            let part =
+                model.iter().filter(|(key, _)| inside(key)).map(|(key, content)| (*key, content.clone()));
             assert_holds(leaf, *prefix, &part.collect());
         }
         while parts.len() > 1 {

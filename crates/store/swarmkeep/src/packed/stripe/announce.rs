@@ -1,7 +1,7 @@
 //! Announces: one in two halves, and what a batch asks for ahead.
 
 use super::{
-    At, Call, Stripe, Way,
+    LeafLocation, Operation, Stripe, SwarmLocation,
     evict::{Full, Worth},
     stats_of,
 };
@@ -10,11 +10,11 @@ use crate::{
     Role, SwarmStats,
     announce::Transition,
     packed::{
-        bounds::MOST_GROWTH,
-        large::{self, Own},
-        leaf::slot::{Few, Held, Narrow, Nobody, Place, Section, Slot, population_of},
+        bounds::MAX_GROWTH,
+        large::{self, PeerLocation},
+        leaf::slot::{Empty, Few, NarrowDownloads, Section, SectionIndex, Slot, SlotContent, population_of},
         prefetch::{prefetch, prefetch_lines},
-        room::Room,
+        reservation::Reservation,
         select::{Choice, select},
     },
     totals::Population,
@@ -23,9 +23,9 @@ use crate::{
 /// An announce that has updated and not yet selected: the place of the peers, and the announcer.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::packed) enum Selection {
-    Nobody,
-    Few(usize, Slot, Place),
-    Large(u32, Own),
+    NoPeers,
+    Few(usize, Slot, SectionIndex),
+    Large(u32, PeerLocation),
 }
 
 impl Stripe {
@@ -34,8 +34,8 @@ impl Stripe {
     #[inline]
     pub(in crate::packed) fn announce_only(
         &mut self,
-        call: &Call<'_>,
-        At { leaf, slot }: At,
+        op: &Operation<'_>,
+        SwarmLocation { leaf, slot }: SwarmLocation,
         announce: &Announce,
     ) -> Option<Announced> {
         let Endpoint::V4(endpoint) = &announce.endpoint else { return None };
@@ -43,18 +43,18 @@ impl Stripe {
         let one = leaf.only(slot, endpoint.as_bytes())?;
         let transition = Transition::new(announce, Some(one.role()));
         let downloaded = one.downloaded() + u32::from(transition.completed);
-        let narrow = Narrow::new(downloaded)?;
-        leaf.advance(call.now, slot);
-        let stamp = leaf.base().stamp(call.now);
+        let narrow = NarrowDownloads::new(downloaded)?;
+        leaf.advance(op.now, slot);
+        let stamp = leaf.base().stamp(op.now);
         let mut stats = SwarmStats { downloaded, ..SwarmStats::default() };
         match transition.after {
-            None => leaf.set(slot, Held::Nobody(Nobody::new(downloaded, stamp, one.proven()))),
+            None => leaf.set(slot, SlotContent::Empty(Empty::new(downloaded, stamp, one.proven()))),
             Some(role) => {
-                leaf.set(slot, Held::One(one.announced(role, stamp, narrow).prove()));
+                leaf.set(slot, SlotContent::One(one.announced(role, stamp, narrow).prove()));
                 *if role.is_seeder() { &mut stats.complete } else { &mut stats.incomplete } = 1;
             }
         }
-        call.shared.totals.turn(Family::V4, transition.before, transition.after);
+        op.context.totals.turn(Family::V4, transition.before, transition.after);
         Some(Announced::new(stats, transition.changes()))
     }
 
@@ -62,81 +62,93 @@ impl Stripe {
     /// room; nothing has changed then.
     pub(in crate::packed) fn announce(
         &mut self,
-        call: &Call<'_>,
-        mut found: Option<At>,
+        op: &Operation<'_>,
+        mut found: Option<SwarmLocation>,
         announce: &Announce,
-        room: &mut Room<'_>,
+        reservation: &mut Reservation<'_>,
     ) -> Result<(Announced, Selection), Full> {
-        if call.shared.most.bytes != u64::MAX {
-            let growth = self.growth(call, found, announce);
-            // Usually `MOST_GROWTH` is free. Near the limit, what this announce needs may still be.
-            let fits =
-                growth == 0 || (growth < MOST_GROWTH && (room.reserve(MOST_GROWTH) || room.reserve(growth)));
+        if op.context.bounds.bytes != u64::MAX {
+            let growth = self.growth(op, found, announce);
+            // Usually `MAX_GROWTH` is free. Near the limit, what this announce needs may still be.
+            let fits = growth == 0
+                || (growth < MAX_GROWTH && (reservation.reserve(MAX_GROWTH) || reservation.reserve(growth)));
             if !fits {
-                self.make_room(call, room)?;
-                found = self.find(call);
+                self.make_room(op, reservation)?;
+                found = self.find(op);
             }
         }
         let stopped = announce.event == AnnounceEvent::Stopped;
         let family = announce.endpoint.family();
         let Some(at) = found else {
             return match stopped {
-                true => Ok((Announced::default(), Selection::Nobody)),
-                false => self.join(call, None, announce, room),
+                true => Ok((Announced::default(), Selection::NoPeers)),
+                false => self.join(op, None, announce, reservation),
             };
         };
-        let held = self.held(at);
-        if let Held::Large(number) = held {
-            return Ok(self.announce_large(call, number, announce, room));
+        let content = self.content(at);
+        if let SlotContent::Large(number) = content {
+            return Ok(self.announce_large(op, number, announce, reservation));
         }
         match self.leaves[at.leaf].locate(at.slot, family, announce.endpoint.as_bytes()) {
-            Some(place) => {
-                let transition = Transition::new(announce, Some(place.section.role()));
-                if let Held::Few(few) = held
+            Some(peer) => {
+                let transition = Transition::new(announce, Some(peer.section.role()));
+                if let SlotContent::Few(few) = content
                     && transition.changes() == Changes::REFRESHED
                 {
-                    return Ok(self.refresh(call, at, few, place));
+                    return Ok(self.refresh(op, at, few, peer));
                 }
-                let place = self.update(call, at, place, transition.after);
-                Ok(self.done(call, at, family, transition, false, place))
+                let peer = self.update(op, at, peer, transition.after);
+                Ok(self.done(op, at, family, transition, false, peer))
             }
-            None if stopped => Ok((Announced::new(self.stats(at), Changes::empty()), Selection::Nobody)),
+            None if stopped => Ok((Announced::new(self.stats(at), Changes::empty()), Selection::NoPeers)),
             None => {
-                let most = call.shared.most.endpoints_per_address;
-                let rival = self.leaves[at.leaf].rival(at.slot, &announce.endpoint, most);
-                self.join(call, rival.map(|rival| (at, rival)), announce, room)
+                let limit = op.context.bounds.endpoints_per_address;
+                let rival = self.leaves[at.leaf].rival(at.slot, &announce.endpoint, limit);
+                self.join(op, rival.map(|rival| (at, rival)), announce, reservation)
             }
         }
     }
 
     /// A peer that is in a swarm of few is still there: so are most that announce.
-    fn refresh(&mut self, call: &Call<'_>, at: At, few: Few, place: Place) -> (Announced, Selection) {
+    fn refresh(
+        &mut self,
+        op: &Operation<'_>,
+        at: SwarmLocation,
+        few: Few,
+        peer: SectionIndex,
+    ) -> (Announced, Selection) {
         let leaf = &mut self.leaves[at.leaf];
-        leaf.advance(call.now, at.slot);
-        leaf.refresh(at.slot, place, leaf.base().stamp(call.now));
+        leaf.advance(op.now, at.slot);
+        leaf.refresh(at.slot, peer, leaf.base().stamp(op.now));
         leaf.set_proven(at.slot);
         let stats = population_of(few.counts()).stats(leaf.downloaded(at.slot));
-        (Announced::new(stats, Changes::REFRESHED), Selection::Few(at.leaf, at.slot, place))
+        (Announced::new(stats, Changes::REFRESHED), Selection::Few(at.leaf, at.slot, peer))
     }
 
     /// A peer that is in a swarm of few announces; where it is then.
-    fn update(&mut self, call: &Call<'_>, at: At, place: Place, after: Option<Role>) -> Option<Place> {
+    fn update(
+        &mut self,
+        op: &Operation<'_>,
+        at: SwarmLocation,
+        peer: SectionIndex,
+        after: Option<Role>,
+    ) -> Option<SectionIndex> {
         let leaf = &mut self.leaves[at.leaf];
-        leaf.advance(call.now, at.slot);
-        let stamp = leaf.base().stamp(call.now);
-        if after == Some(place.section.role()) {
-            leaf.refresh(at.slot, place, stamp);
+        leaf.advance(op.now, at.slot);
+        let stamp = leaf.base().stamp(op.now);
+        if after == Some(peer.section.role()) {
+            leaf.refresh(at.slot, peer, stamp);
             leaf.set_proven(at.slot);
-            return Some(place);
+            return Some(peer);
         }
         self.changing(at.leaf, |leaf| match after {
             None => {
-                leaf.take(at.slot, place);
+                leaf.take(at.slot, peer);
                 None
             }
             Some(role) => {
                 leaf.set_proven(at.slot);
-                Some(leaf.change_role(at.slot, place, role, stamp))
+                Some(leaf.change_role(at.slot, peer, role, stamp))
             }
         })
     }
@@ -145,39 +157,41 @@ impl Stripe {
     /// endpoint of its own address may have to go for it.
     fn join(
         &mut self,
-        call: &Call<'_>,
-        rival: Option<(At, Place)>,
+        op: &Operation<'_>,
+        rival: Option<(SwarmLocation, SectionIndex)>,
         announce: &Announce,
-        room: &mut Room<'_>,
+        reservation: &mut Reservation<'_>,
     ) -> Result<(Announced, Selection), Full> {
         let (at, created) = loop {
             // As many bytes come as go, so nothing is to be split.
-            if let Some((at, place)) = rival {
-                self.leaves[at.leaf].advance(call.now, at.slot);
-                self.changing(at.leaf, |leaf| leaf.take(at.slot, place));
-                room.evict_peer(Population::one(place.section.family(), place.section.role()));
+            if let Some((at, peer)) = rival {
+                self.leaves[at.leaf].advance(op.now, at.slot);
+                self.changing(at.leaf, |leaf| leaf.take(at.slot, peer));
+                reservation.evict_peer(Population::one(peer.section.family(), peer.section.role()));
                 break (at, false);
             }
-            match self.admit(call, room) {
+            match self.admit(op, reservation) {
                 Some(admitted) => break admitted,
-                None if self.evict_swarm(call, room, Some(Worth::NEWCOMER)) => {}
+                None if self.evict_swarm(op, reservation, Some(Worth::NEWCOMER)) => {}
                 None => return Err(Full(Worth::NEWCOMER)),
             }
         };
-        if self.population(at).peers() >= call.shared.most.peers_per_swarm {
-            self.evict_peer(call, at, room);
+        if self.population(at).peers() >= op.context.bounds.peers_per_swarm {
+            self.evict_peer(op, at, reservation);
         }
         let (family, transition) = (announce.endpoint.family(), Transition::new(announce, None));
-        match self.add(call, at, announce.role(), &announce.endpoint, call.now) {
-            Some(place) => {
+        match self.add(op, at, announce.role(), &announce.endpoint, op.now) {
+            Some(peer) => {
                 if !created && self.population(at).peers() > 1 {
                     self.leaves[at.leaf].set_proven(at.slot);
                 }
-                Ok(self.done(call, at, family, transition, created, Some(place)))
+                Ok(self.done(op, at, family, transition, created, Some(peer)))
             }
             None => {
-                let Held::Large(number) = self.held(at) else { unreachable!("has just become large") };
-                Ok(self.announce_large(call, number, announce, room))
+                let SlotContent::Large(number) = self.content(at) else {
+                    unreachable!("has just become large")
+                };
+                Ok(self.announce_large(op, number, announce, reservation))
             }
         }
     }
@@ -185,24 +199,24 @@ impl Stripe {
     /// What is kept beside a swarm of few is brought in line with it.
     fn done(
         &mut self,
-        call: &Call<'_>,
-        at: At,
+        op: &Operation<'_>,
+        at: SwarmLocation,
         family: Family,
         transition: Transition,
         created: bool,
-        place: Option<Place>,
+        peer: Option<SectionIndex>,
     ) -> (Announced, Selection) {
         if transition.completed {
             self.changing(at.leaf, |leaf| {
                 leaf.set_downloaded(at.slot, leaf.downloaded(at.slot).saturating_add(1));
             });
         }
-        call.shared.totals.turn(family, transition.before, transition.after);
+        op.context.totals.turn(family, transition.before, transition.after);
         let mut changes = transition.changes();
         changes.set(Changes::CREATED, created);
-        let selection = match (place, self.held(at)) {
-            (Some(place), Held::Few(_)) => Selection::Few(at.leaf, at.slot, place),
-            _ => Selection::Nobody,
+        let selection = match (peer, self.content(at)) {
+            (Some(peer), SlotContent::Few(_)) => Selection::Few(at.leaf, at.slot, peer),
+            _ => Selection::NoPeers,
         };
         (Announced::new(self.stats(at), changes), selection)
     }
@@ -216,16 +230,16 @@ impl Stripe {
         peers: &mut PeerBuffer<'_>,
     ) {
         match selection {
-            Selection::Nobody => {}
-            Selection::Few(leaf, slot, place) => {
+            Selection::NoPeers => {}
+            Selection::Few(leaf, slot, peer) => {
                 let leaf = &self.leaves[leaf];
-                let Held::Few(few) = leaf.held(slot) else { return };
-                let seeder = place.section.role().is_seeder();
+                let SlotContent::Few(few) = leaf.content(slot) else { return };
+                let seeder = peer.section.role().is_seeder();
                 let from = |family| Section::of(family, if seeder { Role::Leecher } else { Role::Seeder });
                 // A seeder is not among the leechers it is shown.
                 let own = |family| {
-                    let index = few.count(Section::of(family, Role::Seeder)) + place.index;
-                    (!seeder && place.section.family() == family).then_some(index)
+                    let index = few.count(Section::of(family, Role::Seeder)) + peer.index;
+                    (!seeder && peer.section.family() == family).then_some(index)
                 };
                 let v4 = leaf.endpoints::<{ CompactV4::LEN }>(slot, few, from(Family::V4));
                 let v6 = leaf.endpoints::<{ CompactV6::LEN }>(slot, few, from(Family::V6));
@@ -238,22 +252,22 @@ impl Stripe {
 
     fn announce_large(
         &mut self,
-        call: &Call<'_>,
+        op: &Operation<'_>,
         number: u32,
         announce: &Announce,
-        room: &mut Room<'_>,
+        reservation: &mut Reservation<'_>,
     ) -> (Announced, Selection) {
-        let (hash, most) = (&call.shared.hash, call.shared.most);
+        let (hash, bounds) = (&op.context.hash, op.context.bounds);
         let order = large::order(hash, &announce.endpoint);
-        let may_split = room.has_reserved(MOST_GROWTH);
+        let may_split = reservation.has_reserved(MAX_GROWTH);
         let updated = self
-            .changing_large(number, |large| large.update(hash, announce, order, call.now, most, may_split));
+            .changing_large(number, |large| large.update(hash, announce, order, op.now, bounds, may_split));
         let transition = updated.transition;
-        call.shared.totals.turn(announce.endpoint.family(), transition.before, transition.after);
+        op.context.totals.turn(announce.endpoint.family(), transition.before, transition.after);
         if updated.evicted != Population::default() {
-            room.evict_peer(updated.evicted);
+            reservation.evict_peer(updated.evicted);
         }
-        let selection = updated.own.map_or(Selection::Nobody, |own| Selection::Large(number, own));
+        let selection = updated.own.map_or(Selection::NoPeers, |own| Selection::Large(number, own));
         (Announced::new(stats_of(self.large(number)), transition.changes()), selection)
     }
 
@@ -261,36 +275,36 @@ impl Stripe {
 
     /// Brings the leaf of a swarm closer, and says which that is.
     #[inline]
-    pub(in crate::packed) fn prefetch_leaf(&self, call: &Call<'_>) -> Way {
-        let way = self.way(call);
-        if let Some(leaf) = self.leaves.get(way.leaf) {
+    pub(in crate::packed) fn prefetch_leaf(&self, op: &Operation<'_>) -> LeafLocation {
+        let location = self.locate_leaf(op);
+        if let Some(leaf) = self.leaves.get(location.leaf) {
             prefetch(leaf);
         }
-        way
+        location
     }
 
     /// Brings the slots closer among which that of the swarm will be looked for.
     #[inline]
-    pub(in crate::packed) fn prefetch_slots(&self, call: &Call<'_>, known: &Way) {
-        let way = self.way_from(call, known);
-        if let Some(leaf) = self.leaves.get(way.leaf) {
-            prefetch_lines::<5>(leaf.near(way.prefix, call.key));
+    pub(in crate::packed) fn prefetch_slots(&self, op: &Operation<'_>, known: &LeafLocation) {
+        let location = self.locate_leaf_again(op, known);
+        if let Some(leaf) = self.leaves.get(location.leaf) {
+            prefetch_lines::<5>(leaf.near(location.prefix, op.key));
         }
         prefetch(&*self.large);
     }
 
     /// Brings a swarm closer that its slot does not hold; its number if it is a large one.
-    pub(in crate::packed) fn prefetch_swarm(&self, at: At) -> Option<u32> {
-        match self.held(at) {
-            Held::Few(few) => {
+    pub(in crate::packed) fn prefetch_swarm(&self, at: SwarmLocation) -> Option<u32> {
+        match self.content(at) {
+            SlotContent::Few(few) => {
                 prefetch_lines::<8>(self.leaves[at.leaf].block(at.slot, few));
                 None
             }
-            Held::Large(number) => {
+            SlotContent::Large(number) => {
                 prefetch(self.large(number));
                 Some(number)
             }
-            Held::Nobody(_) | Held::One(_) => None,
+            SlotContent::Empty(_) | SlotContent::One(_) => None,
         }
     }
 }

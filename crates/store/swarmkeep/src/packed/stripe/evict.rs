@@ -1,14 +1,14 @@
 //! Making room: what a swarm is worth, and which one goes.
 
-use super::{At, Call, Stripe};
+use super::{Operation, Stripe, SwarmLocation};
 use crate::{
     Announce, Changes,
     announce::Transition,
     packed::{
-        bounds::{MOST_GROWTH, MOST_REPLACED},
+        bounds::{MAX_GROWTH, MAX_REPLACEMENT},
         clock::Tick,
-        leaf::{Leaf, slot::Held},
-        room::Room,
+        leaf::{Leaf, slot::SlotContent},
+        reservation::Reservation,
     },
     totals::Population,
 };
@@ -46,21 +46,26 @@ pub(in crate::packed) struct Full(pub(in crate::packed) Worth);
 pub(in crate::packed) const EVICTION_SAMPLE: usize = 64;
 /// Swarms that go at once when bytes are needed, and the peers that one swarm gives up at once: few enough
 /// for one hold.
-const MOST_EVICTED: usize = 8;
-const MOST_PEERS_EVICTED: usize = 32;
+const MAX_EVICTED_SWARMS: usize = 8;
+const MAX_EVICTED_PEERS: usize = 32;
 /// The peers of a swarm that has plenty: a selection hands out less than a fifth of them.
 const SATED: u64 = 1000;
 
 impl Stripe {
     /// How many more bytes an announce may take than the store has already: most only say that a peer is
     /// still there.
-    pub(super) fn growth(&self, call: &Call<'_>, found: Option<At>, announce: &Announce) -> usize {
-        let known = found.and_then(|at| match self.held(at) {
-            Held::Large(number) => self.large(number).role_of(&call.shared.hash, announce),
+    pub(super) fn growth(
+        &self,
+        op: &Operation<'_>,
+        found: Option<SwarmLocation>,
+        announce: &Announce,
+    ) -> usize {
+        let known = found.and_then(|at| match self.content(at) {
+            SlotContent::Large(number) => self.large(number).role_of(&op.context.hash, announce),
             _ => {
                 let endpoint = &announce.endpoint;
-                let place = self.leaves[at.leaf].locate(at.slot, endpoint.family(), endpoint.as_bytes());
-                place.map(|place| place.section.role())
+                let peer = self.leaves[at.leaf].locate(at.slot, endpoint.family(), endpoint.as_bytes());
+                peer.map(|peer| peer.section.role())
             }
         });
         let changes = Transition::new(announce, known).changes();
@@ -68,52 +73,56 @@ impl Stripe {
             return 0;
         }
         // An address at its limit displaces only itself.
-        let most = call.shared.most.endpoints_per_address;
-        match found.filter(|_| known.is_none()).map(|at| (at, self.held(at))) {
-            Some((_, Held::Large(number)))
-                if self.large(number).replaces(&call.shared.hash, announce, most) =>
+        let limit = op.context.bounds.endpoints_per_address;
+        match found.filter(|_| known.is_none()).map(|at| (at, self.content(at))) {
+            Some((_, SlotContent::Large(number)))
+                if self.large(number).replaces(&op.context.hash, announce, limit) =>
             {
-                MOST_REPLACED
+                MAX_REPLACEMENT
             }
-            Some((at, Held::One(_) | Held::Few(_)))
+            Some((at, SlotContent::One(_) | SlotContent::Few(_)))
                 if changes == Changes::JOINED
-                    && self.leaves[at.leaf].rival(at.slot, &announce.endpoint, most).is_some() =>
+                    && self.leaves[at.leaf].rival(at.slot, &announce.endpoint, limit).is_some() =>
             {
                 0
             }
-            _ => MOST_GROWTH,
+            _ => MAX_GROWTH,
         }
     }
 
     /// Reserves what one announce may need. Swarms of this stripe that are worth less than the one that needs
     /// it go for that; one that has plenty of peers gives up one of them instead.
-    pub(super) fn make_room(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> Result<(), Full> {
-        if room.reserve(MOST_GROWTH) {
+    pub(super) fn make_room(
+        &mut self,
+        op: &Operation<'_>,
+        reservation: &mut Reservation<'_>,
+    ) -> Result<(), Full> {
+        if reservation.reserve(MAX_GROWTH) {
             return Ok(());
         }
-        let own = self.find(call);
+        let own = self.find(op);
         let worth = match own.map_or(0, |at| self.population(at).peers()) {
             0 => Worth::NEWCOMER,
-            peers @ 1..SATED => Worth::new(true, peers + 1, call.now),
+            peers @ 1..SATED => Worth::new(true, peers + 1, op.now),
             SATED.. => match own {
-                Some(at) if room.reserve(MOST_REPLACED) => {
-                    self.evict_peer(call, at, room);
+                Some(at) if reservation.reserve(MAX_REPLACEMENT) => {
+                    self.evict_peer(op, at, reservation);
                     return Ok(());
                 }
                 _ => Worth::NEWCOMER,
             },
         };
-        if self.evict_swarms(call, room, Some(worth)) { Ok(()) } else { Err(Full(worth)) }
+        if self.evict_swarms(op, reservation, Some(worth)) { Ok(()) } else { Err(Full(worth)) }
     }
 
     /// Swarms other than that of the call, with their worths. Neighbours in the order of permuted keys are as
     /// good as random ones.
-    fn sample(&self, call: &Call<'_>) -> impl Iterator<Item = (Worth, At)> {
-        let own = self.find(call);
+    fn sample(&self, op: &Operation<'_>) -> impl Iterator<Item = (Worth, SwarmLocation)> {
+        let own = self.find(op);
         // Nothing around is seen twice, since it ends where it began.
-        let end = call.key.head();
-        let behind = self.swarms_from(call.home, *call.key);
-        let around = self.swarms_from(call.home, call.home.first_key());
+        let end = op.key.head();
+        let behind = self.swarms_from(op.home, *op.key);
+        let around = self.swarms_from(op.home, op.home.first_key());
         let around =
             around.take_while(move |&(prefix, at)| self.leaves[at.leaf].key(prefix, at.slot).head() < end);
         let others = behind.chain(around).map(|(_, at)| at).filter(move |&at| Some(at) != own);
@@ -121,8 +130,8 @@ impl Stripe {
     }
 
     /// How many swarms other than that of the call there are to choose from, and the least worth among them.
-    pub(in crate::packed) fn least(&self, call: &Call<'_>) -> (usize, Option<Worth>) {
-        self.sample(call).fold((0, None), |(count, least), (worth, _)| {
+    pub(in crate::packed) fn least(&self, op: &Operation<'_>) -> (usize, Option<Worth>) {
+        self.sample(op).fold((0, None), |(count, least), (worth, _)| {
             (count + 1, Some(least.map_or(worth, |least: Worth| least.min(worth))))
         })
     }
@@ -131,16 +140,16 @@ impl Stripe {
     /// are worth whatever they are.
     pub(in crate::packed) fn evict_swarms(
         &mut self,
-        call: &Call<'_>,
-        room: &mut Room<'_>,
+        op: &Operation<'_>,
+        reservation: &mut Reservation<'_>,
         below: Option<Worth>,
     ) -> bool {
-        for _ in 0..below.map_or(1, |_| MOST_EVICTED) {
-            if !self.evict_swarm(call, room, below) {
+        for _ in 0..below.map_or(1, |_| MAX_EVICTED_SWARMS) {
+            if !self.evict_swarm(op, reservation, below) {
                 return false;
             }
-            self.settle(room);
-            if room.reserve(MOST_GROWTH) {
+            self.settle(reservation);
+            if reservation.reserve(MAX_GROWTH) {
                 return true;
             }
         }
@@ -148,43 +157,52 @@ impl Stripe {
     }
 
     /// Drops the swarm that is worth least in a sample, if that is less than a limit; whether it was.
-    pub(super) fn evict_swarm(&mut self, call: &Call<'_>, room: &mut Room<'_>, below: Option<Worth>) -> bool {
-        let least = self.sample(call).min_by_key(|(worth, _)| *worth);
+    pub(super) fn evict_swarm(
+        &mut self,
+        op: &Operation<'_>,
+        reservation: &mut Reservation<'_>,
+        below: Option<Worth>,
+    ) -> bool {
+        let least = self.sample(op).min_by_key(|(worth, _)| *worth);
         let Some((_, at)) = least.filter(|&(worth, _)| below.is_none_or(|below| worth < below)) else {
             return false;
         };
         let (_, population, large) = self.remove_at(at);
         self.changing(at.leaf, Leaf::compact);
-        room.evict_swarm(population, large);
+        reservation.evict_swarm(population, large);
         true
     }
 
     /// Drops peers of the swarm itself until there is room for one announce; whether there is. Few at once.
-    pub(in crate::packed) fn evict_own_peers(&mut self, call: &Call<'_>, room: &mut Room<'_>) -> bool {
-        for _ in 0..MOST_PEERS_EVICTED {
-            let Some(at) = self.find(call).filter(|&at| self.population(at).peers() > 0) else {
+    pub(in crate::packed) fn evict_own_peers(
+        &mut self,
+        op: &Operation<'_>,
+        reservation: &mut Reservation<'_>,
+    ) -> bool {
+        for _ in 0..MAX_EVICTED_PEERS {
+            let Some(at) = self.find(op).filter(|&at| self.population(at).peers() > 0) else {
                 return false;
             };
-            self.evict_peer(call, at, room);
-            self.settle(room);
-            if room.reserve(MOST_GROWTH) {
+            self.evict_peer(op, at, reservation);
+            self.settle(reservation);
+            if reservation.reserve(MAX_GROWTH) {
                 return true;
             }
         }
         false
     }
 
-    fn worth(&self, at: At) -> Worth {
+    fn worth(&self, at: SwarmLocation) -> Worth {
         let leaf = &self.leaves[at.leaf];
         let worth = |proven, peers, latest| Worth::new(proven, peers, leaf.base().tick(latest));
-        match leaf.held(at.slot) {
-            Held::Nobody(nobody) => worth(nobody.proven(), 0, nobody.latest()),
-            Held::One(one) => worth(one.proven(), 1, one.stamp()),
-            Held::Few(few) => {
+        match leaf.content(at.slot) {
+            SlotContent::Empty(empty) => worth(empty.proven(), 0, empty.latest()),
+            SlotContent::One(one) => worth(one.proven(), 1, one.stamp()),
+            SlotContent::Few(few) => {
                 let latest = leaf.stamps(at.slot, few).iter().copied().max().unwrap_or(0);
                 worth(few.proven(), few.peers() as u64, latest)
             }
-            Held::Large(number) => {
+            SlotContent::Large(number) => {
                 let large = self.large(number);
                 Worth::new(true, large.population().peers(), large.latest)
             }
@@ -192,24 +210,29 @@ impl Stripe {
     }
 
     /// Drops the peer of a swarm that has been silent longest, or nearly so.
-    pub(super) fn evict_peer(&mut self, call: &Call<'_>, at: At, room: &mut Room<'_>) {
-        let gone = match self.held(at) {
-            Held::Large(number) => {
+    pub(super) fn evict_peer(
+        &mut self,
+        op: &Operation<'_>,
+        at: SwarmLocation,
+        reservation: &mut Reservation<'_>,
+    ) {
+        let gone = match self.content(at) {
+            SlotContent::Large(number) => {
                 // As good as random, and another one each time.
-                let evicted = call.shared.totals.load().evicted.peers;
-                let order = call.shared.hash.hash(&evicted.to_le_bytes());
+                let evicted = op.context.totals.load().evicted.peers;
+                let order = op.context.hash.hash(&evicted.to_le_bytes());
                 self.changing_large(number, |large| large.evict(order))
             }
             _ => {
                 let stalest = self.leaves[at.leaf].stalest(at.slot);
-                let Some(place) = stalest else { return };
+                let Some(peer) = stalest else { return };
                 self.changing(at.leaf, |leaf| {
-                    leaf.take(at.slot, place);
+                    leaf.take(at.slot, peer);
                     leaf.compact();
                 });
-                Population::one(place.section.family(), place.section.role())
+                Population::one(peer.section.family(), peer.section.role())
             }
         };
-        room.evict_peer(gone);
+        reservation.evict_peer(gone);
     }
 }

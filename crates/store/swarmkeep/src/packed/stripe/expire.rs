@@ -1,13 +1,13 @@
 //! A sweep: peers that have expired go, and swarms without peers.
 
-use super::{At, Call, Position, Stripe};
+use super::{Operation, ResumePoint, Stripe, SwarmLocation};
 use crate::{
     Cursor, Retention,
     packed::{
         clock::Tick,
         leaf::{
             Leaf,
-            slot::{Held, Prefix, population_of},
+            slot::{Prefix, SlotContent, population_of},
         },
         linear,
     },
@@ -16,7 +16,7 @@ use crate::{
 
 /// What one hold of a sweep did.
 #[derive(Debug, Default)]
-pub(in crate::packed) struct Step {
+pub(in crate::packed) struct SweepStep {
     pub(in crate::packed) visited: usize,
     /// Leaves looked at, which may have been empty.
     leaves: usize,
@@ -29,26 +29,26 @@ impl Stripe {
     /// peers as `policy` says; where to go on, unless that was the end.
     pub(in crate::packed) fn expire(
         &mut self,
-        call: &Call<'_>,
-        from: Option<Position>,
+        op: &Operation<'_>,
+        from: Option<ResumePoint>,
         oldest: Tick,
         policy: Retention,
         limit: usize,
-        step: &mut Step,
-    ) -> Option<Position> {
-        let home = call.home;
-        let from = from.unwrap_or(Position::first(home));
+        step: &mut SweepStep,
+    ) -> Option<ResumePoint> {
+        let home = op.home;
+        let from = from.unwrap_or(ResumePoint::first(home));
         let mut order = Some(from.key.head() << home.depth);
         let mut resumed = Some(from);
         while let Some(start) = order
             && !self.leaves.is_empty()
         {
-            let reach = linear::reach(start, self.leaves.len());
-            let (leaf, prefix) = (reach.bucket, self.prefix(home, reach.bucket));
+            let range = linear::range_of(start, self.leaves.len());
+            let (leaf, prefix) = (range.bucket, self.prefix(home, range.bucket));
             // Not the first of the leaf, which may have been merged with one that was visited.
             let first = Prefix { bits: home.bits | start >> home.depth, depth: prefix.depth }.first_key();
             if resumed.is_none() && step.visited + step.leaves >= limit {
-                return Some(Position { key: first, within: Cursor::START });
+                return Some(ResumePoint { key: first, within: Cursor::START });
             }
             step.leaves += 1;
             let (mut slot, mut within) = match resumed.take() {
@@ -64,18 +64,18 @@ impl Stripe {
             while slot.index < self.leaves[leaf].swarms() {
                 let key = || self.leaves[leaf].key(prefix, slot);
                 if step.visited >= limit {
-                    return Some(Position { key: key(), within });
+                    return Some(ResumePoint { key: key(), within });
                 }
                 step.visited += usize::from(within == Cursor::START);
-                let at = At { leaf, slot };
-                let next = self.expire_swarm(call, at, within, oldest, limit, step);
+                let at = SwarmLocation { leaf, slot };
+                let next = self.expire_swarm(op, at, within, oldest, limit, step);
                 if !next.is_end() {
-                    return Some(Position { key: self.leaves[leaf].key(prefix, slot), within: next });
+                    return Some(ResumePoint { key: self.leaves[leaf].key(prefix, slot), within: next });
                 }
                 within = Cursor::START;
                 if self.is_idle(at, policy) {
                     self.changing(leaf, |leaf| leaf.remove(slot));
-                    call.shared.totals.remove_swarm(Population::default());
+                    op.context.totals.remove_swarm(Population::default());
                     step.swarms_removed += 1;
                 } else {
                     slot = slot.next();
@@ -83,45 +83,45 @@ impl Stripe {
             }
             self.changing(leaf, Leaf::compact);
             self.merge_some(home);
-            order = reach.end;
+            order = range.end;
         }
         None
     }
 
     fn expire_swarm(
         &mut self,
-        call: &Call<'_>,
-        at: At,
+        op: &Operation<'_>,
+        at: SwarmLocation,
         within: Cursor,
         oldest: Tick,
         limit: usize,
-        step: &mut Step,
+        step: &mut SweepStep,
     ) -> Cursor {
         let leaf = &self.leaves[at.leaf];
         let first_alive = leaf.base().first_alive(oldest);
-        match leaf.held(at.slot) {
-            Held::Nobody(_) => {}
-            Held::One(one) => {
+        match leaf.content(at.slot) {
+            SlotContent::Empty(_) => {}
+            SlotContent::One(one) => {
                 step.visited += 1;
                 if u16::from(one.stamp()) < first_alive {
-                    self.expire_few(call, at, first_alive, step);
+                    self.expire_few(op, at, first_alive, step);
                 }
             }
-            Held::Few(few) => {
+            SlotContent::Few(few) => {
                 step.visited += few.peers();
                 if leaf.stamps(at.slot, few).iter().any(|&stamp| u16::from(stamp) < first_alive) {
-                    self.expire_few(call, at, first_alive, step);
+                    self.expire_few(op, at, first_alive, step);
                 }
             }
-            Held::Large(number) => {
+            SlotContent::Large(number) => {
                 let left = limit.saturating_sub(step.visited).max(1);
-                let expired = self
-                    .changing_large(number, |large| large.expire(&call.shared.hash, oldest, within, left));
+                let expired =
+                    self.changing_large(number, |large| large.expire(&op.context.hash, oldest, within, left));
                 step.visited += expired.visited;
                 step.gone += expired.gone;
-                call.shared.totals.remove_peers(expired.gone);
+                op.context.totals.remove_peers(expired.gone);
                 if expired.next.is_end() {
-                    self.demote_if_small(call, at, number);
+                    self.demote_if_small(op, at, number);
                 }
                 return expired.next;
             }
@@ -129,16 +129,16 @@ impl Stripe {
         Cursor::END
     }
 
-    fn expire_few(&mut self, call: &Call<'_>, at: At, first_alive: u16, step: &mut Step) {
+    fn expire_few(&mut self, op: &Operation<'_>, at: SwarmLocation, first_alive: u16, step: &mut SweepStep) {
         let counts = self.changing(at.leaf, |leaf| leaf.expire(at.slot, first_alive));
         let gone = population_of(counts);
         step.gone += gone;
-        call.shared.totals.remove_peers(gone);
+        op.context.totals.remove_peers(gone);
     }
 
-    fn is_idle(&self, at: At, policy: Retention) -> bool {
-        match self.held(at) {
-            Held::Nobody(nobody) => policy == Retention::DropEmpty || nobody.downloaded() == 0,
+    fn is_idle(&self, at: SwarmLocation, policy: Retention) -> bool {
+        match self.content(at) {
+            SlotContent::Empty(empty) => policy == Retention::DropEmpty || empty.downloaded() == 0,
             _ => false,
         }
     }

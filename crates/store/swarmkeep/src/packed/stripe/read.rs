@@ -2,21 +2,21 @@
 
 use std::mem;
 
-use super::{Call, Position, Stripe};
+use super::{Operation, ResumePoint, Stripe};
 use crate::{
     Cursor, Endpoint, Family, PeerRecord, Records, SwarmStats, Timestamp,
     implement::CursorExt as _,
     packed::{
+        context::StoreContext,
         hash::Key,
         large::ranges::starts,
-        leaf::slot::{Held, Prefix},
-        room::Shared,
+        leaf::slot::{Prefix, SlotContent},
     },
 };
 
 impl Stripe {
-    pub(in crate::packed) fn scrape(&self, call: &Call<'_>) -> Option<SwarmStats> {
-        self.find(call).map(|at| self.stats(at))
+    pub(in crate::packed) fn scrape(&self, op: &Operation<'_>) -> Option<SwarmStats> {
+        self.find(op).map(|at| self.stats(at))
     }
 
     /// Shows up to `limit` swarms behind `after`, in the order of their keys; the last key, if there are
@@ -46,16 +46,16 @@ impl Stripe {
     /// first counting as one; how many it was, and where to go on, unless that was the end.
     pub(in crate::packed) fn export(
         &self,
-        shared: &Shared,
+        context: &StoreContext,
         nth: usize,
-        from: Option<Position>,
+        from: Option<ResumePoint>,
         limit: usize,
         latest: Timestamp,
         records: &mut Records,
-    ) -> (usize, Option<Position>) {
-        let (placement, clock) = (shared.placement.of_stripe(nth), shared.clock);
-        let home = shared.placement.home();
-        let from = from.unwrap_or(Position::first(home));
+    ) -> (usize, Option<ResumePoint>) {
+        let (placement, clock) = (context.placement.of_stripe(nth), context.clock);
+        let home = context.placement.home();
+        let from = from.unwrap_or(ResumePoint::first(home));
         let mut visited = 0;
         let mut is_first = true;
         let mut leaves = self.leaves_from(home, from.key).peekable();
@@ -64,7 +64,7 @@ impl Stripe {
             // Sweeps merge what is empty, but until then there may be any number of such leaves.
             if !mem::take(&mut is_first) {
                 if visited >= limit {
-                    return (visited, Some(Position::first(prefix)));
+                    return (visited, Some(ResumePoint::first(prefix)));
                 }
                 visited += 1;
             }
@@ -79,20 +79,20 @@ impl Stripe {
                 let within =
                     resumed.take().filter(|from| from.key == key).map_or(Cursor::START, |from| from.within);
                 if visited >= limit {
-                    return (visited, Some(Position { key, within }));
+                    return (visited, Some(ResumePoint { key, within }));
                 }
                 visited += 1;
                 let info_hash = placement.info_hash(&key);
-                if let Held::Large(number) = leaf.held(slot) {
+                if let SlotContent::Large(number) = leaf.content(slot) {
                     let large = self.large(number);
                     let (left, before) = ((limit - visited).max(1), visited);
-                    let next = large.export(&shared.hash, within, left, |counts, endpoints, ticks| {
+                    let next = large.export(&context.hash, within, left, |counts, endpoints, ticks| {
                         visited += ticks.len();
                         let times = ticks.iter().map(|&tick| clock.time(tick).min(latest));
                         records.push_sections(&info_hash, large.downloaded, counts, endpoints, times);
                     });
                     if !next.is_end() {
-                        return (visited, Some(Position { key, within: next }));
+                        return (visited, Some(ResumePoint { key, within: next }));
                     }
                     // Whatever became of its peers since it was begun.
                     if visited == before && large.downloaded > 0 {
@@ -118,14 +118,14 @@ impl Stripe {
     /// Appends up to `limit` peers of a swarm, from the cursor on; where to go on.
     pub(in crate::packed) fn peers(
         &self,
-        call: &Call<'_>,
+        op: &Operation<'_>,
         from: Cursor,
         limit: usize,
         out: &mut Vec<PeerRecord>,
     ) -> Cursor {
-        let Some(at) = self.find(call) else { return Cursor::END };
-        let (hash, clock) = (&call.shared.hash, call.shared.clock);
-        if let Held::Large(number) = self.held(at) {
+        let Some(at) = self.find(op) else { return Cursor::END };
+        let (hash, clock) = (&op.context.hash, op.context.clock);
+        if let SlotContent::Large(number) = self.content(at) {
             return self.large(number).list(hash, clock, from, limit, out);
         }
         if from.is_end() || limit == 0 {

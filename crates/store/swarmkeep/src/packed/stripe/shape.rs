@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use super::{At, Call, Stripe};
+use super::{Operation, Stripe, SwarmLocation};
 use crate::{
     Endpoint, Family, Role,
     packed::{
@@ -11,7 +11,7 @@ use crate::{
         large::Large,
         leaf::{
             Leaf,
-            slot::{Held, Nobody, Prefix, Section},
+            slot::{Empty, Prefix, Section, SlotContent},
         },
         linear,
     },
@@ -23,11 +23,11 @@ use crate::{
 const SPLIT_ABOVE: usize = 1024;
 const MERGE_BELOW: usize = 512;
 /// Merges for each leaf that a sweep passes: enough to be done within one pass, whatever has gone.
-const MERGES_A_LEAF: usize = 2;
+const MERGES_PER_LEAF: usize = 2;
 /// Splits that one newcomer makes up when a sweep has filled leaves with swarms that were large.
-const MOST_SPLITS: usize = 4;
+const MAX_SPLITS: usize = 4;
 /// The most headers of leaves, or numbers of large swarms, that a stripe has to spare.
-const MOST_SPARE: usize = 64;
+const MAX_SPARE: usize = 64;
 
 impl Stripe {
     /// Changes a leaf, and what is counted of it.
@@ -65,14 +65,14 @@ impl Stripe {
     }
 
     /// Gives a swarm tables of its own.
-    pub(super) fn promote(&mut self, call: &Call<'_>, at: At) {
+    pub(super) fn promote(&mut self, op: &Operation<'_>, at: SwarmLocation) {
         let leaf = &self.leaves[at.leaf];
-        let mut large = Box::new(Large::new(leaf.downloaded(at.slot), call.now));
+        let mut large = Box::new(Large::new(leaf.downloaded(at.slot), op.now));
         for (section, endpoint, stamp) in leaf.peers(at.slot) {
-            let (hash, tick) = (&call.shared.hash, leaf.base().tick(stamp));
+            let (hash, tick) = (&op.context.hash, leaf.base().tick(stamp));
             match section.endpoint(endpoint) {
-                Endpoint::V4(v4) => large.insert_v4(hash, v4.as_bytes(), section.role(), tick, call.now),
-                Endpoint::V6(v6) => large.insert_v6(hash, v6.as_bytes(), section.role(), tick, call.now),
+                Endpoint::V4(v4) => large.insert_v4(hash, v4.as_bytes(), section.role(), tick, op.now),
+                Endpoint::V6(v6) => large.insert_v6(hash, v6.as_bytes(), section.role(), tick, op.now),
             }
         }
         self.count(0, large.bytes());
@@ -85,7 +85,7 @@ impl Stripe {
     fn grow_large(&mut self) -> usize {
         let before = self.large.len();
         let mut large = mem::take(&mut self.large).into_vec();
-        large.resize_with(before + (1 + before / 8).min(MOST_SPARE), || None);
+        large.resize_with(before + (1 + before / 8).min(MAX_SPARE), || None);
         self.large = large.into_boxed_slice();
         self.count(before * size_of::<Option<Box<Large>>>(), size_of_val(&*self.large));
         self.large.len() - 1
@@ -102,15 +102,15 @@ impl Stripe {
     }
 
     /// Puts a large swarm that has shrunk to a few peers back into its leaf.
-    pub(super) fn demote_if_small(&mut self, call: &Call<'_>, at: At, number: u32) {
-        if self.large(number).block_bytes() > Leaf::MOST_BLOCK / 4 {
+    pub(super) fn demote_if_small(&mut self, op: &Operation<'_>, at: SwarmLocation, number: u32) {
+        if self.large(number).block_bytes() > Leaf::MAX_BLOCK / 4 {
             return;
         }
         let large = self.take_large(number);
         self.changing(at.leaf, |leaf| {
-            leaf.advance(call.now, at.slot);
+            leaf.advance(op.now, at.slot);
             let latest = leaf.base().stamp(large.latest);
-            leaf.set(at.slot, Held::Nobody(Nobody::new(0, latest, true)));
+            leaf.set(at.slot, SlotContent::Empty(Empty::new(0, latest, true)));
             for role in [Role::Seeder, Role::Leecher] {
                 for (endpoint, tick) in large.v4(role) {
                     leaf.add(at.slot, Section::of(Family::V4, role), endpoint, leaf.base().stamp(tick));
@@ -123,30 +123,30 @@ impl Stripe {
         });
     }
 
-    pub(super) fn split_if_full(&mut self, call: &Call<'_>) {
+    pub(super) fn split_if_full(&mut self, op: &Operation<'_>) {
         if self.leaves.is_empty() {
-            self.push_leaf(Leaf::new(call.now));
+            self.push_leaf(Leaf::new(op.now));
         }
         let mut splits = 0;
-        while (self.used > SPLIT_ABOVE * self.leaves.len() && splits < MOST_SPLITS)
-            || self.leaves[self.way(call).leaf].used() > Leaf::MOST_BYTES
+        while (self.used > SPLIT_ABOVE * self.leaves.len() && splits < MAX_SPLITS)
+            || self.leaves[self.locate_leaf(op).leaf].used() > Leaf::MAX_BYTES
         {
-            self.split(call.home);
+            self.split(op.home);
             splits += 1;
         }
     }
 
     /// Splits now what swarms and peers that are about to come would make split one by one, with more to move
     /// each time. But not all that a sweep has filled: that takes as many holds.
-    pub(in crate::packed) fn split_for(&mut self, call: &Call<'_>, bytes: usize) {
+    pub(in crate::packed) fn split_for(&mut self, op: &Operation<'_>, bytes: usize) {
         if self.leaves.is_empty() {
-            self.push_leaf(Leaf::new(call.now));
+            self.push_leaf(Leaf::new(op.now));
         }
-        for _ in 0..MOST_SPLITS + bytes / SPLIT_ABOVE {
+        for _ in 0..MAX_SPLITS + bytes / SPLIT_ABOVE {
             if self.used + bytes <= SPLIT_ABOVE * self.leaves.len() {
                 break;
             }
-            self.split(call.home);
+            self.split(op.home);
         }
     }
 
@@ -154,29 +154,29 @@ impl Stripe {
     /// They follow each other by their keys, and each says how many bytes it takes.
     pub(in crate::packed) fn grow_for(
         &mut self,
-        call: &Call<'_>,
+        op: &Operation<'_>,
         next: impl Iterator<Item = (Key, usize)>,
     ) -> usize {
         if self.leaves.is_empty() {
             return 0;
         }
-        let reach = linear::reach(call.key.head() << call.home.depth, self.leaves.len());
-        let is_here = |key: &Key| reach.end.is_none_or(|end| key.head() << call.home.depth < end);
+        let range = linear::range_of(op.key.head() << op.home.depth, self.leaves.len());
+        let is_here = |key: &Key| range.end.is_none_or(|end| key.head() << op.home.depth < end);
         let (count, bytes) = next
             .take_while(|(key, _)| is_here(key))
             .fold((0, 0), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
-        self.changing(reach.bucket, |leaf| leaf.grow(bytes));
+        self.changing(range.bucket, |leaf| leaf.grow(bytes));
         count
     }
 
     /// Gives back what the leaf of a swarm has to spare, if there is one: where there was no room, there may
     /// not be.
-    pub(in crate::packed) fn compact(&mut self, call: &Call<'_>) {
+    pub(in crate::packed) fn compact(&mut self, op: &Operation<'_>) {
         if self.leaves.is_empty() {
             // There was no room for a first one.
             return;
         }
-        let leaf = self.way(call).leaf;
+        let leaf = self.locate_leaf(op).leaf;
         if leaf < self.leaves.len() {
             self.changing(leaf, Leaf::compact);
         }
@@ -193,7 +193,7 @@ impl Stripe {
     /// A few merges, if the stripe has become sparse: what splits have taken long to make goes in as many
     /// steps.
     pub(super) fn merge_some(&mut self, home: Prefix) {
-        for _ in 0..MERGES_A_LEAF {
+        for _ in 0..MERGES_PER_LEAF {
             let newest = self.leaves.len().saturating_sub(1);
             if newest == 0 {
                 if self.leaves.first().is_some_and(|leaf| leaf.swarms() == 0) {
@@ -203,7 +203,7 @@ impl Stripe {
             }
             let old = linear::buddy(newest);
             let together = self.leaves[newest].used() + self.leaves[old].used();
-            if self.used >= MERGE_BELOW * self.leaves.len() || together > Leaf::MOST_BYTES {
+            if self.used >= MERGE_BELOW * self.leaves.len() || together > Leaf::MAX_BYTES {
                 return;
             }
             let prefixes = [old, newest].map(|leaf| self.prefix(home, leaf));
@@ -230,7 +230,7 @@ impl Stripe {
         let capacity = self.leaves.capacity();
         if self.leaves.len() == capacity {
             // By an eighth, not by doubling: a spare leaf costs as much as half a swarm.
-            self.leaves.reserve_exact((1 + capacity / 8).min(MOST_SPARE));
+            self.leaves.reserve_exact((1 + capacity / 8).min(MAX_SPARE));
         }
         self.count(capacity * size_of::<Leaf>(), self.leaves.capacity() * size_of::<Leaf>());
         self.leaves.push(Leaf::default());

@@ -27,11 +27,11 @@ fn endpoint<const N: usize>(n: u32) -> [u8; N] {
 
 fn insert<const N: usize>(table: &mut Table<N>, n: u32, at: Tick, hash: &EndpointHash) {
     let (order, endpoint) = (hash.order(&endpoint::<N>(n)), endpoint(n));
-    let place = table.insert(order, &endpoint, at, at, hash);
-    assert_eq!(table.find(order, &endpoint), Some(place));
+    let index = table.insert(order, &endpoint, at, at, hash);
+    assert_eq!(table.find(order, &endpoint), Some(index));
 }
 
-fn find<const N: usize>(table: &Table<N>, n: u32, hash: &EndpointHash) -> Option<Place> {
+fn find<const N: usize>(table: &Table<N>, n: u32, hash: &EndpointHash) -> Option<BucketIndex> {
     table.find(hash.order(&endpoint::<N>(n)), &endpoint(n))
 }
 
@@ -68,8 +68,8 @@ fn peers_are_found_while_buckets_split_and_merge<const N: usize>() {
     let buckets = count as usize / Table::<N>::SPLIT_ABOVE;
     assert!(table.buckets.len() >= buckets, "{} buckets", table.buckets.len());
     for gone in 0..count {
-        let place = find(&table, gone, &hash).expect("still there");
-        table.remove(place);
+        let index = find(&table, gone, &hash).expect("still there");
+        table.remove(index);
         assert!(find(&table, gone, &hash).is_none());
         if gone % 100 == 0 {
             assert!((gone + 1..count).all(|n| find(&table, n, &hash).is_some()));
@@ -156,8 +156,8 @@ fn expiry_of_a_part_of_a_bucket_leaves_the_rest_alone() {
 /// many that many draws are needed.
 fn assert_fair<const N: usize>(table: &Table<N>) {
     let slots = table.slots();
-    let places = (0..slots.len()).map(|slot| table.at_slot(slots, slot)).filter(|place| table.holds(*place));
-    let places: Vec<_> = places.map(|place| (place.bucket, place.at)).collect();
+    let places = (0..slots.len()).map(|slot| table.index_at(slots, slot)).filter(|index| table.holds(*index));
+    let places: Vec<_> = places.map(|index| (index.bucket, index.at)).collect();
     assert_eq!(places.len(), table.len(), "slots with a peer");
     assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), table.len(), "peers with a slot");
 }
@@ -192,13 +192,13 @@ fn runs_hold_everybody_from_a_place_on() {
     let places: Vec<_> = (0..1000).map(|n| find(&table, n, &hash).unwrap()).collect();
     for from in places.iter().step_by(17) {
         let shown: usize = table.runs(*from).map(|(_, run)| run.len()).sum();
-        let behind = |place: &&Place| (place.bucket, place.at) >= (from.bucket, from.at);
+        let behind = |index: &&BucketIndex| (index.bucket, index.at) >= (from.bucket, from.at);
         assert_eq!(shown, places.iter().filter(behind).count());
     }
-    for (n, place) in (0..).zip(&places) {
-        assert_eq!(table.runs(*place).next().unwrap().1[0], endpoint(n));
+    for (n, index) in (0..).zip(&places) {
+        assert_eq!(table.runs(*index).next().unwrap().1[0], endpoint(n));
     }
-    assert_eq!(table.runs(Place::new(99, 99)).count(), 0);
+    assert_eq!(table.runs(BucketIndex::new(99, 99)).count(), 0);
 }
 
 /// Runs random operations on a table and on a map, and compares.
@@ -213,12 +213,12 @@ fn is_as_a_naive_model_says<const N: usize>(seed: u64) {
         let n = below(4000) as u32;
         let at = tick(now);
         match (find(&table, n, &hash), below(8)) {
-            (Some(place), 0..3) => {
-                table.refresh(place, at);
+            (Some(index), 0..3) => {
+                table.refresh(index, at);
                 model.insert(endpoint::<N>(n), now);
             }
-            (Some(place), _) if !growing => {
-                table.remove(place);
+            (Some(index), _) if !growing => {
+                table.remove(index);
                 model.remove(&endpoint::<N>(n));
             }
             (None, _) if growing => {
@@ -283,8 +283,8 @@ fn stamps_survive_a_clock_that_jumps() {
                 n += 1;
             }
             for refreshed in (0..n).step_by(7) {
-                if let Some(place) = find(&table, refreshed, &hash) {
-                    table.refresh(place, tick(now));
+                if let Some(index) = find(&table, refreshed, &hash) {
+                    table.refresh(index, tick(now));
                     last.insert(refreshed, now);
                 }
             }
@@ -295,9 +295,9 @@ fn stamps_survive_a_clock_that_jumps() {
             last.retain(|_, last| *last >= now - LIFETIME);
             assert_eq!(table.len(), last.len());
             for (&n, &last) in &last {
-                let place = find(&table, n, &hash).unwrap();
-                let bucket = &table.buckets[place.bucket()];
-                assert_eq!(bucket.iter().nth(place.at()).unwrap().1, tick(last));
+                let index = find(&table, n, &hash).unwrap();
+                let bucket = &table.buckets[index.bucket()];
+                assert_eq!(bucket.iter().nth(index.at()).unwrap().1, tick(last));
             }
         }
     }
@@ -310,8 +310,8 @@ fn the_stalest_of_a_bucket_is_found() {
     for n in 0..20 {
         insert(&mut table, n, tick(1000 + u64::from((n + 13) % 20)), &hash);
     }
-    let (at, place) = table.stalest_near(3).unwrap();
-    assert_eq!((at, place), (tick(1000), find(&table, 7, &hash).unwrap()));
+    let (at, index) = table.stalest_near(3).unwrap();
+    assert_eq!((at, index), (tick(1000), find(&table, 7, &hash).unwrap()));
 }
 
 #[test]

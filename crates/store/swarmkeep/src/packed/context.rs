@@ -1,0 +1,31 @@
+//! What all stripes of a store share.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::{
+    bounds::{Bounds, MAX_GROWTH},
+    clock::Clock,
+    hash::EndpointHash,
+    place::Placement,
+};
+use crate::totals::AtomicTotals;
+
+/// What all stripes of a store share.
+pub(super) struct StoreContext {
+    pub(super) placement: Placement,
+    pub(super) hash: EndpointHash,
+    pub(super) clock: Clock,
+    pub(super) totals: AtomicTotals,
+    /// Bytes of all stripes, and those that announces in flight have reserved.
+    pub(super) bytes: AtomicU64,
+    pub(super) bounds: Bounds,
+}
+
+impl StoreContext {
+    /// Whether `announces` more announces may exceed a limit.
+    pub(super) fn is_nearly_full(&self, announces: usize) -> bool {
+        let more = announces as u64;
+        self.bytes.load(Relaxed).saturating_add(more * MAX_GROWTH as u64) > self.bounds.bytes
+            || self.totals.swarms().saturating_add(more) > self.bounds.swarms
+    }
+}
