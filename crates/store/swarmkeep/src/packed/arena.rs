@@ -1,12 +1,12 @@
-//! Where the bytes of leaves and buckets come from: pages of the system, shared by all stores of the process.
+//! The arena: where the bytes of leaves and buckets come from. All stores of the process share its pages.
 //!
-//! - A **region** is 4 MiB of address space that begins with the headers of its spans. It is never given up.
-//! - A **span** is 32 KiB of a region, in blocks of one size. Once all of them are free any class may have
-//!   it, and the pages of all but a few such spans go back to the system.
-//! - A **class** is a size of blocks, and its spans that have room, behind a lock. A block comes from one of
-//!   the fullest, so that the others empty.
+//! - A **region** is 4 MiB of address space that begins with the headers of its spans. It is never returned.
+//! - A **span** is 32 KiB of a region, in blocks of one size. When all of its blocks are free, any class may
+//!   use it. The pages of free spans go back to the system, except for a few.
+//! - A **class** is a size of blocks with its spans that have room, guarded by a lock. A block comes from one
+//!   of the fullest spans, so that the other spans become empty.
 //!
-//! What empties too slowly is moved together by the owners ([`Block::move_if_sparse`]).
+//! Spans that become empty too slowly are emptied by the owners of their blocks ([`Block::move_if_sparse`]).
 #![expect(
     unsafe_code,
     reason = "for leaves that four threads grow, malloc takes twice the memory, and it keeps what they free"
@@ -28,8 +28,8 @@ use parking_lot::{Mutex, MutexGuard};
 /// Bytes with one owner, as in a `Box<[u8]>`.
 #[repr(C, packed(2))]
 pub(super) struct Block {
-    /// From the block's class, from the global allocator if it is larger than any, or dangling if it is
-    /// empty.
+    /// From the class of the block; from the global allocator if the block is larger than any class; dangling
+    /// if it is empty.
     bytes: NonNull<u8>,
     units: u16,
 }
@@ -45,7 +45,7 @@ impl Block {
         Self { bytes: NonNull::dangling(), units: 0 }
     }
 
-    /// A block of `at_least` bytes or more, of any value. Panics from 1 MiB on.
+    /// A block of `at_least` bytes or more, with any values. Panics from 1 MiB on.
     pub(super) fn with_capacity(at_least: usize) -> Self {
         let capacity = Self::capacity_for(at_least);
         let units = u16::try_from(capacity / UNIT).expect("a block is smaller than 1 MiB");
@@ -56,7 +56,7 @@ impl Block {
         }
     }
 
-    /// How many bytes [`with_capacity`](Self::with_capacity) gives.
+    /// The number of bytes that [`with_capacity`](Self::with_capacity) returns.
     pub(super) const fn capacity_for(at_least: usize) -> usize {
         match at_least {
             0 => 0,
@@ -65,19 +65,19 @@ impl Block {
         }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub(super) const fn capacity(&self) -> usize {
         self.units as usize * UNIT
     }
 
-    /// Whether the bytes lie among so few others that moving them helps to return memory. Takes no lock: a
-    /// hint.
+    /// Whether the span of the bytes is so empty that moving them helps to return memory. Takes no lock: the
+    /// result is a hint.
     pub(super) fn is_sparse(&self) -> bool {
         Class::of(self.units).is_some_and(|class| class.is_sparse(self))
     }
 
-    /// Moves the bytes to a fuller span if they are sparse and there is one. However often all blocks are
-    /// asked, they come to rest: blocks move towards the fuller span only.
+    /// Moves the bytes to a fuller span, if they are sparse and there is one. However often this is called
+    /// for all blocks, they come to rest: a block moves only towards a fuller span.
     pub(super) fn move_if_sparse(&mut self) {
         if let Some(class) = Class::of(self.units)
             && class.is_sparse(self)
@@ -127,18 +127,19 @@ impl fmt::Debug for Block {
     }
 }
 
-/// What capacities are counted in, and what blocks are aligned to.
+/// The unit of capacities, and the alignment of blocks.
 const UNIT: usize = 16;
-/// Smaller spans fit fewer sizes exactly, larger ones are emptied later.
+/// With smaller spans fewer sizes fit exactly; larger spans become empty later.
 const SPAN: usize = 1 << 15;
 const REGION: usize = 1 << 22;
 /// Larger blocks come from the global allocator, in steps of `LARGE_STEP`.
 const LARGEST: usize = SPAN / 4;
 const LARGE_STEP: usize = 1 << 10;
-/// How many free spans keep their pages for the next that is needed.
+/// The number of free spans that keep their pages, for the next span that is needed.
 const KEPT: usize = 16;
 
-/// The next size of blocks: a thirty-second more, rounded up to what fits a span as many times.
+/// The next size of blocks: a thirty-second more, rounded up to the largest size of which the same number
+/// fits in a span.
 const fn next_size(size: usize) -> usize {
     let step = if size / 32 > UNIT { size / 32 } else { UNIT };
     let blocks = SPAN / (size + step);
@@ -177,14 +178,14 @@ static CLASS_OF: [u8; LARGEST / UNIT + 1] = {
     classes
 };
 
-/// A size of blocks, and where there is room for more of them.
+/// A size of blocks, and the spans that have room for more of them.
 struct Class {
     units: u16,
-    /// How many blocks a span has.
+    /// Blocks per span.
     blocks: u16,
-    /// How many free blocks more or less make no difference between spans, by its binary logarithm.
+    /// Binary logarithm of the number of free blocks that make no difference between spans.
     shift: u32,
-    /// How many blocks are free in all spans. Written under the lock; elsewhere a hint.
+    /// Free blocks in all spans. Written under the lock; a hint without it.
     room: AtomicU32,
     spans: Mutex<Spans>,
 }
@@ -222,7 +223,7 @@ impl Class {
     fn take(&self) -> Block {
         let mut spans = self.spans.lock();
         let span = spans.fullest().unwrap_or_else(|| {
-            // If another thread does so too, one span more has room.
+            // If another thread does the same, one more span has room.
             let span = MutexGuard::unlocked(&mut spans, Span::fresh);
             self.refile(&mut spans, span, 0, self.blocks);
             span
@@ -230,12 +231,13 @@ impl Class {
         self.take_from(span, &mut spans)
     }
 
-    /// A block in another span, at least as full as that of `sparse`.
+    /// A block in another span that is at least as full as that of `sparse`.
     fn take_beside_fuller(&self, sparse: &Block) -> Option<Block> {
         let from = Span::of(sparse);
         let mut spans = self.spans.lock();
         let used = from.header().used.load(Relaxed);
-        // Two of each bin are enough: one may be the span itself, and of any two the emptier finds the other.
+        // Two of each bin are enough: one may be the span itself, and of any two the emptier one finds the
+        // other.
         let mut fullest = spans.0.iter().flat_map(|bin| bin.iter().rev().take(2)).copied();
         let to = fullest.find(|&to| to != from && to.header().used.load(Relaxed) >= used)?;
         Some(self.take_from(to, &mut spans))
@@ -280,20 +282,20 @@ impl Class {
         self.refile(&mut spans, span, self.blocks - used - 1, self.blocks - used);
     }
 
-    /// Whether the span of a block is less than three quarters full, and the others have room for all that is
-    /// in it.
+    /// Whether the span of a block is less than three quarters full, and the other spans have room for all of
+    /// its blocks.
     fn is_sparse(&self, block: &Block) -> bool {
         let used = Span::of(block).header().used.load(Relaxed);
         u32::from(used) * 4 < u32::from(self.blocks) * 3 && self.room.load(Relaxed) >= u32::from(self.blocks)
     }
 
-    /// The list of spans with `free` free blocks; full spans are in none.
+    /// The bin of spans with `free` free blocks. Full spans are in none.
     fn bin(&self, free: u16) -> Option<usize> {
         Some(usize::from(free.checked_sub(1)? >> self.shift))
     }
 
-    /// Keeps room and bins right when the number of a span's free blocks changes; a span that is not here has
-    /// none.
+    /// Updates `room` and the bins when the number of free blocks of a span changes. A span that is new or
+    /// gone has none.
     fn refile(&self, spans: &mut Spans, span: Span, free_before: u16, free: u16) {
         let room = self.room.load(Relaxed) + u32::from(free) - u32::from(free_before);
         self.room.store(room, Relaxed);
@@ -330,24 +332,24 @@ impl Spans {
     }
 }
 
-/// The start of a span, by a pointer that may go anywhere in its region.
+/// The start of a span, as a pointer that is valid for its whole region.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span(NonNull<u8>);
 
 // SAFETY: spans are reached by whoever holds the lock that they lie behind, their headers by all.
 unsafe impl Send for Span {}
 
-/// What is known of a span. Changed under the lock of its class, and atomic only because owners look at it
-/// without.
+/// The header of a span. It changes under the lock of the class. It is atomic only because owners of blocks
+/// read it without the lock.
 #[repr(align(64))]
 struct Header {
-    /// How many blocks have owners.
+    /// The number of blocks that have owners.
     used: AtomicU16,
-    /// The block that was freed last, by its first unit; each leads to the one before.
+    /// The first unit of the block that was freed last. Each free block leads to the one freed before it.
     freed: AtomicU16,
-    /// The first unit that was never given out: what lies behind takes no memory yet.
+    /// The first unit that was never used. The units after it take no memory yet.
     fresh: AtomicU16,
-    /// Which one of its bin it is.
+    /// The index of the span in its bin.
     place: AtomicU32,
 }
 
@@ -355,11 +357,11 @@ const NONE: u16 = u16::MAX;
 const HEADERS: usize = REGION / SPAN * size_of::<Header>();
 const _: () = assert!(HEADERS <= SPAN, "the first span of a region is for the headers");
 
-/// The spans of no class.
+/// The spans that belong to no class.
 struct Pool {
-    /// Their pages are with the process.
+    /// Spans that still have their pages.
     kept: Vec<Span>,
-    /// Their pages are with the system, or have never been here.
+    /// Spans whose pages the system has, or that were never used.
     returned: Vec<Span>,
 }
 
@@ -416,13 +418,13 @@ impl Span {
                 return pool.kept.push(self);
             }
         }
-        // Nobody else knows of the span now, so that no lock need be held.
+        // No other thread knows of the span now, so no lock is needed.
         system::return_pages(self);
         POOL.lock().returned.push(self);
     }
 }
 
-/// Zeroed memory from outside.
+/// Zeroed memory from the system.
 mod system {
     use std::{
         alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
@@ -449,8 +451,8 @@ mod system {
         // SAFETY: a mapping that the system places is nobody else's.
         let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * REGION, access, flags) };
         let Ok(mapped) = mapped else { handle_alloc_error(layout(REGION, REGION)) };
-        // The system maps downwards: the upper region adjoins the one before, and they stay one mapping to
-        // it.
+        // The system maps downwards: the upper region adjoins the previous one, and for the system both stay
+        // one mapping.
         let below = REGION - mapped.addr() % REGION;
         // SAFETY: of two regions' length, one lies behind so much less than another.
         let region = unsafe { mapped.cast::<u8>().add(below) };
@@ -459,8 +461,8 @@ mod system {
         NonNull::new(region).expect("it lies behind the mapping's start")
     }
 
-    /// Gives back the pages of a span. They are zeroed when they come again. Where pages are larger than
-    /// spans, they stay.
+    /// Returns the pages of a span to the system. They are zeroed when they are used again. Where pages are
+    /// larger than spans, they stay.
     #[cfg(all(target_os = "linux", not(miri)))]
     pub(super) fn return_pages(span: Span) {
         use rustix::mm::{Advice, madvise};

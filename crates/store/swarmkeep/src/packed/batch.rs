@@ -1,9 +1,9 @@
-//! Announces in batches: what each will need of memory is asked for before any of them waits for it.
+//! Announces in batches: the memory that all of them need is prefetched before any of them waits for it.
 //!
-//! An announce finds its peers through up to six pieces of memory, each of which holds the place of the next;
+//! An announce finds its peers through up to six pieces of memory, each of which says where the next one is;
 //! with millions of swarms none is in a cache. A single announce waits for them one by one. A batch goes one
-//! piece further for all of its announces at a time, so that they wait together, and only then does them, one
-//! by one and in order.
+//! piece further for all of its announces at a time, so that they wait together. Only then does it execute
+//! them, one by one and in order.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{Random, Request, Timestamp};
 
-/// How many announces wait together. A core has some dozens of requests for memory in flight.
+/// The number of announces that wait together. A core has some dozens of requests for memory in flight.
 pub(super) const GROUP: usize = 32;
 
 /// An announce of a batch, and what is known of it before its turn.
@@ -30,14 +30,14 @@ struct Probe {
     leaf: LeafLocation,
     /// The number of its swarm, if that is a large one.
     large: Option<u32>,
-    /// The place of its endpoint in the order of that swarm.
+    /// The position of its endpoint in the keyed order.
     order: u64,
     /// The random word that its selection will take.
     drawn: Option<u64>,
 }
 
-/// The stripe that is locked, if any. Announces that follow each other in one stripe, as those to a hot swarm
-/// do, take its lock once.
+/// The stripe that is locked, if any. Consecutive announces to one stripe, such as those to a hot swarm, take
+/// its lock once.
 struct CurrentStripe<'a> {
     store: &'a Packed,
     locked: Option<(usize, MutexGuard<'a, Stripe>)>,
@@ -46,7 +46,7 @@ struct CurrentStripe<'a> {
 impl CurrentStripe<'_> {
     fn stripe(&mut self, index: usize) -> &mut Stripe {
         if self.locked.as_ref().is_none_or(|(current, _)| *current != index) {
-            // Never two at once: somebody may take them in the other order.
+            // Never two locks at once: another thread may take them in the other order.
             self.locked = None;
             self.locked = Some((index, self.store.lock(index)));
         }
@@ -67,7 +67,7 @@ impl Random for Ahead<'_> {
 }
 
 impl Packed {
-    /// Does up to [`GROUP`] announces, each as if alone and in order.
+    /// Executes up to [`GROUP`] announces, each as if alone and in order.
     pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
         let tick = self.context.clock.tick(now);
         let mut probes = [Probe::default(); GROUP];
@@ -78,7 +78,7 @@ impl Packed {
             probe.placed = self.context.placement.place(&request.announce.info_hash);
             prefetch(&self.stripes[probe.placed.stripe]);
         }
-        // Dropped last: what had to go is freed when no lock is held.
+        // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
         let mut current = CurrentStripe { store: self, locked: None };
         for probe in &mut *probes {
@@ -111,8 +111,8 @@ impl Packed {
         }
     }
 
-    /// Does the announces that need no more than a slot and none before them in their stripe has to wait for,
-    /// and brings the swarms of all others closer; whether any of these is large.
+    /// Executes the announces that need no more than a slot, if no earlier announce to their stripe is
+    /// waiting. Prefetches the swarms of all others. Returns whether any of these is large.
     fn announce_only(
         &self,
         probes: &mut [Probe],
@@ -121,8 +121,8 @@ impl Packed {
         current: &mut CurrentStripe<'_>,
     ) -> bool {
         let mut any_large = false;
-        // Stripes with announces that wait, one bit for many. Who has to make room may displace a swarm in
-        // any stripe.
+        // The stripes with announces that wait; one bit stands for many stripes. An announce that has to make
+        // room may evict a swarm in any stripe.
         let mut waiting = 0_u64;
         let waits = |bit| if self.context.is_nearly_full(GROUP) { u64::MAX } else { bit };
         for (probe, request) in probes.iter_mut().zip(group) {
@@ -143,8 +143,7 @@ impl Packed {
         any_large
     }
 
-    /// Brings closer what announces to large swarms will need of them: headers first, then the peers behind
-    /// those.
+    /// Prefetches what announces to large swarms will need: headers first, then the peers of those buckets.
     fn approach_large(
         &self,
         probes: &mut [Probe],
@@ -157,8 +156,8 @@ impl Packed {
             if let Some(number) = probe.large
                 && let Some(large) = current.stripe(probe.placed.stripe).numbered(number)
             {
-                // Not ahead of its turn: whoever comes before is done first, and who needs randomness will
-                // ask again.
+                // Randomness that panics does so at the turn of its announce: earlier announces are executed
+                // first, and the announce that needs the word asks again.
                 let Ok(seed) = draw() else { return };
                 probe.drawn = Some(seed);
                 probe.order = large::order(&self.context.hash, &announce.endpoint);

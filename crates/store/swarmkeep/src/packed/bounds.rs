@@ -1,6 +1,6 @@
-//! How large a store may become, and by how much one announce may make it grow.
+//! The limits of a store, and by how many bytes one announce may make it grow.
 
-/// Limits; without one, a number that is never reached.
+/// The limits of a store. A number that is never reached stands for no limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) swarms: u64,
@@ -9,13 +9,13 @@ pub(super) struct Bounds {
     pub(super) bytes: u64,
 }
 
-/// The most by which one announce makes a stripe grow: by a slot or a bucket, a split, tables instead of a
+/// The most bytes by which one announce makes a stripe grow: a slot or a bucket, a split, tables instead of a
 /// block, and spare room in a directory (1,280 bytes for leaves, 2,064 for buckets).
 pub(super) const MAX_GROWTH: usize = 4096;
 
-/// The same for an announce that takes the place of a peer in a large swarm: two buckets, neither by more
-/// than a size of blocks.
+/// The same for an announce that replaces a peer in a large swarm: two buckets, each by at most one size of
+/// blocks.
 pub(super) const MAX_REPLACEMENT: usize = 512;
 
-/// Room for one swarm and for what some announces to it reserve.
+/// The least limit on bytes: room for one swarm and for what some announces to it reserve.
 pub(super) const MIN_BYTES: usize = 16 * MAX_GROWTH;

@@ -1,10 +1,10 @@
-//! Blocks without unsafe code, in the place of [`arena`](super::arena)'s: what that buys can be measured
-//! against these, and tools that watch the global allocator see each block by itself. `CONTRIBUTING.md` says
-//! how.
+//! Blocks without unsafe code, in place of those of [`arena`](super::arena). The gain of the unsafe code is
+//! measured against them, and tools that watch the global allocator see each block by itself.
+//! `CONTRIBUTING.md` says how.
 
 use std::ops::{Deref, DerefMut};
 
-/// Bytes with one owner, by the global allocator.
+/// Bytes with one owner, from the global allocator.
 #[derive(Debug, Default)]
 pub(super) struct Block(Box<[u8]>);
 

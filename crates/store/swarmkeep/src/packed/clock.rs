@@ -1,17 +1,17 @@
-//! Time in one byte a peer.
+//! Time in one byte per peer.
 //!
-//! A **tick** is a share of the lifetime, and a **stamp** the ticks between a base and a peer's last
-//! announce. Every leaf and every bucket has a base of its own, and moves it when it is written to and a
-//! stamp would no longer fit: a clock that comes round only where somebody looks can make no peer young
-//! again, however late the sweep.
+//! A **tick** is a fraction of the lifetime. A **stamp** is the number of ticks between a base and the last
+//! announce of a peer. Each leaf and each bucket has a base of its own. It moves when the leaf or bucket is
+//! written to and a new stamp would not fit. So no peer becomes young again because a clock has wrapped
+//! around, however late the sweep is.
 
 use crate::Timestamp;
 
-/// The most ticks in a lifetime. So the clock is off by less than 1 % of it.
+/// The most ticks per lifetime. The clock is off by less than 1 % of the lifetime.
 const TICKS_PER_LIFETIME: u64 = 112;
 
-/// How far behind the time of writing a new base lies: further than any lifetime, so that what no longer fits
-/// has expired.
+/// How many ticks a new base lies before the time of writing: more than any lifetime, so that a stamp that no
+/// longer fits belongs to an expired peer.
 const HISTORY: u32 = 128;
 
 /// A point in time, in ticks since the epoch.
@@ -33,13 +33,13 @@ impl Clock {
         Self { tick_secs: lifetime_secs.div_ceil(TICKS_PER_LIFETIME) }
     }
 
-    /// Seconds by which a peer may outlive its lifetime.
+    /// The seconds by which a peer may outlive its lifetime.
     pub(super) const fn resolution_secs(self) -> u64 {
         self.tick_secs - 1
     }
 
-    /// The tick that a time falls into. A peer has expired when its tick is before that of the oldest time
-    /// allowed: even the last second of it was too early.
+    /// The tick that contains a time. A peer has expired when its tick is before that of the oldest time
+    /// allowed: even the last second of its tick was too early.
     pub(super) fn tick(self, time: Timestamp) -> Tick {
         Tick(u32::try_from(time.as_secs() / self.tick_secs).unwrap_or(u32::MAX))
     }
@@ -55,12 +55,12 @@ impl Clock {
 pub(super) struct Base(u32);
 
 impl Base {
-    /// A base that leaves room for peers that announced up to a lifetime before `now`.
+    /// A base such that peers that announced up to a lifetime before `now` have a stamp.
     pub(super) const fn new(now: Tick) -> Self {
         Self(now.0.saturating_sub(HISTORY))
     }
 
-    /// Moves the base if `now` no longer fits; by how much all stamps must be [`aged`].
+    /// Moves the base if `now` no longer fits. Returns by how much all stamps must be [`aged`].
     #[must_use]
     pub(super) fn advance(&mut self, now: Tick) -> u32 {
         if now.0.saturating_sub(self.0) <= u32::from(u8::MAX) {
@@ -71,7 +71,7 @@ impl Base {
         self.0 - before
     }
 
-    /// Moves the base to a later one; by how much all stamps must be [`aged`].
+    /// Moves the base to a later one. Returns by how much all stamps must be [`aged`].
     #[must_use]
     pub(super) fn advance_to(&mut self, later: Self) -> u32 {
         let before = self.0;
@@ -79,8 +79,8 @@ impl Base {
         self.0 - before
     }
 
-    /// The stamp of a tick. What lies before the base has expired, and what lies behind its reach is as young
-    /// as can be said.
+    /// The stamp of a tick. A tick before the base has expired: its stamp is 0. A tick too late for a stamp
+    /// gets the latest one.
     pub(super) fn stamp(self, tick: Tick) -> u8 {
         u8::try_from(tick.0.saturating_sub(self.0)).unwrap_or(u8::MAX)
     }
@@ -96,7 +96,7 @@ impl Base {
     }
 }
 
-/// A stamp as it reads from a base so much later.
+/// A stamp relative to a base that is later by `by`.
 pub(super) fn aged(stamp: u8, by: u32) -> u8 {
     u8::try_from(u32::from(stamp).saturating_sub(by)).unwrap_or(0)
 }

@@ -16,7 +16,7 @@ pub(super) struct StoreContext {
     pub(super) hash: EndpointHash,
     pub(super) clock: Clock,
     pub(super) totals: AtomicTotals,
-    /// Bytes of all stripes, and those that announces in flight have reserved.
+    /// The bytes of all stripes, and those that announces in flight have reserved.
     pub(super) bytes: AtomicU64,
     pub(super) bounds: Bounds,
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{HashKey, InfoHash, Random, SplitMix64, announce::address};
 
-/// An info hash under the permutation: uniform, whatever clients choose.
+/// An info hash under the permutation: uniform, whatever info hashes clients choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Key(pub(super) [u8; 20]);
 
@@ -30,9 +30,9 @@ impl Key {
 /// A keyed permutation of info hashes: a two-round Feistel network over their first sixteen bytes, tweaked by
 /// the last four.
 ///
-/// The second word is mixed with a function of the other sixteen bytes, then the first with a function of
-/// that. Info hashes that differ anywhere get first words that differ unpredictably, and those choose shard
-/// and place.
+/// The second word is mixed with a function of the first word and the tweak, then the first word with a
+/// function of the new second word and the tweak. Info hashes that differ anywhere get first words that
+/// differ unpredictably. The first word determines the stripe and the position in it.
 pub(super) struct Permutation {
     keys: [u64; 4],
 }
@@ -66,17 +66,19 @@ impl Permutation {
 
 /// A keyed order of endpoints that no peer can predict.
 ///
-/// Each endpoint has a place of its own in it; but where the endpoints of an address are limited, those of
-/// one address share a few, so that they are counted without a look at all others.
+/// Each endpoint has a position of its own in the order. But if the number of endpoints per address is
+/// limited, the endpoints of one address share a few positions, so that they can be counted without looking
+/// at all other endpoints.
 pub(super) struct EndpointHash {
     keys: [u64; 4],
-    /// How many places an address has. 0: each of its endpoints has one of its own.
+    /// The number of positions per address. 0: each endpoint has a position of its own.
     places: u64,
 }
 
-/// How many endpoints of an address share a place, about, and so a bucket, which on average has 44 of IPv4 or
-/// 24 of IPv6. Should all addresses have as many, the fullest of a million buckets has some ten times the
-/// mean (the number of addresses in a bucket is Poisson's), and a draw of a peer in ten finds one.
+/// About how many endpoints of an address share a position, and so a bucket, which on average has 44 peers of
+/// IPv4 or 24 of IPv6. If all addresses had this number, the fullest of a million buckets would have about
+/// ten times the mean (the number of addresses in a bucket has a Poisson distribution), and one draw of a
+/// peer in ten would find one.
 const ENDPOINTS_PER_PLACE: usize = 32;
 
 impl fmt::Debug for EndpointHash {
@@ -91,7 +93,7 @@ impl EndpointHash {
         Self { keys: subkeys(key, 2), places: places as u64 }
     }
 
-    /// The place of an endpoint.
+    /// The position of an endpoint.
     #[inline]
     pub(super) fn order<const N: usize>(&self, endpoint: &[u8; N]) -> u64 {
         match self.places {
@@ -104,7 +106,7 @@ impl EndpointHash {
         }
     }
 
-    /// The places that the endpoints of an address have, if they are limited.
+    /// The positions of the endpoints of an address, if they are limited.
     pub(super) fn places_of_address<const N: usize>(&self, endpoint: &[u8; N]) -> impl Iterator<Item = u64> {
         (0..self.places).map(|nth| self.place_of_address(endpoint, nth))
     }
@@ -114,7 +116,8 @@ impl EndpointHash {
         let (address, mut word) = (address(endpoint), [0; 8]);
         word[..address.len()].copy_from_slice(address);
         let mixed = fold(start ^ u64::from_le_bytes(word), multiplier);
-        // Only now: no stranger can choose two addresses whose places are the same by turns.
+        // `nth` is added only here: no remote peer can choose two addresses that have the same positions in
+        // turn.
         fold((mixed ^ last).wrapping_add(nth), finish)
     }
 
@@ -171,7 +174,7 @@ mod tests {
 
     type Numbered = fn(u64) -> InfoHash;
 
-    /// Info hashes that agree in all but one part, which counts.
+    /// Info hashes that differ in one part only, a counter.
     fn families() -> [(&'static str, Numbered); 3] {
         [
             ("first 8 bytes", |n| InfoHash::new(join(n, 7, 7))),

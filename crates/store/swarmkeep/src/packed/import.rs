@@ -1,42 +1,42 @@
-//! Taking in what a snapshot holds: sorted by where it goes, so that what lies together is filled together.
+//! Importing a snapshot: records are sorted by where they go, so that neighbours are filled together.
 //!
 //! In the order of the store that wrote them, each swarm would go to another leaf, none of them in a cache:
-//! at 10 million swarms that took 720 ns each; sorted by a million, with each leaf grown once for all that
-//! come to it, 320.
+//! at 10 million swarms that took 720 ns per swarm. Sorted in groups of a million, with each leaf grown once
+//! for all of its swarms, it takes 320 ns.
 
 use std::ops::Range;
 
 use super::{Packed, leaf::Leaf, place::Placed, prefetch::prefetch_lines, reservation::Reservation};
 use crate::{PeerRecord, Records, Restored, SwarmRecord, Timestamp, implement::VISITS_PER_HOLD};
 
-/// Records whose bytes are asked for before they are read: in the order of where they go, they lie anywhere.
+/// How far ahead records are prefetched: in sorted order, their bytes lie anywhere.
 const AHEAD: usize = 16;
-/// Bits of a number in [`Sorted`].
+/// Bits of the number of a record in [`Sorted`].
 const NUMBER_BITS: u32 = 24;
-/// Bits of where a record begins among others: 2^40 bytes.
+/// Bits of the offset of a record in its [`Records`]: 2^40 bytes.
 const OFFSET_BITS: u32 = 40;
-/// The most splits while a lock is held. After a sweep has turned large swarms into full leaves, each new
+/// The most splits in one hold of the lock. After a sweep has turned large swarms into full leaves, each new
 /// swarm splits some.
 const SPLITS_PER_HOLD: usize = 16;
 
-/// Records in the order of where they go: a word each of stripe, the first bits of the place there, and its
-/// number.
+/// Records in the order of where they go. A word consists of the stripe, the first bits of the key, and the
+/// number of the record.
 #[derive(Default)]
 struct Sorted {
     order: Vec<u64>,
-    /// In which records a number is, and where: a word each.
+    /// By the number of a record: the index of its [`Records`] and its offset there, in one word.
     places: Vec<u64>,
 }
 
-/// Swarms that go to one stripe, as many as one hold of its lock may visit.
+/// Swarms of one stripe, as many as one hold of its lock may visit.
 #[derive(Default)]
 struct Run {
     swarms: Vec<Swarm>,
-    /// Of all of them.
+    /// The peers of all of these swarms.
     peers: Vec<PeerRecord>,
 }
 
-/// A swarm, and which peers are its.
+/// A swarm, and the range of its peers.
 struct Swarm {
     placed: Placed,
     downloaded: u32,
@@ -105,7 +105,7 @@ impl Packed {
                 (placed.key, Leaf::bytes_of(home, &run.peers[peers.clone()]))
             })
         };
-        // Where bytes are limited, there is no room but for what comes next.
+        // If bytes are limited, nothing is grown ahead: there may be room only for the next swarm.
         let is_free = self.context.bounds.bytes == u64::MAX;
         let mut locked = self.lock(stripe);
         let (mut in_leaf, mut leaves) = (0, locked.leaves());
@@ -141,7 +141,7 @@ impl Packed {
         reservation.report();
     }
 
-    /// The peers that are within their lifetime, with times of `now` at most.
+    /// Appends the peers that are within their lifetime to `living`, with times of at most `now`.
     pub(super) fn living(
         &self,
         peers: impl Iterator<Item = PeerRecord>,
@@ -160,7 +160,8 @@ impl Packed {
     }
 }
 
-/// A bounded number of peers for each hold of a lock. An empty hold still brings the download count.
+/// Divides peers into parts for one hold of the lock each. Without peers, there is one empty part if
+/// downloads are to be restored.
 pub(super) fn holds(peers: &[PeerRecord], downloaded: u32) -> impl Iterator<Item = &[PeerRecord]> {
     peers.chunks(VISITS_PER_HOLD).chain((peers.is_empty() && downloaded > 0).then_some(peers))
 }

@@ -1,4 +1,4 @@
-//! A swarm of more peers than a leaf has room for: tables by family and role.
+//! A large swarm: more peers than a leaf has room for, in tables by family and role.
 
 pub(super) mod ranges;
 mod select;
@@ -14,14 +14,14 @@ use crate::{
     announce::Transition, report::NotRestored, totals::Population,
 };
 
-/// A swarm in tables. No operation on it moves more peers than two buckets hold.
+/// A swarm in tables. No operation on it moves more peers than two buckets contain.
 #[derive(Debug)]
 pub(super) struct Large {
     v4: Tables<{ CompactV4::LEN }>,
-    /// Apart, since few swarms have any.
+    /// Boxed, since few swarms have any.
     v6: Option<Box<Tables<{ CompactV6::LEN }>>>,
     pub(super) downloaded: u32,
-    /// When the latest announce was.
+    /// The time of the latest announce.
     pub(super) latest: Tick,
 }
 
@@ -36,20 +36,20 @@ struct Tables<const N: usize> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Updated {
     pub(super) transition: Transition,
-    /// The peer that was evicted to make room.
+    /// The peer that was evicted to make room, if any.
     pub(super) evicted: Population,
-    /// Where the announcer is, if it is still there and until anything else changes.
+    /// The location of the announcer, if it is still in the swarm. Valid until anything else changes.
     pub(super) own: Option<PeerLocation>,
 }
 
-/// Where the announcer is in the tables of its family.
+/// Where a peer is in the tables of its family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PeerLocation {
     role: Role,
     index: BucketIndex,
 }
 
-/// The place of an endpoint in the keyed order of its family.
+/// The position of an endpoint in the keyed order of its family.
 pub(super) fn order(hash: &EndpointHash, endpoint: &Endpoint) -> u64 {
     match endpoint {
         Endpoint::V4(v4) => hash.order(v4.as_bytes()),
@@ -62,30 +62,31 @@ impl Large {
         Self { v4: Tables::default(), v6: None, downloaded, latest }
     }
 
-    /// How many peers there are, by family and role. O(1).
+    /// The number of peers by family and role. O(1).
     pub(super) fn population(&self) -> Population {
         let v6 = self.v6.as_ref().map_or_else(PeerCounts::default, |v6| v6.counts());
         Population { v4: self.v4.counts(), v6 }
     }
 
-    /// Memory that the swarm takes, its own fields included. O(1).
+    /// The memory of the swarm, including its own fields. O(1).
     pub(super) fn bytes(&self) -> usize {
         let v6 = self.v6.as_ref().map_or(0, |v6| size_of_val(&**v6) + v6.bytes());
         size_of::<Self>() + self.v4.bytes() + v6
     }
 
-    /// Bytes that the peers would take in a leaf's block: an endpoint and a stamp each. O(1).
+    /// The bytes that the peers would take in the block of a leaf: an endpoint and a stamp each. O(1).
     pub(super) fn block_bytes(&self) -> usize {
         let Population { v4, v6 } = self.population();
         (CompactV4::LEN + 1) * v4.peers() as usize + (CompactV6::LEN + 1) * v6.peers() as usize
     }
 
-    /// The first half of an announce: updates the announcer, and counts a download. A newcomer whose address
-    /// has the most endpoints takes the place of the one that has been silent longest; to a swarm that has
-    /// the most peers, of the one in a sample. Where an address's own endpoint goes, buckets split only if
-    /// they may.
+    /// The first half of an announce: updates the announcer, and counts a download.
     ///
-    /// Looks where the announced role says first: peers rarely change it.
+    /// A new peer whose address has the maximum number of endpoints replaces the endpoint of that address
+    /// that has been silent longest; buckets then split only if `may_split`. In a swarm with the maximum
+    /// number of peers, it replaces the peer of a sample that has been silent longest.
+    ///
+    /// Looks in the table of the announced role first: peers rarely change their role.
     pub(super) fn update(
         &mut self,
         hash: &EndpointHash,
@@ -156,8 +157,8 @@ impl Large {
         updated
     }
 
-    /// The endpoint of a newcomer's address that has been silent longest, if there are `most`. Looks into the
-    /// buckets of the address.
+    /// Among the endpoints that share the address of `endpoint`, the one that has been silent longest, if
+    /// there are at least `limit` of them. Searches the buckets of the address.
     fn rival<const N: usize>(
         &self,
         hash: &EndpointHash,
@@ -167,13 +168,13 @@ impl Large {
     where
         Self: HasTables<N>,
     {
-        // Where all are fewer, so are those of any address.
+        // If the whole swarm has fewer peers, so has each address.
         let tables = self.tables().filter(|tables| tables.len() as u64 >= limit)?;
         tables.rival(hash, endpoint, limit)
     }
 
-    /// Whether a newcomer takes the place of another endpoint of its address, and no bucket has to split for
-    /// it.
+    /// Whether the announcer would replace another endpoint of its address, without a bucket that has to
+    /// split.
     pub(super) fn replaces(&self, hash: &EndpointHash, announce: &Announce, limit: u64) -> bool {
         match &announce.endpoint {
             Endpoint::V4(v4) => self.replaces_one(hash, announce.role(), v4.as_bytes(), limit),
@@ -195,7 +196,7 @@ impl Large {
         !must_split && self.rival(hash, endpoint, limit).is_some()
     }
 
-    /// The role that the announcer has, if it is in the swarm.
+    /// The role of the announcer, if it is in the swarm.
     pub(super) fn role_of(&self, hash: &EndpointHash, announce: &Announce) -> Option<Role> {
         let (order, role) = (order(hash, &announce.endpoint), announce.role());
         let own = match &announce.endpoint {
@@ -205,7 +206,7 @@ impl Large {
         own.map(|own| own.role)
     }
 
-    /// Takes in an IPv4 peer that is not in the swarm.
+    /// Inserts an IPv4 peer that is not in the swarm.
     pub(super) fn insert_v4(
         &mut self,
         hash: &EndpointHash,
@@ -217,7 +218,7 @@ impl Large {
         self.v4.table_mut(role).insert(hash.order(endpoint), endpoint, tick, now, hash);
     }
 
-    /// Takes in an IPv6 peer that is not in the swarm.
+    /// Inserts an IPv6 peer that is not in the swarm.
     pub(super) fn insert_v6(
         &mut self,
         hash: &EndpointHash,
@@ -229,8 +230,8 @@ impl Large {
         self.tables_mut().table_mut(role).insert(hash.order(endpoint), endpoint, tick, now, hash);
     }
 
-    /// Takes in a peer as it was at `tick`, unless it is in the swarm already, or that or its address has the
-    /// most there may be.
+    /// Restores a peer that last announced at `tick`. Refuses it if it is in the swarm already, or if the
+    /// swarm or the address has its maximum number.
     pub(super) fn restore(
         &mut self,
         hash: &EndpointHash,
@@ -271,8 +272,8 @@ impl Large {
         Ok(())
     }
 
-    /// Drops the peer that has been silent longest in a sample: one bucket of each table. `order` is as good
-    /// as random, and only the newcomer's.
+    /// Evicts the peer that has been silent longest in a sample of one bucket per table. `order` chooses the
+    /// buckets: it is as good as random, and each newcomer has its own.
     pub(super) fn evict(&mut self, order: u64) -> Population {
         let v4 = self.v4.stalest_near(order).map(|(tick, own)| (tick, Family::V4, own));
         let v6 = self.v6.as_ref().and_then(|v6| v6.stalest_near(order));
@@ -294,12 +295,12 @@ impl Large {
         }
     }
 
-    /// The IPv4 peers of one role, in no order.
+    /// The IPv4 peers of one role, in unspecified order.
     pub(super) fn v4(&self, role: Role) -> impl Iterator<Item = (&[u8; CompactV4::LEN], Tick)> {
         self.v4.table(role).iter()
     }
 
-    /// The IPv6 peers of one role, in no order.
+    /// The IPv6 peers of one role, in unspecified order.
     pub(super) fn v6(&self, role: Role) -> impl Iterator<Item = (&[u8; CompactV6::LEN], Tick)> {
         self.v6.iter().flat_map(move |v6| v6.table(role).iter())
     }
@@ -309,7 +310,7 @@ impl Large {
 trait HasTables<const N: usize> {
     fn tables(&self) -> Option<&Tables<N>>;
 
-    /// The same, made if there are none.
+    /// The same, created if they do not exist.
     fn tables_mut(&mut self) -> &mut Tables<N>;
 }
 
@@ -407,7 +408,7 @@ impl Large {
         v6.chain(v4).max().unwrap_or(0)
     }
 
-    /// What [`bytes`](Self::bytes) should be, looked at piece by piece.
+    /// What [`bytes`](Self::bytes) should return, counted piece by piece.
     pub(super) fn recount(&self) -> usize {
         let v4 = self.v4.seeders.recount() + self.v4.leechers.recount();
         let v6 = self.v6.as_ref();

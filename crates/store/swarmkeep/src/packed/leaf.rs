@@ -1,9 +1,9 @@
 //! A leaf: some dozens of swarms in one run of bytes.
 //!
-//! First the **slots**, one a swarm, sorted by key: what the leaf's prefix does not say of the key, then
-//! eight bytes of [`SlotContent`]. Behind them the **blocks**: the peers of swarms that a slot has no room for.
-//! Nothing lies between them, so what a leaf takes beyond what it holds is the rest of its last 16 bytes. A
-//! leaf is a few cache lines short of being worth an index.
+//! First come the **slots**, one per swarm, sorted by key: the part of the key that the prefix of the leaf
+//! does not give, then eight bytes of [`SlotContent`]. After them come the **blocks**: the peers of swarms
+//! for which a slot has no room. Nothing lies between them, so a leaf wastes only the rest of its last 16
+//! bytes. A leaf is a few cache lines too small for an index to pay.
 
 mod few;
 mod shape;
@@ -29,14 +29,15 @@ pub(super) struct Leaf {
     base: Base,
 }
 
-/// of a leaf.
+/// Bytes that are prefetched to either side of the estimated position of a key: twice the error of the
+/// estimate in about the middle of a leaf.
 const NEAR: usize = 128;
 
 impl Leaf {
-    /// No leaf grows further: its owner splits it first.
+    /// No leaf grows beyond this size: its stripe splits it first.
     pub(super) const MAX_BYTES: usize = 48 << 10;
 
-    /// The largest block; a swarm that needs more gets tables. 512 bytes are 73 IPv4 peers, or 26 of IPv6.
+    /// The largest block: 73 IPv4 peers, or 26 IPv6 peers. A swarm that needs more gets tables.
     pub(super) const MAX_BLOCK: usize = 512;
 
     pub(super) fn new(now: Tick) -> Self {
@@ -59,24 +60,24 @@ impl Leaf {
         self.base
     }
 
-    /// The bytes that a look for `key` will touch first.
+    /// The bytes that a search for `key` touches first.
     pub(super) fn near(&self, prefix: Prefix, key: &Key) -> &[u8] {
         let at = self.estimate(prefix, key.word(prefix.dropped())) * prefix.stride();
-        // A look goes a few slots to either side.
+        // A search goes a few slots to either side.
         let near = at.saturating_sub(NEAR)..(at + NEAR).min(self.used());
         self.block.get(near).unwrap_or_default()
     }
 
-    /// Brings all of it closer, if it is not much larger than most.
+    /// Prefetches 24 cache lines: all of a leaf that is not much larger than most.
     pub(super) fn prefetch(&self) {
         prefetch_lines::<24>(&self.block);
     }
 
-    /// The slot of a key, or the one that it would get.
+    /// Returns the slot of a key, or the slot at which it would be inserted.
     #[inline]
     pub(super) fn find(&self, prefix: Prefix, key: &Key) -> Result<Slot, Slot> {
         match prefix.dropped() {
-            // With the length of a slot known, a probe is a comparison of two words.
+            // When the compiler knows the length of a slot, a probe is a comparison of two words.
             1 => self.find_by::<27, 19>(prefix, key),
             2 => self.find_by::<26, 18>(prefix, key),
             0 => self.find_by::<28, 20>(prefix, key),
@@ -85,7 +86,7 @@ impl Leaf {
         }
     }
 
-    /// The same for slots of `STRIDE` bytes, `REST` of which are the key's.
+    /// The same for slots of `STRIDE` bytes, of which the first `REST` are from the key.
     #[inline]
     fn find_by<const STRIDE: usize, const REST: usize>(
         &self,
@@ -101,10 +102,10 @@ impl Leaf {
         let below = behind.iter().take_while(|slot| above == 0 && word(slot) < wanted).count();
         let mut index = near - above + below;
         let wanted: &[u8; REST] = key.0.last_chunk().expect("a part of a key");
-        // Two keys with the first word in common are met once in 2^50 looks or so.
+        // Two keys with the same first word are met about once in 2^50 searches.
         while let Some(slot) = slots.get(index) {
             let rest: &[u8; REST] = slot.first_chunk().expect("slots are longer");
-            // Equality alone takes a few instructions, an order a call.
+            // A test for equality takes a few instructions; a comparison of order takes a call.
             if rest == wanted {
                 return Ok(Slot { index, stride: STRIDE });
             }
@@ -116,7 +117,7 @@ impl Leaf {
         Err(Slot { index, stride: STRIDE })
     }
 
-    /// About where a key stands: keys are uniform, so it is a few slots off at most.
+    /// The estimated index of a key. Keys are uniform, so it is wrong by a few slots at most.
     fn estimate(&self, prefix: Prefix, word: u64) -> usize {
         let within = word << (prefix.depth % 8);
         ((u128::from(within) * u128::from(self.count)) >> 64) as usize
@@ -132,7 +133,7 @@ impl Leaf {
         prefix.complete(&self.block[slot.index * slot.stride..slot.content_at()])
     }
 
-    /// The one peer of a swarm, if it is the one at `endpoint`.
+    /// The only peer of a swarm, if it is at `endpoint`.
     #[inline]
     pub(super) fn only(&self, slot: Slot, endpoint: &[u8; CompactV4::LEN]) -> Option<One> {
         match self.content(slot) {
@@ -152,7 +153,7 @@ impl Leaf {
         self.block[slot.content_at()..][..CONTENT_LEN].copy_from_slice(&content.encode().to_le_bytes());
     }
 
-    /// Makes room for a swarm without peers.
+    /// Inserts a swarm at the slot that [`find`](Self::find) returned for its key.
     pub(super) fn insert(&mut self, slot: Slot, key: &Key, content: SlotContent) {
         let at = slot.index * slot.stride;
         self.open(at, slot.stride);
@@ -162,7 +163,7 @@ impl Leaf {
         self.count += 1;
     }
 
-    /// Takes a swarm out, its block included.
+    /// Removes a swarm and its block.
     pub(super) fn remove(&mut self, slot: Slot) {
         if let SlotContent::Few(few) = self.content(slot) {
             self.close_block(slot, few);
@@ -171,7 +172,7 @@ impl Leaf {
         self.count -= 1;
     }
 
-    /// Rebases all stamps so that `now` can be encoded. Any slot of the leaf will do.
+    /// Rebases all stamps so that `now` can be encoded. `any` is any slot of the leaf.
     #[inline]
     pub(super) fn advance(&mut self, now: Tick, any: Slot) {
         let by = self.base.advance(now);
@@ -207,12 +208,12 @@ impl Leaf {
         self.swarms() * slot.stride
     }
 
-    /// Where the block of a swarm begins.
+    /// The position of the block of a swarm.
     fn start(&self, slot: Slot, few: Few) -> usize {
         self.swarms_end(slot) + usize::from(few.offset())
     }
 
-    /// Moves the beginnings of all blocks behind one whose length has changed.
+    /// Adjusts the offsets of all blocks after the one at offset `behind`, whose length has changed by `by`.
     fn shift_blocks(&mut self, slot: Slot, behind: u16, by: i16) {
         let stride = slot.stride;
         let end = self.swarms_end(slot);
@@ -226,7 +227,7 @@ impl Leaf {
         }
     }
 
-    /// Makes a gap of `bytes` in front of `at`.
+    /// Makes a gap of `bytes` before `at`.
     fn open(&mut self, at: usize, bytes: usize) {
         self.reserve(bytes);
         let used = self.used();
@@ -234,12 +235,12 @@ impl Leaf {
         self.used += bytes as u16;
     }
 
-    /// Closes the gap of `bytes` behind `at`.
+    /// Closes the gap of `bytes` after `at`.
     fn close(&mut self, at: usize, bytes: usize) {
         let used = self.used();
         self.block.copy_within(at + bytes..used, at);
         self.used -= bytes as u16;
-        // With room to grow again: a swarm that comes and goes must not move its leaf each time.
+        // Keeps room to grow: a swarm that comes and goes must not move its leaf each time.
         if Block::capacity_for(self.used() + self.used() / 8) < self.capacity() {
             self.resize(self.used());
         }
@@ -258,14 +259,14 @@ impl Leaf {
         self.block = block;
     }
 
-    /// Makes room for `bytes` more bytes, unless the leaf has to be split first.
+    /// Makes room for `bytes` more bytes, unless the leaf has to split first.
     pub(super) fn grow(&mut self, bytes: usize) {
         if self.used() + bytes <= Self::MAX_BYTES {
             self.reserve(bytes);
         }
     }
 
-    /// Gives back what is spare, and moves out of a sparse page.
+    /// Returns spare memory, and moves out of a sparse page.
     pub(super) fn compact(&mut self) {
         if Block::capacity_for(self.used()) < self.capacity() {
             self.resize(self.used());

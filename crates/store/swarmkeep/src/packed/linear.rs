@@ -1,18 +1,19 @@
-//! Linear hashing (Litwin 1980): buckets that split and merge one at a time, in turn, so that no insert ever
-//! moves more than one of them.
+//! Linear hashing (Litwin 1980): buckets split and merge one at a time, in turn, so that no insertion moves
+//! more than one of them.
 //!
-//! A bucket holds the items whose order begins with its prefix. Prefixes are taken from the top of the order
-//! and number the buckets in reverse, so a range of orders is always one bucket or a few whole ones: a
-//! listing in that order is stable, however often buckets split and merge meanwhile.
+//! A bucket contains the items whose order begins with its prefix. Prefixes are the leading bits of the
+//! order, and the number of a bucket is its prefix in reverse. So a range of orders is always a part of one
+//! bucket, or a few whole buckets: a listing in that order is stable, however often buckets split and merge
+//! meanwhile.
 
-/// The bucket that an order belongs to, and all orders that do.
+/// A bucket, and the range of orders that belong to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BucketRange {
     pub(super) bucket: usize,
-    /// How many leading bits all orders of the bucket share.
+    /// The number of leading bits that all orders of the bucket share.
     pub(super) depth: u32,
     pub(super) start: u64,
-    /// The first order behind; `None` behind the last bucket.
+    /// The first order after the range; `None` for the last bucket.
     pub(super) end: Option<u64>,
 }
 
@@ -32,7 +33,7 @@ pub(super) fn range_of(order: u64, buckets: usize) -> BucketRange {
     }
 }
 
-/// How many leading bits the orders of a bucket share.
+/// The number of leading bits that the orders of a bucket share.
 pub(super) fn depth(bucket: usize, buckets: usize) -> u32 {
     let level = buckets.max(1).ilog2();
     let split = buckets.max(1) - (1 << level);
@@ -40,12 +41,13 @@ pub(super) fn depth(bucket: usize, buckets: usize) -> u32 {
     if at_level < split { level + 1 } else { level }
 }
 
-/// The bucket that splits when the one with this number comes to be, and that it merges into when it goes.
+/// The bucket that splits to create bucket `newest`, and into which that bucket merges.
 pub(super) const fn buddy(newest: usize) -> usize {
     newest - (1 << newest.ilog2())
 }
 
-/// The bit, counted from the top of an order, that says whether it belongs to `newest` and not to its buddy.
+/// The bit, counted from the most significant one, that says whether an order belongs to `newest` or to its
+/// buddy.
 pub(super) const fn splitting_bit(newest: usize) -> u32 {
     newest.ilog2()
 }

@@ -1,14 +1,15 @@
-//! The sharded store of packed peers: 7 bytes an IPv4 peer, 19 an IPv6 one, 26 a torrent, and little else.
+//! The sharded store of packed peers: 7 bytes per IPv4 peer, 19 per IPv6 peer, 26 per torrent, and little
+//! else.
 //!
-//! - A **stripe** is what one lock guards: some leaves.
+//! - A **stripe** contains some leaves. One lock guards it.
 //! - A **leaf** is one run of bytes: some dozens of swarms, sorted by their info hashes under a keyed
-//!   permutation. Strangers cannot choose where theirs go, and the info hash can be had back to list it. A
-//!   swarm of one IPv4 peer needs no more than its slot; one of some dozens of peers has a block behind the
-//!   slots.
+//!   permutation. Remote peers cannot choose where their swarms go, and the permutation can be inverted to
+//!   list the info hashes. A swarm of one IPv4 peer needs no more than its slot. A swarm of some dozens of
+//!   peers has a block after the slots.
 //! - A **large** swarm has four tables of peers (family × role), in linear-hashed buckets, so that no
-//!   announce in a swarm of a million moves more peers than in one of fifty.
+//!   announce in a swarm of a million peers moves more peers than one in a swarm of fifty.
 //!
-//! `docs/design/packed-store.md` gives the layout byte by byte, why it is so, and what was measured.
+//! `docs/design/packed-store.md` gives the layout byte by byte, the reasons for it, and what was measured.
 
 #[cfg_attr(swarmkeep_safe, path = "boxed.rs")]
 mod arena;
@@ -61,12 +62,12 @@ pub struct Packed {
     pass: Pass<usize, Visit>,
 }
 
-/// A cache line of its own, so that neighbours' locks do not share one.
+/// A stripe and its lock, in a cache line of its own, so that neighbours do not share one.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct StripeLock(Mutex<Stripe>);
 
-/// A stripe to sweep, from a position on.
+/// A stripe that a sweep has to visit, from `from` on.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     stripe: usize,
@@ -76,21 +77,22 @@ struct Visit {
 /// Sixteen threads that each hold a stripe for half of the time meet once in five hundred announces.
 const DEFAULT_STRIPES: usize = 4096;
 const MAX_STRIPES: usize = 1 << 16;
-/// A full stripe has enough swarms to choose from when one has to go.
+/// A full stripe has enough swarms to choose one to evict.
 const SWARMS_PER_LIMITED_STRIPE: u64 = 256;
-/// The same for bytes.
+/// The same in bytes.
 const BYTES_PER_LIMITED_STRIPE: u64 = 1 << 14;
-/// Stripes that are searched for what is worth least when there is nothing in the one that needs room.
+/// The fewest stripes that are searched for the swarm worth least, if the stripe that needs room has none to
+/// evict.
 const STRIPES_SEARCHED: usize = 4;
 
 impl Packed {
-    /// An empty repository of 4,096 stripes, or as many as configured, or fewer where limits are small.
+    /// An empty repository of the configured number of stripes (shards). By default 4,096, or fewer where
+    /// limits are small.
     ///
-    /// Limits are exact over all threads. The swarm to evict is chosen among 64 neighbours of the newcomer.
+    /// Limits are exact over all threads. The swarm to evict is chosen among 64 neighbours of the new one.
     ///
-    /// # Errors
-    /// [`ConfigError`] if the stripes (shards) are no power of two up to 65,536, the lifetime is not whole
-    /// seconds, or a limit is below what the store can keep.
+    /// # Errors [`ConfigError`] if the number of stripes is no power of two up to 65,536, the lifetime is not
+    /// whole seconds, or a limit is below what the store can keep.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let limits = config.limits();
         let bound = |limit: Option<usize>| limit.map_or(u64::MAX, |limit| limit as u64);
@@ -159,7 +161,7 @@ impl Packed {
         result
     }
 
-    /// The arguments that all calls of a stripe share: the swarm's place and the time.
+    /// The parameters that all methods of a stripe share.
     fn operation<'a>(&'a self, placed: &'a Placed, now: Timestamp) -> Operation<'a> {
         self.operation_at(placed, self.context.clock.tick(now))
     }
@@ -184,7 +186,7 @@ impl Packed {
         if let Some(announced) = found.and_then(|at| stripe.announce_only(&op, at, announce)) {
             return announced;
         }
-        // Dropped last: what had to go is freed when no lock is held.
+        // Dropped last: evicted swarms are freed when no lock is held.
         let mut reservation = Reservation::new(&self.context);
         loop {
             let announced = self.announce_in(&mut stripe, &op, found, announce, &mut reservation, rng, peers);
@@ -198,7 +200,7 @@ impl Packed {
         }
     }
 
-    /// An announce to a stripe, which is locked, and to a swarm there that was looked for.
+    /// An announce to a locked stripe. `found` is the result of the search for the swarm in it.
     #[expect(clippy::too_many_arguments, reason = "those of an announce, and what is at hand")]
     #[inline(never)]
     fn announce_in(
@@ -214,14 +216,14 @@ impl Packed {
         let updated = stripe.announce(op, found, announce, reservation);
         stripe.settle(reservation);
         let (announced, selection) = updated?;
-        // Nothing of the store changes any more: the caller's randomness may panic.
+        // The store does not change any more: the randomness of the caller may panic.
         stripe.select(selection, announce, rng, peers);
         Ok(announced.evicting(reservation.take_evicted()))
     }
 
-    /// Makes room for the announce of a swarm that has found none in its own stripe: in a sample that spans
-    /// as many stripes as it takes, the least goes if it is worth less; else some peers of the swarm itself;
-    /// else that least one all the same.
+    /// Makes room for an announce that has found none in its own stripe. Takes a sample that spans as many
+    /// stripes as it needs. If the swarm worth least in it is worth less than the announced swarm, it is
+    /// evicted; else some peers of the announced swarm; if that is not enough, that least swarm all the same.
     fn evict_elsewhere(
         &self,
         placed: &Placed,
@@ -253,7 +255,7 @@ impl Packed {
     }
 }
 
-/// Ticks are counted in 32 bits; half of them are room enough.
+/// Ticks are counted in 32 bits. A lifetime may take half of them.
 const LONGEST_LIFETIME_SECS: u64 = u32::MAX as u64 / 2;
 
 impl fmt::Debug for Packed {

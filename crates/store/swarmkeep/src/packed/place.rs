@@ -1,11 +1,10 @@
-//! Where an info hash belongs: its stripe, and its key there.
+//! Where an info hash belongs: its stripe, and its key in that stripe.
 //!
-//! The permuted info hash is uniform, and its first bits are the stripe. What is left is stretched: by a
-//! factor between one and two that differs from stripe to stripe. Without that, all stripes would be about as
-//! large as each other, their leaves all about as large as a power of two divides that, and all of them would
-//! grow out of one size of blocks and into the next at the same time, leaving pages of half-empty blocks
-//! behind (measured: 33.4 bytes a swarm where 27.7 are needed, at 10 M swarms). With it, leaves are of all
-//! sizes between one and two at any time.
+//! The permuted info hash is uniform. Its first bits are the stripe. The rest is stretched by a factor
+//! between one and two that differs from stripe to stripe. Without it, all stripes would have about the same
+//! size, and so would their leaves. All leaves would outgrow one size of blocks at the same time, and leave
+//! pages of half-empty blocks (measured: 33.4 bytes per swarm where 27.7 are needed, at 10 M swarms). With
+//! it, leaves of all sizes between one and two times the smallest exist at any time.
 
 use std::fmt;
 
@@ -15,7 +14,7 @@ use super::{
 };
 use crate::{HashKey, InfoHash};
 
-/// Places info hashes in 2^`bits` stripes.
+/// Maps info hashes to 2^`bits` stripes.
 pub(super) struct Placement {
     permutation: Permutation,
     bits: u32,
@@ -29,7 +28,7 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// A place where nothing need be, such as where a leaf begins: no info hash may belong there.
+    /// The bytes of a cursor. No info hash need belong here: an export may stop at the first key of a leaf.
     pub(super) fn to_bytes(self) -> [u8; 22] {
         let mut bytes = [0; 22];
         bytes[..2].copy_from_slice(&(self.stripe as u16).to_be_bytes());
@@ -63,7 +62,7 @@ impl Placement {
         self.of_stripe(*stripe).info_hash(key)
     }
 
-    /// Gives info hashes of one stripe back.
+    /// The inverse of [`place`](Self::place) for one stripe.
     pub(super) fn of_stripe(&self, stripe: usize) -> StripePlacement<'_> {
         let factor = self.factor(stripe);
         let reciprocal = (u128::MAX >> (128 - 80)) / u128::from(factor);
@@ -71,13 +70,14 @@ impl Placement {
         StripePlacement { permutation: &self.permutation, stripe, factor, reciprocal: reciprocal as u64 }
     }
 
-    /// The bits that all keys of a stripe share: zeroes, since the stripe itself is not stored, less the one
-    /// that keys are stretched into.
+    /// The bits that all keys of a stripe share: zeroes, since the number of the stripe is not stored. They
+    /// are one fewer than the bits of that number: keys are stretched into that one.
     pub(super) const fn home(&self) -> Prefix {
         Prefix { bits: 0, depth: self.bits.saturating_sub(1) }
     }
 
-    /// What a stripe's keys are stretched by, in 65,536ths: spread evenly by the golden section.
+    /// The factor by which the keys of a stripe are stretched, in 65,536ths. The golden section spreads the
+    /// factors evenly.
     fn factor(&self, stripe: usize) -> u64 {
         // A single stripe has no bit to stretch into.
         if self.bits == 0 { ONE } else { ONE + (stripe as u64 * 40_503) % ONE }
@@ -86,14 +86,14 @@ impl Placement {
 
 const ONE: u64 = 1 << 16;
 
-/// What gives the info hashes of one stripe back.
+/// Computes the info hashes of one stripe from their keys.
 #[derive(Clone, Copy)]
 pub(super) struct StripePlacement<'a> {
     permutation: &'a Permutation,
-    /// Its bits, at the top.
+    /// The number of the stripe, in the most significant bits.
     stripe: u64,
     factor: u64,
-    /// 2^80 parts by the factor: a division of 64 bits takes longer than all else there is to do.
+    /// 2^80 divided by the factor: a division of 64 bits takes longer than all other work here.
     reciprocal: u64,
 }
 
@@ -103,12 +103,12 @@ impl StripePlacement<'_> {
         self.permutation.invert(&key.with_head(self.stripe | self.unstretched(key.head())))
     }
 
-    /// Neighbours are at least one apart when stretched, so rounding up undoes what rounding down did.
+    /// Stretched neighbours are at least one apart, so rounding up undoes the rounding down.
     #[inline]
     fn unstretched(&self, word: u64) -> u64 {
         let mut whole = ((u128::from(word) * u128::from(self.reciprocal)) >> 64) as u64;
         let mut rest = (u128::from(word) << ONE.ilog2()) - u128::from(whole) * u128::from(self.factor);
-        // The reciprocal is a little too small: once or twice.
+        // The reciprocal is a little too small: the loop runs once or twice.
         while rest > 0 {
             rest = rest.saturating_sub(self.factor.into());
             whole += 1;
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// What undoes the stretching, by a division of 128 bits.
+    /// Undoes the stretching by a division of 128 bits.
     fn divided(word: u64, factor: u64) -> u64 {
         (u128::from(word) << ONE.ilog2()).div_ceil(u128::from(factor)) as u64
     }
@@ -178,7 +178,7 @@ mod tests {
                 let of_stripe = placement.of_stripe(stripe);
                 let factor = placement.factor(stripe);
                 assert!((ONE..2 * ONE).contains(&factor));
-                // All that a word of a stripe may be stretched to, and what lies around it.
+                // The range of stretched words, and values around it.
                 let most = u64::MAX >> bits;
                 let edges = [0, 1, 2, most / 2, most - 1, most]
                     .into_iter()

@@ -1,17 +1,16 @@
-//! Asking for memory before it is needed.
+//! Prefetching: asking for memory before it is needed.
 
-/// Bytes of a cache line on every machine that matters here.
+/// Bytes of a cache line on common processors.
 const LINE: usize = 64;
 
-/// Brings the first cache line of `value` closer, without waiting for it. Changes nothing but the time that a
-/// later look takes.
+/// Prefetches the first cache line of `value`. Changes only the time that a later access takes.
 #[inline]
 pub(super) fn prefetch<T: ?Sized>(value: &T) {
     prefetch_at(std::ptr::from_ref(value).cast());
 }
 
-/// Brings so many cache lines closer, from the first one of `bytes` on: rather too many than a loop as long
-/// as the bytes, whose end could not be predicted.
+/// Prefetches `LINES` cache lines from the start of `bytes` on. The number is fixed, even if it is too large:
+/// the end of a loop over the actual length could not be predicted.
 #[inline]
 pub(super) fn prefetch_lines<const LINES: usize>(bytes: &[u8]) {
     for line in 0..LINES {

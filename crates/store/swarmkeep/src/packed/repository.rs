@@ -17,7 +17,7 @@ use crate::{
     implement::{CursorExt as _, Next, VISITS_PER_HOLD},
 };
 
-/// Stripes that one sweep claims at once.
+/// The stripes that one sweep claims at once.
 const STRIPES_PER_CLAIM: usize = 8;
 
 impl TorrentRepository for Packed {
@@ -60,7 +60,7 @@ impl TorrentRepository for Packed {
         out.reserve(limit);
         let next = self.with(info_hash, latest, |stripe, op| stripe.peers(op, from, limit, out));
         for peer in &mut out[start..] {
-            // Rounded younger, but not into the future.
+            // Times are rounded up, but not into the future.
             peer.last_announce = peer.last_announce.min(latest);
         }
         next
@@ -97,11 +97,11 @@ impl TorrentRepository for Packed {
                 if next.is_none() {
                     claim.done();
                 } else {
-                    // Announces wait for this stripe, and an unfair lock would let the sweep have it again at
+                    // Announces wait for this stripe, and an unfair lock would let the sweep take it again at
                     // once.
                     thread::yield_now();
                 }
-                // A hold that found nobody has looked all the same.
+                // A hold that found no peer is a visit all the same.
                 left = left.saturating_sub(step.visited.max(1));
                 swept.visited += step.visited as u64;
                 swept.expired += step.gone.peers();
@@ -113,7 +113,7 @@ impl TorrentRepository for Packed {
     }
 
     fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
-        // The peers of a large swarm are freed when the lock is not held any more.
+        // The peers of a large swarm are freed after the lock is released.
         let (stats, _large) = self.with(info_hash, Timestamp::default(), |stripe, op| stripe.remove(op))?;
         Some(stats)
     }
@@ -151,10 +151,10 @@ impl TorrentRepository for Packed {
                     return export.go_on_at(Cursor::after(&Placed { stripe, key }.to_bytes()));
                 }
                 let hold = left.min(VISITS_PER_HOLD);
-                // Not while others wait for the lock: what is there may have to move.
+                // Before the lock is taken: the contents of the vector may have to move.
                 records.reserve(hold);
                 let locked = self.lock(stripe);
-                // Of all who are in it.
+                // The latest announce of all peers in the stripe.
                 let latest = self.latest.advance(Timestamp::default());
                 let visited;
                 (visited, from) = locked.export(&self.context, stripe, from, hold, latest, records);
@@ -162,8 +162,8 @@ impl TorrentRepository for Packed {
                 left = left.saturating_sub(visited.max(1));
                 match from {
                     None => break,
-                    // All who announce to a large swarm wait for this lock: whoever reads it out says how
-                    // often.
+                    // All announces to a large swarm wait for this lock: the caller decides how often it is
+                    // taken.
                     Some(ResumePoint { within, .. }) if within != Cursor::START => left = 0,
                     Some(_) => {}
                 }
@@ -207,8 +207,8 @@ impl TorrentRepository for Packed {
 }
 
 impl Packed {
-    /// Appends up to `limit` swarms behind `after`, in the order of stripes and keys; whether there may be
-    /// more.
+    /// Appends up to `limit` swarms after `after`, in the order of stripes and keys. Returns whether there
+    /// may be more.
     fn list(&self, after: Option<Placed>, mut limit: usize, out: &mut Vec<SwarmSummary>) -> bool {
         let placement = &self.context.placement;
         let mut after = after.map(|placed| (placed.stripe, placed.key));
@@ -218,7 +218,7 @@ impl Packed {
                     return true;
                 }
                 let (start, hold) = (out.len(), limit.min(VISITS_PER_HOLD));
-                // Not while others wait for the lock: what is there may have to move.
+                // Before the lock is taken: the contents of the vector may have to move.
                 out.reserve(hold);
                 let behind = after.as_ref().map(|(_, key)| key);
                 let of_stripe = placement.of_stripe(stripe);

@@ -1,20 +1,20 @@
-//! The room that one announce takes up, and what goes for it.
+//! Reservations: the bytes that an announce may use, and what was evicted for it.
 
 use std::{mem, sync::atomic::Ordering::Relaxed};
 
 use super::{context::StoreContext, large::Large};
 use crate::{Evicted, Family, Role, totals::Population};
 
-/// The room that one announce takes up, and what had to go for it.
+/// The bytes that one operation has reserved, and what was evicted for it.
 pub(super) struct Reservation<'a> {
     context: &'a StoreContext,
     reserved: u64,
     evicted: Evicted,
-    /// Large swarms take milliseconds to free: that is left to when no lock is held.
+    /// Evicted large swarms. To free one takes milliseconds, so it is done when no lock is held.
     #[expect(clippy::vec_box, reason = "they are boxed already")]
     dropped: Vec<Box<Large>>,
-    /// What has come and is not in the totals yet, where many come in one hold: an addition that threads
-    /// share waits until all that was written before it has reached the cache.
+    /// Swarms and peers that are not in the totals yet. Used where one hold of the lock adds many: an
+    /// addition to a number that threads share waits until all earlier writes have reached the cache.
     unreported: Option<(u64, Population)>,
 }
 
@@ -24,14 +24,15 @@ impl<'a> Reservation<'a> {
         Self { context, reserved: 0, evicted, dropped: Vec::new(), unreported: None }
     }
 
-    /// For many that come in one hold, at the end of which [`report`](Self::report) is called.
+    /// A reservation for many swarms in one hold of the lock. The caller calls [`report`](Self::report) at
+    /// its end.
     pub(super) fn for_many(context: &'a StoreContext) -> Self {
         let mut reservation = Self::new(context);
         reservation.unreported = Some(Default::default());
         reservation
     }
 
-    /// Brings the totals up to date.
+    /// Adds to the totals what is not in them yet.
     pub(super) fn report(&mut self) {
         if let Some(unreported) = &mut self.unreported {
             let (swarms, population) = mem::take(unreported);
@@ -39,7 +40,8 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// Whether `bytes` more bytes fit. They are reserved until this room is given back.
+    /// Reserves more, until `bytes` bytes are reserved, if they fit into the limit. Returns whether they do.
+    /// They stay reserved until this reservation is settled or dropped.
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
         let bytes = bytes as u64;
         let limit = self.context.bounds.bytes;
@@ -53,12 +55,12 @@ impl<'a> Reservation<'a> {
         reserved
     }
 
-    /// Whether `bytes` bytes are reserved, or need not be.
+    /// Whether `bytes` bytes are reserved, or there is no limit.
     pub(super) const fn has_reserved(&self, bytes: usize) -> bool {
         self.context.bounds.bytes == u64::MAX || self.reserved >= bytes as u64
     }
 
-    /// What was reserved has become so many bytes more, or less.
+    /// Replaces the reserved bytes by the bytes by which the stripe has grown.
     pub(super) fn settle(&mut self, grown: i64) {
         let grown = grown - mem::take(&mut self.reserved) as i64;
         if grown != 0 {
@@ -66,7 +68,7 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// Whether one more swarm fits; if so, it counts from now on.
+    /// Counts one more swarm, if it fits into the limit. Returns whether it does.
     pub(super) fn count_swarm(&mut self) -> bool {
         match &mut self.unreported {
             Some((swarms, _)) if self.context.bounds.swarms == u64::MAX => {
@@ -77,7 +79,7 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// A peer has come.
+    /// Counts a peer that was added.
     pub(super) fn count_peer(&mut self, family: Family, role: Role) {
         match &mut self.unreported {
             Some((_, population)) => *population += Population::one(family, role),
@@ -85,7 +87,7 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// A swarm has gone to make room.
+    /// Counts a swarm that was evicted.
     pub(super) fn evict_swarm(&mut self, population: Population, large: Option<Box<Large>>) {
         let evicted = Evicted { swarms: 1, peers: population.peers() };
         self.context.totals.remove_swarm(population);
@@ -93,13 +95,13 @@ impl<'a> Reservation<'a> {
         self.dropped.extend(large);
     }
 
-    /// A peer has gone to make room.
+    /// Counts a peer that was evicted.
     pub(super) fn evict_peer(&mut self, population: Population) {
         self.context.totals.remove_peers(population);
         self.note(Evicted { swarms: 0, peers: population.peers() });
     }
 
-    /// What has gone since this was asked last.
+    /// Returns what was evicted since the last call.
     pub(super) const fn take_evicted(&mut self) -> Evicted {
         mem::replace(&mut self.evicted, Evicted { swarms: 0, peers: 0 })
     }

@@ -1,9 +1,9 @@
-//! Selecting peers from a swarm of few.
+//! Selecting peers of a swarm of few peers.
 
 use crate::implement::SectionExt as _;
 use crate::{Announce, Families, PeerBuffer, Random, Section};
 
-/// Peers of one family that may be selected: a run of endpoints, less the announcer's own.
+/// The peers of one family that may be selected: a run of endpoints, without that of the announcer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a, const N: usize> {
     run: &'a [[u8; N]],
@@ -19,8 +19,8 @@ impl<'a, const N: usize> Choice<'a, N> {
         self.run.len() - self.own.is_some() as usize
     }
 
-    /// Writes `count` of them: those from a uniformly random one on and around, so each is equally likely to
-    /// be among them.
+    /// Writes `count` of them, from a uniformly random one on and wrapping around, so each is equally likely
+    /// to be among them.
     fn write(&self, count: usize, rng: &mut dyn Random, section: &mut Section<'_, N>) {
         if count == 0 {
             return;
@@ -32,11 +32,11 @@ impl<'a, const N: usize> Choice<'a, N> {
         self.write_range(0, count - behind, section);
     }
 
-    /// Writes a range of those that may be selected, numbered as if the announcer were not there.
+    /// Writes a range of those that may be selected, numbered without the announcer.
     fn write_range(&self, start: usize, end: usize, section: &mut Section<'_, N>) {
         let own = self.own.unwrap_or(self.run.len()).clamp(start, end);
         section.extend(&self.run[start..own]);
-        // Behind the announcer, who was taken out, all move up by one.
+        // After the announcer, who is skipped, all indices are one less.
         let skipped = usize::from(end > own);
         section.extend(&self.run[(own + skipped).min(end + skipped)..end + skipped]);
     }

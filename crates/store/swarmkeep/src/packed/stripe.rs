@@ -1,4 +1,7 @@
 //! A stripe: the swarms behind one lock, in leaves that split and merge one at a time.
+//!
+//! The child modules divide the methods: announcing, evicting, expiring, reading and restoring, and the shape
+//! of the stripe.
 
 pub(super) mod announce;
 pub(super) mod evict;
@@ -27,25 +30,25 @@ use crate::{Cursor, Endpoint, Family, Role, SwarmStats, totals::Population};
 #[derive(Debug, Default)]
 pub(super) struct Stripe {
     leaves: Vec<Leaf>,
-    /// Swarms too large for a leaf, by number; some numbers are free.
+    /// The swarms that are too large for a leaf, by number. `None` at a number that is free.
     large: Box<[Option<Box<Large>>]>,
-    /// Bytes that have come, less those that have gone, since the last report to the store.
+    /// Bytes allocated less bytes freed since the last report to the store.
     unreported: i64,
-    /// Bytes that leaves use: what makes them split and merge.
+    /// Bytes that all leaves use. They decide when a leaf splits and when two leaves merge.
     used: usize,
 }
 
-/// A swarm, a stripe's part of the key, and the time: what nearly every method is about.
+/// The parameters of most methods: the swarm, the prefix of the stripe, the time, and what all stripes share.
 #[derive(Clone, Copy)]
 pub(super) struct Operation<'a> {
     pub(super) context: &'a StoreContext,
-    /// The leading bits that all keys of a stripe share.
+    /// The leading bits that all keys of the stripe share.
     pub(super) home: Prefix,
     pub(super) key: &'a Key,
     pub(super) now: Tick,
 }
 
-/// The leaf of a swarm, valid while the number of the stripe's leaves is the same.
+/// The leaf in which a swarm belongs. Valid as long as the number of leaves in the stripe stays `leaves`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LeafLocation {
     leaf: usize,
@@ -53,15 +56,15 @@ pub(super) struct LeafLocation {
     leaves: usize,
 }
 
-/// Where a swarm is, until anything in its stripe changes.
+/// Where a swarm is. Valid until anything in its stripe changes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SwarmLocation {
     leaf: usize,
     slot: Slot,
 }
 
-/// Where a sweep or an export goes on: at this key or the next one behind it, and where within its peers if
-/// it is a large swarm.
+/// Where a sweep or an export goes on: at this key, or at the next key if this one is gone, and within the
+/// peers of that swarm if it is a large one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ResumePoint {
     pub(super) key: Key,
@@ -75,12 +78,12 @@ impl ResumePoint {
 }
 
 impl Stripe {
-    /// Tells the store what the stripe takes by now.
+    /// Reports the bytes that were allocated and freed since the last report.
     pub(super) fn settle(&mut self, reservation: &mut Reservation<'_>) {
         reservation.settle(mem::take(&mut self.unreported));
     }
 
-    /// Counts what was there before and what is there now.
+    /// Accounts for something that took `before` bytes and takes `now` bytes.
     const fn count(&mut self, before: usize, now: usize) {
         self.unreported += now as i64 - before as i64;
     }
@@ -104,7 +107,7 @@ impl Stripe {
         LeafLocation { leaf: range.bucket, prefix, leaves }
     }
 
-    /// The way by now, if it was `known` at another time.
+    /// The location of the leaf, where `known` is the location at an earlier time.
     #[inline]
     fn locate_leaf_again(&self, op: &Operation<'_>, known: &LeafLocation) -> LeafLocation {
         if known.leaves == self.leaves.len() { *known } else { self.locate_leaf(op) }
@@ -120,7 +123,7 @@ impl Stripe {
         found.ok().map(|slot| SwarmLocation { leaf: location.leaf, slot })
     }
 
-    /// The swarm, from a way that was known at another time.
+    /// Finds the swarm, where `known` is the location of its leaf at an earlier time.
     #[inline]
     pub(super) fn find_from(&self, op: &Operation<'_>, known: &LeafLocation) -> Option<SwarmLocation> {
         self.find_by(op, &self.locate_leaf_again(op, known))
@@ -134,7 +137,7 @@ impl Stripe {
         }
     }
 
-    /// The leaves in the order of their keys, from the one of `key` on.
+    /// The leaves in the order of their keys, from the leaf of `key` on.
     fn leaves_from(&self, home: Prefix, key: Key) -> impl Iterator<Item = (usize, Prefix)> {
         let leaves = self.leaves.len();
         let first = (leaves > 0).then(|| linear::range_of(key.head() << home.depth, leaves));
@@ -142,7 +145,7 @@ impl Stripe {
             .map(move |reached| (reached.bucket, self.prefix(home, reached.bucket)))
     }
 
-    /// The swarms in the order of their keys, from `key` on, or from where it would be.
+    /// The swarms in the order of their keys, from `key` on. A swarm with this key need not exist.
     fn swarms_from(&self, home: Prefix, key: Key) -> impl Iterator<Item = (Prefix, SwarmLocation)> {
         self.leaves_from(home, key).enumerate().flat_map(move |(nth, (leaf, prefix))| {
             let (Ok(first) | Err(first)) = match nth {
@@ -163,7 +166,7 @@ impl Stripe {
         self.large[number as usize].as_ref().expect("a number in a slot is one of a swarm")
     }
 
-    /// The large swarm that has this number by now, if any.
+    /// The large swarm with this number, if there is one now.
     pub(super) fn numbered(&self, number: u32) -> Option<&Large> {
         self.large.get(number as usize)?.as_deref()
     }
@@ -186,7 +189,8 @@ impl Stripe {
 
     // --- Swarms come and go. ---
 
-    /// The place of a swarm, made if there is none; whether it was. `None` if there are as many as may be.
+    /// Returns the location of the swarm, which is created if it does not exist, and whether it was created.
+    /// `None` if the store already has the maximum number of swarms.
     fn admit(
         &mut self,
         op: &Operation<'_>,
@@ -210,8 +214,8 @@ impl Stripe {
         Some((SwarmLocation { leaf, slot }, true))
     }
 
-    /// Adds a peer to a swarm of few. `None` if there are too many for that; the swarm is a large one then,
-    /// without it.
+    /// Adds a peer to a swarm of few peers. If it has too many for a block, the swarm becomes a large one
+    /// without the new peer, and the result is `None`.
     fn add(
         &mut self,
         op: &Operation<'_>,
@@ -230,7 +234,7 @@ impl Stripe {
         }))
     }
 
-    /// Takes a swarm out.
+    /// Removes a swarm from its leaf.
     fn remove_at(&mut self, at: SwarmLocation) -> (SwarmStats, Population, Option<Box<Large>>) {
         let (stats, population) = (self.stats(at), self.population(at));
         let large = match self.content(at) {
@@ -241,7 +245,7 @@ impl Stripe {
         (stats, population, large)
     }
 
-    /// Removes a swarm and says what was there.
+    /// Removes a swarm. Returns its counts, and its tables if it was a large one.
     pub(super) fn remove(&mut self, op: &Operation<'_>) -> Option<(SwarmStats, Option<Box<Large>>)> {
         let (stats, population, large) = self.remove_at(self.find(op)?);
         op.context.totals.remove_swarm(population);
@@ -269,7 +273,7 @@ fn stats_of(large: &Large) -> SwarmStats {
 
 #[cfg(test)]
 impl Stripe {
-    /// What the stripe takes, looked at piece by piece; what is kept in step with that is checked.
+    /// The memory of the stripe, counted piece by piece. Checks the running totals too.
     pub(super) fn recount(&self) -> usize {
         assert_eq!(self.unreported, 0);
         assert_eq!(self.used, self.leaves.iter().map(Leaf::used).sum());

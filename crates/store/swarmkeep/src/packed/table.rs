@@ -1,4 +1,4 @@
-//! The peers of one family and one role in a large swarm: small buckets under linear hashing.
+//! A table: the peers of one family and one role in a large swarm, in small buckets under linear hashing.
 
 mod bucket;
 mod directory;
@@ -17,33 +17,34 @@ use super::{
 };
 use crate::{CompactV4, announce::address};
 
-/// Peers with endpoints of `N` bytes, in buckets: by the keyed order of their endpoints, so that a listing in
-/// that order is stable, and one at a time, so that no announce ever moves more than one bucket's peers.
+/// Peers with endpoints of `N` bytes, in buckets by the keyed order of their endpoints. So a listing in that
+/// order is stable. Buckets split and merge one at a time, so no announce moves more peers than one bucket
+/// contains.
 ///
-/// Takes `N` + 1 bytes a peer, and about half a byte in IPv4 and one in IPv6 for what buckets have to spare
-/// and for their headers.
+/// Takes `N` + 1 bytes per peer, plus about half a byte in IPv4 and one in IPv6 for spare room in buckets and
+/// for their headers.
 #[derive(Debug, Default)]
 pub(super) struct Table<const N: usize> {
     buckets: Directory<N>,
     densest: Densest,
-    /// Bytes of all that lies behind the table.
+    /// Heap bytes of the table.
     bytes: usize,
     len: u32,
 }
 
-/// Where a peer stands in a table, until that is changed.
+/// Where a peer is in a table: its bucket, and its index in that bucket. Valid until the table changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BucketIndex {
     bucket: u32,
     at: u32,
 }
 
-/// Numbers for all peers of a table and for some places where there is none.
+/// A numbering of all peers of a table, and of some slots without a peer, to draw a peer at random.
 ///
-/// Each of 2^`depth` equal parts of the order has `finest` slots, no fewer than peers. A bucket that covers
-/// two parts has the slots of both. So a slot drawn uniformly, again and again until there is a peer in it,
-/// is that of a uniform peer, and as buckets are about as full as their parts are wide, every second slot has
-/// one.
+/// The order is divided into 2^`depth` equal parts. Each part has `finest` slots, no fewer than peers. A
+/// bucket that covers two parts has the slots of both. A slot is drawn uniformly, again and again until it
+/// contains a peer; so each peer is equally likely. Buckets are about as full as their parts are wide, so
+/// about every second slot contains a peer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DrawSlots {
     finest: u64,
@@ -51,7 +52,7 @@ pub(super) struct DrawSlots {
 }
 
 impl BucketIndex {
-    /// Where the first peer is, if there is any in the first bucket.
+    /// The first peer, if the first bucket contains any.
     pub(super) const FIRST: Self = Self::new(0, 0);
 
     const fn new(bucket: usize, at: usize) -> Self {
@@ -66,7 +67,7 @@ impl BucketIndex {
         self.at as usize
     }
 
-    /// How many peers of its own bucket this place is behind `other`.
+    /// How many peers this one is after `other`, if both are in the same bucket.
     pub(super) fn behind(self, other: Self) -> Option<usize> {
         if self.bucket == other.bucket { self.at().checked_sub(other.at()) } else { None }
     }
@@ -79,29 +80,29 @@ impl DrawSlots {
 }
 
 impl<const N: usize> Table<N> {
-    /// Mean peers a bucket, above which one splits: they share a header and half of the last 16 bytes, and a
-    /// search goes through up to twice as many. At 2 million peers, 32 / 44 / 64 of IPv4 take 7.73 / 7.53 /
-    /// 7.37 B a peer and are found in 21 / 23 / 26 ns when warm; 16 / 24 / 32 of IPv6 take 20.5 / 20.0 / 19.7
-    /// B and 16 / 17 / 25 ns.
+    /// Mean peers per bucket, above which one splits. They share a header and half of the last 16 bytes, and
+    /// a search goes through up to twice as many. At 2 million peers, 32 / 44 / 64 of IPv4 take 7.73 / 7.53 /
+    /// 7.37 B per peer and are found in 21 / 23 / 26 ns when warm; 16 / 24 / 32 of IPv6 take 20.5 / 20.0 /
+    /// 19.7 B and 16 / 17 / 25 ns.
     const SPLIT_ABOVE: usize = if N == CompactV4::LEN { 44 } else { 24 };
 
-    /// The same, below which one merges: far enough below that a peer that comes and goes does not split and
-    /// merge buckets.
+    /// Mean peers per bucket, below which two merge. It is so far below that a peer that comes and goes does
+    /// not split and merge buckets.
     const MERGE_BELOW: usize = Self::SPLIT_ABOVE * 3 / 4;
 
-    /// The most peers that a merge may bring together. While a sweep has emptied some buckets and not yet
-    /// come to others, those would be merged without end, and then visited in one hold.
+    /// The most peers that a merge may bring together. While a sweep has emptied some buckets and has not
+    /// reached others, merges would otherwise fill one bucket without limit, and one hold would visit it.
     const MAX_MERGED: usize = 8 * Self::SPLIT_ABOVE;
 
-    /// Merges that follow one removal: more than it takes to keep up, few enough for one hold when some have
-    /// waited.
+    /// The most merges after one removal: more than it takes to keep up, and few enough for one hold of the
+    /// lock.
     const MAX_MERGES: usize = 8;
 
     pub(super) const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Memory held behind the table. O(1).
+    /// Heap bytes of the table. O(1).
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -118,8 +119,8 @@ impl<const N: usize> Table<N> {
         *bucket.stamp_mut(index.at()) = bucket.base.stamp(now);
     }
 
-    /// Adds a peer that is not in the table and last announced at `tick`; where it is then. Moves up to a
-    /// bucket's peers.
+    /// Adds a peer that is not in the table and last announced at `tick`. Returns its index. Moves the peers
+    /// of at most one bucket.
     pub(super) fn insert(
         &mut self,
         order: u64,
@@ -136,7 +137,7 @@ impl<const N: usize> Table<N> {
         self.find(order, endpoint).expect("just inserted")
     }
 
-    /// The same without a split: takes no more bytes than the bucket does to grow by one peer.
+    /// The same without a split: the table grows by no more than one bucket needs for one more peer.
     pub(super) fn put(&mut self, order: u64, endpoint: &[u8; N], tick: Tick, now: Tick) -> BucketIndex {
         if self.buckets.len() == 0 {
             self.push_bucket(Bucket::new(Base::new(now)));
@@ -149,12 +150,12 @@ impl<const N: usize> Table<N> {
         self.len += 1;
         self.note_density(bucket);
         self.densest.advance(&self.buckets);
-        // Buckets that grow leave gaps: one more moves out of a sparse page for each peer that comes.
+        // Buckets that grow leave gaps: for each peer that comes, one more bucket moves out of a sparse page.
         self.buckets[self.densest.hand as usize - 1].block.move_if_sparse();
         BucketIndex::new(bucket, at)
     }
 
-    /// Takes a peer out. Moves up to two buckets' peers.
+    /// Removes a peer. Moves the peers of at most two buckets.
     pub(super) fn remove(&mut self, index: BucketIndex) {
         self.change(index.bucket(), |bucket| {
             bucket.swap_remove(index.at());
@@ -164,12 +165,12 @@ impl<const N: usize> Table<N> {
         self.removed();
     }
 
-    /// The first order behind the bucket of this one; `None` behind the last.
+    /// The first order after the bucket of this one; `None` for the last bucket.
     pub(super) fn end_of(&self, order: u64) -> Option<u64> {
         linear::range_of(order, self.buckets.len()).end
     }
 
-    /// The peers whose orders are within `start..end`, which lies in the bucket of `start`.
+    /// The peers whose orders are in `start..end`, a range within the bucket of `start`.
     pub(super) fn within<'a>(
         &'a self,
         start: u64,
@@ -182,7 +183,7 @@ impl<const N: usize> Table<N> {
         ordered.filter(move |(order, ..)| is_within(*order, start, end))
     }
 
-    /// The same without their places in it, which those of a whole bucket need not be asked for.
+    /// The same without their orders, which need not be computed for a whole bucket.
     pub(super) fn all_within<'a>(
         &'a self,
         start: u64,
@@ -195,8 +196,9 @@ impl<const N: usize> Table<N> {
         peers.filter(move |(endpoint, _)| is_whole || is_within(hash.order(endpoint), start, end))
     }
 
-    /// Removes those of them whose last announce was before `oldest`; how many there were, and how many went.
-    /// Gives back what the bucket has to spare, and moves it out of a sparse page.
+    /// Removes the peers in that range whose last announce was before `oldest`. Returns the number of peers
+    /// in the range, and the number removed. Returns spare memory of the bucket, and moves it out of a sparse
+    /// page.
     pub(super) fn expire_within(
         &mut self,
         start: u64,
@@ -232,8 +234,7 @@ impl<const N: usize> Table<N> {
         self.buckets.iter().flat_map(Bucket::iter)
     }
 
-    /// The endpoints from a place on, run by run: to the end of its bucket, then bucket after bucket, to the
-    /// last.
+    /// The endpoints from an index on, run by run: to the end of its bucket, then each following bucket.
     pub(super) fn runs(&self, from: BucketIndex) -> impl Iterator<Item = (BucketIndex, &[[u8; N]])> {
         (from.bucket()..self.buckets.len()).map(move |bucket| {
             let at = if bucket == from.bucket() { from.at() } else { 0 };
@@ -241,33 +242,34 @@ impl<const N: usize> Table<N> {
         })
     }
 
-    /// The slots of now; those of a table without peers are none.
+    /// The current slots. A table without peers has none.
     pub(super) fn slots(&self) -> DrawSlots {
-        // The first bucket is always among those that have split already, if there are any.
+        // The first bucket has always split already, if any bucket has.
         let depth = linear::depth(0, self.buckets.len());
         DrawSlots { finest: self.densest.bound.div_ceil(1 << depth), depth }
     }
 
-    /// Where a slot is; there may be no peer. Without a branch, since none could be predicted.
+    /// The index of a slot, which need not contain a peer. Without a branch: it could not be predicted.
     pub(super) fn index_at(&self, slots: DrawSlots, slot: u64) -> BucketIndex {
         let (part, at) = (slot as usize & ((1 << slots.depth) - 1), slot >> slots.depth);
-        // Parts are numbered as their buckets would be if all had split; one that has not has two of them.
+        // Parts are numbered like their buckets once all have split. A bucket that has not split has two
+        // parts.
         let second = usize::from(part >= self.buckets.len());
         BucketIndex::new(part - (second << slots.depth >> 1), (at + second as u64 * slots.finest) as usize)
     }
 
-    /// Whether there is a peer in a place.
+    /// Whether there is a peer at an index.
     pub(super) fn holds(&self, index: BucketIndex) -> bool {
         self.buckets.get(index.bucket()).is_some_and(|bucket| index.at() < bucket.len())
     }
 
-    /// How many endpoints of this one's address have this place in the order. Where they are limited, all of
-    /// them are in those of [`EndpointHash::places_of_address`].
+    /// The number of endpoints at `order` that share the address of `endpoint`. If endpoints per address are
+    /// limited, all orders of an address are those of [`EndpointHash::places_of_address`].
     pub(super) fn count_of_address(&self, order: u64, endpoint: &[u8; N], hash: &EndpointHash) -> usize {
         self.of_address(order, endpoint, hash).count()
     }
 
-    /// The one of them that has been silent longest.
+    /// Among these endpoints, the one that has been silent longest.
     pub(super) fn stalest_of_address(
         &self,
         order: u64,
@@ -279,7 +281,7 @@ impl<const N: usize> Table<N> {
         self.of_address(order, endpoint, hash).map(stamped).min_by_key(|(tick, _)| *tick)
     }
 
-    /// Where in the bucket of an order they are.
+    /// The indices of these endpoints in the bucket of `order`.
     fn of_address<'a>(
         &'a self,
         order: u64,
@@ -288,16 +290,17 @@ impl<const N: usize> Table<N> {
     ) -> impl Iterator<Item = usize> {
         let peers = self.buckets.get(self.bucket_of(order)).map_or(&[][..], Bucket::endpoints);
         let own = peers.iter().enumerate().filter(|(_, peer)| address(peer) == address(endpoint));
-        // Two places of one address may be in the same bucket.
+        // Two orders of one address may be in the same bucket.
         own.filter(move |(_, peer)| hash.order(peer) == order).map(|(at, _)| at)
     }
 
-    /// Whether the next split must happen: too many were postponed.
+    /// Whether the next insertion must split: too many splits were postponed.
     pub(super) fn must_split(&self) -> bool {
         self.len() >= 2 * Self::SPLIT_ABOVE * self.buckets.len().max(1)
     }
 
-    /// The peer that has been silent longest, of the first bucket from this order's on that has any.
+    /// The peer that has been silent longest in a bucket: the first bucket with any peer, from that of
+    /// `order` on.
     pub(super) fn stalest_near(&self, order: u64) -> Option<(Tick, BucketIndex)> {
         let buckets = self.buckets.len();
         let first = self.bucket_of(order);
@@ -307,29 +310,28 @@ impl<const N: usize> Table<N> {
         Some((tick, BucketIndex::new(bucket, at)))
     }
 
-    // --- Hints: a place in them need not exist. ---
+    // --- Hints: an index in them need not exist. ---
 
-    /// Where the bucket of an order begins.
+    /// The start of the bucket of an order.
     pub(super) fn start_of(&self, order: u64) -> BucketIndex {
         BucketIndex::new(self.bucket_of(order), 0)
     }
 
-    /// Brings the header of a bucket closer.
+    /// Prefetches the header of a bucket.
     pub(super) fn prefetch_header(&self, index: BucketIndex) {
         if let Some(bucket) = self.buckets.get(index.bucket()) {
             prefetch(bucket);
         }
     }
 
-    /// Brings the endpoints of a bucket closer.
+    /// Prefetches the endpoints of a bucket.
     pub(super) fn prefetch_bucket(&self, index: BucketIndex) {
         if let Some(bucket) = self.buckets.get(index.bucket()) {
             prefetch_lines::<8>(&bucket.block);
         }
     }
 
-    /// Brings the endpoints closer that a window from a place on begins with: to the end of its bucket, and
-    /// in the next.
+    /// Prefetches the first endpoints of a window: to the end of its bucket, and in the next.
     pub(super) fn prefetch_window(&self, from: BucketIndex) {
         let ahead = |bucket: usize| self.buckets.get(bucket).map_or(&[][..], |bucket| &bucket.block);
         let own = ahead(from.bucket()).get(N * from.at()..).unwrap_or_default();
@@ -349,7 +351,7 @@ impl<const N: usize> Table<N> {
         linear::range_of(order, self.buckets.len()).bucket
     }
 
-    /// Changes a bucket, and what is counted of it.
+    /// Changes a bucket, and updates the byte count.
     fn change<R>(&mut self, bucket: usize, change: impl FnOnce(&mut Bucket<N>) -> R) -> R {
         let bucket = &mut self.buckets[bucket];
         let before = bucket.block.capacity();
@@ -370,7 +372,7 @@ impl<const N: usize> Table<N> {
         Some(bucket)
     }
 
-    /// A bucket has more peers than before, or a smaller part of the order.
+    /// To be called when a bucket has more peers than before, or a smaller part of the order.
     fn note_density(&mut self, bucket: usize) {
         self.densest.note(self.buckets.density(bucket));
     }
@@ -385,7 +387,7 @@ impl<const N: usize> Table<N> {
         self.note_density(newest);
     }
 
-    /// Follows a removal: what the table has become too large for goes.
+    /// To be called after a removal: merges buckets of a table that has become too large for its peers.
     fn removed(&mut self) {
         if self.len == 0 {
             *self = Self::default();
@@ -418,7 +420,7 @@ impl<const N: usize> Table<N> {
         self.buckets.iter().map(Bucket::len).max().unwrap_or(0)
     }
 
-    /// What [`bytes`](Self::bytes) should be, and other things that are kept in step, looked at one by one.
+    /// What [`bytes`](Self::bytes) should return, counted piece by piece. Checks other running totals too.
     pub(super) fn recount(&self) -> usize {
         let Directory { first, others } = &self.buckets;
         let headers: usize =

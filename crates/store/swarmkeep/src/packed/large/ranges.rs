@@ -1,4 +1,4 @@
-//! A large swarm range by range: listing, exporting, expiring.
+//! A large swarm, range by range of the keyed order: listing, exporting and expiring.
 
 use super::{Large, Tables};
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     totals::Population,
 };
 
+/// The peers of one range: endpoints, and when they announced.
 #[derive(Debug, Default)]
 struct Part {
     endpoints: Vec<u8>,
@@ -19,9 +20,9 @@ struct Part {
 }
 
 impl Large {
-    /// Shows up to `limit` peers behind a cursor, in the keyed order of their endpoints: that of a small
-    /// swarm, whose cursors are good here as well. Looks at a bounded number of peers, and may show fewer and
-    /// still have more.
+    /// Appends up to `limit` peers after a cursor, in the keyed order of their endpoints. Small swarms have
+    /// the same order, so their cursors are valid here. Looks at a bounded number of peers: it may append
+    /// fewer than `limit` although there are more.
     pub(in crate::packed) fn list(
         &self,
         hash: &EndpointHash,
@@ -47,9 +48,10 @@ impl Large {
         }
     }
 
-    /// Shows about `limit` peers from a cursor on, in parts: how many of seeders and leechers, IPv4 before
-    /// IPv6, their endpoints, and when they announced. A peer that stays is shown exactly once from start to
-    /// end, however it changes. Where to go on, a range.
+    /// Passes about `limit` peers from a cursor on to `show`, part by part: the counts of seeders and
+    /// leechers with IPv4 before IPv6, their endpoints, and the times of their announces. Returns a cursor
+    /// between two ranges. A peer that stays is shown exactly once from start to end, whatever else changes
+    /// about it.
     pub(in crate::packed) fn export(
         &self,
         hash: &EndpointHash,
@@ -86,7 +88,7 @@ impl Large {
         stop.map_or(Cursor::END, |order| range_cursor(Family::V6, order))
     }
 
-    /// Visits about `limit` peers from a cursor on, in the order of a listing, and removes those whose last
+    /// Visits about `limit` peers from a cursor on, in the order of a listing. Removes the peers whose last
     /// announce was before `oldest`. A peer that stays is visited exactly once from start to end.
     pub(in crate::packed) fn expire(
         &mut self,
@@ -118,7 +120,8 @@ impl Large {
     }
 }
 
-/// Where a listing goes on in a family: at an order, behind a peer of that order if one was shown last.
+/// Where a listing of one family goes on: at an order, after the peer `after` of that order if it was shown
+/// last.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::packed) struct Start<const N: usize> {
     pub(in crate::packed) order: u64,
@@ -140,8 +143,8 @@ impl<const N: usize> Start<N> {
     }
 }
 
-/// Where a cursor goes on in each family; in IPv4 nowhere once that is done. A cursor is the endpoint shown
-/// last, or, between two ranges, what [`range_cursor`] made.
+/// Where a cursor goes on in each family; `None` if all IPv4 peers were shown. A cursor is the endpoint that
+/// was shown last, or a stop between two ranges from [`range_cursor`].
 pub(in crate::packed) fn starts(
     cursor: Cursor,
     hash: &EndpointHash,
@@ -160,7 +163,7 @@ pub(in crate::packed) fn starts(
     }
 }
 
-/// A stop between two ranges of a family's order: nine bytes, as no endpoint has.
+/// A stop between two ranges of the order of a family: nine bytes, a length that no endpoint has.
 pub(in crate::packed) fn range_cursor(family: Family, order: u64) -> Cursor {
     let mut bytes = [u8::from(family == Family::V6); 9];
     bytes[1..].copy_from_slice(&order.to_be_bytes());
@@ -168,8 +171,8 @@ pub(in crate::packed) fn range_cursor(family: Family, order: u64) -> Cursor {
 }
 
 impl<const N: usize> Tables<N> {
-    /// Visits whole ranges of the order from `start` on until `limit` peers were seen, an empty range
-    /// counting as one; where to go on, unless that was the end.
+    /// Visits whole ranges of the order from `start` on, until `limit` peers were seen. An empty range counts
+    /// as one peer. Returns where to go on, or `None` at the end.
     fn expire(
         &mut self,
         hash: &EndpointHash,
@@ -197,8 +200,8 @@ impl<const N: usize> Tables<N> {
         }
     }
 
-    /// Shows whole ranges of the order from `start` on until `limit` peers were shown, an empty range
-    /// counting as one; where to go on, unless that was the end.
+    /// Passes whole ranges of the order from `start` on to `show`, until `limit` peers were shown. An empty
+    /// range counts as one peer. Returns where to go on, or `None` at the end.
     fn export(
         &self,
         hash: &EndpointHash,
@@ -231,9 +234,9 @@ impl<const N: usize> Tables<N> {
         }
     }
 
-    /// Shows the peers from `start` on until `out` has `full`, both roles in one order, so that a change of
-    /// role moves no peer; where to go on, unless that was the end. Looks at a bounded number of them and of
-    /// empty ranges.
+    /// Appends the peers from `start` on until `out` has the length `full`. Both roles have one common order,
+    /// so a change of role moves no peer. Returns where to go on, or `None` at the end. Looks at a bounded
+    /// number of peers and of empty ranges.
     fn list(
         &self,
         hash: &EndpointHash,
@@ -269,7 +272,7 @@ impl<const N: usize> Tables<N> {
         }
     }
 
-    /// The end of the range that one bucket of each table covers around `start`.
+    /// The end of the range around `start` that lies in one bucket of each table.
     fn range_end(&self, start: u64) -> Option<u64> {
         match (self.seeders.end_of(start), self.leechers.end_of(start)) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -278,7 +281,7 @@ impl<const N: usize> Tables<N> {
     }
 }
 
-/// A peer as it is shown.
+/// A peer as a listing returns it.
 fn record<const N: usize>(endpoint: &[u8; N], role: Role, clock: Clock, tick: Tick) -> PeerRecord
 where
     Endpoint: TryFrom<[u8; N]>,

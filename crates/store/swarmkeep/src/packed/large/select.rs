@@ -1,4 +1,4 @@
-//! Selecting peers of a large swarm.
+//! Selecting peers of a large swarm, and the prefetching for it.
 
 use std::iter;
 
@@ -9,28 +9,29 @@ use crate::{
     packed::table::{BucketIndex, DrawSlots, Table},
 };
 
-/// Places that a hint looks at. As about every second slot has a peer, one of so many has one in nine of ten
-/// selections.
+/// The number of slots that a prefetch looks at. About every second slot contains a peer, so one of three
+/// does in nine of ten selections.
 const LIKELY: usize = 3;
 
-/// A place that was drawn from the tables that are eligible, with a peer or without.
+/// A slot that was drawn from the eligible tables, with or without a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Drawn {
     in_second: bool,
     index: BucketIndex,
 }
 
-/// The most draws of a selection; then it starts at the last one, whatever is there. The search could take
-/// long in a table that most peers have left, and whose buckets no sweep has merged yet.
+/// The most draws of a selection. After them it starts at the last slot drawn, with or without a peer.
+/// Without a limit the search could take long in a table that most peers have left, and whose buckets no
+/// sweep has merged yet.
 const MAX_DRAWS: usize = 256;
 
 impl Large {
-    /// The second half of an announce: hands out the peers it asks for. Nothing may have changed since the
-    /// update that said where the announcer is.
+    /// The second half of an announce: hands out the peers that it asks for. Nothing may have changed since
+    /// the update that returned `own`.
     ///
-    /// In each family a window that starts at a uniformly random peer and goes around, so each peer is
-    /// equally likely to be in it; the announcer is taken out before that is drawn. O(peers wanted), and
-    /// copies whole buckets.
+    /// In each family it selects a window that starts at a uniformly random peer and wraps around, so each
+    /// peer is equally likely to be in it. The announcer is excluded before that peer is drawn. O(peers
+    /// wanted); copies whole buckets.
     pub(in crate::packed) fn select(
         &self,
         announce: &Announce,
@@ -55,8 +56,8 @@ impl Large {
         v6.select(v6_count, seed_of(Family::V6, seed), &mut peers.v6);
     }
 
-    /// Brings the headers closer that the announce will need: those of its own bucket, and of the first peers
-    /// that its selection draws if its random word is `seed`.
+    /// Prefetches the headers that the announce will need: that of its own bucket, and those of the first
+    /// peers that its selection draws if its random word is `seed`.
     pub(in crate::packed) fn prefetch_headers(&self, announce: &Announce, order: u64, seed: u64) {
         match (announce.endpoint.family(), &self.v6) {
             (Family::V6, Some(v6)) => v6.prefetch_headers(announce, order, seed),
@@ -64,7 +65,7 @@ impl Large {
         }
     }
 
-    /// Brings the peers behind those headers closer. To be called when they have come, or it waits for them.
+    /// Prefetches the peers in those buckets. Call it when the headers have arrived, or it waits for them.
     pub(in crate::packed) fn prefetch_peers(&self, announce: &Announce, order: u64, seed: u64) {
         match (announce.endpoint.family(), &self.v6) {
             (Family::V6, Some(v6)) => v6.prefetch_peers(announce, order, seed),
@@ -95,7 +96,7 @@ impl<const N: usize> Tables<N> {
     }
 }
 
-/// What a family's selection is drawn from, if that of both is drawn from `seed`.
+/// The seed for the selection in one family, if `seed` is that of both.
 const fn seed_of(family: Family, seed: u64) -> u64 {
     match family {
         Family::V4 => seed,
@@ -103,7 +104,7 @@ const fn seed_of(family: Family, seed: u64) -> u64 {
     }
 }
 
-/// Peers of one family that may be selected: those of some tables, less the announcer.
+/// The peers of one family that may be selected: those of some tables, without the announcer.
 #[derive(Debug)]
 struct Eligible<'a, const N: usize> {
     tables: [Option<&'a Table<N>>; 2],
@@ -115,7 +116,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
 
     fn of(tables: &'a Tables<N>, role: Role, own: Option<PeerLocation>) -> Self {
         match role {
-            // A seeder is not among the leechers it is shown.
+            // A seeder is not among the leechers that it receives.
             Role::Seeder => Self { tables: [None, Some(&tables.leechers)], except: None },
             Role::Leecher => Self {
                 tables: [Some(&tables.seeders), Some(&tables.leechers)],
@@ -129,8 +130,8 @@ impl<'a, const N: usize> Eligible<'a, N> {
         all - usize::from(self.except.is_some())
     }
 
-    /// Copies `count` of them: all table after table, bucket after bucket, from a uniformly random one on and
-    /// around.
+    /// Copies `count` of them, table by table and bucket by bucket, from a uniformly random one on and
+    /// wrapping around.
     fn select(&self, count: usize, seed: u64, section: &mut Section<'_, N>) {
         if count == 0 {
             return;
@@ -140,7 +141,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
             table.prefetch_window(start.index);
         }
         let mut left = count;
-        // The round ends where it began: `count` never exceeds one.
+        // The round ends where it began: `count` never exceeds the number of eligible peers.
         for (in_second, from) in [
             (start.in_second, start.index),
             (!start.in_second, BucketIndex::FIRST),
@@ -152,7 +153,8 @@ impl<'a, const N: usize> Eligible<'a, N> {
         }
     }
 
-    /// Copies up to `left` of them from one table, run by run; that of the announcer in two parts.
+    /// Copies up to `left` of them from one table, run by run. The run of the announcer is copied in two
+    /// parts, around it.
     fn copy(&self, in_second: bool, from: BucketIndex, left: &mut usize, section: &mut Section<'_, N>) {
         let Some(table) = self.tables[usize::from(in_second)] else { return };
         let except = self.except.filter(|except| except.in_second == in_second);
@@ -175,7 +177,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
         }
     }
 
-    /// The place of a uniformly random one of them.
+    /// The slot of a uniformly random one of them.
     fn random_place(&self, seed: u64) -> Drawn {
         let mut last = Drawn::FIRST;
         for drawn in self.draws(seed).take(MAX_DRAWS) {
@@ -187,7 +189,7 @@ impl<'a, const N: usize> Eligible<'a, N> {
         last
     }
 
-    /// Uniformly random slots, as many as are asked for.
+    /// An endless sequence of uniformly random slots.
     fn draws(&self, seed: u64) -> impl Iterator<Item = Drawn> {
         let (slots, mut words) = (self.slots(), SplitMix64::new(seed));
         iter::repeat_with(move || self.slot(slots, words.next_u64()))
@@ -197,11 +199,11 @@ impl<'a, const N: usize> Eligible<'a, N> {
         self.tables.map(|table| table.map_or_else(DrawSlots::default, Table::slots))
     }
 
-    /// The slot that a random word draws, as likely as any other but for slots / 2^64.
+    /// The slot that a random word draws. All slots are equally likely, up to a difference of slots / 2^64.
     fn slot(&self, slots: [DrawSlots; 2], word: u64) -> Drawn {
         let [first, second] = slots.map(DrawSlots::len);
         let slot = ((u128::from(word) * u128::from(first + second)) >> 64) as u64;
-        // Without a branch, since none could be predicted.
+        // Without a branch: it could not be predicted.
         let in_second = slot >= first;
         let (which, slot) = (usize::from(in_second), slot - first * u64::from(in_second));
         let index = self.tables[which].map_or(BucketIndex::FIRST, |table| table.index_at(slots[which], slot));

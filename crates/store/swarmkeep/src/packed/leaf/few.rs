@@ -1,4 +1,4 @@
-//! Swarms of few peers: their blocks behind the slots.
+//! Swarms of few peers: the one in the slot, and the blocks after the slots.
 
 use super::{
     Leaf,
@@ -10,7 +10,7 @@ use super::{
 use crate::{CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address};
 
 impl Leaf {
-    /// Where a peer is, if it is in the swarm.
+    /// The position of a peer, if it is in the swarm.
     pub(in crate::packed) fn locate(
         &self,
         slot: Slot,
@@ -41,7 +41,7 @@ impl Leaf {
         }
     }
 
-    /// The endpoints of a family, seeders first; `from` is where to begin: at its seeders or at its leechers.
+    /// The endpoints of a family, seeders before leechers, from the section `from` on.
     #[inline]
     pub(in crate::packed) fn endpoints<const N: usize>(
         &self,
@@ -67,8 +67,8 @@ impl Leaf {
         &self.block[start + few.stamps()..start + few.len()]
     }
 
-    /// The peers of a swarm of few as they lie there: how many in each section, their endpoints, and their
-    /// stamps, in that order.
+    /// The peers of a swarm of few peers as they are stored: the count of each section, all endpoints, all
+    /// stamps.
     pub(in crate::packed) fn sections(&self, slot: Slot) -> ([u8; 4], &[u8], &[u8]) {
         match self.content(slot) {
             SlotContent::Empty(_) | SlotContent::Large(_) => Default::default(),
@@ -84,7 +84,7 @@ impl Leaf {
         }
     }
 
-    /// The peers of a swarm of few, in the order of sections, with their stamps.
+    /// The peers of a swarm of few peers, in the order of sections, with their stamps.
     pub(in crate::packed) fn peers(&self, slot: Slot) -> impl Iterator<Item = (Section, &[u8], u8)> {
         let content = self.content(slot);
         let one = if let SlotContent::One(one) = content {
@@ -121,7 +121,8 @@ impl Leaf {
         meant.min_by_key(|&(_, stamp, _)| stamp).map(|(.., peer)| peer)
     }
 
-    /// The endpoint of a newcomer's address that has been silent longest, if there are `limit`.
+    /// Among the endpoints that share the address of `newcomer`, the one that has been silent longest, if
+    /// there are at least `limit` of them.
     pub(in crate::packed) fn rival(
         &self,
         slot: Slot,
@@ -134,7 +135,7 @@ impl Leaf {
             SlotContent::One(_) => 1,
             SlotContent::Few(few) => few.peers() as u64,
         };
-        // Where all are fewer, so are those of any address.
+        // If the whole swarm has fewer peers, so has each address.
         if peers < limit {
             return None;
         }
@@ -174,7 +175,8 @@ impl Leaf {
         }
     }
 
-    /// Bytes that a swarm of such peers takes in a leaf of about that prefix, or less if it is a large one.
+    /// The bytes that a swarm of these peers takes in a leaf with about this prefix. An underestimate if the
+    /// swarm is a large one.
     pub(in crate::packed) fn bytes_of(prefix: Prefix, peers: &[PeerRecord]) -> usize {
         let block = match peers {
             [] => 0,
@@ -184,7 +186,7 @@ impl Leaf {
         prefix.stride() + if block > Self::MAX_BLOCK { 0 } else { block }
     }
 
-    /// Bytes of the block that the swarm would have with one more peer.
+    /// The bytes of the block if the swarm had one more peer.
     pub(in crate::packed) fn block_with(&self, slot: Slot, section: Section) -> usize {
         let block = match self.content(slot) {
             SlotContent::Few(few) => few.len(),
@@ -194,7 +196,7 @@ impl Leaf {
         block + section.width() + 1
     }
 
-    /// Adds a peer that is not in the swarm; where it is then.
+    /// Adds a peer that is not in the swarm. Returns its position.
     pub(in crate::packed) fn add(
         &mut self,
         slot: Slot,
@@ -215,7 +217,7 @@ impl Leaf {
         let peer = SectionIndex { section, index: few.count(section) };
         let (at, stamp_at) = (start + few.end(section.0 + 1), start + few.stamp(peer));
         let width = section.width();
-        // Both gaps at once: behind the last endpoint of the section, and behind the last stamp of it.
+        // Makes both gaps at once: after the last endpoint of the section, and after its last stamp.
         self.reserve(width + 1);
         let used = self.used();
         self.block.copy_within(stamp_at..used, stamp_at + width + 1);
@@ -228,7 +230,7 @@ impl Leaf {
         peer
     }
 
-    /// Takes a peer out. Its swarm goes back into its slot where that is enough.
+    /// Removes a peer. The swarm goes back into its slot if it fits there.
     pub(in crate::packed) fn take(&mut self, slot: Slot, peer: SectionIndex) {
         match self.content(slot) {
             SlotContent::One(one) => {
@@ -242,7 +244,7 @@ impl Leaf {
         }
     }
 
-    /// Moves a peer to the other role of its family; where it is then.
+    /// Moves a peer to the other role of its family. Returns its new position.
     pub(in crate::packed) fn change_role(
         &mut self,
         slot: Slot,
@@ -261,8 +263,7 @@ impl Leaf {
                 let (mut endpoint, width) = ([0; CompactV6::LEN], section.width());
                 let at = self.start(slot, few) + few.start(peer.section) + peer.index * width;
                 endpoint[..width].copy_from_slice(&self.block[at..at + width]);
-                // Before the other is cut: no block is ever empty, or it could not be told from the one
-                // behind it.
+                // Adds before it cuts: an empty block would have the same offset as the block after it.
                 let moved = self.add(slot, section, &endpoint[..width], stamp);
                 let SlotContent::Few(few) = self.content(slot) else { unreachable!("has got more") };
                 self.cut(slot, few, peer);
@@ -320,7 +321,7 @@ impl Leaf {
         self.block[start..start + 4].copy_from_slice(&downloaded.to_le_bytes());
     }
 
-    /// Removes the peers whose stamps are below `first_alive`, and answers how many of each section went.
+    /// Removes the peers whose stamps are below `first_alive`. Returns the number removed from each section.
     pub(in crate::packed) fn expire(&mut self, slot: Slot, first_alive: u16) -> [u8; 4] {
         let expired = |stamp: u8| u16::from(stamp) < first_alive;
         match self.content(slot) {
@@ -388,7 +389,7 @@ impl Leaf {
         self.shift_blocks(slot, few.offset(), -(width as i16 + 1));
     }
 
-    /// Gives a swarm a block, for which there was no need while it was smaller.
+    /// Gives a swarm a block, unless it has one already.
     fn make_few(&mut self, slot: Slot) -> Few {
         let offset = self.used - self.swarms_end(slot) as u16;
         let (few, downloaded) = match self.content(slot) {
@@ -409,7 +410,7 @@ impl Leaf {
         few
     }
 
-    /// Puts a swarm back into its slot if it fits.
+    /// Moves a swarm back into its slot if it fits.
     fn simplify(&mut self, slot: Slot) {
         let SlotContent::Few(few) = self.content(slot) else { return };
         let downloaded = self.downloaded(slot);
@@ -430,7 +431,7 @@ impl Leaf {
         self.set(slot, content);
     }
 
-    /// Puts a swarm whose peers are elsewhere by now behind a number.
+    /// Makes a swarm a large one, with this number. Its peers have been copied to tables.
     pub(in crate::packed) fn make_large(&mut self, slot: Slot, number: u32) {
         if let SlotContent::Few(few) = self.content(slot) {
             self.close_block(slot, few);
@@ -438,7 +439,7 @@ impl Leaf {
         self.set(slot, SlotContent::Large(number));
     }
 
-    /// Takes the block of a swarm out; its slot must be set then.
+    /// Removes the block of a swarm. The caller sets its slot afterwards.
     pub(super) fn close_block(&mut self, slot: Slot, few: Few) {
         let (start, len) = (self.start(slot, few), few.len());
         self.close(start, len);

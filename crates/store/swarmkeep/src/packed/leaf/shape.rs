@@ -9,7 +9,7 @@ use super::{
 use crate::packed::{arena::Block, clock::Base};
 
 impl Leaf {
-    /// Divides the swarms by the bit behind the prefix: those that have it go to the second leaf.
+    /// Divides the swarms by the first bit after the prefix. Swarms with that bit set go to the second leaf.
     pub(in crate::packed) fn split(self, prefix: Prefix) -> [Self; 2] {
         let bit = 1 << (63 - prefix.depth);
         let lower = Prefix { bits: prefix.bits, depth: prefix.depth + 1 };
@@ -24,7 +24,7 @@ impl Leaf {
         [part(lower, 0..low), part(upper, low..self.swarms())]
     }
 
-    /// Puts the swarms of two leaves that a split would make together again.
+    /// Joins two leaves that a split would make.
     pub(in crate::packed) fn merge(
         prefix: Prefix,
         mut lower: (Prefix, Self),
@@ -39,7 +39,7 @@ impl Leaf {
         Self::gather(prefix, lower.1.base, &parts)
     }
 
-    /// A leaf of the swarms of some parts of others, in order and without a spare byte.
+    /// A leaf of the swarms of some ranges of other leaves, in order and without a spare byte.
     fn gather(prefix: Prefix, base: Base, parts: &[(Prefix, &Self, Range<usize>)]) -> Self {
         let slots = || {
             parts.iter().flat_map(|(from, leaf, range)| {

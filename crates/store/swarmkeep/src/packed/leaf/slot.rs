@@ -1,26 +1,25 @@
-//! A slot of a leaf: the rest of a key, and one word that holds a swarm or says where it is.
+//! A slot of a leaf: the rest of a key, and one word that contains a swarm or says where its peers are.
 
 use crate::{
     CompactV4, CompactV6, Endpoint, Family, PeerCounts, Role, packed::hash::Key, totals::Population,
 };
 
-/// The leading bits that all keys of a leaf share. Whole bytes of them are not stored.
+/// The leading bits that all keys of a leaf share. Slots do not store their whole bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::packed) struct Prefix {
-    /// The bits, from the top.
+    /// The bits, from the most significant one.
     pub(in crate::packed) bits: u64,
-    /// How many there are.
+    /// The number of bits.
     pub(in crate::packed) depth: u32,
 }
 
 /// Bytes of a key.
 pub(super) const KEY_LEN: usize = 20;
-/// Bytes to either side of where a key is believed to be: twice as far as it is off by, in about the middle
-/// Bytes of what a slot holds.
+/// Bytes of [`SlotContent`].
 pub(super) const CONTENT_LEN: usize = 8;
 
 impl Prefix {
-    /// Bytes of the key that a slot does not store.
+    /// Bytes of a key that a slot does not store.
     pub(super) const fn dropped(self) -> usize {
         (self.depth / 8) as usize
     }
@@ -30,15 +29,15 @@ impl Prefix {
         KEY_LEN - self.dropped() + CONTENT_LEN
     }
 
-    /// The first of all keys that share these bits.
+    /// The first of all keys with this prefix.
     pub(in crate::packed) fn first_key(self) -> Key {
         let mut key = Key([0; KEY_LEN]);
         key.0[..8].copy_from_slice(&self.bits.to_be_bytes());
         key
     }
 
-    /// The key that a slot stores the rest of. Word by word: a look at bytes that were just written in other
-    /// pieces waits until they have reached the cache.
+    /// The whole key, from the part that a slot stores. Reads word by word: a read of bytes that were just
+    /// written in other pieces has to wait until they have reached the cache.
     pub(super) fn complete(self, rest: &[u8]) -> Key {
         let (head, tail) = (rest.first_chunk(), rest.last_chunk::<{ KEY_LEN - 8 }>());
         let (head, tail) = (*head.expect("more than a word"), tail.expect("more than a key's end"));
@@ -51,7 +50,7 @@ impl Prefix {
     }
 }
 
-/// A swarm's place in a leaf.
+/// The position of a swarm in a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::packed) struct Slot {
     pub(in crate::packed) index: usize,
@@ -59,7 +58,7 @@ pub(in crate::packed) struct Slot {
 }
 
 impl Slot {
-    /// The next swarm's place.
+    /// The position of the next swarm.
     pub(in crate::packed) const fn next(self) -> Self {
         Self { index: self.index + 1, ..self }
     }
@@ -69,16 +68,16 @@ impl Slot {
     }
 }
 
-/// What a slot holds: one word, little-endian, whose last byte says which of these, and more.
+/// What a slot contains: one little-endian word, whose last byte says which variant it is, among other flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::packed) enum SlotContent {
     /// No peers.
     Empty(Empty),
     /// One IPv4 peer.
     One(One),
-    /// Some peers in a block.
+    /// Some peers, in a block.
     Few(Few),
-    /// Peers in tables of their own, with this number.
+    /// Peers in tables of their own. The stripe finds them by this number.
     Large(u32),
 }
 
@@ -90,25 +89,25 @@ pub(in crate::packed) struct Empty(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::packed) struct One(u64);
 
-/// Bytes 0-3: peers by [`Section`]. Bytes 4-5: where the block begins behind the slots. Byte 6: downloads, if
-/// they are less than 255 and not at the start of the block. Byte 7: flags.
+/// Bytes 0-3: peers per [`Section`]. Bytes 4-5: where the block begins, counted from the end of the slots.
+/// Byte 6: the downloads, or [`WIDE_DOWNLOADS`]. Byte 7: flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::packed) struct Few(pub(super) u64);
 
-/// Downloads that fill four bytes at the start of the block.
+/// In byte 6: the downloads are in the first four bytes of the block.
 pub(super) const WIDE_DOWNLOADS: u8 = u8::MAX;
 
-/// What a slot holds.
+/// The bits that say which variant of [`SlotContent`] a word is.
 const KIND: u64 = 0b11 << 56;
 const ONE: u64 = 1 << 56;
 const FEW: u64 = 2 << 56;
 const LARGE: u64 = 3 << 56;
-/// Whether the swarm has shown that it lives: a peer came back or a second one joined, here or in the
-/// snapshot that it was restored from. A flood of made-up info hashes does neither.
+/// Whether the swarm has shown that it lives: a peer came back or a second peer joined, here or in the
+/// snapshot from which it was restored. A flood of made-up info hashes does neither.
 pub(super) const PROVEN: u64 = 1 << 58;
-/// Whether the one peer is a seeder.
+/// Whether the only peer is a seeder.
 const SEEDER: u64 = 1 << 59;
-/// Downloads of a swarm of one peer.
+/// The shift of the downloads of a swarm of one peer.
 const ONE_DOWNLOADED: u32 = 60;
 
 const STAMP: u32 = 48;
@@ -201,7 +200,7 @@ impl One {
     }
 }
 
-/// Downloads that fit beside a peer: up to 15.
+/// A download count that fits beside a single peer: at most 15.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::packed) struct NarrowDownloads(u64);
 
@@ -262,7 +261,7 @@ impl Section {
         Self::WIDTHS[self.0]
     }
 
-    /// The endpoint that these bytes of the section stand for.
+    /// The endpoint that is encoded in `bytes`, an entry of this section.
     pub(in crate::packed) fn endpoint(self, bytes: &[u8]) -> Endpoint {
         let valid = "was an endpoint when it announced";
         match self.family() {
@@ -272,7 +271,7 @@ impl Section {
     }
 }
 
-/// The peers of a block, or of some of it, by [`Section`].
+/// Counts per [`Section`] as a population.
 pub(in crate::packed) fn population_of(
     [v4_seeders, v4_leechers, v6_seeders, v6_leechers]: [u8; 4],
 ) -> Population {
@@ -281,7 +280,7 @@ pub(in crate::packed) fn population_of(
     Population { v4: counts(v4_seeders, v4_leechers), v6: counts(v6_seeders, v6_leechers) }
 }
 
-/// A peer's place in a swarm of few.
+/// The position of a peer in a swarm of few peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::packed) struct SectionIndex {
     pub(in crate::packed) section: Section,
@@ -307,12 +306,12 @@ impl Few {
         Self(self.0 & !0xffff_ffff | u64::from(u32::from_le_bytes(counts)))
     }
 
-    /// One peer more in a section.
+    /// Adds one peer to the count of a section.
     pub(super) fn more(self, section: Section) -> Self {
         Self(self.0 + (1 << (8 * section.0)))
     }
 
-    /// One peer less in a section.
+    /// Subtracts one peer from the count of a section.
     pub(super) fn less(self, section: Section) -> Self {
         Self(self.0 - (1 << (8 * section.0)))
     }
@@ -347,10 +346,10 @@ impl Few {
         (self.0 >> (8 * section.0)) as u8 as usize
     }
 
-    /// How many peers the sections before one have.
+    /// The number of peers in all sections before `section`.
     #[inline]
     pub(super) const fn before(self, section: usize) -> usize {
-        // All but the counts of those sections is shifted out, and what is left is added up byte by byte.
+        // Masks out all other counts, and adds up the remaining bytes by one multiplication.
         let counts = ((self.0 & 0xffff_ffff) as u32 as u64) & ((1 << (8 * section)) - 1);
         ((counts as u32).wrapping_mul(0x0101_0101) >> 24) as usize
     }
@@ -367,7 +366,7 @@ impl Few {
         self.end(section.0)
     }
 
-    /// Where the stamps begin, one a peer, in the order of the endpoints.
+    /// Where the stamps begin: one per peer, in the order of the endpoints.
     #[inline]
     pub(super) const fn stamps(self) -> usize {
         self.end(4)

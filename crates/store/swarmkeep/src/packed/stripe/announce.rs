@@ -1,4 +1,4 @@
-//! Announces: one in two halves, and what a batch asks for ahead.
+//! Announces to a stripe: an update, then a selection; and the prefetching for a batch.
 
 use super::{
     LeafLocation, Operation, Stripe, SwarmLocation,
@@ -20,7 +20,7 @@ use crate::{
     totals::Population,
 };
 
-/// An announce that has updated and not yet selected: the place of the peers, and the announcer.
+/// What the second half of an announce selects from: the swarm and the announcer in it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::packed) enum Selection {
     NoPeers,
@@ -29,8 +29,8 @@ pub(in crate::packed) enum Selection {
 }
 
 impl Stripe {
-    /// An announce of the only peer of its swarm, which is held by its slot alone: the long tail, two thirds
-    /// of all swarms.
+    /// An announce of the only peer of its swarm, if the slot holds that peer. Two thirds of all swarms have
+    /// one peer.
     #[inline]
     pub(in crate::packed) fn announce_only(
         &mut self,
@@ -58,8 +58,8 @@ impl Stripe {
         Some(Announced::new(stats, transition.changes()))
     }
 
-    /// The first half of an announce to the swarm that was `found`: updates and counts. `Err` if there is no
-    /// room; nothing has changed then.
+    /// The first half of an announce: updates and counts. `found` is the location of the swarm, if it exists.
+    /// If there is no room, the result is `Err` and nothing has changed.
     pub(in crate::packed) fn announce(
         &mut self,
         op: &Operation<'_>,
@@ -69,7 +69,8 @@ impl Stripe {
     ) -> Result<(Announced, Selection), Full> {
         if op.context.bounds.bytes != u64::MAX {
             let growth = self.growth(op, found, announce);
-            // Usually `MAX_GROWTH` is free. Near the limit, what this announce needs may still be.
+            // Usually `MAX_GROWTH` bytes are free. Near the limit, the bytes that this announce needs may
+            // still be.
             let fits = growth == 0
                 || (growth < MAX_GROWTH && (reservation.reserve(MAX_GROWTH) || reservation.reserve(growth)));
             if !fits {
@@ -109,7 +110,7 @@ impl Stripe {
         }
     }
 
-    /// A peer that is in a swarm of few is still there: so are most that announce.
+    /// An announce that only says that a peer of a swarm of few is still there. Most announces do.
     fn refresh(
         &mut self,
         op: &Operation<'_>,
@@ -125,7 +126,7 @@ impl Stripe {
         (Announced::new(stats, Changes::REFRESHED), Selection::Few(at.leaf, at.slot, peer))
     }
 
-    /// A peer that is in a swarm of few announces; where it is then.
+    /// Updates a peer of a swarm of few peers. Returns its new index, if it stays.
     fn update(
         &mut self,
         op: &Operation<'_>,
@@ -153,8 +154,8 @@ impl Stripe {
         })
     }
 
-    /// A peer that is not in the swarm announces, and there may be no swarm yet. In a swarm of few, an
-    /// endpoint of its own address may have to go for it.
+    /// An announce of a peer that is not in its swarm; the swarm need not exist. `rival` is an endpoint of
+    /// the same address in a swarm of few peers: it is evicted for the new peer.
     fn join(
         &mut self,
         op: &Operation<'_>,
@@ -163,7 +164,7 @@ impl Stripe {
         reservation: &mut Reservation<'_>,
     ) -> Result<(Announced, Selection), Full> {
         let (at, created) = loop {
-            // As many bytes come as go, so nothing is to be split.
+            // The bytes that come equal the bytes that go, so no leaf has to split.
             if let Some((at, peer)) = rival {
                 self.leaves[at.leaf].advance(op.now, at.slot);
                 self.changing(at.leaf, |leaf| leaf.take(at.slot, peer));
@@ -196,7 +197,7 @@ impl Stripe {
         }
     }
 
-    /// What is kept beside a swarm of few is brought in line with it.
+    /// Completes an announce to a swarm of few peers: counts a download and updates the totals.
     fn done(
         &mut self,
         op: &Operation<'_>,
@@ -221,7 +222,7 @@ impl Stripe {
         (Announced::new(self.stats(at), changes), selection)
     }
 
-    /// The second half of an announce, that draws from the caller's randomness.
+    /// The second half of an announce: draws from the randomness of the caller.
     pub(in crate::packed) fn select(
         &self,
         selection: Selection,
@@ -236,7 +237,7 @@ impl Stripe {
                 let SlotContent::Few(few) = leaf.content(slot) else { return };
                 let seeder = peer.section.role().is_seeder();
                 let from = |family| Section::of(family, if seeder { Role::Leecher } else { Role::Seeder });
-                // A seeder is not among the leechers it is shown.
+                // A seeder is not among the leechers that it receives.
                 let own = |family| {
                     let index = few.count(Section::of(family, Role::Seeder)) + peer.index;
                     (!seeder && peer.section.family() == family).then_some(index)
@@ -273,7 +274,7 @@ impl Stripe {
 
     // --- Hints for a batch: they change nothing, and may be wrong. ---
 
-    /// Brings the leaf of a swarm closer, and says which that is.
+    /// Prefetches the header of the leaf of a swarm. Returns the location of the leaf.
     #[inline]
     pub(in crate::packed) fn prefetch_leaf(&self, op: &Operation<'_>) -> LeafLocation {
         let location = self.locate_leaf(op);
@@ -283,7 +284,7 @@ impl Stripe {
         location
     }
 
-    /// Brings the slots closer among which that of the swarm will be looked for.
+    /// Prefetches the slots among which a search for the swarm will look.
     #[inline]
     pub(in crate::packed) fn prefetch_slots(&self, op: &Operation<'_>, known: &LeafLocation) {
         let location = self.locate_leaf_again(op, known);
@@ -293,7 +294,7 @@ impl Stripe {
         prefetch(&*self.large);
     }
 
-    /// Brings a swarm closer that its slot does not hold; its number if it is a large one.
+    /// Prefetches the peers of a swarm that are not in its slot. Returns the number of a large swarm.
     pub(in crate::packed) fn prefetch_swarm(&self, at: SwarmLocation) -> Option<u32> {
         match self.content(at) {
             SlotContent::Few(few) => {

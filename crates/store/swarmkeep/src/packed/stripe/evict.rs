@@ -1,4 +1,4 @@
-//! Making room: what a swarm is worth, and which one goes.
+//! Eviction: what a swarm is worth, and which swarm or peer goes when there is no room.
 
 use super::{Operation, Stripe, SwarmLocation};
 use crate::{
@@ -13,19 +13,19 @@ use crate::{
     totals::Population,
 };
 
-/// What a swarm is worth to a full store: flood before swarms that live, small before large, stale before
-/// fresh.
+/// What a swarm is worth to a full store. Swarms that have not shown that they live go before those that
+/// have, small swarms before large ones, stale swarms before fresh ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::packed) struct Worth {
     proven: bool,
-    /// Sizes count by powers of two: among similar ones the stale goes.
+    /// The size counts by powers of two, so among swarms of similar size the stale one goes.
     size: u32,
     latest: Tick,
 }
 
 impl Worth {
-    /// A swarm that comes displaces those without peers and those that have not shown that they live, and no
-    /// others while there are such.
+    /// A new swarm displaces swarms without peers and swarms that have not shown that they live. It displaces
+    /// no other swarm while there are such swarms.
     pub(super) const NEWCOMER: Self = Self::new(true, 1, Tick::FIRST);
 
     const fn new(proven: bool, peers: u64, latest: Tick) -> Self {
@@ -37,22 +37,22 @@ impl Worth {
     }
 }
 
-/// There is no room for a swarm that is worth so much, and nothing in its stripe is worth less.
+/// There is no room for a swarm of this worth, and no swarm in its stripe is worth less.
 #[derive(Debug)]
 pub(in crate::packed) struct Full(pub(in crate::packed) Worth);
 
-/// Swarms looked at to find the one worth least: where a fifth of all are flood, none of 64 is one in a
-/// million times.
+/// Swarms among which the one worth least is chosen. If a fifth of all swarms are flood, a sample of 64
+/// contains none of them once in a million times.
 pub(in crate::packed) const EVICTION_SAMPLE: usize = 64;
-/// Swarms that go at once when bytes are needed, and the peers that one swarm gives up at once: few enough
-/// for one hold.
+/// The most swarms that one hold of the lock evicts when bytes are needed, and the most peers that one swarm
+/// gives up in one hold.
 const MAX_EVICTED_SWARMS: usize = 8;
 const MAX_EVICTED_PEERS: usize = 32;
-/// The peers of a swarm that has plenty: a selection hands out less than a fifth of them.
+/// From this number of peers on, a swarm has plenty: one selection hands out less than a fifth of them.
 const SATED: u64 = 1000;
 
 impl Stripe {
-    /// How many more bytes an announce may take than the store has already: most only say that a peer is
+    /// The most bytes by which an announce may make the store grow. Most announces only say that a peer is
     /// still there.
     pub(super) fn growth(
         &self,
@@ -72,7 +72,7 @@ impl Stripe {
         if changes == Changes::REFRESHED || changes.is_empty() {
             return 0;
         }
-        // An address at its limit displaces only itself.
+        // An address at its limit displaces only its own endpoints.
         let limit = op.context.bounds.endpoints_per_address;
         match found.filter(|_| known.is_none()).map(|at| (at, self.content(at))) {
             Some((_, SlotContent::Large(number)))
@@ -90,8 +90,8 @@ impl Stripe {
         }
     }
 
-    /// Reserves what one announce may need. Swarms of this stripe that are worth less than the one that needs
-    /// it go for that; one that has plenty of peers gives up one of them instead.
+    /// Reserves the bytes that one announce may need. Swarms of this stripe that are worth less than the
+    /// announced swarm are evicted for it. A swarm that has plenty of peers gives up one of its own instead.
     pub(super) fn make_room(
         &mut self,
         op: &Operation<'_>,
@@ -115,11 +115,11 @@ impl Stripe {
         if self.evict_swarms(op, reservation, Some(worth)) { Ok(()) } else { Err(Full(worth)) }
     }
 
-    /// Swarms other than that of the call, with their worths. Neighbours in the order of permuted keys are as
-    /// good as random ones.
+    /// Up to [`EVICTION_SAMPLE`] swarms other than that of the operation, with their worths. Neighbours in
+    /// the order of permuted keys are as good as random ones.
     fn sample(&self, op: &Operation<'_>) -> impl Iterator<Item = (Worth, SwarmLocation)> {
         let own = self.find(op);
-        // Nothing around is seen twice, since it ends where it began.
+        // No swarm is seen twice: the second part ends where the first began.
         let end = op.key.head();
         let behind = self.swarms_from(op.home, *op.key);
         let around = self.swarms_from(op.home, op.home.first_key());
@@ -129,15 +129,16 @@ impl Stripe {
         others.take(EVICTION_SAMPLE).map(|at| (self.worth(at), at))
     }
 
-    /// How many swarms other than that of the call there are to choose from, and the least worth among them.
+    /// The size of the sample and the least worth in it.
     pub(in crate::packed) fn least(&self, op: &Operation<'_>) -> (usize, Option<Worth>) {
         self.sample(op).fold((0, None), |(count, least), (worth, _)| {
             (count + 1, Some(least.map_or(worth, |least: Worth| least.min(worth))))
         })
     }
 
-    /// Drops swarms until there is room for one announce; whether there is. Few at once, and one only if they
-    /// are worth whatever they are.
+    /// Evicts swarms until there is room for one announce. Returns whether there is. With a limit `below`,
+    /// evicts up to [`MAX_EVICTED_SWARMS`] swarms that are worth less; without one, a single swarm of any
+    /// worth.
     pub(in crate::packed) fn evict_swarms(
         &mut self,
         op: &Operation<'_>,
@@ -156,7 +157,8 @@ impl Stripe {
         false
     }
 
-    /// Drops the swarm that is worth least in a sample, if that is less than a limit; whether it was.
+    /// Evicts the swarm that is worth least in a sample, if its worth is less than `below`. Returns whether
+    /// it was.
     pub(super) fn evict_swarm(
         &mut self,
         op: &Operation<'_>,
@@ -173,7 +175,8 @@ impl Stripe {
         true
     }
 
-    /// Drops peers of the swarm itself until there is room for one announce; whether there is. Few at once.
+    /// Evicts up to [`MAX_EVICTED_PEERS`] peers of the swarm of the operation, until there is room for one
+    /// announce. Returns whether there is.
     pub(in crate::packed) fn evict_own_peers(
         &mut self,
         op: &Operation<'_>,
@@ -209,7 +212,7 @@ impl Stripe {
         }
     }
 
-    /// Drops the peer of a swarm that has been silent longest, or nearly so.
+    /// Evicts the peer of a swarm that has been silent longest; in a large swarm, the one in a sample.
     pub(super) fn evict_peer(
         &mut self,
         op: &Operation<'_>,
@@ -218,7 +221,7 @@ impl Stripe {
     ) {
         let gone = match self.content(at) {
             SlotContent::Large(number) => {
-                // As good as random, and another one each time.
+                // As good as random, and different each time.
                 let evicted = op.context.totals.load().evicted.peers;
                 let order = op.context.hash.hash(&evicted.to_le_bytes());
                 self.changing_large(number, |large| large.evict(order))

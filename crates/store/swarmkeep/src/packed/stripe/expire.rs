@@ -1,4 +1,4 @@
-//! A sweep: peers that have expired go, and swarms without peers.
+//! Expiry: a sweep removes expired peers and idle swarms.
 
 use super::{Operation, ResumePoint, Stripe, SwarmLocation};
 use crate::{
@@ -14,19 +14,19 @@ use crate::{
     totals::Population,
 };
 
-/// What one hold of a sweep did.
+/// What one hold of the lock did for a sweep.
 #[derive(Debug, Default)]
 pub(in crate::packed) struct SweepStep {
     pub(in crate::packed) visited: usize,
-    /// Leaves looked at, which may have been empty.
+    /// Leaves visited, including empty ones.
     leaves: usize,
     pub(in crate::packed) gone: Population,
     pub(in crate::packed) swarms_removed: u64,
 }
 
 impl Stripe {
-    /// Visits about `limit` peers from a position on, removes those that have expired, and swarms without
-    /// peers as `policy` says; where to go on, unless that was the end.
+    /// Visits about `limit` peers from `from` on. Removes those that have expired, and swarms without peers
+    /// as `policy` says. Returns where to go on, or `None` at the end.
     pub(in crate::packed) fn expire(
         &mut self,
         op: &Operation<'_>,
@@ -45,7 +45,7 @@ impl Stripe {
         {
             let range = linear::range_of(start, self.leaves.len());
             let (leaf, prefix) = (range.bucket, self.prefix(home, range.bucket));
-            // Not the first of the leaf, which may have been merged with one that was visited.
+            // Not the first key of the leaf: it may have been merged with a leaf that was visited already.
             let first = Prefix { bits: home.bits | start >> home.depth, depth: prefix.depth }.first_key();
             if resumed.is_none() && step.visited + step.leaves >= limit {
                 return Some(ResumePoint { key: first, within: Cursor::START });

@@ -1,4 +1,4 @@
-//! Reading: scrapes, listings and exports.
+//! Reading: scrapes, listings of swarms and of peers, and exports.
 
 use std::mem;
 
@@ -19,8 +19,8 @@ impl Stripe {
         self.find(op).map(|at| self.stats(at))
     }
 
-    /// Shows up to `limit` swarms behind `after`, in the order of their keys; the last key, if there are
-    /// more.
+    /// Passes up to `limit` swarms after the key `after` to `show`, in the order of their keys. Returns the
+    /// last key if there are more.
     pub(in crate::packed) fn list(
         &self,
         home: Prefix,
@@ -42,8 +42,8 @@ impl Stripe {
         None
     }
 
-    /// Reads about `limit` peers and swarms of the nth stripe out, from a position on, each leaf behind the
-    /// first counting as one; how many it was, and where to go on, unless that was the end.
+    /// Appends about `limit` peers and swarms of stripe `nth` to `records`, from `from` on. Each leaf after
+    /// the first counts as one visit. Returns the number of visits, and where to go on, or `None` at the end.
     pub(in crate::packed) fn export(
         &self,
         context: &StoreContext,
@@ -61,7 +61,7 @@ impl Stripe {
         let mut leaves = self.leaves_from(home, from.key).peekable();
         let mut resumed = Some(from);
         while let Some((number, prefix)) = leaves.next() {
-            // Sweeps merge what is empty, but until then there may be any number of such leaves.
+            // Sweeps merge empty leaves. Until then there may be any number of them.
             if !mem::take(&mut is_first) {
                 if visited >= limit {
                     return (visited, Some(ResumePoint::first(prefix)));
@@ -75,7 +75,7 @@ impl Stripe {
             let (Ok(mut slot) | Err(mut slot)) = leaf.find(prefix, &prefix.first_key().max(from.key));
             while slot.index < leaf.swarms() {
                 let key = leaf.key(prefix, slot);
-                // What it stood in the middle of is the first, or gone.
+                // The swarm in which the export stopped is the first one, or it is gone.
                 let within =
                     resumed.take().filter(|from| from.key == key).map_or(Cursor::START, |from| from.within);
                 if visited >= limit {
@@ -94,7 +94,7 @@ impl Stripe {
                     if !next.is_end() {
                         return (visited, Some(ResumePoint { key, within: next }));
                     }
-                    // Whatever became of its peers since it was begun.
+                    // Even if all of its peers have gone since the export began.
                     if visited == before && large.downloaded > 0 {
                         records.push(&info_hash, large.downloaded, &[]);
                     }
@@ -115,7 +115,7 @@ impl Stripe {
         (visited, None)
     }
 
-    /// Appends up to `limit` peers of a swarm, from the cursor on; where to go on.
+    /// Appends up to `limit` peers of a swarm from `from` on. Returns where to go on.
     pub(in crate::packed) fn peers(
         &self,
         op: &Operation<'_>,
@@ -131,7 +131,7 @@ impl Stripe {
         if from.is_end() || limit == 0 {
             return from;
         }
-        // In the order of a large swarm, which it may become.
+        // In the order of a large swarm: the swarm may become one.
         let leaf = &self.leaves[at.leaf];
         let (v4_start, v6_start) = starts(from, hash);
         let mut found: Vec<_> = leaf

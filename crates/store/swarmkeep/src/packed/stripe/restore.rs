@@ -1,4 +1,4 @@
-//! Taking in what a snapshot holds.
+//! Restoring swarms from a snapshot.
 
 use super::{Operation, Stripe, SwarmLocation, evict::Full};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Stripe {
-    /// Puts a swarm back, with some of its peers, as far as there is room.
+    /// Restores a swarm with some of its peers, as far as there is room.
     pub(in crate::packed) fn restore(
         &mut self,
         op: &Operation<'_>,
@@ -18,9 +18,9 @@ impl Stripe {
         restored: &mut Restored,
     ) {
         let mut at = None;
-        // Peer by peer, and once more for the download count.
+        // Each peer, and once more for the download count.
         for peer in peers.iter().map(Some).chain((downloaded > 0).then_some(None)) {
-            // What was is worth less than what is: nothing goes to make room for it.
+            // Restored state is worth less than current state: nothing is evicted for it.
             if reservation.reserve(MAX_GROWTH) && at.is_none() {
                 at = self.admit(op, reservation).map(|(at, _)| at);
             }
@@ -63,8 +63,8 @@ impl Stripe {
         Ok(())
     }
 
-    /// Adds downloads that were counted earlier; whether there is such a swarm. `Err` if there is no room;
-    /// nothing has changed then.
+    /// Adds downloads that were counted earlier. Returns whether the swarm exists. If there is no room, the
+    /// result is `Err` and nothing has changed.
     pub(in crate::packed) fn add_downloads(
         &mut self,
         op: &Operation<'_>,

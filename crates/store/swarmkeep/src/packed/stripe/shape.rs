@@ -1,5 +1,5 @@
-//! The shape of a stripe: leaves that split and merge, swarms that become large and small again, and what is
-//! counted of both.
+//! The shape of a stripe: leaves split and merge, swarms become large and small again, and their memory is
+//! counted.
 
 use std::mem;
 
@@ -17,20 +17,21 @@ use crate::{
     },
 };
 
-/// Mean bytes a leaf, above which one splits and below which one merges. Around 1.5 KiB a look-up stays
-/// within three cache lines, a join moves less than a microsecond's worth, and the leaf's own 20 bytes are
-/// half a byte a swarm.
+/// Mean bytes per leaf, above which one splits and below which two merge. Around 1.5 KiB a look-up stays
+/// within three cache lines, a join moves bytes for less than a microsecond, and the 20 bytes of the leaf
+/// itself are half a byte per swarm.
 const SPLIT_ABOVE: usize = 1024;
 const MERGE_BELOW: usize = 512;
-/// Merges for each leaf that a sweep passes: enough to be done within one pass, whatever has gone.
+/// Merges for each leaf that a sweep passes. They are enough to be done within one pass, however many swarms
+/// have gone.
 const MERGES_PER_LEAF: usize = 2;
-/// Splits that one newcomer makes up when a sweep has filled leaves with swarms that were large.
+/// The most splits that one new swarm makes, after a sweep has filled leaves with swarms that were large.
 const MAX_SPLITS: usize = 4;
-/// The most headers of leaves, or numbers of large swarms, that a stripe has to spare.
+/// The most spare headers of leaves, and spare numbers of large swarms, that a stripe keeps.
 const MAX_SPARE: usize = 64;
 
 impl Stripe {
-    /// Changes a leaf, and what is counted of it.
+    /// Changes a leaf, and updates the byte counts.
     pub(super) fn changing<R>(&mut self, leaf: usize, change: impl FnOnce(&mut Leaf) -> R) -> R {
         let leaf = &mut self.leaves[leaf];
         let (used, capacity) = (leaf.used(), leaf.capacity());
@@ -44,8 +45,8 @@ impl Stripe {
         result
     }
 
-    /// A leaf that has moved has left a gap. So two others may move out of sparse pages, as good as random
-    /// ones.
+    /// A leaf that has moved has left a gap. So up to eight other leaves, as good as random ones, may move
+    /// out of sparse pages.
     fn tidy(&mut self) {
         let leaves = self.leaves.len();
         let first = self.used % leaves;
@@ -54,7 +55,7 @@ impl Stripe {
         }
     }
 
-    /// Changes a large swarm, and what is counted of it.
+    /// Changes a large swarm, and updates the byte counts.
     pub(super) fn changing_large<R>(&mut self, number: u32, change: impl FnOnce(&mut Large) -> R) -> R {
         let large = self.large[number as usize].as_mut().expect("a number in a slot is one of a swarm");
         let before = large.bytes();
@@ -64,7 +65,7 @@ impl Stripe {
         result
     }
 
-    /// Gives a swarm tables of its own.
+    /// Makes a swarm of few peers a large one, with tables of its own.
     pub(super) fn promote(&mut self, op: &Operation<'_>, at: SwarmLocation) {
         let leaf = &self.leaves[at.leaf];
         let mut large = Box::new(Large::new(leaf.downloaded(at.slot), op.now));
@@ -81,7 +82,7 @@ impl Stripe {
         self.changing(at.leaf, |leaf| leaf.make_large(at.slot, number as u32));
     }
 
-    /// More numbers, from the last of which on they are given out.
+    /// Adds numbers for large swarms. Returns the last one: they are given out from the end.
     fn grow_large(&mut self) -> usize {
         let before = self.large.len();
         let mut large = mem::take(&mut self.large).into_vec();
@@ -101,7 +102,7 @@ impl Stripe {
         large
     }
 
-    /// Puts a large swarm that has shrunk to a few peers back into its leaf.
+    /// Moves a large swarm that has shrunk to a few peers back into its leaf.
     pub(super) fn demote_if_small(&mut self, op: &Operation<'_>, at: SwarmLocation, number: u32) {
         if self.large(number).block_bytes() > Leaf::MAX_BLOCK / 4 {
             return;
@@ -136,8 +137,9 @@ impl Stripe {
         }
     }
 
-    /// Splits now what swarms and peers that are about to come would make split one by one, with more to move
-    /// each time. But not all that a sweep has filled: that takes as many holds.
+    /// Splits leaves ahead of swarms and peers of `bytes` bytes, which would otherwise split them one by one
+    /// with more to move each time. The number of splits is limited: leaves that a sweep has filled are split
+    /// over several holds.
     pub(in crate::packed) fn split_for(&mut self, op: &Operation<'_>, bytes: usize) {
         if self.leaves.is_empty() {
             self.push_leaf(Leaf::new(op.now));
@@ -150,8 +152,8 @@ impl Stripe {
         }
     }
 
-    /// Makes a leaf as large as it will be when the next swarms have come; how many of them belong there.
-    /// They follow each other by their keys, and each says how many bytes it takes.
+    /// Makes the leaf of the operation as large as it will be when the next swarms have come. `next` yields
+    /// their keys, in ascending order, and their bytes. Returns how many of them belong in this leaf.
     pub(in crate::packed) fn grow_for(
         &mut self,
         op: &Operation<'_>,
@@ -169,11 +171,10 @@ impl Stripe {
         count
     }
 
-    /// Gives back what the leaf of a swarm has to spare, if there is one: where there was no room, there may
-    /// not be.
+    /// Returns the spare memory of the leaf of a swarm. Where there was no room, the leaf may not exist.
     pub(in crate::packed) fn compact(&mut self, op: &Operation<'_>) {
         if self.leaves.is_empty() {
-            // There was no room for a first one.
+            // There was no room for the first leaf.
             return;
         }
         let leaf = self.locate_leaf(op).leaf;
@@ -190,8 +191,8 @@ impl Stripe {
         self.push_leaf(upper);
     }
 
-    /// A few merges, if the stripe has become sparse: what splits have taken long to make goes in as many
-    /// steps.
+    /// Makes a few merges if the stripe has become sparse. The leaves that many splits have made are merged
+    /// in as many steps.
     pub(super) fn merge_some(&mut self, home: Prefix) {
         for _ in 0..MERGES_PER_LEAF {
             let newest = self.leaves.len().saturating_sub(1);
@@ -229,7 +230,7 @@ impl Stripe {
     fn push_leaf(&mut self, leaf: Leaf) {
         let capacity = self.leaves.capacity();
         if self.leaves.len() == capacity {
-            // By an eighth, not by doubling: a spare leaf costs as much as half a swarm.
+            // By an eighth, not by doubling: a spare leaf takes as many bytes as half a swarm.
             self.leaves.reserve_exact((1 + capacity / 8).min(MAX_SPARE));
         }
         self.count(capacity * size_of::<Leaf>(), self.leaves.capacity() * size_of::<Leaf>());

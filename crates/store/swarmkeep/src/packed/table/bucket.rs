@@ -8,11 +8,12 @@ use crate::{
     },
 };
 
-/// Some dozens of peers: endpoints in wire form from the front of a block, one stamp a peer from its back.
+/// Some dozens of peers: endpoints in wire form from the start of a block, one stamp per peer from its end.
 #[derive(Debug)]
 pub(super) struct Bucket<const N: usize> {
     pub(super) block: Block,
-    /// With the hash key unknown, no bucket is far from the mean fill.
+    /// A `u16` is enough: a remote peer that does not know the hash key cannot fill a bucket far beyond the
+    /// mean.
     pub(super) len: u16,
     pub(super) base: Base,
 }
@@ -35,7 +36,7 @@ impl<const N: usize> Bucket<N> {
         self.block[..N * self.len()].as_chunks().0
     }
 
-    /// The stamps, that of the last peer first.
+    /// The stamps, in reverse order of the peers.
     fn stamps(&self) -> &[u8] {
         &self.block[self.block.capacity() - self.len()..]
     }
@@ -80,8 +81,8 @@ impl<const N: usize> Bucket<N> {
         }
     }
 
-    /// Adds a peer; where it is then. A full block grows to the next size, not by doubling: a spare byte
-    /// costs as much as one of a peer.
+    /// Adds a peer. Returns its index. A full block grows to the next size, not by doubling: a spare byte
+    /// costs as much as a byte of a peer.
     pub(super) fn push(&mut self, endpoint: &[u8; N], stamp: u8) -> usize {
         let at = self.len();
         if Self::needed(at + 1) > self.block.capacity() {
@@ -93,7 +94,7 @@ impl<const N: usize> Bucket<N> {
         at
     }
 
-    /// Takes a peer out; the last one gets its place.
+    /// Removes a peer. The last peer takes its place.
     pub(super) fn swap_remove(&mut self, at: usize) {
         let last = self.len() - 1;
         self.block.copy_within(N * last..N * (last + 1), N * at);
@@ -108,10 +109,11 @@ impl<const N: usize> Bucket<N> {
         self.stamps_mut().swap(len - 1 - a, len - 1 - b);
     }
 
-    /// Removes the peers inside whose stamps are below `first_alive`; how many went.
+    /// Removes the peers whose stamps are below `first_alive` and for which `inside` is true. Returns the
+    /// number removed.
     pub(super) fn expire(&mut self, first_alive: u16, inside: impl Fn(&[u8; N]) -> bool) -> usize {
         let before = self.len();
-        // Mostly nobody has expired, and that is told at once for many stamps.
+        // Usually no peer has expired. This fold checks many stamps at once.
         let expired = |stamp: u8| u16::from(stamp) < first_alive;
         if self.stamps().iter().fold(false, |any, &stamp| any | expired(stamp)) {
             for at in (0..before).rev() {
@@ -123,7 +125,7 @@ impl<const N: usize> Bucket<N> {
         before - self.len()
     }
 
-    /// Moves the peers that `moves` names to a new bucket. Both have nothing to spare then.
+    /// Moves the peers for which `moves` is true to a new bucket. Neither bucket has spare memory afterwards.
     pub(super) fn split(&mut self, moves: impl Fn(&[u8; N]) -> bool) -> Self {
         let (mut stay, mut end) = (0, self.len());
         while stay < end {
@@ -141,14 +143,14 @@ impl<const N: usize> Bucket<N> {
         upper
     }
 
-    /// Takes in the peers of another bucket.
+    /// Adds the peers of another bucket.
     pub(super) fn append(&mut self, mut other: Self) {
         self.advance_to(other.base);
         other.advance_to(self.base);
         self.extend(other.endpoints(), other.stamps());
     }
 
-    /// Adds peers whose stamps, from the last peer's on, are of the same base.
+    /// Adds peers whose stamps, in reverse order, have the base of this bucket.
     fn extend(&mut self, endpoints: &[[u8; N]], stamps: &[u8]) {
         let (before, after) = (self.len(), self.len() + endpoints.len());
         if Self::needed(after) > self.block.capacity() {
@@ -159,15 +161,15 @@ impl<const N: usize> Bucket<N> {
         self.stamps_mut()[..stamps.len()].copy_from_slice(stamps);
     }
 
-    /// Gives spare memory back, but keeps room for an eighth more: peers that come and go must not move a
-    /// bucket each time.
+    /// Returns spare memory, but keeps room for an eighth more: peers that come and go must not move a bucket
+    /// each time.
     pub(super) fn shrink(&mut self) {
         if Block::capacity_for(Self::needed(self.len() + self.len() / 8 + 1)) < self.block.capacity() {
             self.resize(self.len());
         }
     }
 
-    /// Gives all spare memory back, and moves out of a sparse page.
+    /// Returns all spare memory, and moves out of a sparse page.
     pub(super) fn compact(&mut self) {
         let fits = Block::capacity_for(Self::needed(self.len())) == self.block.capacity();
         if !fits || self.block.is_sparse() {
@@ -175,7 +177,7 @@ impl<const N: usize> Bucket<N> {
         }
     }
 
-    /// Moves to the smallest block that `peers` peers fit in.
+    /// Moves to the smallest block with room for `peers` peers.
     fn resize(&mut self, peers: usize) {
         let mut block = if peers == 0 { Block::empty() } else { Block::with_capacity(Self::needed(peers)) };
         let endpoints = N * self.len();
@@ -207,7 +209,7 @@ fn position_v4(run: &[u8], endpoint: &[u8; CompactV4::LEN]) -> Option<usize> {
         }
     }
     match run.last_chunk::<EIGHT>() {
-        // Some of these were looked at already.
+        // Some of these were compared already.
         Some(last) => position_of_eight(last, wanted).map(|at| run.len() / CompactV4::LEN - 8 + at),
         None => rest.as_chunks().0.iter().position(|peer| peer == endpoint),
     }
@@ -219,7 +221,7 @@ fn position_of_eight(eight: &[u8; 8 * CompactV4::LEN], wanted: u64) -> Option<us
     for nth in 0..7 {
         found |= u32::from(word(CompactV4::LEN * nth) << 16 == wanted << 16) << nth;
     }
-    // The eighth ends with the chunk.
+    // The eighth endpoint ends with the chunk.
     found |= u32::from(word(eight.len() - 8) >> 16 == wanted) << 7;
     (found != 0).then_some(found.trailing_zeros() as usize)
 }

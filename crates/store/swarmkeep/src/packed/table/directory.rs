@@ -1,36 +1,37 @@
-//! The buckets of a table by number, and how close together their peers stand.
+//! The buckets of a table by number, and the highest density of peers among them.
 
 use std::ops::{Index, IndexMut};
 
 use super::bucket::Bucket;
 use crate::packed::linear;
 
-/// Buckets by number. In segments, so that no insert moves the headers of them all; most tables have only the
-/// first.
+/// Buckets by number, in segments, so that no insertion moves the headers of all buckets. Most tables have
+/// only the first segment.
 #[derive(Debug, Default)]
 pub(super) struct Directory<const N: usize> {
     pub(super) first: Vec<Bucket<N>>,
     pub(super) others: Vec<Vec<Bucket<N>>>,
 }
 
-/// How close together the peers of a table stand where they stand closest, in peers for the whole order.
+/// The highest density of a bucket: the number of peers in the table if all buckets were as dense.
 ///
-/// Removals make the true number smaller. To find out, a hand goes round the buckets and looks at one with
-/// every change.
+/// Removals lower the true number. To notice, a hand goes around the buckets and looks at one bucket with
+/// each change.
 #[derive(Debug, Default)]
 pub(super) struct Densest {
-    /// Never less than the true number.
+    /// At least the true number.
     pub(super) bound: u64,
-    /// The same among the buckets that the hand has passed in this round.
+    /// The highest density among the buckets that the hand has passed in this round.
     passed: u64,
     pub(super) hand: u32,
 }
 
 impl<const N: usize> Directory<N> {
-    /// Buckets a segment. Up to 16 KiB of headers are moved when one grows, in less than a microsecond.
+    /// Buckets per segment. Up to 16 KiB of headers are moved when a segment grows, in less than a
+    /// microsecond.
     pub(super) const SEGMENT: usize = 1024;
 
-    /// Segments that the list of them makes room for at once.
+    /// The number of segments by which the list of segments grows.
     const MORE_SEGMENTS: usize = 16;
 
     pub(super) fn len(&self) -> usize {
@@ -51,18 +52,18 @@ impl<const N: usize> Directory<N> {
         self.first.iter().chain(self.others.iter().flatten())
     }
 
-    /// How many peers there would be if they stood as close everywhere as in this bucket.
+    /// The number of peers in the table if all buckets were as dense as this one.
     pub(super) fn density(&self, bucket: usize) -> u64 {
         (self[bucket].len() as u64) << linear::depth(bucket, self.len())
     }
 
-    /// Bytes of the list of segments and of the last one: all others keep theirs.
+    /// The bytes of the list of segments and of the last segment. All other segments keep their bytes.
     fn changing_bytes(&self) -> usize {
         let last = self.others.last().unwrap_or(&self.first);
         self.others.capacity() * size_of::<Vec<Bucket<N>>>() + last.capacity() * size_of::<Bucket<N>>()
     }
 
-    /// Adds a bucket; bytes before and after.
+    /// Adds a bucket. Returns the changing bytes before and after.
     pub(super) fn push(&mut self, bucket: Bucket<N>) -> (usize, usize) {
         let mut before = self.changing_bytes();
         if self.len() >= Self::SEGMENT && self.len().is_multiple_of(Self::SEGMENT) {
@@ -80,7 +81,7 @@ impl<const N: usize> Directory<N> {
         (before, self.changing_bytes())
     }
 
-    /// Takes the last bucket out; bytes before and after.
+    /// Removes the last bucket. Returns it, and the changing bytes before and after.
     pub(super) fn pop(&mut self) -> Option<(Bucket<N>, usize, usize)> {
         let mut before = self.changing_bytes();
         let last = self.others.last_mut().unwrap_or(&mut self.first);
@@ -125,7 +126,8 @@ impl Densest {
         self.passed = self.passed.max(density);
     }
 
-    /// Moves the hand by one bucket; behind the last, what it has seen becomes the bound.
+    /// Moves the hand by one bucket. After the last bucket, the highest density that it has seen becomes the
+    /// bound.
     pub(super) fn advance<const N: usize>(&mut self, buckets: &Directory<N>) {
         if self.hand as usize >= buckets.len() {
             *self = Self { bound: self.passed, passed: 0, hand: 0 };
