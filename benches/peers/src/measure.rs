@@ -11,7 +11,7 @@ use std::{
 };
 
 use swarmkeep::{AnnounceEvent, SplitMix64};
-use swarmkeep_workload::{Place, Workload};
+use swarmkeep_workload::{PeerIndex, Workload};
 
 use crate::{
     Scale,
@@ -67,12 +67,12 @@ impl Timed {
             match self.kind {
                 Kind::Add => {
                     let swarms = first(thread)..first(thread) + announces as u64;
-                    swarms.map(|swarm| self.workload.announce(Place { swarm, peer: 0 }).into()).collect()
+                    swarms.map(|swarm| self.workload.announce(PeerIndex { swarm, peer: 0 }).into()).collect()
                 }
                 Kind::Update => {
                     let peers = self.workload.peers();
-                    let turn = (0..announces as u64).map(|n| self.workload.place(n % peers));
-                    turn.map(|place| self.workload.announce(place).into()).collect()
+                    let turn = (0..announces as u64).map(|n| self.workload.peer_index(n % peers));
+                    turn.map(|peer| self.workload.announce(peer).into()).collect()
                 }
                 Kind::Running => {
                     // Swarms of a thousand cost torrust's store microseconds each.
@@ -142,7 +142,7 @@ pub(crate) struct Lost {
 pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> Lost {
     let workload = Workload::uniform(seed, swarms as u64, 2);
     let inputs = |peer: u32| -> Vec<Input> {
-        let announces = (0..swarms as u64).map(|swarm| workload.announce(Place { swarm, peer }));
+        let announces = (0..swarms as u64).map(|swarm| workload.announce(PeerIndex { swarm, peer }));
         announces.map(|announce| announce.event(AnnounceEvent::Started).into()).collect()
     };
     let inputs = [inputs(0), inputs(1)];
@@ -175,7 +175,7 @@ pub(crate) fn first_announces(store: &dyn Store, seed: u64, swarms: usize) -> Lo
 /// is only this one swarm, so that the two meet often.
 pub(crate) fn sweeps(store: &dyn Store, seed: u64, announces: usize) -> Lost {
     let workload = Workload::uniform(seed, 1, 1);
-    let input = |event| Input::from(workload.announce(workload.place(0)).event(event));
+    let input = |event| Input::from(workload.announce(workload.peer_index(0)).event(event));
     let (join, leave) = (input(AnnounceEvent::Started), input(AnnounceEvent::Stopped));
     let over = AtomicBool::new(false);
     let lost = thread::scope(|scope| {

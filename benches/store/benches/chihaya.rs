@@ -7,7 +7,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use swarmkeep::{Announce, AnnounceEvent, Changes, Endpoint, InfoHash};
 use swarmkeep_benches::{Caller, Work, run, shrunk};
-use swarmkeep_workload::{Place, Workload};
+use swarmkeep_workload::{PeerIndex, Workload};
 
 /// Which of the info hashes and which of the peers operation `i` uses.
 type Indexes = fn(usize) -> (usize, usize);
@@ -32,7 +32,7 @@ type Row = (&'static str, Operation, &'static [Variant], bool, bool);
 fn chihaya(criterion: &mut Criterion) {
     let workload = Workload::uniform(1, 1000, 1000).with_profile(|profile| profile.ipv6 = 0.0);
     let info_hashes: Vec<_> = (0..1000).map(|swarm| workload.info_hash(swarm)).collect();
-    let peers: Vec<_> = (0..1000).map(|peer| workload.endpoint(Place { swarm: 0, peer })).collect();
+    let peers: Vec<_> = (0..1000).map(|peer| workload.endpoint(PeerIndex { swarm: 0, peer })).collect();
     // Full swarms, of which a test has only a few; operations on others would not find their 500 and 500.
     let full = shrunk(1000, 2);
 

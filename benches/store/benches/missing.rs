@@ -9,7 +9,7 @@ use std::env;
 use criterion::{Criterion, criterion_group, criterion_main};
 use swarmkeep::{Announce, AnnounceEvent, Announced, Changes, Families, Retention, TorrentRepositoryExt};
 use swarmkeep_benches::{BATCH, Caller, NOW, Work, cores, run, shrunk};
-use swarmkeep_workload::{Place, Workload};
+use swarmkeep_workload::{PeerIndex, Workload};
 
 fn missing(criterion: &mut Criterion) {
     strangers(criterion);
@@ -23,13 +23,13 @@ fn missing(criterion: &mut Criterion) {
 fn strangers(criterion: &mut Criterion) {
     let full = Workload::uniform(1, 1, shrunk(10_000, 500) as u32);
     let strangers: Vec<_> =
-        (1 << 30..(1 << 30) + 1000).map(|peer| full.announce(Place { swarm: 0, peer }).want(0)).collect();
+        (1 << 30..(1 << 30) + 1000).map(|peer| full.announce(PeerIndex { swarm: 0, peer }).want(0)).collect();
     let many = Workload::uniform(2, shrunk(100_000, 500) as u64, 1);
     let round = shrunk(10_000, 20);
     let new: Vec<Vec<_>> = (0..cores())
         .map(|thread| {
             let first = 1 << 40 | (thread * round) as u64;
-            (first..first + round as u64).map(|swarm| many.announce(Place { swarm, peer: 0 })).collect()
+            (first..first + round as u64).map(|swarm| many.announce(PeerIndex { swarm, peer: 0 })).collect()
         })
         .collect();
     run(

@@ -8,12 +8,12 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use swarmkeep::{Announce, Changes};
 use swarmkeep_benches::{Caller, Work, empty, run, shrunk};
-use swarmkeep_workload::{Place, Workload};
+use swarmkeep_workload::{PeerIndex, Workload};
 
 fn torrust(criterion: &mut Criterion) {
     let torrents = shrunk(10_000, 100);
     let workload = Workload::uniform(1, torrents as u64, 1);
-    let peer = workload.endpoint(Place { swarm: 0, peer: 0 });
+    let peer = workload.endpoint(PeerIndex { swarm: 0, peer: 0 });
     let of = |info_hash| Announce::new(info_hash, peer).want(0);
     let info_hashes: Vec<_> = (0..torrents as u64).map(|swarm| workload.info_hash(swarm)).collect();
     // What each thread adds; the first of them is there already in an update.

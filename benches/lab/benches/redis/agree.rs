@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use swarmkeep::{Announce, AnnounceEvent, CompactV4, Endpoint, PeerBuffer, SplitMix64, SwarmStats};
-use swarmkeep_workload::{Place, Workload};
+use swarmkeep_workload::{PeerIndex, Workload};
 
 use crate::{
     Bench, Result,
@@ -61,7 +61,7 @@ fn announces() -> Vec<(u64, Announce)> {
     for round in 0..4 {
         for peer in 0..PEERS {
             for swarm in 0..SWARMS {
-                let announce = workload.announce(Place { swarm, peer });
+                let announce = workload.announce(PeerIndex { swarm, peer });
                 let finishes = peer % 3 == 0;
                 let left = if finishes && round >= 2 { 0 } else { announce.left };
                 let event = match round {

@@ -24,7 +24,7 @@ use swarmkeep::{
 };
 use swarmkeep_redis::{RedisRepository, servers::Server, slot};
 use swarmkeep_workload::tables::significant;
-use swarmkeep_workload::{Place, Workload};
+use swarmkeep_workload::{PeerIndex, Workload};
 
 use crate::{
     Bench, Result,
@@ -160,7 +160,7 @@ async fn swarms(
         .with_profile(|profile| (profile.ipv6, profile.seeders, profile.want) = (0.0, 0.0, SMALL.into()));
     let (mut taken, mut announces, mut command) = (BTreeSet::new(), Vec::new(), Vec::new());
     for swarm in 0..TRIES {
-        let announce = workload.announce(Place { swarm, peer: 0 });
+        let announce = workload.announce(PeerIndex { swarm, peer: 0 });
         let mut monitor = Monitor::start(server)?;
         tell(store, &announce).await?;
         let seen = monitor.call()?;
@@ -169,7 +169,7 @@ async fn swarms(
             continue;
         }
         for peer in 1..=TOLD as u32 {
-            tell(store, &workload.announce(Place { swarm, peer })).await?;
+            tell(store, &workload.announce(PeerIndex { swarm, peer })).await?;
         }
         let told = tell(store, &announce).await?;
         if told != TOLD {

@@ -4,7 +4,7 @@ use serde::Serialize;
 use swarmkeep::{Announce, AnnounceEvent, SplitMix64};
 use swarmkeep_redis::servers::Server;
 use swarmkeep_workload::tables::grouped;
-use swarmkeep_workload::{Place, Workload};
+use swarmkeep_workload::{PeerIndex, Workload};
 
 use crate::{
     Bench, Result,
@@ -35,7 +35,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
     let one_swarm = Workload::uniform(4, 1, MOST as u32).with_profile(v4);
     let many = Workload::uniform(4, MOST, 1).with_profile(v4);
     let leecher = |workload: &Workload, swarm, peer| {
-        workload.announce(Place { swarm, peer }).event(AnnounceEvent::Started).left(1)
+        workload.announce(PeerIndex { swarm, peer }).event(AnnounceEvent::Started).left(1)
     };
     let of_one = |nth: u64| leecher(&one_swarm, 0, nth as u32);
     let of_many = |nth: u64| leecher(&many, nth, 0);

@@ -250,19 +250,19 @@ pub(crate) fn announce_with(
     now: Timestamp,
     rng: &mut dyn Random,
 ) -> Answer {
-    let mut room = Room::for_all(announce);
-    let mut buffer = room.buffer();
+    let mut bytes = AnswerBytes::for_all(announce);
+    let mut buffer = bytes.buffer();
     let announced = store.announce(announce, now, rng, &mut buffer);
     Answer { announced, peers: buffer.endpoints().collect() }
 }
 
-/// Room for all that an announce wants, of either family.
-struct Room {
+/// The bytes behind a buffer with room for all peers that an announce wants, of either family.
+struct AnswerBytes {
     v4: Vec<u8>,
     v6: Vec<u8>,
 }
 
-impl Room {
+impl AnswerBytes {
     fn for_all(announce: &Announce) -> Self {
         let room = room_for(announce);
         Self { v4: vec![0; 6 * room], v6: vec![0; 18 * room] }
@@ -317,9 +317,9 @@ impl Store {
             }
             let most = (BYTES / (24 * room_for(next)).max(1)).clamp(1, BATCH);
             let batch: Vec<_> = announces.by_ref().take(most).collect();
-            let mut rooms: Vec<_> = batch.iter().map(Room::for_all).collect();
+            let mut bytes: Vec<_> = batch.iter().map(AnswerBytes::for_all).collect();
             let requests =
-                batch.iter().zip(&mut rooms).map(|(announce, room)| Request::new(*announce, room.buffer()));
+                batch.iter().zip(&mut bytes).map(|(announce, bytes)| Request::new(*announce, bytes.buffer()));
             let mut requests: Vec<_> = requests.collect();
             self.announce_batch(&mut requests, now, rng);
             for Request { answer, peers, .. } in requests {

@@ -25,7 +25,7 @@ use swarmkeep::{
 /// It keeps every limit: bytes as it accounts for them, 64 a swarm and 32 a peer, which is not what the maps
 /// take.
 pub struct Model {
-    state: Mutex<State>,
+    state: Mutex<ModelState>,
     capabilities: Capabilities,
 }
 
@@ -55,7 +55,7 @@ impl Model {
         let limits = config.limits();
         let (swarms, peers) = (("swarms", limits.swarms, 1), ("peers a swarm", limits.peers_per_swarm, 1));
         let endpoints = ("endpoints an address", limits.endpoints_per_address, 1);
-        let bytes = ("bytes", limits.bytes, (State::SWARM_BYTES + State::PEER_BYTES) as usize);
+        let bytes = ("bytes", limits.bytes, (ModelState::SWARM_BYTES + ModelState::PEER_BYTES) as usize);
         for (what, limit, least) in [swarms, peers, endpoints, bytes] {
             if let Some(given) = limit.filter(|given| *given < least) {
                 return Err(ConfigError::Limit { what, given, least });
@@ -68,12 +68,12 @@ impl Model {
             .with_page_cost(PageCost::Ordered)
             .with_bounds(BoundedBy::all())
             .with_clock(clock.resolution_secs(), u64::MAX);
-        Ok(Self { state: Mutex::new(State::new(lifetime_secs, clock, limits)), capabilities })
+        Ok(Self { state: Mutex::new(ModelState::new(lifetime_secs, clock, limits)), capabilities })
     }
 
     /// The state, also after a caller's generator has panicked in the middle of an announce: nothing is drawn
     /// before all is updated, so it is whole.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ModelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,7 +220,7 @@ impl Clock {
 }
 
 /// What the lock protects. Each method is one atomic step.
-pub(crate) struct State {
+pub(crate) struct ModelState {
     pub(crate) lifetime_secs: u64,
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
@@ -241,7 +241,7 @@ pub(crate) type Position = Option<(InfoHash, Option<Endpoint>)>;
 /// to, or a snapshot has held, before one announced just once, then the fresher one.
 type Worth = (bool, Timestamp);
 
-impl State {
+impl ModelState {
     /// What a swarm is accounted with.
     const SWARM_BYTES: u64 = 64;
     /// What a peer is accounted with.

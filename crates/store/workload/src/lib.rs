@@ -62,9 +62,9 @@ impl Default for Profile {
     }
 }
 
-/// A peer's place in a population: the swarm's number and its own number in that swarm.
+/// A peer in a population: the number of its swarm, and its own number in that swarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct PeerIndex {
     /// The swarm; the largest is 0 where sizes differ.
     pub swarm: u64,
     /// The peer in that swarm, from 0.
@@ -143,26 +143,26 @@ impl Workload {
         }
     }
 
-    /// Where the `n`-th of all [`peers`](Self::peers) is.
-    pub fn place(&self, n: u64) -> Place {
+    /// The `n`-th of all [`peers`](Self::peers).
+    pub fn peer_index(&self, n: u64) -> PeerIndex {
         match &self.shape {
             Shape::Uniform { peers_each, .. } | Shape::Flood { peers_each, .. } => {
                 let each = u64::from(*peers_each);
-                Place { swarm: n / each, peer: (n % each) as u32 }
+                PeerIndex { swarm: n / each, peer: (n % each) as u32 }
             }
             Shape::Zipf { large, .. } => {
                 // From the last start on, each swarm has one peer.
                 let swarm = large.partition_point(|&start| start <= n) - 1;
                 let behind = n - large[swarm];
                 if swarm + 1 == large.len() {
-                    Place { swarm: swarm as u64 + behind, peer: 0 }
+                    PeerIndex { swarm: swarm as u64 + behind, peer: 0 }
                 } else {
-                    Place { swarm: swarm as u64, peer: behind as u32 }
+                    PeerIndex { swarm: swarm as u64, peer: behind as u32 }
                 }
             }
             Shape::Hot { peers, .. } => match n.checked_sub(u64::from(*peers)) {
-                None => Place { swarm: 0, peer: n as u32 },
-                Some(other) => Place { swarm: other + 1, peer: 0 },
+                None => PeerIndex { swarm: 0, peer: n as u32 },
+                Some(other) => PeerIndex { swarm: other + 1, peer: 0 },
             },
         }
     }
@@ -177,7 +177,7 @@ impl Workload {
     }
 
     /// Where a peer listens. No two peers of a swarm have the same endpoint.
-    pub fn endpoint(&self, at: Place) -> Endpoint {
+    pub fn endpoint(&self, at: PeerIndex) -> Endpoint {
         let noise = mix([self.seed, 11, at.swarm, u64::from(at.peer)]);
         // A bijection of the peer's number, so that addresses never meet by chance.
         let host = permute(at.peer ^ mix([self.seed, 12, at.swarm]) as u32);
@@ -191,7 +191,7 @@ impl Workload {
     }
 
     /// What a peer calls itself. No two peers of a swarm have the same peer id.
-    pub fn peer_id(&self, at: Place) -> PeerId {
+    pub fn peer_id(&self, at: PeerIndex) -> PeerId {
         let mut bytes = *b"-SK0001-............";
         bytes[8..12].copy_from_slice(&permute(at.peer).to_le_bytes());
         bytes[12..].copy_from_slice(&mix([self.seed, 21, at.swarm, u64::from(at.peer)]).to_le_bytes());
@@ -199,7 +199,7 @@ impl Workload {
     }
 
     /// What a peer sends at regular times.
-    pub fn announce(&self, at: Place) -> Announce {
+    pub fn announce(&self, at: PeerIndex) -> Announce {
         let seeder = is_among(self.profile.seeders, mix([self.seed, 31, at.swarm, u64::from(at.peer)]));
         let size = 1 << 30;
         let left = if seeder { 0 } else { size / 2 };
@@ -247,7 +247,7 @@ impl Iterator for Fill<'_> {
     fn next(&mut self) -> Option<Announce> {
         let n = u128::from(self.next.next()?);
         let mixed = (n * u128::from(self.step) % u128::from(self.workload.peers())) as u64;
-        Some(self.workload.announce(self.workload.place(mixed)).event(AnnounceEvent::Started))
+        Some(self.workload.announce(self.workload.peer_index(mixed)).event(AnnounceEvent::Started))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -273,7 +273,7 @@ impl Announces<'_> {
         ((u128::from(self.rng.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    fn place(&mut self) -> Place {
+    fn next_peer(&mut self) -> PeerIndex {
         let n = match self.workload.shape {
             Shape::Hot { peers, others } if others == 0 || is_among(0.9, self.rng.next_u64()) => {
                 self.below(u64::from(peers))
@@ -282,13 +282,13 @@ impl Announces<'_> {
             Shape::Flood { made_up, .. } if is_among(made_up, self.rng.next_u64()) => {
                 self.made_up += 1;
                 // Far behind any population, each stream in a range of its own.
-                return Place { swarm: 1 << 63 | self.stream << 40 | self.made_up, peer: 0 };
+                return PeerIndex { swarm: 1 << 63 | self.stream << 40 | self.made_up, peer: 0 };
             }
             Shape::Uniform { .. } | Shape::Zipf { .. } | Shape::Flood { .. } => {
                 self.below(self.workload.peers())
             }
         };
-        self.workload.place(n)
+        self.workload.peer_index(n)
     }
 }
 
@@ -296,8 +296,8 @@ impl Iterator for Announces<'_> {
     type Item = Announce;
 
     fn next(&mut self) -> Option<Announce> {
-        let place = self.place();
-        let announce = self.workload.announce(place);
+        let peer = self.next_peer();
+        let announce = self.workload.announce(peer);
         let Profile { stopped, completed, .. } = self.workload.profile;
         let luck = self.rng.next_u64();
         Some(if is_among(stopped, luck) {
@@ -389,7 +389,7 @@ mod tests {
             let workload = Workload::zipf(1, swarms, peers);
             let mut sizes = vec![0_u64; swarms as usize];
             for n in 0..peers {
-                let Place { swarm, peer } = workload.place(n);
+                let PeerIndex { swarm, peer } = workload.peer_index(n);
                 assert_eq!(u64::from(peer), sizes[swarm as usize], "peers of a swarm are numbered from 0");
                 sizes[swarm as usize] += 1;
             }

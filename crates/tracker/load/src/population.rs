@@ -1,7 +1,7 @@
 //! Who announces what: the peers of a load test, and each worker's stream of requests.
 
 use swarmkeep::{AnnounceEvent, InfoHash, PeerId, Random, SplitMix64};
-use swarmkeep_workload::{Place, Workload};
+use swarmkeep_workload::{PeerIndex, Workload};
 
 use crate::{
     Error,
@@ -133,7 +133,7 @@ impl Population {
     }
 
     fn announcing(&self, n: u64) -> Announcing {
-        let at = self.workload.place(n);
+        let at = self.workload.peer_index(n);
         let announce = self.workload.announce(at);
         Announcing {
             info_hash: announce.info_hash,
@@ -148,7 +148,7 @@ impl Population {
 
     /// Peers of a swarm at one address are `step` apart, so that a `step`-th of their numbers is another port
     /// for each.
-    fn port(&self, at: Place) -> u16 {
+    fn port(&self, at: PeerIndex) -> u16 {
         let offset = at.swarm.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         FIRST_PORT + ((u64::from(at.peer) / self.step() + offset) % PORTS) as u16
     }
@@ -158,7 +158,7 @@ impl Population {
         let (mut low, mut high) = (0, self.workload.peers());
         while low < high {
             let middle = low.midpoint(high);
-            if self.workload.place(middle).swarm == 0 { low = middle + 1 } else { high = middle }
+            if self.workload.peer_index(middle).swarm == 0 { low = middle + 1 } else { high = middle }
         }
         low
     }
@@ -229,7 +229,7 @@ impl Stream<'_> {
         for _ in 0..self.population.scrape_hashes {
             let n = self.member();
             let workload = &self.population.workload;
-            self.hashes.push(*workload.info_hash(workload.place(n).swarm).as_bytes());
+            self.hashes.push(*workload.info_hash(workload.peer_index(n).swarm).as_bytes());
         }
         Ask::Scrape
     }

@@ -265,7 +265,7 @@ impl<'a> Caller<'a> {
         fenced: bool,
         buffers: &'a mut [[u8; ANSWER]],
     ) -> Self {
-        let nobody = workload.announce(workload.place(0));
+        let nobody = workload.announce(workload.peer_index(0));
         let request = |bytes: &'a mut [u8; ANSWER]| {
             let (v4, v6) = bytes.split_at_mut(WANT * CompactV4::LEN);
             Request::new(nobody, PeerBuffer::new(v4, v6))

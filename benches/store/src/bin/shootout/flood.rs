@@ -8,7 +8,7 @@ use swarmkeep::{
     catalog::Implementation,
 };
 use swarmkeep_conformance::Subject;
-use swarmkeep_workload::{Place, Workload};
+use swarmkeep_workload::{PeerIndex, Workload};
 
 use super::row::{INTERVAL, Number, Plan, Row, START, timed};
 
@@ -36,7 +36,7 @@ pub(crate) fn flood(
     let store: &dyn TorrentRepository = &*store;
 
     let of_each = |peer: fn(u64) -> u32| {
-        (0..lives).map(move |swarm| workload.announce(Place { swarm, peer: peer(swarm) }))
+        (0..lives).map(move |swarm| workload.announce(PeerIndex { swarm, peer: peer(swarm) }))
     };
     announce(store, START, lives, of_each(|_| 0), plan.batch);
     announce(store, START, lives, of_each(|swarm| (swarm % 2) as u32), plan.batch);
@@ -44,7 +44,7 @@ pub(crate) fn flood(
     let (made_up, threads) = (lives * MADE_UP, plan.threads as u64);
     let part = |thread: u64| {
         let swarms = (thread..made_up).step_by(plan.threads);
-        let announces = swarms.map(|n| workload.announce(Place { swarm: FIRST + n, peer: 0 }));
+        let announces = swarms.map(|n| workload.announce(PeerIndex { swarm: FIRST + n, peer: 0 }));
         announce(store, START + INTERVAL, made_up / threads, announces, plan.batch);
     };
     let part = &part;

@@ -69,7 +69,7 @@ fn announce_one_in_a_hundred(store: &dyn TorrentRepository, workload: &Workload,
     let (mut rng, mut peers) = (SplitMix64::new(0), PeerBuffer::new(&mut [], &mut []));
     let places = (0..workload.peers()).step_by(100);
     for n in places.clone() {
-        let announce = workload.announce(workload.place(n)).event(AnnounceEvent::None).want(0);
+        let announce = workload.announce(workload.peer_index(n)).event(AnnounceEvent::None).want(0);
         store.announce(&announce, late, &mut rng, &mut peers);
     }
     places.count() as u64

@@ -8,7 +8,7 @@ use swarmkeep::{
 };
 
 use super::{Broken, Fault, begin_of_tick, let_others_in, with_port};
-use crate::model::{State, Swarm};
+use crate::model::{ModelState, Swarm};
 
 impl Broken {
     pub(super) fn announce_wrongly(
@@ -76,7 +76,7 @@ impl Broken {
                 let_others_in();
             }
             Fault::CopyPutBack if !stopped => {
-                let own = |state: &State| {
+                let own = |state: &ModelState| {
                     let swarm = state.swarms.get(&torrent)?;
                     Some(swarm.list(told.endpoint.family(), Role::Leecher).to_vec())
                 };
@@ -123,7 +123,13 @@ impl Broken {
     }
 
     /// What a fault makes of the update.
-    fn after_update(&self, state: &mut State, told: &Announce, before: &Before, announced: &mut Announced) {
+    fn after_update(
+        &self,
+        state: &mut ModelState,
+        told: &Announce,
+        before: &Before,
+        announced: &mut Announced,
+    ) {
         let torrent = told.info_hash;
         let completed = told.event == AnnounceEvent::Completed;
         let counted = announced.changes.contains(Changes::COMPLETED);
@@ -238,7 +244,7 @@ pub(super) struct Before {
 }
 
 impl Before {
-    fn of(state: &State, told: &Announce, fault: Fault) -> Self {
+    fn of(state: &ModelState, told: &Announce, fault: Fault) -> Self {
         let swarm = state.swarms.get(&told.info_hash);
         let needed = matches!(fault, Fault::DropsFreshest | Fault::BytesDropFreshest);
         let stalest = swarm

@@ -7,7 +7,7 @@ use swarmkeep::{
 };
 
 use super::{Broken, Fault, announcing::Before, let_others_in};
-use crate::model::{State, Swarm};
+use crate::model::{ModelState, Swarm};
 
 impl Broken {
     /// What a fault drops before the step of an announce, or for it.
@@ -162,7 +162,7 @@ impl Broken {
     /// What a fault makes of what was dropped for an announce.
     pub(super) fn after_evicting(
         &self,
-        state: &mut State,
+        state: &mut ModelState,
         told: &Announce,
         before: &Before,
         announced: &mut Announced,
@@ -202,7 +202,7 @@ impl Broken {
     /// Which endpoint has gone for another of its address, and what a fault makes of it.
     pub(super) fn after_displacing(
         &self,
-        state: &mut State,
+        state: &mut ModelState,
         told: &Announce,
         stale: (Endpoint, Role, Timestamp),
         announced: &mut Announced,

@@ -11,7 +11,7 @@ use swarmkeep::{
 };
 
 use super::{Broken, Fault, let_others_in};
-use crate::model::{Peer, State, Swarm};
+use crate::model::{ModelState, Peer, Swarm};
 
 impl Broken {
     pub(super) fn sweep_wrongly(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
@@ -188,7 +188,7 @@ impl Broken {
     }
 
     /// What a clock of 8 bits does with those who stay when a peer announces beyond its reach.
-    pub(super) fn move_base(&self, state: &mut State, told: &Announce) {
+    pub(super) fn move_base(&self, state: &mut ModelState, told: &Announce) {
         const TICK: u64 = 32;
         let (latest, now) = (state.latest, (state.latest.as_secs() / TICK) as u32);
         let mut notes = self.notes();

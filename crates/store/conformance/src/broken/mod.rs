@@ -30,7 +30,7 @@ use swarmkeep::{
     Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
 };
 
-use crate::{Model, model::State};
+use crate::{Model, model::ModelState};
 
 faults! {
     /// One way to be broken.
@@ -476,7 +476,7 @@ impl Broken {
         self.fault == fault
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ModelState> {
         assert!(!(self.is(Fault::LockLeftPoisoned) && self.model.is_poisoned()), "the lock is poisoned");
         self.model.state()
     }

@@ -8,7 +8,7 @@ use swarmkeep::{
 };
 
 use super::{Broken, Fault, TICK_SECS, begin_of_tick, let_others_in};
-use crate::model::{State, Swarm};
+use crate::model::{ModelState, Swarm};
 
 impl Broken {
     pub(super) fn scrape_wrongly(&self, info_hash: &InfoHash) -> SwarmStats {
@@ -119,7 +119,7 @@ impl Broken {
                 }
             }
             (Fault::PageInTwoHolds, _) => {
-                let before = |state: &State| {
+                let before = |state: &ModelState| {
                     let up_to = |after| state.swarms.range(..=after).count();
                     after.copied().map_or(0, up_to)
                 };

@@ -5,13 +5,13 @@ use std::{hint, ops::Range, thread, time::Duration};
 use swarmkeep::{Announce, AnnounceEvent, Endpoint, Families, Family, PeerBuffer, Random, Role};
 
 use super::{Broken, Fault, with_port};
-use crate::model::{State, Swarm, hand_out, share};
+use crate::model::{ModelState, Swarm, hand_out, share};
 
 impl Broken {
     /// The selection, if it is what is broken; `false` if the model's own will do.
     pub(super) fn select_wrongly(
         &self,
-        state: &State,
+        state: &ModelState,
         told: &Announce,
         rng: &mut dyn Random,
         peers: &mut PeerBuffer<'_>,

@@ -219,14 +219,14 @@ impl World {
 
     fn take(&self, batch: &Batch) -> Result<(), TestCaseError> {
         let batch: Vec<&Told> = batch.0.iter().flatten().collect();
-        let mut room: Vec<_> = batch.iter().map(|told| Room::for_told(told)).collect();
+        let mut bytes: Vec<_> = batch.iter().map(|told| RequestBytes::for_told(told)).collect();
         let mut requests: Vec<_> =
-            batch.iter().zip(&mut room).map(|(told, room)| room.request(told)).collect();
+            batch.iter().zip(&mut bytes).map(|(told, bytes)| bytes.request(told)).collect();
         self.batched.announce_batch(&mut requests, at(self.now), &mut SplitMix64::new(self.now));
 
         for (n, (told, request)) in batch.iter().zip(&requests).enumerate() {
-            let mut room = Room::for_told(told);
-            let mut alone = room.request(told);
+            let mut bytes = RequestBytes::for_told(told);
+            let mut alone = bytes.request(told);
             let announce = &alone.announce;
             let answer =
                 self.single.announce(announce, at(self.now), &mut SplitMix64::new(7), &mut alone.peers);
@@ -289,12 +289,12 @@ impl World {
 }
 
 /// The bytes behind a buffer.
-struct Room {
+struct RequestBytes {
     v4: Vec<u8>,
     v6: Vec<u8>,
 }
 
-impl Room {
+impl RequestBytes {
     fn for_told(told: &Told) -> Self {
         let (v4, v6) = told.room;
         Self { v4: vec![0xee; 6 * v4], v6: vec![0xee; 18 * v6] }
