@@ -15,39 +15,38 @@
 
 use std::fmt;
 
-/// How deep lists and dictionaries may lie in each other: metainfo of BEP 52 takes one level a folder.
+/// The maximum nesting of lists and dictionaries. Metainfo of BEP 52 takes one level per folder.
 pub const MOST_NESTED: usize = 128;
 
-/// Why bytes are no bencoded value.
+/// Why bytes are not a bencoded value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not bencoded: {what} at byte {at}")]
 pub struct Error {
-    /// Where.
+    /// The offset of the fault.
     pub at: usize,
     /// What is wrong there.
     pub what: &'static str,
 }
 
-/// A bencoded value, borrowed from the message it stands in.
+/// A bencoded value, borrowed from its message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Value<'a>(&'a [u8]);
 
-/// A list, borrowed from the message it stands in.
+/// A list, borrowed from its message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct List<'a>(Rest<'a>);
 
-/// A dictionary, borrowed from the message it stands in. Keys come in the order of the message; of equal ones
-/// the first counts.
+/// A dictionary, borrowed from its message. Keys have the order of the message; of equal keys the first
+/// counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Dict<'a>(Rest<'a>);
 
 impl<'a> Value<'a> {
-    /// Reads a message that is one value and nothing else.
+    /// Reads a message that consists of exactly one value.
     ///
-    /// Dictionaries need not be sorted: some clients' are not.
+    /// Dictionaries need not be sorted: those of some clients are not.
     ///
-    /// # Errors
-    /// Where the message is not bencoded, and why.
+    /// # Errors [`Error`] if the message is not bencoded.
     pub fn parse(message: &'a [u8]) -> Result<Self, Error> {
         let (value, rest) = Self::parse_first(message)?;
         match rest {
@@ -56,10 +55,9 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Reads the value that a message begins with; also what follows it, as in the messages of BEP 9.
+    /// Reads the first value of a message. Returns the bytes after it too, as in the messages of BEP 9.
     ///
-    /// # Errors
-    /// Where the message is not bencoded, and why.
+    /// # Errors [`Error`] if the message does not begin with a bencoded value.
     pub fn parse_first(message: &'a [u8]) -> Result<(Self, &'a [u8]), Error> {
         let mut scan = Scan { bytes: message, at: 0 };
         scan.value()?;
@@ -67,7 +65,7 @@ impl<'a> Value<'a> {
         Ok((Self(value), rest))
     }
 
-    /// The bytes of the value as they stand in the message: an info hash is taken over those.
+    /// The bytes of the value as they are in the message. An info hash is computed from these.
     pub const fn encoded(self) -> &'a [u8] {
         self.0
     }
@@ -103,8 +101,8 @@ impl<'a> Value<'a> {
         matches!(self.token(), Token::Dict).then(|| Dict(self.inside()))
     }
 
-    /// What the value consists of, nested values and all, in one pass: [`Dict::iter`] looks at a value once
-    /// for each list or dictionary that it lies in.
+    /// The tokens of the value, including those of nested values, in one pass. [`Dict::iter`] instead reads a
+    /// value once per list or dictionary that contains it.
     pub fn tokens(self) -> impl Iterator<Item = Token<'a>> {
         let mut scan = Scan { bytes: self.0, at: 0 };
         std::iter::from_fn(move || {
@@ -116,7 +114,7 @@ impl<'a> Value<'a> {
         Scan { bytes: self.0, at: 0 }.token().expect("checked when it was parsed")
     }
 
-    /// What stands between the first byte and the last.
+    /// The bytes between the first and the last.
     fn inside(self) -> Rest<'a> {
         Rest(&self.0[1..self.0.len() - 1])
     }
@@ -130,7 +128,7 @@ impl<'a> List<'a> {
 }
 
 impl<'a> Dict<'a> {
-    /// The value of a key. Takes time with the length of the dictionary.
+    /// The value of a key. Takes time proportional to the length of the dictionary.
     pub fn get(self, key: &[u8]) -> Option<Value<'a>> {
         self.iter().find_map(|(name, value)| (name == key).then_some(value))
     }
@@ -171,7 +169,7 @@ impl fmt::Debug for Dict<'_> {
     }
 }
 
-/// Values that follow each other and have been checked.
+/// Consecutive values that have been checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Rest<'a>(&'a [u8]);
 
@@ -188,7 +186,7 @@ impl<'a> Iterator for Rest<'a> {
     }
 }
 
-/// What a message consists of.
+/// An element of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token<'a> {
     /// A number.
@@ -203,14 +201,14 @@ pub enum Token<'a> {
     End,
 }
 
-/// Goes through a message from front to back.
+/// Reads a message from start to end.
 struct Scan<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Scan<'a> {
-    /// Passes one value, however nested.
+    /// Skips one value, however nested.
     fn value(&mut self) -> Result<(), Error> {
         // One bit for each list or dictionary that is open: whether it is a dictionary.
         let (mut dicts, mut open) = (0_u128, 0);
@@ -294,7 +292,7 @@ impl<'a> Scan<'a> {
         Ok(bytes)
     }
 
-    /// Passes digits without leading zeroes, and what ends them.
+    /// Skips digits without leading zeroes, and the byte that ends them.
     fn digits(&mut self, end: u8) -> Result<&'a [u8], Error> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let wrong = |what| Error { at: self.at, what };
@@ -311,7 +309,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Where encoded bytes go, one behind the other.
+/// Where encoded bytes are appended.
 pub trait Sink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
@@ -324,7 +322,8 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// Counts what is put into it: a length is known before anything is written, from the code that writes.
+/// Counts the bytes that are put into it: so the code that writes also computes the length before anything is
+/// written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Length(pub usize);
 
@@ -352,7 +351,7 @@ impl<'a, S: Sink> Writer<'a, S> {
         self.length(bytes.len()).put(bytes)
     }
 
-    /// Begins a byte string of `len` bytes, which the caller then [`put`s](Self::put) behind it.
+    /// Begins a byte string of `len` bytes. The caller then [`put`s](Self::put) the bytes.
     pub fn length(&mut self, len: usize) -> &mut Self {
         self.number(len as u64).put(b":")
     }
@@ -377,7 +376,7 @@ impl<'a, S: Sink> Writer<'a, S> {
         self.put(b"e")
     }
 
-    /// Writes bytes as they are: what is bencoded already, or a part of a byte string.
+    /// Writes bytes unchanged: a value that is bencoded already, or a part of a byte string.
     pub fn put(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.put(bytes);
         self

@@ -1,4 +1,4 @@
-//! Where a peer listens, and the compact forms in which trackers hand it out.
+//! Endpoints of peers, and the compact forms in which trackers hand them out.
 
 use std::{
     fmt,
@@ -11,21 +11,21 @@ use crate::Error;
 /// The address families that peers of one swarm keep apart (BEP 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
-    /// IPv4, 6 bytes an endpoint.
+    /// IPv4, 6 bytes per endpoint.
     V4,
-    /// IPv6, 18 bytes an endpoint.
+    /// IPv6, 18 bytes per endpoint.
     V6,
 }
 
-/// IP address and port at which a peer listens: a peer's identity in a swarm.
+/// IP address and port at which a peer listens: the identity of a peer in a swarm.
 ///
-/// Canonical by construction: an IPv4-mapped IPv6 address becomes the IPv4 address, port 0 is refused.
+/// Canonical by construction: an IPv4-mapped IPv6 address becomes the IPv4 address, and port 0 is refused.
 /// Ordered by family, then by the bytes of the compact form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
     /// An IPv4 endpoint.
     V4(CompactV4),
-    /// An IPv6 endpoint that is not an IPv4-mapped one.
+    /// An IPv6 endpoint that is not IPv4-mapped.
     V6(CompactV6),
 }
 
@@ -62,7 +62,7 @@ impl Endpoint {
         })
     }
 
-    /// The family that selection and compact forms go by.
+    /// The address family.
     pub const fn family(&self) -> Family {
         match self {
             Self::V4(_) => Family::V4,
@@ -147,10 +147,9 @@ impl TryFrom<[u8; 6]> for CompactV4 {
     }
 }
 
-/// Reads the compact form of BEP 7. An IPv4-mapped address gives [`Endpoint::V4`].
+/// Reads the compact form of BEP 7. An IPv4-mapped address becomes [`Endpoint::V4`].
 ///
-/// # Errors
-/// [`Error::PortZero`] if the port is 0.
+/// # Errors [`Error::PortZero`] if the port is 0.
 impl TryFrom<[u8; 18]> for Endpoint {
     type Error = Error;
 

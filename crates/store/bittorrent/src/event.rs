@@ -1,4 +1,4 @@
-//! What a peer says has happened to it, in an announce.
+//! The event of an announce: what happened to the peer.
 
 use std::{fmt, str::FromStr};
 
@@ -9,12 +9,12 @@ use crate::Error;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 #[repr(u32)]
 pub enum AnnounceEvent {
-    /// The regular announce in between.
+    /// A regular announce between two events.
     #[default]
     None = 0,
     /// The peer has just finished the download.
     Completed = 1,
-    /// The peer's first announce of a session.
+    /// The first announce of a session.
     Started = 2,
     /// The peer is leaving.
     Stopped = 3,
@@ -34,7 +34,7 @@ impl TryFrom<u32> for AnnounceEvent {
     }
 }
 
-/// The words of BEP 3; both `empty` and nothing at all mean [`AnnounceEvent::None`].
+/// The words of BEP 3. Both `empty` and an empty string mean [`AnnounceEvent::None`].
 impl FromStr for AnnounceEvent {
     type Err = Error;
 

@@ -14,12 +14,12 @@ macro_rules! twenty_bytes {
             /// Length in bytes.
             pub const LEN: usize = 20;
 
-            /// Takes the bytes as they stand on the wire.
+            /// From the bytes on the wire.
             pub const fn new(bytes: [u8; 20]) -> Self {
                 Self(bytes)
             }
 
-            /// The bytes as they stand on the wire.
+            /// The bytes on the wire.
             pub const fn as_bytes(&self) -> &[u8; 20] {
                 &self.0
             }
@@ -82,13 +82,13 @@ macro_rules! twenty_bytes {
 }
 
 twenty_bytes! {
-    /// Names a torrent: the SHA-1 of a v1 info dictionary (BEP 3), or the SHA-256 of a v2 one cut to 20
-    /// bytes, which is how trackers see it (BEP 52).
+    /// The identity of a torrent: the SHA-1 of a v1 info dictionary (BEP 3), or the SHA-256 of a v2 one cut
+    /// to 20 bytes, as trackers use it (BEP 52).
     InfoHash
 }
 
 twenty_bytes! {
-    /// What a client calls itself (BEP 3, BEP 20). Chosen by the client and never a peer's identity in a
+    /// The name that a client chooses for itself (BEP 3, BEP 20). It is never the identity of a peer in a
     /// swarm.
     PeerId
 }

@@ -1,28 +1,28 @@
-//! The query of a URL: names and values, percent-encoded. Announces over HTTP have one (BEP 3), and magnet
-//! links are one (BEP 9).
+//! The query of a URL: percent-encoded names and values. HTTP announces have a query (BEP 3), and a magnet
+//! link is one (BEP 9).
 
-/// A percent-encoded value, borrowed from the query it stands in.
+/// A percent-encoded value, borrowed from its query.
 ///
-/// A `+` is a plus here, as clients that leave it alone in an info hash mean it.
+/// A `+` stays a plus: some clients do not encode it in an info hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Escaped<'a>(&'a [u8]);
 
 impl<'a> Escaped<'a> {
-    /// Percent-encodes `bytes` into `room`, whose contents it overwrites: what a client writes into a
-    /// request.
+    /// Percent-encodes `bytes` into `room`, and overwrites the contents of `room`. For clients, which write
+    /// requests.
     pub fn encode(bytes: &[u8], room: &'a mut Vec<u8>) -> Self {
         room.clear();
         escape(bytes, room);
         Self(room)
     }
 
-    /// The value as it stands in the query.
+    /// The encoded value, as it is in the query.
     pub const fn encoded(self) -> &'a [u8] {
         self.0
     }
 
-    /// The bytes that it stands for; `None` in the place of a `%` that two hexadecimal digits do not follow,
-    /// and nothing after it.
+    /// The decoded bytes. If a `%` is not followed by two hexadecimal digits, the item is `None` and the last
+    /// one.
     #[inline]
     pub fn bytes(self) -> impl Iterator<Item = Option<u8>> {
         let mut rest = self.0;
@@ -46,7 +46,7 @@ impl<'a> Escaped<'a> {
         })
     }
 
-    /// The bytes, if there are as many as that.
+    /// The decoded bytes, if there are exactly `N`.
     pub fn exactly<const N: usize>(self) -> Option<[u8; N]> {
         let (mut out, mut bytes) = ([0; N], self.bytes());
         for slot in &mut out {
@@ -55,7 +55,7 @@ impl<'a> Escaped<'a> {
         bytes.next().is_none().then_some(out)
     }
 
-    /// What the text of at most `N` bytes is read as.
+    /// Parses the decoded text, of at most `N` bytes.
     pub fn parse<const N: usize, T>(self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let (mut text, mut len) = ([0; N], 0);
         for byte in self.bytes() {
@@ -65,12 +65,12 @@ impl<'a> Escaped<'a> {
         parse(std::str::from_utf8(&text[..len]).ok()?)
     }
 
-    /// The text that it stands for, if it is one of UTF-8.
+    /// The decoded text, if it is UTF-8.
     pub fn text(self) -> Option<String> {
         String::from_utf8(self.bytes().collect::<Option<_>>()?).ok()
     }
 
-    /// As [`text`](Self::text), with a `+` for each blank, as forms are encoded.
+    /// The same with `+` decoded as a space, as forms encode it.
     pub fn text_of_form(self) -> Option<String> {
         let mut escaped = self.0.to_vec();
         escaped.iter_mut().filter(|byte| **byte == b'+').for_each(|byte| *byte = b' ');
@@ -78,7 +78,7 @@ impl<'a> Escaped<'a> {
     }
 }
 
-/// Names and values in their order. A name without `=` has an empty value.
+/// Names and values, in the order of the query. A name without `=` has an empty value.
 #[inline]
 pub fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], Escaped<'_>)> {
     query.split(|&byte| byte == b'&').filter(|parameter| !parameter.is_empty()).map(|parameter| {
@@ -90,7 +90,7 @@ pub fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], Escaped<'_>)> {
     })
 }
 
-/// Writes bytes so that they may stand in a query.
+/// Appends `bytes` to `out`, percent-encoded.
 pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for &byte in bytes {

@@ -38,7 +38,7 @@ pub struct Workload {
     profile: Profile,
 }
 
-/// Which shares of a population do what; all from 0.0 to 1.0.
+/// The properties of a population, as shares from 0.0 to 1.0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Profile {
@@ -46,12 +46,13 @@ pub struct Profile {
     pub ipv6: f64,
     /// Peers with nothing left to download.
     pub seeders: f64,
-    /// Announces with which a peer leaves. It joins again with its next one, so that the mix never runs dry.
+    /// Announces with which a peer leaves. It joins again with its next announce, so that the mix does not
+    /// change with time.
     pub stopped: f64,
-    /// Announces with which a peer finishes its download. A leecher starts over with its next one, so that
-    /// the mix stays the same for however long it runs.
+    /// Announces with which a peer finishes its download. A leecher starts again with its next announce, so
+    /// that the mix does not change with time.
     pub completed: f64,
-    /// Peers that every announce asks for.
+    /// The number of peers that each announce asks for.
     pub want: usize,
 }
 
@@ -74,39 +75,39 @@ pub struct PeerIndex {
 /// How peers are spread over swarms, and announces over peers.
 #[derive(Debug, Clone)]
 enum Shape {
-    /// As many peers in each swarm; every peer announces as often.
+    /// The same number of peers in each swarm; all peers announce at the same rate.
     Uniform { swarms: u64, peers_each: u32 },
-    /// Sizes fall with the rank; every peer announces as often, so a swarm is announced to in proportion to
-    /// its size.
+    /// Sizes fall with the rank. All peers announce at the same rate, so the announces to a swarm are
+    /// proportional to its size.
     Zipf { swarms: u64, peers: u64, large: Arc<[u64]> },
-    /// One swarm gets nine announces in ten; the others have one peer each.
+    /// One swarm gets nine announces in ten; the other swarms have one peer each.
     Hot { peers: u32, others: u64 },
-    /// Uniform, and this share of announces has an info hash that was never announced before.
+    /// Uniform, but this share of announces has an info hash that was never announced before.
     Flood { swarms: u64, peers_each: u32, made_up: f64 },
 }
 
 impl Workload {
-    /// `swarms` swarms of `peers_each` peers; every peer announces as often.
+    /// `swarms` swarms of `peers_each` peers; all peers announce at the same rate.
     pub fn uniform(seed: u64, swarms: u64, peers_each: u32) -> Self {
         Self::new(seed, Shape::Uniform { swarms, peers_each })
     }
 
-    /// `swarms` swarms whose sizes follow Zipf's law (the n-th largest has 1/n of the largest's peers, and no
-    /// fewer than one), `peers` peers in all; every peer announces as often.
+    /// `swarms` swarms with `peers` peers in all, whose sizes follow Zipf's law: the n-th largest has 1/n of
+    /// the peers of the largest, and at least one. All peers announce at the same rate.
     ///
-    /// # Panics
-    /// If there are fewer peers than swarms.
+    /// # Panics If there are fewer peers than swarms.
     pub fn zipf(seed: u64, swarms: u64, peers: u64) -> Self {
         Self::new(seed, Shape::Zipf { swarms, peers, large: zipf_starts(swarms, peers).into() })
     }
 
-    /// One swarm of `peers` peers gets nine announces in ten; the rest go to `others` swarms of one peer.
+    /// One swarm of `peers` peers gets nine announces in ten; the other announces go to `others` swarms of
+    /// one peer.
     pub fn hot(seed: u64, peers: u32, others: u64) -> Self {
         Self::new(seed, Shape::Hot { peers, others })
     }
 
-    /// `swarms` swarms of `peers_each` peers, while the share `made_up` of all announces comes with info
-    /// hashes that was never announced before and never will be again.
+    /// `swarms` swarms of `peers_each` peers. In addition, the share `made_up` of all announces has info
+    /// hashes that occur only once.
     pub fn flood(seed: u64, swarms: u64, peers_each: u32, made_up: f64) -> Self {
         Self::new(seed, Shape::Flood { swarms, peers_each, made_up })
     }
@@ -115,14 +116,14 @@ impl Workload {
         Self { seed, shape, profile: Profile::default() }
     }
 
-    /// Changes what the peers are like.
+    /// Changes the properties of the population.
     #[must_use]
     pub fn with_profile(mut self, change: impl FnOnce(&mut Profile)) -> Self {
         change(&mut self.profile);
         self
     }
 
-    /// Swarms in the population; those that a flood makes up are not.
+    /// The number of swarms in the population, without those that a flood makes up.
     pub fn swarms(&self) -> u64 {
         match &self.shape {
             Shape::Uniform { swarms, .. } | Shape::Flood { swarms, .. } | Shape::Zipf { swarms, .. } => {
@@ -132,7 +133,7 @@ impl Workload {
         }
     }
 
-    /// Peers in the population.
+    /// The number of peers in the population.
     pub fn peers(&self) -> u64 {
         match &self.shape {
             Shape::Uniform { swarms, peers_each } | Shape::Flood { swarms, peers_each, .. } => {
@@ -176,7 +177,7 @@ impl Workload {
         InfoHash::new(bytes)
     }
 
-    /// Where a peer listens. No two peers of a swarm have the same endpoint.
+    /// The endpoint of a peer. No two peers of a swarm have the same.
     pub fn endpoint(&self, at: PeerIndex) -> Endpoint {
         let noise = mix([self.seed, 11, at.swarm, u64::from(at.peer)]);
         // A bijection of the peer's number, so that addresses never meet by chance.
@@ -190,7 +191,7 @@ impl Workload {
         Endpoint::new(ip, 1024 + (noise % 64_512) as u16).expect("ports start at 1024")
     }
 
-    /// What a peer calls itself. No two peers of a swarm have the same peer id.
+    /// The peer id of a peer. No two peers of a swarm have the same.
     pub fn peer_id(&self, at: PeerIndex) -> PeerId {
         let mut bytes = *b"-SK0001-............";
         bytes[8..12].copy_from_slice(&permute(at.peer).to_le_bytes());
@@ -198,7 +199,7 @@ impl Workload {
         PeerId::new(bytes)
     }
 
-    /// What a peer sends at regular times.
+    /// The regular announce of a peer.
     pub fn announce(&self, at: PeerIndex) -> Announce {
         let seeder = is_among(self.profile.seeders, mix([self.seed, 31, at.swarm, u64::from(at.peer)]));
         let size = 1 << 30;
@@ -210,15 +211,14 @@ impl Workload {
             .want(self.profile.want)
     }
 
-    /// The first announce of every peer, each once: what fills an empty store. Swarms come mixed.
+    /// The first announce of every peer, each once, to fill an empty store. Swarms are mixed.
     pub fn fill(&self) -> Fill<'_> {
         self.fill_part(0, 1)
     }
 
-    /// One of `parts` disjoint parts of [`fill`](Self::fill), for as many threads.
+    /// One of `parts` disjoint parts of [`fill`](Self::fill), one per thread.
     ///
-    /// # Panics
-    /// Unless `part` is less than `parts`.
+    /// # Panics If `part` is not less than `parts`.
     pub fn fill_part(&self, part: u64, parts: u64) -> Fill<'_> {
         assert!(part < parts, "part {part} of {parts}");
         let peers = self.peers();
@@ -226,8 +226,8 @@ impl Workload {
         Fill { workload: self, step, next: peers * part / parts..peers * (part + 1) / parts }
     }
 
-    /// The announces of a running tracker, without end. Streams with different numbers are different peers'
-    /// luck in the same population: one for each thread.
+    /// The endless announces of a running tracker. Streams with different numbers are independent draws from
+    /// the same population: one per thread.
     pub fn announces(&self, stream: u64) -> Announces<'_> {
         Announces { workload: self, rng: SplitMix64::new(mix([self.seed, 51, stream])), stream, made_up: 0 }
     }
@@ -259,7 +259,7 @@ impl ExactSizeIterator for Fill<'_> {}
 
 impl FusedIterator for Fill<'_> {}
 
-/// Announces without end; see [`Workload::announces`].
+/// Endless announces; see [`Workload::announces`].
 #[derive(Debug, Clone)]
 pub struct Announces<'a> {
     workload: &'a Workload,
@@ -281,7 +281,7 @@ impl Announces<'_> {
             Shape::Hot { peers, others } => u64::from(peers) + self.below(others),
             Shape::Flood { made_up, .. } if is_among(made_up, self.rng.next_u64()) => {
                 self.made_up += 1;
-                // Far behind any population, each stream in a range of its own.
+                // Numbers beyond any population; each stream has a range of its own.
                 return PeerIndex { swarm: 1 << 63 | self.stream << 40 | self.made_up, peer: 0 };
             }
             Shape::Uniform { .. } | Shape::Zipf { .. } | Shape::Flood { .. } => {
@@ -312,7 +312,8 @@ impl Iterator for Announces<'_> {
 
 impl FusedIterator for Announces<'_> {}
 
-/// Where each swarm of more than one peer starts, largest first, and behind them the first of the others.
+/// The number of the first peer of each swarm of more than one peer, largest first; and at the end that of
+/// the first of all other swarms.
 fn zipf_starts(swarms: u64, peers: u64) -> Vec<u64> {
     let (mut starts, mut end) = (vec![0], 0);
     for run in Zipf::new(swarms, peers, 1.0, u64::MAX).runs().take_while(|run| run.size > 1) {
@@ -337,12 +338,12 @@ fn coprime_near(n: u64, offset: u64) -> u64 {
     (start..).find(|&step| gcd(step, n.max(1)) == 1).expect("every range of numbers as long as n holds one")
 }
 
-/// Whether `luck`, uniform over all 64-bit numbers, is within a share of them.
+/// Whether `luck`, uniform over all 64-bit numbers, falls into a share of them.
 fn is_among(share: f64, luck: u64) -> bool {
     ((luck >> 11) as f64 / (1_u64 << 53) as f64) < share
 }
 
-/// A number that looks random and is always the same for the same words.
+/// A pseudorandom number that depends only on the words.
 fn mix<const N: usize>(words: [u64; N]) -> u64 {
     words.into_iter().fold(0, |state, word| SplitMix64::new(state ^ word).next_u64())
 }

@@ -4,11 +4,11 @@ use std::{fmt, fs, num::NonZeroUsize, thread};
 
 use serde::{Deserialize, Serialize};
 
-/// What a reader has to know of a machine to make something of its numbers.
+/// What a reader needs to know about a machine to interpret its numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Machine {
-    /// The processor's name.
+    /// The name of the processor.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu: Option<String>,
     /// Cores that this process may use.
@@ -21,7 +21,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub fn this() -> Self {
         let after = |path: &str, key: &str| {
             let text = fs::read_to_string(path).ok()?;

@@ -1,7 +1,7 @@
-//! Tables and numbers in Markdown. The shootout writes with them too.
+//! Tables and numbers in Markdown. The shootout uses them too.
 
-/// A Markdown table that is readable as it stands, given its columns, each with its title first. All but the
-/// first are set to the right.
+/// A Markdown table that is readable as text. Each column begins with its title. All columns but the first
+/// are aligned right.
 pub fn markdown(columns: &[Vec<String>]) -> String {
     let width = |cell: &String| cell.chars().count();
     let widths: Vec<_> = columns.iter().map(|column| column.iter().map(width).max().unwrap_or(0)).collect();
@@ -22,7 +22,7 @@ pub fn markdown(columns: &[Vec<String>]) -> String {
     lines.concat()
 }
 
-/// Three digits and more: measured to no better than some per cent.
+/// At least three digits: measurements are precise to some per cent.
 pub fn significant(number: f64) -> String {
     if number == 0.0 {
         "0".to_owned()

@@ -1,9 +1,9 @@
-//! Swarm sizes by Zipf's law, with any exponent, and without keeping a number for each swarm.
+//! Swarm sizes by Zipf's law with any exponent, without a number in memory for each swarm.
 
 use std::iter;
 
-/// How many peers each of many swarms has: the n-th largest has 1/n^s of the largest's, no fewer than one,
-/// and no more than a bound.
+/// The sizes of many swarms: the n-th largest has 1/n^s of the peers of the largest, at least one, and at most
+/// a bound.
 ///
 /// ```
 /// use swarmkeep_workload::Zipf;
@@ -18,18 +18,18 @@ use std::iter;
 pub struct Zipf {
     swarms: u64,
     law: Law,
-    /// Peers that rounding leaves over; they are with the largest.
+    /// Peers that rounding leaves over. The largest swarm has them.
     left_over: u64,
 }
 
-/// Swarms of one size, which have ranks that follow each other.
+/// Swarms of one size, with consecutive ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// The rank of the first of them; the largest swarm of all has rank 1.
+    /// The rank of the first of them. The largest swarm of all has rank 1.
     pub first: u64,
-    /// How many they are.
+    /// The number of swarms.
     pub swarms: u64,
-    /// Peers in each.
+    /// Peers per swarm.
     pub size: u64,
 }
 
@@ -104,7 +104,7 @@ impl Law {
         })
     }
 
-    /// The last rank of this size, of which the rank `from` is.
+    /// The last rank with the same size as the rank `from`.
     fn last_of(&self, size: u64, from: u64, swarms: u64) -> u64 {
         if size == 1 || self.exponent == 0.0 {
             return swarms;
