@@ -106,8 +106,8 @@ impl Workload {
         Self::new(seed, Shape::Hot { peers, others })
     }
 
-    /// `swarms` swarms of `peers_each` peers. In addition, the share `made_up` of all announces has info
-    /// hashes that occur only once.
+    /// `swarms` swarms of `peers_each` peers. The share `made_up` of all announces has info hashes that occur
+    /// only once.
     pub fn flood(seed: u64, swarms: u64, peers_each: u32, made_up: f64) -> Self {
         Self::new(seed, Shape::Flood { swarms, peers_each, made_up })
     }
