@@ -76,18 +76,22 @@ pub const CHROMIUM: Need = Need::program("chromium", "chromium");
 /// curl.
 pub const CURL: Need = Need::program("curl", "curl");
 /// An ext4 file system in a file.
-pub const EXT4: Need =
-    Need::other("an ext4 file system on a loop device", "run as root, with loop devices", |_| {
-        MKFS_EXT4.is_there() && MOUNT.is_there() && succeeds(Command::new("losetup").arg("--find"))
-    });
+pub const EXT4: Need = Need::other(
+    "an ext4 file system on a loop device",
+    "install e2fsprogs and mount; run as root, with loop devices",
+    |_| MKFS_EXT4.is_there() && MOUNT.is_there() && succeeds(Command::new("losetup").arg("--find")),
+);
 /// The library that sets the clock of one process.
 pub const FAKETIME: Need = Need::package("libfaketime", "faketime", |_| faketime().is_some());
 /// File systems in user space.
-pub const FUSE: Need =
-    Need::other("/dev/fuse", "load the module `fuse`; run as root, or install fuse3", |path| {
+pub const FUSE: Need = Need::other(
+    "/dev/fuse",
+    "load the module `fuse`; run as root and install mount, or install fuse3",
+    |path| {
         let opens = OpenOptions::new().read(true).write(true).open(path).is_ok();
         opens && (MOUNT.is_there() || find("fusermount3").is_some())
-    });
+    },
+);
 /// The addresses of a network.
 pub const IP: Need = Need::program("ip", "iproute2");
 /// libtorrent's bindings, of the distribution's own Python.
@@ -99,7 +103,7 @@ pub const MKFS_EXT4: Need = Need::program("mkfs.ext4", "e2fsprogs");
 /// Makes swap space.
 pub const MKSWAP: Need = Need::program("mkswap", "util-linux");
 /// The right to mount a file system.
-pub const MOUNT: Need = Need::other("the right to mount", "run as root", |_| {
+pub const MOUNT: Need = Need::other("the right to mount", "install mount and run as root", |_| {
     succeeds(Command::new("unshare").args(["--mount", "mount", "-t", "tmpfs", "none"]).arg(env::temp_dir()))
 });
 /// The right to have a network and processes of one's own.

@@ -2,8 +2,8 @@
 
 use std::iter;
 
-/// The sizes of many swarms: the n-th largest has 1/n^s of the peers of the largest, at least one, and at most
-/// a bound.
+/// The sizes of many swarms: the n-th largest has 1/n^s of the peers of the largest, at least one, and at
+/// most a bound.
 ///
 /// ```
 /// use swarmkeep_workload::Zipf;

@@ -1,6 +1,6 @@
 //! The `swarmkeep` program as a library: what it does when it is called.
 
-use std::{env, error::Error, io, process::ExitCode};
+use std::{env, error::Error, ffi::OsStr, io, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
@@ -57,10 +57,12 @@ const MOVED: [(&str, &str); 9] = [
 /// Does what the command line says.
 pub fn main() -> ExitCode {
     let words: Vec<_> = env::args_os().skip(1).collect();
+    let is_option =
+        |word: &OsStr, option: &str| word.to_str().is_some_and(|word| word.split('=').next() == Some(option));
     let is_called = |old: &str| {
         let (command, with) = old.split_once(' ').unwrap_or((old, ""));
         words.first().is_some_and(|word| word == command)
-            && (with.is_empty() || words.iter().any(|word| word == with))
+            && (with.is_empty() || words.iter().any(|word| is_option(word, with)))
     };
     if let Some((old, new)) = MOVED.into_iter().find(|(old, _)| is_called(old)) {
         refuse(format!("`swarmkeep {old}` is `{new}` now"));

@@ -15,8 +15,8 @@ use crate::{
     totals::Population,
 };
 
-/// A swarm that keeps whole peer records: peer id, bytes moved and left, last announce. 64 bytes per peer, and
-/// an index of its endpoints once there are more than a few.
+/// A swarm that keeps whole peer records: peer id, bytes moved and left, last announce. 64 bytes per peer,
+/// and an index of its endpoints once there are more than a few.
 #[derive(Debug, Default)]
 pub struct RecordSwarm {
     v4: Records<CompactV4>,
