@@ -1,7 +1,8 @@
 //! Bencoding (BEP 3): integers, byte strings, lists and dictionaries.
 //!
-//! Reading borrows and never allocates: [`Value::parse`] checks a whole message once, and what it gives then
-//! walks over the bytes again. Nesting is bounded, so hostile input costs no more than its length.
+//! Reading borrows and never allocates. [`Value::parse`] checks a whole message once; the values that it
+//! returns read the bytes again. The nesting is limited, so the cost of hostile input is proportional to its
+//! length.
 //!
 //! ```
 //! use swarmkeep_bittorrent::bencode::Value;
@@ -18,13 +19,13 @@ use std::fmt;
 /// The maximum nesting of lists and dictionaries. Metainfo of BEP 52 takes one level per folder.
 pub const MOST_NESTED: usize = 128;
 
-/// Why bytes are not a bencoded value.
+/// The reason why bytes are not a bencoded value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not bencoded: {what} at byte {at}")]
 pub struct Error {
-    /// The offset of the fault.
+    /// The byte position.
     pub at: usize,
-    /// What is wrong there.
+    /// The problem at that position.
     pub what: &'static str,
 }
 
@@ -36,7 +37,7 @@ pub struct Value<'a>(&'a [u8]);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct List<'a>(Rest<'a>);
 
-/// A dictionary, borrowed from its message. Keys have the order of the message; of equal keys the first
+/// A dictionary, borrowed from its message. Its keys are in the order of the message; of equal keys the first
 /// counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Dict<'a>(Rest<'a>);
@@ -44,9 +45,10 @@ pub struct Dict<'a>(Rest<'a>);
 impl<'a> Value<'a> {
     /// Reads a message that consists of exactly one value.
     ///
-    /// Dictionaries need not be sorted: those of some clients are not.
+    /// The keys of dictionaries need not be sorted: some clients do not sort them.
     ///
-    /// # Errors [`Error`] if the message is not bencoded.
+    /// # Errors
+    /// [`Error`] if the message is not bencoded.
     pub fn parse(message: &'a [u8]) -> Result<Self, Error> {
         let (value, rest) = Self::parse_first(message)?;
         match rest {
@@ -55,9 +57,11 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Reads the first value of a message. Returns the bytes after it too, as in the messages of BEP 9.
+    /// Reads the value that a message begins with. Returns the value and the bytes after it, which the
+    /// messages of BEP 9 have.
     ///
-    /// # Errors [`Error`] if the message does not begin with a bencoded value.
+    /// # Errors
+    /// [`Error`] if the message is not bencoded.
     pub fn parse_first(message: &'a [u8]) -> Result<(Self, &'a [u8]), Error> {
         let mut scan = Scan { bytes: message, at: 0 };
         scan.value()?;
@@ -65,12 +69,12 @@ impl<'a> Value<'a> {
         Ok((Self(value), rest))
     }
 
-    /// The bytes of the value as they are in the message. An info hash is computed from these.
+    /// Returns the bytes of the value in the message. The info hash is the hash of such bytes.
     pub const fn encoded(self) -> &'a [u8] {
         self.0
     }
 
-    /// The integer, if it is one.
+    /// Returns the integer; `None` if the value is not an integer.
     pub fn integer(self) -> Option<i64> {
         match self.token() {
             Token::Integer(integer) => Some(integer),
@@ -78,7 +82,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The byte string, if it is one.
+    /// Returns the byte string; `None` if the value is not a byte string.
     pub fn bytes(self) -> Option<&'a [u8]> {
         match self.token() {
             Token::Bytes(bytes) => Some(bytes),
@@ -86,23 +90,23 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The byte string as text, if it is one of UTF-8.
+    /// Returns the byte string as text; `None` if the value is not a byte string or not UTF-8.
     pub fn text(self) -> Option<&'a str> {
         std::str::from_utf8(self.bytes()?).ok()
     }
 
-    /// The list, if it is one.
+    /// Returns the list; `None` if the value is not a list.
     pub fn list(self) -> Option<List<'a>> {
         matches!(self.token(), Token::List).then(|| List(self.inside()))
     }
 
-    /// The dictionary, if it is one.
+    /// Returns the dictionary; `None` if the value is not a dictionary.
     pub fn dict(self) -> Option<Dict<'a>> {
         matches!(self.token(), Token::Dict).then(|| Dict(self.inside()))
     }
 
-    /// The tokens of the value, including those of nested values, in one pass. [`Dict::iter`] instead reads a
-    /// value once per list or dictionary that contains it.
+    /// Returns the tokens of the value, including those of nested values, in one pass. In contrast, nested
+    /// calls of [`Dict::iter`] read a value once for each list or dictionary around it.
     pub fn tokens(self) -> impl Iterator<Item = Token<'a>> {
         let mut scan = Scan { bytes: self.0, at: 0 };
         std::iter::from_fn(move || {
@@ -114,26 +118,26 @@ impl<'a> Value<'a> {
         Scan { bytes: self.0, at: 0 }.token().expect("checked when it was parsed")
     }
 
-    /// The bytes between the first and the last.
+    /// Returns the bytes between the first byte and the last.
     fn inside(self) -> Rest<'a> {
         Rest(&self.0[1..self.0.len() - 1])
     }
 }
 
 impl<'a> List<'a> {
-    /// The items in their order.
+    /// Returns the items in their order.
     pub fn iter(self) -> impl Iterator<Item = Value<'a>> {
         self.0
     }
 }
 
 impl<'a> Dict<'a> {
-    /// The value of a key. Takes time proportional to the length of the dictionary.
+    /// Returns the value of a key. The time is proportional to the length of the dictionary.
     pub fn get(self, key: &[u8]) -> Option<Value<'a>> {
         self.iter().find_map(|(name, value)| (name == key).then_some(value))
     }
 
-    /// Keys and values in the order of the message.
+    /// Returns keys and values in the order of the message.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], Value<'a>)> {
         let Self(mut rest) = self;
         std::iter::from_fn(move || {
@@ -169,7 +173,7 @@ impl fmt::Debug for Dict<'_> {
     }
 }
 
-/// Consecutive values that have been checked.
+/// Consecutive values that were checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Rest<'a>(&'a [u8]);
 
@@ -186,10 +190,10 @@ impl<'a> Iterator for Rest<'a> {
     }
 }
 
-/// An element of a message.
+/// A token of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token<'a> {
-    /// A number.
+    /// An integer.
     Integer(i64),
     /// A byte string.
     Bytes(&'a [u8]),
@@ -197,20 +201,20 @@ pub enum Token<'a> {
     List,
     /// The beginning of a dictionary.
     Dict,
-    /// The end of the list or dictionary that is open.
+    /// The end of the innermost open list or dictionary.
     End,
 }
 
-/// Reads a message from start to end.
+/// Reads a message from its first byte to its last.
 struct Scan<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Scan<'a> {
-    /// Skips one value, however nested.
+    /// Skips one value with all nested values.
     fn value(&mut self) -> Result<(), Error> {
-        // One bit for each list or dictionary that is open: whether it is a dictionary.
+        // One bit for each open list or dictionary: 1 for a dictionary.
         let (mut dicts, mut open) = (0_u128, 0);
         let mut key_next = false;
         loop {
@@ -292,7 +296,7 @@ impl<'a> Scan<'a> {
         Ok(bytes)
     }
 
-    /// Skips digits without leading zeroes, and the byte that ends them.
+    /// Reads digits without leading zeroes and the byte `end`; returns the digits.
     fn digits(&mut self, end: u8) -> Result<&'a [u8], Error> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let wrong = |what| Error { at: self.at, what };
@@ -309,7 +313,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Where encoded bytes are appended.
+/// A destination of encoded bytes.
 pub trait Sink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
@@ -322,8 +326,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// Counts the bytes that are put into it: so the code that writes also computes the length before anything is
-/// written.
+/// A [`Sink`] that counts bytes. With it the code that writes a message also computes its length in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Length(pub usize);
 
@@ -336,12 +339,12 @@ impl Sink for Length {
 
 /// Appends bencoded values to a [`Sink`].
 ///
-/// Keys of a dictionary must come sorted; nothing checks it.
+/// The caller writes the keys of a dictionary in sorted order; the writer does not check this.
 #[derive(Debug)]
 pub struct Writer<'a, S = Vec<u8>>(&'a mut S);
 
 impl<'a, S: Sink> Writer<'a, S> {
-    /// Appends to `out`.
+    /// Returns a writer that appends to `out`.
     pub const fn new(out: &'a mut S) -> Self {
         Self(out)
     }
@@ -351,7 +354,7 @@ impl<'a, S: Sink> Writer<'a, S> {
         self.length(bytes.len()).put(bytes)
     }
 
-    /// Begins a byte string of `len` bytes. The caller then [`put`s](Self::put) the bytes.
+    /// Begins a byte string of `len` bytes, which the caller then writes with [`put`](Self::put).
     pub fn length(&mut self, len: usize) -> &mut Self {
         self.number(len as u64).put(b":")
     }
@@ -376,7 +379,7 @@ impl<'a, S: Sink> Writer<'a, S> {
         self.put(b"e")
     }
 
-    /// Writes bytes unchanged: a value that is bencoded already, or a part of a byte string.
+    /// Writes bytes unchanged: bencoded bytes, or a part of a byte string.
     pub fn put(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.put(bytes);
         self

@@ -1,4 +1,4 @@
-//! Endpoints of peers, and the compact forms in which trackers hand them out.
+//! The endpoint at which a peer listens, and its compact forms.
 
 use std::{
     fmt,
@@ -17,10 +17,10 @@ pub enum Family {
     V6,
 }
 
-/// IP address and port at which a peer listens: the identity of a peer in a swarm.
+/// The IP address and port at which a peer listens: the identity of the peer in a swarm.
 ///
-/// Canonical by construction: an IPv4-mapped IPv6 address becomes the IPv4 address, and port 0 is refused.
-/// Ordered by family, then by the bytes of the compact form.
+/// An endpoint is always canonical: an IPv4-mapped IPv6 address becomes the IPv4 address, and port 0 is
+/// rejected. Endpoints are ordered by family, then by the bytes of the compact form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
     /// An IPv4 endpoint.
@@ -38,7 +38,7 @@ pub struct CompactV4([u8; 6]);
 pub struct CompactV6([u8; 18]);
 
 impl Endpoint {
-    /// The endpoint at `ip` and `port`.
+    /// Returns the endpoint of `ip` and `port`.
     ///
     /// # Errors
     /// [`Error::PortZero`] if `port` is 0.
@@ -62,7 +62,7 @@ impl Endpoint {
         })
     }
 
-    /// The address family.
+    /// Returns the address family.
     pub const fn family(&self) -> Family {
         match self {
             Self::V4(_) => Family::V4,
@@ -70,7 +70,7 @@ impl Endpoint {
         }
     }
 
-    /// The IP address.
+    /// Returns the IP address.
     pub fn ip(&self) -> IpAddr {
         match self {
             Self::V4(compact) => IpAddr::V4(compact.ip()),
@@ -78,14 +78,14 @@ impl Endpoint {
         }
     }
 
-    /// The port; never 0.
+    /// Returns the port, which is never 0.
     pub fn port(&self) -> u16 {
         let compact = self.as_bytes();
         let [.., high, low] = *compact else { unreachable!("compact forms are 6 or 18 bytes") };
         u16::from_be_bytes([high, low])
     }
 
-    /// The compact form: 6 bytes for IPv4, 18 for IPv6, network order.
+    /// Returns the compact form: 6 bytes for IPv4, 18 for IPv6, in network order.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Self::V4(compact) => compact.as_bytes(),
@@ -97,15 +97,15 @@ impl Endpoint {
 macro_rules! compact {
     ($name:ident, $family:ident, $len:literal, $ip:ty, $address:literal) => {
         impl $name {
-            /// Length in bytes.
+            /// The length in bytes.
             pub const LEN: usize = $len;
 
-            /// The bytes in network order.
+            /// Returns the bytes in network order.
             pub const fn as_bytes(&self) -> &[u8; $len] {
                 &self.0
             }
 
-            /// The IP address.
+            /// Returns the IP address.
             pub fn ip(&self) -> $ip {
                 let (address, _) = self.0.split_first_chunk::<$address>().expect("longer than an address");
                 <$ip>::from(*address)
@@ -149,7 +149,8 @@ impl TryFrom<[u8; 6]> for CompactV4 {
 
 /// Reads the compact form of BEP 7. An IPv4-mapped address becomes [`Endpoint::V4`].
 ///
-/// # Errors [`Error::PortZero`] if the port is 0.
+/// # Errors
+/// [`Error::PortZero`] if the port is 0.
 impl TryFrom<[u8; 18]> for Endpoint {
     type Error = Error;
 

@@ -1,20 +1,20 @@
-//! The event of an announce: what happened to the peer.
+//! The event of an announce.
 
 use std::{fmt, str::FromStr};
 
 use crate::Error;
 
-/// The `event` of an announce; the discriminants are those of BEP 15.
+/// The `event` of an announce. The discriminants are the numbers of BEP 15.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 #[repr(u32)]
 pub enum AnnounceEvent {
-    /// A regular announce between two events.
+    /// No event: a regular announce.
     #[default]
     None = 0,
     /// The peer has just finished the download.
     Completed = 1,
-    /// The first announce of a session.
+    /// The first announce of a session of the peer.
     Started = 2,
     /// The peer is leaving.
     Stopped = 3,
@@ -34,7 +34,7 @@ impl TryFrom<u32> for AnnounceEvent {
     }
 }
 
-/// The words of BEP 3. Both `empty` and an empty string mean [`AnnounceEvent::None`].
+/// Reads the words of BEP 3. `empty` and the empty text both mean [`AnnounceEvent::None`].
 impl FromStr for AnnounceEvent {
     type Err = Error;
 

@@ -1,4 +1,4 @@
-//! The two 20-byte names of BEP 3: the info hash of a torrent, and the id of a peer.
+//! The two 20-byte identifiers of BEP 3: the info hash of a torrent, and the peer id.
 
 use std::{fmt, str::FromStr};
 
@@ -11,15 +11,15 @@ macro_rules! twenty_bytes {
         pub struct $name([u8; 20]);
 
         impl $name {
-            /// Length in bytes.
+            /// The length in bytes.
             pub const LEN: usize = 20;
 
-            /// From the bytes on the wire.
+            /// Returns the value with these bytes, in the order of the wire.
             pub const fn new(bytes: [u8; 20]) -> Self {
                 Self(bytes)
             }
 
-            /// The bytes on the wire.
+            /// Returns the bytes in the order of the wire.
             pub const fn as_bytes(&self) -> &[u8; 20] {
                 &self.0
             }
@@ -43,7 +43,7 @@ macro_rules! twenty_bytes {
             }
         }
 
-        /// 40 hexadecimal digits of either case.
+        /// Reads 40 hexadecimal digits of either case.
         impl FromStr for $name {
             type Err = Error;
 
@@ -52,7 +52,7 @@ macro_rules! twenty_bytes {
             }
         }
 
-        /// 40 lower-case hexadecimal digits.
+        /// Writes 40 lower-case hexadecimal digits.
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -82,14 +82,14 @@ macro_rules! twenty_bytes {
 }
 
 twenty_bytes! {
-    /// The identity of a torrent: the SHA-1 of a v1 info dictionary (BEP 3), or the SHA-256 of a v2 one cut
-    /// to 20 bytes, as trackers use it (BEP 52).
+    /// The identifier of a torrent: the SHA-1 of a v1 info dictionary (BEP 3), or the SHA-256 of a v2 one
+    /// truncated to 20 bytes, as clients send it to trackers (BEP 52).
     InfoHash
 }
 
 twenty_bytes! {
-    /// The name that a client chooses for itself (BEP 3, BEP 20). It is never the identity of a peer in a
-    /// swarm.
+    /// The identifier that a client chooses for itself (BEP 3, BEP 20). It is never the identity of a peer in
+    /// a swarm.
     PeerId
 }
 

@@ -1,9 +1,9 @@
-//! The vocabulary of BitTorrent: info hashes, peer ids, endpoints and their compact forms, [`bencode`] and
+//! The basic types of BitTorrent: info hashes, peer ids, endpoints and their compact forms, [`bencode`] and
 //! [`query`].
 //!
-//! Nothing here does I/O or reads a clock. Nothing allocates, except for what is written into a vector of the
-//! caller. A value that exists is valid: an [`Endpoint`] never has port 0 and never contains an IPv4-mapped
-//! address, so two endpoints are the same peer exactly when they are equal.
+//! This crate does no I/O and reads no clock. It allocates only in vectors of the caller. A value that exists
+//! is valid: an [`Endpoint`] never has port 0 and never contains an IPv4-mapped IPv6 address, so two
+//! endpoints are the same peer exactly when they are equal.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod bencode;
@@ -16,11 +16,11 @@ pub use endpoint::{CompactV4, CompactV6, Endpoint, Family};
 pub use event::AnnounceEvent;
 pub use id::{InfoHash, PeerId};
 
-/// Why a value is not valid.
+/// The reason why a value is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Port 0: no peer can listen on it.
+    /// The port is 0, on which no peer can listen.
     #[error("port 0 is not an endpoint anybody can connect to")]
     PortZero,
     /// The text is not `ip:port`.
@@ -32,10 +32,10 @@ pub enum Error {
     /// A byte of the text is not a hexadecimal digit.
     #[error("the byte at position {0} is not a hexadecimal digit")]
     HexDigit(usize),
-    /// BEP 15 has no event with this number.
+    /// The number is not an event of BEP 15.
     #[error("{0} is not an announce event: 0 none, 1 completed, 2 started, 3 stopped")]
     Event(u32),
-    /// BEP 3 has no event with this name.
+    /// The word is not an event of BEP 3.
     #[error("not an announce event: expected started, stopped, completed or nothing")]
     EventName,
 }

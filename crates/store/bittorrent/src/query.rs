@@ -1,28 +1,27 @@
-//! The query of a URL: percent-encoded names and values. HTTP announces have a query (BEP 3), and a magnet
-//! link is one (BEP 9).
+//! The query of a URL: names and values, percent-encoded. Announces over HTTP contain a query (BEP 3), and so
+//! do magnet links (BEP 9).
 
 /// A percent-encoded value, borrowed from its query.
 ///
-/// A `+` stays a plus: some clients do not encode it in an info hash.
+/// A `+` means a plus: clients write it unescaped in an info hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Escaped<'a>(&'a [u8]);
 
 impl<'a> Escaped<'a> {
-    /// Percent-encodes `bytes` into `room`, and overwrites the contents of `room`. For clients, which write
-    /// requests.
+    /// Percent-encodes `bytes` for a request. Overwrites the contents of `room` with the result.
     pub fn encode(bytes: &[u8], room: &'a mut Vec<u8>) -> Self {
         room.clear();
         escape(bytes, room);
         Self(room)
     }
 
-    /// The encoded value, as it is in the query.
+    /// Returns the value as the query contains it.
     pub const fn encoded(self) -> &'a [u8] {
         self.0
     }
 
-    /// The decoded bytes. If a `%` is not followed by two hexadecimal digits, the item is `None` and the last
-    /// one.
+    /// Returns the decoded bytes. A `%` that is not followed by two hexadecimal digits yields one `None`, and
+    /// the iterator ends there.
     #[inline]
     pub fn bytes(self) -> impl Iterator<Item = Option<u8>> {
         let mut rest = self.0;
@@ -46,7 +45,7 @@ impl<'a> Escaped<'a> {
         })
     }
 
-    /// The decoded bytes, if there are exactly `N`.
+    /// Returns the decoded bytes if there are exactly `N`.
     pub fn exactly<const N: usize>(self) -> Option<[u8; N]> {
         let (mut out, mut bytes) = ([0; N], self.bytes());
         for slot in &mut out {
@@ -55,7 +54,8 @@ impl<'a> Escaped<'a> {
         bytes.next().is_none().then_some(out)
     }
 
-    /// Parses the decoded text, of at most `N` bytes.
+    /// Returns the result of `parse` for the decoded text; `None` if the text is longer than `N` bytes or not
+    /// UTF-8.
     pub fn parse<const N: usize, T>(self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let (mut text, mut len) = ([0; N], 0);
         for byte in self.bytes() {
@@ -65,12 +65,12 @@ impl<'a> Escaped<'a> {
         parse(std::str::from_utf8(&text[..len]).ok()?)
     }
 
-    /// The decoded text, if it is UTF-8.
+    /// Returns the decoded text; `None` if it is not UTF-8.
     pub fn text(self) -> Option<String> {
         String::from_utf8(self.bytes().collect::<Option<_>>()?).ok()
     }
 
-    /// The same with `+` decoded as a space, as forms encode it.
+    /// Returns the decoded text like [`text`](Self::text), with a blank for each `+`, as in forms.
     pub fn text_of_form(self) -> Option<String> {
         let mut escaped = self.0.to_vec();
         escaped.iter_mut().filter(|byte| **byte == b'+').for_each(|byte| *byte = b' ');
@@ -78,7 +78,7 @@ impl<'a> Escaped<'a> {
     }
 }
 
-/// Names and values, in the order of the query. A name without `=` has an empty value.
+/// Returns names and values in their order. A name without `=` has an empty value.
 #[inline]
 pub fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], Escaped<'_>)> {
     query.split(|&byte| byte == b'&').filter(|parameter| !parameter.is_empty()).map(|parameter| {
@@ -90,7 +90,7 @@ pub fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], Escaped<'_>)> {
     })
 }
 
-/// Appends `bytes` to `out`, percent-encoded.
+/// Appends `bytes` to `out`, percent-encoded for a query.
 pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for &byte in bytes {

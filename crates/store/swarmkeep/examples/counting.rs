@@ -1,4 +1,4 @@
-//! A wrapper is a repository too: this one counts what its announces changed and hands everything on.
+//! A wrapper is a repository too. This one counts the changes of its announces and forwards every call.
 //!
 //! Run with `cargo run -p swarmkeep --example counting`.
 
@@ -9,7 +9,7 @@ use swarmkeep::{
     RepositoryConfig, Request, SplitMix64, Timestamp, TorrentRepository, implement::forward_repository,
 };
 
-/// Counts joins and finished downloads of the store inside.
+/// Counts joins and finished downloads of the inner store.
 #[derive(Debug)]
 struct Counting<R> {
     inner: R,
@@ -41,7 +41,7 @@ impl<R: TorrentRepository> TorrentRepository for Counting<R> {
         answer
     }
 
-    // Handed on as a batch: a default that loops would undo what the store inside gains from one.
+    // Forwarded as a batch: the default loops, which would lose the speed of the inner store with batches.
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
         self.inner.announce_batch(batch, now, rng);
         batch.iter().filter_map(|request| request.answer.as_ref()).for_each(|answer| self.count(answer));

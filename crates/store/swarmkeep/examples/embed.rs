@@ -1,5 +1,5 @@
-//! A tracker's use of a repository in one page: announce from several threads into the bytes about to be
-//! sent, scrape, and forget in small steps beside them.
+//! The use of a repository in a tracker: announce from several threads into the bytes about to be sent,
+//! scrape, and sweep in small steps at the same time.
 //!
 //! Run with `cargo run --release -p swarmkeep --example embed`.
 
@@ -16,7 +16,7 @@ use swarmkeep::{
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A secret key, 45 minutes of life for a peer that falls silent, and room for a million swarms.
+    // A secret key, a lifetime of 45 minutes, and a limit of a million swarms.
     let config = RepositoryConfig::new(HashKey::from_os()?)
         .lifetime(Duration::from_secs(45 * 60))
         .max_swarms(1_000_000);
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What a receive loop does for each packet. A real one has a cryptographic generator (`RandCore`), not a
+/// The work of a receive loop for each packet. A tracker uses a cryptographic generator (`RandCore`), not a
 /// seeded one.
 fn receive(store: &Packed, number: u8) {
     let mut rng = SplitMix64::new(number.into());
@@ -58,7 +58,7 @@ fn receive(store: &Packed, number: u8) {
         let ip = IpAddr::V4(Ipv4Addr::new(192, 0, 2, number));
         let Ok(endpoint) = Endpoint::new(ip, peer + 1) else { continue };
         let announce = Announce::new(torrent(peer % 100), endpoint).event(AnnounceEvent::Started).want(50);
-        // The selected peers are written where they are sent from, behind the header.
+        // The selected peers are written into the packet, after the header.
         let mut peers = PeerBuffer::of(endpoint.family(), &mut packet[20..]);
         let answer = store.announce(&announce, now(), &mut rng, &mut peers);
         let length = 20 + peers.v4.as_bytes().len();

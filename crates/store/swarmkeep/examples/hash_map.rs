@@ -1,4 +1,4 @@
-//! A store of one's own: the standard library's hash map, in shards, with a lock around each swarm.
+//! A store of your own: the hash map of the standard library, in shards, with a lock around each swarm.
 //!
 //! Run with `cargo run -p swarmkeep --example hash_map`.
 
@@ -17,7 +17,7 @@ use swarmkeep::{
     },
 };
 
-/// The store: the library adds everything but finding a swarm.
+/// The store. Its map finds swarms; the library adds everything else.
 pub(crate) type HashMapRepository = MapRepository<Slots<Shards<LockedSlot<StdMutex>>, StdMutex>>;
 
 type Shard<T> = RwLock<HashMap<InfoHash, Arc<T>>>;
@@ -93,13 +93,13 @@ impl<T: Send + Sync> SlotMap<T> for Shards<T> {
         out.truncate(start.saturating_add(limit));
     }
 
-    /// About as many as are in one shard, since a look reads all of them.
+    /// About the number of swarms in one shard, because a look reads a whole shard.
     fn keys_per_look(&self) -> usize {
         self.shards[0].read().unwrap().len().max(64)
     }
 }
 
-/// No section waits for anything but a lock of the standard library.
+/// The map waits for locks of the standard library only, which block.
 impl<T> BlockingSlots for Shards<T> {}
 
 pub(crate) fn hash_map(config: &RepositoryConfig) -> Result<HashMapRepository, ConfigError> {

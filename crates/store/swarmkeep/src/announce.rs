@@ -1,10 +1,10 @@
-//! What goes in and comes out of an announce.
+//! The arguments and the results of an announce.
 
 use std::{fmt, slice};
 
 use crate::{AnnounceEvent, CompactV4, CompactV6, Endpoint, Family, InfoHash, PeerId, SwarmStats};
 
-/// One announce, as a peer sent it.
+/// One announce, as the client sent it.
 ///
 /// ```
 /// use swarmkeep::{Announce, AnnounceEvent, InfoHash};
@@ -19,28 +19,28 @@ use crate::{AnnounceEvent, CompactV4, CompactV6, Endpoint, Family, InfoHash, Pee
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Announce {
-    /// The torrent.
+    /// The info hash of the torrent.
     pub info_hash: InfoHash,
-    /// Where the announcing peer listens: its identity in the swarm.
+    /// The endpoint at which the announcing peer listens: its identity in the swarm.
     pub endpoint: Endpoint,
-    /// What has happened to it.
+    /// The event that the client reports.
     pub event: AnnounceEvent,
-    /// Bytes it still has to download; 0 makes it a seeder.
+    /// The number of bytes that the peer still has to download; 0 makes it a seeder.
     pub left: u64,
-    /// Bytes it says it has downloaded.
+    /// The number of bytes that the client reports as downloaded.
     pub downloaded: u64,
-    /// Bytes it says it has uploaded.
+    /// The number of bytes that the client reports as uploaded.
     pub uploaded: u64,
-    /// What the client calls itself.
+    /// The peer id that the client chose.
     pub peer_id: PeerId,
-    /// The most peers to select; the room in the [`PeerBuffer`] bounds it too.
+    /// The maximum number of peers to select. The room in the [`PeerBuffer`] limits it too.
     pub want: usize,
-    /// Which families to select from.
+    /// The address families to select peers from.
     pub families: Families,
 }
 
 impl Announce {
-    /// A leecher's regular announce that wants 50 peers of its own family.
+    /// Returns a regular announce (no event) of a leecher that wants 50 peers of its own family.
     pub const fn new(info_hash: InfoHash, endpoint: Endpoint) -> Self {
         Self {
             info_hash,
@@ -58,21 +58,21 @@ impl Announce {
         }
     }
 
-    /// Sets what has happened to the peer.
+    /// Sets the event.
     #[must_use]
     pub const fn event(mut self, event: AnnounceEvent) -> Self {
         self.event = event;
         self
     }
 
-    /// Sets the bytes left to download; 0 makes the peer a seeder.
+    /// Sets the number of bytes left to download; 0 makes the peer a seeder.
     #[must_use]
     pub const fn left(mut self, left: u64) -> Self {
         self.left = left;
         self
     }
 
-    /// Sets the bytes that the peer says it has moved.
+    /// Sets the numbers of bytes that the client reports as downloaded and uploaded.
     #[must_use]
     pub const fn transferred(mut self, downloaded: u64, uploaded: u64) -> Self {
         self.downloaded = downloaded;
@@ -80,45 +80,45 @@ impl Announce {
         self
     }
 
-    /// Sets what the client calls itself.
+    /// Sets the peer id.
     #[must_use]
     pub const fn peer_id(mut self, peer_id: PeerId) -> Self {
         self.peer_id = peer_id;
         self
     }
 
-    /// Sets the most peers to select.
+    /// Sets the maximum number of peers to select.
     #[must_use]
     pub const fn want(mut self, want: usize) -> Self {
         self.want = want;
         self
     }
 
-    /// Sets which families to select from.
+    /// Sets the address families to select peers from.
     #[must_use]
     pub const fn families(mut self, families: Families) -> Self {
         self.families = families;
         self
     }
 
-    /// Seeder if nothing is left, leecher otherwise.
+    /// Returns [`Role::Seeder`] if nothing is left to download, [`Role::Leecher`] otherwise.
     pub const fn role(&self) -> Role {
         if self.left == 0 { Role::Seeder } else { Role::Leecher }
     }
 }
 
-/// What a peer is in its swarm.
+/// The role of a peer in its swarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Role {
-    /// Has everything (`left == 0`).
+    /// The peer has nothing left to download (`left == 0`).
     Seeder,
-    /// Still has to download.
+    /// The peer still has to download.
     Leecher,
 }
 
 impl Role {
-    /// Whether it is a seeder.
+    /// Returns whether the role is [`Role::Seeder`].
     pub const fn is_seeder(self) -> bool {
         matches!(self, Self::Seeder)
     }
@@ -134,7 +134,8 @@ bitflags::bitflags! {
         const V6 = 2;
     }
 
-    /// What one announce changed. Several can hold at once: a peer can join and complete in one announce.
+    /// The changes that one announce made. Several can hold at once: a peer can join and complete in one
+    /// announce.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Changes: u8 {
         /// The endpoint was not in the swarm before.
@@ -158,21 +159,21 @@ bitflags::bitflags! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Announced {
-    /// The swarm's counts after the announce.
+    /// The counts of the swarm after the announce.
     pub stats: SwarmStats,
-    /// What the announce changed.
+    /// The changes that the announce made.
     pub changes: Changes,
-    /// What had to go to make room; all zero in a store without limits.
+    /// The peers and swarms that were evicted to make room; zero in a store without limits.
     pub evicted: Evicted,
 }
 
 impl Announced {
-    /// An answer with nothing evicted.
+    /// Returns an answer with no evictions.
     pub const fn new(stats: SwarmStats, changes: Changes) -> Self {
         Self { stats, changes, evicted: Evicted { swarms: 0, peers: 0 } }
     }
 
-    /// The same answer, with what had to go for it.
+    /// Returns the same answer with the evictions set.
     #[must_use]
     pub const fn evicting(mut self, evicted: Evicted) -> Self {
         self.evicted = evicted;
@@ -180,50 +181,51 @@ impl Announced {
     }
 }
 
-/// What a bounded store dropped to make room.
+/// The numbers of swarms and peers that a store with limits evicted to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Evicted {
-    /// Whole swarms.
+    /// The number of whole swarms.
     pub swarms: u64,
-    /// Peers, those of the dropped swarms included.
+    /// The number of peers, including the peers of the evicted swarms.
     pub peers: u64,
 }
 
 /// One announce of a batch: the caller fills in `announce` and `peers`, the store `answer`.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// What the peer sent.
+    /// The announce of the client.
     pub announce: Announce,
-    /// Where the selected peers go.
+    /// The buffer that the store writes the selected peers to.
     pub peers: PeerBuffer<'a>,
-    /// What the store says; `None` until it has.
+    /// The answer of the store; `None` until the announce is done.
     pub answer: Option<Announced>,
 }
 
 impl<'a> Request<'a> {
-    /// A request that has no answer yet.
+    /// Returns a request that has no answer yet.
     pub const fn new(announce: Announce, peers: PeerBuffer<'a>) -> Self {
         Self { announce, peers, answer: None }
     }
 }
 
-/// Where selected peers go: the caller's own bytes, one section a family, in the compact form of BEP 23 and
-/// BEP 7. A tracker points it into the packet that it is about to send.
+/// The destination of the selected peers: bytes of the caller, one section per family, in the compact form of
+/// BEP 23 and BEP 7. A tracker points it into the packet that it is about to send.
 pub struct PeerBuffer<'a> {
-    /// IPv4 peers, 6 bytes each.
+    /// The IPv4 peers, 6 bytes per peer.
     pub v4: Section<'a, { CompactV4::LEN }>,
-    /// IPv6 peers, 18 bytes each.
+    /// The IPv6 peers, 18 bytes per peer.
     pub v6: Section<'a, { CompactV6::LEN }>,
 }
 
 impl<'a> PeerBuffer<'a> {
-    /// Room for `v4.len() / 6` IPv4 peers and `v6.len() / 18` IPv6 peers. An empty slice is no room.
+    /// Returns an empty buffer with room for `v4.len() / 6` IPv4 peers and `v6.len() / 18` IPv6 peers. An
+    /// empty slice has no room.
     pub const fn new(v4: &'a mut [u8], v6: &'a mut [u8]) -> Self {
         Self { v4: Section { bytes: v4, used: 0 }, v6: Section { bytes: v6, used: 0 } }
     }
 
-    /// Room for peers of one family only.
+    /// Returns an empty buffer with room for peers of one family only.
     pub const fn of(family: Family, bytes: &'a mut [u8]) -> Self {
         match family {
             Family::V4 => Self::new(bytes, &mut []),
@@ -231,32 +233,32 @@ impl<'a> PeerBuffer<'a> {
         }
     }
 
-    /// Forgets what was written.
+    /// Discards the peers that were written.
     pub const fn clear(&mut self) {
         self.v4.used = 0;
         self.v6.used = 0;
     }
 
-    /// How many peers were written.
+    /// Returns the number of peers that were written, both families together.
     pub const fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// Whether no peer was written.
+    /// Returns whether no peer was written.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The numbers of IPv4 and IPv6 peers to select into this buffer, if `v4_eligible` and `v6_eligible`
-    /// peers are eligible: half of `want` for each family, and the rest of one family's half for the other.
-    /// If `want` is odd, the larger half is that of IPv4.
+    /// Returns the numbers of IPv4 and IPv6 peers to select into this buffer, if `v4_eligible` and
+    /// `v6_eligible` peers are eligible: half of `want` for each family, and what one family does not use for
+    /// the other. If `want` is odd, IPv4 gets the larger half.
     pub fn share(&self, want: usize, v4_eligible: usize, v6_eligible: usize) -> (usize, usize) {
         let (v4, v6) = (v4_eligible.min(self.v4.room()), v6_eligible.min(self.v6.room()));
         let v6 = v6.min((want / 2).max(want.saturating_sub(v4)));
         (v4.min(want - v6), v6)
     }
 
-    /// The peers that were written, IPv4 first.
+    /// Returns the peers that were written, IPv4 first.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
         let valid = "stores write only endpoints that were valid when they announced";
         let v4 = self.v4.peers().iter().map(move |&bytes| Endpoint::try_from(bytes).expect(valid));
@@ -271,51 +273,51 @@ impl fmt::Debug for PeerBuffer<'_> {
     }
 }
 
-/// One family's part of a [`PeerBuffer`]: `N` bytes per peer.
+/// The part of a [`PeerBuffer`] for one family: `N` bytes per peer.
 pub struct Section<'a, const N: usize> {
     bytes: &'a mut [u8],
     used: usize,
 }
 
 impl<const N: usize> Section<'_, N> {
-    /// How many more peers fit.
+    /// Returns the number of peers that still fit.
     pub const fn room(&self) -> usize {
         (self.bytes.len() - self.used) / N
     }
 
-    /// How many peers were written.
+    /// Returns the number of peers that were written.
     pub const fn len(&self) -> usize {
         self.used / N
     }
 
-    /// Whether no peer was written.
+    /// Returns whether no peer was written.
     pub const fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// The bytes written so far, ready to send.
+    /// Returns the bytes that were written, ready to send.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 
-    /// The peers written so far.
+    /// Returns the peers that were written, in compact form.
     pub fn peers(&self) -> &[[u8; N]] {
         self.as_bytes().as_chunks().0
     }
 }
 
-/// How a store writes the peers that it selects.
+/// The methods with which a store writes the peers that it selects.
 pub trait SectionExt<const N: usize> {
     /// Writes several peers at once.
     ///
     /// # Panics
-    /// If there is no room: [`PeerBuffer::share`] takes the room into account.
+    /// If there is not enough room. [`PeerBuffer::share`] never returns more peers than fit.
     fn extend(&mut self, peers: &[[u8; N]]);
 
     /// Writes one peer.
     ///
     /// # Panics
-    /// If there is no room: [`PeerBuffer::share`] takes the room into account.
+    /// If there is not enough room. [`PeerBuffer::share`] never returns more peers than fit.
     fn push(&mut self, peer: &[u8; N]) {
         self.extend(slice::from_ref(peer));
     }
@@ -335,7 +337,8 @@ impl<const N: usize> fmt::Debug for Section<'_, N> {
     }
 }
 
-/// What an announce does to its peer: the one place where events, roles and the download count meet.
+/// The effect of an announce on its peer: the roles before and after, and whether a download is counted.
+/// Every store uses this one definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transition {
@@ -343,12 +346,14 @@ pub struct Transition {
     pub before: Option<Role>,
     /// The role of the peer after the announce; `None` if it has left.
     pub after: Option<Role>,
-    /// Whether the announce counts a download: a `completed` of a peer that was not a seeder before.
+    /// Whether the announce counts a download: a `completed` with nothing left, of a peer that was not a
+    /// seeder before.
     pub completed: bool,
 }
 
 impl Transition {
-    /// What `announce` does to a peer that had the role `before`, or that was not in the swarm.
+    /// Returns the effect of `announce` on a peer whose role was `before`; `None` for a peer that was not in
+    /// the swarm.
     pub fn new(announce: &Announce, before: Option<Role>) -> Self {
         let after = (announce.event != AnnounceEvent::Stopped).then(|| announce.role());
         let completed = announce.event == AnnounceEvent::Completed
@@ -357,7 +362,7 @@ impl Transition {
         Self { before, after, completed }
     }
 
-    /// The same as [`Announced::changes`] reports it, without [`Changes::CREATED`].
+    /// Returns the effect as [`Announced::changes`] reports it, without [`Changes::CREATED`].
     pub fn changes(self) -> Changes {
         let mut changes = match (self.before, self.after) {
             (None, Some(_)) => Changes::JOINED,
@@ -372,8 +377,9 @@ impl Transition {
     }
 }
 
-/// The part of a compact endpoint that one address's endpoints share where those are limited: an IPv4
-/// address, or the upper 64 bits of an IPv6 address.
+/// Returns the bytes that identify the address of a compact endpoint for
+/// [`RepositoryConfig::max_endpoints_per_address`](crate::RepositoryConfig::max_endpoints_per_address): an
+/// IPv4 address, or the upper 64 bits of an IPv6 address.
 pub(crate) fn address<const N: usize>(endpoint: &[u8; N]) -> &[u8] {
     &endpoint[..if N == CompactV4::LEN { 4 } else { 8 }]
 }
@@ -394,7 +400,7 @@ mod tests {
         assert_eq!(share(50, 0, 0), (0, 0));
         assert_eq!(share(1, 1, 1), (1, 0));
         assert_eq!(share(0, 9, 9), (0, 0));
-        // As many as fit.
+        // The room limits the shares.
         assert_eq!(share(200, 100, 100), (70, 50));
         assert_eq!(share(90, 20, 100), (20, 50));
     }

@@ -1,4 +1,5 @@
-//! The same repository for stores that must wait: tokio's locks, or another machine.
+//! The asynchronous trait: the same contract for stores that must wait, for a lock of tokio or for another
+//! machine.
 
 use std::{
     fmt,
@@ -10,47 +11,49 @@ use std::{
 
 use crate::{__methods, TorrentRepository, implement::async_repository};
 
-/// What an asynchronous call gives: the answer of the synchronous one, unless the store could not be reached.
+/// The future of an asynchronous call. Its output is the result of the synchronous method, or
+/// [`Unavailable`].
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
 
-/// The store could not be reached or did not answer in time; whether the call took effect is not known.
+/// The error of a store that could not be reached or did not answer in time. The call may or may not have
+/// taken effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the store is unavailable: {reason}")]
 pub struct Unavailable {
-    /// What was tried and what came of it.
+    /// The operation that was tried, and its result.
     pub reason: String,
 }
 
 impl Unavailable {
-    /// Says why.
+    /// Returns the error with its reason.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
     }
 }
 
-/// [`TorrentRepository`] for stores that must wait. Each method's contract is that of its namesake there.
-/// Every synchronous store is one through [`Immediate`].
+/// [`TorrentRepository`] for stores that must wait. Each method has the contract of the method of the same
+/// name there. [`Immediate`] wraps a synchronous store.
 ///
-/// Dropping the future of an announce, a removal of one swarm or a count before it is ready leaves the whole
-/// step done, or nothing of it. What goes through several swarms or many peers (a batch, a sweep,
-/// `remove_where`, `restore`) is done up to one of them: a sweep goes on from there, a restore may be
-/// repeated, and a removal has lost its report. A pass is complete only when the futures of all its steps
-/// were finished or dropped.
+/// If the future of an announce, of the removal of one swarm, or of a count is dropped before it is ready,
+/// either the whole step is done or nothing of it. A call over several swarms or many peers (a batch, a
+/// sweep, `remove_where`, `restore`) stops at one of them: the next sweep continues there, a restore may be
+/// repeated, and the list of removed swarms is lost. A pass is complete only when the futures of all its
+/// steps were finished or dropped.
 ///
 /// An announce allocates its boxed future and nothing else. After an error of `announce_batch`, requests
 /// without an answer may have taken effect. After an error of `export`, or if its future is dropped, the next
-/// step continues after the last record read, and [`Export::records`](crate::Export::records) holds what was
-/// read until then.
+/// step continues after the last record that was read, and [`Export::records`](crate::Export::records)
+/// contains the records that were read before the error.
 pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
     __methods! { __await_methods [] }
 }
 
-/// A synchronous store behind the asynchronous trait: every future is ready at its first poll.
+/// A synchronous store behind the asynchronous trait. Every future is ready when it is first polled.
 #[derive(Debug, Clone)]
 pub struct Immediate<R>(pub R);
 
-/// What a future gives that is ready when it is first polled: of an [`Immediate`] store, or over locks that
-/// block.
+/// Returns the output of a future that is ready when it is first polled: the future of an [`Immediate`]
+/// store, or of a store whose locks block.
 pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

@@ -1,5 +1,5 @@
-//! Swarms in the standard library's B-tree under one lock; what a swarm has to find is itself, or the slot
-//! with its lock.
+//! Swarms in the B-tree of the standard library under one lock. The tree contains the swarms themselves, or a
+//! slot with a lock per swarm.
 
 use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc};
 
@@ -12,33 +12,33 @@ use crate::{
     },
 };
 
-/// A B-tree of swarms behind one lock of family `O`: an announce holds it alone.
+/// A B-tree of swarms behind one lock of family `O`. An announce holds the lock exclusively.
 pub type BTreeMapRepository<O> = MapRepository<Tree<O, RecordSwarm>>;
 
-/// A B-tree of slots: a lock of family `O` around the tree, shared by announces, and one of family `E` around
-/// each swarm.
+/// A B-tree of slots, with a lock of family `O` around the tree, which announces share, and one of family `E`
+/// around each swarm.
 pub type BTreeMapOfLocks<O, E> = MapRepository<Slots<Tree<O, Arc<LockedSlot<E>>>, E>>;
 
 /// A B-tree behind a lock.
 pub struct Tree<O: LockFamily, V: Send + Sync>(O::Lock<BTreeMap<InfoHash, V>>);
 
 impl<O: LockFamily> BTreeMapRepository<O> {
-    /// An empty repository.
+    /// Returns an empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not
-    /// whole seconds.
+    /// [`ConfigError`] if a limit other than that on the endpoints of an address is set, or if the lifetime
+    /// is not whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         build(Tree::empty(), config)
     }
 }
 
 impl<O: LockFamily, E: LockFamily> BTreeMapOfLocks<O, E> {
-    /// An empty repository.
+    /// Returns an empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not
-    /// whole seconds.
+    /// [`ConfigError`] if a limit other than that on the endpoints of an address is set, or if the lifetime
+    /// is not whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         build(Slots::new(Tree::empty()), config)
     }
@@ -121,7 +121,7 @@ impl<O: LockFamily> SwarmMap for Tree<O, RecordSwarm> {
             let result = condemn(tree.get(info_hash)?)?;
             Some((result, tree.remove(info_hash)))
         };
-        // The swarm is dropped here: a large one takes milliseconds to free, which is not for the lock.
+        // The swarm is dropped here, after the lock is released: freeing a large swarm takes milliseconds.
         self.0.write(section).await.map(|(result, _)| result)
     }
 

@@ -1,10 +1,11 @@
-//! How a repository is set up: lifetime, limits and the hash key.
+//! The configuration of a repository: lifetime, limits, shards and the hash key.
 
 use std::{fmt, time::Duration};
 
 use crate::BoundedBy;
 
-/// What every implementation is built from. Start with [`new`](Self::new) and chain what should differ.
+/// The configuration that every implementation is built from. Start with [`new`](Self::new) and chain the
+/// settings that differ.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,79 +24,80 @@ pub struct RepositoryConfig {
 }
 
 impl RepositoryConfig {
-    /// A lifetime of 45 minutes (peers announce every 30), no limits, the store's own choice of shards.
+    /// Returns a configuration with a lifetime of 45 minutes (clients announce every 30 minutes), no limits,
+    /// and the store's own number of shards.
     pub const fn new(hash_key: HashKey) -> Self {
         let limits = Limits { swarms: None, peers_per_swarm: None, endpoints_per_address: None, bytes: None };
         Self { hash_key, lifetime: Duration::from_secs(45 * 60), limits, shards: None }
     }
 
-    /// How long a peer lives after its last announce. Whole seconds, at least one.
+    /// Sets the time that a peer stays in its swarm after its last announce: whole seconds, at least one.
     #[must_use]
     pub const fn lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = lifetime;
         self
     }
 
-    /// The most swarms ever held.
+    /// Sets the maximum number of swarms.
     #[must_use]
     pub const fn max_swarms(mut self, swarms: usize) -> Self {
         self.limits.swarms = Some(swarms);
         self
     }
 
-    /// The most peers ever held in one swarm, both families together.
+    /// Sets the maximum number of peers in one swarm, both families together.
     #[must_use]
     pub const fn max_peers_per_swarm(mut self, peers: usize) -> Self {
         self.limits.peers_per_swarm = Some(peers);
         self
     }
 
-    /// The most endpoints that one address may hold in one swarm; at least one. Without it one address can
-    /// fill a swarm from its 65,535 ports.
+    /// Sets the maximum number of endpoints of one address in one swarm; at least one. Without this limit one
+    /// address can fill a swarm from its 65,535 ports.
     ///
-    /// An address is an IPv4 address, or the upper 64 bits of an IPv6 address: a client with one address
-    /// there has the other 2^64 as well (RFC 4291, section 2.5.1). An IPv4-mapped address is the IPv4
-    /// address.
+    /// An address is an IPv4 address, or the upper 64 bits of an IPv6 address: a client with one IPv6 address
+    /// there usually has all 2^64 of them (RFC 4291, section 2.5.1). An IPv4-mapped address counts as the
+    /// IPv4 address.
     #[must_use]
     pub const fn max_endpoints_per_address(mut self, endpoints: usize) -> Self {
         self.limits.endpoints_per_address = Some(endpoints);
         self
     }
 
-    /// The most bytes the store may take.
+    /// Sets the maximum number of bytes of memory that the store may take.
     #[must_use]
     pub const fn max_bytes(mut self, bytes: usize) -> Self {
         self.limits.bytes = Some(bytes);
         self
     }
 
-    /// How many shards a sharded store is made of; a power of two. Others ignore it.
+    /// Sets the number of shards of a sharded store; a power of two. A store without shards ignores it.
     #[must_use]
     pub const fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
     }
 
-    /// The key under which info hashes and endpoints are hashed.
+    /// Returns the key of the hashes of info hashes and endpoints.
     pub const fn hash_key(&self) -> HashKey {
         self.hash_key
     }
 
-    /// The bounds asked for.
+    /// Returns the configured limits.
     pub const fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// How many shards were asked for.
+    /// Returns the configured number of shards; `None` if the store chooses.
     pub const fn shard_count(&self) -> Option<usize> {
         self.shards
     }
 
-    /// The lifetime in seconds, if it is one that a clock of whole seconds and up to `longest` seconds can
-    /// keep.
+    /// Returns the lifetime in seconds, for a clock of whole seconds that can keep up to `longest` seconds.
     ///
     /// # Errors
-    /// [`ConfigError::Lifetime`] if it is shorter than a second, has a fraction, or is longer than `longest`.
+    /// [`ConfigError::Lifetime`] if the lifetime is shorter than a second, is not whole seconds, or is longer
+    /// than `longest`.
     pub const fn lifetime_secs(&self, longest: u64) -> Result<u64, ConfigError> {
         let seconds = self.lifetime.as_secs();
         if seconds == 0 || self.lifetime.subsec_nanos() != 0 || seconds > longest {
@@ -104,7 +106,7 @@ impl RepositoryConfig {
         Ok(seconds)
     }
 
-    /// Refuses every limit, in the words of a store that keeps none.
+    /// Checks that no limit is set; for a store that supports none.
     ///
     /// # Errors
     /// [`ConfigError::UnsupportedLimit`] if a limit is set.
@@ -112,10 +114,10 @@ impl RepositoryConfig {
         self.refuse_limits_but(BoundedBy::empty())
     }
 
-    /// Refuses every limit but those that a store keeps.
+    /// Checks that only limits of `kept` are set, which are the limits that the store supports.
     ///
     /// # Errors
-    /// [`ConfigError::UnsupportedLimit`] if another one is set.
+    /// [`ConfigError::UnsupportedLimit`] if another limit is set.
     pub const fn refuse_limits_but(&self, kept: BoundedBy) -> Result<(), ConfigError> {
         let Limits { swarms, peers_per_swarm, endpoints_per_address, bytes } = self.limits;
         let all = [
@@ -135,17 +137,17 @@ impl RepositoryConfig {
     }
 }
 
-/// Bounds on what a repository holds; `None` is no bound.
+/// The limits of a repository; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// The most swarms.
+    /// The maximum number of swarms.
     pub swarms: Option<usize>,
-    /// The most peers in one swarm, both families together.
+    /// The maximum number of peers in one swarm, both families together.
     pub peers_per_swarm: Option<usize>,
-    /// The most endpoints of one address in one swarm; see
+    /// The maximum number of endpoints of one address in one swarm; see
     /// [`max_endpoints_per_address`](RepositoryConfig::max_endpoints_per_address).
     pub endpoints_per_address: Option<usize>,
-    /// The most bytes.
+    /// The maximum number of bytes of memory.
     pub bytes: Option<usize>,
 }
 
@@ -153,29 +155,31 @@ impl Limits {
     pub(crate) const ENDPOINTS_PER_ADDRESS: &'static str = "endpoints an address";
 }
 
-/// The secret key of a store's hashes of info hashes and endpoints, which clients choose. With it a client
-/// could make a store slow, so draw it anew at every start and never log it ([`fmt::Debug`] doesn't).
+/// The secret key of the hashes that a store computes of info hashes and endpoints. Clients choose both: a
+/// client that knows the key could make the store slow. Draw a new key at every start and never log it;
+/// [`fmt::Debug`] does not print it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u64; 2]);
 
 impl HashKey {
-    /// A key from the operating system: the only thing in this crate that is fetched and not handed in.
+    /// Returns a key from the randomness of the operating system. Nothing else in this crate asks the system
+    /// for input.
     ///
     /// # Errors
-    /// [`ConfigError::NoEntropy`] if the system has none.
+    /// [`ConfigError::NoEntropy`] if the operating system provides no randomness.
     pub fn from_os() -> Result<Self, ConfigError> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(ConfigError::NoEntropy)?;
         Ok(Self::from_bytes(bytes))
     }
 
-    /// A key from 16 bytes that the caller has drawn.
+    /// Returns a key of 16 bytes that the caller has drawn at random.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         let key = u128::from_le_bytes(bytes);
         Self([key as u64, (key >> 64) as u64])
     }
 
-    /// The key as two words.
+    /// Returns the key as two 64-bit words.
     pub const fn words(&self) -> [u64; 2] {
         self.0
     }
@@ -187,44 +191,44 @@ impl fmt::Debug for HashKey {
     }
 }
 
-/// Why a repository was not built.
+/// The reason why a repository was not built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A lifetime that the store's clock cannot keep.
     #[error("a lifetime of {given:?} cannot be kept: give whole seconds, from 1 to {longest}")]
     Lifetime {
-        /// What was asked for.
+        /// The configured lifetime.
         given: Duration,
-        /// The most seconds that the store's clock keeps apart.
+        /// The longest lifetime of this store, in seconds.
         longest: u64,
     },
-    /// A limit that this store cannot keep.
+    /// A limit that this store does not support.
     #[error(
         "this store cannot limit its {0}: leave the limit out, or take a store whose capabilities list it"
     )]
     UnsupportedLimit(&'static str),
-    /// A limit outside the range in which this store keeps it.
+    /// A limit below the smallest one that this store supports.
     #[error("a limit of {given} {what} cannot be kept: give {least} or more")]
     Limit {
-        /// What is limited.
+        /// The limited quantity.
         what: &'static str,
-        /// What was asked for.
+        /// The configured limit.
         given: usize,
-        /// The smallest limit that can be kept.
+        /// The smallest supported limit.
         least: usize,
     },
-    /// A shard count that is no power of two, or too large.
+    /// A number of shards that is not a power of two, or is out of range.
     #[error("{given} shards: give a power of two from {least} to {most}")]
     Shards {
-        /// What was asked for.
+        /// The configured number of shards.
         given: usize,
-        /// The smallest count.
+        /// The smallest supported number.
         least: usize,
-        /// The largest count.
+        /// The largest supported number.
         most: usize,
     },
-    /// The operating system gave no randomness for a key.
+    /// The operating system provided no randomness for a key.
     #[error("no randomness from the operating system: {0}")]
     NoEntropy(getrandom::Error),
 }

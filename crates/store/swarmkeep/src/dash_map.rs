@@ -1,4 +1,4 @@
-//! Swarms in DashMap's sharded hash map, each in a slot with its own lock.
+//! Swarms in the sharded hash map of the crate `dashmap`, each in a slot with its own lock.
 #![expect(
     unsafe_code,
     reason = "DashMap shows its shards only as raw tables; without them each step of a sweep reads all"
@@ -21,7 +21,7 @@ use crate::{
 /// A DashMap of slots, each behind a lock of family `E`.
 pub type DashMapRepository<E> = MapRepository<Slots<HashShards<LockedSlot<E>>, E>>;
 
-/// A DashMap of slots. Its own order is by shard, then by info hash.
+/// A DashMap of slots. It shows them by shard, then by info hash.
 pub struct HashShards<T>(DashMap<InfoHash, Arc<T>, KeyedHash>);
 
 /// SipHash-1-3 under the repository's key.
@@ -32,12 +32,12 @@ const DEFAULT_SHARDS: usize = 256;
 const MOST_SHARDS: usize = 1 << 16;
 
 impl<E: LockFamily> DashMapRepository<E> {
-    /// An empty repository of 256 shards, or as many as configured. A sweep or walk reads the info hashes of
-    /// one shard at a time and keeps its announces waiting meanwhile.
+    /// Returns an empty repository of 256 shards, or of the configured number. Each look of a sweep or walk
+    /// reads the info hashes of one shard, and announces to that shard wait meanwhile.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, the lifetime is not whole
-    /// seconds, or the shards are no power of two above 1.
+    /// [`ConfigError`] if a limit other than that on the endpoints of an address is set, if the lifetime is
+    /// not whole seconds, or if the number of shards is not a power of two above 1.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let shards = config.shard_count().unwrap_or(DEFAULT_SHARDS);
         if !shards.is_power_of_two() || !(2..=MOST_SHARDS).contains(&shards) {
@@ -52,7 +52,7 @@ impl<E: LockFamily> DashMapRepository<E> {
 }
 
 impl<T> HashShards<T> {
-    /// Appends the info hashes of one shard that come behind `after`.
+    /// Appends the info hashes of one shard that follow `after`, in no order.
     fn shard_keys(&self, shard: usize, after: Option<&InfoHash>, out: &mut Vec<InfoHash>) {
         let table = self.0.shards()[shard].read();
         // SAFETY: the read guard outlives the iterator, so the table is neither freed nor changed under it.
@@ -114,12 +114,12 @@ impl<T: Send + Sync> SlotMap<T> for HashShards<T> {
     }
 
     fn keys_per_look(&self) -> usize {
-        // About one shard: reading one is what a look costs.
+        // About one shard: a look always reads a whole shard.
         (self.0.len() / self.0.shards().len()).max(64)
     }
 
     async fn give_back(&self) {
-        // A table at most seven eighths full, doubled once too often, is still at a quarter.
+        // A table grows when it is seven eighths full, and doubles: below a quarter it is too large.
         if self.0.len() < self.0.capacity() / 4 {
             self.0.shrink_to_fit();
         }

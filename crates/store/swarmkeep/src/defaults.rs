@@ -1,4 +1,4 @@
-//! The methods of the trait that the other methods can do, once for both traits.
+//! The default implementations of methods in terms of other methods, for both traits.
 
 use crate::{
     AsyncTorrentRepository, Budget, Cursor, InfoHash, Random, Removed, Request, SwarmSummary, Timestamp,

@@ -7,21 +7,21 @@ use crate::{
     Unavailable,
 };
 
-/// A store that is being read out: where that stands, and what the latest step has read.
+/// The state of an export: its position, and the records that the latest step read.
 #[derive(Debug)]
 pub struct Export {
     records: Records,
     at: Cursor,
-    /// Where to go on among the peers of the next swarm.
+    /// The position among the peers of the next swarm.
     pub(crate) within: Cursor,
-    /// Swarms that a walk has shown and that were not read yet. The position is behind them.
+    /// Swarms that a walk has shown and whose peers were not read yet. `at` is after them.
     listed: vec::IntoIter<SwarmSummary>,
-    /// The latest announce that was later than the records of its step could tell.
+    /// The time of the latest announce that was later than [`Records::until`] of its step.
     latest: Timestamp,
 }
 
 impl Export {
-    /// Before the first swarm.
+    /// Returns an export at its start.
     pub fn new() -> Self {
         let records = Records::new(Timestamp::default());
         Self {
@@ -33,36 +33,37 @@ impl Export {
         }
     }
 
-    /// What the latest step has read.
+    /// Returns the records that the latest step read.
     pub const fn records(&self) -> &Records {
         &self.records
     }
 
-    /// Takes what the latest step has read, for another thread, and leaves `spare` for the next one.
+    /// Returns the records that the latest step read, for example to another thread, and leaves `spare` for
+    /// the next step.
     #[must_use]
     pub fn take(&mut self, spare: Records) -> Records {
         mem::replace(&mut self.records, spare)
     }
 
-    /// Whether the latest step ended in the middle of a swarm. The rest of the swarm should be read soon: it
-    /// may change.
+    /// Returns whether the latest step ended in the middle of a swarm. Read the rest of the swarm soon: the
+    /// swarm may change.
     pub fn is_within_a_swarm(&self) -> bool {
         self.within != Cursor::START
     }
 
-    /// Whether everything has been read.
+    /// Returns whether the whole store has been read.
     pub fn is_complete(&self) -> bool {
         self.at.is_end() && self.listed.as_slice().is_empty()
     }
 
-    /// For stores: forgets what the latest step has read. Where to go on among the swarms, and where to put
-    /// them.
+    /// For stores: clears the records of the latest step. Returns the position among the swarms, and the
+    /// records to write to.
     pub fn begin(&mut self, now: Timestamp) -> (Cursor, &mut Records) {
         self.records.begin(now);
         (self.at, &mut self.records)
     }
 
-    /// For stores: goes on there with the next step.
+    /// For stores: sets the position at which the next step continues.
     pub const fn go_on_at(&mut self, at: Cursor) {
         self.at = at;
     }
@@ -74,8 +75,8 @@ impl Default for Export {
     }
 }
 
-/// Swarms that one walk lists at most before their peers are read: a map that finds them by looking at a
-/// whole shard is to do so seldom.
+/// The maximum number of swarms that one walk lists before their peers are read. It is large because a map in
+/// shards reads a whole shard for each walk.
 const LISTED: usize = 1 << 14;
 
 /// [`export`](crate::TorrentRepository::export) by the store's own walk, `peers` and `scrape`.
@@ -85,7 +86,7 @@ pub(crate) async fn by_walking(
     now: Timestamp,
     budget: Budget,
 ) -> Result<(), Unavailable> {
-    // Others may have been told a later time, and announced since.
+    // Another call may have given the store a later time, and peers may have announced at it.
     export.begin(now.max(export.latest));
     let (mut left, mut peers) = (budget.get(), Vec::new());
     while left > 0 && !export.is_complete() {
@@ -101,15 +102,17 @@ pub(crate) async fn by_walking(
         if latest > export.records.until() {
             export.latest = latest;
             if !export.records.is_empty() {
-                // Ages in these records go back from an earlier time. The next step reads the peers again.
+                // The ages in these records are relative to an earlier time. The next step reads these peers
+                // again.
                 return Ok(());
             }
             export.begin(latest);
         }
-        // After the peers: who is among them as a seeder is among the downloads too.
+        // The counts are read after the peers, so that they contain the download of each seeder that was
+        // read.
         let SwarmStats { complete, incomplete, downloaded } = store.scrape(&info_hash).await?;
         if complete == 0 && incomplete == 0 {
-            // They have gone, perhaps with their swarm and its downloads.
+            // The peers have left since, perhaps with their swarm and its download count.
             peers.clear();
         }
         left = left.saturating_sub(1 + peers.len());
@@ -118,7 +121,7 @@ pub(crate) async fn by_walking(
         }
         export.within = if next.is_end() { Cursor::START } else { next };
         if !next.is_end() {
-            // All who announce to a large swarm wait for its lock: whoever reads it out says how often.
+            // Announces to a large swarm wait for its lock. The caller decides how often to take it.
             return Ok(());
         }
         export.listed.next();

@@ -13,9 +13,9 @@
 //! # Ok::<(), swarmkeep::ConfigError>(())
 //! ```
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number: time, randomness, limits and the hash
-//! key are handed in. Features add implementations (`dashmap`, `skipmap`, `tokio`), snapshots (`snapshot`)
-//! and conveniences (`rand_core`, `serde`).
+//! This crate opens no socket, reads no clock and draws no random numbers: the caller provides time,
+//! randomness, limits and the hash key. Features add implementations (`dashmap`, `skipmap`, `tokio`),
+//! snapshots (`snapshot`) and conveniences (`rand_core`, `serde`).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use swarmkeep_bittorrent as bittorrent;

@@ -1,9 +1,10 @@
 //! Randomness as the caller provides it.
 
-/// A source of random numbers. Selection is as unpredictable as this is: a public tracker hands in a
-/// cryptographic generator (with feature `rand_core`, `RandCore` adapts any), a test a seeded one.
+/// A source of random numbers. The selection of peers is only as unpredictable as its source. A public
+/// tracker provides a cryptographic generator (with the feature `rand_core`, `RandCore` adapts any); a test
+/// provides a seeded one.
 pub trait Random: Send {
-    /// 64 uniformly random bits.
+    /// Returns 64 uniformly random bits.
     fn next_u64(&mut self) -> u64;
 }
 
@@ -14,7 +15,7 @@ impl<R: Random + ?Sized> Random for &mut R {
 }
 
 impl dyn Random + '_ {
-    /// A uniform number in `0..bound`; the bias is below `bound` / 2^64.
+    /// Returns a uniform number in `0..bound`. The bias is below `bound` / 2^64.
     ///
     /// # Panics
     /// If `bound` is 0.
@@ -24,13 +25,13 @@ impl dyn Random + '_ {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): for tests, benches and workloads that must repeat.
-/// Predictable from one output, so not for a tracker.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), for tests, benches and workloads that must be repeatable.
+/// One output reveals all later ones, so it is not for a tracker.
 #[derive(Debug, Clone)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// A generator that always gives the same numbers for the same `seed`.
+    /// Returns a generator whose numbers depend on `seed` alone.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -45,7 +46,7 @@ impl Random for SplitMix64 {
     }
 }
 
-/// Any generator of `rand_core` as [`Random`].
+/// Adapts any generator of `rand_core` to [`Random`].
 #[cfg(feature = "rand_core")]
 #[derive(Debug, Clone)]
 pub struct RandCore<R>(pub R);

@@ -1,4 +1,4 @@
-//! Swarms on their way out of a store and into one, packed as a snapshot keeps them.
+//! Records: swarms between an export and an import, encoded as in a snapshot.
 
 use std::fmt;
 
@@ -7,13 +7,14 @@ use crate::{
     Timestamp,
 };
 
-/// Swarms with their download counts and peers, or parts of large ones, one after another in bytes: 29 for a
-/// torrent of one IPv4 peer, 8 more for each IPv4 peer and 20 for each IPv6 one.
+/// A list of swarms with their download counts and peers, encoded in bytes. A swarm of one IPv4 peer takes 29
+/// bytes; each further IPv4 peer takes 8 bytes, and each IPv6 peer 20.
 ///
-/// A swarm may come in several parts, each with the download count that it had then. That of the last one is
-/// the largest.
+/// A large swarm may be split into several records, each with the download count at its time. The last of
+/// them has the largest count.
 ///
-/// `docs/formats/snapshot.md` gives the layout byte by byte: this is what a block of a snapshot holds.
+/// `docs/formats/snapshot.md` describes the encoding byte by byte: a block of a snapshot contains these
+/// bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Records {
     bytes: Vec<u8>,
@@ -22,31 +23,31 @@ pub struct Records {
     peers: u64,
 }
 
-/// By how many seconds a peer may announce later than the time at which its records were begun, and keep its
-/// age. Reading them takes milliseconds, while others go on announcing.
+/// The number of seconds after the start of the records up to which an announce keeps its exact time. Reading
+/// a step takes milliseconds, while other peers go on announcing.
 const SLACK: u64 = 255;
 
-/// The first byte of a record: how the rest is to be read.
+/// The first byte of a record: the widths of the fields that follow.
 mod flags {
-    /// How many peers there are: none, one, counts of one byte by section, or of four.
+    /// The number of peers: none, one, counts of one byte per section, or counts of four bytes.
     pub(super) const PEERS: u8 = 0b11;
     pub(super) const NONE: u8 = 0;
     pub(super) const ONE: u8 = 1;
     pub(super) const COUNTS: u8 = 2;
     pub(super) const WIDE_COUNTS: u8 = 3;
-    /// How wide the download count is: absent for 0, one byte, or four.
+    /// The width of the download count: absent for 0, one byte, or four bytes.
     pub(super) const DOWNLOADED: u8 = 0b11 << 2;
     pub(super) const NARROW: u8 = 1 << 2;
     pub(super) const WIDE: u8 = 2 << 2;
     /// Ages have four bytes instead of two.
     pub(super) const WIDE_AGES: u8 = 1 << 4;
-    /// Each peer has its id and byte counts.
+    /// Each peer has its peer id and byte counts.
     pub(super) const DETAILS: u8 = 1 << 5;
     /// The section of the one peer.
     pub(super) const SECTION: u32 = 6;
 }
 
-/// The peers of one family and role stand together, in this order.
+/// The peers of a record are grouped by family and role, in this order.
 const SECTIONS: [(Family, Role); 4] = [
     (Family::V4, Role::Seeder),
     (Family::V4, Role::Leecher),
@@ -54,9 +55,10 @@ const SECTIONS: [(Family, Role); 4] = [
     (Family::V6, Role::Leecher),
 ];
 const WIDTHS: [usize; 4] = [CompactV4::LEN, CompactV4::LEN, CompactV6::LEN, CompactV6::LEN];
-/// Bytes of a swarm of one peer, of which there are most.
+/// The number of bytes reserved per visit: at least a swarm of one peer, the most frequent size.
 const MOST_A_VISIT: usize = 40;
-/// Bytes of a record before its peers, at most: flags, info hash, download count, counts by section.
+/// The maximum number of bytes of a record before its peers: flags, info hash, download count, counts per
+/// section.
 const LONGEST_HEAD: usize = 1 + InfoHash::LEN + 4 + 16;
 const DETAILS: usize = PeerId::LEN + 3 * 8;
 
@@ -65,19 +67,18 @@ fn section_of(peer: &PeerRecord) -> usize {
 }
 
 impl Records {
-    /// An empty list of records. Its peers announced before `now`, or announce while the records are
-    /// gathered.
+    /// Returns an empty list. Its peers announced before `now`, or announce while the records are collected.
     pub const fn new(now: Timestamp) -> Self {
         Self { bytes: Vec::new(), until: now.saturating_add(SLACK), swarms: 0, peers: 0 }
     }
 
-    /// Forgets them, and begins anew at `now`.
+    /// Clears the list, and starts a new one at `now`.
     pub fn begin(&mut self, now: Timestamp) {
         self.bytes.clear();
         (self.until, self.swarms, self.peers) = (now.saturating_add(SLACK), 0, 0);
     }
 
-    /// Adds a swarm, or a part of one. What a store does not keep of a peer is not written. Costs O(peers).
+    /// Adds a swarm, or a part of one. Fields that a store does not keep are not written. O(peers).
     pub fn push(&mut self, info_hash: &InfoHash, downloaded: u32, peers: &[PeerRecord]) {
         let (with, without): (Vec<_>, Vec<_>);
         let parts: [&[PeerRecord]; 2] = if peers.iter().all(|peer| peer.details.is_none()) {
@@ -111,12 +112,12 @@ impl Records {
         }
     }
 
-    /// Makes room for about `visits` swarms and peers.
+    /// Reserves memory for about `visits` swarms and peers.
     pub(crate) fn reserve(&mut self, visits: usize) {
         self.bytes.reserve(visits * MOST_A_VISIT);
     }
 
-    /// Adds a swarm whose peers a store keeps in this order already: endpoints and times by section.
+    /// Adds a swarm from a store that keeps its peers in this order already: endpoints and times by section.
     #[inline(always)]
     pub(crate) fn push_sections(
         &mut self,
@@ -161,7 +162,7 @@ impl Records {
         self.bytes.resize(start + LONGEST_HEAD, 0);
         let head: &mut [u8; LONGEST_HEAD] = self.bytes.last_chunk_mut().expect("just made");
         head[0] = count_flags | download_flags | other;
-        // In place and by words, as a store that keeps it in another form has just put it together.
+        // Written in place and by words: a store that keeps the info hash in another form has just built it.
         let (words, end) = info_hash.as_bytes().as_chunks::<8>();
         head[1..9].copy_from_slice(&words[0]);
         head[9..17].copy_from_slice(&words[1]);
@@ -207,36 +208,36 @@ impl Records {
         self.until.secs_since(time) > u64::from(u16::MAX)
     }
 
-    /// How many swarms, or parts of them, there are.
+    /// Returns the number of records: swarms, and parts of swarms.
     pub const fn swarms(&self) -> u32 {
         self.swarms
     }
 
-    /// How many peers there are.
+    /// Returns the number of peers in all records.
     pub const fn peers(&self) -> u64 {
         self.peers
     }
 
-    /// Whether there is nothing.
+    /// Returns whether the list is empty.
     pub const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The bytes.
+    /// Returns the encoded records.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The time that ages are counted back from.
+    /// Returns the time to which the encoded ages are relative.
     pub const fn until(&self) -> Timestamp {
         self.until
     }
 
-    /// Takes in the bytes that `fill` appends, whose ages are counted back from `until`. After an error there
-    /// is nothing.
+    /// Replaces the records by the bytes that `fill` appends, whose ages are relative to `until`. After an
+    /// error the list is empty.
     ///
     /// # Errors
-    /// [`Malformed`] if they are no records, or an error of `fill`.
+    /// [`Malformed`] if the bytes are not records, or an error of `fill`.
     pub fn read<E: From<Malformed>>(
         &mut self,
         until: Timestamp,
@@ -252,18 +253,19 @@ impl Records {
         read.map(|_| ())
     }
 
-    /// Moves the time of every announce `seconds` into the past.
+    /// Moves the time of every peer `seconds` into the past.
     #[cfg(feature = "snapshot")]
     pub(crate) fn move_back(&mut self, seconds: u64) {
         self.until = self.until.saturating_sub(seconds);
     }
 
-    /// The swarms, and parts of swarms, in order.
+    /// Returns the swarms, and the parts of swarms, in order.
     pub fn iter(&self) -> impl Iterator<Item = SwarmRecord<'_>> {
         self.iter_from(0).map(|(_, record)| record)
     }
 
-    /// Those from the one on that begins at a byte, each with the byte that it begins at.
+    /// Returns the records from the byte position `at` on, each with its own position. A record must begin at
+    /// `at`.
     pub(crate) fn iter_from(&self, at: usize) -> impl Iterator<Item = (usize, SwarmRecord<'_>)> {
         let mut rest = &self.bytes[at..];
         std::iter::from_fn(move || {
@@ -278,7 +280,7 @@ impl Records {
     }
 }
 
-/// What is there, if all of it is good.
+/// Returns the numbers of records and peers, if all of `bytes` is valid.
 fn count(bytes: &[u8]) -> Result<(u32, u64), Malformed> {
     let (mut rest, mut swarms, mut peers) = (bytes, 0, 0);
     while !rest.is_empty() {
@@ -296,13 +298,13 @@ impl fmt::Debug for Records {
     }
 }
 
-/// Bytes that are no records.
+/// The error of bytes that are not records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Malformed {
-    /// Where the record begins.
+    /// The byte position at which the record begins.
     pub at: usize,
-    /// What is wrong with it.
+    /// The problem with the record.
     pub what: &'static str,
 }
 
@@ -315,9 +317,9 @@ impl Malformed {
 /// One swarm of [`Records`], or a part of one.
 #[derive(Debug, Clone, Copy)]
 pub struct SwarmRecord<'a> {
-    /// The torrent.
+    /// The info hash of the torrent.
     pub info_hash: InfoHash,
-    /// Its finished downloads.
+    /// The number of finished downloads.
     pub downloaded: u32,
     counts: [u32; 4],
     peers: usize,
@@ -359,8 +361,8 @@ impl<'a> SwarmRecord<'a> {
                 |n| le32(&counts[4 * n..4 * n + 4])
             }),
         };
-        // 2^32 of each, 18 bytes each: far from what 64 bits hold; and on smaller machines no such slice
-        // exists.
+        // At most 2^32 peers per section, of 18 bytes each: far below 2^64. On machines with smaller
+        // addresses `fits` rejects the length.
         let peers = counts.iter().map(|&count| u64::from(count)).sum::<u64>();
         let long: u64 =
             counts.iter().zip(WIDTHS).map(|(&count, width)| u64::from(count) * width as u64).sum();
@@ -373,7 +375,7 @@ impl<'a> SwarmRecord<'a> {
         Ok((Self { info_hash, downloaded, counts, peers, endpoints, ages, details, until }, rest))
     }
 
-    /// Whether its endpoints are some.
+    /// Checks that every endpoint is valid and of the family of its section.
     fn check(&self) -> Result<(), Malformed> {
         let is_good = |section: usize, endpoint: &[u8]| {
             let endpoint = endpoint_of(section, endpoint);
@@ -409,17 +411,17 @@ impl<'a> SwarmRecord<'a> {
         Some(PeerDetails { peer_id: PeerId::new(*peer_id), uploaded, downloaded, left })
     }
 
-    /// How many peers it has.
+    /// Returns the number of peers.
     pub const fn len(&self) -> usize {
         self.peers
     }
 
-    /// Whether it has no peers.
+    /// Returns whether the record has no peers.
     pub const fn is_empty(&self) -> bool {
         self.peers == 0
     }
 
-    /// Its peers, IPv4 first, seeders first.
+    /// Returns the peers: IPv4 before IPv6, and seeders before leechers in each family.
     pub fn peers(&self) -> impl Iterator<Item = PeerRecord> + use<'a> {
         let record = *self;
         self.endpoints().enumerate().map(move |(nth, (section, endpoint))| PeerRecord {
@@ -430,7 +432,8 @@ impl<'a> SwarmRecord<'a> {
         })
     }
 
-    /// As [`walk`](crate::TorrentRepository::walk) shows it, with its download count alone.
+    /// Returns the swarm as [`restore`](crate::TorrentRepository::restore) expects it: with its download
+    /// count, and zero seeders and leechers.
     pub fn summary(&self) -> SwarmSummary {
         let stats = crate::SwarmStats { downloaded: self.downloaded, ..Default::default() };
         SwarmSummary { info_hash: self.info_hash, stats }

@@ -1,4 +1,4 @@
-//! What a repository reports: counts, peers, positions, capabilities.
+//! The values that a repository reports: counts, peers, positions, capabilities.
 
 use std::ops::AddAssign;
 
@@ -8,102 +8,102 @@ use crate::{CompactV4, CompactV6, Endpoint, Evicted, InfoHash, PeerId, Role, Tim
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SwarmStats {
-    /// Seeders.
+    /// The number of seeders.
     pub complete: u32,
-    /// Leechers.
+    /// The number of leechers.
     pub incomplete: u32,
-    /// Finished downloads.
+    /// The number of finished downloads.
     pub downloaded: u32,
 }
 
 impl SwarmStats {
-    /// Seeders and leechers together.
+    /// Returns the number of seeders and leechers together.
     pub const fn peers(&self) -> u64 {
         self.complete as u64 + self.incomplete as u64
     }
 }
 
-/// One swarm as [`walk`](crate::TorrentRepository::walk) and [`page`](crate::TorrentRepository::page) show
+/// One swarm, as [`walk`](crate::TorrentRepository::walk) and [`page`](crate::TorrentRepository::page) show
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SwarmSummary {
-    /// The torrent.
+    /// The info hash of the torrent.
     pub info_hash: InfoHash,
-    /// Its counts.
+    /// The counts of the swarm.
     pub stats: SwarmStats,
 }
 
-/// One peer as [`peers`](crate::TorrentRepository::peers) shows it and
-/// [`restore`](crate::TorrentRepository::restore) takes it.
+/// One peer, as [`peers`](crate::TorrentRepository::peers) shows it and
+/// [`restore`](crate::TorrentRepository::restore) accepts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerRecord {
-    /// Where the peer listens.
+    /// The endpoint at which the peer listens.
     pub endpoint: Endpoint,
-    /// What it is in the swarm.
+    /// The role of the peer in the swarm.
     pub role: Role,
-    /// When it last announced, to the store's clock resolution.
+    /// The time of its last announce, rounded by up to [`Capabilities::clock_resolution_secs`].
     pub last_announce: Timestamp,
-    /// What else it said; `None` in a store that does not keep it.
+    /// The other fields of its last announce; `None` in a store that does not keep them.
     pub details: Option<PeerDetails>,
 }
 
-/// What a peer says of itself beyond what a tracker needs.
+/// The fields of an announce that a tracker does not need to answer other announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerDetails {
-    /// What the client calls itself.
+    /// The peer id that the client chose.
     pub peer_id: PeerId,
-    /// Bytes it says it has uploaded.
+    /// The number of bytes that the client reports as uploaded.
     pub uploaded: u64,
-    /// Bytes it says it has downloaded.
+    /// The number of bytes that the client reports as downloaded.
     pub downloaded: u64,
-    /// Bytes it says it has left.
+    /// The number of bytes that the client reports as left to download.
     pub left: u64,
 }
 
-/// Seeders and leechers of one family.
+/// The numbers of seeders and leechers of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerCounts {
-    /// Peers that have everything.
+    /// The number of peers with nothing left to download.
     pub seeders: u64,
-    /// Peers that have not.
+    /// The number of all other peers.
     pub leechers: u64,
 }
 
 impl PeerCounts {
-    /// Seeders and leechers together.
+    /// Returns the number of seeders and leechers together.
     pub const fn peers(&self) -> u64 {
         self.seeders + self.leechers
     }
 }
 
-/// Counts over the whole repository.
+/// The counts over the whole repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Totals {
-    /// Swarms, those included that are kept only for their download count.
+    /// The number of swarms, including the swarms without peers that are kept for their download count.
     pub swarms: u64,
-    /// IPv4 peers.
+    /// The IPv4 peers.
     pub v4: PeerCounts,
-    /// IPv6 peers.
+    /// The IPv6 peers.
     pub v6: PeerCounts,
-    /// What limits have cost since the store was built.
+    /// The evictions at limits since the store was built.
     pub evicted: Evicted,
 }
 
 impl Totals {
-    /// Peers of both families.
+    /// Returns the number of peers of both families.
     pub const fn peers(&self) -> u64 {
         self.v4.peers() + self.v6.peers()
     }
 }
 
-/// A position in a listing: up to 24 bytes that only the store that made them understands. It stays good for
-/// as long as the store lives, whatever changes meanwhile.
+/// A position in a listing: up to 24 bytes that only the store that made them can read. A cursor stays valid
+/// for as long as the store lives, even if swarms and peers come and go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cursor {
     at: Position,
@@ -117,38 +117,37 @@ enum Position {
 }
 
 impl Cursor {
-    /// Before the first.
+    /// The position before the first item.
     pub const START: Self = Self { at: Position::Start };
-    /// Behind the last: there is nothing more to ask for.
+    /// The position after the last item.
     pub const END: Self = Self { at: Position::End };
 
-    /// Whether there is nothing more to ask for.
+    /// Returns whether the listing has ended.
     pub const fn is_end(&self) -> bool {
         matches!(self.at, Position::End)
     }
 }
 
-/// How a store makes its cursors, and reads them again.
+/// The methods with which a store makes and reads its cursors.
 ///
-/// A listing whose order is that of info hashes or endpoints needs no more than these: the cursor is the last
-/// item shown.
+/// In a listing in the order of info hashes or endpoints, the cursor is the last item shown.
 pub trait CursorExt: Sized {
-    /// The position after the item that `bytes` name to the store.
+    /// Returns the position after the item that `bytes` identify in this store.
     ///
     /// # Panics
     /// If there are more than 24 bytes.
     fn after(bytes: &[u8]) -> Self;
 
-    /// The bytes of the item before the position; `None` at the start and at the end.
+    /// Returns the bytes of the item before the position; `None` at the start and at the end.
     fn bytes(&self) -> Option<&[u8]>;
 
-    /// The swarm before the position in a listing of swarms; `None` at the start and at the end.
+    /// Returns the swarm before the position in a listing of swarms; `None` at the start and at the end.
     fn info_hash(&self) -> Option<InfoHash> {
         Some(InfoHash::new(self.bytes()?.try_into().ok()?))
     }
 
-    /// The peer before the position in a listing of peers; `None` at the start and at the end. The number of
-    /// bytes decides the family.
+    /// Returns the peer before the position in a listing of peers; `None` at the start and at the end. The
+    /// number of bytes determines the family.
     fn endpoint(&self) -> Option<Endpoint> {
         let bytes = self.bytes()?;
         match (<[u8; CompactV4::LEN]>::try_from(bytes), <[u8; CompactV6::LEN]>::try_from(bytes)) {
@@ -174,27 +173,29 @@ impl CursorExt for Cursor {
     }
 }
 
-/// What a store can do beyond what all of them must. The conformance suite asserts each of these, and the
-/// refusal of what is not declared.
+/// The properties in which stores differ. The conformance suite asserts each declared property, and that a
+/// store refuses limits that it does not declare.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Peer ids and byte counts come back from [`peers`](crate::TorrentRepository::peers).
+    /// Whether [`peers`](crate::TorrentRepository::peers) returns peer ids and byte counts.
     pub keeps_peer_details: bool,
-    /// What a [`page`](crate::TorrentRepository::page) in info-hash order costs.
+    /// The cost of a [`page`](crate::TorrentRepository::page) in ascending order of info hashes.
     pub page_cost: PageCost,
-    /// The limits that the store keeps; it refuses to be built with others.
+    /// The limits that the store supports. It returns an error if it is built with another limit.
     pub bounded: BoundedBy,
-    /// Seconds by which a peer may outlive its lifetime in front of a sweep.
+    /// The number of seconds by which the age of a peer may exceed the lifetime before a sweep removes the
+    /// peer.
     pub clock_resolution_secs: u64,
-    /// The longest lifetime it can be built with, in seconds.
+    /// The longest lifetime that the store can be built with, in seconds.
     pub longest_lifetime_secs: u64,
-    /// The longest that one step of a sweep, walk or page keeps an announce waiting.
+    /// The longest time that one step of a sweep, walk or page keeps an announce waiting.
     pub longest_hold: LongestHold,
 }
 
 impl Capabilities {
-    /// A store with none: no details, no limits, a clock of whole seconds, pages by looking at everything.
+    /// Returns the capabilities of a store without peer details and limits, with a clock of whole seconds,
+    /// and with pages that visit the whole store.
     pub const fn new(longest_hold: LongestHold) -> Self {
         Self {
             keeps_peer_details: false,
@@ -206,21 +207,21 @@ impl Capabilities {
         }
     }
 
-    /// Declares that peer ids and byte counts come back.
+    /// Declares that peer ids and byte counts are returned.
     #[must_use]
     pub const fn with_peer_details(mut self) -> Self {
         self.keeps_peer_details = true;
         self
     }
 
-    /// Declares what a page costs.
+    /// Declares the cost of a page.
     #[must_use]
     pub const fn with_page_cost(mut self, cost: PageCost) -> Self {
         self.page_cost = cost;
         self
     }
 
-    /// Declares which limits are kept.
+    /// Declares the supported limits.
     #[must_use]
     pub const fn with_bounds(mut self, bounded: BoundedBy) -> Self {
         self.bounded = bounded;
@@ -237,21 +238,21 @@ impl Capabilities {
 }
 
 bitflags::bitflags! {
-    /// Which limits a store keeps.
+    /// The limits that a store supports.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct BoundedBy: u8 {
         /// The number of swarms.
         const SWARMS = 1;
         /// The number of peers in one swarm.
         const PEERS_PER_SWARM = 2;
-        /// Bytes.
+        /// The number of bytes of memory.
         const BYTES = 4;
         /// The number of endpoints of one address in one swarm.
         const ENDPOINTS_PER_ADDRESS = 8;
     }
 }
 
-/// What it costs to show `limit` of `n` swarms in info-hash order.
+/// The cost of showing `limit` of `n` swarms in ascending order of info hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageCost {
     /// O(limit + log n): the store is kept in that order.
@@ -260,52 +261,53 @@ pub enum PageCost {
     WholeStore,
 }
 
-/// The longest that one step keeps an announce waiting.
+/// The longest time that one step keeps an announce waiting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LongestHold {
-    /// While this number of peers or swarms is visited, however large the store is.
+    /// The time to visit this number of peers or swarms, whatever the size of the store.
     Visits(usize),
-    /// While this share of all swarms is visited, above 0 and below 1: the map cannot stop in between, so it
-    /// has to be divided into shards. A map that is visited as a whole makes a sweep take quadratic time, and
-    /// the conformance suite rejects it.
+    /// The time to visit this share of all swarms, above 0 and below 1. It is for maps that cannot be left in
+    /// the middle of a visit and are therefore divided into shards. A map that is visited as a whole makes a
+    /// sweep take quadratic time, and the conformance suite rejects it.
     ShareOfSwarms(f64),
 }
 
-/// What a store takes.
+/// The memory that a store takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct MemoryUse {
-    /// Bytes of swarms, peers and what finds them.
+    /// The number of bytes of swarms, peers and indexes.
     pub bytes: u64,
-    /// Whether `bytes` is counted from allocations; otherwise estimated from the number of swarms and peers.
+    /// Whether `bytes` is counted from allocations. Otherwise it is estimated from the numbers of swarms and
+    /// peers.
     pub exact: bool,
 }
 
 impl MemoryUse {
-    /// Bytes that were counted.
+    /// Returns a number of bytes that was counted.
     pub const fn exact(bytes: u64) -> Self {
         Self { bytes, exact: true }
     }
 
-    /// Bytes that were estimated.
+    /// Returns a number of bytes that was estimated.
     pub const fn estimated(bytes: u64) -> Self {
         Self { bytes, exact: false }
     }
 }
 
-/// What [`restore`](crate::TorrentRepository::restore) took in.
+/// The result of [`restore`](crate::TorrentRepository::restore): the number of peers by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Restored {
-    /// Peers that are now in the swarm and were not before.
+    /// Peers that were inserted.
     pub added: u64,
-    /// Peers that were in the swarm already; what they announced themselves stays.
+    /// Peers that were in the swarm already and stayed as they announced themselves.
     pub known: u64,
-    /// Peers that have outlived their lifetime meanwhile.
+    /// Peers that were older than the lifetime.
     pub expired: u64,
-    /// Peers that a limit kept out.
+    /// Peers that were refused because of a limit.
     pub refused: u64,
 }
 
@@ -319,7 +321,7 @@ impl AddAssign for Restored {
 }
 
 impl Restored {
-    /// Counts what became of a peer that has not expired.
+    /// Counts the outcome for a peer that has not expired.
     pub const fn count(&mut self, result: Result<(), NotRestored>) {
         match result {
             Ok(()) => self.added += 1,
@@ -329,11 +331,11 @@ impl Restored {
     }
 }
 
-/// Why a swarm did not accept a peer of a snapshot.
+/// The reason why a swarm did not accept a peer of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotRestored {
     /// The peer is in the swarm already.
     Known,
-    /// A limit excludes it.
+    /// A limit is reached.
     Full,
 }

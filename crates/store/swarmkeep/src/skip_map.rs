@@ -1,4 +1,4 @@
-//! Swarms in Crossbeam's lock-free skip list, each in a slot with its own lock.
+//! Swarms in the lock-free skip list of Crossbeam, each in a slot with its own lock.
 
 use std::{fmt, ops::Bound, sync::Arc};
 
@@ -23,15 +23,15 @@ impl<E: LockFamily> SkipMapRepository<E>
 where
     LockedSlot<E>: 'static,
 {
-    /// An empty repository.
+    /// Returns an empty repository.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, or the lifetime is not
-    /// whole seconds.
+    /// [`ConfigError`] if a limit other than that on the endpoints of an address is set, or if the lifetime
+    /// is not whole seconds.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let capabilities =
             Capabilities::new(LongestHold::Visits(VISITS_PER_HOLD)).with_page_cost(PageCost::Ordered);
-        // A tower of pointers, 1.33 high on average behind a header of two words.
+        // Each node has a header of two words and a tower of pointers, 1.33 high on average.
         let bytes_per_swarm = size_of::<(InfoHash, Arc<RecordSwarm>, [usize; 6], RecordSwarm)>();
         Self::over(Slots::new(SkipList(SkipMap::new())), config, capabilities, bytes_per_swarm)
     }
@@ -56,7 +56,7 @@ impl<T: Send + Sync + 'static> SlotMap<T> for SkipList<T> {
     }
 
     async fn discard(&self, info_hash: &InfoHash, slot: &Arc<T>) {
-        // The entry stands for its own node: removing it never removes a successor with the same key.
+        // The entry refers to its own node: removing it never removes a later node with the same key.
         if let Some(entry) = self.0.get(info_hash)
             && Arc::ptr_eq(entry.value(), slot)
         {

@@ -1,9 +1,9 @@
-//! Snapshots: all swarms of a store as one stream of bytes, which any other store takes in.
+//! Snapshots: all swarms of a store as one stream of bytes, which any other store can import.
 //!
-//! A [`Writer`] puts the [`Records`] that a store's [`export`](crate::TorrentRepository::export) gives into
-//! blocks with checksums, a [`Reader`] looks at all of a snapshot before it gives the first of them back, for
-//! [`import`](crate::TorrentRepository::import). Neither opens a file. `docs/formats/snapshot.md` gives the
-//! format byte by byte.
+//! A [`Writer`] writes the [`Records`] of an [`export`](crate::TorrentRepository::export) as blocks with
+//! checksums. A [`Reader`] verifies a whole snapshot before it returns the first block for
+//! [`import`](crate::TorrentRepository::import). Neither of them opens a file. `docs/formats/snapshot.md`
+//! describes the format byte by byte.
 //!
 //! ```
 //! use swarmkeep::{Budget, Export, HashKey, Packed, Records, RepositoryConfig, Timestamp, TorrentRepository, snapshot};
@@ -30,7 +30,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
 use crate::{Malformed, Records, Timestamp};
 
-/// The version of the format that is written, and the only one that is read.
+/// The version of the format that is written, and the only one that can be read.
 pub const VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"swarmsnp";
@@ -38,91 +38,92 @@ const BLOCK: [u8; 4] = *b"blok";
 const END: [u8; 4] = *b"end!";
 const HEADER: usize = 64;
 const BLOCK_HEADER: usize = 40;
-/// Bytes of records in one block, at most: what a reader takes into memory.
+/// The maximum number of bytes of records in one block. A reader keeps one block in memory.
 const LONGEST_BLOCK: usize = 16 << 20;
-/// Blocks are read a part at a time, so that a length that is not true costs no more memory than there are
+/// Blocks are read in parts of this size, so that a false length takes no more memory than the snapshot has
 /// bytes.
 const PART: usize = 256 << 10;
 
-/// What is in a snapshot.
+/// The size of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Summary {
-    /// When it was begun.
+    /// The time at which the snapshot was begun.
     pub taken: Timestamp,
-    /// Swarms, a large one once for each of its parts.
+    /// The number of records; a large swarm counts once for each of its parts.
     pub swarms: u64,
-    /// Peers.
+    /// The number of peers.
     pub peers: u64,
-    /// Bytes in all.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
-/// Why a snapshot is refused, and where. Nothing of it has been given back then.
+/// The reason why a snapshot is rejected, and the position. [`Reader::new`] rejects it before any record is
+/// returned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It cannot be read.
+    /// The source cannot be read.
     #[error("cannot read at byte {at}: {source}")]
     Io {
-        /// Where, in bytes from its beginning.
+        /// The byte position in the snapshot.
         at: u64,
-        /// What the system said.
+        /// The error of the source.
         source: io::Error,
     },
-    /// It does not begin as a snapshot does.
+    /// The bytes do not begin like a snapshot.
     #[error("this is no snapshot: it does not begin with `swarmsnp`")]
     NotASnapshot,
-    /// It was written by a later version.
+    /// The snapshot was written by another version.
     #[error(
         "at byte 8: this is a snapshot of version {found}, and only version {VERSION} is known; take a newer swarmkeep"
     )]
     Version {
-        /// Its version.
+        /// The version of the snapshot.
         found: u32,
     },
-    /// It ends before its end.
+    /// The snapshot is incomplete.
     #[error("at byte {at}: it ends in the middle; the rest was lost")]
     Truncated {
-        /// How long it is.
+        /// The number of bytes that exist.
         at: u64,
     },
-    /// It is not as it was written.
+    /// The snapshot was changed after it was written.
     #[error("at byte {at}, in block {block}: {what}")]
     Damaged {
-        /// Where, in bytes from its beginning.
+        /// The byte position in the snapshot.
         at: u64,
-        /// In which block, counted from 0; the number of blocks for the end.
+        /// The number of the block, counted from 0; the end has the number of blocks.
         block: u32,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
-    /// There is something behind its end.
+    /// Bytes follow the end of the snapshot.
     #[error("at byte {at}: something follows the end; is this two snapshots in one file?")]
     Trailing {
-        /// Where, in bytes from its beginning.
+        /// The byte position in the snapshot.
         at: u64,
     },
 }
 
-/// The header of a block, and the end, which looks like one.
+/// The header of a block. The end has the same layout.
 #[derive(Debug, Clone, Copy)]
 struct BlockHeader {
     tag: [u8; 4],
     number: u32,
-    /// Bytes of records; for the end, of all that is before it.
+    /// The number of bytes of records; in the end, the number of bytes before it.
     bytes: u64,
-    /// What ages are counted back from; for the end, how many peers there are.
+    /// The time to which the ages are relative; in the end, the number of peers.
     until_or_peers: u64,
     swarms: u64,
-    /// Of the records.
+    /// The checksum of the records.
     checksum: u32,
 }
 
 impl BlockHeader {
-    /// The checksum at the end is that of the snapshot's id too: a block of another snapshot is not good in
-    /// this one.
+    /// The checksum at the end of a header includes the id of the snapshot, so a block of another snapshot is
+    /// rejected.
     fn encode(&self, id: &[u8; 16]) -> [u8; BLOCK_HEADER] {
         let mut bytes = [0; BLOCK_HEADER];
         bytes[..4].copy_from_slice(&self.tag);
@@ -152,7 +153,7 @@ impl BlockHeader {
     }
 }
 
-/// Adds a header to the checksum of all headers. The header's own checksum stays out: the CRC of any bytes
+/// Adds a header to the checksum of all headers, without the header's own checksum: the CRC of any bytes
 /// followed by their own CRC is the same constant.
 fn chained(chain: u32, header: &[u8; BLOCK_HEADER]) -> u32 {
     crc32c::crc32c_append(chain, &header[..BLOCK_HEADER - 4])
@@ -168,17 +169,17 @@ pub struct Writer<W> {
     out: W,
     id: [u8; 16],
     blocks: u32,
-    /// Of the checksums of all headers: the end names it.
+    /// The checksum of all headers so far. The end contains it.
     chain: u32,
     summary: Summary,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a snapshot at the time of day. Draw `id` at random: it separates the blocks of one snapshot
-    /// from those of others.
+    /// Begins a snapshot that was taken at the time `taken`. Draw `id` at random: it separates the blocks of
+    /// this snapshot from the blocks of other snapshots.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn new(mut out: W, id: [u8; 16], taken: Timestamp) -> io::Result<Self> {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&MAGIC);
@@ -192,10 +193,10 @@ impl<W: Write> Writer<W> {
         Ok(Self { out, id, blocks: 0, chain: checksum, summary })
     }
 
-    /// Writes what one step has read, as a block.
+    /// Writes the records of one step of an export as a block.
     ///
     /// # Errors
-    /// Those of `out`, or [`io::ErrorKind::InvalidInput`] for more than 16 MiB at once.
+    /// Errors of `out`, or [`io::ErrorKind::InvalidInput`] if `records` has more than 16 MiB.
     pub fn write(&mut self, records: &Records) -> io::Result<()> {
         let bytes = records.as_bytes();
         if bytes.is_empty() {
@@ -222,15 +223,16 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Where it goes: to flush it, say.
+    /// Returns the writer `out`, for example to flush it.
     pub const fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
 
-    /// Writes the end. What is not flushed or synced by then is up to the caller.
+    /// Writes the end of the snapshot, and returns `out` and the size of the snapshot. The caller flushes and
+    /// syncs `out`.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn finish(mut self) -> io::Result<(W, Summary)> {
         let Summary { swarms, peers, bytes, .. } = self.summary;
         let (number, checksum) = (self.blocks, self.chain);
@@ -247,7 +249,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads a snapshot that was looked at from end to end, and so is known to be whole.
+/// Reads a snapshot that was verified from its beginning to its end.
 #[derive(Debug)]
 pub struct Reader<R> {
     blocks: Blocks<R>,
@@ -256,11 +258,11 @@ pub struct Reader<R> {
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Looks at all of a snapshot, from the beginning of `source`. Costs a read of all of it, and memory for
-    /// one block.
+    /// Verifies a whole snapshot from the beginning of `source`. It reads all of `source`, and uses memory
+    /// for one block.
     ///
     /// # Errors
-    /// [`Error`] if it is not whole, or not as it was written.
+    /// [`Error`] if the snapshot is incomplete or was changed.
     pub fn new(source: R) -> Result<Self, Error> {
         let mut blocks = Blocks::new(source)?;
         let mut records = Records::new(Timestamp::default());
@@ -270,16 +272,17 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Self { blocks, summary, looked_at })
     }
 
-    /// What is in it.
+    /// Returns the size of the snapshot.
     pub const fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// Reads the next swarms into `records`, with their ages now: none if that was all. A clock that says
-    /// that the snapshot is still to come was set back since; ages are then what they were.
+    /// Reads the next block into `records`; returns `false` if there is none. If `now` is before the time of
+    /// the snapshot, the clock was set back since: the times of the peers are moved back too, so that their
+    /// ages stay the same.
     ///
     /// # Errors
-    /// [`Error`] if the source has changed since it was looked at.
+    /// [`Error`] if the source has changed since it was verified.
     pub fn next(&mut self, records: &mut Records, now: Timestamp) -> Result<bool, Error> {
         if self.blocks.summary.bytes == self.summary.bytes {
             records.begin(now);
@@ -296,14 +299,14 @@ impl<R: Read + Seek> Reader<R> {
     }
 }
 
-/// The blocks of a snapshot, one after another, each looked at when it is read.
+/// The blocks of a snapshot in order, each verified when it is read.
 #[derive(Debug)]
 struct Blocks<R> {
     source: BufReader<R>,
     id: [u8; 16],
     number: u32,
     chain: u32,
-    /// Of what has been read, the end included once it has been.
+    /// The size of the blocks that were read so far, including the end after it was read.
     summary: Summary,
 }
 
@@ -336,7 +339,7 @@ impl<R: Read + Seek> Blocks<R> {
         Ok(Self { source, id: array(&header, 16), number: 0, chain: checksum, summary })
     }
 
-    /// Reads one block; whether there was one, or the end.
+    /// Reads one block; returns `false` at the end of the snapshot.
     fn next(&mut self, records: &mut Records) -> Result<bool, Error> {
         let (start, block) = (self.summary.bytes, self.number);
         let damaged = |what| Error::Damaged { at: start, block, what };
@@ -407,7 +410,7 @@ impl<R: Read + Seek> Blocks<R> {
     }
 }
 
-/// Why a block was not taken in.
+/// The reason why a block was rejected.
 enum Unread {
     Error(Error),
     Malformed(Malformed),
@@ -425,7 +428,7 @@ impl From<Malformed> for Unread {
     }
 }
 
-/// As many bytes as there are, up to all of `bytes`.
+/// Reads until `bytes` is full or the source ends; returns the number of bytes read.
 fn read_as_much(source: &mut impl Read, bytes: &mut [u8], at: u64) -> Result<usize, Error> {
     let mut read = 0;
     while read < bytes.len() {

@@ -1,45 +1,46 @@
-//! Forgetting in bounded steps: what a step is given, and what it reports.
+//! Removal in bounded steps: the arguments and results of a step.
 
 use std::ops::AddAssign;
 
 use crate::{Cursor, SwarmSummary, totals::Population};
 
-/// How much one step may do, counted in peers visited.
+/// The limit of one step, in peers visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget(usize);
 
 impl Budget {
-    /// About `peers` visits, at least one. A swarm counts as one more, so that empty ones are not free.
+    /// Returns a budget of about `peers` visits, at least one. A swarm counts as one visit more, so that
+    /// swarms without peers count too.
     pub const fn peers(peers: usize) -> Self {
         Self(if peers == 0 { 1 } else { peers })
     }
 
-    /// The number of visits.
+    /// Returns the number of visits.
     pub const fn get(self) -> usize {
         self.0
     }
 }
 
-/// What becomes of a swarm without peers.
+/// The policy of a sweep for swarms without peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retention {
-    /// It goes with the next sweep that passes it.
+    /// The next sweep that visits the swarm removes it.
     #[default]
     DropEmpty,
-    /// It stays for its download count; a swarm without downloads goes.
+    /// The swarm stays if it has a download count; otherwise the sweep removes it.
     KeepDownloaded,
 }
 
-/// What one step of a sweep did.
+/// The result of one step of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Swept {
-    /// Peers looked at, one more for each swarm.
+    /// The number of peers visited; each swarm counts as one more.
     pub visited: u64,
-    /// Peers removed because they had outlived their lifetime.
+    /// The number of peers removed because they were older than the lifetime.
     pub expired: u64,
-    /// Swarms removed because they had no peers left.
+    /// The number of swarms removed because they had no peers.
     pub swarms_removed: u64,
     /// Whether this step completed a pass over all swarms.
     pub pass_complete: bool,
@@ -54,31 +55,31 @@ impl AddAssign for Swept {
     }
 }
 
-/// What one step of a removal did.
+/// The result of one step of [`remove_where`](crate::TorrentRepository::remove_where).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Removed {
-    /// The swarms that went, with the counts they had.
+    /// The removed swarms, with their last counts.
     pub removed: Vec<SwarmSummary>,
-    /// Where to go on.
+    /// The cursor of the next step.
     pub next: Cursor,
 }
 
 impl Removed {
-    /// A step that removed `removed` and goes on at `next`.
+    /// Returns the result of a step that removed `removed`; the next step continues at `next`.
     pub const fn new(removed: Vec<SwarmSummary>, next: Cursor) -> Self {
         Self { removed, next }
     }
 }
 
-/// What one step of expiry did to a swarm.
+/// The result of one step of expiry in one swarm.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Expired {
     /// The number of peers visited.
     pub visited: usize,
-    /// The peers removed.
+    /// The numbers of removed peers.
     pub gone: Population,
-    /// Where the next step continues.
+    /// The cursor of the next step.
     pub next: Cursor,
 }

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{Evicted, Family, PeerCounts, Role, SwarmStats, Totals};
 
-/// Totals that swarms bring up to date under their own locks: exact once nothing is in flight.
+/// Totals that are updated under the locks of the swarms: exact when no call is in flight.
 #[derive(Debug, Default)]
 pub(crate) struct AtomicTotals {
     swarms: AtomicU64,
@@ -17,9 +17,9 @@ pub(crate) struct AtomicTotals {
 }
 
 impl AtomicTotals {
-    /// A peer comes, goes, or changes its role.
+    /// Counts a peer that is inserted, removed, or changes its role.
     pub(crate) fn turn(&self, family: Family, before: Option<Role>, after: Option<Role>) {
-        // A refresh, by far the most frequent announce, writes nothing that threads share.
+        // A refresh, which is by far the most frequent announce, writes nothing that threads share.
         if before == after {
             return;
         }
@@ -33,7 +33,7 @@ impl AtomicTotals {
         }
     }
 
-    /// Counts a swarm unless there are `most` already; whether it was.
+    /// Counts a swarm unless there are `most` swarms already; returns whether it was counted.
     pub(crate) fn add_swarm(&self, most: u64) -> bool {
         if most == u64::MAX {
             self.swarms.fetch_add(1, Relaxed);
@@ -42,7 +42,7 @@ impl AtomicTotals {
         self.swarms.try_update(Relaxed, Relaxed, |swarms| (swarms < most).then_some(swarms + 1)).is_ok()
     }
 
-    /// Swarms and peers come.
+    /// Adds swarms and peers.
     pub(crate) fn add(&self, swarms: u64, Population { v4, v6 }: Population) {
         self.swarms.fetch_add(swarms, Relaxed);
         let counts = [v4.seeders, v4.leechers, v6.seeders, v6.leechers];
@@ -51,13 +51,13 @@ impl AtomicTotals {
         }
     }
 
-    /// A swarm goes, with the peers that are in it.
+    /// Subtracts a swarm with its peers.
     pub(crate) fn remove_swarm(&self, population: Population) {
         self.swarms.fetch_sub(1, Relaxed);
         self.remove_peers(population);
     }
 
-    /// Some peers go.
+    /// Subtracts peers.
     pub(crate) fn remove_peers(&self, Population { v4, v6 }: Population) {
         let counts = [v4.seeders, v4.leechers, v6.seeders, v6.leechers];
         for (total, gone) in self.peers.iter().zip(counts).filter(|(_, gone)| *gone > 0) {
@@ -94,14 +94,14 @@ impl AtomicTotals {
 /// The number of peers in a swarm, or in a part of it, by family and role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Population {
-    /// IPv4 peers.
+    /// The IPv4 peers.
     pub v4: PeerCounts,
-    /// IPv6 peers.
+    /// The IPv6 peers.
     pub v6: PeerCounts,
 }
 
 impl Population {
-    /// One peer.
+    /// Returns the population of one peer.
     pub(crate) fn one(family: Family, role: Role) -> Self {
         let mut population = Self::default();
         let counts = match family {
@@ -115,7 +115,7 @@ impl Population {
         population
     }
 
-    /// Peers of both families and roles.
+    /// Returns the number of peers of both families and roles.
     pub const fn peers(&self) -> u64 {
         self.v4.peers() + self.v6.peers()
     }
@@ -139,7 +139,7 @@ impl AddAssign for Population {
     }
 }
 
-/// Peers come.
+/// Adds peers.
 impl AddAssign<Population> for Totals {
     fn add_assign(&mut self, Population { v4, v6 }: Population) {
         for (counts, come) in [(&mut self.v4, v4), (&mut self.v6, v6)] {
@@ -149,7 +149,7 @@ impl AddAssign<Population> for Totals {
     }
 }
 
-/// Peers go.
+/// Subtracts peers.
 impl SubAssign<Population> for Totals {
     fn sub_assign(&mut self, Population { v4, v6 }: Population) {
         for (counts, gone) in [(&mut self.v4, v4), (&mut self.v6, v6)] {

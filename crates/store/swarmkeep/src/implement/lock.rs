@@ -1,32 +1,32 @@
-//! Locks as type parameters: what a map-backed store needs of one, and the locks that provide it.
+//! Locks as type parameters: the trait of a lock of a map-backed store, and the locks that implement it.
 //!
-//! Taking a lock is a future, so that one body serves locks that block the thread and locks that must be
-//! awaited. A blocking lock's future is ready when it is first polled ([`Blocks`]); such stores implement the
-//! synchronous trait. Critical sections are plain closures: nothing is awaited while a lock is held, so a
-//! dropped future leaves the whole section done, or nothing of it.
+//! To take a lock is a future, so that the same code serves locks that block the thread and locks that must
+//! be awaited. The future of a blocking lock is ready when it is first polled ([`Blocks`]); stores with such
+//! locks implement the synchronous trait. A critical section is a plain closure. Nothing is awaited while a
+//! lock is held, so a section whose future is dropped has run completely or not at all.
 
 use std::{future::Future, sync::PoisonError};
 
 /// A value that one thread at a time may change.
 pub trait Lock<T>: Send + Sync {
-    /// Puts `value` behind the lock.
+    /// Returns a lock around `value`.
     fn new(value: T) -> Self;
 
-    /// Runs `section` on the value; a read-write lock lets others read meanwhile.
+    /// Runs `section` on the value. A read-write lock runs several `read` sections at the same time.
     fn read<R: Send>(&self, section: impl FnOnce(&T) -> R + Send) -> impl Future<Output = R> + Send;
 
-    /// Runs `section` on the value, alone. If it panics, the lock is released and the value stays as
-    /// `section` left it.
+    /// Runs `section` on the value exclusively. If `section` panics, the lock is released and the value stays
+    /// as `section` left it.
     fn write<R: Send>(&self, section: impl FnOnce(&mut T) -> R + Send) -> impl Future<Output = R> + Send;
 }
 
-/// A kind of lock, whatever it holds.
+/// A kind of lock, for values of any type.
 pub trait LockFamily: Send + Sync + 'static {
     /// The lock around a `T`.
     type Lock<T: Send + Sync>: Lock<T>;
 }
 
-/// Families whose futures are ready when they are first polled: taking the lock blocks the thread.
+/// Families of locks that block the thread, so that their futures are ready when they are first polled.
 pub trait Blocks: LockFamily {}
 
 macro_rules! lock_family {
@@ -66,8 +66,8 @@ macro_rules! lock_family {
 }
 
 lock_family! {
-    /// [`std::sync::Mutex`]. Poison is ignored: sections leave the value whole even if the caller's
-    /// randomness panics.
+    /// [`std::sync::Mutex`]. Poison is ignored: the sections leave the value consistent even if the
+    /// randomness of the caller panics.
     StdMutex = Mutex in std::sync;
     read |lock| lock.lock().unwrap_or_else(PoisonError::into_inner);
     write |lock| lock.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! The repository over any map of swarms: everything but finding and locking, written once.
+//! A repository over any map of swarms. The map finds and locks swarms; everything else is written here once.
 //!
-//! A map-backed store is a [`SwarmMap`]; [`MapRepository`] makes a [`TorrentRepository`] of it, and
-//! [`Awaited`] an asynchronous one if its locks must be awaited. Maps whose entries have locks of their own
-//! implement [`SlotMap`], and [`Slots`] gives them the protocol that loses no announce when an empty swarm is
+//! A map-backed store implements [`SwarmMap`]. [`MapRepository`] makes it a [`TorrentRepository`], and
+//! [`Awaited`] an asynchronous one if its locks must be awaited. A map whose entries have their own locks
+//! implements [`SlotMap`] instead; [`Slots`] adds the protocol that loses no announce when an empty swarm is
 //! removed.
 
 use std::{fmt, future::Future, marker::PhantomData, mem, sync::Arc, thread};
@@ -22,41 +22,41 @@ use crate::{
     totals::{AtomicTotals, Population},
 };
 
-/// A map from info hashes to swarms that many threads share. Sections run alone in their swarm (those of
-/// `read` may share it) and never wait.
+/// A map from info hashes to swarms that many threads share. A section has its swarm for itself (sections of
+/// `read` may share it) and never waits.
 pub trait SwarmMap: Send + Sync {
-    /// Runs `section` on a swarm, if there is one.
+    /// Runs `section` on a swarm; returns `None` if there is no such swarm.
     fn read<R: Send>(
         &self,
         info_hash: &InfoHash,
         section: impl FnOnce(&RecordSwarm) -> R + Send,
     ) -> impl Future<Output = Option<R>> + Send;
 
-    /// Runs `section` on a swarm that it may change, if there is one.
+    /// Runs `section` on a swarm that it may change; returns `None` if there is no such swarm.
     fn write<R: Send>(
         &self,
         info_hash: &InfoHash,
         section: impl FnOnce(&mut RecordSwarm) -> R + Send,
     ) -> impl Future<Output = Option<R>> + Send;
 
-    /// Runs `section` on a swarm, which is made if there is none; the argument of `section` says whether it
-    /// was.
+    /// Runs `section` on a swarm, which is created if there is none. The second argument of `section` is
+    /// whether the swarm was created.
     fn enter<R: Send>(
         &self,
         info_hash: &InfoHash,
         section: impl FnOnce(&mut RecordSwarm, bool) -> R + Send,
     ) -> impl Future<Output = R> + Send;
 
-    /// Removes a swarm if `condemn` gives something, and answers that. No announce that entered the swarm
-    /// after `condemn` looked is lost.
+    /// Removes a swarm if `condemn` returns `Some`, and returns that value. No announce that enters the swarm
+    /// after `condemn` has run is lost.
     fn remove_if<R: Send>(
         &self,
         info_hash: &InfoHash,
         condemn: impl FnOnce(&RecordSwarm) -> Option<R> + Send,
     ) -> impl Future<Output = Option<R>> + Send;
 
-    /// Appends the up to `limit` info hashes that follow `after`; fewer only at the end. Entries without a
-    /// swarm may be among them.
+    /// Appends up to `limit` info hashes that follow `after` in `order`; fewer only at the end. Entries
+    /// without a swarm may be among them.
     fn keys(
         &self,
         order: Order,
@@ -65,12 +65,13 @@ pub trait SwarmMap: Send + Sync {
         out: &mut Vec<InfoHash>,
     ) -> impl Future<Output = ()> + Send;
 
-    /// How many keys a sweep should ask for at once: as many as one look at the map finds.
+    /// Returns the number of keys that a sweep should ask for at once: the number that one look at the map
+    /// finds.
     fn keys_per_look(&self) -> usize {
         KEYS_PER_CLAIM
     }
 
-    /// Returns memory that the map itself holds for swarms long gone; called once a pass. Maps of nodes have
+    /// Frees memory that the map itself keeps for removed swarms; called once per pass. A map of nodes keeps
     /// none.
     fn give_back(&self) -> impl Future<Output = ()> + Send {
         async {}
@@ -80,32 +81,33 @@ pub trait SwarmMap: Send + Sync {
 /// The order in which a map shows its swarms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The map's own, stable and cheapest.
+    /// The map's own order, which is stable and costs least.
     Own,
     /// Ascending info hashes.
     Ascending,
 }
 
-/// Maps whose sections never wait, so that their repository is a synchronous one.
+/// Maps whose locks block, so that their repository is a synchronous one.
 pub trait BlockingMap: SwarmMap {}
 
 /// A repository over a map of swarms.
 pub struct MapRepository<M>(Calls<M>);
 
-/// A repository over a map whose locks must be awaited: what makes it an
+/// An asynchronous repository over a map whose locks must be awaited; it implements
 /// [`AsyncTorrentRepository`](crate::AsyncTorrentRepository).
 #[derive(Debug)]
 pub struct Awaited<R>(pub R);
 
 impl<M> MapRepository<M> {
-    /// An empty repository over an empty `map`.
+    /// Returns an empty repository over an empty `map`.
     ///
-    /// `capabilities` are those of the map: its longest hold, and the cost of a page. `bytes_per_swarm` is
-    /// about the number of bytes that the map takes for a swarm, without the swarm's peers.
+    /// `capabilities` are the capabilities of the map: its longest hold, and the cost of a page.
+    /// `bytes_per_swarm` is about the number of bytes that the map takes per swarm, without the peers of the
+    /// swarm.
     ///
     /// # Errors
-    /// [`ConfigError`] if a limit is set other than on the endpoints of an address, which must be one at
-    /// least, or the lifetime is not whole seconds.
+    /// [`ConfigError`] if a limit other than that on the endpoints of an address is set, if that limit is 0,
+    /// or if the lifetime is not whole seconds.
     pub fn over(
         map: M,
         config: &RepositoryConfig,
@@ -162,12 +164,12 @@ macro_rules! awaited {
 
 async_repository! { [M: SwarmMap] Awaited<MapRepository<M>>, awaited }
 
-/// What a repository does over a map, each call a future; over a [`BlockingMap`] it is ready when it is first
-/// polled.
+/// The methods of a repository over a map, as futures. Over a [`BlockingMap`] each of them is ready when it
+/// is first polled.
 struct Calls<M> {
     map: M,
     lifetime_secs: u64,
-    /// Endpoints of one address in one swarm.
+    /// The maximum number of endpoints of one address in one swarm.
     most_per_address: usize,
     capabilities: Capabilities,
     bytes_per_swarm: u64,
@@ -176,15 +178,15 @@ struct Calls<M> {
     pass: Pass<Cursor, SwarmVisit>,
 }
 
-/// A swarm to sweep, from this peer on.
+/// A swarm to sweep, from the peer at `from` on.
 #[derive(Debug, Clone, Copy)]
 struct SwarmVisit {
     info_hash: InfoHash,
     from: Cursor,
 }
 
-/// How many swarms a sweep claims at once: enough to share the cost of finding them, few enough that a step
-/// dropped half-way gives little back.
+/// The number of swarms that a sweep claims at once: enough to share the cost of finding them, and few enough
+/// that a dropped step returns little.
 const KEYS_PER_CLAIM: usize = 64;
 
 impl<M: SwarmMap> Calls<M> {
@@ -210,7 +212,7 @@ impl<M: SwarmMap> Calls<M> {
             }
             let mut changes = transition.changes();
             changes.set(Changes::CREATED, created);
-            // Nothing of the store changes any more: the caller's randomness may panic.
+            // The store does not change after this point: the randomness of the caller may panic.
             if let Some(place) = place {
                 swarm.select(announce, place, rng, peers);
             }
@@ -250,7 +252,7 @@ impl<M: SwarmMap> Calls<M> {
 
     async fn page(&self, after: Option<&InfoHash>, limit: usize, out: &mut Vec<SwarmSummary>) {
         let (mut after, end, mut keys) = (after.copied(), out.len().saturating_add(limit), Vec::new());
-        // Entries without a swarm show nothing, so a page may take more than one look.
+        // Entries without a swarm are not shown, so a page may take more than one look.
         while out.len() < end {
             let missing = end - out.len();
             keys.clear();
@@ -312,7 +314,8 @@ impl<M: SwarmMap> Calls<M> {
                 let mut visited = usize::from(from == Cursor::START);
                 match self.map.write(&info_hash, section).await {
                     None => {
-                        // Nobody is in: at most a slot that its announce was dropped in front of, which goes.
+                        // There is no swarm: at most an empty slot, left by an announce whose future was
+                        // dropped. It is removed.
                         self.remove_idle(&info_hash, policy).await;
                         claim.done();
                     }
@@ -326,13 +329,13 @@ impl<M: SwarmMap> Calls<M> {
                         if expired.next.is_end() {
                             claim.done();
                         } else {
-                            // Announces wait for this swarm, and an unfair lock would let the sweep have it
-                            // again at once.
+                            // Announces may wait for this swarm, and an unfair lock would give it to the
+                            // sweep again at once.
                             thread::yield_now();
                         }
                     }
                 }
-                // A hold that found nobody has looked all the same.
+                // A hold that found no peer counts as one visit.
                 left = left.saturating_sub(visited.max(1));
                 swept.visited += visited as u64;
             }
@@ -344,7 +347,7 @@ impl<M: SwarmMap> Calls<M> {
         swept
     }
 
-    /// Removes a swarm that is still idle; somebody may have entered it since it was found so.
+    /// Removes a swarm if it is still idle; a peer may have entered it since it was found idle.
     async fn remove_idle(&self, info_hash: &InfoHash, policy: Retention) -> bool {
         let condemn = |swarm: &RecordSwarm| {
             swarm.is_idle(policy).then(|| self.totals.remove_swarm(Population::default()))
@@ -369,7 +372,8 @@ impl<M: SwarmMap> Calls<M> {
         if alive.is_empty() && swarm.stats.downloaded == 0 {
             return restored;
         }
-        // One lock hold for a bounded number of peers; an empty batch still brings the download count.
+        // Each lock hold inserts a bounded number of peers. Without peers one hold still restores the
+        // download count.
         let holds = if alive.is_empty() { vec![&alive[..]] } else { alive.chunks(VISITS_PER_HOLD).collect() };
         for hold in holds {
             let section = |entered: &mut RecordSwarm, created| {
@@ -402,7 +406,7 @@ impl<M: SwarmMap> Calls<M> {
     }
 }
 
-/// Where a listing that asked for `limit` keys and got these goes on.
+/// Returns the cursor after `keys`, the result of a listing that asked for `limit` keys.
 fn behind(keys: &[InfoHash], limit: usize) -> Cursor {
     match keys.last() {
         Some(last) if keys.len() >= limit => Cursor::after(last.as_bytes()),
@@ -410,15 +414,16 @@ fn behind(keys: &[InfoHash], limit: usize) -> Cursor {
     }
 }
 
-/// A map from info hashes to slots, each of which has a lock of its own. It finds and nothing more.
+/// A map from info hashes to slots, each with its own lock. The map only finds slots.
 pub trait SlotMap<T: Send + Sync>: Send + Sync {
-    /// The slot of an info hash.
+    /// Returns the slot of an info hash.
     fn get(&self, info_hash: &InfoHash) -> impl Future<Output = Option<Arc<T>>> + Send;
 
-    /// The slot of an info hash, made by `make` if there is none; all racing callers get the same slot.
+    /// Returns the slot of an info hash, created by `make` if there is none. All callers that race get the
+    /// same slot.
     fn get_or_insert(&self, info_hash: &InfoHash, make: fn() -> T) -> impl Future<Output = Arc<T>> + Send;
 
-    /// Removes the entry of an info hash if it still is this slot.
+    /// Removes the entry of an info hash if it is still this slot.
     fn discard(&self, info_hash: &InfoHash, slot: &Arc<T>) -> impl Future<Output = ()> + Send;
 
     /// See [`SwarmMap::keys`].
@@ -441,26 +446,26 @@ pub trait SlotMap<T: Send + Sync>: Send + Sync {
     }
 }
 
-/// Swarms in slots, each behind a lock of family `L`, in a map that only finds them.
+/// Swarms in slots, each behind a lock of family `L`, in a map that finds the slots.
 ///
-/// A swarm is removed in two steps: its slot is marked as retired under the slot's own lock, then taken out
-/// of the map. A caller that finds a retired slot in between takes it out too and looks again, so an announce
-/// never lands in a swarm that is no longer in the map. A slot that no call has entered yet, and a retired
-/// one, hold no swarm.
+/// A swarm is removed in two steps: its slot is marked as retired under the lock of the slot, then the slot
+/// is removed from the map. A caller that finds a retired slot between the two steps removes it too and looks
+/// again, so no announce enters a swarm that is no longer in the map. A slot that no call has entered, and a
+/// retired slot, contain no swarm.
 #[derive(Debug)]
 pub struct Slots<M, L> {
     map: M,
     locks: PhantomData<fn() -> L>,
 }
 
-/// What a slot holds.
+/// The contents of a slot.
 #[derive(Debug)]
 pub enum Slot {
-    /// No call has entered yet.
+    /// No call has entered the slot yet.
     New,
-    /// A swarm that the totals count.
+    /// A swarm, which the totals count.
     Live(RecordSwarm),
-    /// Its swarm was removed; the slot is about to leave the map.
+    /// The swarm was removed; the slot is about to be removed from the map.
     Retired,
 }
 
@@ -468,7 +473,7 @@ pub enum Slot {
 pub type LockedSlot<L> = <L as LockFamily>::Lock<Slot>;
 
 impl<M, L> Slots<M, L> {
-    /// Slots in an empty map.
+    /// Returns slots in an empty map.
     pub const fn new(map: M) -> Self {
         Self { map, locks: PhantomData }
     }
@@ -533,13 +538,13 @@ impl<M: SlotMap<LockedSlot<L>>, L: LockFamily> SwarmMap for Slots<M, L> {
         let (result, retired) = slot
             .write(|slot| {
                 let result = slot.live().map(|swarm| condemn(swarm));
-                // A live swarm that was not condemned stays; a slot that nobody has entered holds nothing to
-                // keep.
+                // A live swarm for which `condemn` returned `None` stays. A slot that no call has entered can
+                // go.
                 let stays = matches!(result, Some(None));
                 (!stays).then(|| (result.flatten(), mem::replace(slot, Slot::Retired)))
             })
             .await?;
-        // A large swarm takes milliseconds to free: not under the lock.
+        // Freed after the lock is released: a large swarm takes milliseconds.
         drop(retired);
         self.map.discard(info_hash, &slot).await;
         result
@@ -558,8 +563,8 @@ impl<M: SlotMap<LockedSlot<L>>, L: LockFamily> SwarmMap for Slots<M, L> {
     }
 }
 
-/// Slots under blocking locks, in a map that blocks too.
+/// Slots with blocking locks, in a map that blocks too.
 impl<M: SlotMap<LockedSlot<L>> + BlockingSlots, L: Blocks> BlockingMap for Slots<M, L> {}
 
-/// Slot maps that never wait.
+/// Slot maps whose methods block instead of waiting: their futures are ready when they are first polled.
 pub trait BlockingSlots {}

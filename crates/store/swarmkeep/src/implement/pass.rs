@@ -5,15 +5,15 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// The number of peers or swarms that are visited while one lock is held: about 25 µs, at 100 ns per visit
-/// outside the caches.
+/// The number of peers or swarms visited while one lock is held: about 25 µs, at 100 ns per visit outside the
+/// caches.
 pub const VISITS_PER_HOLD: usize = 256;
 
-/// The position of a sweep, shared by all callers: each caller claims the next few places to visit, and a
-/// pass is complete when all claims of it are done. The lock is held to claim and to give back, never while
-/// places are visited.
+/// The position of a sweep, shared by all callers. Each caller claims the next few places to visit. A pass is
+/// complete when all its claims are finished. The lock of this struct is held to claim and to finish a claim,
+/// never while places are visited.
 ///
-/// `P` is where to look for more, `V` a place to visit.
+/// `P` is a position from which to look for places, `V` is a place to visit.
 #[derive(Debug)]
 pub struct Pass<P, V> {
     start: P,
@@ -22,21 +22,21 @@ pub struct Pass<P, V> {
 
 #[derive(Debug)]
 struct State<P, V> {
-    /// `None` behind the last.
+    /// `None` after the last place.
     next: Option<P>,
-    /// Claimed by a step whose budget ran out, or that was dropped half-way.
+    /// Places of claims whose budget ended, or that were dropped before their end.
     unfinished: Vec<V>,
     claims: usize,
 }
 
 impl<P: Copy + PartialEq, V> Pass<P, V> {
-    /// A pass that begins at `start`, which is where the next one begins as well.
+    /// Returns a pass that begins at `start`. Each later pass begins there too.
     pub const fn new(start: P) -> Self {
         Self { start, state: Mutex::new(State { next: Some(start), unfinished: Vec::new(), claims: 0 }) }
     }
 
-    /// What to do next: visit what another caller left, look for more, or leave the rest of the pass to the
-    /// callers that claimed it.
+    /// Returns the next action of the caller: visit the places that another caller left, look for more
+    /// places, or leave the rest of the pass to the callers that claimed it.
     pub fn next(&self) -> Next<'_, P, V> {
         let mut state = self.state();
         if !state.unfinished.is_empty() {
@@ -46,8 +46,8 @@ impl<P: Copy + PartialEq, V> Pass<P, V> {
         state.next.map_or(Next::Leave, Next::LookFrom)
     }
 
-    /// Claims what a look from `from` on has found, in order; nothing if somebody else was faster. `next` is
-    /// where to look for what lies behind.
+    /// Claims the places that a look from `from` on has found, in order. Returns `None` if another caller
+    /// claimed them first. `next` is the position after the places; `None` at the end of the pass.
     pub fn claim(
         &self,
         from: P,
@@ -60,7 +60,7 @@ impl<P: Copy + PartialEq, V> Pass<P, V> {
         }
         state.next = next;
         state.claims += 1;
-        // Visited from the back, in the order found.
+        // The visits are taken from the end of the vector, in the order in which they were found.
         Some(Claim { pass: self, visits: found.rev().collect(), open: true })
     }
 
@@ -70,18 +70,19 @@ impl<P: Copy + PartialEq, V> Pass<P, V> {
     }
 }
 
-/// What a caller of a pass does next.
+/// The next action of a caller of a pass.
 #[derive(Debug)]
 pub enum Next<'a, P: Copy + PartialEq, V> {
-    /// Visit these.
+    /// Visit these places.
     Visit(Claim<'a, P, V>),
-    /// Find what there is to visit from here on, and claim it.
+    /// Find the places from this position on, and claim them.
     LookFrom(P),
-    /// All that is left is in the hands of others.
+    /// Stop: other callers have claimed the rest of the pass.
     Leave,
 }
 
-/// What one caller has claimed; what it has not visited goes back to the pass when it is dropped.
+/// The places that one caller has claimed. Places that it has not visited return to the pass when the claim
+/// is dropped.
 #[derive(Debug)]
 pub struct Claim<'a, P: Copy + PartialEq, V> {
     pass: &'a Pass<P, V>,
@@ -90,17 +91,17 @@ pub struct Claim<'a, P: Copy + PartialEq, V> {
 }
 
 impl<P: Copy + PartialEq, V> Claim<'_, P, V> {
-    /// What to visit now.
+    /// Returns the place to visit now; `None` if all are visited.
     pub fn current(&mut self) -> Option<&mut V> {
         self.visits.last_mut()
     }
 
-    /// Marks it as visited to its end.
+    /// Marks the current place as completely visited.
     pub fn done(&mut self) {
         self.visits.pop();
     }
 
-    /// Gives back what was not visited; whether that completed the pass.
+    /// Returns the places that were not visited to the pass; returns whether the pass is complete.
     pub fn finish(mut self) -> bool {
         self.give_back()
     }

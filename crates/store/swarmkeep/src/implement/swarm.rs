@@ -1,4 +1,4 @@
-//! The peers of one torrent, for the map-backed stores: whole records, in an array.
+//! The peers of one swarm for the map-backed stores: whole records in an array.
 
 use std::{
     collections::BTreeMap,
@@ -15,8 +15,9 @@ use crate::{
     totals::Population,
 };
 
-/// A swarm that keeps whole peer records: peer id, bytes moved and left, last announce. 64 bytes per peer,
-/// and an index of its endpoints once there are more than a few.
+/// A swarm that keeps whole peer records: peer id, bytes uploaded, downloaded and left, and the time of the
+/// last announce. It takes 64 bytes per IPv4 peer, and has an index of the endpoints if there are more than a
+/// few.
 #[derive(Debug, Default)]
 pub struct RecordSwarm {
     v4: Records<CompactV4>,
@@ -24,27 +25,28 @@ pub struct RecordSwarm {
     downloaded: u32,
 }
 
-/// What an announce changed in its swarm.
+/// The result of [`RecordSwarm::update`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Updated {
-    /// What it did to its peer.
+    /// The effect of the announce on its peer.
     pub transition: Transition,
-    /// The place of the peer in the swarm, for [`select`](RecordSwarm::select); `None` if it has left.
+    /// The place of the peer in the swarm, as an argument of [`select`](RecordSwarm::select); `None` if the
+    /// peer has left.
     pub place: Option<usize>,
-    /// The role of the endpoint of the same address that was evicted.
+    /// The role of the evicted endpoint of the same address; `None` if none was evicted.
     pub evicted: Option<Role>,
 }
 
 impl RecordSwarm {
-    /// What a peer takes, about: a record of 64 or 80 bytes, spare room for a third more, and in a swarm of
-    /// more than a few its place in the index.
+    /// About the number of bytes per IPv4 and IPv6 peer: a record of 64 or 80 bytes, spare room for a third
+    /// more, and in larger swarms a place in the index.
     pub(crate) const BYTES_PER_PEER: [u64; 2] = [88, 120];
 
     /// Applies an announce: inserts, refreshes or removes its peer, and counts a finished download.
     ///
-    /// If the address of a new endpoint has `most_per_address` endpoints in the swarm, the one of them that
-    /// announced least recently is evicted.
+    /// If the address of a new endpoint already has `most_per_address` endpoints in the swarm, the one of
+    /// them that announced least recently is evicted.
     pub fn update(&mut self, announce: &Announce, now: Timestamp, most_per_address: usize) -> Updated {
         let updated = match announce.endpoint {
             Endpoint::V4(endpoint) => self.v4.update(endpoint, announce, now, most_per_address),
@@ -54,8 +56,8 @@ impl RecordSwarm {
         updated
     }
 
-    /// Selects peers for the peer at `place`, which [`update`](Self::update) returned, as
-    /// [`TorrentRepository::announce`](crate::TorrentRepository::announce) says.
+    /// Selects peers for the peer at `place`, which [`update`](Self::update) returned, by the rules of
+    /// [`TorrentRepository::announce`](crate::TorrentRepository::announce).
     pub fn select(
         &self,
         announce: &Announce,
@@ -73,24 +75,25 @@ impl RecordSwarm {
         self.v6.select(v6, v6_count, rng, &mut peers.v6);
     }
 
-    /// The number of peers by family and role.
+    /// Returns the number of peers by family and role.
     pub fn population(&self) -> Population {
         Population { v4: self.v4.counts(), v6: self.v6.counts() }
     }
 
-    /// The counts as a scrape shows them.
+    /// Returns the counts as a scrape shows them.
     pub fn stats(&self) -> SwarmStats {
         self.population().stats(self.downloaded)
     }
 
-    /// Whether a sweep removes it.
+    /// Returns whether a sweep with `policy` removes the swarm.
     pub fn is_idle(&self, policy: Retention) -> bool {
         let keeps_count = policy == Retention::KeepDownloaded && self.downloaded > 0;
         self.population().peers() == 0 && !keeps_count
     }
 
-    /// Visits about `limit` peers from the cursor on, in a stable order, and removes those whose last
-    /// announce was before `oldest`. A peer that stays is visited exactly once from start to end.
+    /// Visits about `limit` peers after the cursor `from`, in a stable order, and removes the peers whose
+    /// last announce was before `oldest`. From the start to the end, a peer that stays is visited exactly
+    /// once.
     pub fn expire(&mut self, oldest: Timestamp, from: Cursor, limit: usize) -> Expired {
         let mut expired = Expired { visited: 0, gone: Population::default(), next: Cursor::END };
         let after = from.endpoint();
@@ -130,7 +133,8 @@ impl RecordSwarm {
     /// Inserts a peer of a snapshot.
     ///
     /// # Errors
-    /// [`NotRestored`] if the peer is in the swarm already, or its address has `most_per_address` endpoints.
+    /// [`NotRestored`] if the peer is in the swarm already, or if its address has `most_per_address`
+    /// endpoints.
     pub fn restore(&mut self, peer: &PeerRecord, most_per_address: usize) -> Result<(), NotRestored> {
         match peer.endpoint {
             Endpoint::V4(endpoint) => self.v4.insert_new(endpoint, peer, most_per_address),
@@ -138,7 +142,7 @@ impl RecordSwarm {
         }
     }
 
-    /// Raises the download count to the argument, if it is lower.
+    /// Raises the download count to `downloaded` if it is lower.
     pub fn restore_downloads(&mut self, downloaded: u32) {
         self.downloaded = self.downloaded.max(downloaded);
     }
@@ -157,13 +161,13 @@ fn v6_of(endpoint: Option<Endpoint>) -> Option<CompactV6> {
     if let Some(Endpoint::V6(compact)) = endpoint { Some(compact) } else { None }
 }
 
-/// The peers of one family, seeders first, so that those eligible for anybody are one range.
+/// The peers of one family, seeders first, so that the eligible peers of any announce are one range.
 #[derive(Debug)]
 struct Records<E> {
     records: Vec<Record<E>>,
     seeders: usize,
-    /// Where each endpoint stands in `records`, in a stable order. Empty while there are so few that looking
-    /// at each is faster.
+    /// The place of each endpoint in `records`, in a stable order. Empty while there are so few records that
+    /// a linear search is faster.
     index: BTreeMap<E, u32>,
 }
 
@@ -172,11 +176,11 @@ struct Record<E> {
     endpoint: E,
     last_announce: Timestamp,
     details: PeerDetails,
-    /// Whether the peer said so; one restored from a store that keeps no details did not.
+    /// Whether `details` are known. They are not if the peer was restored from a store without details.
     has_details: bool,
 }
 
-/// Peers that may be selected: a range of records, less the announcer.
+/// The peers that may be selected: a range of records without the announcing peer.
 struct Eligible {
     range: Range<usize>,
     except: Option<usize>,
@@ -190,7 +194,8 @@ impl Eligible {
 
 /// An endpoint of one family.
 trait Compact: Copy + Ord + Into<Endpoint> {
-    /// What the endpoints of one address share: their first bytes, so that they are one range of the index.
+    /// Returns the first bytes of the endpoint, which all endpoints of one address share. In the index these
+    /// endpoints are one range.
     fn address(&self) -> &[u8];
 }
 
@@ -213,8 +218,7 @@ impl<E> Default for Records<E> {
 }
 
 impl<E: Compact> Records<E> {
-    /// The most peers that are searched one by one; more are searched in a B-tree, which costs as much at
-    /// this size.
+    /// The maximum number of peers that are searched one by one. A B-tree costs as much at this size.
     const FEW: usize = 16;
 
     fn update(
@@ -274,10 +278,10 @@ impl<E: Compact> Records<E> {
         Ok(())
     }
 
-    /// Where the peer stands that has been silent longest among those of a newcomer's address, if they are
-    /// `most`. O(most) and a look-up.
+    /// Returns the place of the peer that announced least recently among the peers of the address of
+    /// `newcomer`, if there are `most` of them. O(most) and a look-up.
     fn rival(&self, newcomer: &E, most: usize) -> Option<usize> {
-        // Where all are fewer, so are those of any address.
+        // With fewer than `most` peers in total, no address has `most`.
         if self.records.len() < most {
             return None;
         }
@@ -313,8 +317,8 @@ impl<E: Compact> Records<E> {
         Eligible { range, except }
     }
 
-    /// Copies `count` eligible peers, from a random one on and around: each is equally likely to be among
-    /// them.
+    /// Copies `count` consecutive eligible peers, starting at a random one; the first follows the last. Each
+    /// eligible peer is selected with the same probability.
     fn select<const N: usize>(
         &self,
         eligible: Eligible,
@@ -327,7 +331,8 @@ impl<E: Compact> Records<E> {
         let len = eligible.len();
         let start = if count < len && count > 0 { rng.below(len) } else { 0 };
         let first = eligible.range.start;
-        // The announcer is taken out before the window is drawn; otherwise those behind it would be favoured.
+        // The announcing peer is excluded before the start is drawn. Otherwise the peers after it would be
+        // selected more often.
         let except = eligible.except.map_or(usize::MAX, |place| place - first);
         for nth in (start..len).chain(0..start).take(count) {
             let place = first + nth + usize::from(nth >= except);
@@ -335,8 +340,8 @@ impl<E: Compact> Records<E> {
         }
     }
 
-    /// Visits up to `limit` peers behind `after` and removes the expired; the last one visited, unless that
-    /// was the end.
+    /// Visits up to `limit` peers after `after` and removes the expired ones. Returns the last one visited;
+    /// `None` at the end.
     fn expire(
         &mut self,
         after: Option<E>,
@@ -361,7 +366,7 @@ impl<E: Compact> Records<E> {
             }
             self.remove(place);
         }
-        // Memory goes back once three quarters of it stand empty.
+        // Memory is freed if more than three quarters of it are unused.
         if self.records.len() < self.records.capacity() / 4 {
             self.records.shrink_to(self.records.len() * 2);
         }
@@ -369,7 +374,7 @@ impl<E: Compact> Records<E> {
         if seen == limit { last } else { None }
     }
 
-    /// Shows up to `limit` records behind `after`, in endpoint order.
+    /// Shows up to `limit` records after `after`, in endpoint order.
     fn list(&self, after: Option<E>, limit: usize, mut show: impl FnMut(&Record<E>, Role)) {
         if self.index.is_empty() {
             let behind = |place: &usize| after.is_none_or(|after| self.records[*place].endpoint > after);
@@ -411,7 +416,7 @@ impl<E: Compact> Records<E> {
         self.set_role(place, role)
     }
 
-    /// Moves the peer to the other side of the border if its role changed; where it stands then.
+    /// Moves the peer among the seeders or the leechers if its role changed; returns its new place.
     fn set_role(&mut self, place: usize, role: Role) -> usize {
         match (self.role(place), role) {
             (Role::Leecher, Role::Seeder) => {
@@ -427,7 +432,7 @@ impl<E: Compact> Records<E> {
     }
 
     fn remove(&mut self, place: usize) {
-        // As a leecher it can go to the very end and leave no gap.
+        // Among the leechers the record can be swapped with the last one, which leaves no gap.
         let place = self.set_role(place, Role::Leecher);
         self.swap(place, self.records.len() - 1);
         let gone = self.records.pop().expect("just moved there");
@@ -437,7 +442,7 @@ impl<E: Compact> Records<E> {
         }
     }
 
-    /// Swaps two records; answers the second place, where the first now stands.
+    /// Swaps two records; returns `b`, the new place of the first.
     fn swap(&mut self, a: usize, b: usize) -> usize {
         self.records.swap(a, b);
         if !self.index.is_empty() {

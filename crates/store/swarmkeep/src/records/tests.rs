@@ -13,7 +13,7 @@ fn hash(rng: &mut SplitMix64) -> InfoHash {
     InfoHash::new(bytes)
 }
 
-/// Any endpoint of a family, extremes among them.
+/// Returns a random endpoint of a family, including the smallest and the largest.
 fn endpoint(family: Family, rng: &mut SplitMix64) -> Endpoint {
     let port = [1, 255, 256, 6881, u16::MAX][below(rng, 5)];
     match family {
@@ -42,11 +42,11 @@ fn details(rng: &mut SplitMix64) -> PeerDetails {
     PeerDetails { peer_id: PeerId::new(id), uploaded: count(), downloaded: count(), left: count() }
 }
 
-/// Which ages peers have, and which of them have details.
+/// The ages of the peers, and the share of them with details.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     oldest: u64,
-    /// Of a hundred.
+    /// Per hundred peers.
     with_details: usize,
 }
 
@@ -55,13 +55,13 @@ fn peer(rng: &mut SplitMix64, kind: Kind) -> PeerRecord {
     PeerRecord {
         endpoint: endpoint(family, rng),
         role: [Role::Seeder, Role::Leecher][below(rng, 2)],
-        // Later than the records were begun, too.
+        // Also times after the start of the records.
         last_announce: NOW.saturating_add(SLACK).saturating_sub(rng.next_u64() % (kind.oldest + 1)),
         details: (below(rng, 100) < kind.with_details).then(|| details(rng)),
     }
 }
 
-/// As they are written: those with details before those without, each part by sections.
+/// Returns the peers in the order of the encoding: peers with details first, each part by section.
 fn in_order(peers: &[PeerRecord]) -> Vec<PeerRecord> {
     let mut sorted = peers.to_vec();
     sorted.sort_by_key(|peer| (peer.details.is_none(), section_of(peer)));
@@ -82,8 +82,8 @@ fn refused(bytes: &[u8]) -> Malformed {
     read(bytes).map(|records| format!("{records:?}")).expect_err("it is malformed")
 }
 
-/// What comes back of a swarm that was pushed alone: all of its parts together, all of them the same torrent
-/// with the same downloads.
+/// Pushes a swarm and checks that it is read back as it was. All its parts must have the same info hash and
+/// download count. Returns the encoded bytes.
 fn assert_round_trip(info_hash: &InfoHash, downloaded: u32, peers: &[PeerRecord]) -> Vec<u8> {
     let mut records = Records::new(NOW);
     records.push(info_hash, downloaded, peers);
@@ -137,7 +137,7 @@ fn a_record_is_as_long_as_it_must_be() {
             .collect();
         assert_round_trip(&InfoHash::new([9; 20]), downloaded, &peers).len()
     };
-    // Flags and info hash; then the download count, the counts by section, and the peers.
+    // Flags and info hash; then the download count, the counts per section, and the peers.
     assert_eq!(len(Family::V4, 0, 0, 0, false), 21);
     assert_eq!(len(Family::V4, 0, 255, 0, false), 21 + 1);
     assert_eq!(len(Family::V4, 0, 256, 0, false), 21 + 4);
@@ -223,7 +223,7 @@ fn beginning_anew_forgets_and_several_swarms_follow_each_other() {
             assert_eq!((record.info_hash, record.downloaded), (*hash, *downloaded));
             assert_eq!(record.peers().collect::<Vec<_>>(), in_order(peers));
         }
-        // From the middle on, as a store does that takes them in in another order.
+        // Starts in the middle, like a store that imports the records in another order.
         for (nth, (at, record)) in again.iter_from(0).enumerate() {
             let (again_at, same) = again.iter_from(at).next().expect("there is one");
             assert_eq!((again_at, same.info_hash, record.info_hash), (at, swarms[nth].0, swarms[nth].0));
@@ -253,7 +253,7 @@ fn sections_are_written_as_the_same_peers_are() {
     }
 }
 
-/// One record of each kind, with the byte that each begins at.
+/// One record of each kind, with the position of each.
 fn of_all_kinds() -> (Vec<u8>, Vec<usize>) {
     let (mut rng, mut bytes, mut starts) = (SplitMix64::new(7), Vec::new(), Vec::new());
     for (count, downloaded, oldest, with_details) in [
@@ -311,7 +311,7 @@ fn nothing_is_there_after_a_refusal() {
     assert!(records.is_empty() && records.swarms() == 0 && records.peers() == 0);
 }
 
-/// Every first byte there is, before bytes that would do for what it asks.
+/// Every possible first byte, followed by enough bytes for what it declares.
 #[test]
 fn every_first_byte_is_understood_or_refused() {
     for flags in 0..=u8::MAX {
@@ -339,7 +339,7 @@ fn every_first_byte_is_understood_or_refused() {
         bytes.extend(vec![0x20; endpoints + total * (ages + details)]);
         assert!(bytes.len() >= 21 + downloaded_len + count_len);
 
-        // Behind a good one, so that the place is told apart from the beginning.
+        // After a valid record, so that the reported position is not 0.
         let mut behind = Records::new(NOW);
         behind.push(&InfoHash::new([3; 20]), 0, &[]);
         let start = behind.as_bytes().len();
@@ -368,7 +368,7 @@ fn endpoints_that_are_none_are_refused_where_their_record_begins() {
     let what = "an endpoint has port 0 or is of the other family";
     let (mut bytes, starts) = of_all_kinds();
     let whole = bytes.clone();
-    // The one IPv4 or IPv6 peer of the third record: its port stands behind its address.
+    // The only peer of the third record, IPv4 or IPv6: its port follows its address.
     let record = read(&bytes).expect("whole");
     let one = record.iter().nth(2).expect("the third");
     let (at, width) = (starts[2] + 21, one.endpoints.len());
@@ -383,7 +383,7 @@ fn endpoints_that_are_none_are_refused_where_their_record_begins() {
     assert_eq!(refused(&mapped), Malformed { at: 0, what });
     assert_eq!(refused(&[&whole[..], &mapped].concat()), Malformed { at: whole.len(), what });
 
-    // The last of many, too.
+    // Also the last of many peers.
     let (mut rng, mut many) = (SplitMix64::new(8), Records::new(NOW));
     let peers: Vec<_> = (0..300)
         .map(|_| PeerRecord {
@@ -399,7 +399,7 @@ fn endpoints_that_are_none_are_refused_where_their_record_begins() {
     assert_eq!(refused(&many.bytes), Malformed { at: 0, what });
 }
 
-/// The largest that can be said, which is more than there is memory.
+/// The largest counts that can be encoded, which need more bytes than any memory has.
 #[test]
 fn counts_of_what_is_not_there_are_refused_without_making_room_for_it() {
     for counts in [[u32::MAX; 4], [u32::MAX, 0, 0, 0], [0, 0, 0, u32::MAX], [1 << 31, 1 << 31, 0, 0]] {
@@ -420,7 +420,7 @@ fn counts_of_what_is_not_there_are_refused_without_making_room_for_it() {
     }
 }
 
-/// Records of no peers in many counts, which nothing writes.
+/// Records without peers in wide counts, which the library never writes.
 #[test]
 fn no_peers_can_be_said_in_four_ways() {
     for (flags, counts) in [(flags::NONE, 0), (flags::COUNTS, 4), (flags::WIDE_COUNTS, 16)] {
@@ -435,8 +435,8 @@ fn no_peers_can_be_said_in_four_ways() {
     }
 }
 
-/// Whatever bytes: they are read as records that say the same when they are pushed again, or refused at a
-/// byte that is there.
+/// Any bytes are either read as records that stay the same when they are pushed again, or rejected at a
+/// position within the bytes.
 #[test]
 fn any_bytes_are_read_or_refused() {
     let (mut rng, (whole, starts)) = (SplitMix64::new(9), of_all_kinds());
@@ -445,7 +445,7 @@ fn any_bytes_are_read_or_refused() {
         let bytes = if round % 2 == 0 {
             let len = below(&mut rng, 200);
             let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
-            // Otherwise, most are refused at their first byte.
+            // Otherwise most inputs are rejected at their first byte.
             if let Some(first) = bytes.first_mut() {
                 *first &= [0xff, 0x3e, 0x1f][below(&mut rng, 3)];
             }

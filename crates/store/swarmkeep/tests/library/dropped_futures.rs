@@ -1,4 +1,5 @@
-//! Dropping an announce's future leaves the whole step done, or nothing of it, and no slot behind for good.
+//! If the future of an announce is dropped, the whole step is done or nothing of it, and no slot stays for
+//! ever.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,7 @@ use swarmkeep::{
     },
 };
 
-/// A lock that makes everyone wait for one poll, as tokio's do when a task has used up its budget.
+/// A lock that makes each caller wait for one poll, like a lock of tokio when a task has used up its budget.
 #[derive(Debug)]
 enum Reluctant {}
 
@@ -88,7 +89,7 @@ fn store() -> (Awaited<WatchedRepository>, Entries) {
     (Awaited(MapRepository::over(map, &config, capabilities, 0).unwrap()), entries)
 }
 
-/// Polls a future so many times, then drops it; its output if it was ready by then.
+/// Polls a future `polls` times, then drops it. Returns its output if it became ready.
 fn poll_and_drop<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     (0..polls).find_map(|_| match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -134,7 +135,7 @@ fn a_dropped_removal_is_done_or_was_not_begun() {
             (shown.len() as u64, shown.len() as u64),
             "after {polls} polls"
         );
-        // Whoever comes next is in, whether a retired slot is in the way or not.
+        // The next announce succeeds, whether a retired slot is left or not.
         finish(store.announce(&announce, NOW, &mut rng, &mut nowhere)).unwrap();
         assert_eq!(finish(store.scrape(&HASH)).unwrap().incomplete, 1);
         assert_eq!((finish(store.totals()).unwrap().swarms, entries.lock().unwrap().len()), (1, 1));

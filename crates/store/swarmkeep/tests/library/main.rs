@@ -1,4 +1,4 @@
-//! What is tested from outside of the library.
+//! Tests of the library through its public interface.
 
 mod dropped_futures;
 mod snapshots;

@@ -1,5 +1,5 @@
-//! Snapshots, from every store of the catalog into others: what comes back, and that what is not whole is
-//! refused where it is not.
+//! Snapshots between all stores of the catalog: the contents are restored, and damaged snapshots are rejected
+//! at the damaged position.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ fn build(implementation: &Implementation) -> Store {
     }
 }
 
-/// What a store gives that nobody else uses: its locks are free.
+/// Returns the result of a call. The store is used by one test only, so its locks are free.
 fn wait<T>(answer: swarmkeep::Answer<'_, T>) -> T {
     let mut answer = pin!(answer);
     loop {
@@ -61,7 +61,8 @@ fn v6(n: u16) -> Endpoint {
     Endpoint::try_from(bytes).expect("a port")
 }
 
-/// Swarms of one, of a few and of many peers, seeders that have completed, and one that all have left.
+/// Inserts swarms of one, a few and many peers, seeders that have completed, and a swarm that all peers have
+/// left.
 fn populate(store: &Store) {
     let mut rng = SplitMix64::new(1);
     let mut tell = |announce: Announce, age| {
@@ -140,7 +141,7 @@ fn every_store_takes_in_what_any_other_has_written() {
                 assert_same(from, into, &bytes, one);
             }
             if budget == 50 {
-                // And what that has written goes back.
+                // The snapshot of the other store is restored in turn.
                 let (bytes, _) = write(&other, budget);
                 assert_same(&other, &build(one), &bytes, one);
             }
@@ -165,7 +166,7 @@ fn assert_same(from: &Store, into: &Store, bytes: &[u8], one: &Implementation) {
         for (endpoint, peer) in peers {
             let same = &peers_after[&endpoint];
             assert_eq!(same.role, peer.role);
-            // Rounded younger, by the coarser clock at most.
+            // Times are rounded later, by at most the coarser clock resolution.
             assert!(same.last_announce >= peer.last_announce && same.last_announce <= NOW);
             assert!(same.last_announce.secs_since(peer.last_announce) <= coarser, "{one:?}");
             let details = if keep_details { peer.details } else { None };
@@ -212,13 +213,13 @@ fn what_expires_meanwhile_stays_out_and_a_clock_that_was_set_back_keeps_ages() {
     assert_eq!(times(NOW.saturating_add(500)), (3, 1, vec![500, 600, 2500]));
     assert_eq!(times(NOW.saturating_add(2600)), (2, 2, vec![2600, 2700]));
     assert_eq!(times(NOW.saturating_add(1 << 40)), (0, 4, vec![]));
-    // A clock that was set back by an hour, or by years.
+    // A clock that was set back by an hour or by years.
     for back in [1, 3600, 1_000_000_000] {
         assert_eq!(times(NOW.saturating_sub(back)), (3, 1, vec![0, 100, 2000]), "{back} seconds back");
     }
 }
 
-// --- What is not whole. ---
+// --- Incomplete and damaged snapshots. ---
 
 fn written_as(id: [u8; 16], blocks: &[Records]) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), id, NOW).expect("memory");
@@ -249,7 +250,7 @@ fn some_blocks(count: u8) -> Vec<Records> {
     (1..=count).map(block).collect()
 }
 
-/// Where each block of a snapshot begins, and where its end does.
+/// Returns the position of each block of a snapshot and of its end.
 fn starts_of(bytes: &[u8]) -> Vec<usize> {
     let (mut starts, mut at) = (Vec::new(), HEADER);
     while at < bytes.len() {
@@ -264,7 +265,7 @@ fn refused(bytes: &[u8]) -> Error {
     Reader::new(Bytes::new(bytes)).map(|_| ()).expect_err("it is not whole")
 }
 
-/// Where, in which block, and why: of what is damaged.
+/// Returns position, block and reason of the damage.
 fn damage(bytes: &[u8]) -> (u64, u32, &'static str) {
     match refused(bytes) {
         Error::Damaged { at, block, what } => (at, block, what),
@@ -365,7 +366,7 @@ fn blocks_that_are_moved_left_out_repeated_or_of_another_snapshot_are_noticed() 
     }
     assert!(matches!(refused(&of(&[0, 1, 2, 3])), Error::Truncated { at } if at == starts[4] as u64));
 
-    // The same blocks in a snapshot with another name.
+    // The same blocks in a snapshot with another id.
     let others = written_as([9; 16], &some_blocks(4));
     for n in 0..5 {
         let mut mixed = bytes.clone();
@@ -373,7 +374,7 @@ fn blocks_that_are_moved_left_out_repeated_or_of_another_snapshot_are_noticed() 
         mixed[own.clone()].copy_from_slice(&others[own]);
         assert_eq!(damage(&mixed), (starts[n] as u64, n as u32, BLOCK_CHECKSUM), "{n} of another");
     }
-    // The end of another with the same name, and a block of it that stands in the same place.
+    // The end of another snapshot with the same id, and a block of it at the same position.
     let mut blocks = some_blocks(4);
     blocks.swap(0, 1);
     let others = written(&blocks);
@@ -404,14 +405,14 @@ fn what_is_no_snapshot_is_told_apart_from_one_of_another_version() {
     for version in [0, 2, 3, 256, u32::MAX] {
         let mut other = bytes.clone();
         other[8..12].copy_from_slice(&version.to_le_bytes());
-        // Whatever else it may be, and however long its header is.
+        // The version is checked before the rest of the header, whatever the length.
         for len in [12, 20, 64, other.len()] {
             assert!(matches!(refused(&other[..len]), Error::Version { found } if found == version));
         }
     }
 }
 
-/// A header's or block's own checksum, made to fit.
+/// Corrects the checksum of the header at `at`.
 fn mend(bytes: &mut [u8], at: usize) {
     if at == 0 {
         let checksum = crc32c::crc32c(&bytes[..60]);
@@ -450,23 +451,23 @@ fn headers_that_say_what_cannot_be_are_refused_though_their_checksums_fit() {
         let block = starts.binary_search(&header).expect("a block") as u32;
         assert_eq!(damage(&changed(at, new, header)), (header as u64, block, what), "byte {at}");
     }
-    // A block that is as long as any may be, and of which there is nothing: no more memory is taken than
-    // there are bytes.
+    // A block of the maximum length whose bytes are missing: the reader takes no more memory than there are
+    // bytes.
     let long = changed(first + 8, &(16_u64 << 20).to_le_bytes(), first);
     assert!(matches!(refused(&long), Error::Truncated { at } if at == bytes.len() as u64));
-    // An early end.
+    // An end before all blocks were read.
     let mut early = bytes[..starts[1]].to_vec();
     early.extend_from_slice(&bytes[end..]);
     early[starts[1] + 4] = 1;
     mend(&mut early, starts[1]);
     assert_eq!(damage(&early), (starts[1] as u64, 1, OTHER_BLOCKS));
-    // What is reserved is not read, and belongs to the checksum.
+    // Reserved bytes are not read, but the checksum includes them.
     for at in (12..16).chain(40..60) {
         let reserved = changed(at, &[1], 0);
-        // The end names the checksum of the header, which is another one now.
+        // The end contains the checksum of the header, which has changed.
         assert_eq!(damage(&reserved), (end as u64, 3, OTHER_BLOCKS));
     }
-    // Another time, which is as good.
+    // Another time, which is valid too.
     assert_eq!(damage(&changed(32, &[1], 0)).2, OTHER_BLOCKS);
 }
 
@@ -501,7 +502,7 @@ fn records_that_are_none_are_refused_at_their_byte_though_all_checksums_fit() {
     assert_eq!(damage(&portless), ((content + second) as u64, 1, port));
 }
 
-/// Bytes that are others from the second look on: from `from` on, `with`.
+/// A source whose bytes change when it is read for the second time: from position `from` on they are `with`.
 struct Changing {
     bytes: Bytes<Vec<u8>>,
     looks: u32,
@@ -512,7 +513,7 @@ struct Changing {
 
 impl Read for Changing {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // A few at once, and interrupted every other time.
+        // Reads a few bytes at a time, and is interrupted every other time.
         self.interrupts = !self.interrupts;
         if self.interrupts {
             return Err(io::ErrorKind::Interrupted.into());
@@ -551,7 +552,7 @@ fn a_source_that_changes_after_it_was_looked_at_is_noticed() {
     let bytes = written(&blocks);
     let starts = starts_of(&bytes);
     assert_eq!(changing(&bytes, bytes.len(), &[]).expect("nothing changes"), blocks);
-    // Another snapshot altogether, a longer one, a shorter one, and the same blocks in another order.
+    // Another snapshot, a longer one, a shorter one, and the same blocks in another order.
     let changed = "the snapshot was changed while it was read";
     for other in [
         written_as([8; 16], &blocks),
@@ -565,7 +566,7 @@ fn a_source_that_changes_after_it_was_looked_at_is_noticed() {
             other => panic!("{other:?}"),
         }
     }
-    // One byte, the rest, and more than there was.
+    // One changed byte, another rest, and additional bytes.
     let mut flipped = bytes.clone();
     flipped[starts[1] + 50] ^= 1;
     assert!(matches!(changing(&bytes, 0, &flipped), Err(Error::Damaged { block: 1, .. })));
@@ -576,7 +577,7 @@ fn a_source_that_changes_after_it_was_looked_at_is_noticed() {
     assert!(matches!(changing(&bytes, behind, &[1]), Err(Error::Trailing { at }) if at == behind as u64));
 }
 
-/// A device that fails at a byte.
+/// A device that fails at one byte position.
 struct Failing<'a> {
     bytes: Bytes<&'a [u8]>,
     at: u64,
@@ -613,7 +614,7 @@ fn an_error_of_the_source_is_told_with_its_place() {
     }
 }
 
-/// What takes all but a little.
+/// A writer that accepts a limited number of bytes.
 struct Full(usize);
 
 impl Write for Full {
@@ -695,10 +696,10 @@ fn errors_say_where_and_what() {
     }
 }
 
-// --- The format, for ever. ---
+// --- The format of version 1. ---
 
-/// Both families and roles, details, downloads of each width, ages of both, idle, and a swarm in two parts in
-/// two blocks.
+/// A snapshot with both families and roles, details, downloads and ages of each width, a swarm without peers,
+/// and a swarm in two parts in two blocks.
 fn first_ever() -> Vec<u8> {
     let peer = |endpoint: &str, role, age, details| PeerRecord {
         endpoint: endpoint.parse().expect("an endpoint"),
@@ -744,13 +745,13 @@ fn fixture() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/snapshots/v1.snapshot")
 }
 
-/// Made once, by `SWARMKEEP_FIXTURE=1`; what is written today must be read for ever.
+/// The fixture was made once, with `SWARMKEEP_FIXTURE=1`. Every later version must read it.
 #[test]
 fn the_first_version_can_be_read_for_ever() {
     if std::env::var_os("SWARMKEEP_FIXTURE").is_some() && !fixture().exists() {
         fs::write(fixture(), first_ever()).expect("a folder");
     }
-    // Packages do not hold what lies outside of them.
+    // A published package does not contain the fixtures.
     let Ok(bytes) = fs::read(fixture()) else {
         assert!(!Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures").exists(), "it is lost");
         return;
@@ -801,7 +802,7 @@ fn the_first_version_can_be_read_for_ever() {
     assert_eq!((restored.added, restored.expired), (267, 1));
 }
 
-/// What is written today is what was written first. Where this has to change, so has [`VERSION`].
+/// The bytes written today are those of the fixture. A change of these bytes requires a new [`VERSION`].
 #[test]
 fn the_first_version_is_written_as_it_was() {
     if let Ok(bytes) = fs::read(fixture()) {
