@@ -1,4 +1,4 @@
-//! An asynchronous store behind the synchronous trait, so that it runs the same cases.
+//! An asynchronous store behind the synchronous trait, so that the same cases test it.
 
 use std::{
     future::Future,
@@ -12,19 +12,19 @@ use swarmkeep::{
     AsyncTorrentRepository, Capabilities, TorrentRepository, Unavailable, implement::forward_repository,
 };
 
-/// An asynchronous store whose calls park the calling thread until they are ready. For tests outside a
+/// An asynchronous store whose calls block the calling thread until they are ready. It is for tests outside a
 /// runtime.
 ///
-/// Futures are polled under [`tokio::task::unconstrained`]: tokio's locks otherwise stop answering after 128
-/// operations, to be fair to other tasks of a runtime that is not there.
+/// Futures are polled under [`tokio::task::unconstrained`]: without it the locks of tokio return `Pending`
+/// after 128 operations, in favor of other tasks of a runtime that does not exist here.
 ///
 /// # Panics
-/// Every method panics if the store says that it is [`Unavailable`], which fails the case that called it.
+/// Every method panics if the store returns [`Unavailable`], which fails the case that called it.
 #[derive(Debug)]
 pub struct Blocking<A: ?Sized>(Arc<A>);
 
 impl<A: AsyncTorrentRepository + ?Sized> Blocking<A> {
-    /// The store, to be called synchronously.
+    /// Returns the store with a synchronous interface.
     pub const fn new(store: Arc<A>) -> Self {
         Self(store)
     }
@@ -48,7 +48,7 @@ fn wait<T>(answer: impl Future<Output = Result<T, Unavailable>>) -> T {
     }
 
     let mut answer = pin!(tokio::task::unconstrained(answer));
-    // Most calls are ready at once, and then nobody needs to be woken.
+    // Most calls are ready at once, and then no wake-up is needed.
     if let Poll::Ready(answer) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return available(answer);
     }
@@ -75,7 +75,7 @@ mod tests {
         let third_time = std::future::poll_fn(|context| {
             polls += 1;
             let waker = context.waker().clone();
-            // Late, so that the caller is asleep by then.
+            // Late, so that the caller sleeps by then.
             thread::spawn(move || {
                 thread::sleep(std::time::Duration::from_millis(20));
                 waker.wake();

@@ -1,6 +1,6 @@
-//! Lists of what stores can be broken by.
+//! Lists of the faults of broken stores.
 
-/// Makes `Fault` of some rows, and the macro of that name that goes through them.
+/// Defines `Fault` from rows, and a macro `$export` that calls another macro with all of them.
 macro_rules! faults {
     (
         $(#[doc = $about:literal])+
@@ -15,10 +15,10 @@ macro_rules! faults {
         }
 
         impl Fault {
-            /// All of them.
+            /// All faults.
             pub const ALL: &[Self] = &[$(Self::$fault,)*];
 
-            /// The name of the case that is meant to reject it.
+            /// Returns the name of the case that rejects the fault.
             pub const fn case(self) -> &'static str {
                 match self {
                     $(Self::$fault => stringify!($case),)*

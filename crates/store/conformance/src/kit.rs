@@ -1,4 +1,4 @@
-//! What the cases are written with: a store under test, made-up peers, and answers that are easy to compare.
+//! The tools of the cases: a store under test, made-up peers, and answers that are easy to compare.
 
 use std::{
     any::Any,
@@ -27,10 +27,10 @@ use crate::Subject;
 /// The lifetime of peers in a store built by [`build`].
 pub(crate) const LIFETIME: u64 = 1800;
 
-/// When the stories of the cases begin: late enough for years to lie before it.
+/// The time at which the stories of the cases begin: late enough for years before it.
 pub(crate) const T0: u64 = 1_800_000_000;
 
-/// How long a call of microseconds may take before it is taken to last for ever.
+/// The time after which a call that should take microseconds counts as endless.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
 
 pub(crate) const BOTH: Families = Families::all();
@@ -39,7 +39,7 @@ pub(crate) const BOTH: Families = Families::all();
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     repository: Arc<dyn TorrentRepository>,
-    /// Announces that may be made by themselves still where there are many.
+    /// The number of announces that may still be made one by one.
     alone: Arc<AtomicUsize>,
 }
 
@@ -53,7 +53,7 @@ impl Deref for Store {
 
 impl From<Box<dyn TorrentRepository>> for Store {
     fn from(repository: Box<dyn TorrentRepository>) -> Self {
-        // So many by themselves, and more in batches: a store behind a network would need minutes otherwise.
+        // Further announces go in batches: a store over a network would need minutes otherwise.
         const ALONE: usize = 1000;
         Self { repository: repository.into(), alone: Arc::new(ALONE.into()) }
     }
@@ -63,7 +63,7 @@ pub(crate) fn config() -> RepositoryConfig {
     RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(Duration::from_secs(LIFETIME))
 }
 
-/// A store without limits, with peers that live for [`LIFETIME`].
+/// Returns a store without limits whose peers live for [`LIFETIME`].
 pub(crate) fn build(subject: &dyn Subject) -> Store {
     build_with(subject, &config())
 }
@@ -79,20 +79,20 @@ pub(crate) fn capabilities(subject: &dyn Subject) -> Capabilities {
     build(subject).capabilities()
 }
 
-/// By how many seconds a peer may outlive its lifetime in `store`. It may depend on the lifetime, so the
-/// store that is under test is asked, and no other.
+/// Returns the clock resolution of `store` in seconds. It may depend on the lifetime, so `store` itself is
+/// asked.
 pub(crate) fn resolution(store: &Store) -> u64 {
     store.capabilities().clock_resolution_secs
 }
 
-/// Seconds at which a story may begin, so that a clock of that resolution has its ticks at all places, or at
-/// many.
+/// Returns seconds at which stories begin, which together cover all phases of a tick of the clock, or many of
+/// them.
 pub(crate) fn phases(resolution: u64) -> impl Iterator<Item = u64> {
     let more = (1..=8).map(move |n| n * (resolution / 8)).filter(|&phase| phase > 20);
     (0..=20.min(resolution + 9)).chain(more)
 }
 
-/// A store with limits of the kinds `needs`; `None` if it does not declare them, after it was seen to refuse
+/// Returns a store with limits of the kinds `needs`; `None` if it does not declare them. It must then refuse
 /// them.
 pub(crate) fn bounded(subject: &dyn Subject, needs: BoundedBy, config: &RepositoryConfig) -> Option<Store> {
     let missing = needs - capabilities(subject).bounded;
@@ -108,7 +108,7 @@ pub(crate) fn bounded(subject: &dyn Subject, needs: BoundedBy, config: &Reposito
     }
 }
 
-/// Info hashes without structure.
+/// Returns info hash number `n`, which has no structure.
 pub(crate) fn hash(n: u64) -> InfoHash {
     let mut rng = SplitMix64::new(n ^ 0x5eed);
     let mut bytes = [0; 20];
@@ -133,8 +133,8 @@ pub(crate) fn peer(family: Family, n: u32) -> Endpoint {
     }
 }
 
-/// Endpoint `n` of an address: over IPv4 a port of it, over IPv6 anywhere in its 64 lower bits. Neighbours
-/// differ in the last of the bits that count.
+/// Returns endpoint `n` of an address: for IPv4 a port of it, for IPv6 any interface in its lower 64 bits.
+/// Consecutive addresses differ in their last significant bit.
 pub(crate) fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
     let (ip, port) = match family {
         Family::V4 => (Ipv4Addr::from_bits(0xac10_0000 + address).into(), 1 + n % 65_535),
@@ -147,7 +147,7 @@ pub(crate) fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
     Endpoint::new(ip, port as u16).expect("the port is not 0")
 }
 
-/// How many of these endpoints are of an address, as [`of_address`] makes them.
+/// Returns the number of endpoints that belong to an address, as [`of_address`] makes them.
 pub(crate) fn count_of_address<'a>(
     endpoints: impl IntoIterator<Item = &'a Endpoint>,
     family: Family,
@@ -159,8 +159,8 @@ pub(crate) fn count_of_address<'a>(
     endpoints.into_iter().filter(|endpoint| endpoint.family() == family).filter(is_own).count()
 }
 
-/// A lifetime of so many units, each longer than the resolution of the store's clock: times that differ by
-/// one are told apart. And the unit, in seconds.
+/// Returns a configuration with a lifetime of `units` units, and the unit in seconds. A unit is longer than
+/// the resolution of the store's clock, so that times that differ by one unit are distinguished.
 pub(crate) fn config_with_units(subject: &dyn Subject, units: u64) -> (RepositoryConfig, u64) {
     let mut unit = 1;
     loop {
@@ -205,7 +205,7 @@ pub(crate) const fn stats(complete: u32, incomplete: u32, downloaded: u32) -> Sw
     SwarmStats { complete, incomplete, downloaded }
 }
 
-/// The answer to an announce, with what was handed out.
+/// The answer to an announce, with the selected peers.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) announced: Announced,
@@ -221,7 +221,7 @@ impl Deref for Answer {
 }
 
 impl Answer {
-    /// The peers handed out, in ascending order.
+    /// Returns the selected peers in ascending order.
     pub(crate) fn sorted(&self) -> Vec<Endpoint> {
         let mut peers = self.peers.clone();
         peers.sort();
@@ -232,8 +232,7 @@ impl Answer {
         self.peers.iter().filter(|peer| peer.family() == family).count()
     }
 
-    /// Asserts what holds for every answer: at most as many as wanted, all distinct, the announcer not among
-    /// them.
+    /// Asserts the rules of every answer: at most `want` peers, all distinct, without the announcing peer.
     pub(crate) fn assert_fits(&self, announce: &Announce) {
         assert!(self.peers.len() <= announce.want, "{} peers for {announce:?}", self.peers.len());
         let mut distinct = self.sorted();
@@ -243,7 +242,7 @@ impl Answer {
     }
 }
 
-/// Announces at `now` with randomness `rng`, into a buffer with room for all that is wanted.
+/// Announces at `now` with randomness `rng`, with a buffer that has room for all wanted peers.
 pub(crate) fn announce_with(
     store: &Store,
     announce: &Announce,
@@ -256,7 +255,7 @@ pub(crate) fn announce_with(
     Answer { announced, peers: buffer.endpoints().collect() }
 }
 
-/// The bytes behind a buffer with room for all peers that an announce wants, of either family.
+/// Room for all wanted peers of an announce, for both families.
 struct AnswerBytes {
     v4: Vec<u8>,
     v6: Vec<u8>,
@@ -289,14 +288,14 @@ impl Store {
         announce_with(self, &announce, at(seconds), &mut SplitMix64::new(seed))
     }
 
-    /// Announces peers that want nobody: the way to fill a swarm.
+    /// Announces peers that want no peers, to fill a swarm.
     pub(crate) fn fill(&self, seconds: u64, announces: impl IntoIterator<Item = Announce>) {
         let announces = announces.into_iter().map(|announce| announce.want(0));
         self.tell_all(at(seconds), announces, &mut SplitMix64::new(1), |_| {});
     }
 
-    /// Announces at `now` with randomness `rng`, the first ones by themselves and the others in batches, and
-    /// hands on the answers.
+    /// Announces at `now` with randomness `rng`, first one by one and then in batches, and passes on the
+    /// answers.
     pub(crate) fn tell_all(
         &self,
         now: Timestamp,
@@ -329,14 +328,14 @@ impl Store {
         }
     }
 
-    /// Removes swarms, whatever they held.
+    /// Removes swarms, whatever they contain.
     pub(crate) fn forget(&self, torrents: impl IntoIterator<Item = InfoHash>) {
         for torrent in torrents {
             self.remove(&torrent);
         }
     }
 
-    /// The peers of a swarm by endpoint; each must be shown once.
+    /// Returns the peers of a swarm by endpoint. Each must be shown once.
     pub(crate) fn members(&self, info_hash: &InfoHash) -> BTreeMap<Endpoint, PeerRecord> {
         let all = self.all_peers(info_hash);
         let members: BTreeMap<_, _> = all.iter().map(|&record| (record.endpoint, record)).collect();
@@ -344,8 +343,8 @@ impl Store {
         members
     }
 
-    /// Asserts that `record` shows a peer that announced at `told`: never older than it is, younger by no
-    /// more than the resolution of the store's clock, and not from the future.
+    /// Asserts that `record` is of a peer that announced at `told`: never older than it is, younger by at
+    /// most the resolution of the store's clock, and not in the future.
     pub(crate) fn assert_time(&self, record: &PeerRecord, told: Timestamp, latest: Timestamp) {
         let (listed, resolution) = (record.last_announce, resolution(self));
         let younger = listed.secs_since(told);
@@ -368,7 +367,7 @@ impl Store {
         );
     }
 
-    /// All swarms by info hash; each must be shown once.
+    /// Returns all swarms by info hash. Each must be shown once.
     pub(crate) fn summaries(&self) -> BTreeMap<InfoHash, SwarmStats> {
         let all = self.swarms();
         let summaries: BTreeMap<_, _> = all.iter().map(|&swarm| (swarm.info_hash, swarm.stats)).collect();
@@ -376,7 +375,7 @@ impl Store {
         summaries
     }
 
-    /// Asserts that what is kept beside the swarms agrees with the swarms, listed one by one.
+    /// Asserts that the totals and other global counts agree with the swarms, listed one by one.
     pub(crate) fn assert_consistent(&self) {
         let mut counted = Totals::default();
         counted.evicted = self.totals().evicted;
@@ -404,8 +403,8 @@ impl Store {
     }
 }
 
-/// Runs `work`, which must end within `limit`: a lock that is never released, or a loop that never ends,
-/// fails the case and does not hang it.
+/// Runs `work`, which must end within `limit`. A lock that is never released, or an endless loop, fails the
+/// case instead of blocking it.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     what: &str,
@@ -414,7 +413,7 @@ pub(crate) fn within<T: Send + 'static>(
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let result = panic::catch_unwind(AssertUnwindSafe(work));
-        // The receiver is gone only if it has given up.
+        // Sending fails only if the receiver has timed out.
         let _ = sender.send(result);
     });
     match receiver.recv_timeout(limit) {
@@ -424,13 +423,13 @@ pub(crate) fn within<T: Send + 'static>(
     }
 }
 
-/// A generator that panics when it is asked for the number after the first `good` ones.
+/// A generator that panics after `good` numbers.
 pub(crate) struct Panicking {
     pub(crate) good: u32,
 }
 
 impl Panicking {
-    /// What its panic says.
+    /// The message of its panic.
     pub(crate) const TEXT: &str = "the caller's generator";
 }
 
@@ -451,14 +450,14 @@ pub(crate) fn assert_panics_with(message: &'static str, work: impl FnOnce()) {
     assert_eq!(text_of(&*panicked), message, "another panic than the caller's own");
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 pub(crate) fn text_of(panicked: &(dyn Any + Send)) -> &str {
     let owned = panicked.downcast_ref::<String>().map(String::as_str);
     owned.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("something else")
 }
 
-/// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, the best of
-/// several counts, and a noisy machine gets several tries.
+/// Asserts that `tried` takes at most `factor` times as long as `against`. Both run in turn, and the best of
+/// several runs counts. A noisy machine gets several tries.
 pub(crate) fn assert_costs_at_most(
     factor: f64,
     what: &str,
@@ -477,7 +476,7 @@ pub(crate) fn assert_costs_at_most(
             return;
         }
         ratios.push(ratio);
-        // No noise does that three times in a row.
+        // Noise does not cause this three times in a row.
         if ratios.len() >= 3 && ratios.iter().all(|ratio| *ratio > 5.0 * factor) {
             break;
         }
@@ -491,7 +490,7 @@ fn time(work: &mut dyn FnMut()) -> Duration {
     start.elapsed()
 }
 
-/// Asserts that two lists hold the same, in whatever order.
+/// Asserts that two lists contain the same items, in any order.
 pub(crate) fn assert_same<T: Ord + Debug>(mut left: Vec<T>, mut right: Vec<T>, what: &str) {
     left.sort();
     right.sort();

@@ -1,18 +1,18 @@
-//! The conformance suite: every sentence of [`TorrentRepository`]'s contract as a case that any store can be
-//! put through.
+//! The conformance suite: every sentence of the contract of [`TorrentRepository`] as a case that tests any
+//! store.
 //!
-//! One line in a crate's tests makes a `#[test]` of every case:
+//! One line in the tests of a crate makes a `#[test]` of every case:
 //!
 //! ```
 //! swarmkeep_conformance::suite!(my_store, |config| swarmkeep_conformance::Model::new(config));
 //! ```
 //!
-//! gives `my_store::announce_never_hands_out_the_announcer` and its siblings. A case builds its own fresh
-//! stores, with [`RepositoryConfig`]s of its choosing. What a store declares in its [`Capabilities`] is
-//! asserted, and the refusal of what it does not declare is asserted too: no case is skipped.
+//! This line makes `my_store::announce_never_hands_out_the_announcer` and a test for each other case. A case
+//! builds its own fresh stores, each with its own [`RepositoryConfig`]. The suite asserts what a store
+//! declares in its [`Capabilities`], and that it refuses limits that it does not declare. No case is skipped.
 //!
-//! The suite knows what is right from [`Model`], and it is itself tested: each of a list of deliberately
-//! broken stores must be rejected by the case that is meant for it.
+//! [`Model`] defines the correct results. The suite itself is tested: each of a list of deliberately broken
+//! stores must be rejected by one given case.
 //!
 //! [`Capabilities`]: swarmkeep::Capabilities
 
@@ -40,14 +40,14 @@ pub use model::Model;
 #[doc(hidden)]
 pub use swarmkeep;
 
-/// A store that can be put through the suite: how to build one.
+/// A kind of store that the suite can build and test.
 ///
-/// Any function of a configuration that gives a repository is one.
+/// Every function from a configuration to a repository implements it.
 pub trait Subject: Sync {
-    /// Builds an empty repository as `config` asks.
+    /// Returns an empty repository with the lifetime, limits and key of `config`.
     ///
     /// # Errors
-    /// [`ConfigError`] if the store cannot keep what `config` asks for.
+    /// [`ConfigError`] if the store does not support `config`.
     fn build(&self, config: &RepositoryConfig) -> Result<Box<dyn TorrentRepository>, ConfigError>;
 }
 
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// A row of a catalog is one as it stands; an asynchronous store goes through [`Blocking`].
+/// A row of the catalog can be tested directly; an asynchronous store is wrapped in [`Blocking`].
 impl Subject for &Implementation {
     fn build(&self, config: &RepositoryConfig) -> Result<Box<dyn TorrentRepository>, ConfigError> {
         Ok(match Implementation::build(self, config)? {
@@ -71,39 +71,39 @@ impl Subject for &Implementation {
     }
 }
 
-/// One sentence of the contract, as something that can be run.
+/// One sentence of the contract as a test that can be run.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Case {
-    /// The sentence.
+    /// The sentence, as an identifier.
     pub name: &'static str,
-    /// The numbers of the rules in `docs/contract.md` of the repository that it tests.
+    /// The numbers of the rules that it tests, in `docs/contract.md` of the project's repository.
     pub rules: &'static [u8],
     run: fn(&dyn Subject),
 }
 
 impl Case {
-    /// Puts a store through the case.
+    /// Runs the case on a store.
     ///
     /// # Panics
-    /// If the store does not do what the sentence says.
+    /// If the store violates the sentence.
     pub fn run(&self, subject: &dyn Subject) {
         (self.run)(subject);
     }
 
-    /// The case called `name`.
+    /// Returns the case called `name`.
     pub fn find(name: &str) -> Option<&'static Self> {
         CASES.iter().find(|case| case.name == name)
     }
 }
 
-/// What the tests of [`suite!`] do: puts a store through the case called `name`.
+/// Runs the case called `name` on a store; the tests of [`suite!`] call it.
 #[doc(hidden)]
 pub fn check(name: &str, subject: &dyn Subject) {
     Case::find(name).expect("the macro and the list are made of the same names").run(subject);
 }
 
-/// What [`suite!`] makes of the function it is given.
+/// Builds a store with the function that [`suite!`] was given.
 #[doc(hidden)]
 pub fn boxed<R: TorrentRepository + 'static>(
     config: &RepositoryConfig,
@@ -112,7 +112,7 @@ pub fn boxed<R: TorrentRepository + 'static>(
     Ok(Box::new(build(config)?))
 }
 
-/// The README's own code, compiled and run.
+/// Compiles and runs the code of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

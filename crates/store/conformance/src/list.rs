@@ -1,11 +1,11 @@
-//! The list of cases, from which both [`CASES`] and [`suite!`](crate::suite) are made.
+//! The list of cases. [`CASES`] and [`suite!`](crate::suite) are made of it.
 
 use crate::{Case, cases};
 
-/// Makes [`CASES`] of the list, and the macro that makes a test of each.
+/// Defines [`CASES`] from the list, and the macro that makes a test of each case.
 macro_rules! list {
     ($($module:ident { $($name:ident [$($rule:literal)*])* })*) => {
-        /// Every case, in the order of the contract.
+        /// All cases, in the order of the contract.
         pub const CASES: &[Case] = &[$($(
             Case { name: stringify!($name), rules: &[$($rule),*], run: cases::$module::$name },
         )*)*];
@@ -15,10 +15,10 @@ macro_rules! list {
     (@export ($d:tt) $($name:ident)*) => {
         /// Makes a module with a `#[test]` of every case for one store.
         ///
-        /// Takes the module's name and a function that builds the store as a
-        /// [`RepositoryConfig`](swarmkeep::RepositoryConfig) asks: `suite!(my_store, |config|
-        /// MyStore::new(config));`. What is in scope where the macro stands is in scope for the function,
-        /// which is evaluated for each test.
+        /// The arguments are the name of the module and a function that returns a store for a
+        /// [`RepositoryConfig`](swarmkeep::RepositoryConfig): `suite!(my_store, |config|
+        /// MyStore::new(config));`. The function can use all names in scope at the macro call, and is
+        /// evaluated for each test.
         #[macro_export]
         macro_rules! suite {
             ($d module:ident, $d build:expr $d(,)?) => {

@@ -1,4 +1,4 @@
-//! The oracle: a store as plainly written as possible, under one lock.
+//! The oracle: a store that is written as simply as possible, under one lock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,33 +19,33 @@ use swarmkeep::{
     implement::{CursorExt as _, SectionExt as _},
 };
 
-/// A store that is right rather than fast: everything under one mutex, in maps of the standard library. What
-/// any other store answers is compared with what this one answers.
+/// A store that is correct rather than fast: everything is in maps of the standard library, under one mutex.
+/// The suite compares the results of other stores with its results.
 ///
-/// It keeps every limit: bytes as it accounts for them, 64 a swarm and 32 a peer, which is not what the maps
-/// take.
+/// It supports every limit. It counts 64 bytes per swarm and 32 per peer, which is not the real memory of its
+/// maps.
 pub struct Model {
     state: Mutex<ModelState>,
     capabilities: Capabilities,
 }
 
 impl Model {
-    /// How many peers or swarms are visited before the lock is given to others.
+    /// The number of peers or swarms that are visited before the lock is released.
     const VISITS_PER_HOLD: usize = 256;
 
-    /// An empty store.
+    /// Returns an empty store.
     ///
     /// # Errors
-    /// [`ConfigError`] if the lifetime is not whole seconds, or a limit leaves no room for a single peer.
+    /// [`ConfigError`] if the lifetime is not whole seconds, or if a limit leaves no room for a single peer.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         Self::with_clock(config, |_| Clock::OF_SECONDS)
     }
 
-    /// The same with a clock whose ticks are a hundredth of the lifetime: what the suite must accept of a
-    /// store that packs its times.
+    /// Returns the same store with a clock whose ticks are a hundredth of the lifetime. The suite must accept
+    /// such a clock from a store that packs its times.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     #[doc(hidden)]
     pub fn coarse(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         Self::with_clock(config, |lifetime_secs| Clock::new(lifetime_secs.div_ceil(100)))
@@ -71,18 +71,18 @@ impl Model {
         Ok(Self { state: Mutex::new(ModelState::new(lifetime_secs, clock, limits)), capabilities })
     }
 
-    /// The state, also after a caller's generator has panicked in the middle of an announce: nothing is drawn
-    /// before all is updated, so it is whole.
+    /// Returns the state, also after the generator of a caller has panicked during an announce. Random
+    /// numbers are drawn after all updates, so the state is consistent.
     pub(crate) fn state(&self) -> MutexGuard<'_, ModelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody holds the lock.
+    /// Returns whether the lock is held.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.state.try_lock(), Err(TryLockError::WouldBlock))
     }
 
-    /// Whether a panic has left the lock poisoned.
+    /// Returns whether a panic has poisoned the lock.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.state.is_poisoned()
     }
@@ -185,7 +185,7 @@ impl TorrentRepository for Model {
     }
 }
 
-/// What the times of peers are rounded to.
+/// The clock to which the times of peers are rounded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     tick_secs: u64,
@@ -193,7 +193,8 @@ pub(crate) struct Clock {
 
 impl Clock {
     const OF_SECONDS: Self = Self::new(1);
-    /// How far into a tick the epoch is: a story that begins at a round number does not begin with a tick.
+    /// The position of the epoch within a tick, in seconds, so that a story that begins at a round number
+    /// does not begin with a tick.
     const PHASE: u64 = 5;
 
     const fn new(tick_secs: u64) -> Self {
@@ -204,7 +205,7 @@ impl Clock {
         self.tick_secs - 1
     }
 
-    /// Seconds since the tick of `time` began.
+    /// Returns the number of seconds since the tick of `time` began.
     const fn into_tick(self, time: Timestamp) -> u64 {
         (time.as_secs() % self.tick_secs + Self::PHASE) % self.tick_secs
     }
@@ -213,38 +214,38 @@ impl Clock {
         time.saturating_sub(self.into_tick(time))
     }
 
-    /// The last second of the tick of `time`: a peer may look younger than it is, never older.
+    /// Returns the last second of the tick of `time`: a peer may look younger than it is, never older.
     pub(crate) const fn end(self, time: Timestamp) -> Timestamp {
         time.saturating_add(self.tick_secs - 1 - self.into_tick(time))
     }
 }
 
-/// What the lock protects. Each method is one atomic step.
+/// The state under the lock. Each method is one atomic step.
 pub(crate) struct ModelState {
     pub(crate) lifetime_secs: u64,
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) latest: Timestamp,
     pub(crate) swarms: BTreeMap<InfoHash, Swarm>,
-    /// The swarms with what they are worth, the one to drop first in front. Kept only where swarms or bytes
-    /// are limited.
+    /// The swarms by their worth, the first one to evict in front. Kept only if swarms or bytes are limited.
     ranks: BTreeSet<(Worth, InfoHash)>,
     pub(crate) totals: Totals,
     pub(crate) sweep: Position,
 }
 
-/// Where a sweep stands: behind this peer of this swarm, or behind the whole swarm. `None` is the start of a
+/// The position of a sweep: after this peer of this swarm, or after the whole swarm. `None` is the start of a
 /// pass.
 pub(crate) type Position = Option<(InfoHash, Option<Endpoint>)>;
 
-/// What a swarm is worth to a store that is full: one that a second peer has joined, the first has come back
-/// to, or a snapshot has held, before one announced just once, then the fresher one.
+/// The worth of a swarm in a full store. A populated swarm is worth more than one announced only once; among
+/// equals the fresher one is worth more. A swarm is populated if a second peer has joined it, if its first
+/// peer has come back, or if a snapshot contained it.
 type Worth = (bool, Timestamp);
 
 impl ModelState {
-    /// What a swarm is accounted with.
+    /// The number of bytes counted per swarm.
     const SWARM_BYTES: u64 = 64;
-    /// What a peer is accounted with.
+    /// The number of bytes counted per peer.
     const PEER_BYTES: u64 = 32;
 
     fn new(lifetime_secs: u64, clock: Clock, limits: Limits) -> Self {
@@ -288,7 +289,7 @@ impl ModelState {
         Announced::new(self.swarms[&info_hash].stats(), changes).evicting(evicted)
     }
 
-    /// The second half of an announce: selects others.
+    /// The second half of an announce: selects other peers.
     pub(crate) fn select(&self, announce: &Announce, rng: &mut dyn Random, peers: &mut PeerBuffer<'_>) {
         peers.clear();
         if announce.event == AnnounceEvent::Stopped {
@@ -302,7 +303,7 @@ impl ModelState {
         v6.draw(v6_count, rng, |endpoint| hand_out(endpoint, peers));
     }
 
-    /// Visits up to `visits` peers and swarms from where the last step stopped.
+    /// Visits up to `visits` peers and swarms after the position of the last step.
     pub(crate) fn sweep(&mut self, now: Timestamp, policy: Retention, visits: usize) -> Swept {
         let oldest = self.oldest(now);
         let mut swept = Swept::default();
@@ -382,7 +383,7 @@ impl ModelState {
                     restored.added += 1;
                     let seen = clock.end(peer.last_announce.min(now));
                     into.put(peer.endpoint, peer.role, seen, peer.details);
-                    // It lived long enough to be in a snapshot, which a flood is not meant to.
+                    // It lived long enough to be in a snapshot, unlike the swarms of a flood.
                     into.populated = true;
                 }
             }
@@ -390,19 +391,19 @@ impl ModelState {
         restored
     }
 
-    /// Takes `now` in, and answers the latest time told.
+    /// Updates the latest time with `now`, and returns the latest time.
     pub(crate) fn advance(&mut self, now: Timestamp) -> Timestamp {
         self.latest = self.latest.max(now);
         self.latest
     }
 
-    /// The earliest that a peer may have announced and be alive.
+    /// Returns the earliest announce of a peer that has not expired.
     fn oldest(&mut self, now: Timestamp) -> Timestamp {
         let oldest = self.advance(now).saturating_sub(self.lifetime_secs);
         self.clock.begin(oldest)
     }
 
-    /// Changes one swarm, which is made if there is none, and with it what is kept beside it.
+    /// Changes one swarm, which is created if there is none, and updates the totals and ranks with it.
     pub(crate) fn change<R>(&mut self, info_hash: InfoHash, change: impl FnOnce(&mut Swarm) -> R) -> R {
         let swarms_before = self.swarms.len();
         let swarm = self.swarms.entry(info_hash).or_default();
@@ -417,7 +418,7 @@ impl ModelState {
         result
     }
 
-    /// Drops the swarm that is worth least if there is no room for another one.
+    /// Evicts the swarm that is worth least if there is no room for another one.
     fn make_room(&mut self) -> Evicted {
         let mut evicted = Evicted::default();
         while self.limits.swarms.is_some_and(|most| self.swarms.len() >= most) {
@@ -427,8 +428,9 @@ impl ModelState {
         evicted
     }
 
-    /// Drops what is worth least while too many bytes are taken: swarms but that of the announcer, or the
-    /// stalest peers of that one where it takes more than half of all.
+    /// Evicts while too many bytes are taken: the swarms that are worth least, except the swarm of the
+    /// announcing peer. If that swarm takes more than half of all bytes, evicts its peers that announced
+    /// least recently instead.
     fn shed_bytes(&mut self, info_hash: InfoHash, announcer: Endpoint) -> Evicted {
         let mut evicted = Evicted::default();
         while let Some(most) = self.limits.bytes.filter(|most| self.bytes() > *most as u64) {
@@ -455,7 +457,7 @@ impl ModelState {
         }
     }
 
-    /// What all of it is accounted with.
+    /// Returns the number of bytes counted for all swarms and peers.
     pub(crate) const fn bytes(&self) -> u64 {
         self.totals.swarms * Self::SWARM_BYTES + self.totals.peers() * Self::PEER_BYTES
     }
@@ -465,9 +467,9 @@ impl ModelState {
 #[derive(Debug, Default)]
 pub(crate) struct Swarm {
     pub(crate) peers: BTreeMap<Endpoint, Peer>,
-    /// The same endpoints by family and role, in no order: what selection draws from.
+    /// The same endpoints by family and role, in no order. Selection draws from these lists.
     lists: BTreeMap<(Family, Role), Vec<Endpoint>>,
-    /// The same endpoints, the stalest first.
+    /// The same endpoints, least recent announce first.
     by_age: BTreeSet<(Timestamp, Endpoint)>,
     pub(crate) downloaded: u32,
     pub(crate) latest: Timestamp,
@@ -480,12 +482,13 @@ pub(crate) struct Peer {
     pub(crate) role: Role,
     pub(crate) last_announce: Timestamp,
     details: Option<PeerDetails>,
-    /// Where it stands in the list of its family and role.
+    /// The place of the peer in the list of its family and role.
     place: usize,
 }
 
 impl Peer {
-    /// The peer as listed when `latest` was the latest time told: nobody has announced later.
+    /// Returns the peer as it is listed when `latest` is the latest time given. The time shown is never
+    /// later.
     pub(crate) fn record(&self, endpoint: Endpoint, latest: Timestamp) -> PeerRecord {
         let last_announce = self.last_announce.min(latest);
         PeerRecord { endpoint, role: self.role, last_announce, details: self.details }
@@ -518,7 +521,7 @@ impl Swarm {
         changes
     }
 
-    /// Inserts or refreshes a peer; answers what it was before.
+    /// Inserts or refreshes a peer; returns its previous state.
     pub(crate) fn put(
         &mut self,
         endpoint: Endpoint,
@@ -553,7 +556,7 @@ impl Swarm {
         self.peers.remove(endpoint).map(|peer| peer.role)
     }
 
-    /// Takes a peer out of its list; the last of that list moves to its place.
+    /// Removes a peer from its list. The last peer of the list moves to its place.
     fn unlist(&mut self, endpoint: &Endpoint) {
         let Peer { role, place, .. } = self.peers[endpoint];
         let list = self.lists.entry((endpoint.family(), role)).or_default();
@@ -563,7 +566,8 @@ impl Swarm {
         }
     }
 
-    /// Drops the stalest peers but `announcer` until at most `most` are left; answers how many.
+    /// Evicts the peers that announced least recently, except `announcer`, until at most `most` are left;
+    /// returns the number of evicted peers.
     pub(crate) fn drop_stalest_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
         let mut dropped = 0;
         while most.is_some_and(|most| self.peers.len() > most) {
@@ -576,8 +580,8 @@ impl Swarm {
         dropped
     }
 
-    /// Drops the stalest endpoints of the announcer's address but itself until at most `most` are left;
-    /// answers how many.
+    /// Evicts the endpoints of the address of `announcer` that announced least recently, except itself, until
+    /// at most `most` are left; returns the number of evicted endpoints.
     pub(crate) fn drop_stalest_of_address_but(&mut self, announcer: Endpoint, most: Option<usize>) -> u64 {
         let mut dropped = 0;
         while most.is_some_and(|most| self.of_address(announcer).count() > most) {
@@ -589,7 +593,7 @@ impl Swarm {
         dropped
     }
 
-    /// The peers of an address.
+    /// Returns the peers of an address.
     pub(crate) fn of_address(&self, endpoint: Endpoint) -> impl Iterator<Item = (&Endpoint, &Peer)> {
         self.peers.range(endpoints_of_address(endpoint))
     }
@@ -613,7 +617,7 @@ impl Swarm {
         }
     }
 
-    /// `totals` after `change` was done to each with the number of such peers here.
+    /// Returns `totals` with `change` applied to each count and the number of such peers in this swarm.
     fn counted(&self, mut totals: Totals, change: impl Fn(u64, u64) -> u64) -> Totals {
         for (family, counts) in [(Family::V4, &mut totals.v4), (Family::V6, &mut totals.v6)] {
             counts.seeders = change(counts.seeders, self.count(family, Role::Seeder));
@@ -631,12 +635,12 @@ impl Swarm {
         (self.populated, self.latest)
     }
 
-    /// The peers behind one endpoint, in ascending order.
+    /// Returns the peers after one endpoint, in ascending order.
     fn behind(&self, after: Option<Endpoint>) -> impl Iterator<Item = (&Endpoint, &Peer)> {
         self.peers.range((after.map_or(Unbounded, Excluded), Unbounded))
     }
 
-    /// The peers of one family that may be handed to the announcer.
+    /// Returns the peers of one family that are eligible for the announcing peer.
     pub(crate) fn eligible(&self, announce: &Announce, family: Family) -> Eligible<'_> {
         let asked = match family {
             Family::V4 => Families::V4,
@@ -656,9 +660,9 @@ impl Swarm {
     }
 }
 
-/// Peers that may be handed out, as one row: the leechers but the announcer, then the seeders.
+/// Eligible peers as one row: the leechers without the announcing peer, then the seeders.
 ///
-/// A seeder is handed no seeders, so an announcer that stands in the row is a leecher.
+/// No seeders are selected for a seeder, so an announcing peer that is in the row is a leecher.
 #[derive(Debug, Default)]
 pub(crate) struct Eligible<'a> {
     pub(crate) leechers: &'a [Endpoint],
@@ -676,9 +680,10 @@ impl Eligible<'_> {
         *self.leechers.get(index).unwrap_or_else(|| &self.seeders[index - self.leechers.len()])
     }
 
-    /// `count` of them: all, or a window at a random place of the row, closed to a ring.
+    /// Selects `count` of the peers: all, or a window at a random place of the row, which is closed to a
+    /// ring.
     fn draw(&self, count: usize, rng: &mut dyn Random, mut take: impl FnMut(Endpoint)) {
-        // Nothing is drawn where there is no choice.
+        // No random number is drawn if there is no choice.
         let start = if 0 < count && count < self.len() { rng.below(self.len()) } else { 0 };
         for offset in 0..count {
             take(self.get((start + offset) % self.len()));
@@ -686,7 +691,8 @@ impl Eligible<'_> {
     }
 }
 
-/// How many of each family: half of `want` each, and what one leaves unused goes to the other.
+/// Returns the number of peers of each family: half of `want` each, and the part that one family does not use
+/// goes to the other.
 pub(crate) fn share(want: usize, v4: usize, v6: usize) -> (usize, usize) {
     let v4_half = v4.min(want - want / 2);
     let v6 = v6.min(want - v4_half);
@@ -700,8 +706,8 @@ pub(crate) fn hand_out(endpoint: Endpoint, peers: &mut PeerBuffer<'_>) {
     }
 }
 
-/// All that an address may hold: the ports of an IPv4 address, or those of the 2^64 addresses that share
-/// their upper half with an IPv6 address.
+/// Returns all possible endpoints of an address: the ports of an IPv4 address, or the ports of the 2^64
+/// addresses that share their upper half with an IPv6 address.
 fn endpoints_of_address(endpoint: Endpoint) -> RangeInclusive<Endpoint> {
     let (first, last) = match endpoint.ip() {
         IpAddr::V4(ip) => (IpAddr::V4(ip), IpAddr::V4(ip)),

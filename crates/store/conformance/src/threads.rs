@@ -1,5 +1,5 @@
-//! Real threads that race: loops are bounded by work and not by time, and threads meet again and again at the
-//! places that matter.
+//! Races of real threads. Loops are limited by work and not by time, and threads meet again and again at the
+//! critical places.
 
 use std::{
     panic,
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Sets a flag when it is dropped, also by a panic: those who wait for it are not left waiting.
+/// Sets a flag when it is dropped, also by a panic, so that no thread waits for it for ever.
 pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -20,20 +20,20 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// The work of a race: it goes on until the other side has had its turns too, however the machine schedules
-/// them.
+/// The work of a race. It continues until the other side has had its turns too, however the machine schedules
+/// the threads.
 pub(crate) struct Rounds<'a> {
     background: &'a AtomicU64,
     least: u32,
 }
 
 impl Rounds<'_> {
-    /// Turns that the background must have had before a race counts as one.
+    /// The number of turns of the background after which a race counts.
     const BACKGROUND: u64 = 3000;
-    /// How long the work may wait for that.
+    /// The time that the work may wait for them.
     const PATIENCE: Duration = Duration::from_millis(500);
 
-    /// Numbers the rounds: `least` of them, and then as many as it takes.
+    /// Returns the numbers of the rounds: at least `least`, and more if the background needs them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         let start = Instant::now();
         let racing =
@@ -42,8 +42,8 @@ impl Rounds<'_> {
     }
 }
 
-/// Runs `foreground` in `threads` threads, with their numbers and `least` rounds to do, and `background` over
-/// and over until they are done.
+/// Runs `foreground` in `threads` threads, with the number of the thread and at least `least` rounds, and
+/// `background` again and again until they end.
 pub(crate) fn against(
     threads: u32,
     least: u32,
@@ -78,8 +78,8 @@ pub(crate) fn against(
     });
 }
 
-/// Runs `work` in two threads, with their number and each of the rounds: both come to a round at about the
-/// same time.
+/// Runs `work` in two threads, with the number of the thread and of each round. Both threads begin a round at
+/// about the same time.
 pub(crate) fn in_step(rounds: usize, work: impl Fn(u32, usize) + Sync) {
     let progress = [const { AtomicUsize::new(0) }; 2];
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Faults of announcing: what an announce does to its peer, and what it counts.
+//! Faults of announces: the update of the peer, and the counts.
 
 use std::{hint, mem, sync::atomic::Ordering::SeqCst};
 
@@ -56,7 +56,8 @@ impl Broken {
         announced
     }
 
-    /// What a fault does before the step of an announce, with no lock held in between, and whom it drops.
+    /// Does the work of a fault before the step of an announce, without a lock held in between. Returns the
+    /// evictions.
     fn before(&self, told: &mut Announce) -> Evicted {
         let (torrent, stopped) = (told.info_hash, told.event == AnnounceEvent::Stopped);
         match self.fault {
@@ -104,7 +105,7 @@ impl Broken {
         self.make_room_wrongly(told)
     }
 
-    /// Goes through the list that an unkeyed hash keeps the info hash in.
+    /// Searches the list in which an unkeyed hash keeps the info hash.
     fn search_a_list(&self, torrent: &InfoHash) {
         const FACTOR: u64 = 0x517c_c1b7_2722_0a95;
         let word =
@@ -122,7 +123,7 @@ impl Broken {
         hint::black_box(state.swarms.iter().take((*length).min(1500) as usize).count());
     }
 
-    /// What a fault makes of the update.
+    /// Changes the result of the update.
     fn after_update(
         &self,
         state: &mut ModelState,
@@ -190,7 +191,7 @@ impl Broken {
             Fault::TotalsDrift if announced.changes.contains(Changes::PROMOTED) => {
                 self.drift.fetch_add(1, SeqCst);
             }
-            // Not while a test fills the swarm: the walks of that would take longer than all the other faults
+            // Not while a test fills the swarm: these walks would take longer than all the other faults
             // together.
             Fault::CountsByWalking if !announced.changes.contains(Changes::JOINED) => {
                 let swarm = &state.swarms[&torrent];
@@ -213,7 +214,8 @@ impl Broken {
         announced.stats.incomplete += self.ghosts(&torrent);
     }
 
-    /// The known info hash that begins with the same bytes, if that is the fault, or this one.
+    /// Returns the known info hash that begins with the same bytes, if the fault confuses them; otherwise
+    /// this one.
     pub(super) fn known_as(&self, info_hash: &InfoHash) -> InfoHash {
         if !self.is(Fault::InfoHashesOf16Bytes) {
             return *info_hash;
@@ -226,20 +228,20 @@ impl Broken {
         known.map_or(*info_hash, |(&known, _)| known)
     }
 
-    /// Leechers of a swarm that were left behind.
+    /// Returns the number of leechers that wrongly stayed in the counts of a swarm.
     pub(super) fn ghosts(&self, info_hash: &InfoHash) -> u32 {
         let notes = self.is(Fault::LeecherLeftBehind).then(|| self.notes());
         notes.and_then(|notes| notes.get(info_hash).copied()).unwrap_or_default()
     }
 }
 
-/// What was there before an announce.
+/// The state of a swarm before an announce.
 pub(super) struct Before {
     pub(super) stats: SwarmStats,
     pub(super) last_announce: Option<Timestamp>,
     pub(super) latest: Timestamp,
     pub(super) stalest: Option<(Endpoint, Role, Timestamp)>,
-    /// Only where the number of its endpoints is limited.
+    /// `None` if the endpoints of an address are not limited.
     pub(super) stalest_of_address: Option<(Endpoint, Role, Timestamp)>,
 }
 

@@ -1,4 +1,4 @@
-//! Faults of bounds: limits that are not kept, and what they cost whom.
+//! Faults of limits: limits that are not kept, and wrong evictions.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -10,7 +10,7 @@ use super::{Broken, Fault, announcing::Before, let_others_in};
 use crate::model::{ModelState, Swarm};
 
 impl Broken {
-    /// What a fault drops before the step of an announce, or for it.
+    /// Evicts wrongly before the step of an announce, or for it.
     pub(super) fn make_room_wrongly(&self, told: &Announce) -> Evicted {
         let mut evicted = Evicted::default();
         let torrent = told.info_hash;
@@ -87,7 +87,7 @@ impl Broken {
         evicted
     }
 
-    /// Drops an endpoint for an announce that needs no place, or none more; how many.
+    /// Evicts an endpoint for an announce that needs no room; returns the number of evicted endpoints.
     pub(super) fn make_needless_place(&self, told: &Announce) -> u64 {
         let mut state = self.state();
         let Some(most) = state.limits.endpoints_per_address else { return 0 };
@@ -132,8 +132,8 @@ impl Broken {
         }
     }
 
-    /// An announce that counts the endpoints of its address under another hold of the lock than it joins
-    /// under.
+    /// Does an announce that counts the endpoints of its address under one hold of the lock and joins under
+    /// another.
     pub(super) fn announce_beyond_the_endpoints(&self, told: &Announce, now: Timestamp) -> Announced {
         let (limits, full) = {
             let state = self.state();
@@ -159,7 +159,7 @@ impl Broken {
         announced
     }
 
-    /// What a fault makes of what was dropped for an announce.
+    /// Changes the evictions of an announce.
     pub(super) fn after_evicting(
         &self,
         state: &mut ModelState,
@@ -183,7 +183,7 @@ impl Broken {
                 state.change(torrent, |swarm| swarm.remove(&told.endpoint));
             }
             Fault::DropsFreshest | Fault::BytesDropFreshest if announced.evicted.peers > 0 => {
-                // Puts a stale one back and takes the freshest but the announcer instead.
+                // Puts an evicted old peer back and evicts the freshest instead, except the announcing peer.
                 let swarm = &state.swarms[&torrent];
                 let others = swarm.peers.iter().filter(|(endpoint, _)| **endpoint != told.endpoint);
                 let freshest =
@@ -199,7 +199,8 @@ impl Broken {
         }
     }
 
-    /// Which endpoint has gone for another of its address, and what a fault makes of it.
+    /// Finds the endpoint that was replaced by another of its address, and does the work of the fault with
+    /// it.
     pub(super) fn after_displacing(
         &self,
         state: &mut ModelState,
@@ -254,7 +255,7 @@ impl Broken {
         announced.stats = state.swarms[&torrent].stats();
     }
 
-    /// Does something, and takes what it frees for used, if that is the fault.
+    /// Runs `work`; if the fault asks for it, counts the freed room as used.
     pub(super) fn losing_room<T>(&self, work: impl FnOnce() -> T) -> T {
         let taken = || {
             let state = self.state();

@@ -88,7 +88,7 @@ impl Broken {
         restored
     }
 
-    /// Reads everything up to the budget under one hold of the lock, a swarm as a whole.
+    /// Reads whole swarms up to the budget under one hold of the lock.
     fn export_under_one_lock(&self, export: &mut Export, now: Timestamp, budget: Budget) {
         let state = self.state();
         let now = if self.is(Fault::ExportBelievesEarlierTimes) { now } else { now.max(state.latest) };
@@ -113,16 +113,16 @@ impl Broken {
     }
 }
 
-/// The listings that a broken export is made of.
+/// The listings that broken exports use.
 #[derive(Debug)]
 struct Reading<'a> {
     broken: &'a Broken,
-    /// What a fault has seen of a swarm before its peers were read.
+    /// The counts of a swarm before its peers were read, for a fault.
     noted: Mutex<BTreeMap<InfoHash, SwarmStats>>,
 }
 
 impl Reading<'_> {
-    /// All peers of a swarm, in the order of the listing.
+    /// Returns all peers of a swarm in the order of the listing.
     fn all(&self, info_hash: &InfoHash) -> Vec<PeerRecord> {
         let state = self.broken.state();
         let swarm = state.swarms.get(info_hash);
@@ -130,7 +130,7 @@ impl Reading<'_> {
         peers.map(|(&endpoint, peer)| peer.record(endpoint, state.latest)).collect()
     }
 
-    /// Peers by position, in an order by role.
+    /// Lists peers by position, in an order by role.
     fn by_position(
         &self,
         info_hash: &InfoHash,
@@ -149,7 +149,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The seeders in order, and behind the last of them the leechers.
+    /// Lists the seeders in order, and then the leechers.
     fn seeders_first(
         &self,
         info_hash: &InfoHash,

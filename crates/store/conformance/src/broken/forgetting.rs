@@ -1,4 +1,4 @@
-//! Faults of forgetting: what a sweep removes and when, clocks of few bits, and removals by name.
+//! Faults of sweeps, of clocks with few bits, and of removals by name.
 
 use std::{
     hint::black_box,
@@ -187,7 +187,8 @@ impl Broken {
         }
     }
 
-    /// What a clock of 8 bits does with those who stay when a peer announces beyond its reach.
+    /// Does the work of a clock of 8 bits with the other peers of a swarm when a peer announces beyond its
+    /// range.
     pub(super) fn move_base(&self, state: &mut ModelState, told: &Announce) {
         const TICK: u64 = 32;
         let (latest, now) = (state.latest, (state.latest.as_secs() / TICK) as u32);
@@ -213,8 +214,8 @@ impl Broken {
         });
     }
 
-    /// Collects under the lock, and removes under another hold of it what was found, whatever has become of
-    /// it.
+    /// Collects swarms and peers under the lock, and removes them under another hold of it without a second
+    /// check.
     fn sweep_in_two_holds(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let (oldest, state) = (self.oldest(now), self.state());
         let empty = |swarm: &Swarm| swarm.peers.is_empty();
@@ -242,13 +243,13 @@ impl Broken {
         self.model.sweep(now, policy, budget)
     }
 
-    /// The earliest that a peer may have announced and be alive.
+    /// Returns the earliest announce of a peer that has not expired.
     fn oldest(&self, now: Timestamp) -> Timestamp {
         let state = self.state();
         state.latest.max(now).saturating_sub(state.lifetime_secs)
     }
 
-    /// A sweep that leaves these peers alone.
+    /// Sweeps without removing the peers for which `is_spared` returns true.
     fn sparing(
         &self,
         is_spared: impl Fn(&InfoHash, &Endpoint) -> bool,
@@ -270,7 +271,7 @@ impl Broken {
         swept
     }
 
-    /// All peers of all swarms.
+    /// Returns all peers of all swarms.
     fn everybody(&self) -> Vec<(InfoHash, PeerRecord)> {
         let state = self.state();
         let of_swarm = |(&torrent, swarm): (&InfoHash, &Swarm)| {
@@ -280,7 +281,8 @@ impl Broken {
         state.swarms.iter().flat_map(of_swarm).collect()
     }
 
-    /// Makes peers look as young as a clock of so many bits tells that ticks every `tick` seconds.
+    /// Changes the times of peers to those that a clock of `bits` bits shows, which ticks every `tick`
+    /// seconds.
     fn wrap_times(&self, now: Timestamp, tick: u64, bits: u32) {
         let all = self.everybody();
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! Faults of reading: scrapes, totals, and the listings of swarms and peers.
+//! Faults of scrapes, totals, and the listings of swarms and peers.
 
 use std::{hint, sync::atomic::Ordering::SeqCst};
 
@@ -133,7 +133,7 @@ impl Broken {
         }
     }
 
-    /// Swarms from a position on.
+    /// Appends the swarms from a position on.
     fn page_from(&self, position: usize, limit: usize, out: &mut Vec<SwarmSummary>) {
         let state = self.state();
         let some = state.swarms.iter().skip(position).take(limit);

@@ -1,4 +1,4 @@
-//! Faults of restoring.
+//! Faults of restores.
 
 use swarmkeep::{InfoHash, PeerRecord, Restored, SwarmSummary, Timestamp, TorrentRepository};
 

@@ -1,4 +1,4 @@
-//! Faults of selecting: who is handed out, to whom, and in what form.
+//! Faults of selection: the selected peers and their form.
 
 use std::{hint, ops::Range, thread, time::Duration};
 
@@ -8,7 +8,7 @@ use super::{Broken, Fault, with_port};
 use crate::model::{ModelState, Swarm, hand_out, share};
 
 impl Broken {
-    /// The selection, if it is what is broken; `false` if the model's own will do.
+    /// Selects peers if the fault is in the selection; returns `false` if the model should select.
     pub(super) fn select_wrongly(
         &self,
         state: &ModelState,
@@ -46,7 +46,7 @@ impl Broken {
                     }
                     drawn += 1;
                     if drawn > 100_000 {
-                        // It never ends, but it leaves the processor to others.
+                        // This never ends, but leaves the processor to other threads.
                         thread::sleep(Duration::from_secs(1));
                     }
                 }
@@ -157,13 +157,13 @@ impl Broken {
     }
 }
 
-/// The eligible peers of all families asked for, IPv4 first.
+/// Returns the eligible peers of all requested families, IPv4 first.
 pub(super) fn eligible(swarm: &Swarm, announce: &Announce) -> Vec<Endpoint> {
     let (v4, v6) = (swarm.eligible(announce, Family::V4), swarm.eligible(announce, Family::V6));
     (0..v4.len()).map(|n| v4.get(n)).chain((0..v6.len()).map(|n| v6.get(n))).collect()
 }
 
-/// Hands out up to `count` peers from `start` on, all if there are no more.
+/// Selects up to `count` peers from `start` on; all if there are no more.
 fn hand_out_window(row: &[Endpoint], count: usize, start: usize, peers: &mut PeerBuffer<'_>) {
     peers.clear();
     for offset in 0..count.min(row.len()) {
@@ -171,7 +171,7 @@ fn hand_out_window(row: &[Endpoint], count: usize, start: usize, peers: &mut Pee
     }
 }
 
-/// Hands out each family's share of what is wanted, from these places of the two on.
+/// Selects the share of each family, from its place in `starts` on.
 fn hand_out_of_both(own: &[Endpoint], want: usize, starts: [usize; 2], peers: &mut PeerBuffer<'_>) {
     let (v4, v6) = own.split_at(count_v4(own));
     let (v4_count, v6_count) = share(want, v4.len(), v6.len());
@@ -181,12 +181,12 @@ fn hand_out_of_both(own: &[Endpoint], want: usize, starts: [usize; 2], peers: &m
     }
 }
 
-/// Where the IPv6 peers of a row begin.
+/// Returns the index of the first IPv6 peer of a row.
 fn count_v4(row: &[Endpoint]) -> usize {
     row.iter().take_while(|peer| peer.family() == Family::V4).count()
 }
 
-/// Hands out a peer if there is room.
+/// Writes a peer if there is room.
 fn put(endpoint: Endpoint, peers: &mut PeerBuffer<'_>) {
     let room = match endpoint.family() {
         Family::V4 => peers.v4.room(),

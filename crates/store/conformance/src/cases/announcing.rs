@@ -1,4 +1,4 @@
-//! Announcing: what an announce does to its peer, and what it counts.
+//! Cases of announces: the update of the peer, and the counts.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -22,7 +22,7 @@ pub(crate) fn announce_answers_with_the_counts_after_the_update(subject: &dyn Su
     assert_eq!(store.tell(stopped(torrent, v6(3))).stats, stats(0, 0, 1));
 }
 
-/// Two peers change roles all the time: whoever looks sees a swarm of two, whatever the roles.
+/// Two peers change roles all the time. Every call must see a swarm of two peers, whatever their roles.
 pub(crate) fn announce_is_seen_whole_or_not_at_all(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     store.fill(0, [leecher(torrent, v4(1)), seeder(torrent, v4(2))]);
@@ -50,7 +50,7 @@ pub(crate) fn announce_is_seen_whole_or_not_at_all(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// And in whichever form its address is written: an IPv4-mapped IPv6 address is the IPv4 address.
+/// The form of the address does not matter either: an IPv4-mapped IPv6 address is the IPv4 address.
 pub(crate) fn a_peer_is_its_endpoint_whatever_peer_id_it_uses(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     for n in 0..5 {
@@ -94,7 +94,7 @@ pub(crate) fn started_none_and_completed_insert_or_refresh(subject: &dyn Subject
         assert!(!answer.changes.contains(Changes::JOINED), "{} of a known peer", second.event);
         assert_eq!(answer.stats.peers(), 2);
     }
-    // Refreshed just before the end of their lives, so all are there after it.
+    // All were refreshed just before they expired, so all are in the swarm after the sweep.
     store.sweep_all(at(LIFETIME * 3 / 2), Retention::DropEmpty);
     assert_eq!(store.totals().peers(), 6, "peers refreshed by any event live on");
 }
@@ -104,7 +104,7 @@ pub(crate) fn a_leecher_that_becomes_a_seeder_moves_and_is_counted_once(subject:
         let (store, torrent) = (build(subject), hash(1));
         store.fill(0, (1..=20).map(|n| leecher(torrent, peer(family, n))));
         for n in 1..=20 {
-            // With and without the event: clients that skip hash checks never say `completed`.
+            // With and without the event: clients that skip hash checks never send `completed`.
             let event = if n % 2 == 0 { AnnounceEvent::Completed } else { AnnounceEvent::None };
             let answer = store.tell(seeder(torrent, peer(family, n)).event(event));
             assert_eq!(answer.stats, stats(n, 20 - n, n / 2), "after {n} of 20 have finished");
@@ -291,7 +291,7 @@ pub(crate) fn changes_say_what_the_announce_did(subject: &dyn Subject) {
 
 pub(crate) fn swarms_are_apart(subject: &dyn Subject) {
     let store = build(subject);
-    // Neighbours in every order: equal but for one bit, at either end.
+    // Info hashes that differ in one bit only, at either end: consecutive in every order.
     let base = [0x5a; 20];
     let neighbours: Vec<_> = (0..160)
         .map(|bit| {

@@ -1,4 +1,4 @@
-//! Batches: what they do is what single announces do one by one.
+//! Cases of batches: a batch does the same as its announces one by one.
 
 use std::{
     fmt,
@@ -25,8 +25,8 @@ use crate::{
 
 const TORRENTS: u8 = 4;
 
-/// Batches of all sizes, most announces in few swarms and of few endpoints. What was in an answer or a buffer
-/// before does not matter.
+/// Batches of all sizes, with most announces for few swarms and from few endpoints. Earlier contents of an
+/// answer or a buffer do not matter.
 pub(crate) fn a_batch_does_what_single_announces_do(subject: &dyn Subject) {
     let turn = (0..40_u64, any::<bool>(), batch());
     let story = vec(turn.prop_map(|(pass, sweep, batch)| Turn { pass, sweep, batch }), 1..8);
@@ -40,7 +40,7 @@ pub(crate) fn a_batch_does_what_single_announces_do(subject: &dyn Subject) {
     });
 }
 
-/// A batch, some seconds after the one before, and perhaps after a sweep of the empty swarms.
+/// A batch some seconds after the one before, and perhaps after a sweep of swarms without peers.
 #[derive(Debug)]
 struct Turn {
     pass: u64,
@@ -57,13 +57,13 @@ struct Told {
     seeder: bool,
     want: usize,
     families: u8,
-    /// Room for so many peers of each family.
+    /// The room in the buffer, in peers of each family.
     room: (usize, usize),
-    /// Whether answer and buffer hold something from before.
+    /// Whether the answer and the buffer contain an earlier result.
     used: bool,
 }
 
-/// Announces that shrink to fewer ones: what is `None` is left out.
+/// Announces that shrink to fewer announces: `None` is omitted.
 #[derive(Clone)]
 struct Batch(Vec<Option<Told>>);
 
@@ -84,7 +84,8 @@ fn batch() -> BoxedStrategy<Batch> {
     .boxed()
 }
 
-/// Fills a swarm far beyond what fits a small one, and empties it again, all but a few; others in between.
+/// Fills a swarm far beyond the size of small ones and empties it again except a few peers, with other
+/// announces in between.
 fn tide() -> impl Strategy<Value = Vec<Option<Told>>> {
     let flood =
         (0..TORRENTS, 60..160_u8, any::<bool>(), 0..3_u8).prop_map(|(torrent, size, seeder, stay)| {
@@ -106,7 +107,7 @@ fn tide() -> impl Strategy<Value = Vec<Option<Told>>> {
     })
 }
 
-/// An element of a list whose length is given: to shrink, it first tries to be nothing at all.
+/// An element of a list of fixed length. To shrink, it first becomes `None`.
 #[derive(Debug, Clone)]
 struct Kept<S>(S);
 
@@ -119,7 +120,7 @@ impl<S: Strategy> Strategy for Kept<S> {
     }
 }
 
-/// A [`Kept`] element, and whether it has tried to be nothing, and is.
+/// A [`Kept`] element, whether it has been `None`, and whether it is.
 struct KeptTree<T> {
     tree: T,
     tried: bool,
@@ -155,7 +156,7 @@ fn told(endpoints: std::ops::Range<u8>) -> impl Strategy<Value = Told> {
     let event = prop_oneof![4 => Just(None), 2 => Just(Started), 2 => Just(Completed), 3 => Just(Stopped)];
     let want = prop_oneof![2 => Just(0), 4 => 1..6_usize, 2 => Just(50), 1 => 6..=200_usize];
     let room = prop_oneof![4 => Just((200, 200)), 1 => (0..4_usize, 0..4_usize)];
-    // Half of all in one swarm.
+    // Half of all announces are for one swarm.
     let torrent = prop_oneof![Just(0), 0..TORRENTS];
     (torrent, endpoints, event, any::<bool>(), want, 0..5_u8, room, any::<bool>()).prop_map(
         |(torrent, endpoint, event, seeder, want, families, room, used)| Told {
@@ -194,7 +195,7 @@ impl fmt::Debug for Told {
     }
 }
 
-/// Two stores of the same kind, and the model, which knows who was in a swarm at each moment.
+/// Two stores of the same kind, and the model, which knows the peers of each swarm at each moment.
 struct World {
     batched: Store,
     single: Store,
@@ -240,7 +241,7 @@ impl World {
         self.compare()
     }
 
-    /// Whether `peers` could have been handed out at that moment.
+    /// Returns whether `peers` is a valid selection at that moment.
     fn judge(
         &self,
         announce: &Announce,
@@ -288,7 +289,7 @@ impl World {
     }
 }
 
-/// The bytes behind a buffer.
+/// The bytes of a buffer.
 struct RequestBytes {
     v4: Vec<u8>,
     v6: Vec<u8>,
@@ -300,7 +301,8 @@ impl RequestBytes {
         Self { v4: vec![0xee; 6 * v4], v6: vec![0xee; 18 * v6] }
     }
 
-    /// The announce as a request, with what is left from another one if it was used before.
+    /// Returns the announce as a request. If it was used before, it contains an earlier answer and earlier
+    /// peers.
     fn request(&mut self, told: &Told) -> Request<'_> {
         let mut request = Request::new(told.announce(), PeerBuffer::new(&mut self.v4, &mut self.v6));
         if told.used {
@@ -312,10 +314,12 @@ impl RequestBytes {
     }
 }
 
-/// As if one by one: those before the first that draws are done, and whoever has an answer is there.
+/// The announces before the first one that draws are done, and every announce that has an answer has taken
+/// effect.
 pub(crate) fn a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done(subject: &dyn Subject) {
     let crowd = hash(1);
-    // One that has a choice among others that want nobody, at each place; and all of them with a choice.
+    // One announce with a choice, at several positions among announces that want no peers; and all announces
+    // with a choice.
     let places = [0, 1, 15, 31, 32, 47, 63].map(|place| (place..place + 1, 0));
     let everywhere = [0, 1, 30, 200].map(|good| (0..64, good));
     for (choosing, good) in places.into_iter().chain(everywhere) {
@@ -367,7 +371,7 @@ pub(crate) fn a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done(s
                 let Announce { info_hash, endpoint, .. } = request.announce;
                 assert!(batched.members(&info_hash).contains_key(&endpoint), "answered, and not there");
             }
-            // And all goes on.
+            // Later announces work.
             for store in [&batched, &single] {
                 let again = announces
                     .iter()

@@ -1,4 +1,4 @@
-//! Bounds: limits that are kept, what they cost whom, and limits that are refused.
+//! Cases of limits: limits that are kept, the peers that are evicted, and limits that are refused.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -63,13 +63,13 @@ pub(crate) fn max_swarms_is_kept_under_any_flood(subject: &dyn Subject) {
     }
     assert!(store.totals().swarms >= MOST * 3 / 4, "{} swarms: more went than had to", store.totals().swarms);
     store.assert_consistent();
-    // What is there is not asked to leave: nobody has to make room for a refresh.
+    // A refresh evicts nothing, because its peer has its place already.
     let (torrent, _) = store.summaries().pop_first().expect("it is full");
     assert_eq!(store.tell_at(200, leecher(torrent, v4(1))).evicted, Evicted::default());
 }
 
 pub(crate) fn a_flood_of_made_up_info_hashes_displaces_itself(subject: &dyn Subject) {
-    // Populated: by two peers, or by one that has come back.
+    // Populated by two peers, or by one peer that has come back.
     flood(subject, |store| {
         for n in 0..POPULATED {
             store.fill(0, [leecher(hash(n), v4(1)), leecher(hash(n), v4(1 + (n % 2) as u32))]);
@@ -78,7 +78,7 @@ pub(crate) fn a_flood_of_made_up_info_hashes_displaces_itself(subject: &dyn Subj
     });
 }
 
-/// A tracker that has just restarted is as populated as it was.
+/// After a restart the restored swarms count as populated.
 pub(crate) fn a_flood_displaces_no_restored_swarms(subject: &dyn Subject) {
     flood(subject, |store| {
         for n in 0..POPULATED {
@@ -109,7 +109,7 @@ fn flood(subject: &dyn Subject, populate: impl Fn(&Store)) {
     }
 }
 
-/// What was is worth less than what is.
+/// Restored swarms are worth less than swarms that exist already.
 pub(crate) fn a_restore_displaces_nobody(subject: &dyn Subject) {
     let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(100)) else { return };
     store.fill(0, (0..1000).map(|n| leecher(hash(n), v4(n as u32))));
@@ -167,24 +167,24 @@ pub(crate) fn the_stalest_peers_are_dropped_first(subject: &dyn Subject) {
     let members = store.members(&torrent);
     let fresh = (0..100).map(|n| n * 5).chain(500..700).map(v4);
     let dropped = fresh.filter(|endpoint| !members.contains_key(endpoint)).count();
-    // Dropped at random it would be 80 of the 200; the best of any few that were looked at is far from that.
+    // Random eviction would take 80 of the 200; the best of a few inspected peers is far from that.
     assert!(dropped <= 30, "{dropped} of 200 peers dropped were fresh, while 400 stale ones were there");
 }
 
-/// A store that keeps within some bytes, watched at every announce.
+/// A store with a limit of bytes, checked at every announce.
 struct Watched {
     store: Store,
     most: u64,
-    /// Who has joined and has not left by itself.
+    /// The number of peers that joined and have not left by themselves.
     joined: u64,
     told: Evicted,
 }
 
 impl Watched {
-    /// A store with a limit of about `most` bytes; `None` if it declares no such limit, after it was seen to
-    /// refuse it.
+    /// Returns a store with a limit of about `most` bytes; `None` if it declares no such limit. It must then
+    /// refuse the limit.
     fn new(subject: &dyn Subject, mut most: usize) -> Option<Self> {
-        // How much the least is depends on the store; it says so when it is asked for less.
+        // The smallest limit depends on the store, which reports it in its refusal.
         if capabilities(subject).bounded.contains(BoundedBy::BYTES)
             && let Err(ConfigError::Limit { least, .. }) = subject.build(&config().max_bytes(1))
         {
@@ -212,7 +212,7 @@ impl Watched {
         assert!(bytes <= self.most, "{bytes} bytes where {} were allowed", self.most);
     }
 
-    /// Nothing has gone that was not told.
+    /// Asserts that every removed peer was reported.
     fn assert_consistent(&self) {
         assert_eq!(
             self.store.totals().peers(),
@@ -222,7 +222,8 @@ impl Watched {
         self.store.assert_consistent();
     }
 
-    /// Numbers for a flood: more than any store has room for, since a peer is two bytes at the very least.
+    /// Returns the numbers of a flood: more than any store has room for, because a peer takes at least two
+    /// bytes.
     const fn numbers(&self) -> Range<u64> {
         0..self.most / 2
     }
@@ -231,8 +232,7 @@ impl Watched {
 pub(crate) fn max_bytes_is_kept_under_any_flood(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
         let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
-        // Made-up info hashes in between peers that join swarms of some hundreds, finish and leave, and
-        // sweeps.
+        // Made-up info hashes between peers that join swarms of some hundreds, finish and leave, and sweeps.
         for n in watched.numbers() {
             let (now, newcomer) = (n / 500, peer(family, n as u32));
             let (crowd, earlier) = (hash(n % 13), peer(family, n as u32 - n as u32 / 8 % 200));
@@ -258,7 +258,7 @@ pub(crate) fn max_bytes_is_kept_under_any_flood(subject: &dyn Subject) {
     }
 }
 
-/// Where nobody else can make room for it, its own stalest do.
+/// If no other swarm can make room, the swarm's own peers that announced least recently are evicted.
 pub(crate) fn a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
         let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
@@ -274,7 +274,7 @@ pub(crate) fn a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_fresh
             let again = watched.tell(n / 50, announce);
             assert_eq!(again.changes, Changes::REFRESHED, "the announcer had to go for itself");
             last = n;
-            // Once over, all that it holds would be others if they went at random.
+            // By then random eviction would have replaced all peers of the swarm.
             if watched.told.peers > peers {
                 break;
             }
@@ -288,7 +288,8 @@ pub(crate) fn a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_fresh
     }
 }
 
-/// Populated by two peers, or by one that has come back, they stay as long as there are others that can go.
+/// Swarms that are populated by two peers, or by one that has come back, stay as long as other swarms can be
+/// evicted.
 pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
         let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
@@ -316,12 +317,12 @@ pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Sub
     }
 }
 
-/// Nobody joins: peers change their roles and finish again and again, and download counts come back from
-/// before a restart.
+/// No peer joins. Peers change their roles and finish again and again, and download counts from before a
+/// restart are added.
 pub(crate) fn max_bytes_is_kept_whatever_announces_change(subject: &dyn Subject) {
     for family in [Family::V4, Family::V6] {
         let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
-        // Lone peers, dozens, and a large swarm, until one has to go.
+        // Swarms of one peer, of dozens, and a large swarm, until the first eviction.
         let endpoint = |n: u64| peer(family, n as u32);
         let told = |n: u64| match n % 4 {
             0 => leecher(hash(n), endpoint(n)),
@@ -347,7 +348,8 @@ pub(crate) fn max_bytes_is_kept_whatever_announces_change(subject: &dyn Subject)
     }
 }
 
-/// Even where all that could go has come back once, as flood can, too: it is as stale and as small as can be.
+/// All swarms that can be evicted have come back once, as those of a flood can too; each is as old and as
+/// small as possible.
 pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subject) {
     const JOINED: u64 = 500;
     for family in [Family::V4, Family::V6] {
@@ -370,7 +372,7 @@ pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subj
     }
 }
 
-/// In whatever shape they come back: lone peers, dozens, a large swarm.
+/// The room is reused for any shape: single peers, dozens, a large swarm.
 pub(crate) fn bytes_that_were_freed_are_used_before_anything_is_evicted(subject: &dyn Subject) {
     const SHAPES: [fn(u64) -> Announce; 4] = [
         |n| leecher(hash(n), v4(1)),
@@ -378,7 +380,7 @@ pub(crate) fn bytes_that_were_freed_are_used_before_anything_is_evicted(subject:
         |n| leecher(hash(0), v4(n as u32)),
         |n| seeder(hash(n), v6(1)),
     ];
-    // How many there is room for, more or less.
+    // About the number of peers of each shape that fit.
     let mut fitting = [0; SHAPES.len()];
     for (shape, fitting) in SHAPES.into_iter().zip(&mut fitting) {
         let Some(mut watched) = Watched::new(subject, 1 << 18) else { return };
@@ -414,7 +416,7 @@ pub(crate) fn bytes_that_were_freed_are_used_before_anything_is_evicted(subject:
     }
 }
 
-/// And whatever is refused, what the refusal names as the least is kept.
+/// The smallest limit that the refusal reports must be supported.
 pub(crate) fn a_limit_that_is_too_small_is_refused_with_the_least_that_works(subject: &dyn Subject) {
     type Limit = fn(RepositoryConfig, usize) -> RepositoryConfig;
     let limits: [(BoundedBy, usize, Limit); 4] = [
@@ -439,7 +441,7 @@ pub(crate) fn a_limit_that_is_too_small_is_refused_with_the_least_that_works(sub
         let store = build_with(subject, &limit(config(), least));
         let mut told = Evicted::default();
         for n in 0..500 {
-            // Swarms of one, and larger ones.
+            // Swarms of one peer, and larger ones.
             let torrent = if n % 2 == 0 { hash(n) } else { hash(1) };
             let endpoint = peer(if n % 3 == 0 { Family::V6 } else { Family::V4 }, n as u32);
             let answer = store.tell_at(n, leecher(torrent, endpoint));
@@ -451,7 +453,7 @@ pub(crate) fn a_limit_that_is_too_small_is_refused_with_the_least_that_works(sub
             let taken = match bound {
                 BoundedBy::SWARMS => totals.swarms,
                 BoundedBy::PEERS_PER_SWARM => peers,
-                // All of IPv6 here are of one address.
+                // All IPv6 endpoints here belong to one address.
                 BoundedBy::ENDPOINTS_PER_ADDRESS => {
                     store.members(&torrent).keys().filter(|peer| peer.family() == Family::V6).count() as u64
                 }
@@ -486,7 +488,7 @@ pub(crate) fn limits_hold_for_restored_swarms_too(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Bytes as well; and as in any restore, nobody goes for those who were.
+/// The limit of bytes holds too; and as in any restore, no peer is evicted for restored ones.
 pub(crate) fn max_bytes_holds_for_restored_swarms_too(subject: &dyn Subject) {
     let Some(watched) = Watched::new(subject, 1 << 17) else { return };
     let (store, mut refused) = (&watched.store, 0);
@@ -500,7 +502,7 @@ pub(crate) fn max_bytes_holds_for_restored_swarms_too(subject: &dyn Subject) {
             details: None,
         };
         let peers: Vec<_> = (0..[1, 40, 2][n as usize % 3]).map(record).collect();
-        // New swarms, and those that live.
+        // New swarms, and existing ones.
         let info_hash = hash(if n % 10 == 0 { n % 100 } else { 1_000_000 + n });
         let swarm = SwarmSummary { info_hash, stats: stats(0, 0, (n % 2) as u32) };
         let restored = store.restore(&swarm, &peers, at(0));
@@ -518,7 +520,7 @@ pub(crate) fn max_bytes_holds_for_restored_swarms_too(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Whose swarm an announce finds may be gone when its turn comes, by the announces before it.
+/// The swarm of an announce may be evicted by an earlier announce of the same batch.
 pub(crate) fn limits_hold_in_batches_too(subject: &dyn Subject) {
     let limits = BoundedBy::SWARMS | BoundedBy::PEERS_PER_SWARM;
     let config = config().max_swarms(300).max_peers_per_swarm(40);
@@ -536,12 +538,12 @@ pub(crate) fn limits_hold_in_batches_too(subject: &dyn Subject) {
 
 fn batches_at_the_limit(store: &Store, assert_within: impl Fn(&Store)) {
     let (mut joined, mut told, mut turn) = (0, Evicted::default(), 0);
-    // Some have to go in the end, however much there is room for.
+    // Evictions start at some point, whatever the room.
     while told.swarms < 1000 || told.peers < 1500 {
         let first: u64 = turn * 24;
         let endpoint = |n: u64| peer(if n.is_multiple_of(5) { Family::V6 } else { Family::V4 }, n as u32);
         let made_up = (first..first + 24).map(|n| leecher(hash(1000 + n), endpoint(n)));
-        // Those of a while ago come back, of whom some go for the made-up ones.
+        // Earlier peers come back; some of them were evicted for made-up ones.
         let back =
             (0..20).map(|n| first.saturating_sub(n * 13 + 5)).map(|n| leecher(hash(1000 + n), endpoint(n)));
         let crowds = (first..first + 20).map(|n| seeder(hash(n % 2), endpoint(n)));
@@ -589,23 +591,23 @@ pub(crate) fn room_that_was_freed_is_used_before_anything_is_evicted(subject: &d
     store.assert_consistent();
 }
 
-/// A store whose addresses have at most so many endpoints in a swarm; `None` if it declares no such limit,
-/// after it was seen to refuse it.
+/// Returns a store that limits the endpoints of an address in a swarm to `most`; `None` if it declares no
+/// such limit. It must then refuse the limit.
 fn with_endpoints(subject: &dyn Subject, most: usize) -> Option<Store> {
     bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config().max_endpoints_per_address(most))
 }
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// The address that is at its limit in these stories.
+/// The address that reaches its limit in these stories.
 const CROWDED: u32 = 7;
 
-/// Endpoint `n` of the crowded address.
+/// Returns endpoint `n` of the address [`CROWDED`].
 fn crowded(family: Family, n: u32) -> Endpoint {
     of_address(family, CROWDED, n)
 }
 
-/// A peer with an address of its own, of both families in turn.
+/// Returns a peer with an address of its own; the families alternate.
 fn bystander(n: u32) -> Endpoint {
     of_address(FAMILIES[n as usize % 2], 1000 + n, 1)
 }
@@ -635,7 +637,7 @@ pub(crate) fn max_endpoints_per_address_is_kept_and_the_announcer_stays(subject:
                 assert_eq!(answer.evicted, Evicted { swarms: 0, peers: has_to_go });
                 assert!(answer.changes.contains(Changes::JOINED));
                 evicted += has_to_go;
-                // Of the families in turn, the second is one behind.
+                // The families alternate, so the second one has one endpoint less.
                 let held = (n as usize + 1).min(most) + (n as usize + nth).min(most);
                 assert_eq!(answer.stats.peers(), u64::from(bystanders) + held as u64);
                 assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: evicted });
@@ -662,7 +664,7 @@ pub(crate) fn an_address_displaces_its_own_endpoint_that_announced_least_recentl
         let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config) else { return };
         let torrent = hash(1);
         let rng: &mut dyn Random = &mut SplitMix64::new(5);
-        // They have all been silent for longer.
+        // All bystanders have announced earlier.
         fill_with_bystanders(&store, torrent, bystanders);
         let mut least_recent_first = Vec::new();
         for turn in 1..90 {
@@ -692,7 +694,7 @@ pub(crate) fn an_address_displaces_its_own_endpoint_that_announced_least_recentl
     }
 }
 
-/// Whatever it says: that it is still there, has finished, or has become a leecher again.
+/// The kind of its announce does not matter: a refresh, a finished download, or a leecher again.
 pub(crate) fn an_endpoint_that_is_there_displaces_nobody(subject: &dyn Subject) {
     const MOST: u32 = 5;
     for bystanders in [0, 12, 1000] {
@@ -725,14 +727,14 @@ pub(crate) fn an_endpoint_that_stopped_leaves_its_place(subject: &dyn Subject) {
         let join = |n| leecher(torrent, crowded(family, n));
         store.fill(1, (0..MOST).map(join));
         store.fill(2, [0, 3].map(|n| stopped(torrent, crowded(family, n))));
-        // Nobody there stops: that leaves no place.
+        // A `stopped` of unknown peers frees no place.
         store.fill(2, [3, 99].map(|n| stopped(torrent, crowded(family, n))));
         for n in [10, 11] {
             assert_eq!(store.tell_at(3, join(n)).evicted, Evicted::default(), "two have left, two have come");
         }
         assert_eq!(store.tell_at(4, join(12)).evicted, Evicted { swarms: 0, peers: 1 });
         assert_eq!(store.scrape(&torrent).peers(), u64::from(bystanders + MOST));
-        // So do those that have expired, as they go.
+        // Expired peers free their places when they are swept.
         store.sweep_all(at(2 * LIFETIME), Retention::DropEmpty);
         for n in 20..20 + MOST {
             assert_eq!(store.tell_at(2 * LIFETIME, join(n)).evicted, Evicted::default());
@@ -755,13 +757,13 @@ pub(crate) fn an_address_has_its_endpoints_in_each_swarm(subject: &dyn Subject) 
     store.assert_consistent();
 }
 
-/// And an IPv4 address is all of its 32, also where it is written as an IPv6 address.
+/// An IPv4 address is all of its 32 bits, also if it is written as an IPv6 address.
 pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
     for (family, bystanders) in [(Family::V4, 0), (Family::V6, 0), (Family::V4, 1000), (Family::V6, 1000)] {
         let Some(store) = with_endpoints(subject, 2) else { return };
         let torrent = hash(1);
         fill_with_bystanders(&store, torrent, bystanders);
-        // Neighbours, twice each, also where the lower bits are the same.
+        // Consecutive addresses with two endpoints each, also with equal lower bits.
         for (address, n) in (0..100).flat_map(|address| [(address, 1), (address, address)]) {
             let answer = store.tell(leecher(torrent, of_address(family, address, n + 1)).want(0));
             assert_eq!(answer.evicted, Evicted::default(), "{family:?}, address {address}");
@@ -792,8 +794,8 @@ pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Sub
     let Some(store) = with_endpoints(subject, MOST as usize) else { return };
     let (mut joined, mut told) = (0, 0);
     for turn in 0..40 {
-        // Newcomers of one address and some with their own, those of a while ago again, to lone peers and to
-        // a crowd.
+        // New endpoints of one address, peers with their own addresses, and earlier endpoints again, for
+        // small swarms and for a large one.
         let announces: Vec<_> = (0..90)
             .map(|n| {
                 let torrent = hash(u64::from(n % 3) + if n % 5 == 0 { 100 + u64::from(turn) } else { 0 });
@@ -836,7 +838,7 @@ pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Sub
     store.assert_consistent();
 }
 
-/// One goes for one, however many limits are reached.
+/// One new endpoint evicts one peer, even if several limits are reached.
 pub(crate) fn an_address_at_its_limit_displaces_only_itself_in_a_full_swarm(subject: &dyn Subject) {
     const MOST: u32 = 5;
     for bystanders in [20, 500] {
@@ -857,7 +859,7 @@ pub(crate) fn an_address_at_its_limit_displaces_only_itself_in_a_full_swarm(subj
                 assert_eq!(answer.stats.peers(), (bystanders + MOST).into());
             }
             assert_bystanders_stay(&store, torrent, bystanders);
-            // Another address finds the swarm full.
+            // For a peer of another address the swarm is full.
             let answer = store.tell_at(3, leecher(torrent, of_address(family, CROWDED + 1, 1)));
             assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
             assert_eq!(answer.stats.peers(), (bystanders + MOST).into());
@@ -866,7 +868,7 @@ pub(crate) fn an_address_at_its_limit_displaces_only_itself_in_a_full_swarm(subj
     }
 }
 
-/// As beyond any limit: what was is worth less than what is.
+/// As at every limit, restored peers evict none.
 pub(crate) fn endpoints_beyond_the_limit_are_refused_when_restored(subject: &dyn Subject) {
     const MOST: u32 = 4;
     for (family, bystanders) in [(Family::V4, 3), (Family::V6, 3), (Family::V4, 900), (Family::V6, 900)] {
@@ -883,7 +885,7 @@ pub(crate) fn endpoints_beyond_the_limit_are_refused_when_restored(subject: &dyn
             .map(|n| record(n, bystander(n)))
             .chain((0..20).map(|n| record(n, crowded(family, n))))
             .collect();
-        // One has announced itself since, and stays as it did.
+        // One endpoint has announced since, and stays as it announced.
         let early = crowded(family, 15);
         store.fill(60, [leecher(torrent, early)]);
         let restored = store.restore(&swarm, &snapshot, at(60));
@@ -892,11 +894,11 @@ pub(crate) fn endpoints_beyond_the_limit_are_refused_when_restored(subject: &dyn
         let members = store.members(&torrent);
         assert_eq!(count_of_address(members.keys(), family, CROWDED), MOST as usize);
         assert_eq!(members[&early].role, Role::Leecher);
-        // In a second call no more than in one.
+        // A second call restores no more.
         let restored = store.restore(&swarm, &snapshot, at(60));
         assert_eq!((restored.added, restored.known, restored.refused), (0, added + 1, refused));
         assert_eq!(store.totals().evicted, Evicted::default());
-        // Who announces takes the place of one that was restored.
+        // A new endpoint takes the place of a restored one.
         let answer = store.tell_at(61, leecher(torrent, crowded(family, 100)));
         assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
         assert!(store.members(&torrent).contains_key(&early), "an older one was there");
@@ -905,7 +907,7 @@ pub(crate) fn endpoints_beyond_the_limit_are_refused_when_restored(subject: &dyn
     }
 }
 
-/// From all of its ports, as seeders and as leechers.
+/// The address announces from all of its ports, as seeders and as leechers.
 pub(crate) fn one_address_takes_no_more_than_its_endpoints_of_a_large_swarm(subject: &dyn Subject) {
     const MOST: u32 = 8;
     const OTHERS: u32 = 100_000;

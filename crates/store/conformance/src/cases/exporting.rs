@@ -1,4 +1,4 @@
-//! Exporting and importing: a whole store read out in steps, and taken in by another.
+//! Cases of exports and imports: a whole store is read in steps, and imported by another.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -21,15 +21,15 @@ use crate::{
     threads::{Rounds, against, in_step},
 };
 
-/// What an export has read of one swarm, in all of its parts.
+/// The contents of one swarm in an export, over all of its parts.
 #[derive(Debug, Default)]
 struct Read {
-    /// That of the last part.
+    /// The download count of the last part.
     downloaded: u32,
     peers: Vec<PeerRecord>,
 }
 
-/// All steps of an export `seconds` after the start of the story.
+/// Does all steps of an export `seconds` after the start of the story.
 fn export(store: &Store, seconds: u64, budget: usize) -> Vec<Records> {
     let (mut export, mut all) = (Export::new(), Vec::new());
     while !export.is_complete() {
@@ -57,7 +57,7 @@ fn role(n: u32) -> Role {
     if n.is_multiple_of(2) { Role::Seeder } else { Role::Leecher }
 }
 
-/// Small swarms, a large one and one that only its downloads are left of.
+/// Inserts small swarms, a large one, and one with downloads but no peers.
 fn populate(store: &Store) {
     for torrent in 0..300 {
         for n in 0..torrent % 9 {
@@ -71,7 +71,7 @@ fn populate(store: &Store) {
     store.fill(700, [stopped(hash(2000), v4(1)), stopped(hash(2000), v6(2))]);
 }
 
-/// The large swarm, and how many peers it has.
+/// The number of the large swarm, and the number of its peers.
 const LARGE_ONE: u32 = 1000;
 const LARGE: u32 = 1500;
 
@@ -80,12 +80,12 @@ fn announce_of(torrent: u32, n: u32) -> Announce {
     announce.peer_id(peer_id(n as u8)).transferred(n.into(), u64::MAX - u64::from(n))
 }
 
-/// Ascending, as the stories of a store are.
+/// Ascending, because the time of a store never goes back.
 fn time_of(torrent: u32, n: u32) -> u64 {
     if torrent == LARGE_ONE { 300 + u64::from(n / 4) } else { torrent.into() }
 }
 
-/// Asserts that the swarms of [`populate`] were read, as they were announced.
+/// Asserts that the swarms of [`populate`] were read as they were announced.
 fn assert_populated(store: &Store, swarms: &BTreeMap<InfoHash, Read>, latest: Timestamp, what: &str) {
     let sizes = (0..300).map(|torrent| (torrent, torrent % 9)).chain([(LARGE_ONE, LARGE)]);
     let mut expected = 1;
@@ -134,7 +134,8 @@ pub(crate) fn an_export_reads_every_swarm_with_its_peers_roles_times_and_downloa
     assert!(done.is_complete() && done.records().is_empty(), "there is nothing behind the end");
 }
 
-/// Who reads a store out may have another clock than those who announce: theirs is the time that counts.
+/// The caller of an export may have another clock than the callers of announces. The latest time given
+/// counts.
 pub(crate) fn an_export_told_an_earlier_time_shows_times_as_they_are(subject: &dyn Subject) {
     let store = build(subject);
     for n in 0..40 {
@@ -150,8 +151,7 @@ pub(crate) fn an_export_told_an_earlier_time_shows_times_as_they_are(subject: &d
     }
 }
 
-/// Some peers stay, while between the steps thousands of others join and leave, and those who stay change
-/// their roles.
+/// Some peers stay and change their roles, while thousands of others join and leave between the steps.
 pub(crate) fn peers_that_stay_are_exported_whatever_moves_around_them(subject: &dyn Subject) {
     for (stay, budget) in [(10, 1), (200, 7), (200, 40), (2000, 100)] {
         let store = build(subject);
@@ -188,10 +188,10 @@ pub(crate) fn peers_that_stay_are_exported_whatever_moves_around_them(subject: &
 }
 
 pub(crate) fn swarms_that_stay_are_exported_while_others_come_and_go(subject: &dyn Subject) {
-    // In small steps fewer come and go between two of them: as many in all.
+    // With small steps fewer swarms change between two steps; the total is the same.
     for (budget, block) in [(1, 40), (10, 100), (100, 100)] {
         let store = build(subject);
-        // The largest and the smallest numbers are not at the ends of anybody's order.
+        // No store has the largest or smallest numbers at an end of its order.
         let passing = |n: u64| hash(1_000_000 + n);
         store.fill(0, (0..300).map(|n| seeder(hash(n), v4(n as u32))));
         store.fill(0, (0..300).map(|n| leecher(passing(n), v4(1))));
@@ -215,7 +215,7 @@ pub(crate) fn swarms_that_stay_are_exported_while_others_come_and_go(subject: &d
     }
 }
 
-/// Others announce, leave, are swept and removed all the while; swarms of theirs are dropped, and made anew.
+/// Meanwhile other peers announce, leave, are swept and removed; their swarms are removed and created again.
 pub(crate) fn an_export_holds_every_peer_whose_announce_returned_before_it_began(subject: &dyn Subject) {
     let store = build(subject);
     let shared = |n: u64| hash(n % 4);
@@ -259,14 +259,14 @@ pub(crate) fn an_export_holds_every_peer_whose_announce_returned_before_it_began
     store.assert_consistent();
 }
 
-/// Leechers complete while they are read. Whoever is read as a seeder has its download read as well: it would
-/// be lost otherwise, as nobody completes twice.
+/// Leechers complete while they are read. If a peer is read as a seeder, its download must be read as well;
+/// otherwise it would be lost, because no peer completes twice.
 pub(crate) fn an_export_counts_the_download_of_every_seeder_it_shows(subject: &dyn Subject) {
     const EACH: u64 = 150;
     let store = build(subject);
     let work = |_: u32, rounds: Rounds<'_>| {
         for round in rounds.iter() {
-            // Most swarms in one part: what is read later may have the downloads of what was read before.
+            // Most swarms in one part: a later part may contain downloads of peers that were read before.
             let records = export(&store, 1, if round % 4 == 0 { 40 } else { 10_000 });
             let other = build(subject);
             other.import(&records, at(1));
@@ -286,7 +286,7 @@ pub(crate) fn an_export_counts_the_download_of_every_seeder_it_shows(subject: &d
             store.forget([hash(torrent.saturating_sub(2))].into_iter().filter(|_| torrent >= 2));
             store.fill(0, (0..EACH as u32).map(|n| leecher(hash(torrent), peer(family(n), n))));
         }
-        // In nobody's order.
+        // In an order that no store uses.
         let n = (n * 67 % EACH) as u32;
         store.tell(completed(hash(torrent), peer(family(n), n)).want(0));
     });
@@ -311,21 +311,22 @@ pub(crate) fn a_step_of_an_export_visits_about_its_budget(subject: &dyn Subject)
             }
             let all = swarms * u64::from(peers);
             assert_eq!(read, all, "peers that there are");
-            // In the middle of a swarm it may end after one hold.
+            // A step may end in the middle of a swarm after one hold.
             let least = budget.min(256);
             assert!(steps <= 4 * 2 * all / least + 8, "{steps} steps of {budget} for {all} peers");
         }
     }
 }
 
-/// While one thread reads a large swarm in one step without a bound, another has its leechers become seeders,
-/// one after another. Some export shows it get in between: later ones as seeders, and earlier ones not yet.
+/// One thread reads a large swarm in one unlimited step; another makes its leechers seeders, one after
+/// another. Some export must show announces made in the meantime: later peers as seeders, and earlier ones
+/// still as leechers.
 pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn Subject) {
     const PEERS: u32 = 20_000;
     const PATIENCE: Duration = Duration::from_secs(10);
 
     let (store, torrent, begin) = (build(subject), hash(1), Instant::now());
-    // In nobody's order.
+    // In an order that no store uses.
     let in_order = || (0..PEERS).map(|n| v4(n * 7919 % PEERS));
     loop {
         assert!(
@@ -333,7 +334,7 @@ pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &d
             "no announce was let in while {PEERS} peers were read, time after time"
         );
         store.fill(0, (0..PEERS).map(|n| leecher(torrent, v4(n))));
-        // As many exports as there are until all are seeders.
+        // Exports until all peers are seeders.
         let done = AtomicBool::new(false);
         let exports = thread::scope(|scope| {
             scope.spawn(|| {
@@ -364,7 +365,7 @@ pub(crate) fn an_export_leaves_out_what_has_neither_peers_nor_downloads(subject:
     store.fill(0, (0..60).map(|n| leecher(hash(n), v4(1))));
     store.fill(0, (0..20).map(|n| completed(hash(n), v4(2))));
     store.fill(1, (0..40).flat_map(|n| [stopped(hash(n), v4(1)), stopped(hash(n), v4(2))]));
-    // One that was large is empty too.
+    // A swarm that was large is empty too.
     store.fill(1, (0..2000).map(|n| leecher(hash(100), v4(n))));
     store.fill(1, (0..2000).map(|n| stopped(hash(100), v4(n))));
     for budget in [1, 7, 1000] {
@@ -385,8 +386,8 @@ fn record(endpoint: Endpoint, role: Role, last_announce: Timestamp) -> PeerRecor
     PeerRecord { endpoint, role, last_announce, details: None }
 }
 
-/// Swarms of all kinds, large ones in parts: some that are known, with peers that are known, that have
-/// expired, that neither.
+/// Returns swarms of all kinds, a large one in parts: with peers that a store has already, that have expired,
+/// and that are new.
 fn snapshot(resolution: u64) -> Vec<Records> {
     let mut all = Vec::new();
     let aged = |n: u32, age: u64| record(peer(family(n), n), role(n), at(500).saturating_sub(age));
@@ -398,7 +399,7 @@ fn snapshot(resolution: u64) -> Vec<Records> {
             peers.extend((0..n % 3).map(|m| aged(1000 + m, expired)));
             records.push(&hash(n.into()), n % 5 / 3 * n, &peers);
         }
-        // A part in each, and two of it in the last.
+        // One part in each list of records, and two in the last.
         for part in some..=some + some / 3 {
             let peers: Vec<_> =
                 (part * 700..(part + 1) * 700).map(|n| aged(n, u64::from(n % 1000))).collect();
@@ -423,8 +424,7 @@ pub(crate) fn import_does_what_restore_does_one_by_one(subject: &dyn Subject) {
     let (imported, restored) = (build(subject), build(subject));
     let all = snapshot(resolution(&imported));
     for store in [&imported, &restored] {
-        // Some are there already, in other roles, and some swarms have more downloads than the snapshot knows
-        // of.
+        // Some peers exist already with another role, and some swarms have more downloads than the snapshot.
         store.fill(400, (0..2000).step_by(7).map(|n| seeder(hash(n), peer(family(1), 1))));
         store.fill(400, (0..2000).step_by(11).map(|n| completed(hash(n), v6(7))));
         store.fill(
@@ -486,7 +486,7 @@ pub(crate) fn import_keeps_to_limits_and_displaces_nobody(subject: &dyn Subject)
     }
     if let Some(store) = filled(BoundedBy::PEERS_PER_SWARM, &config().max_peers_per_swarm(50)) {
         let endpoints: Vec<_> = (0..80).map(v4).collect();
-        // The last is half of another that is there.
+        // The last record repeats half of another one.
         let restored = import(&store, &mut (0..30).chain([29]).map(|n| (hash(n), endpoints.clone())));
         assert_eq!((restored.added, restored.known, restored.refused), (30 * 50, 50, 31 * 30));
         assert_undisplaced(&store);
@@ -508,8 +508,8 @@ pub(crate) fn import_keeps_to_limits_and_displaces_nobody(subject: &dyn Subject)
     }
 }
 
-/// Through the oracle, and back: roles, downloads, and ages that are rounded younger by no more than the
-/// coarser clock.
+/// To the oracle and back: roles, downloads, and ages, which are rounded younger by at most the coarser
+/// clock.
 pub(crate) fn what_one_store_exports_another_imports(subject: &dyn Subject) {
     let store = build(subject);
     let oracle_of_same: &dyn Subject = &Model::new;
@@ -529,14 +529,14 @@ pub(crate) fn what_one_store_exports_another_imports(subject: &dyn Subject) {
     assert_eq!(back.summaries(), oracle.summaries());
     assert_eq!(back.totals(), oracle.totals());
     assert_populated(&back, &read(&export(&back, 900, 50)), at(900), "after two stores");
-    // What has expired on the way is told.
+    // Peers that expired meanwhile are reported.
     let late = build(subject);
     let restored = late.import(&export(&back, 900, 1000), at(700 + LIFETIME + 2 * resolution(&late)));
     assert_eq!((restored.added, restored.expired), (0, peers));
 }
 
-/// Two threads meet at each of many new swarms: one announces a peer, the other imports what was known of it
-/// earlier, and one more.
+/// Two threads meet at each of many new swarms. One announces a peer; the other imports an earlier record of
+/// that peer, and one more peer.
 pub(crate) fn announces_survive_imports_and_stay_as_they_were_made(subject: &dyn Subject) {
     const SWARMS: usize = 2000;
     let (store, added) = (build(subject), Mutex::new(Restored::default()));

@@ -1,10 +1,9 @@
-//! Fair selection: every eligible peer is equally likely to be handed out.
+//! Cases of fair selection: every eligible peer is selected with the same probability.
 //!
-//! Every peer handed out is counted, over enough announces for 20 and more expected hits a peer, and the
-//! spread of the counts (Pearson's chi-square) is compared with that of a simulated sampler that is fair by
-//! construction: it hands out a window at a uniformly random place of a ring. Windows are what a store may
-//! hand out at best speed, and their counts spread more than those of independent draws, because neighbours
-//! are hit together.
+//! Every selected peer is counted, over enough announces for 20 or more expected hits per peer. The spread of
+//! the counts (Pearson's chi-square) is compared with that of a simulated sampler that is fair by
+//! construction: it selects a window at a uniformly random place of a ring. The fastest stores select windows
+//! too. Their counts spread more than those of independent draws, because consecutive peers are hit together.
 
 use std::{
     collections::HashMap,
@@ -25,8 +24,8 @@ pub(crate) fn selection_is_fair_in_a_swarm_of_2(subject: &dyn Subject) {
 pub(crate) fn selection_is_fair_in_a_swarm_of_75(subject: &dyn Subject) {
     for (want, announces) in [(50, 40_000), (10, 40_000)] {
         let (store, torrent) = half_seeders(subject, 75);
-        // A member with neighbours: a window that skips the announcer after it was drawn favours those behind
-        // it.
+        // The announcer is a member in the middle: a window that skips it after it was drawn favors the peers
+        // after it.
         assert_fair(&store, leecher(torrent, v4(31)).want(want), 74, announces);
     }
 }
@@ -51,7 +50,7 @@ pub(crate) fn selection_for_a_seeder_is_fair(subject: &dyn Subject) {
 pub(crate) fn selection_is_fair_within_each_family(subject: &dyn Subject) {
     let (store, torrent) = half_seeders(subject, 120);
     store.fill(0, (1..=60).map(|n| Announce::new(torrent, v6(n)).left((n % 2).into())));
-    // Half of 20 for each family: to count a family is to count windows of 10.
+    // Half of 20 for each family: one family alone is selected in windows of 10.
     for (family, eligible) in [(Family::V4, 119), (Family::V6, 60)] {
         let announce = leecher(torrent, v4(61)).want(20).families(BOTH);
         assert_fair_among(&store, announce, eligible, 10, 10_000, |endpoint| endpoint.family() == family);
@@ -59,8 +58,8 @@ pub(crate) fn selection_is_fair_within_each_family(subject: &dyn Subject) {
     assert_fair(&store, leecher(torrent, v6(9000)).want(20).families(Families::V6), 60, 8000);
 }
 
-/// After peers have left, come back and changed sides, so that what they left behind must not make others
-/// likelier.
+/// After peers have left, come back and changed roles: the places that they left must not make other peers
+/// more likely.
 pub(crate) fn selection_stays_fair_when_a_swarm_has_shrunk(subject: &dyn Subject) {
     let (store, torrent) = half_seeders(subject, 2000);
     store.fill(0, (1..=2000).filter(|n| n % 16 != 0 && *n > 40).map(|n| stopped(torrent, v4(n))));
@@ -69,8 +68,8 @@ pub(crate) fn selection_stays_fair_when_a_swarm_has_shrunk(subject: &dyn Subject
     assert_fair(&store, leecher(torrent, v4(1)).want(20), left - 1, 12_000);
 }
 
-/// However many of them an address has: some have all that they may, and some have one. A store may keep
-/// those of one address together to count them.
+/// Some addresses have the maximum number of endpoints, and some have one. A store may keep the endpoints of
+/// one address together to count them.
 pub(crate) fn selection_is_fair_among_the_endpoints_of_limited_addresses(subject: &dyn Subject) {
     const TOGETHER: u32 = 8;
     for (most, peers, want, announces) in [(8, 75, 10, 40_000), (8, 2000, 50, 10_000), (60, 2000, 50, 10_000)]
@@ -78,7 +77,7 @@ pub(crate) fn selection_is_fair_among_the_endpoints_of_limited_addresses(subject
         let config = config().max_endpoints_per_address(most);
         let Some(store) = bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config) else { return };
         let torrent = hash(1);
-        // A third of all have neighbours.
+        // A third of all endpoints share their address with others.
         let endpoint = |n: u32| match n.checked_sub(peers / 3) {
             None => of_address(Family::V4, n / TOGETHER, n),
             Some(n) => of_address(Family::V4, 10_000 + n, 1),
@@ -102,8 +101,8 @@ fn assert_fair(store: &Store, announce: Announce, eligible: usize, announces: us
     assert_fair_among(store, announce, eligible, announce.want, announces, |_| true);
 }
 
-/// Repeats one announce and counts how often each of the `eligible` peers that `counted` names is handed out;
-/// `window` of them are in each answer.
+/// Repeats one announce and counts the selections of each of the `eligible` peers for which `counted` returns
+/// true; each answer contains `window` of them.
 fn assert_fair_among(
     store: &Store,
     announce: Announce,
@@ -119,7 +118,7 @@ fn assert_fair_among(
         assert_eq!(handed.clone().count(), window, "handed out at once, of {eligible}");
         handed.for_each(|&peer| *hits.entry(peer).or_default() += 1);
     };
-    // Half of them by themselves, and the others in batches, which stores may answer in another way.
+    // Half of the announces one by one, and the others in batches, which stores may answer in another way.
     let alone = announces / 2;
     (0..alone).for_each(|_| count(announce_with(store, &announce, at(0), &mut rng)));
     store.tell_all(at(0), repeat_n(announce, announces - alone), &mut rng, count);
@@ -138,7 +137,7 @@ fn chi_square(counts: &[u32], total: usize) -> f64 {
     counts.iter().map(|&count| (f64::from(count) - expected).powi(2) / expected).sum()
 }
 
-/// The spread that a fair sampler exceeds with a probability below 10^-6.
+/// Returns the spread that a fair sampler exceeds with a probability below 10^-6.
 ///
 /// Simulated, then extrapolated: a sum of squares of normal variables is close to a gamma distribution of the
 /// same mean and variance, whose quantile is that of Wilson and Hilferty (1931).
@@ -164,8 +163,8 @@ fn fair_spread(eligible: usize, window: usize, announces: usize) -> f64 {
     })
 }
 
-/// How often each place of a ring is hit by windows at uniformly random places. O(places + windows): what is
-/// summed up are the edges of the windows.
+/// Returns the number of hits of each place of a ring by windows at uniformly random places. O(places +
+/// windows): it sums up the edges of the windows.
 fn ring_windows(places: usize, window: usize, windows: usize, rng: &mut dyn Random) -> Vec<u32> {
     let mut edges = vec![0_i32; places + 1];
     for _ in 0..windows {

@@ -1,4 +1,4 @@
-//! Forgetting: what a sweep removes and when, how far one step goes, and removals by name.
+//! Cases of removal: the peers and swarms that a sweep removes, the size of one step, and removals by name.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -17,7 +17,7 @@ use swarmkeep::{
 
 use crate::{Subject, kit::*};
 
-/// Sweeps until a pass is complete, which must be within a reasonable number of steps.
+/// Sweeps until a pass is complete, which must happen within a reasonable number of steps.
 fn sweep(store: &Store, seconds: u64, policy: Retention, budget: usize) -> Swept {
     let mut swept = Swept::default();
     for _ in 0..1_000_000 {
@@ -42,7 +42,7 @@ pub(crate) fn a_peer_is_never_swept_while_it_is_no_older_than_the_lifetime(subje
     }
     for now in LIFETIME..=LIFETIME + last {
         let swept = sweep(&store, now, Retention::DropEmpty, 1000);
-        // In time some go, but none too early.
+        // Peers expire over time, but none too early.
         let outlived = now - LIFETIME;
         assert!(
             swept.expired <= 3 * outlived,
@@ -100,13 +100,14 @@ pub(crate) fn lifetimes_out_of_range_are_refused(subject: &dyn Subject) {
     }
 }
 
-/// To the second, for the shortest, the longest and some in between: the range that is declared has no hole.
+/// Exact to the second, for the shortest and longest lifetimes and some in between: every lifetime of the
+/// declared range works.
 pub(crate) fn every_lifetime_in_range_is_kept(subject: &dyn Subject) {
     const CENTURY: u64 = 100 * 365 * 86_400;
     let longest = capabilities(subject).longest_lifetime_secs.min(CENTURY);
     for lifetime in [1, 2, 59, 101, 2700, 86_400, longest / 2, longest - 1, longest] {
         let config = config().lifetime(Duration::from_secs(lifetime));
-        // The resolution may be another one for each lifetime.
+        // The resolution may depend on the lifetime.
         let resolution = resolution(&build_with(subject, &config));
         for joined in phases(resolution) {
             let (store, torrent) = (build_with(subject, &config), hash(1));
@@ -119,21 +120,21 @@ pub(crate) fn every_lifetime_in_range_is_kept(subject: &dyn Subject) {
     }
 }
 
-/// However late the sweep: a clock of few bits comes round after so many of its ticks, and then makes peers
-/// look young for as long as they live.
+/// The sweep may be late by any time. A clock of few bits wraps after a number of ticks, and would then make
+/// peers look young for a lifetime.
 pub(crate) fn late_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
     let resolution = resolution(&build(subject));
     let begin = LIFETIME + resolution + 1;
-    // Wherever it comes round within three days.
+    // For every point at which a clock wraps within three days.
     let days = (begin..260_000).step_by(LIFETIME as usize * 2 / 3);
-    // Ticks of a second, of what the store declares, and of what is common.
+    // Ticks of one second, of the declared resolution, and of common sizes.
     let ticks = [1, resolution + 1, 32, 60];
     let rounds = ticks.into_iter().flat_map(|tick| [16, 18, 20, 22, 24, 26, 28].map(|bits| tick << bits));
     let years =
         rounds.filter(|&round| round > 200_000).flat_map(|round| [round, 3 * round, 10 * 365 * 86_400]);
     for now in days.chain(years.flat_map(|late| [late, late + 1, late + LIFETIME / 2])) {
         let store = build(subject);
-        // As small swarms are kept, and as larger ones are.
+        // In small swarms and in larger ones, which stores keep in different ways.
         let large = if now % 5 == 0 { 90 } else { 0 };
         store.fill(0, [leecher(hash(1), v4(1)), seeder(hash(1), v4(2)), leecher(hash(1), v6(3))]);
         store.fill(0, [leecher(hash(2), v4(1)), seeder(hash(3), v6(1))]);
@@ -144,8 +145,8 @@ pub(crate) fn late_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
     }
 }
 
-/// Announces in other swarms, and of neighbours in the same one, for minutes or for years, without a single
-/// sweep.
+/// Announces in other swarms, and of other peers of the same swarm, for minutes or for years, without a
+/// single sweep.
 pub(crate) fn missing_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
     for stride in [100, 577, LIFETIME, 9_999, 65_536, 262_144] {
         for turns in [20, 33, 100, 150] {
@@ -189,11 +190,11 @@ pub(crate) fn missing_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
     }
 }
 
-/// For half a day peers come back just in time, each at its own; others leave and join anew, and some are
-/// restored. None is ever taken for older or younger than it is.
+/// For half a day peers announce just before they expire, each at its own time; other peers leave and join
+/// again, and some are restored. No peer ever looks older or younger than it is.
 pub(crate) fn ages_stay_true_while_others_announce(subject: &dyn Subject) {
     const STEP: u64 = 59;
-    // All announce in turn, within a lifetime less a step.
+    // All peers announce in turn, within a lifetime less one step.
     const TURNS: u64 = LIFETIME / STEP - 1;
     for sweeps in [false, true] {
         let (store, mut told) = (build(subject), BTreeMap::new());
@@ -201,7 +202,7 @@ pub(crate) fn ages_stay_true_while_others_announce(subject: &dyn Subject) {
         for step in 0..700 {
             let now = step * STEP;
             for (n, (torrent, size)) in (0..).zip(crowds) {
-                // One of the crowds shrinks to a few and grows again, every other hour.
+                // One of the large swarms shrinks to a few peers and grows again, every other hour.
                 let hours = step / 120 % 2;
                 let most = if n == 2 && hours == 1 { 5 } else { size };
                 for m in (0..size).filter(|m| (u64::from(*m) + n) % TURNS == step % TURNS) {
@@ -214,7 +215,7 @@ pub(crate) fn ages_stay_true_while_others_announce(subject: &dyn Subject) {
                         told.remove(&(torrent, endpoint));
                     }
                 }
-                // Of all ages.
+                // Restored peers of all ages.
                 if !sweeps && step % 40 == 39 {
                     let (endpoint, role) = (v4(1000 + step as u32), Role::Seeder);
                     let last_announce = at(now - step * 41 % LIFETIME);
@@ -246,7 +247,7 @@ pub(crate) fn ages_stay_true_while_others_announce(subject: &dyn Subject) {
 pub(crate) fn an_earlier_time_counts_as_the_latest_seen(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     store.fill(LIFETIME, [leecher(torrent, v4(1))]);
-    // The clock is set back: whoever announces now is not older than those before.
+    // The clock is set back: a peer that announces now is not older than those before.
     store.fill(0, [leecher(torrent, v4(2)), seeder(torrent, v6(3))]);
     for record in store.members(&torrent).values() {
         store.assert_time(record, at(LIFETIME), at(LIFETIME));
@@ -267,7 +268,7 @@ pub(crate) fn a_peer_that_announces_while_a_sweep_runs_survives_it(subject: &dyn
         let mut swept = Swept::default();
         let mut turn = 0;
         while !swept.pass_complete {
-            // Wherever the sweep stands: one that it has passed, or not yet.
+            // At any position of the sweep: in a swarm that it has passed, or not yet.
             let torrent = hash(turn % 60);
             store.tell_at(late, seeder(torrent, v6(1)));
             store.tell_at(late, leecher(torrent, v4((turn / 60 % 5) as u32)));
@@ -314,8 +315,8 @@ pub(crate) fn a_sweep_says_what_it_removed(subject: &dyn Subject) {
     assert_eq!((swept.expired, swept.swarms_removed), (0, 0), "nothing is removed twice");
 }
 
-/// No step goes far beyond its budget, neither among many swarms nor inside a large one, and all steps of a
-/// pass together visit each peer and swarm once; where nothing has expired, a store that knows so visits
+/// No step visits many more than its budget, neither among many swarms nor inside a large one. All steps of a
+/// pass together visit each peer and swarm once. If nothing has expired, a store that knows this visits
 /// fewer.
 pub(crate) fn a_step_of_a_sweep_visits_about_its_budget(subject: &dyn Subject) {
     let many_small: (u64, u32) = (3000, 1);
@@ -361,7 +362,7 @@ pub(crate) fn concurrent_sweeps_share_one_pass(subject: &dyn Subject) {
     let store = build(subject);
     store.fill(0, (0..2000).flat_map(|n| (0..4).map(move |m| leecher(hash(n), v4(m)))));
     for (now, expired, swarms_removed) in [(1, 0, 0), (2 * LIFETIME, 8000, 2000)] {
-        // Whoever had swept on behind the end is now in the next pass: this one begins anew.
+        // A caller that continued after the end is in the next pass now, so this pass is a new one.
         sweep(&store, 0, Retention::KeepDownloaded, 1000);
         let total = Mutex::new(Swept::default());
         thread::scope(|scope| {
@@ -386,11 +387,13 @@ pub(crate) fn concurrent_sweeps_share_one_pass(subject: &dyn Subject) {
     assert_eq!(store.totals().swarms, 0);
 }
 
-/// While one thread sweeps a large swarm of expired peers in one step without a bound, another announces into
-/// it all the time. It must get in between: some count that it is answered with shows the sweep half-way.
+/// One thread sweeps a large swarm of expired peers in one unlimited step; another announces into it all the
+/// time. Some announce must run in the middle of the step: its counts show that a part of the peers was
+/// removed.
 pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn Subject) {
     const PEERS: u32 = 20_000;
-    // Locks need not be fair, and a busy machine may keep one of the two from running: it may try again.
+    // Locks need not be fair, and a busy machine may keep one of the two threads from running, so there are
+    // several tries.
     const PATIENCE: Duration = Duration::from_secs(10);
 
     match capabilities(subject).longest_hold {
@@ -448,14 +451,14 @@ pub(crate) fn memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot(su
         left < full / 2,
         "{left} of {full} bytes are still taken after all but one of 35,000 peers have gone"
     );
-    // And what was given back can be taken again.
+    // Memory that was freed can be used again.
     store.fill(3 * LIFETIME, (0..5000).flat_map(|n| (0..3).map(move |m| leecher(hash(n), v4(m)))));
     let again = store.memory().bytes;
     assert!(again > left && again < full * 5 / 4, "{again} bytes the second time, {full} the first");
 }
 
-/// Of swarms of all sizes one in a hundred stays, so that what is left lies scattered among what has gone.
-/// What an empty store takes is not counted.
+/// One in a hundred swarms of all sizes stays, so that the remaining swarms are scattered among the removed
+/// ones. The memory of an empty store is not counted.
 pub(crate) fn memory_falls_to_a_tenth_when_99_of_100_swarms_expire(subject: &dyn Subject) {
     const SWARMS: u64 = 50_000;
     let members = |n: u64| {
@@ -487,8 +490,8 @@ pub(crate) fn memory_falls_to_a_tenth_when_99_of_100_swarms_expire(subject: &dyn
     store.assert_consistent();
 }
 
-/// All peers of a large swarm expire at once: what goes, and what a step says it visited, is bounded at each
-/// step.
+/// All peers of a large swarm expire at once. Each step removes a bounded number of peers and reports a
+/// bounded number of visits.
 pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(subject: &dyn Subject) {
     const PEERS: u32 = 100_000;
     const BUDGET: u64 = 256;
@@ -497,8 +500,8 @@ pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(sub
     store.fill(0, (0..PEERS).map(|n| leecher(torrent, peer(family(n), n)).left((n % 3).into())));
     let hold = match store.capabilities().longest_hold {
         LongestHold::Visits(visits) => visits as u64,
-        // That is about swarms, and here is only one: a hold is a part of it, no longer than the step is
-        // meant to be.
+        // This hold is a share of swarms, and here is only one: a hold is a part of it, no longer than the
+        // step should be.
         LongestHold::ShareOfSwarms(_) => BUDGET,
     };
     let (mut all, mut steps) = (Swept::default(), 0);
@@ -590,7 +593,7 @@ pub(crate) fn remove_where_removes_all_that_is_forbidden_and_says_what(subject: 
     }
 }
 
-/// As removals take out what is around them, and announces bring new ones.
+/// Removals take out the swarms around them, and announces create new ones.
 pub(crate) fn remove_where_asks_once_about_every_swarm_that_stays(subject: &dyn Subject) {
     let store = build(subject);
     store.fill(0, (0..400).map(|n| leecher(hash(n), v4(1))));
@@ -598,7 +601,7 @@ pub(crate) fn remove_where_asks_once_about_every_swarm_that_stays(subject: &dyn 
     let predicate = |info_hash: &InfoHash| {
         let mut asked = asked.lock().expect("nobody panics with it");
         asked.push(*info_hash);
-        // A few of them go at once.
+        // Some of them are removed at once.
         asked.len() % 5 == 0
     };
     let (mut cursor, mut removed, mut step) = (Cursor::START, HashSet::new(), 1000);
@@ -636,7 +639,7 @@ pub(crate) fn a_predicate_is_called_without_a_lock_held(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Both halves of a mixed swarm expire, in whatever order they are kept.
+/// Both halves of a mixed swarm expire, whatever the order of its peers.
 pub(crate) fn peers_of_both_families_and_roles_expire(subject: &dyn Subject) {
     for (survivor, left) in [(v4(500), 0), (v4(500), 1), (v6(500), 0), (v6(500), 1)] {
         let (store, torrent) = (build(subject), hash(1));

@@ -1,5 +1,5 @@
-//! Hostile and unlucky callers: info hashes that collide, extreme values, panics in what the caller hands in;
-//! and what calls cost, whatever the store holds.
+//! Cases of hostile and faulty input: info hashes that collide, extreme values, panics in code of the caller;
+//! and the cost of calls in stores of any size.
 
 use std::{
     hint::black_box,
@@ -13,10 +13,10 @@ use swarmkeep::{
 
 use crate::{Subject, kit::*};
 
-/// How many info hashes an attacker makes.
+/// The number of info hashes that an attacker makes.
 const MADE_UP: u64 = 4000;
 
-/// An info hash that begins with `first` and ends with `last`.
+/// Returns an info hash that begins with `first` and ends with `last`.
 fn shaped(first: u64, last: u64) -> InfoHash {
     let mut bytes = [0; 20];
     bytes[..8].copy_from_slice(&first.to_le_bytes());
@@ -32,8 +32,8 @@ pub(crate) fn info_hashes_with_equal_last_bytes_cost_no_more(subject: &dyn Subje
     assert_no_dearer_than_random(subject, |n| shaped(n.wrapping_mul(0x9e37_79b9_7f4a_7c15), 0x1234));
 }
 
-/// An unkeyed multiply hash can be undone: with the inverse of its constant, anybody makes info hashes of any
-/// hash value.
+/// An unkeyed multiply hash can be inverted: with the inverse of its constant, a client makes info hashes of
+/// any hash value.
 pub(crate) fn info_hashes_made_for_an_unkeyed_hash_cost_no_more(subject: &dyn Subject) {
     let inverse = inverse_of(0x517c_c1b7_2722_0a95);
     // Equal in all high bits of the hash, and in all low ones.
@@ -41,7 +41,7 @@ pub(crate) fn info_hashes_made_for_an_unkeyed_hash_cost_no_more(subject: &dyn Su
     assert_no_dearer_than_random(subject, |n| shaped(inverse.wrapping_mul(n << 48), 0));
 }
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration.
+/// Returns the inverse of an odd number modulo 2^64, by Newton's iteration.
 fn inverse_of(odd: u64) -> u64 {
     let mut inverse = odd;
     for _ in 0..5 {
@@ -129,7 +129,7 @@ pub(crate) fn a_step_of_a_walk_costs_the_same_at_any_position(subject: &dyn Subj
     assert_costs_at_most(10.0, "a step near the end", || steps(cursor), || steps(Cursor::START));
 }
 
-/// A map that reads all of itself to find the next few swarms makes this quadratic.
+/// A map that is read as a whole to find the next few swarms makes this quadratic.
 pub(crate) fn a_pass_of_sweeps_costs_in_proportion_to_the_swarms(subject: &dyn Subject) {
     const FEW: u64 = 500;
     const TIMES: u64 = 32;
@@ -148,7 +148,7 @@ pub(crate) fn a_pass_of_sweeps_costs_in_proportion_to_the_swarms(subject: &dyn S
     );
 }
 
-/// Whatever a packet can say, in whatever order.
+/// Every value that a packet can contain, in any order.
 pub(crate) fn no_announce_panics_the_store(subject: &dyn Subject) {
     let store = build(subject);
     let mut rng = SplitMix64::new(4);
@@ -172,7 +172,7 @@ pub(crate) fn no_announce_panics_the_store(subject: &dyn Subject) {
             .transferred(extremes[rng.below(6)], extremes[rng.below(6)])
             .want([0, 1, 3, 500, usize::MAX][rng.below(5)])
             .families(Families::from_bits_truncate(rng.below(4) as u8));
-        // From the epoch on, in jumps; the end of all time comes last, for no other time counts after it.
+        // From the epoch on, in jumps. The largest time comes last, because no other time counts after it.
         let now = match turn {
             0..100 => turn,
             100..3900 => T0 + rng.below(100_000) as u64 + turn * turn,

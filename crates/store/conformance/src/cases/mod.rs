@@ -1,4 +1,4 @@
-//! The cases: plain functions over a store, one for each sentence. [`CASES`](crate::CASES) lists them.
+//! The cases: plain functions over a store, one per sentence. [`CASES`](crate::CASES) lists them.
 
 pub(crate) mod announcing;
 pub(crate) mod batches;

@@ -1,4 +1,4 @@
-//! Races between real threads: nobody's announce is lost, and what is counted is what is there.
+//! Cases of races between real threads: no announce is lost, and the counts match the peers.
 
 use std::{
     collections::BTreeMap,
@@ -34,8 +34,8 @@ pub(crate) fn racing_first_announces_are_all_kept(subject: &dyn Subject) {
     assert_eq!((store.totals().swarms, store.totals().peers()), (SWARMS as u64, 2 * SWARMS as u64));
 }
 
-/// Peers join and leave swarms that are empty in between. Whoever has joined is there when it leaves: nobody
-/// but itself removes it.
+/// Peers join and leave swarms that are empty in between. A peer that has joined is in its swarm until it
+/// leaves: no other call removes it.
 pub(crate) fn announces_survive_sweeps_of_empty_swarms(subject: &dyn Subject) {
     let store = build(subject);
     let join_and_leave = |thread: u32, rounds: Rounds<'_>| {
@@ -55,7 +55,7 @@ pub(crate) fn announces_survive_sweeps_of_empty_swarms(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Lets the other side have the lock for a moment, at changing places of its way.
+/// Releases the lock to the other side for a moment, at changing places of the loop.
 fn breathe(turn: u32) {
     (0..turn % 97).for_each(|_| hint::spin_loop());
 }
@@ -64,12 +64,12 @@ const fn family_of(n: u32) -> swarmkeep::Family {
     if n == 0 { swarmkeep::Family::V4 } else { swarmkeep::Family::V6 }
 }
 
-/// Another endpoint for each thread.
+/// Returns an endpoint that is different for each thread.
 fn peer_of(thread: u32, family: u32) -> Endpoint {
     peer(family_of(family), thread + 1)
 }
 
-/// Peers that have long expired come back while a sweep passes them.
+/// Peers that expired long ago come back while a sweep passes them.
 pub(crate) fn refreshes_survive_sweeps_of_expired_peers(subject: &dyn Subject) {
     let store = build(subject);
     for round in 0..30 {
@@ -95,7 +95,7 @@ pub(crate) fn refreshes_survive_sweeps_of_expired_peers(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Whatever removals find goes, and is told; all others are there.
+/// Every peer that a removal finds is removed and reported; all other peers are in the store.
 pub(crate) fn announces_survive_removals(subject: &dyn Subject) {
     let (store, joined, removed) = (build(subject), AtomicU64::new(0), AtomicU64::new(0));
     let join = |thread: u32, rounds: Rounds<'_>| {
@@ -122,9 +122,9 @@ pub(crate) fn announces_survive_removals(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Removals of the neighbours and sweeps cost nobody who is not in them.
+/// Removals of other swarms and sweeps remove no peer of the remaining swarms.
 pub(crate) fn announces_survive_removals_of_other_swarms(subject: &dyn Subject) {
-    // However long the race, those kept never get so far.
+    // However long the race, the numbers of the kept swarms never reach this.
     const OTHERS: u64 = 1 << 40;
     let store = build(subject);
     let kept = AtomicU64::new(0);
@@ -144,7 +144,8 @@ pub(crate) fn announces_survive_removals_of_other_swarms(subject: &dyn Subject) 
     store.assert_consistent();
 }
 
-/// Where a limit drops some, each announced peer is either there or counted as evicted, and the limits hold.
+/// With evictions at a limit, each announced peer is either in the store or counted as evicted, and the
+/// limits hold.
 pub(crate) fn announces_survive_evictions_of_others(subject: &dyn Subject) {
     let limits = BoundedBy::SWARMS | BoundedBy::PEERS_PER_SWARM;
     let config = config().max_swarms(500).max_peers_per_swarm(40);
@@ -183,8 +184,7 @@ pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Su
         joined.fetch_add(answer.changes.contains(Changes::JOINED).into(), SeqCst);
         told.fetch_add(answer.evicted.peers, SeqCst);
     };
-    // The last that there is room for is what two can get at once, so they come to many swarms that have
-    // room.
+    // Two threads can take the last free place at the same time, so the case uses many swarms that have room.
     in_step(NEW, |me, n| {
         for endpoint in 0..MOST as u32 {
             let endpoint = of_address(Family::V4, 7, me << 14 | endpoint);
@@ -234,7 +234,7 @@ pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
             let answer = store.tell(announce.want(10));
             answer.assert_fits(&announce);
             assert!(answer.stats.peers() > u64::from(n), "its own {n} are among them");
-            // Older ones of the same thread finish, or leave and come back.
+            // Earlier peers of the same thread finish, or leave and come back.
             store.tell(completed(torrent, peer(n / 2)).want(10));
             if n % 3 == 0 {
                 store.tell(stopped(torrent, peer(n)));
@@ -252,8 +252,8 @@ pub(crate) fn a_hot_swarm_keeps_every_peer(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Two threads fill the same new swarms, each with its own peers, all of a batch at once; others join and
-/// leave swarms that are empty in between, while sweeps take the empty ones away.
+/// Two threads fill the same new swarms, each with its own peers, all of a batch at once. Other peers join
+/// and leave swarms that are empty in between, while sweeps remove the empty swarms.
 pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
     const ROUNDS: usize = 200;
     const NEW: u64 = 12;
@@ -281,7 +281,7 @@ pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
         in_step(ROUNDS, |me, round| {
             let mine = v4(me + 1);
             let mut joins: Vec<_> = new(round).map(|torrent| leecher(torrent, mine)).collect();
-            // One of the two in the other order.
+            // One of the two threads goes in the other order.
             if me == 1 {
                 joins.reverse();
             }
@@ -302,7 +302,7 @@ pub(crate) fn racing_batches_lose_nobody(subject: &dyn Subject) {
         }
     }
     assert_eq!(store.totals().peers(), 2 * NEW * ROUNDS as u64);
-    // The rest of the pass that was going on, and a whole one.
+    // The rest of the current pass, and a whole one.
     store.sweep_all(at(1), Retention::DropEmpty);
     store.sweep_all(at(1), Retention::DropEmpty);
     assert_eq!(store.totals().swarms, NEW * ROUNDS as u64);

@@ -1,4 +1,4 @@
-//! Reading: scrapes, totals, and the listings of swarms and peers.
+//! Cases of scrapes, totals, and the listings of swarms and peers.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -87,11 +87,11 @@ pub(crate) fn walk_goes_in_a_stable_order(subject: &dyn Subject) {
     assert_eq!(again[3..], order[..again.len() - 3], "and the walk is appended");
 }
 
-/// Half of the swarms stay; others come and go between the steps, in such numbers that any table behind them
-/// grows and shrinks several times.
+/// Half of the swarms stay; others come and go between the steps, in such numbers that any hash table grows
+/// and shrinks several times.
 pub(crate) fn walk_shows_swarms_that_stay_exactly_once_while_others_come_and_go(subject: &dyn Subject) {
     let staying = |n: u64| hash(1_000_000 + n);
-    // In small steps fewer come and go between two of them: as many in all.
+    // With small steps fewer swarms change between two steps; the total is the same.
     for (limit, block) in [(1, 50), (17, 150), (300, 150)] {
         let store = build(subject);
         store.fill(0, (0..300).map(|n| leecher(staying(n), v4(1))));
@@ -234,8 +234,7 @@ pub(crate) fn peers_shows_each_exactly_once_in_steps_of_any_size(subject: &dyn S
     }
 }
 
-/// Some peers stay, while between the steps thousands of others join and leave, and those who stay change
-/// their roles.
+/// Some peers stay and change their roles, while thousands of others join and leave between the steps.
 pub(crate) fn peers_that_stay_are_shown_exactly_once_whatever_moves_around_them(subject: &dyn Subject) {
     for (stay, limit) in [(10, 1), (200, 7), (200, 40), (2000, 100)] {
         let (store, torrent) = (build(subject), hash(1));
@@ -247,7 +246,7 @@ pub(crate) fn peers_that_stay_are_shown_exactly_once_whatever_moves_around_them(
         let (mut cursor, mut all, mut step) = (Cursor::START, Vec::new(), 0);
         while !cursor.is_end() {
             cursor = store.peers(&torrent, cursor, limit, &mut all);
-            // Leaves, grows by thousands, and leaves again.
+            // Peers leave, thousands join, and they leave again.
             let phase = step % 24;
             let block = |n: u32| n * 250..(n + 1) * 250;
             match phase {
@@ -307,8 +306,7 @@ pub(crate) fn peer_details_are_kept_or_absent_as_declared(subject: &dyn Subject)
     }
 }
 
-/// What a listing has `shown` holds each of those that stayed once, and nothing twice... whatever else it
-/// holds.
+/// Asserts that `shown` contains each of the staying items once, and nothing twice.
 fn assert_staying_once<T: std::hash::Hash + Eq + std::fmt::Debug>(
     shown: impl Iterator<Item = T>,
     staying: impl Iterator<Item = T>,

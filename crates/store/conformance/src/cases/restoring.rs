@@ -1,4 +1,4 @@
-//! Restoring: putting swarms back as a snapshot had them, and downloads that were counted earlier.
+//! Cases of restores: swarms of a snapshot, and downloads that were counted earlier.
 
 use swarmkeep::{
     Endpoint, Family, InfoHash, PeerDetails, PeerRecord, Restored, Retention, Role, SwarmSummary, Timestamp,
@@ -19,7 +19,7 @@ fn counts(restored: Restored) -> [u64; 4] {
     [restored.added, restored.known, restored.expired, restored.refused]
 }
 
-/// A thousand peers of all kinds, up to a thousand seconds old at the start of the story.
+/// Returns a thousand peers of all kinds, up to a thousand seconds old at the start of the story.
 fn thousand() -> Vec<PeerRecord> {
     let family = |n: u64| if n.is_multiple_of(3) { Family::V6 } else { Family::V4 };
     let role = |n: u64| if n.is_multiple_of(2) { Role::Seeder } else { Role::Leecher };
@@ -44,7 +44,7 @@ pub(crate) fn restore_puts_back_peers_with_role_age_and_downloads(subject: &dyn 
 pub(crate) fn restored_peers_are_swept_when_their_time_has_come(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     store.restore(&summary(torrent, 0), &thousand(), at(0));
-    // From second to second one more outlives its lifetime.
+    // Each second one more peer expires.
     for beyond in (0..40).chain([300, 999, 1000, 1000 + resolution(&store)]) {
         let now = LIFETIME - 999 + beyond;
         store.sweep_all(at(now), Retention::DropEmpty);

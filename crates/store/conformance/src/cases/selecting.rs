@@ -1,4 +1,4 @@
-//! Selecting: who is handed out, to whom, and in what form.
+//! Cases of selection: the selected peers, and their form.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,11 @@ use swarmkeep::{
 
 use crate::{Subject, kit::*};
 
-/// Swarm sizes around the usual `want`, and around the sizes at which stores change how they keep a swarm.
+/// Swarm sizes around the usual `want`, and around the sizes at which stores change their representation of a
+/// swarm.
 const SIZES: [u32; 12] = [0, 1, 2, 3, 7, 15, 31, 49, 50, 51, 130, 700];
 
-/// A swarm with `count` peers of each family, every third one a seeder.
+/// Returns a store with a swarm of `count` peers of each family, every third one a seeder.
 fn mixed(subject: &dyn Subject, count: u32) -> (Store, InfoHash) {
     let (store, torrent) = (build(subject), hash(1));
     for family in [Family::V4, Family::V6] {
@@ -44,7 +45,7 @@ pub(crate) fn announce_never_hands_out_the_announcer(subject: &dyn Subject) {
         let (store, torrent) = mixed(subject, size);
         let mut rng = SplitMix64::new(7);
         for family in [Family::V4, Family::V6] {
-            // Members at both ends and in the middle, and a newcomer.
+            // Members at both ends and in the middle, and a new peer.
             for n in [1, size / 2, size.saturating_sub(1), size, 9000] {
                 for left in [1, 0, 0, 1, 1] {
                     for want in [1, size as usize - 1, size as usize, 50] {
@@ -181,7 +182,7 @@ pub(crate) fn both_families_get_half_each_and_what_one_leaves_goes_to_the_other(
 pub(crate) fn the_room_in_the_buffer_bounds_the_selection(subject: &dyn Subject) {
     let (store, torrent) = mixed(subject, 100);
     for (v4_room, v6_room) in [(0, 0), (1, 0), (0, 1), (10, 100), (100, 10), (10, 10)] {
-        // A few bytes that are no room for another peer.
+        // Some extra bytes that are too few for another peer.
         let (mut v4, mut v6) = (vec![0; 6 * v4_room + 5], vec![0; 18 * v6_room + 17]);
         let mut buffer = PeerBuffer::new(&mut v4, &mut v6);
         let announce = leecher(torrent, self::v4(9000)).families(BOTH);
@@ -263,8 +264,8 @@ pub(crate) fn the_same_announcer_gets_other_samples(subject: &dyn Subject) {
     }
 }
 
-/// Neither info hashes nor peer ids that a client chose decide who is handed out: zeroes, ones, or the like
-/// of each other.
+/// Neither the info hashes nor the peer ids that a client chooses influence the selection: zeroes, ones, or
+/// similar values.
 pub(crate) fn selection_follows_the_callers_randomness_whatever_clients_choose(subject: &dyn Subject) {
     let store = build(subject);
     for bytes in [[0; 20], [0xff; 20], [0x80; 20]] {

@@ -1,7 +1,7 @@
-//! Random stories: sequences of operations compared with the [`Model`] step by step, shrunk to the shortest
-//! that still fails.
+//! Random stories: sequences of operations that are compared with the [`Model`] step by step, and shrunk to
+//! the shortest one that still fails.
 //!
-//! The world is small, so that the same swarms and endpoints meet all the time. Seeds are fixed: a failure
+//! Few swarms and endpoints are used, so that operations meet all the time. Seeds are fixed: a failure
 //! repeats.
 
 use std::{
@@ -31,13 +31,12 @@ pub(crate) fn random_stories_go_as_with_the_model(subject: &dyn Subject) {
     tell(subject, 160, 1..40);
 }
 
-/// Fewer, but long enough for swarms to fill and run empty several times.
+/// Fewer stories, but long enough for swarms to fill and become empty several times.
 pub(crate) fn long_random_stories_go_as_with_the_model(subject: &dyn Subject) {
     tell(subject, 12, 300..500);
 }
 
-/// Few endpoints of few addresses, alone and in swarms of many, so that in every other step one has to go for
-/// another.
+/// Few endpoints of few addresses, in small and large swarms, so that every other step replaces an endpoint.
 pub(crate) fn random_stories_of_limited_addresses_go_as_with_the_model(subject: &dyn Subject) {
     if bounded(subject, BoundedBy::ENDPOINTS_PER_ADDRESS, &config().max_endpoints_per_address(1)).is_none() {
         return;
@@ -55,7 +54,8 @@ fn tell(subject: &dyn Subject, stories: u32, length: std::ops::Range<usize>) {
     run(&vec(step(), length), stories, |steps| World::new(subject).tell(&steps));
 }
 
-/// Makes so many stories of it, all of which must go well. What fails is shrunk, and told step by step.
+/// Runs `tell` on `stories` random stories, which must all pass. A failing story is shrunk and printed step
+/// by step.
 pub(crate) fn run<T: fmt::Debug>(
     story: &impl Strategy<Value = Vec<T>>,
     stories: u32,
@@ -79,8 +79,8 @@ pub(crate) fn run<T: fmt::Debug>(
     }
 }
 
-/// One step of a story. Numbers name torrents, endpoints, and multiples of a unit of time that no clock is
-/// too coarse for.
+/// One step of a story. Its numbers stand for torrents, endpoints, and multiples of a unit of time that is
+/// longer than the resolution of any clock.
 #[derive(Clone)]
 enum Step {
     Announce(Told),
@@ -121,12 +121,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Of which there is one in each unit of time; what is restored takes up to three more. All of it fits a
-/// lifetime.
+/// The number of steps of a story with limited addresses: one per unit of time. Restored peers take up to
+/// three units more. All of it fits in one lifetime.
 const LIMITED_STEPS: usize = 24;
 const LIMITED_LIFETIME_UNITS: u64 = 100;
 
-/// Endpoints from this number on are of few addresses.
+/// Endpoints from this number on belong to few addresses.
 const FIRST_CROWDED: u8 = 100;
 const CROWDED: u8 = 48;
 
@@ -143,8 +143,8 @@ fn crowded_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same steps with no two endpoints of an address as old as each other: which of them has to go is then
-/// told by the contract.
+/// Returns the same steps, in which no two endpoints of an address have the same age, so that the contract
+/// determines which one is replaced.
 fn apart_in_time(steps: Vec<Step>) -> Vec<Step> {
     let apart = |(nth, mut step)| {
         match &mut step {
@@ -152,7 +152,7 @@ fn apart_in_time(steps: Vec<Step>) -> Vec<Step> {
                 let mut seen = BTreeSet::new();
                 all.retain(|told| seen.insert((told.torrent, address_of_crowded(told.endpoint))));
             }
-            // Before the story began, and each before all that were restored earlier.
+            // Before the story began, and each before all peers that were restored earlier.
             Step::Restore { peers, .. } => {
                 let first = 4 * nth as u32 + 2;
                 peers.iter_mut().zip(first..).for_each(|((.., age), earlier)| *age = earlier);
@@ -164,7 +164,7 @@ fn apart_in_time(steps: Vec<Step>) -> Vec<Step> {
     steps.into_iter().enumerate().flat_map(apart).collect()
 }
 
-/// Of four addresses, two of each family.
+/// Returns one of four addresses, two of each family.
 const fn address_of_crowded(n: u8) -> u8 {
     n % 4
 }
@@ -247,7 +247,7 @@ pub(crate) fn torrent_of(n: u8) -> InfoHash {
     hash(n.into())
 }
 
-/// Every third has IPv6.
+/// Returns endpoint `n`; every third is an IPv6 endpoint.
 pub(crate) fn endpoint_of(n: u8) -> Endpoint {
     if n >= FIRST_CROWDED {
         let family = if address_of_crowded(n) < 2 { Family::V4 } else { Family::V6 };
@@ -260,8 +260,8 @@ pub(crate) fn endpoint_of(n: u8) -> Endpoint {
 struct World {
     store: Store,
     model: Model,
-    /// The unit of time: longer than the resolution of the store's clock, so that all ages are clearly on one
-    /// side. The lifetime is [`LIFETIME_UNITS`] of it.
+    /// The unit of time, longer than the resolution of the store's clock, so that all ages are clearly above
+    /// or below the lifetime. The lifetime is [`LIFETIME_UNITS`] units.
     unit: u64,
     lifetime_units: u64,
     now: u64,
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// One in which an address has at most so many endpoints in a swarm.
+    /// Returns a world in which an address has at most `most` endpoints in a swarm.
     fn limited(subject: &dyn Subject, most: usize) -> Self {
         let (config, unit) = config_with_units(subject, LIMITED_LIFETIME_UNITS);
         let config = config.max_endpoints_per_address(most);
@@ -290,7 +290,7 @@ impl World {
         Self { store, model, unit, lifetime_units: LIMITED_LIFETIME_UNITS, now: T0 }
     }
 
-    /// Fills the swarms with so many peers that have addresses of their own.
+    /// Fills the swarms with `bystanders` peers that have addresses of their own.
     fn fill(&mut self, bystanders: u32) {
         let endpoint = |n| of_address(if n % 3 == 0 { Family::V6 } else { Family::V4 }, 1000 + n, 1);
         for (torrent, n) in (0..TORRENTS).flat_map(|torrent| (0..bystanders).map(move |n| (torrent, n))) {
@@ -351,7 +351,7 @@ impl World {
             }
             Step::Restore { torrent, downloaded, peers } => {
                 let swarm = SwarmSummary { info_hash: torrent_of(*torrent), stats: stats(0, 0, *downloaded) };
-                // A snapshot holds an endpoint once.
+                // A snapshot contains each endpoint once.
                 let peers: BTreeMap<_, _> =
                     peers.iter().map(|&(n, seeder, age)| (endpoint_of(n), (seeder, age))).collect();
                 let latest = self.model.state().latest.max(now);
@@ -374,8 +374,8 @@ impl World {
         Ok(())
     }
 
-    /// Does the same announce in the model. Counts and changes must be the same, and so must the selection
-    /// where there is no choice; where there is one, it must be a choice that could have been made.
+    /// Does the same announce in the model. Counts and changes must be equal. The selection must be equal if
+    /// there is no choice; otherwise it must be valid.
     fn judge(&self, announce: &Announce, answer: &Answer, now: Timestamp) -> Result<(), TestCaseError> {
         let mut state = self.model.state();
         prop_assert_eq!(answer.announced, state.update(announce, now), "the answer");
@@ -416,7 +416,7 @@ impl World {
                 let (told, shown) = (expected.last_announce, listed.last_announce);
                 let close =
                     shown >= told && shown <= latest && shown.secs_since(told) <= resolution(&self.store);
-                // A clock of few bits knows of the dead only that they are dead.
+                // A clock of few bits only knows that an expired peer has expired.
                 let dead = latest.secs_since(told) > lifetime && latest.secs_since(shown) >= lifetime;
                 prop_assert!(close || dead, "{listed:?} where {expected:?} is meant, at {latest:?}");
             }

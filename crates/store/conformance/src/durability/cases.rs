@@ -1,4 +1,4 @@
-//! The cases: plain functions over a way to open a store, one for each sentence.
+//! The cases: plain functions over a [`PersistentSubject`], one per sentence.
 
 use std::{
     collections::BTreeMap,
@@ -28,10 +28,10 @@ use crate::{
     threads::{SetOnDrop, in_step},
 };
 
-/// Peers of a store with role and time.
+/// The peers of a store with role and time.
 type Peers = BTreeMap<(InfoHash, Endpoint), (Role, Timestamp)>;
 
-// --- What the cases are written with. ---
+// --- Tools of the cases. ---
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder can be made")
@@ -50,7 +50,7 @@ fn open_with(
     subject.open(folder, config, at(seconds)).unwrap_or_else(|error| panic!("it does not open: {error}"))
 }
 
-/// A copy of a folder that is not open.
+/// Returns a copy of a folder that is not open.
 fn copy(of: &Path) -> TempDir {
     fn copy_into(from: &Path, to: &Path) {
         for entry in fs::read_dir(from).expect("the folder can be read") {
@@ -73,7 +73,7 @@ fn snapshot(open: &dyn Persistent, seconds: u64) {
     open.snapshot(at(seconds)).expect("a snapshot can be taken");
 }
 
-/// The latest snapshot of a folder.
+/// Returns the bytes of the latest snapshot of a folder.
 fn read_latest(subject: &dyn PersistentSubject, folder: &Path) -> Vec<u8> {
     let latest = subject.latest_snapshot(folder).expect("a snapshot was taken");
     fs::read(latest).expect("it can be read")
@@ -84,7 +84,7 @@ fn tell(open: &dyn Persistent, seconds: u64, announce: Announce) -> Announced {
     open.store().announce(&announce.want(0), at(seconds), &mut rng, &mut nobody)
 }
 
-/// Announces, whatever the answer is.
+/// Announces, and ignores the answer.
 fn say(open: &dyn Persistent, seconds: u64, announce: Announce) {
     tell(open, seconds, announce);
 }
@@ -93,23 +93,23 @@ fn remove(open: &dyn Persistent, torrent: u64) {
     open.store().remove(&hash(torrent));
 }
 
-/// So many peers finish a download.
+/// Announces `times` peers that finish a download.
 fn complete(open: &dyn Persistent, seconds: u64, torrent: u64, times: u32) {
     (0..times).for_each(|n| say(open, seconds, completed(hash(torrent), v4(n))));
 }
 
-/// Has all those leave that [`complete`] and [`come_back`] have brought, and their swarms go.
+/// Removes all peers that [`complete`] and [`come_back`] have announced, with their swarms.
 fn leave(open: &dyn Persistent, seconds: u64, torrents: impl Iterator<Item = u64>) {
     for torrent in torrents {
         let members = open.store().all_peers(&hash(torrent));
         members.iter().for_each(|peer| say(open, seconds, stopped(hash(torrent), peer.endpoint)));
     }
-    // The rest of a pass that is going on, and one more.
+    // The rest of the current pass, and one more.
     open.store().sweep_all(at(seconds), Retention::DropEmpty);
     open.store().sweep_all(at(seconds), Retention::DropEmpty);
 }
 
-/// Makes each swarm live, with a peer that has not finished.
+/// Creates each swarm with a leecher.
 fn come_back(open: &dyn Persistent, seconds: u64, torrents: impl Iterator<Item = u64>) {
     torrents.for_each(|torrent| say(open, seconds, leecher(hash(torrent), v4(7_000_000))));
 }
@@ -118,7 +118,7 @@ fn count(open: &dyn Persistent, torrent: u64) -> u32 {
     open.store().scrape(&hash(torrent)).downloaded
 }
 
-/// Makes swarms live, and asserts their counts when all have come.
+/// Creates swarms, and asserts their counts after all stored counts are loaded.
 fn assert_counts(
     open: &dyn Persistent,
     seconds: u64,
@@ -144,8 +144,8 @@ fn peers_of(store: &dyn TorrentRepository) -> Peers {
     all
 }
 
-/// Asserts that those peers are there and nobody else, and that each looks as old as when it announced, or
-/// younger by no more than the clock's resolution.
+/// Asserts that the store has exactly these peers, and that each looks as old as its announce, or younger by
+/// at most the resolution of the clock.
 fn assert_peers(open: &dyn Persistent, announced: &Peers, what: &str) {
     let (there, resolution) = (peers_of(open.store()), open.store().capabilities().clock_resolution_secs);
     for ((torrent, endpoint), (role, time)) in announced {
@@ -168,7 +168,7 @@ fn family(n: u32) -> Family {
     if n.is_multiple_of(3) { Family::V6 } else { Family::V4 }
 }
 
-/// Announces some peers of both roles and families to some swarms, and notes them.
+/// Announces peers of both roles and families to some swarms, and adds them to `announced`.
 fn populate(open: &dyn Persistent, seconds: u64, torrents: std::ops::Range<u64>, announced: &mut Peers) {
     for torrent in torrents {
         for n in 0..=torrent as u32 % 7 {
@@ -183,11 +183,11 @@ fn populate(open: &dyn Persistent, seconds: u64, torrents: std::ops::Range<u64>,
 
 // --- Snapshots. ---
 
-/// Others announce, leave, complete, are swept and removed all the while.
+/// Meanwhile other peers announce, leave, complete, are swept and removed.
 pub(crate) fn a_snapshot_holds_every_peer_whose_announce_returned_before_it_began(
     subject: &dyn PersistentSubject,
 ) {
-    // To swarms that others are in, and to some of their own.
+    // To swarms with other peers, and to swarms of their own.
     let announces = || {
         (0..400_u32).map(|n| {
             let torrent = if n % 2 == 0 { n / 2 % 30 } else { 1000 + n };
@@ -274,7 +274,7 @@ pub(crate) fn what_expired_meanwhile_stays_out(subject: &dyn PersistentSubject) 
     store.kill();
     let store = open(subject, folder.path(), 1000 + LIFETIME + beyond);
     assert_peers(&*store, &Peers::new(), "after all have expired");
-    // The rest of the lifetime is that of the announce, not of the restart.
+    // The lifetime starts at the announce, not at the restart.
     store.kill();
     let store = open(subject, folder.path(), LIFETIME + beyond);
     store.store().sweep_all(at(1000 + LIFETIME + beyond), Retention::DropEmpty);
@@ -282,7 +282,7 @@ pub(crate) fn what_expired_meanwhile_stays_out(subject: &dyn PersistentSubject) 
     store.kill();
 }
 
-/// Nothing is settled here: what the snapshot does not tell of the downloads of its seeders, nobody knows.
+/// Nothing is settled here: downloads of seeders that the snapshot does not contain are lost.
 pub(crate) fn a_snapshot_counts_the_download_of_every_seeder_it_holds(subject: &dyn PersistentSubject) {
     for round in 0..15_u32 {
         const EACH: u32 = 60;
@@ -294,7 +294,7 @@ pub(crate) fn a_snapshot_counts_the_download_of_every_seeder_it_holds(subject: &
             let (done, started) = (&done, &started);
             scope.spawn(move || {
                 for n in (0..400 * EACH).take_while(|_| !done.load(SeqCst)) {
-                    // In nobody's order: each swarm has one more, again and again.
+                    // In an order that no store uses: one more download in each swarm, again and again.
                     tell(store, 1, completed(hash((n % EACH).into()), peer(family(n), n)));
                     if n == 4 * EACH {
                         started.store(true, SeqCst);
@@ -324,7 +324,7 @@ pub(crate) fn a_snapshot_counts_the_download_of_every_seeder_it_holds(subject: &
 
 pub(crate) fn a_stop_keeps_everything_that_was_answered(subject: &dyn PersistentSubject) {
     let (folder, announced) = (folder(), Mutex::new(Peers::new()));
-    // Once after a snapshot, and once without any.
+    // After a snapshot, and without any.
     for round in 0..3_u32 {
         let store = open(subject, folder.path(), 1);
         thread::scope(|scope| {
@@ -364,7 +364,7 @@ pub(crate) fn a_kill_loses_nothing_older_than_the_last_snapshot(subject: &dyn Pe
         assert_peers(&*store, &announced, &format!("after kill {round}"));
         populate(&*store, 20 * round, 30 * round..30 * round + 50, &mut announced);
         snapshot(&*store, 20 * round + 12);
-        // The kill may lose these, and does not have to.
+        // The kill may lose these announces, but need not.
         if round == 3 {
             tell(&*store, 80, leecher(hash(9999), v4(1)));
         }
@@ -382,7 +382,7 @@ pub(crate) fn a_second_snapshot_replaces_the_first(subject: &dyn PersistentSubje
     populate(&*store, 0, 0..60, &mut announced);
     snapshot(&*store, 20);
     assert!(subject.latest_snapshot(folder.path()).is_some());
-    // Some leave, some change their roles, some come; once, and once more.
+    // Some peers leave, some change their roles, some join; three times.
     for (n, seconds) in [(1, 30), (2, 60), (3, 90)] {
         for torrent in (0..20).map(|torrent| n * 20 + torrent) {
             tell(&*store, seconds, stopped(hash(torrent), peer(family(0), 0)));
@@ -413,21 +413,21 @@ pub(crate) fn an_announce_after_a_restart_finds_the_peers_that_were_there(subjec
     found.sort();
     assert_eq!(found, (0..40).map(v4).collect::<Vec<_>>(), "those who were there before");
     assert_eq!((answer.stats, answer.changes), (stats(0, 41, 0), Changes::JOINED));
-    // Who comes back is known.
+    // A peer that comes back is known.
     let answer = tell(&*store, 2, completed(hash(2), v4(1)));
     assert_eq!((answer.stats, answer.changes), (stats(3, 0, 3), Changes::REFRESHED));
     store.kill();
 }
 
-/// A folder with two snapshots, the first of `first` and the latest of more, and what they hold.
+/// A folder with two snapshots, the first with the peers `first`, the latest with more, and their contents.
 struct TwoSnapshots {
     folder: TempDir,
     first_bytes: Vec<u8>,
     latest_bytes: Vec<u8>,
-    /// What a store that holds the first shows `NOW`, and one that holds the latest.
+    /// The peers that a store with the first snapshot shows at `NOW`, and those of a store with the latest.
     first: Peers,
     latest: Peers,
-    /// The downloads of all torrents, all of which are settled.
+    /// The download counts of all torrents, all of them settled.
     counts: Vec<(u64, u32)>,
 }
 
@@ -463,7 +463,7 @@ impl TwoSnapshots {
         Self { folder, first_bytes, latest_bytes, first, latest, counts }
     }
 
-    /// Asserts that a folder opens with exactly that, and with all counts.
+    /// Asserts that a folder opens with exactly these peers, and with all counts.
     fn assert_opens_with(
         &self,
         subject: &dyn PersistentSubject,
@@ -482,13 +482,13 @@ impl TwoSnapshots {
                 there.len() - more
             );
         }
-        // Where a swarm is made here, all it has is what is stored.
+        // A swarm that is created here has only its stored count.
         assert_counts(&*store, Self::NOW, self.counts.iter().copied(), what);
         store.kill();
     }
 
-    /// Asserts that the latest snapshot is refused if it is changed to that, and that the first takes its
-    /// place.
+    /// Asserts that the latest snapshot is rejected if it is replaced by `changed`, and that the first one is
+    /// loaded instead.
     fn assert_refused(&self, subject: &dyn PersistentSubject, changed: &[u8], what: &str) {
         if changed == self.latest_bytes || changed == self.first_bytes {
             return;
@@ -507,12 +507,12 @@ pub(crate) fn a_truncated_snapshot_is_refused_as_a_whole(subject: &dyn Persisten
     for left in [0, 1, 8, 63, len - 2, len - 1].into_iter().chain(shares).filter(|&left| left < len) {
         both.assert_refused(subject, &both.latest_bytes[..left], &format!("{left} of {len} bytes are left"));
     }
-    // And as long as it was, with nothing in it.
+    // A snapshot of the same length with zeroes only.
     let mut empty = both.latest_bytes.clone();
     empty[len / 2..].fill(0);
     both.assert_refused(subject, &empty, "its second half is zeroes");
     both.assert_refused(subject, &vec![0; len], "all of it is zeroes");
-    // Undamaged, it holds.
+    // Undamaged, it is loaded.
     both.assert_opens_with(subject, copy(both.folder.path()).path(), &both.latest, "as it was");
 }
 
@@ -544,7 +544,7 @@ pub(crate) fn a_snapshot_with_something_behind_it_is_refused_as_a_whole(subject:
     }
 }
 
-/// Blocks that are good, each by itself.
+/// Blocks that are valid, each by itself.
 pub(crate) fn blocks_that_do_not_belong_together_are_no_snapshot(subject: &dyn PersistentSubject) {
     let both = TwoSnapshots::new(subject);
     let split = |bytes: &[u8]| -> Vec<Vec<u8>> {
@@ -589,7 +589,7 @@ pub(crate) fn without_a_good_snapshot_a_store_opens_empty_and_keeps_its_counts(
     let both = TwoSnapshots::new(subject);
     for left in [0, 3, 4] {
         let folder = copy(both.folder.path());
-        // Wherever the store keeps the one before the latest.
+        // The previous snapshot, wherever the store keeps it.
         let mut damaged = 0;
         for entry in fs::read_dir(folder.path()).expect("it can be read") {
             let path = entry.expect("so can its names").path();
@@ -602,7 +602,7 @@ pub(crate) fn without_a_good_snapshot_a_store_opens_empty_and_keeps_its_counts(
         assert!(damaged > 0, "the latest snapshot is a file of its folder");
         both.assert_opens_with(subject, folder.path(), &Peers::new(), "both snapshots are damaged");
     }
-    // With one that is gone there is nothing to refuse.
+    // A missing snapshot is not rejected.
     let folder = folder();
     let store = open(subject, folder.path(), 0);
     complete(&*store, 0, 1, 5);
@@ -626,7 +626,7 @@ pub(crate) fn after_a_damaged_snapshot_the_next_one_is_good_again(subject: &dyn 
     };
     damage();
     both.assert_opens_with(subject, both.folder.path(), &both.first, "the latest is damaged");
-    // Killed before it could take another: as before.
+    // Killed before the next snapshot: the same as before.
     both.assert_opens_with(subject, both.folder.path(), &both.first, "the latest is still damaged");
     let store = open(subject, both.folder.path(), TwoSnapshots::NOW);
     tell(&*store, TwoSnapshots::NOW, seeder(hash(9000), v4(1)));
@@ -638,7 +638,7 @@ pub(crate) fn after_a_damaged_snapshot_the_next_one_is_good_again(subject: &dyn 
     both.assert_opens_with(subject, both.folder.path(), &both.first, "that is damaged too");
 }
 
-/// A process that is killed in the middle of a snapshot leaves a part of it, of whatever length.
+/// A process that is killed in the middle of a snapshot leaves a part of it, of any length.
 pub(crate) fn an_unfinished_snapshot_leaves_the_last_good_one(subject: &dyn PersistentSubject) {
     let both = TwoSnapshots::new(subject);
     let alone = folder();
@@ -657,7 +657,7 @@ pub(crate) fn an_unfinished_snapshot_leaves_the_last_good_one(subject: &dyn Pers
             let what = format!("{written} bytes of the next were written");
             subject.leave_unfinished_snapshot(folder.path(), &bytes[..written]).expect("it can be written");
             both.assert_opens_with(subject, folder.path(), expected, &what);
-            // And the next one is finished.
+            // The next snapshot is complete.
             let store = open(subject, folder.path(), TwoSnapshots::NOW);
             tell(&*store, TwoSnapshots::NOW, seeder(hash(9000), v4(1)));
             let next = peers_of(store.store());
@@ -684,7 +684,7 @@ pub(crate) fn a_folder_is_open_once_at_a_time(subject: &dyn PersistentSubject) {
     open(subject, folder.path(), 0).stop(at(0));
 }
 
-/// No announce takes as long as half a snapshot, of one large swarm and many small ones.
+/// No announce takes as long as half a snapshot of one large swarm and many small ones.
 pub(crate) fn a_snapshot_does_not_stall_announces(subject: &dyn PersistentSubject) {
     const SHORT: Duration = Duration::from_millis(4);
     let folder = folder();
@@ -718,7 +718,7 @@ pub(crate) fn a_snapshot_does_not_stall_announces(subject: &dyn PersistentSubjec
         if longest < SHORT.max(took / 2) {
             break;
         }
-        // A busy machine may keep one of the two from running: it may try again.
+        // A busy machine may keep one of the two threads from running, so there are several tries.
         assert!(
             begin.elapsed() < PATIENCE,
             "an announce waited for {longest:?} during a snapshot of {took:?}, time after time"
@@ -740,7 +740,7 @@ pub(crate) fn download_counts_outlive_a_stop(subject: &dyn PersistentSubject) {
         let so_far = |(torrent, count)| (torrent, round as u32 * count);
         assert_counts(&*store, round, (0..100).map(some).map(so_far), &format!("after {round} stops"));
         (0..100).map(some).for_each(|(torrent, count)| complete(&*store, round, torrent, count));
-        // Half of the swarms are in the last snapshot.
+        // The last snapshot contains half of the swarms.
         leave(&*store, round, 0..50);
         let gone = (50..100).flat_map(|torrent| (0..5).map(move |n| stopped(hash(torrent), v4(n))));
         gone.for_each(|announce| say(&*store, round, announce));
@@ -776,11 +776,11 @@ pub(crate) fn a_kill_loses_no_more_than_what_was_not_settled(subject: &dyn Persi
                 (*settled..=*all).contains(&count),
                 "{count} of {settled} settled and {all} counted downloads"
             );
-            // What was lost is lost for good.
+            // Lost downloads stay lost.
             (*settled, *all) = (count, count);
         }
         let mut newcomer = 1000 * (1 + round as u32);
-        // Some torrents in each step, none in all.
+        // Each step uses some of the torrents, and no torrent is in all steps.
         for step in 0..4 {
             for torrent in (0..60).filter(|torrent| torrent % 4 != step) {
                 tell(&*store, round, completed(hash(torrent), v4(newcomer)));
@@ -804,7 +804,7 @@ pub(crate) fn a_swarm_that_was_swept_comes_back_with_its_count(subject: &dyn Per
         let so_far = |(torrent, count)| (torrent, round as u32 * count);
         assert_counts(&*store, now, (0..100).map(some).map(so_far), &format!("after {round} sweeps"));
         (0..100).map(some).for_each(|(torrent, count)| complete(&*store, now, torrent, count));
-        // Their peers leave, or expire. Nothing is settled before they go.
+        // Their peers leave or expire. Nothing is settled before that.
         leave(&*store, now, 0..30);
         store.store().sweep_all(at(now + 2 * LIFETIME), Retention::DropEmpty);
         store.store().sweep_all(at(now + 2 * LIFETIME), Retention::DropEmpty);
@@ -838,13 +838,13 @@ pub(crate) fn an_eviction_forgets_no_count(subject: &dyn PersistentSubject) {
     }
     assert!(store.store().totals().evicted.swarms > 4000);
     for (torrent, expected) in (0..50).map(some) {
-        // One by one: those who come back displace each other.
+        // One by one: swarms that come back evict each other.
         assert_counts(&*store, 2, [(torrent, expected)].into_iter(), "after an eviction");
     }
     store.kill();
 }
 
-/// Another thread looks all the while.
+/// Another thread reads the counts all the time.
 pub(crate) fn counts_that_come_back_never_fall_and_end_exactly_right(subject: &dyn PersistentSubject) {
     const TORRENTS: u64 = 500;
     const MORE: u32 = 4;
@@ -882,8 +882,8 @@ pub(crate) fn counts_that_come_back_never_fall_and_end_exactly_right(subject: &d
     store.kill();
 }
 
-/// Two threads complete downloads of the same torrents at the same time, which nobody has announced since the
-/// last restart.
+/// Two threads complete downloads of the same torrents at the same time. No peer has announced these torrents
+/// since the last restart.
 pub(crate) fn downloads_that_race_with_a_stored_count_are_counted_once(subject: &dyn PersistentSubject) {
     const TORRENTS: u64 = 150;
     let folder = folder();
@@ -907,7 +907,7 @@ pub(crate) fn downloads_that_race_with_a_stored_count_are_counted_once(subject: 
         assert_eq!(counted.into_inner(), TORRENTS * 6);
         expected += 6;
         if round % 4 == 1 {
-            // Its swarms are to come back in the same process.
+            // Its swarms come back in the same process.
             leave(&*store, 0, 0..TORRENTS);
         }
         if round % 2 == 0 {
@@ -917,7 +917,7 @@ pub(crate) fn downloads_that_race_with_a_stored_count_are_counted_once(subject: 
             store.settle();
             store.kill();
         } else {
-            // Some of them in the snapshot.
+            // The snapshot contains some of them.
             leave(&*store, 0, 0..TORRENTS / 2);
             store.stop(at(0));
         }
@@ -976,21 +976,21 @@ pub(crate) fn a_count_that_both_snapshot_and_store_hold_is_not_added_up(subject:
     store.kill();
     let store = open(subject, folder.path(), 1);
     assert_counts(&*store, 1, (0..60).map(some), "that are in both");
-    // The store has a newer one than the snapshot...
+    // The stored counts are newer than the snapshot...
     (0..60).for_each(|torrent| say(&*store, 1, completed(hash(torrent), v4(100))));
     store.settle();
     store.kill();
     let store = open(subject, folder.path(), 2);
     let one_more = |(torrent, count)| (torrent, count + 1);
     assert_counts(&*store, 2, (0..60).map(some).map(one_more), "that are newer in the store");
-    // ... or the snapshot than the store.
+    // ... or the snapshot is newer than the stored counts.
     (0..60).for_each(|torrent| say(&*store, 2, completed(hash(torrent), v4(101))));
     snapshot(&*store, 2);
     store.kill();
     let store = open(subject, folder.path(), 3);
     let two_more = |(torrent, count)| (torrent, count + 2);
     assert_counts(&*store, 3, (0..60).map(some).map(two_more), "that are newer in the snapshot");
-    // And what the snapshot had is stored from then on.
+    // The counts of the snapshot are stored from then on.
     (0..60).for_each(|torrent| say(&*store, 3, completed(hash(torrent), v4(102))));
     store.settle();
     leave(&*store, 3, 0..60);
@@ -1011,7 +1011,7 @@ pub(crate) fn a_snapshot_taken_before_counts_have_come_counts_nothing_twice(subj
         leave(&*store, 0, 0..200);
         store.stop(at(0));
         let store = open(subject, folder.path(), 1);
-        // A snapshot in the middle of their return.
+        // A snapshot while their counts are being loaded.
         (0..100).for_each(|torrent| say(&*store, 1, completed(hash(torrent), v4(50))));
         snapshot(&*store, 1);
         (100..200).for_each(|torrent| say(&*store, 1, completed(hash(torrent), v4(50))));
@@ -1044,14 +1044,14 @@ pub(crate) fn a_snapshot_taken_before_counts_have_come_counts_nothing_twice(subj
     }
 }
 
-/// Of a swarm that lives, and of a torrent without one.
+/// For a swarm with peers, and for a torrent without a swarm.
 pub(crate) fn remove_forgets_the_stored_count(subject: &dyn PersistentSubject) {
     let folder = folder();
     let store = open(subject, folder.path(), 0);
     (0..80).for_each(|torrent| complete(&*store, 0, torrent, 5));
     store.settle();
     leave(&*store, 0, 0..40);
-    // Two of four, live or not.
+    // Two of four torrents, with a swarm or without.
     (0..80).filter(|torrent| torrent % 4 < 2).for_each(|torrent| remove(&*store, torrent));
     let expected = || (0..80).map(|torrent| (torrent, if torrent % 4 < 2 { 0 } else { 5 }));
     let back = |torrent: &(u64, u32)| torrent.0.is_multiple_of(2);
@@ -1085,7 +1085,7 @@ pub(crate) fn remove_where_forgets_the_stored_counts(subject: &dyn PersistentSub
     store.kill();
 }
 
-/// Counts are asked for when their swarms are made, and the swarms are removed at once.
+/// Counts are requested when their swarms are created, and the swarms are removed at once.
 pub(crate) fn no_stored_count_comes_after_a_removal(subject: &dyn PersistentSubject) {
     let folder = folder();
     let store = open(subject, folder.path(), 0);
@@ -1155,7 +1155,7 @@ pub(crate) fn downloads_that_were_added_are_stored_once(subject: &dyn Persistent
     store.settle();
     store.kill();
     let store = open(subject, folder.path(), 1);
-    // Added to what is stored, whether it has come yet or not.
+    // Added to the stored count, whether it is loaded yet or not.
     come_back(&*store, 1, 0..60);
     (0..60)
         .for_each(|torrent| assert!(store.store().add_downloads(&hash(torrent), 1000), "there is a swarm"));
@@ -1169,7 +1169,7 @@ pub(crate) fn downloads_that_were_added_are_stored_once(subject: &dyn Persistent
     store.kill();
 }
 
-/// The larger of what is given and what is stored, whether there is a swarm or not.
+/// The larger of the restored and the stored count holds, whether there is a swarm or not.
 pub(crate) fn restored_downloads_are_stored_and_never_added_up(subject: &dyn PersistentSubject) {
     const STORED: u32 = 7;
     let folder = folder();
@@ -1231,7 +1231,8 @@ pub(crate) fn batches_count_like_single_announces(subject: &dyn PersistentSubjec
     let folder = folder();
     for round in 0..3_u32 {
         let store = open(subject, folder.path(), 0);
-        // Each torrent several times in a batch: two finish, one of them twice, one has not, one leaves.
+        // Each torrent several times in a batch: two peers finish, one of them twice; one has not finished;
+        // one leaves.
         let of = |torrent: u64| {
             let (torrent, newcomer) = (hash(torrent), |n| v4(round * 10 + n));
             [
@@ -1270,7 +1271,7 @@ pub(crate) fn a_panic_in_the_callers_randomness_leaves_one_count_in_memory_and_s
         complete(&*store, 0, torrent, (torrent % 3) as u32);
     }
     for torrent in 0..TORRENTS {
-        // A newcomer, and one who has been a leecher.
+        // A new peer, and one that was a leecher.
         for endpoint in [v4(100), v4(20)] {
             assert_panics_with(Panicking::TEXT, || {
                 let (mut bytes, mut rng) = ([0; 6 * 3], Panicking { good: 0 });
@@ -1289,7 +1290,7 @@ pub(crate) fn a_panic_in_the_callers_randomness_leaves_one_count_in_memory_and_s
     store.kill();
     let store = open(subject, folder.path(), 1);
     assert_counts(&*store, 1, counts.iter().copied(), "after a panic and a restart");
-    // It is as usable as before.
+    // The store is as usable as before.
     (0..TORRENTS).for_each(|torrent| say(&*store, 1, completed(hash(torrent), v4(200))));
     store.settle();
     store.kill();
@@ -1298,7 +1299,7 @@ pub(crate) fn a_panic_in_the_callers_randomness_leaves_one_count_in_memory_and_s
     store.kill();
 }
 
-/// Ten thousand swarms are made at once. No announce has to wait for the counts of all of them.
+/// Ten thousand swarms are created at once. No announce waits for the counts of all of them.
 pub(crate) fn announces_do_not_wait_for_stored_counts(subject: &dyn PersistentSubject) {
     const TORRENTS: u64 = 10_000;
     const PROMPTLY: Duration = Duration::from_secs(1);

@@ -1,29 +1,28 @@
-//! The durability suite: what a store must do that outlives its process, with the same judge for all of them.
+//! The durability suite: the rules for stores that outlive their process, as cases for all of them.
 //!
-//! A store of this kind is a [`Persistent`] one, opened in a folder by a [`PersistentSubject`]. One line in a
-//! crate's tests makes a `#[test]` of every case:
+//! Such a store implements [`Persistent`]; a [`PersistentSubject`] opens it in a folder. One line in the
+//! tests of a crate makes a `#[test]` of every case:
 //!
 //! ```
 //! swarmkeep_conformance::durability_suite!(my_store, swarmkeep_conformance::durability::Reference::new());
 //! ```
 //!
-//! What holds for all of them:
+//! The rules for all persistent stores:
 //!
-//! - **Snapshots.** What was answered before a snapshot began is in it. A store opens with the latest good
-//!   one, or empty; nothing of a damaged one is there.
-//! - **Download counts** are stored apart from swarms, for every torrent there has ever been. A swarm that is
-//!   made has its stored count as soon as that has come, and no announce waits for it; until then it shows
-//!   what was counted since. A snapshot and the stored counts tell of the same downloads: the larger one
-//!   holds, and nothing is added up.
-//! - **[`restore`](swarmkeep::TorrentRepository::restore) and `import`** take the larger one too, the stored
-//!   count being one of those that are compared.
-//!   [`add_downloads`](swarmkeep::TorrentRepository::add_downloads) adds to the stored count as it adds to
-//!   the swarm.
-//! - **[`remove`](swarmkeep::TorrentRepository::remove)** forgets the stored count, of a torrent without a
-//!   swarm as well, and `remove_where` those of the swarms that it removes. Sweeps and evictions forget none.
-//!   A kill may undo a removal that is later than the latest snapshot.
-//! - **A kill** loses at most the announces since the latest snapshot, and what was counted since everything
-//!   was last settled.
+//! - **Snapshots.** A snapshot contains every announce that was answered before the snapshot began. A store
+//!   opens with the latest valid snapshot, or empty; it contains nothing of a damaged snapshot.
+//! - **Download counts** are stored separately from swarms, for every torrent that ever existed. A new swarm
+//!   gets its stored count as soon as the count is loaded, and no announce waits for it; until then the swarm
+//!   shows the downloads since it was created. A snapshot and the stored counts contain the same downloads:
+//!   the larger one counts, and they are not added up.
+//! - **[`restore`](swarmkeep::TorrentRepository::restore) and `import`** use the largest count too, and the
+//!   stored count is one of those compared. [`add_downloads`](swarmkeep::TorrentRepository::add_downloads)
+//!   adds to the stored count as well as to the swarm.
+//! - **[`remove`](swarmkeep::TorrentRepository::remove)** deletes the stored count, also of a torrent without
+//!   a swarm. `remove_where` deletes the stored counts of the swarms that it removes. Sweeps and evictions
+//!   delete no stored count. A kill may undo a removal that is later than the latest snapshot.
+//! - **A kill** loses at most the announces since the latest snapshot, and the downloads since the last call
+//!   of [`settle`](Persistent::settle).
 
 mod cases;
 mod reference;
@@ -43,33 +42,33 @@ pub use reference::Reference;
 
 /// An open store that outlives its process.
 pub trait Persistent: Send + Sync {
-    /// The store itself.
+    /// Returns the open store.
     fn store(&self) -> &dyn TorrentRepository;
 
-    /// Takes a snapshot; it is durable when this returns.
+    /// Takes a snapshot, which is durable when the call returns.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the snapshot cannot be written.
     fn snapshot(&self, now: Timestamp) -> Result<(), Box<dyn Error>>;
 
-    /// Waits until every download counted so far is durable, and until the stored count of every swarm there
-    /// is has come.
+    /// Waits until every download counted so far is durable, and until the stored count of every swarm is
+    /// loaded.
     fn settle(&self);
 
-    /// Ends in order: takes a last snapshot and makes all counts durable.
+    /// Stops the store in order: takes a last snapshot and makes all counts durable.
     fn stop(self: Box<Self>, now: Timestamp);
 
-    /// Ends like a killed process: nothing more is written.
+    /// Ends the store like a killed process: writes nothing more.
     fn kill(self: Box<Self>);
 }
 
-/// How to open a persistent store; the suite brings the folder.
+/// A kind of persistent store that the suite can open; the suite provides the folder.
 pub trait PersistentSubject: Sync {
-    /// Opens the store of a folder, or makes one in an empty folder.
+    /// Opens the store of a folder, or creates one in an empty folder.
     ///
     /// # Errors
-    /// If the folder is open already, or the store cannot keep what `config` asks for. A damaged snapshot is
-    /// no error.
+    /// If the folder is open already, or if the store does not support `config`. A damaged snapshot is no
+    /// error.
     fn open(
         &self,
         folder: &Path,
@@ -77,62 +76,62 @@ pub trait PersistentSubject: Sync {
         now: Timestamp,
     ) -> Result<Box<dyn Persistent>, Box<dyn Error>>;
 
-    /// The file of the latest snapshot in a folder that is not open, for the cases that damage it; `None` if
-    /// there is none.
+    /// Returns the file of the latest snapshot in a folder that is not open, for the cases that damage it;
+    /// `None` if there is none.
     fn latest_snapshot(&self, folder: &Path) -> Option<PathBuf>;
 
-    /// Leaves in a folder that is not open what a process leaves that is killed after it has written `bytes`
-    /// of a snapshot, and has not come to its end.
+    /// Writes into a folder that is not open the files that a process leaves if it is killed after it has
+    /// written `bytes` of a snapshot, before the end.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     fn leave_unfinished_snapshot(&self, folder: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// The blocks of a snapshot, if it has any, for the case that puts together what does not belong
-    /// together.
+    /// Returns the positions of the blocks of a snapshot, if it has any, for the case that combines blocks of
+    /// different snapshots.
     fn blocks(&self, snapshot: &[u8]) -> Vec<Range<usize>> {
         let len = snapshot.len();
         (0..8).map(|n| len * n / 8..len * (n + 1) / 8).collect()
     }
 }
 
-/// One sentence about stores that outlive their process, as something that can be run.
+/// One sentence about persistent stores as a test that can be run.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Case {
-    /// The sentence.
+    /// The sentence, as an identifier.
     pub name: &'static str,
-    /// The numbers of the rules of the contract that it belongs to.
+    /// The numbers of the rules of the contract that it tests.
     pub rules: &'static [u8],
     run: fn(&dyn PersistentSubject),
 }
 
 impl Case {
-    /// Puts a store through the case.
+    /// Runs the case on a store.
     ///
     /// # Panics
-    /// If the store does not do what the sentence says.
+    /// If the store violates the sentence.
     pub fn run(&self, subject: &dyn PersistentSubject) {
         (self.run)(subject);
     }
 
-    /// The case called `name`.
+    /// Returns the case called `name`.
     pub fn find(name: &str) -> Option<&'static Self> {
         DURABILITY_CASES.iter().find(|case| case.name == name)
     }
 }
 
-/// What the tests of [`durability_suite!`](crate::durability_suite) do: puts a store through the case called
-/// `name`.
+/// Runs the case called `name` on a store; the tests of [`durability_suite!`](crate::durability_suite) call
+/// it.
 #[doc(hidden)]
 pub fn check(name: &str, subject: &dyn PersistentSubject) {
     Case::find(name).expect("the macro and the list are made of the same names").run(subject);
 }
 
-/// Makes [`DURABILITY_CASES`] of the list, and the macro that makes a test of each.
+/// Defines [`DURABILITY_CASES`] from the list, and the macro that makes a test of each case.
 macro_rules! list {
     ($($name:ident [$($rule:literal)*])*) => {
-        /// Every case, snapshots before counts.
+        /// All cases, those of snapshots before those of counts.
         pub const DURABILITY_CASES: &[Case] = &[$(
             Case { name: stringify!($name), rules: &[$($rule),*], run: cases::$name },
         )*];
@@ -142,9 +141,10 @@ macro_rules! list {
     (@export ($d:tt) $($name:ident)*) => {
         /// Makes a module with a `#[test]` of every case for one persistent store.
         ///
-        /// Takes the module's name and a [`PersistentSubject`](crate::durability::PersistentSubject), which
-        /// is evaluated for each test: `durability_suite!(my_store, MySubject);`. What is in scope where the
-        /// macro stands is in scope for it.
+        /// The arguments are the name of the module and a
+        /// [`PersistentSubject`](crate::durability::PersistentSubject): `durability_suite!(my_store,
+        /// MySubject);`. The subject is evaluated for each test and can use all names in scope at the macro
+        /// call.
         #[macro_export]
         macro_rules! durability_suite {
             ($d module:ident, $d subject:expr $d(,)?) => {

@@ -1,4 +1,4 @@
-//! The judge's own persistent store, as plainly written as possible, and the ways in which it can be broken.
+//! The reference store of the durability suite, written as simply as possible, and its faults.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,32 +24,32 @@ use swarmkeep::{
 use super::{Persistent, PersistentSubject};
 use crate::Model;
 
-/// A persistent store that is right rather than fast: the [`Model`] in memory, and beside it two files of
-/// text, all swarms and all download counts, written as a whole each time.
+/// A persistent store that is correct rather than fast: the [`Model`] in memory, and two text files with all
+/// swarms and all download counts, each written as a whole every time.
 ///
-/// It keeps all counts in memory too, which no store should; its swarms are the live ones. It survives killed
-/// processes, not power cuts: nothing is synced.
+/// It keeps all counts in memory too, which a real store should not; only live swarms are in the model. It
+/// survives killed processes but not power cuts: nothing is synced.
 #[derive(Debug, Clone, Copy)]
 pub struct Reference {
     model: fn(&RepositoryConfig) -> Result<Model, ConfigError>,
-    /// Stored counts come some calls later.
+    /// Whether stored counts are loaded some calls later.
     is_lazy: bool,
     fault: Option<Fault>,
 }
 
 impl Reference {
-    /// With stored counts that are there at once.
+    /// Returns a store whose stored counts are loaded at once.
     pub const fn new() -> Self {
         Self { model: Model::new, is_lazy: false, fault: None }
     }
 
-    /// With stored counts that come some calls after they were asked for, and with a coarse clock: what the
-    /// suite must accept of a store that asks its disk, and packs its times.
+    /// Returns a store whose stored counts are loaded some calls after they were requested, and with a coarse
+    /// clock. The suite must accept both from a store that reads its disk and packs its times.
     pub const fn lazy() -> Self {
         Self { model: Model::coarse, is_lazy: true, fault: None }
     }
 
-    /// With a fault.
+    /// Returns the store with a fault.
     #[doc(hidden)]
     pub const fn broken(self, fault: Fault) -> Self {
         Self { fault: Some(fault), ..self }
@@ -80,7 +80,7 @@ impl PersistentSubject for Reference {
         fs::write(folder.join(NEW), bytes)
     }
 
-    /// Its lines.
+    /// The blocks are lines.
     fn blocks(&self, snapshot: &[u8]) -> Vec<Range<usize>> {
         let mut at = 0;
         let line = |line: &[u8]| {
@@ -93,7 +93,7 @@ impl PersistentSubject for Reference {
 
 const SNAPSHOT: &str = "snapshot";
 const PREVIOUS: &str = "snapshot.previous";
-/// Until it is whole.
+/// The name of a snapshot until it is complete.
 const NEW: &str = "snapshot.new";
 const DAMAGED: &str = "snapshot.damaged";
 const COUNTS: &str = "counts";
@@ -105,22 +105,22 @@ struct Open {
     model: Model,
     folder: PathBuf,
     counts: Mutex<Counts>,
-    /// Locked while it is open, by the system: a killed process leaves no lock.
+    /// Locked by the operating system while the store is open: a killed process leaves no lock.
     _lock: File,
 }
 
 #[derive(Default)]
 struct Counts {
-    /// The downloads of every torrent there has ever been.
+    /// The download counts of every torrent that ever existed.
     all: BTreeMap<InfoHash, u32>,
-    /// What is still to be added to the count of a swarm.
+    /// The stored counts that are still to be added to a swarm.
     awaited: BTreeMap<InfoHash, u32>,
     calls: u64,
-    /// What has been changed since counts were written, for a fault.
+    /// The counts that have changed since the file was written, for a fault.
     changed: BTreeMap<InfoHash, u32>,
-    /// What was kept back when a stored count came, for a fault.
+    /// The counts that were held back when a stored count was loaded, for a fault.
     kept_back: BTreeMap<InfoHash, u32>,
-    /// The swarms of the snapshot that nobody has announced to yet, for a fault.
+    /// The swarms of the snapshot without an announce so far, for a fault.
     loaded: BTreeSet<InfoHash>,
     snapshots: u32,
 }
@@ -177,7 +177,7 @@ impl Open {
             .expect("it can be written");
     }
 
-    /// Loads the latest good snapshot.
+    /// Loads the latest valid snapshot.
     fn read_snapshot(&self, now: Timestamp) -> Result<(), Box<dyn Error>> {
         let path = |name| self.folder.join(name);
         if self.is(Fault::UnfinishedIsLoaded) && path(NEW).exists() {
@@ -197,7 +197,8 @@ impl Open {
                     _ => {}
                 }
                 if !self.is(Fault::DamagedBecomesPrevious) {
-                    // It must not take the place of the good one when the next is written.
+                    // It must not become the previous snapshot, in place of the valid one, when the next
+                    // snapshot is written.
                     fs::rename(path(SNAPSHOT), path(DAMAGED))?;
                 }
                 self.read_previous(now)?;
@@ -300,7 +301,7 @@ impl Open {
         }
     }
 
-    /// The swarms of a snapshot, or as many as can be read if it is damaged.
+    /// Returns the swarms of a snapshot; if it is damaged, returns the swarms before the damage as the error.
     fn parse(&self, bytes: &[u8]) -> Result<Vec<Loaded>, Damaged> {
         let (mut swarms, mut read, mut ended) = (Vec::new(), 0, false);
         let text = String::from_utf8_lossy(bytes);
@@ -329,12 +330,13 @@ impl Open {
         if ended { Ok(swarms) } else { Err(Damaged(swarms)) }
     }
 
-    /// The count of a swarm in memory, if there is one.
+    /// Returns the count of a swarm in memory; `None` if there is no such swarm.
     fn live(&self, info_hash: &InfoHash) -> Option<u32> {
         self.model.state().swarms.get(info_hash).map(|swarm| swarm.downloaded)
     }
 
-    /// Counts what was counted in memory, and has the stored count of a new swarm come.
+    /// Adds the downloads counted in memory to the stored counts, and requests the stored count of a new
+    /// swarm.
     fn note(&self, counts: &mut Counts, info_hash: InfoHash, before: Option<u32>) {
         let Some(after) = self.live(&info_hash) else { return };
         let stored = counts.all.get(&info_hash).copied().unwrap_or_default();
@@ -359,7 +361,7 @@ impl Open {
         }
     }
 
-    /// Adds the stored count of a swarm to what was counted since it was made.
+    /// Adds the stored count of a swarm to the downloads since it was created.
     fn deliver(&self, counts: &mut Counts, info_hash: &InfoHash) {
         let Some(stored) = counts.awaited.remove(info_hash) else { return };
         match self.kind.fault {
@@ -382,7 +384,7 @@ impl Open {
         }
     }
 
-    /// What comes by the by, now and then.
+    /// Loads one requested count at every third call.
     fn deliver_one(&self, counts: &mut Counts) {
         counts.calls += 1;
         if counts.calls.is_multiple_of(3)
@@ -409,7 +411,7 @@ impl Open {
 /// A swarm of a snapshot, with its peers.
 type Loaded = (SwarmSummary, Vec<PeerRecord>);
 
-/// A snapshot that is not whole, and what could be read of it.
+/// A damaged snapshot, and the swarms before the damage.
 struct Damaged(Vec<Loaded>);
 
 fn parse_swarm(swarms: &mut Vec<Loaded>, info_hash: &str, downloaded: &str) -> bool {
@@ -454,7 +456,7 @@ impl Persistent for Open {
             self.deliver(&mut counts, &info_hash);
         }
         if self.is(Fault::CountsFall) {
-            // Others look in between.
+            // Other threads read in between.
             drop(counts);
             thread::sleep(Duration::from_millis(20));
             counts = self.counts();
@@ -512,7 +514,7 @@ impl TorrentRepository for Open {
         }
         let crowd = counts.awaited.len() >= 1000;
         if self.is(Fault::AnnounceWaitsForCounts) && before.is_none() && crowd {
-            // The disk is busy with all the others.
+            // The disk is busy with the other counts.
             counts.awaited.clear();
             thread::sleep(Duration::from_millis(1500));
         }
@@ -626,97 +628,97 @@ impl fmt::Debug for Open {
 }
 
 faults! {
-    /// One way in which the [`Reference`] can be broken.
+    /// One fault of the [`Reference`].
     for_each_durability_fault:
 
-    /// Leaves a swarm out that somebody is just announcing to.
+    /// A snapshot omits a swarm while an announce to it is in flight.
     snapshot_skips_what_is_busy SnapshotSkipsBusy => a_snapshot_holds_every_peer_whose_announce_returned_before_it_began;
-    /// Has all peers begin a new life when they are loaded.
+    /// Loads all peers as if they had just announced.
     ages_begin_anew AgesBeginAnew => a_snapshot_loads_with_its_counts_roles_and_downloads_and_ages_rounded_younger;
     /// Loads peers two seconds older than they were.
     ages_rounded_older AgesRoundedOlder => a_snapshot_loads_with_its_counts_roles_and_downloads_and_ages_rounded_younger;
-    /// Loads peers that have outlived their lifetime as if they were just within it.
+    /// Loads expired peers as if they were just within their lifetime.
     expired_peers_are_loaded ExpiredAreLoaded => what_expired_meanwhile_stays_out;
-    /// The first announce to a swarm that was loaded makes a new one in its place.
+    /// Replaces a loaded swarm by a new one at its first announce.
     loaded_swarm_made_anew LoadedSwarmMadeAnew => an_announce_after_a_restart_finds_the_peers_that_were_there;
-    /// Reads downloads, and then peers.
+    /// A snapshot reads download counts before peers.
     downloads_from_before_the_peers DownloadsBeforePeers => a_snapshot_counts_the_download_of_every_seeder_it_holds;
     /// A stop takes no snapshot.
     stop_without_a_snapshot StopWithoutSnapshot => a_stop_keeps_everything_that_was_answered;
-    /// A snapshot is there as long as the process is.
+    /// A snapshot does not survive its process.
     kill_loses_the_snapshot KillLosesSnapshot => a_kill_loses_nothing_older_than_the_last_snapshot;
-    /// A snapshot soon after another is left out.
+    /// Does not write a second snapshot soon after the first.
     second_snapshot_is_left_out SecondSnapshotIsLeftOut => a_second_snapshot_replaces_the_first;
-    /// Loads a snapshot up to where it is damaged.
+    /// Loads the part of a snapshot before the damage.
     half_of_a_snapshot_is_loaded HalfIsLoaded => a_truncated_snapshot_is_refused_as_a_whole;
-    /// Keeps no snapshot but the latest.
+    /// Keeps only the latest snapshot.
     previous_snapshot_is_lost PreviousIsLost => a_truncated_snapshot_is_refused_as_a_whole;
-    /// Does not open where the latest snapshot is damaged.
+    /// Does not open if the latest snapshot is damaged.
     damaged_snapshot_refuses_to_open DamagedIsRefused => an_altered_snapshot_is_refused_as_a_whole;
-    /// Looks at no checksum.
+    /// Ignores checksums.
     checksum_is_ignored ChecksumIgnored => an_altered_snapshot_is_refused_as_a_whole;
-    /// Reads up to the end, whatever comes behind it.
+    /// Ignores bytes after the end.
     what_is_behind_the_end_is_ignored EndIgnored => a_snapshot_with_something_behind_it_is_refused_as_a_whole;
-    /// Has checksums that do not tell in which order things stand.
+    /// Has checksums that do not depend on the order of the lines.
     checksum_of_single_lines ChecksumOfLines => blocks_that_do_not_belong_together_are_no_snapshot;
-    /// Looks more kindly at the previous snapshot.
+    /// Loads a damaged previous snapshot up to the damage.
     half_of_the_previous_is_loaded HalfOfPreviousIsLoaded => without_a_good_snapshot_a_store_opens_empty_and_keeps_its_counts;
-    /// Forgets all counts if a snapshot is damaged.
+    /// Deletes all counts if a snapshot is damaged.
     counts_go_with_a_snapshot CountsGoWithSnapshot => without_a_good_snapshot_a_store_opens_empty_and_keeps_its_counts;
-    /// Keeps a damaged snapshot as the previous one, instead of the good one.
+    /// Keeps a damaged snapshot as the previous one instead of the valid one.
     damaged_becomes_the_previous DamagedBecomesPrevious => after_a_damaged_snapshot_the_next_one_is_good_again;
-    /// Takes an unfinished snapshot for the latest.
+    /// Loads an unfinished snapshot as the latest.
     unfinished_is_the_latest UnfinishedIsLoaded => an_unfinished_snapshot_leaves_the_last_good_one;
-    /// Takes an unfinished snapshot for one that somebody is writing.
+    /// Does not open if there is an unfinished snapshot.
     unfinished_keeps_it_from_opening UnfinishedIsRefused => an_unfinished_snapshot_leaves_the_last_good_one;
-    /// Opens a folder that is open.
+    /// Opens a folder that is already open.
     folder_is_open_twice OpenTwice => a_folder_is_open_once_at_a_time;
     /// Holds its lock while it takes a snapshot.
     snapshot_holds_the_lock SnapshotHoldsLock => a_snapshot_does_not_stall_announces;
     /// A stop writes no counts.
     stop_forgets_counts StopForgetsCounts => download_counts_outlive_a_stop;
-    /// Says that counts are durable, and writes them when it stops.
+    /// Reports counts as durable, but writes them only when it stops.
     settled_counts_are_lost SettlesInMemory => download_counts_outlive_a_kill_once_they_are_settled;
-    /// Writes those counts that have changed over all others.
+    /// Writes only the counts that have changed, and loses the others.
     only_changes_are_kept SettlesChangesOnly => a_kill_loses_no_more_than_what_was_not_settled;
-    /// A sweep forgets the counts of what it drops.
+    /// A sweep deletes the stored counts of the swarms that it removes.
     sweep_forgets_counts SweepForgets => a_swarm_that_was_swept_comes_back_with_its_count;
-    /// Writes the counts of those swarms that live when it is settled.
+    /// Writes only the counts of the swarms that exist when counts are settled.
     counts_of_live_swarms CountsOfLiveSwarms => a_swarm_that_was_swept_comes_back_with_its_count;
-    /// Stored counts come when a store is opened, and at no other time.
+    /// Loads stored counts only when the store is opened.
     counts_come_at_open_only CountsComeAtOpenOnly => a_swarm_that_was_swept_comes_back_with_its_count;
-    /// An eviction forgets the counts of what it drops.
+    /// An eviction deletes the stored counts of the evicted swarms.
     eviction_forgets_counts EvictionForgets => an_eviction_forgets_no_count;
-    /// Shows a stored count instead of what was counted since, and adds that later.
+    /// Shows a stored count without the downloads counted since, and adds those later.
     counts_fall CountsFall => counts_that_come_back_never_fall_and_end_exactly_right;
-    /// Some stored counts come twice.
+    /// Adds some stored counts twice.
     counts_come_twice CountsComeTwice => counts_that_come_back_never_fall_and_end_exactly_right;
-    /// A stored count takes the place of what was counted since.
+    /// Replaces the downloads counted since by the stored count.
     stored_count_replaces_the_newer_one StoredReplacesNewer => downloads_that_race_with_a_stored_count_are_counted_once;
-    /// A sweep writes counts that it has seen a moment ago.
+    /// A sweep writes counts that it read a moment before.
     sweep_writes_stale_counts SweepWritesStaleCounts => downloads_that_race_with_sweeps_are_counted_once;
-    /// Adds what a snapshot has counted to what is stored.
+    /// Adds the counts of a snapshot to the stored counts.
     snapshot_adds_to_stored_counts SnapshotAddsCounts => a_count_that_both_snapshot_and_store_hold_is_not_added_up;
-    /// Adds what is restored to what is stored.
+    /// Adds restored counts to the stored counts.
     restored_downloads_add_up RestoreAddsUp => a_snapshot_taken_before_counts_have_come_counts_nothing_twice;
-    /// A removal leaves the stored count.
+    /// A removal does not delete the stored count.
     remove_keeps_the_count RemoveKeepsCount => remove_forgets_the_stored_count;
-    /// A removal in steps leaves the stored counts.
+    /// A removal in steps does not delete the stored counts.
     remove_where_keeps_counts RemoveWhereKeepsCounts => remove_where_forgets_the_stored_counts;
-    /// A stored count comes that was asked for before its torrent was removed.
+    /// Loads a stored count that was requested before its torrent was removed.
     count_comes_after_a_removal AwaitedAfterRemoval => no_stored_count_comes_after_a_removal;
-    /// Opens with a swarm for every torrent there has ever been.
+    /// Opens with a swarm for every torrent that ever existed.
     everything_is_in_memory EverythingInMemory => only_live_swarms_are_in_memory_after_a_restart;
-    /// Downloads that are added stay in memory.
+    /// Does not store downloads that are added.
     added_downloads_are_not_stored AddedNotStored => downloads_that_were_added_are_stored_once;
-    /// Downloads that are restored stay in memory.
+    /// Does not store downloads that are restored.
     restored_downloads_are_not_stored RestoredNotStored => restored_downloads_are_stored_and_never_added_up;
-    /// Stored counts go from the largest number to zero.
+    /// Stored counts wrap from the largest number to zero.
     stored_counts_wrap CountsWrap => stored_counts_saturate;
-    /// Stores no downloads of a batch.
+    /// Does not store the downloads of a batch.
     batches_are_not_counted BatchesNotCounted => batches_count_like_single_announces;
-    /// Counts in memory, and stores after the caller's randomness.
+    /// Counts in memory before the caller's randomness is called, and stores after it.
     panic_loses_a_count PanicLosesCount => a_panic_in_the_callers_randomness_leaves_one_count_in_memory_and_store;
-    /// An announce that makes a swarm waits for its stored count, behind all others.
+    /// An announce that creates a swarm waits for its stored count, after the counts of all other swarms.
     announce_waits_for_counts AnnounceWaitsForCounts => announces_do_not_wait_for_stored_counts;
 }
