@@ -1,18 +1,18 @@
-//! The 27 benches of chihaya's `storage_bench.go`: 1,000 info hashes and 1,000 IPv4 peers, each operation
-//! with one of them or with all in turn.
+//! The 27 benches of `storage_bench.go` of chihaya: 1,000 info hashes and 1,000 IPv4 peers; each operation
+//! uses one of them or all in turn.
 //!
-//! One announce here updates and selects; where theirs only updates, none are wanted. Those that cannot run
-//! in parallel there don't here.
+//! An announce here updates and selects. If the original only updates, no peers are wanted. Benches that
+//! cannot run in parallel there do not here.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use swarmkeep::{Announce, AnnounceEvent, Changes, Endpoint, InfoHash};
 use swarmkeep_benches::{Caller, Work, run, shrunk};
 use swarmkeep_workload::{PeerIndex, Workload};
 
-/// Which of the info hashes and which of the peers operation `i` uses.
+/// The numbers of the info hash and the peer of operation `i`.
 type Indexes = fn(usize) -> (usize, usize);
 
-/// The end of a bench's name, and what it means.
+/// The suffix of the name of a bench, and its indexes.
 type Variant = (&'static str, Indexes);
 
 const ONE_PEER: Variant = ("", |_| (0, 0));
@@ -23,7 +23,7 @@ const ALL_OF_BOTH: Variant = ("-1k-infohash-1k", |i| (i % 1000, i * 3 % 1000));
 const EVERY: [Variant; 4] = [ONE_PEER, ALL_PEERS, ALL_SWARMS, ALL_OF_BOTH];
 const BY_SWARM: [Variant; 2] = [ONE_PEER, ALL_SWARMS];
 
-/// What an operation does with an info hash and a peer.
+/// An operation on an info hash and a peer.
 type Operation = fn(&mut Caller<'_>, InfoHash, Endpoint);
 
 /// Name, operation, variants; whether it can run in parallel; whether it needs swarms of 500 and 500.
@@ -33,7 +33,8 @@ fn chihaya(criterion: &mut Criterion) {
     let workload = Workload::uniform(1, 1000, 1000).with_profile(|profile| profile.ipv6 = 0.0);
     let info_hashes: Vec<_> = (0..1000).map(|swarm| workload.info_hash(swarm)).collect();
     let peers: Vec<_> = (0..1000).map(|peer| workload.endpoint(PeerIndex { swarm: 0, peer })).collect();
-    // Full swarms, of which a test has only a few; operations on others would not find their 500 and 500.
+    // Full swarms; a test has only a few of them. Operations on other swarms would not find their 500 seeders
+    // and 500 leechers.
     let full = shrunk(1000, 2);
 
     let table: [Row; 9] = [
@@ -54,7 +55,7 @@ fn chihaya(criterion: &mut Criterion) {
             let mut work = Work::new(format!("{name}{suffix}"), move |caller, i| {
                 let (swarm, peer) = indexes(i);
                 let swarm = if needs_peers { swarm % full } else { swarm };
-                // A seeder of the full swarms is the last of them.
+                // The last peer of a full swarm is a seeder.
                 let peer = if name == "announce-seeder" { 999 } else { peer };
                 operation(caller, info_hashes[swarm], peers[peer]);
             });

@@ -1,8 +1,8 @@
-//! What neither torrust nor chihaya measures: full swarms, every size of swarm, both families, sweeps, Zipf's
-//! law.
+//! Benches that neither torrust nor chihaya has: full swarms, every size of swarm, both families, sweeps,
+//! Zipf's law.
 //!
-//! Bytes, and the slowest announces during a sweep, are measured by `cargo shootout`: both need a process of
-//! their own.
+//! `cargo shootout` measures bytes, and the slowest announces during a sweep: both need a process of their
+//! own.
 
 use std::env;
 
@@ -19,7 +19,7 @@ fn missing(criterion: &mut Criterion) {
     contention(criterion);
 }
 
-/// Peers that the store has never seen.
+/// First announces of peers that the store does not know.
 fn strangers(criterion: &mut Criterion) {
     let full = Workload::uniform(1, 1, shrunk(10_000, 500) as u32);
     let strangers: Vec<_> =
@@ -54,12 +54,12 @@ fn strangers(criterion: &mut Criterion) {
     );
 }
 
-/// A regular announce of a member that wants 50, in swarms from one peer to a million.
+/// A regular announce of a member that wants 50 peers, in swarms from one peer to a million.
 fn sizes(criterion: &mut Criterion) {
     for (name, size) in [("1", 1), ("10", 10), ("100", 100), ("1k", 1000), ("10k", 10_000), ("1M", 1_000_000)]
     {
         let size = shrunk(size, size.min(2000));
-        // Together as many peers, so that the sizes differ in nothing else.
+        // The total number of peers is the same for all sizes, so that only the size differs.
         let swarms = (shrunk(100_000, 1000) / size).max(1) as u64;
         let workload = Workload::uniform(3, swarms, size as u32).with_profile(|profile| profile.ipv6 = 0.0);
         let members = spread(&workload);
@@ -74,7 +74,7 @@ fn sizes(criterion: &mut Criterion) {
     }
 }
 
-/// A pass over the whole store; an operation is a pass.
+/// Passes over the whole store; an operation is a pass.
 fn sweeps(criterion: &mut Criterion) {
     let workload = Workload::zipf(4, shrunk(20_000, 100) as u64, shrunk(100_000, 500) as u64);
     let sweep = |caller: &mut Caller<'_>, age: u64| {
@@ -90,7 +90,7 @@ fn sweeps(criterion: &mut Criterion) {
     run(criterion, "missing", &works);
 }
 
-/// Announces as a tracker gets them.
+/// Announces as a tracker receives them.
 fn mixes(criterion: &mut Criterion) {
     let half = Workload::uniform(5, shrunk(1000, 2) as u64, 100).with_profile(|profile| profile.ipv6 = 0.5);
     let both: Vec<_> = spread(&half).into_iter().map(|announce| announce.families(Families::all())).collect();
@@ -101,7 +101,7 @@ fn mixes(criterion: &mut Criterion) {
     run(criterion, "missing", &[families.filled(|caller| fill(caller, &half)).parallel()]);
 
     for (name, swarms, large) in [("zipf-1M", 1_000_000, false), ("zipf-10M", 10_000_000, true)] {
-        // Fifty million peers take minutes to fill, and in the map-backed stores more memory than most
+        // To fill in fifty million peers takes minutes, and in the map-backed stores more memory than most
         // machines have.
         if large && env::var_os("SWARMKEEP_BENCH_LARGE").is_none() {
             continue;
@@ -135,8 +135,8 @@ fn mixes(criterion: &mut Criterion) {
     }
 }
 
-/// What more cores would meet: few threads on few stripes wait for each other as many do on many. Two on 64
-/// stripes are 65 on 4,096.
+/// The contention of more cores: few threads on few stripes wait for each other like many threads on many.
+/// Two threads on 64 stripes correspond to 65 on 4,096.
 fn contention(criterion: &mut Criterion) {
     let workload = Workload::uniform(7, shrunk(100_000, 500) as u64, 10);
     let announces: Vec<Vec<_>> = (0..cores() as u64)
@@ -161,7 +161,7 @@ fn fill(caller: &mut Caller<'_>, workload: &Workload) {
     assert_eq!(caller.repository.totals().peers(), workload.peers());
 }
 
-/// Some thousand members of a population, from all over it.
+/// Returns some thousand members from all parts of a population.
 fn spread(workload: &Workload) -> Vec<Announce> {
     let step = (workload.peers() / 4096).max(1) as usize;
     workload.fill().step_by(step).map(|announce| announce.event(AnnounceEvent::None)).collect()

@@ -1,8 +1,8 @@
-//! The four benches of torrust's `repository_benchmark`, under their names.
+//! The four benches of `repository_benchmark` of torrust, under their names.
 //!
-//! Theirs spawn a task for each operation, so that most of what they measure is the runtime, and the store is
-//! hidden. Here real threads start together and announce for long enough. As there, swarms have one peer, an
-//! update is the same peer again, and each operation updates and reads the counts, which is one announce
+//! The originals spawn a task for each operation, so that they mostly measure the runtime and hide the store.
+//! Here real threads start together and announce for long enough. As in the originals, swarms have one peer,
+//! an update is the same peer again, and each operation updates and reads the counts, which is one announce
 //! here.
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -16,7 +16,7 @@ fn torrust(criterion: &mut Criterion) {
     let peer = workload.endpoint(PeerIndex { swarm: 0, peer: 0 });
     let of = |info_hash| Announce::new(info_hash, peer).want(0);
     let info_hashes: Vec<_> = (0..torrents as u64).map(|swarm| workload.info_hash(swarm)).collect();
-    // What each thread adds; the first of them is there already in an update.
+    // The torrents that each thread adds; in an update the first of them exists already.
     let threads = swarmkeep_benches::cores();
     let added: Vec<Vec<_>> = (0..threads)
         .map(|thread| (0..torrents).map(|n| workload.info_hash((thread * torrents + n) as u64)).collect())
@@ -32,7 +32,7 @@ fn torrust(criterion: &mut Criterion) {
         criterion,
         "torrust",
         &[
-            // With the building of the store, as theirs.
+            // Includes building the store, like the original.
             Work::new("add_one_torrent", |caller, _| {
                 let repository = empty(caller.store, None);
                 let mut other = caller.of(&*repository);

@@ -1,4 +1,4 @@
-//! Lines over linear and logarithmic axes, as SVG. The shootout draws with them too.
+//! Line charts with linear and logarithmic axes, as SVG.
 
 use std::{io, path::Path};
 
@@ -16,22 +16,22 @@ type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 /// One line of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// What stands beside the chart.
+    /// The label beside the chart.
     pub label: String,
-    /// Number of its colour.
+    /// The number of its colour.
     pub colour: usize,
-    /// From left to right.
+    /// The points, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
 const WIDTH: i32 = 1000;
-/// Height of a label.
+/// The height of a label.
 const LABEL: i32 = 20;
 
-/// Where the lines are: left and right of them are the numbers of the axis and the labels.
+/// The area of the lines. The numbers of the axis are on its left, the labels on its right.
 const PLOT: Plot = Plot { left: 70, right: 640, top: 60, bottom: 440 };
 
-/// How numbers are spread over the horizontal axis.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// Evenly.
@@ -40,24 +40,24 @@ pub enum Scale {
     Logarithmic,
 }
 
-/// Draws lines over a logarithmic axis of values; nothing if there is not even one line. `grows` is what the
-/// horizontal axis shows.
+/// Draws lines over a logarithmic axis of values; draws nothing if there are no lines. `grows` is the title
+/// of the horizontal axis.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn lines(path: &Path, title: &str, grows: &str, scale: Scale, lines: &[Line]) -> io::Result<()> {
     plot(path, title, grows, [scale, Scale::Logarithmic], lines)
 }
 
-/// The same with the scales of both axes: the horizontal one and that of values.
+/// Draws lines with the given scales: that of the horizontal axis and that of the values.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn plot(path: &Path, title: &str, grows: &str, scales: [Scale; 2], lines: &[Line]) -> io::Result<()> {
     draw(path, title, grows, scales, lines).map_err(io::Error::other)
 }
 
-/// A line of more points is drawn without them.
+/// A line with more points than this is drawn without point marks.
 const POINTS: usize = 40;
 
 fn draw(path: &Path, title: &str, grows: &str, scales: [Scale; 2], lines: &[Line]) -> Drawn {
@@ -89,7 +89,7 @@ fn draw(path: &Path, title: &str, grows: &str, scales: [Scale; 2], lines: &[Line
         area.draw(&PathElement::new(vec![left, right], grid))?;
         area.draw(&Text::new(short(y), (left.0 - 8, left.1 - 7), font(14, HPos::Right)))?;
     }
-    // No more numbers than fit beside each other.
+    // Only as many numbers as fit beside each other.
     let every = xs.len().div_ceil(12);
     for &x in xs.iter().step_by(every) {
         let [bottom, top] = [0.0, 1.0].map(|y| PLOT.at(x_axis.share(x), y));
@@ -127,8 +127,8 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// The pixel at so much of the width and of the height, from the lower left corner. What has no place on
-    /// an axis, as a time of 0 on a logarithmic one, is at its end.
+    /// Returns the pixel at the shares `x` of the width and `y` of the height, from the lower left corner. A
+    /// value that has no place on an axis, such as 0 on a logarithmic one, is at the end of the axis.
     pub fn at(&self, x: f64, y: f64) -> (i32, i32) {
         let (x, y) = (x.clamp(0.0, 1.0), y.clamp(0.0, 1.0));
         let (width, height) = (f64::from(self.right - self.left), f64::from(self.bottom - self.top));
@@ -143,7 +143,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// From the first of these numbers to the last.
+    /// Returns the axis from the first of these numbers to the last.
     fn over(numbers: &[f64], scale: Scale) -> Self {
         Self { first: scale.of(numbers[0]), last: scale.of(numbers[numbers.len() - 1]), scale }
     }
@@ -161,7 +161,7 @@ impl Scale {
         }
     }
 
-    /// Numbers for an axis, around all of these.
+    /// Returns round numbers for an axis that covers all of `numbers`.
     fn round(self, numbers: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
         match self {
             Self::Linear => even_steps(numbers.fold(0.0, f64::max)),
@@ -170,8 +170,8 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times powers of ten, from the last that is not above all numbers to the first that is not below
-/// them.
+/// Returns 1, 2 or 5 times powers of ten, from the last that is not above any of `numbers` to the first that
+/// is not below any.
 fn round_numbers(numbers: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
     let (least, most) = numbers
         .fold((f64::MAX, f64::MIN_POSITIVE), |(least, most), number| (least.min(number), most.max(number)));
@@ -182,7 +182,8 @@ fn round_numbers(numbers: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
     all[first..=last].to_vec()
 }
 
-/// From 0 in up to ten steps of 1, 2 or 5 times a power of ten, to the first that is not below `most`.
+/// Returns numbers from 0 to the first that is not below `most`, in up to ten steps of 1, 2 or 5 times a
+/// power of ten.
 fn even_steps(most: f64) -> Vec<f64> {
     let powers = (-9..12).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(power)));
     let step = powers.into_iter().find(|step| step * 10.0 >= most).unwrap_or(most);
@@ -190,7 +191,7 @@ fn even_steps(most: f64) -> Vec<f64> {
     (0..=last).map(|n| f64::from(n) * step).collect()
 }
 
-/// `20`, `500 k`, `2 M`.
+/// Returns a short form of a number: `20`, `500 k`, `2 M`.
 fn short(number: f64) -> String {
     match number {
         1e6.. => format!("{} M", number / 1e6),
@@ -199,7 +200,7 @@ fn short(number: f64) -> String {
     }
 }
 
-/// A colour that neighbours in a chart do not share.
+/// Returns colour number `n`; consecutive numbers have different colours.
 pub const fn colour(n: usize) -> RGBColor {
     const COLOURS: [RGBColor; 8] = [
         RGBColor(31, 119, 180),
@@ -214,7 +215,7 @@ pub const fn colour(n: usize) -> RGBColor {
     COLOURS[n % COLOURS.len()]
 }
 
-/// Black text of so many pixels, to the right of its place or to the left.
+/// Returns black text of `size` pixels, on the given side of its position.
 pub fn font(size: i32, side: HPos) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(side, VPos::Top))
 }

@@ -1,8 +1,9 @@
-//! What the benches share: one function that runs a table of [`Work`]s over every store of the catalog.
+//! The common part of the benches: one function that runs a table of [`Work`]s over every store of the
+//! catalog.
 //!
 //! A work is measured on real threads that start together. An iteration is a round of many operations on each
-//! thread, so that starting is no part of the result; Criterion's throughput is announces (or other
-//! operations) a second over all threads.
+//! thread, so that starting the threads is not measured. Criterion's throughput is announces (or other
+//! operations) per second over all threads.
 
 pub mod charts;
 
@@ -22,10 +23,10 @@ use swarmkeep::{
 };
 use swarmkeep_conformance::Subject;
 
-/// When every bench takes place; peers live for 45 minutes from here.
+/// The time of every bench; peers expire 45 minutes later.
 pub const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-/// Something to measure: how a store is filled beforehand, and what is done to it then.
+/// A measurement: the contents of the store, and the operation on it.
 pub struct Work<'a> {
     name: String,
     fill: Box<dyn Fn(&mut Caller<'_>) + 'a>,
@@ -41,8 +42,8 @@ pub struct Work<'a> {
 type Operation<'a> = Box<dyn Fn(&mut Caller<'_>, usize) + Sync + 'a>;
 
 impl<'a> Work<'a> {
-    /// An operation, given its number; it asserts its result. A round of a thread is a thousand consecutive
-    /// numbers, and threads start far apart.
+    /// Returns a work of an operation, which receives its number and asserts its result. A round of a thread
+    /// has a thousand consecutive numbers; threads start far apart.
     pub fn new(name: impl Into<String>, operation: impl Fn(&mut Caller<'_>, usize) + Sync + 'a) -> Self {
         Self {
             name: name.into(),
@@ -57,49 +58,49 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Fills the empty store, outside the clock.
+    /// Sets the function that fills the empty store before the measurement.
     #[must_use]
     pub fn filled(mut self, fill: impl Fn(&mut Caller<'_>) + 'a) -> Self {
         self.fill = Box::new(fill);
         self
     }
 
-    /// Sets how many operations a round has.
+    /// Sets the number of operations per round.
     #[must_use]
     pub const fn round(mut self, operations: usize) -> Self {
         self.round = operations;
         self
     }
 
-    /// Sets how many announces one operation makes.
+    /// Sets the number of announces per operation.
     #[must_use]
     pub const fn announces_each(mut self, announces: usize) -> Self {
         self.each = announces;
         self
     }
 
-    /// Gives each round a newly filled store. Otherwise one store is kept for all rounds.
+    /// Uses a newly filled store for each round. Otherwise one store is used for all rounds.
     #[must_use]
     pub const fn fresh(mut self) -> Self {
         self.fresh = true;
         self
     }
 
-    /// Measures on all cores too, beside one thread.
+    /// Measures with one thread per core as well as with one thread.
     #[must_use]
     pub const fn parallel(mut self) -> Self {
         self.parallel = true;
         self
     }
 
-    /// Measures one store only, where others would take too much memory.
+    /// Measures one store only, if the others would take too much memory.
     #[must_use]
     pub const fn only(mut self, store: &'static str) -> Self {
         self.only = Some(store);
         self
     }
 
-    /// Builds the store with so many shards.
+    /// Builds the store with `shards` shards.
     #[must_use]
     pub const fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
@@ -107,7 +108,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Measures every work on every store: `GROUP/WORK/STORE/THREADS`.
+/// Measures every work on every store, under the name `GROUP/WORK/STORE/THREADS`.
 pub fn run(criterion: &mut Criterion, group: &str, works: &[Work<'_>]) {
     for work in works {
         let mut group = criterion.benchmark_group(format!("{group}/{}", work.name));
@@ -119,7 +120,7 @@ pub fn run(criterion: &mut Criterion, group: &str, works: &[Work<'_>]) {
             group.throughput(Throughput::Elements((work.round * work.each * threads) as u64));
             for store in catalog::ALL.iter().filter(|store| work.only.is_none_or(|only| only == store.name)) {
                 let mut kept = None;
-                // Criterion calls this again for every sample, and not at all for what was filtered out.
+                // Criterion calls this for every sample, and not at all for benches that are filtered out.
                 group.bench_function(BenchmarkId::new(store.name, threads), |bencher| {
                     bencher.iter_custom(|rounds| {
                         if !work.fresh {
@@ -138,35 +139,35 @@ pub fn run(criterion: &mut Criterion, group: &str, works: &[Work<'_>]) {
     }
 }
 
-/// Whether this is a run that only tests the benches.
+/// Returns whether this run only tests the benches.
 pub fn testing() -> bool {
     env::args().any(|argument| argument == "--test")
 }
 
-/// `full`, or less of it in a run that only tests.
+/// Returns `full`, or `test` in a run that only tests.
 pub fn shrunk(full: usize, test: usize) -> usize {
     if testing() { test } else { full }
 }
 
-/// How many threads can run at once.
+/// Returns the number of threads that can run at once.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// An empty store.
+/// Returns an empty store.
 pub fn empty(store: &'static Implementation, shards: Option<usize>) -> Box<dyn TorrentRepository> {
     let config = RepositoryConfig::new(HashKey::from_bytes(*b"always this key."));
     let config = shards.map_or(config.clone(), |shards| config.shards(shards));
     Subject::build(&store, &config).expect("every store keeps the default configuration")
 }
 
-/// One thread that calls a store.
+/// A thread that calls a store.
 pub struct Caller<'a> {
     /// The store.
     pub repository: &'a dyn TorrentRepository,
-    /// How another one like it is built.
+    /// The implementation of the store.
     pub store: &'static Implementation,
-    /// Which of the threads this is.
+    /// The number of the thread.
     pub thread: usize,
     rng: SplitMix64,
     answers: Vec<Answer>,
@@ -175,7 +176,7 @@ pub struct Caller<'a> {
 /// Room for the peers of one answer.
 type Answer = ([u8; 50 * CompactV4::LEN], [u8; 50 * CompactV6::LEN]);
 
-/// The most announces of one batch.
+/// The number of announces of a batch.
 pub const BATCH: usize = 32;
 
 impl<'a> Caller<'a> {
@@ -184,12 +185,12 @@ impl<'a> Caller<'a> {
         Self { repository, store, thread, rng, answers: vec![([0; _], [0; _]); BATCH] }
     }
 
-    /// The same thread, calling another store.
+    /// Returns the same thread with another store.
     pub fn of<'b>(&self, repository: &'b dyn TorrentRepository) -> Caller<'b> {
         Caller::new(repository, self.store, self.thread)
     }
 
-    /// Announces; also answers how many peers were selected.
+    /// Announces; returns the answer and the number of selected peers.
     pub fn announce(&mut self, announce: &Announce) -> (Announced, usize) {
         let (v4, v6) = &mut self.answers[0];
         let mut peers = PeerBuffer::new(v4, v6);
@@ -197,7 +198,8 @@ impl<'a> Caller<'a> {
         (answer, peers.len())
     }
 
-    /// Announces a batch of [`BATCH`]; `check` is given each answer and how many peers were selected.
+    /// Announces a batch of [`BATCH`] announces. `check` receives each answer and its number of selected
+    /// peers.
     pub fn announce_batch(
         &mut self,
         announces: &[Announce; BATCH],
@@ -221,7 +223,7 @@ fn filled(work: &Work<'_>, store: &'static Implementation) -> Box<dyn TorrentRep
     repository
 }
 
-/// From the first thread's start to the last one's end.
+/// Returns the time from the start of the first thread to the end of the last one.
 fn timed(
     work: &Work<'_>,
     repository: &dyn TorrentRepository,
@@ -235,7 +237,7 @@ fn timed(
         barrier.wait();
         let start = Instant::now();
         for number in numbers.clone() {
-            // Far apart, and not by a multiple of what operations count in.
+            // Far apart, and not by a multiple of the periods of the operations.
             operation(&mut caller, thread * 0x4000_0123 + number);
         }
         (start, Instant::now())

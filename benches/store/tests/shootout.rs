@@ -189,7 +189,7 @@ fn growth_is_measured_and_drawn() {
     }
 }
 
-/// A directory of a test's own, until the test is over.
+/// A directory for one test, which exists until the test ends.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -203,7 +203,7 @@ impl Directory {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// The path of a file with this text.
+    /// Returns the path of a new file with this text.
     fn with(&self, name: &str, text: &str) -> String {
         std::fs::write(self.0.join(name), text).unwrap();
         self.path(name)

@@ -1,4 +1,4 @@
-//! A swarm store of one's own: a mutex around a B-tree of swarms.
+//! A swarm store of your own: a mutex around a B-tree of swarms.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ struct State {
 }
 
 impl OwnStore {
-    /// An empty store.
+    /// Returns an empty store.
     ///
     /// # Errors
     /// [`ConfigError`] if a limit is set, or the lifetime is not whole seconds.
@@ -39,7 +39,8 @@ impl OwnStore {
         Ok(Self { lifetime_secs: config.lifetime_secs(u64::MAX)?, state: Mutex::default() })
     }
 
-    /// The state; whole even if a caller's generator has panicked, since selecting comes last.
+    /// Returns the state. It is consistent even after the generator of a caller has panicked, because
+    /// selection comes last.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,7 +142,7 @@ impl TorrentRepository for OwnStore {
 }
 
 impl State {
-    /// The time that counts: the latest one given.
+    /// Updates and returns the latest time given.
     fn advance(&mut self, now: Timestamp) -> Timestamp {
         self.latest = self.latest.max(now);
         self.latest

@@ -1,3 +1,3 @@
-//! The whole suite, in one line.
+//! The whole suite in one line.
 
 swarmkeep_conformance::suite!(own, own_store::OwnStore::new);

@@ -2,8 +2,8 @@
 
 use std::{env, fs, process::Command};
 
-/// Runs the test once more where no other test takes memory, in a process in which this answers `true`. Here,
-/// where it answers `false`, the test has passed if that one has.
+/// Runs the test again in a process of its own, in which no other test takes memory. Returns `true` in that
+/// process. In this process it returns `false` after the test has passed in the other one.
 pub fn in_a_process_of_its_own(test: &str) -> bool {
     const INSIDE: &str = "SWARMKEEP_TEST_ALONE";
     if env::var_os(INSIDE).is_some() {
@@ -17,7 +17,7 @@ pub fn in_a_process_of_its_own(test: &str) -> bool {
     false
 }
 
-/// The resident set of this process, where the system tells.
+/// Returns the resident set of this process in KiB; 0 if the system does not provide it.
 pub fn resident_kb() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

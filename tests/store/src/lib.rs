@@ -1,4 +1,4 @@
-//! What tests of every ring have in common.
+//! The common parts of the tests of all rings.
 
 mod alone;
 #[cfg(feature = "programs")]

@@ -1,7 +1,7 @@
-//! Tests that need programs, or rights, which a machine may lack.
+//! Tests that need programs or permissions that a machine may lack.
 //!
-//! Such a test is *ignored*, with the names of what it lacks; where the variable `CI` is set, it fails. The
-//! tests stand in binaries of their own (`harness = false`), whose `main` calls [`run`] with the lists that
+//! Such a test is *ignored*, with the names of its missing needs; if the variable `CI` is set, it fails.
+//! These tests are in separate binaries (`harness = false`), whose `main` calls [`run`] with the lists that
 //! [`tests!`](crate::tests) makes.
 
 use std::{
@@ -21,7 +21,7 @@ use std::{
 pub use libtest_mimic::Trial;
 use libtest_mimic::{Arguments, Completion, Failed};
 
-/// Something that a test needs of the machine.
+/// A need of a test: a program, a package or a permission.
 #[derive(Debug, Clone, Copy)]
 pub struct Need {
     name: &'static str,
@@ -29,32 +29,32 @@ pub struct Need {
     is_there: fn(&str) -> bool,
 }
 
-/// How a machine gets what it lacks.
+/// The way to satisfy a need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Remedy {
-    /// By a package of Debian.
+    /// A package of Debian to install.
     Package(&'static str),
-    /// By something else, in words.
+    /// Another action, in words.
     Other(&'static str),
 }
 
 impl Need {
-    /// A program, and the Debian package that has it.
+    /// Returns the need of a program, which is in a Debian package.
     pub const fn program(name: &'static str, package: &'static str) -> Self {
         Self::package(name, package, |name| find(name).is_some())
     }
 
-    /// What a Debian package has, and a function that looks for it by its name.
+    /// Returns the need of a part of a Debian package; `is_there` looks for it by its name.
     pub const fn package(name: &'static str, package: &'static str, is_there: fn(&str) -> bool) -> Self {
         Self { name, remedy: Remedy::Package(package), is_there }
     }
 
-    /// Something else: what to do in order to have it, and a function that looks for it by its name.
+    /// Returns another need with its remedy; `is_there` looks for it by its name.
     pub const fn other(name: &'static str, remedy: &'static str, is_there: fn(&str) -> bool) -> Self {
         Self { name, remedy: Remedy::Other(remedy), is_there }
     }
 
-    /// Looks for it once in the life of this process.
+    /// Returns whether the need is satisfied; looks once per process.
     fn is_there(&self) -> bool {
         static FOUND: Mutex<BTreeMap<&str, bool>> = Mutex::new(BTreeMap::new());
         let found = || FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl Need {
 
 /// aria2.
 pub const ARIA2: Need = Need::program("aria2c", "aria2");
-/// What drives Chromium.
+/// The driver of Chromium.
 pub const CHROMEDRIVER: Need = Need::program("chromedriver", "chromium-driver");
 /// A browser.
 pub const CHROMIUM: Need = Need::program("chromium", "chromium");
@@ -92,34 +92,34 @@ pub const FUSE: Need = Need::other(
         opens && (MOUNT.is_there() || find("fusermount3").is_some())
     },
 );
-/// The addresses of a network.
+/// The program that configures the addresses of a network.
 pub const IP: Need = Need::program("ip", "iproute2");
-/// libtorrent's bindings, of the distribution's own Python.
+/// The bindings of libtorrent for the distribution's own Python.
 pub const LIBTORRENT: Need = Need::package("libtorrent for Python", "python3-libtorrent", |_| {
     succeeds(Command::new(PYTHON).args(["-c", "import libtorrent"]))
 });
-/// Makes an ext4 file system.
+/// The program that makes an ext4 file system.
 pub const MKFS_EXT4: Need = Need::program("mkfs.ext4", "e2fsprogs");
-/// Makes swap space.
+/// The program that makes swap space.
 pub const MKSWAP: Need = Need::program("mkswap", "util-linux");
-/// The right to mount a file system.
+/// The permission to mount a file system.
 pub const MOUNT: Need = Need::other("the right to mount", "install mount and run as root", |_| {
     succeeds(Command::new("unshare").args(["--mount", "mount", "-t", "tmpfs", "none"]).arg(env::temp_dir()))
 });
-/// The right to have a network and processes of one's own.
+/// The permission to create namespaces of networks and processes.
 pub const NAMESPACES: Need =
     Need::other("the right to make namespaces", "run as root, or allow user namespaces", |_| {
         namespaces().is_some()
     });
 /// qBittorrent without a window.
 pub const QBITTORRENT: Need = Need::program("qbittorrent-nox", "qbittorrent-nox");
-/// Redis, or the server that is named in its place.
+/// Redis, or the server that the environment names in its place.
 pub const REDIS: Need = Need::package("redis-server", "redis-server", |name| {
     env::var_os("SWARMKEEP_REDIS_SERVER").is_some() || find(name).is_some()
 });
 /// A client of Redis.
 pub const REDIS_CLI: Need = Need::program("redis-cli", "redis-tools");
-/// All rights.
+/// Root.
 pub const ROOT: Need = Need::other("root", "run as root", |_| {
     Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n")
 });
@@ -127,29 +127,29 @@ pub const ROOT: Need = Need::other("root", "run as root", |_| {
 pub const RTORRENT: Need = Need::program("rtorrent", "rtorrent");
 /// Transmission on the command line.
 pub const TRANSMISSION: Need = Need::program("transmission-cli", "transmission-cli");
-/// Transmission's reader of torrent files.
+/// The reader of torrent files of Transmission.
 pub const TRANSMISSION_SHOW: Need = Need::program("transmission-show", "transmission-cli");
 
-/// The distribution's own Python, which is the one that has its bindings.
+/// The distribution's own Python, for which its bindings are built.
 pub const PYTHON: &str = "/usr/bin/python3";
 
-/// The path of a program. What root uses is looked for where it lies on every machine, too.
+/// Returns the path of a program. Also looks in the directories of programs for root.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// The library that sets the clock of one process.
+/// Returns the path of the library that sets the clock of one process.
 pub fn faketime() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").ok()?.flatten().map(|folder| folder.path());
     folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|library| library.is_file())
 }
 
-/// Runs a program in namespaces of its own, which end with it: the first words of the command. `None` without
-/// the right.
+/// Returns the first words of a command that runs a program in its own namespaces, which end with it. `None`
+/// without the permission.
 pub fn namespaces() -> Option<Command> {
-    // `--kill-child` and the namespace of processes: nothing outlives it, whatever happens.
+    // `--kill-child` and the namespace of processes: no process outlives the program in any case.
     let alone = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let unshare = |rights: &[&str]| {
         let mut unshare = Command::new("unshare");
@@ -165,10 +165,10 @@ fn succeeds(command: &mut Command) -> bool {
     silent.status().is_ok_and(|status| status.success())
 }
 
-/// Makes a list of [`Trial`]s of functions, group by group with what the tests of the group need:
-/// `tests! { [REDIS]: one, another; [REDIS, CURL]: third }`.
+/// Makes a list of [`Trial`]s from functions, in groups with their needs: `tests! { [REDIS]: one, another;
+/// [REDIS, CURL]: third }`.
 ///
-/// A function that is in no list is dead code, of which the compiler warns.
+/// The compiler warns of a function that is in no list, because it is dead code.
 #[macro_export]
 macro_rules! tests {
     ($($needs:tt: $($test:ident),+ $(,)?);+ $(;)?) => {
@@ -178,7 +178,7 @@ macro_rules! tests {
     };
 }
 
-/// A test and what it needs. Its name is the path without that of the binary.
+/// Returns a test with its needs. Its name is the path without the path of the binary.
 pub fn trial(path: &str, needs: &[Need], test: impl FnOnce() + Send + 'static) -> Trial {
     let name = path.split_once("::").map_or(path, |(_, name)| name).to_owned();
     let (running, needs) = (name.clone(), needs.to_vec());
@@ -188,7 +188,7 @@ pub fn trial(path: &str, needs: &[Need], test: impl FnOnce() + Send + 'static) -
     })
 }
 
-/// Runs a test if nothing is missing. What is missing is a reason to ignore it, or to fail.
+/// Runs a test if all needs are satisfied. A missing need is a reason to ignore it, or to fail.
 fn attempt(needs: &[Need], or_fail: bool, test: impl FnOnce()) -> Result<Completion, Failed> {
     let missing: Vec<_> = needs.iter().filter(|need| !need.is_there()).collect();
     if missing.is_empty() {
@@ -202,36 +202,35 @@ fn attempt(needs: &[Need], or_fail: bool, test: impl FnOnce()) -> Result<Complet
     if or_fail { Err(Failed::from(reason)) } else { Ok(Completion::ignored_with(reason)) }
 }
 
-/// How many tests lacked something.
+/// The number of tests with missing needs.
 static LACKING: AtomicUsize = AtomicUsize::new(0);
 
-/// What they lacked.
+/// The remedies of the missing needs.
 static MISSING: Mutex<BTreeSet<Remedy>> = Mutex::new(BTreeSet::new());
 
 thread_local! {
     static RUNNING: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// The name of the test that this thread runs.
+/// Returns the name of the test that this thread runs.
 pub fn name() -> String {
     RUNNING.with_borrow(String::clone)
 }
 
-/// This program once more, to run nothing but the test of this thread.
+/// Returns the command line that runs only the test of this thread with this program.
 pub fn again() -> [String; 3] {
     [name(), "--exact".into(), "--nocapture".into()]
 }
 
-/// Prints what a test has to tell, where `--nocapture` asks for it: this harness holds nothing back by
-/// itself.
+/// Prints a note of a test if `--nocapture` is given: this harness does not capture output.
 pub fn note(text: impl Display) {
     if env::args().any(|argument| argument == "--nocapture") {
         println!("{text}");
     }
 }
 
-/// Runs tests as the command line says, `threads` at a time unless it says so. The last line says what was
-/// missing.
+/// Runs tests by the options of the command line, `threads` at a time unless it gives another number. The
+/// last line of the output lists the missing needs.
 pub fn run(threads: usize, tests: impl IntoIterator<Item = Vec<Trial>>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(threads);
@@ -247,7 +246,7 @@ pub fn run(threads: usize, tests: impl IntoIterator<Item = Vec<Trial>>) -> ExitC
     conclusion.exit_code()
 }
 
-/// What to install, and what else to do.
+/// Returns the packages to install, and other actions.
 fn remedies(missing: &BTreeSet<Remedy>) -> String {
     let (mut packages, mut others) = (Vec::new(), Vec::new());
     for &remedy in missing {

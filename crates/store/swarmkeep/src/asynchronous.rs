@@ -35,10 +35,10 @@ impl Unavailable {
 /// name there. [`Immediate`] wraps a synchronous store.
 ///
 /// If the future of an announce, of the removal of one swarm, or of a count is dropped before it is ready,
-/// either the whole step is done or nothing of it. A call over several swarms or many peers (a batch, a
-/// sweep, `remove_where`, `restore`) stops at one of them: the next sweep continues there, a restore may be
-/// repeated, and the list of removed swarms is lost. A pass is complete only when the futures of all its
-/// steps were finished or dropped.
+/// either the whole step is done or nothing of it. A dropped call over several swarms or many peers (a batch,
+/// a sweep, `remove_where`, `restore`) is done up to one of them: the next sweep continues there, a restore
+/// may be repeated, and the list of removed swarms is lost. A pass is complete only when the futures of all
+/// its steps were finished or dropped.
 ///
 /// An announce allocates its boxed future and nothing else. After an error of `announce_batch`, requests
 /// without an answer may have taken effect. After an error of `export`, or if its future is dropped, the next

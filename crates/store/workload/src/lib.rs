@@ -1,8 +1,10 @@
-//! Seeded announce mixes: what peers of uniform, Zipf-distributed, hot and flooded swarms send to a tracker.
+//! Seeded announce mixes: the announces that clients of uniform, Zipf-distributed, hot and flooded swarms
+//! send to a tracker.
 //!
-//! A [`Workload`] is a population of peers in swarms, and the announces they send. Everything about a peer
-//! (endpoint, peer id, role) is computed from the seed and its place in the population, so that ten million
-//! swarms can be filled, and each of their peers named again, without keeping any of them.
+//! A [`Workload`] is a population of peers in swarms, and the announces that they send. Each property of a
+//! peer (endpoint, peer id, role) is computed from the seed and the place of the peer in the population. A
+//! benchmark can therefore fill ten million swarms, and find each of their peers again, without keeping any
+//! of them in memory.
 //!
 //! ```
 //! use swarmkeep_workload::Workload;
@@ -30,7 +32,7 @@ use swarmkeep::{Announce, AnnounceEvent, Endpoint, InfoHash, PeerId, Random, Spl
 pub use machine::{Machine, cores};
 pub use zipf::{Run, Zipf};
 
-/// A population of peers in swarms, and the announces they send.
+/// A population of peers in swarms, and the announces that they send.
 #[derive(Debug, Clone)]
 pub struct Workload {
     seed: u64,
@@ -38,21 +40,21 @@ pub struct Workload {
     profile: Profile,
 }
 
-/// The properties of a population, as shares from 0.0 to 1.0.
+/// The properties of a population. All shares are from 0.0 to 1.0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// Peers with an IPv6 endpoint.
+    /// The share of peers with an IPv6 endpoint.
     pub ipv6: f64,
-    /// Peers with nothing left to download.
+    /// The share of peers with nothing left to download.
     pub seeders: f64,
-    /// Announces with which a peer leaves. It joins again with its next announce, so that the mix does not
-    /// change with time.
+    /// The share of announces with which a peer leaves. The peer joins again with its next announce, so the
+    /// mix can go on without end.
     pub stopped: f64,
-    /// Announces with which a peer finishes its download. A leecher starts again with its next announce, so
-    /// that the mix does not change with time.
+    /// The share of announces with which a peer finishes its download. A leecher starts a new download with
+    /// its next announce, so the mix stays the same over time.
     pub completed: f64,
-    /// The number of peers that each announce asks for.
+    /// The number of peers that every announce asks for.
     pub want: usize,
 }
 
@@ -63,51 +65,52 @@ impl Default for Profile {
     }
 }
 
-/// A peer in a population: the number of its swarm, and its own number in that swarm.
+/// The place of a peer in a population: the number of its swarm, and its own number in that swarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PeerIndex {
-    /// The swarm; the largest is 0 where sizes differ.
+    /// The number of the swarm. If sizes differ, swarm 0 is the largest.
     pub swarm: u64,
-    /// The peer in that swarm, from 0.
+    /// The number of the peer in that swarm, from 0.
     pub peer: u32,
 }
 
-/// How peers are spread over swarms, and announces over peers.
+/// The distribution of peers over swarms, and of announces over peers.
 #[derive(Debug, Clone)]
 enum Shape {
-    /// The same number of peers in each swarm; all peers announce at the same rate.
+    /// All swarms have the same number of peers; all peers announce equally often.
     Uniform { swarms: u64, peers_each: u32 },
-    /// Sizes fall with the rank. All peers announce at the same rate, so the announces to a swarm are
+    /// Sizes fall with the rank. All peers announce equally often, so the announces of a swarm are
     /// proportional to its size.
     Zipf { swarms: u64, peers: u64, large: Arc<[u64]> },
-    /// One swarm gets nine announces in ten; the other swarms have one peer each.
+    /// One swarm gets nine of ten announces; the others have one peer each.
     Hot { peers: u32, others: u64 },
-    /// Uniform, but this share of announces has an info hash that was never announced before.
+    /// Uniform, but a share of the announces has an info hash that was never announced before.
     Flood { swarms: u64, peers_each: u32, made_up: f64 },
 }
 
 impl Workload {
-    /// `swarms` swarms of `peers_each` peers; all peers announce at the same rate.
+    /// Returns a workload of `swarms` swarms with `peers_each` peers each. All peers announce equally often.
     pub fn uniform(seed: u64, swarms: u64, peers_each: u32) -> Self {
         Self::new(seed, Shape::Uniform { swarms, peers_each })
     }
 
-    /// `swarms` swarms with `peers` peers in all, whose sizes follow Zipf's law: the n-th largest has 1/n of
-    /// the peers of the largest, and at least one. All peers announce at the same rate.
+    /// Returns a workload of `swarms` swarms with `peers` peers in total, whose sizes follow Zipf's law: the
+    /// n-th largest has 1/n of the peers of the largest, and at least one. All peers announce equally often.
     ///
-    /// # Panics If there are fewer peers than swarms.
+    /// # Panics
+    /// If there are fewer peers than swarms.
     pub fn zipf(seed: u64, swarms: u64, peers: u64) -> Self {
         Self::new(seed, Shape::Zipf { swarms, peers, large: zipf_starts(swarms, peers).into() })
     }
 
-    /// One swarm of `peers` peers gets nine announces in ten; the other announces go to `others` swarms of
-    /// one peer.
+    /// Returns a workload in which one swarm of `peers` peers gets nine of ten announces, and `others` swarms
+    /// of one peer get the rest.
     pub fn hot(seed: u64, peers: u32, others: u64) -> Self {
         Self::new(seed, Shape::Hot { peers, others })
     }
 
-    /// `swarms` swarms of `peers_each` peers. The share `made_up` of all announces has info hashes that occur
-    /// only once.
+    /// Returns a workload of `swarms` swarms with `peers_each` peers each, in which the share `made_up` of
+    /// all announces has an info hash that no other announce has.
     pub fn flood(seed: u64, swarms: u64, peers_each: u32, made_up: f64) -> Self {
         Self::new(seed, Shape::Flood { swarms, peers_each, made_up })
     }
@@ -123,7 +126,7 @@ impl Workload {
         self
     }
 
-    /// The number of swarms in the population, without those that a flood makes up.
+    /// Returns the number of swarms in the population, without the swarms that a flood makes up.
     pub fn swarms(&self) -> u64 {
         match &self.shape {
             Shape::Uniform { swarms, .. } | Shape::Flood { swarms, .. } | Shape::Zipf { swarms, .. } => {
@@ -133,7 +136,7 @@ impl Workload {
         }
     }
 
-    /// The number of peers in the population.
+    /// Returns the number of peers in the population.
     pub fn peers(&self) -> u64 {
         match &self.shape {
             Shape::Uniform { swarms, peers_each } | Shape::Flood { swarms, peers_each, .. } => {
@@ -144,7 +147,7 @@ impl Workload {
         }
     }
 
-    /// The `n`-th of all [`peers`](Self::peers).
+    /// Returns the place of the `n`-th of all [`peers`](Self::peers).
     pub fn peer_index(&self, n: u64) -> PeerIndex {
         match &self.shape {
             Shape::Uniform { peers_each, .. } | Shape::Flood { peers_each, .. } => {
@@ -152,7 +155,7 @@ impl Workload {
                 PeerIndex { swarm: n / each, peer: (n % each) as u32 }
             }
             Shape::Zipf { large, .. } => {
-                // From the last start on, each swarm has one peer.
+                // After the last start each swarm has one peer.
                 let swarm = large.partition_point(|&start| start <= n) - 1;
                 let behind = n - large[swarm];
                 if swarm + 1 == large.len() {
@@ -168,7 +171,7 @@ impl Workload {
         }
     }
 
-    /// The info hash of a swarm.
+    /// Returns the info hash of a swarm.
     pub fn info_hash(&self, swarm: u64) -> InfoHash {
         let mut bytes = [0; 20];
         for (n, chunk) in bytes.chunks_mut(8).enumerate() {
@@ -177,10 +180,10 @@ impl Workload {
         InfoHash::new(bytes)
     }
 
-    /// The endpoint of a peer. No two peers of a swarm have the same.
+    /// Returns the endpoint of a peer. No two peers of a swarm have the same endpoint.
     pub fn endpoint(&self, at: PeerIndex) -> Endpoint {
         let noise = mix([self.seed, 11, at.swarm, u64::from(at.peer)]);
-        // A bijection of the peer's number, so that addresses never meet by chance.
+        // A bijection of the number of the peer, so that no two addresses are equal by chance.
         let host = permute(at.peer ^ mix([self.seed, 12, at.swarm]) as u32);
         let ip = if is_among(self.profile.ipv6, mix([noise, 1])) {
             let network = 0x2001_0db8 << 96;
@@ -191,7 +194,7 @@ impl Workload {
         Endpoint::new(ip, 1024 + (noise % 64_512) as u16).expect("ports start at 1024")
     }
 
-    /// The peer id of a peer. No two peers of a swarm have the same.
+    /// Returns the peer id of a peer. No two peers of a swarm have the same peer id.
     pub fn peer_id(&self, at: PeerIndex) -> PeerId {
         let mut bytes = *b"-SK0001-............";
         bytes[8..12].copy_from_slice(&permute(at.peer).to_le_bytes());
@@ -199,7 +202,7 @@ impl Workload {
         PeerId::new(bytes)
     }
 
-    /// The regular announce of a peer.
+    /// Returns the regular announce of a peer.
     pub fn announce(&self, at: PeerIndex) -> Announce {
         let seeder = is_among(self.profile.seeders, mix([self.seed, 31, at.swarm, u64::from(at.peer)]));
         let size = 1 << 30;
@@ -211,14 +214,17 @@ impl Workload {
             .want(self.profile.want)
     }
 
-    /// The first announce of every peer, each once, to fill an empty store. Swarms are mixed.
+    /// Returns the first announce of every peer, which fill an empty store. Announces of different swarms are
+    /// mixed.
     pub fn fill(&self) -> Fill<'_> {
         self.fill_part(0, 1)
     }
 
-    /// One of `parts` disjoint parts of [`fill`](Self::fill), one per thread.
+    /// Returns part `part` of `parts` disjoint parts of [`fill`](Self::fill), for example for one thread
+    /// each.
     ///
-    /// # Panics If `part` is not less than `parts`.
+    /// # Panics
+    /// If `part` is not less than `parts`.
     pub fn fill_part(&self, part: u64, parts: u64) -> Fill<'_> {
         assert!(part < parts, "part {part} of {parts}");
         let peers = self.peers();
@@ -226,8 +232,8 @@ impl Workload {
         Fill { workload: self, step, next: peers * part / parts..peers * (part + 1) / parts }
     }
 
-    /// The endless announces of a running tracker. Streams with different numbers are independent draws from
-    /// the same population: one per thread.
+    /// Returns the announces to a running tracker, without end. Streams with different numbers are different
+    /// random announces of the same population: use one per thread.
     pub fn announces(&self, stream: u64) -> Announces<'_> {
         Announces { workload: self, rng: SplitMix64::new(mix([self.seed, 51, stream])), stream, made_up: 0 }
     }
@@ -281,7 +287,7 @@ impl Announces<'_> {
             Shape::Hot { peers, others } => u64::from(peers) + self.below(others),
             Shape::Flood { made_up, .. } if is_among(made_up, self.rng.next_u64()) => {
                 self.made_up += 1;
-                // Numbers beyond any population; each stream has a range of its own.
+                // Beyond any population, each stream in its own range.
                 return PeerIndex { swarm: 1 << 63 | self.stream << 40 | self.made_up, peer: 0 };
             }
             Shape::Uniform { .. } | Shape::Zipf { .. } | Shape::Flood { .. } => {
@@ -312,8 +318,8 @@ impl Iterator for Announces<'_> {
 
 impl FusedIterator for Announces<'_> {}
 
-/// The number of the first peer of each swarm of more than one peer, largest first; and at the end that of
-/// the first of all other swarms.
+/// Returns the first peer number of each swarm of more than one peer, largest swarm first, and then that of
+/// the first swarm of one peer.
 fn zipf_starts(swarms: u64, peers: u64) -> Vec<u64> {
     let (mut starts, mut end) = (vec![0], 0);
     for run in Zipf::new(swarms, peers, 1.0, u64::MAX).runs().take_while(|run| run.size > 1) {
@@ -325,8 +331,8 @@ fn zipf_starts(swarms: u64, peers: u64) -> Vec<u64> {
     starts
 }
 
-/// A step that visits all of `0..n` when taken `n` times modulo `n`, about the golden section, so that
-/// neighbours are far apart.
+/// Returns a step that visits all of `0..n` when taken `n` times modulo `n`. It is near the golden section of
+/// `n`, so that consecutive visits are far apart.
 fn coprime_near(n: u64, offset: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b != 0 {
@@ -338,12 +344,12 @@ fn coprime_near(n: u64, offset: u64) -> u64 {
     (start..).find(|&step| gcd(step, n.max(1)) == 1).expect("every range of numbers as long as n holds one")
 }
 
-/// Whether `luck`, uniform over all 64-bit numbers, falls into a share of them.
+/// Returns whether `luck`, uniform over all 64-bit numbers, is within the share `share` of them.
 fn is_among(share: f64, luck: u64) -> bool {
     ((luck >> 11) as f64 / (1_u64 << 53) as f64) < share
 }
 
-/// A pseudorandom number that depends only on the words.
+/// Returns a number that looks random and depends on the words alone.
 fn mix<const N: usize>(words: [u64; N]) -> u64 {
     words.into_iter().fold(0, |state, word| SplitMix64::new(state ^ word).next_u64())
 }

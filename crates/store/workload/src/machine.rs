@@ -1,27 +1,27 @@
-//! The machine that something was measured on.
+//! The description of the machine of a measurement.
 
 use std::{fmt, fs, num::NonZeroUsize, thread};
 
 use serde::{Deserialize, Serialize};
 
-/// What a reader needs to know about a machine to interpret its numbers.
+/// The properties of a machine that a reader needs to interpret its numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Machine {
     /// The name of the processor.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu: Option<String>,
-    /// Cores that this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
-    /// Main memory.
+    /// The size of the main memory in bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
-    /// Operating system and architecture.
+    /// The operating system and the architecture.
     pub system: String,
 }
 
 impl Machine {
-    /// This machine.
+    /// Returns the description of this machine.
     pub fn this() -> Self {
         let after = |path: &str, key: &str| {
             let text = fs::read_to_string(path).ok()?;
@@ -46,7 +46,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }

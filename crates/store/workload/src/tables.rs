@@ -1,7 +1,7 @@
-//! Tables and numbers in Markdown. The shootout uses them too.
+//! Tables and numbers in Markdown.
 
-/// A Markdown table that is readable as text. Each column begins with its title. All columns but the first
-/// are aligned right.
+/// Returns a Markdown table that is readable as plain text. `columns` are its columns, each with its title
+/// first. All columns but the first are aligned to the right.
 pub fn markdown(columns: &[Vec<String>]) -> String {
     let width = |cell: &String| cell.chars().count();
     let widths: Vec<_> = columns.iter().map(|column| column.iter().map(width).max().unwrap_or(0)).collect();
@@ -22,7 +22,8 @@ pub fn markdown(columns: &[Vec<String>]) -> String {
     lines.concat()
 }
 
-/// At least three digits: measurements are precise to some per cent.
+/// Returns `number` with at least three significant digits: measurements are no more precise than some per
+/// cent.
 pub fn significant(number: f64) -> String {
     if number == 0.0 {
         "0".to_owned()
@@ -35,7 +36,7 @@ pub fn significant(number: f64) -> String {
     }
 }
 
-/// `1,234,567`.
+/// Returns `number` with separators: `1,234,567`.
 pub fn grouped(number: u64) -> String {
     if number < 1000 {
         number.to_string()

@@ -2,8 +2,8 @@
 
 use std::iter;
 
-/// The sizes of many swarms: the n-th largest has 1/n^s of the peers of the largest, at least one, and at
-/// most a bound.
+/// The sizes of many swarms: the n-th largest has 1/n^s of the peers of the largest, at least one, and no
+/// more than a bound.
 ///
 /// ```
 /// use swarmkeep_workload::Zipf;
@@ -18,18 +18,18 @@ use std::iter;
 pub struct Zipf {
     swarms: u64,
     law: Law,
-    /// Peers that rounding leaves over. The largest swarm has them.
+    /// The peers that rounding leaves over; the largest swarm gets them.
     left_over: u64,
 }
 
-/// Swarms of one size, with consecutive ranks.
+/// Consecutive swarms of the same size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// The rank of the first of them. The largest swarm of all has rank 1.
     pub first: u64,
-    /// The number of swarms.
+    /// The number of these swarms.
     pub swarms: u64,
-    /// Peers per swarm.
+    /// The number of peers in each of them.
     pub size: u64,
 }
 
@@ -41,10 +41,10 @@ struct Law {
 }
 
 impl Zipf {
-    /// `swarms` swarms with `peers` peers in all, none with more than `most`.
+    /// Returns the sizes of `swarms` swarms with `peers` peers in total, none of them with more than `most`.
     ///
     /// # Panics
-    /// If there are fewer peers than swarms, or more than `most` in each of them.
+    /// If there are fewer peers than swarms, or more than `most` peers per swarm.
     pub fn new(swarms: u64, peers: u64, exponent: f64, most: u64) -> Self {
         assert!(peers >= swarms, "{peers} peers cannot be in {swarms} swarms: each has one or more");
         assert!(
@@ -52,7 +52,7 @@ impl Zipf {
             "{peers} peers cannot be in {swarms} swarms of {most} at most"
         );
         let law = |largest| Law { largest, exponent, most };
-        // What is beyond the one peer that each swarm has anyway.
+        // The number of peers beyond the one that each swarm has at least.
         let surplus = |largest: f64| -> u64 {
             law(largest)
                 .runs(swarms)
@@ -60,12 +60,12 @@ impl Zipf {
                 .map(|run| run.swarms * (run.size - 1))
                 .sum()
         };
-        // Where a bound cuts off the head, the law has to begin far above all peers.
+        // If the bound cuts off the head, the law has to begin far above the number of all peers.
         let (mut low, mut high) = (1.0, peers as f64);
         while high < 1e30 && most < peers && surplus(high) <= peers - swarms {
             (low, high) = (high, high * 16.0);
         }
-        // Twice as often where `high` is that far away, so that as little is left over.
+        // Twice as many steps if `high` is that large, so that few peers are left over.
         for _ in 0..if most < peers { 80 } else { 40 } {
             let middle = f64::midpoint(low, high);
             if surplus(middle) <= peers - swarms { low = middle } else { high = middle }
@@ -73,7 +73,7 @@ impl Zipf {
         Self { swarms, law: law(low), left_over: peers - swarms - surplus(low) }
     }
 
-    /// The swarms of each size, largest first.
+    /// Returns the swarms of each size, largest first.
     pub fn runs(&self) -> impl Iterator<Item = Run> + use<> {
         let mut runs = self.law.runs(self.swarms);
         let left_over = self.left_over;
@@ -104,14 +104,14 @@ impl Law {
         })
     }
 
-    /// The last rank with the same size as the rank `from`.
+    /// Returns the last rank of this size. The rank `from` has this size.
     fn last_of(&self, size: u64, from: u64, swarms: u64) -> u64 {
         if size == 1 || self.exponent == 0.0 {
             return swarms;
         }
         let about = (self.largest / (size as f64 - 0.5)).powf(self.exponent.recip());
         let mut last = (about as u64).clamp(from, swarms);
-        // Rounding may have it off by one or two.
+        // Rounding may make the result wrong by one or two.
         while last > from && self.size(last) != size {
             last -= 1;
         }

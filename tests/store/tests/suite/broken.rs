@@ -1,5 +1,5 @@
-//! The suite itself is tested: each deliberately broken store is rejected by the case meant for it, which the
-//! same store without its fault passes.
+//! A test of the suite itself: each deliberately broken store is rejected by its case, which the same store
+//! without its fault passes.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -28,7 +28,7 @@ fn assert_rejected(fault: Fault) {
     let case = Case::find(fault.case()).expect("a fault names a case of the list");
     case.run(&Model::new);
     let broken = |config: &RepositoryConfig| Broken::new(fault, config);
-    // On a busy machine threads may keep missing each other, so a race gets many tries at finding its fault.
+    // On a busy machine threads may miss each other, so a race gets many tries to find its fault.
     let rejected = (0..20).any(|_| panic::catch_unwind(AssertUnwindSafe(|| case.run(&broken))).is_err());
     assert!(rejected, "{fault:?} passes {}", case.name);
 }

@@ -1,5 +1,5 @@
-//! Every implementation of the catalog goes through every case, and so do the example of the documentation
-//! and the oracle, with a clock of seconds and with a coarse one.
+//! Every case runs on every implementation of the catalog, on the example of the documentation, and on the
+//! oracle, with a clock of seconds and with a coarse one.
 
 use swarmkeep::{ConfigError, RepositoryConfig, TorrentRepository, catalog};
 use swarmkeep_conformance::{Model, Subject, suite};

@@ -1,6 +1,5 @@
-//! Stores that outlive their process go through every case of the durability suite, and the suite itself is
-//! tested: each deliberately broken store is rejected by the case meant for it, which the same store without
-//! its fault passes.
+//! Every case of the durability suite runs on every persistent store. The suite itself is tested: each
+//! deliberately broken store is rejected by its case, which the same store without its fault passes.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -29,7 +28,7 @@ swarmkeep_conformance::for_each_durability_fault! { rejections }
 
 fn assert_rejected(fault: Fault) {
     let case = Case::find(fault.case()).expect("a fault names a case of the list");
-    // On a busy machine threads may keep missing each other, so a race gets many tries at finding its fault.
+    // On a busy machine threads may miss each other, so a race gets many tries to find its fault.
     let rejected = (0..10).flat_map(|_| [Reference::lazy(), Reference::new()]).any(|reference| {
         panic::catch_unwind(AssertUnwindSafe(|| case.run(&reference.broken(fault)))).is_err()
     });

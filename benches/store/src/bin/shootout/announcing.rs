@@ -1,4 +1,4 @@
-//! What announces cost: time, the slowest of them, allocations.
+//! The cost of announces: time, slowest announces, allocations.
 
 use std::{
     hint,
@@ -22,26 +22,27 @@ use super::{
     row::{INTERVAL, LIFETIME, Number, Plan, Row, START},
 };
 
-/// Announces that each thread makes ready before the clock starts: much more work than starting takes, and
-/// few enough that they do not push the store out of the cache.
+/// The number of announces that each thread prepares before the clock starts: enough to make the start of the
+/// threads negligible, and few enough that they do not push the store out of the cache.
 const ROUND: usize = 1 << 14;
-/// The most peers that one announce asks for.
+/// The number of peers that each announce asks for.
 const WANT: usize = 50;
-/// Bytes that the peers of one answer may take.
+/// The maximum number of bytes of the peers of one answer.
 const ANSWER: usize = WANT * (CompactV4::LEN + CompactV6::LEN);
-/// When a full store is announced to and swept, so that nobody in it has expired.
+/// The time at which a full store gets announces and sweeps; no peer has expired then.
 pub(crate) const FULL: Timestamp = Timestamp::from_secs(START + INTERVAL);
-/// How long a pass of a paced sweep takes, in seconds.
+/// The duration of a pass of a paced sweep, in seconds.
 const PACED_PASS: f64 = 30.0;
 
-/// Wall time an announce, over all threads; and the same for a store that does nothing.
+/// Measures the wall time per announce over all threads, and the same for a store that does nothing.
 pub(crate) fn time(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
     row.set(Number::NsPerAnnounce, nanoseconds(store, workload, plan, plan.seconds));
     let nothing: &dyn TorrentRepository = hint::black_box(&Nothing);
     row.set(Number::HarnessNs, nanoseconds(nothing, workload, plan, plan.seconds / 5.0));
 }
 
-/// The clock runs while threads announce; it stands while they make the announces of their next round.
+/// The clock runs while the threads announce. It is stopped while they prepare the announces of the next
+/// round.
 fn nanoseconds(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, seconds: f64) -> f64 {
     let before = store.totals().peers();
     let clock = Instant::now();
@@ -65,7 +66,8 @@ fn nanoseconds(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, 
                 mine += end - start;
             }
             rounds.push((start, end));
-            // A number, since a thread that is late may ask when the next round has been said to be the last.
+            // A number and not a flag, because a late thread may read it after the next round was declared
+            // the last one.
             if thread == 0 && mine.as_secs_f64() >= seconds {
                 round_count.store(rounds.len(), Relaxed);
             }
@@ -85,13 +87,12 @@ fn nanoseconds(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, 
             end.expect("a thread") - start.expect("a thread")
         })
         .collect();
-    // The median: what else the machine does meanwhile falls into few of the rounds.
+    // The median: other work of the machine affects only a few rounds.
     walls.sort_unstable();
     walls[walls.len() / 2].as_nanos() as f64 / (ROUND * plan.threads) as f64
 }
 
-/// Allocations of announces of peers that are there already and say nothing new, in batches and one at a
-/// time.
+/// Measures the allocations of announces that only refresh a peer, in batches and one at a time.
 pub(crate) fn refreshes(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
     let steady = workload.clone().with_profile(|profile| (profile.stopped, profile.completed) = (0.0, 0.0));
     let calls = [plan.batch, 1].map(|batch| {
@@ -105,8 +106,8 @@ pub(crate) fn refreshes(store: &dyn TorrentRepository, workload: &Workload, plan
     row.set(Number::AllocationsPerRefresh, calls.iter().sum::<u64>() as f64 / (calls.len() * ROUND) as f64);
 }
 
-/// The slowest announce in a thousand without a sweep, and during one that spreads a pass over half a minute;
-/// in turns, on as many threads.
+/// Measures the slowest announce in a thousand, without a sweep and during a sweep that spreads a pass over
+/// half a minute. Both alternate, with the same number of threads.
 pub(crate) fn paced(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
     const TURNS: usize = 10;
     let (turn, rounds) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -125,7 +126,7 @@ pub(crate) fn paced(store: &dyn TorrentRepository, workload: &Workload, plan: &P
         for n in 0..TURNS {
             turn.store(n, Relaxed);
             let first = rounds.load(Relaxed);
-            // However short: one round may have begun before this turn, the next is whole.
+            // At least two rounds: the first may have begun before this turn, the next is whole.
             let is_over =
                 |at: Duration| at.as_secs_f64() >= plan.seconds && rounds.load(Relaxed) >= first + 2;
             sweep_at_a_pace(store, if n % 2 == 0 { 0.0 } else { 1.0 / PACED_PASS }, is_over);
@@ -140,7 +141,7 @@ pub(crate) fn paced(store: &dyn TorrentRepository, workload: &Workload, plan: &P
     row.set(Number::PacedP999Ns, swept.value_at_quantile(0.999) as f64);
 }
 
-/// Sweeps so many passes a second in small steps, each when it is due.
+/// Sweeps at `passes` passes per second in small steps, each at its time.
 fn sweep_at_a_pace(store: &dyn TorrentRepository, passes: f64, is_over: impl Fn(Duration) -> bool) {
     let totals = store.totals();
     let visits = (totals.swarms + totals.peers()) as f64 * passes;
@@ -148,20 +149,21 @@ fn sweep_at_a_pace(store: &dyn TorrentRepository, passes: f64, is_over: impl Fn(
     while !is_over(clock.elapsed()) {
         while visited < clock.elapsed().as_secs_f64() * visits {
             let step = store.sweep(FULL, Retention::KeepDownloaded, Budget::peers(super::SMALL_STEP));
-            // A step that finds the pass complete may have nothing to visit.
+            // A step that completes a pass may have nothing to visit.
             visited += step.visited.max(1) as f64;
         }
         thread::sleep(Duration::from_micros(200));
     }
 }
 
-/// Nanoseconds within which 99.9 % of single announces are answered while one thread sweeps without a pause.
-/// The clock runs faster meanwhile, so that a tenth of the peers that have not announced again expire.
+/// Measures the nanoseconds within which 99.9 % of single announces are answered while one thread sweeps
+/// without a pause. The clock of the store runs faster meanwhile, so that a tenth of the peers that have not
+/// announced again expire.
 pub(crate) fn tail(store: &dyn TorrentRepository, workload: &Workload, plan: &Plan, row: &mut Row) {
     let (now, over) = (AtomicU64::new(START + LIFETIME), AtomicBool::new(false));
     let announcer = |thread: u64| {
         let mut bytes = buffers(1);
-        // Other peers than those that `time` has drawn.
+        // Other peers than those of `time`.
         let mut caller = Caller::new(store, workload, 1 << 16 | thread, false, &mut bytes);
         let mut latencies = latencies();
         loop {
@@ -193,12 +195,13 @@ pub(crate) fn tail(store: &dyn TorrentRepository, workload: &Workload, plan: &Pl
     row.set(Number::P999Ns, all.value_at_quantile(0.999) as f64);
 }
 
-/// Threads that announce beside one that sweeps: more threads than cores would show how the system schedules.
+/// Returns the number of threads that announce beside one that sweeps. More threads than cores would show how
+/// the system schedules.
 fn announcers(plan: &Plan) -> u64 {
     plan.threads.saturating_sub(1).max(1) as u64
 }
 
-/// Runs so many announcers, and a sweeper beside them on this thread; answers what the announcers do.
+/// Runs `announcers` announcers, and a sweeper on this thread; returns the results of the announcers.
 fn beside<T: Send>(announcers: u64, announcer: impl Fn(u64) -> T + Sync, sweeper: impl FnOnce()) -> Vec<T> {
     let announcer = &announcer;
     thread::scope(|scope| {
@@ -208,12 +211,12 @@ fn beside<T: Send>(announcers: u64, announcer: impl Fn(u64) -> T + Sync, sweeper
     })
 }
 
-/// From a nanosecond to a minute, to three digits.
+/// Returns a histogram from a nanosecond to a minute, with three digits.
 pub(crate) fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds")
 }
 
-/// Where threads wait for each other. A barrier alone wakes them tens of microseconds apart.
+/// A point at which threads wait for each other. A barrier alone wakes them tens of microseconds apart.
 struct StartLine {
     barrier: Barrier,
     threads: usize,
@@ -227,30 +230,30 @@ impl StartLine {
 
     fn wait(&self, round: usize) {
         self.barrier.wait();
-        // All are awake, or about to be.
+        // All threads are awake, or about to be.
         self.arrived.fetch_add(1, SeqCst);
         let mut spins = 0;
         while self.arrived.load(SeqCst) < self.threads * (round + 1) {
             spins += 1;
-            // There may be fewer cores than threads, or others who want them.
+            // There may be fewer cores than threads, or other programs that use them.
             if spins > 1000 { thread::yield_now() } else { hint::spin_loop() }
         }
     }
 }
 
-/// Room for the answers to one batch.
+/// Returns buffers for the answers to one batch.
 fn buffers(batch: usize) -> Vec<[u8; ANSWER]> {
     vec![[0; _]; batch]
 }
 
-/// One thread that announces: what it will send next, where the answers go, what they said.
+/// A thread that announces: its next announces, the buffers of the answers, and the counted answers.
 struct Caller<'a> {
     store: &'a dyn TorrentRepository,
     announces: Announces<'a>,
     ready: Vec<Announce>,
-    /// One batch, the same every time. An announce is copied here, as a server parses packets into here: 2
-    /// ns. With whole requests made ready beforehand, the room for peers had to move from one to the next: 5
-    /// ns.
+    /// The requests of one batch, reused for each batch. An announce is copied into them, as a server parses
+    /// packets into them: 2 ns. With complete requests prepared in advance, the buffers had to move from one
+    /// to the next: 5 ns.
     requests: Vec<Request<'a>>,
     fenced: bool,
     rng: SplitMix64,
@@ -286,7 +289,7 @@ impl<'a> Caller<'a> {
         self.ready.extend(self.announces.by_ref().take(ROUND));
     }
 
-    /// Announces what is ready; answers how many only refreshed a peer.
+    /// Announces the prepared announces; returns the number of those that only refreshed a peer.
     fn announce(&mut self, now: Timestamp) -> usize {
         let refreshed = self.tally.refreshed;
         if let [request] = self.requests.as_mut_slice() {
@@ -311,7 +314,7 @@ impl<'a> Caller<'a> {
         self.tally.refreshed - refreshed
     }
 
-    /// Announces what is ready, one at a time, and says how many nanoseconds each took.
+    /// Announces the prepared announces one at a time, and reports the nanoseconds of each.
     fn announce_each(&mut self, now: impl Fn() -> Timestamp, mut took: impl FnMut(u64)) {
         let peers = &mut self.requests[0].peers;
         for announce in &self.ready {
@@ -322,7 +325,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// How many peers came, went and stayed, as the answers had it.
+/// The numbers of peers that joined, left and stayed, according to the answers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     joined: u64,
@@ -345,7 +348,7 @@ impl Tally {
         })
     }
 
-    /// A store that loses peers is fast for the wrong reason.
+    /// Checks that the store has lost no peers: a store that loses peers is fast for the wrong reason.
     fn check(self, before: u64, after: u64) {
         assert_eq!(before + self.joined, after + self.left, "the answers and the totals disagree: {self:?}");
     }

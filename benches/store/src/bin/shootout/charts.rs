@@ -1,4 +1,4 @@
-//! Charts of a shootout: bars for what is compared.
+//! Bar charts of a shootout.
 
 use std::{error::Error, path::Path};
 
@@ -43,7 +43,7 @@ pub(crate) fn draw(report: &Report, directory: &Path) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// Bars of one colour: one for each store.
+/// The bars of one colour: one for each store.
 struct Series {
     label: String,
     kind: Kind,
@@ -57,14 +57,14 @@ impl Series {
 }
 
 const WIDTH: i32 = 1000;
-/// Where bars begin: right of the longest name in the catalog.
+/// The left end of the bars: right of the longest name in the catalog.
 const LEFT: i32 = 330;
-/// Room for the number behind the longest bar.
+/// The room for the number after the longest bar.
 const RIGHT: i32 = 100;
 const TOP: i32 = 50;
-/// Labels side by side.
+/// The number of labels side by side.
 const LEGEND: usize = 4;
-/// Height of a label.
+/// The height of a label.
 const LABEL: i32 = 20;
 const BAR: i32 = 16;
 const GAP: i32 = 12;

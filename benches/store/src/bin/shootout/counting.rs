@@ -1,4 +1,4 @@
-//! The system's allocator, with a count of its calls.
+//! The allocator of the system, with a count of its calls.
 #![expect(unsafe_code, reason = "an allocator can only be put in front of another through an unsafe trait")]
 
 use std::{
@@ -6,8 +6,9 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
-/// Forwards everything to [`System`]. Counting is off until [`count`](Self::count) is called: until then an
-/// allocation costs one load of a flag that no thread writes, so that counting does not slow what is timed.
+/// Forwards every call to [`System`]. Counting is off until [`count`](Self::count) is called. Until then an
+/// allocation costs one load of a flag that no thread writes, so that the allocator does not slow down
+/// measurements.
 pub(crate) struct Counting {
     on: AtomicBool,
     calls: AtomicU64,
@@ -18,8 +19,8 @@ impl Counting {
         Self { on: AtomicBool::new(false), calls: AtomicU64::new(0) }
     }
 
-    /// Does `work`; returns its result, and the number of allocations and reallocations of all threads
-    /// meanwhile.
+    /// Does `work`; returns its result, and the number of allocations and reallocations of all threads during
+    /// it.
     pub(crate) fn count<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
         let before = self.calls.load(Relaxed);
         self.on.store(true, Relaxed);
@@ -35,7 +36,8 @@ impl Counting {
     }
 }
 
-// SAFETY: every call goes to `System` unchanged, and its result back; counting neither allocates nor unwinds.
+// SAFETY: every call is forwarded to `System` unchanged, and so is its result; counting neither allocates nor
+// unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.call();

@@ -1,5 +1,5 @@
-//! What a flood of made-up info hashes does to a store with a limit: how many of the swarms that live it
-//! displaces.
+//! The effect of a flood of made-up info hashes on a store with a limit: the share of the live swarms that it
+//! evicts.
 
 use std::{error::Error, thread};
 
@@ -12,14 +12,14 @@ use swarmkeep_workload::{PeerIndex, Workload};
 
 use super::row::{INTERVAL, Number, Plan, Row, START, timed};
 
-/// Made-up swarms for each one that lives.
+/// The number of made-up swarms per live swarm.
 const MADE_UP: u64 = 100;
-/// The number of the first made-up swarm: no population has so many.
+/// The number of the first made-up swarm, larger than any population.
 const FIRST: u64 = 1 << 40;
 
-/// Fills a store that has room for a quarter more: every second swarm has two peers, the others one that came
-/// back. Then each made-up swarm gets one announce, over one announce interval in which nobody else says a
-/// word. Measures nothing if the store knows no such limit.
+/// Fills a store that has room for a quarter more. Every second swarm has two peers; the others have one that
+/// came back. Then each made-up swarm gets one announce, over one announce interval without other announces.
+/// Measures nothing if the store does not support such a limit.
 pub(crate) fn flood(
     implementation: &Implementation,
     config: &RepositoryConfig,

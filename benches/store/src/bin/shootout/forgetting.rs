@@ -1,4 +1,4 @@
-//! What sweeps cost: a pass, its steps, and what becomes of the memory of swarms that are no more.
+//! The cost of sweeps: a pass, its steps, and the memory after most swarms have expired.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use super::{
     row::{INTERVAL, LIFETIME, Number, Plan, Row, START, Spread, resident_bytes, timed},
 };
 
-/// Visits of a step whose holds nobody waits for.
+/// The number of visits of a step while no announce waits.
 const LARGE_STEP: usize = 1 << 16;
-/// Visits of a step when everything has expired at once.
+/// The number of visits of a step after everything has expired at once.
 const SHRINK_STEP: usize = 4096;
 
-/// A pass in large steps over a full store, in which nobody has expired: the median of three.
+/// Measures a pass in large steps over a full store without expired peers: the median of three.
 pub(crate) fn pass(store: &dyn TorrentRepository, row: &mut Row) {
     let all = store.totals().peers();
     let passes = (0..3).map(|_| timed(|| sweep(store, FULL, LARGE_STEP, |_| {})).1.as_secs_f64() * 1e3);
@@ -26,8 +26,8 @@ pub(crate) fn pass(store: &dyn TorrentRepository, row: &mut Row) {
     assert_eq!(store.totals().peers(), all, "nobody has expired");
 }
 
-/// How long the small steps take of as many whole passes as go into the time. In each, some lock is held for
-/// no longer.
+/// Measures the small steps of as many whole passes as fit in the time. No lock is held for longer than a
+/// step.
 pub(crate) fn steps(store: &dyn TorrentRepository, plan: &Plan, row: &mut Row) {
     let mut steps = latencies();
     let clock = Instant::now();
@@ -38,7 +38,8 @@ pub(crate) fn steps(store: &dyn TorrentRepository, plan: &Plan, row: &mut Row) {
     row.set(Number::StepMaxUs, steps.max() as f64 / 1e3);
 }
 
-/// One peer in a hundred announces again, then the others expire. Sweeps until nothing more comes of it.
+/// Announces one peer in a hundred again and lets the others expire. Sweeps until a pass removes nothing
+/// more.
 pub(crate) fn shrink(store: &dyn TorrentRepository, workload: &Workload, empty: Option<u64>, row: &mut Row) {
     const MOST_PASSES: usize = 10;
     let grown = || resident_bytes().zip(empty).map_or(0, |(now, empty)| now.saturating_sub(empty));
@@ -75,7 +76,7 @@ fn announce_one_in_a_hundred(store: &dyn TorrentRepository, workload: &Workload,
     places.count() as u64
 }
 
-/// One pass in steps of so many visits; `each` is told how long a step took.
+/// Does one pass in steps of `visits` visits; `each` receives the time of each step.
 fn sweep(
     store: &dyn TorrentRepository,
     now: Timestamp,

@@ -1,4 +1,4 @@
-//! The table of goals: what the packed store is meant to reach, and what was measured.
+//! The table of goals: the goals of the packed store, and the measured values.
 
 use std::{error::Error, path::Path};
 
@@ -14,14 +14,14 @@ use super::{
 
 /// One line of the table.
 struct Goal {
-    /// What is measured, with its unit.
+    /// The measured quantity, with its unit.
     what: &'static str,
     on: &'static Run,
     value: Measure,
     aim: Aim,
 }
 
-/// What one process measures, for one line or several.
+/// The measurements of one process, for one line or several.
 struct Run {
     name: &'static str,
     population: Population,
@@ -31,15 +31,15 @@ struct Run {
     metrics: &'static [Metric],
 }
 
-/// How a line's number comes out of a row.
+/// The way to compute the number of a line from a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Measure {
     Of(Number),
-    /// Time an announce as each of the threads sees it.
+    /// The time per announce and thread.
     NsPerThread,
-    /// Announces of all threads together.
+    /// The announces of all threads together.
     MillionsPerSecond,
-    /// The slowest announces during a paced sweep, against those without.
+    /// The slowest announces during a paced sweep, relative to those without a sweep.
     PacedRatio,
     ShrunkPercent,
     FloodPercent,
@@ -50,7 +50,7 @@ enum Measure {
 enum Aim {
     AtMost(f64),
     AtLeast(f64),
-    /// Shown for what it says beside others.
+    /// No goal: shown for comparison.
     None,
 }
 
@@ -69,8 +69,8 @@ impl Run {
         self
     }
 
-    /// One announce at a time. The fence keeps the processor from beginning the next one while this one waits
-    /// for memory, as when each comes in a system call of its own.
+    /// Measures one announce at a time. The fence keeps the processor from beginning the next announce while
+    /// this one waits for memory, as if each came in a system call of its own.
     const fn one_at_a_time(mut self) -> Self {
         (self.batch, self.fenced) = (1, true);
         self
@@ -174,17 +174,18 @@ const fn goal(what: &'static str, on: &'static Run, value: Measure, aim: Aim) ->
     Goal { what, on, value, aim }
 }
 
-/// By how much a quick run is smaller.
+/// The divisor of the populations of a quick run.
 const QUICK: u32 = 100;
-/// Swarms that only the default store, and those asked for by name, are filled with.
+/// The number of swarms that only the default store, and stores that are named, are filled with.
 const LARGE: u64 = 10_000_000;
 
-/// Whether a store is measured on so many swarms: most take gigabytes and minutes for ten million.
+/// Returns whether a store is measured on `swarms` swarms: most stores take gigabytes and minutes for ten
+/// million.
 pub(crate) fn fits(store: &Implementation, swarms: u64, named: bool) -> bool {
     swarms < LARGE || named || store.name == catalog::ALL[0].name
 }
 
-/// What to measure: a plan for each run and store.
+/// Returns a plan for each run and store.
 pub(crate) fn plans(
     stores: &[&Implementation],
     named: bool,
@@ -239,12 +240,12 @@ impl Measure {
     }
 }
 
-/// The table, and all rows that it is made of.
+/// The table, and all its rows.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     #[serde(flatten)]
     origin: Origin,
-    /// By how much the populations are smaller than their names say.
+    /// The divisor by which the populations are smaller than their names.
     divided_by: u32,
     goals: Vec<Line>,
     rows: Vec<Row>,
@@ -254,7 +255,7 @@ pub(crate) struct Report {
 struct Line {
     what: &'static str,
     goal: Aim,
-    /// What of it the measuring itself takes.
+    /// The part of the number that the measuring itself takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     harness: Option<f64>,
     stores: Vec<Cell>,
@@ -273,7 +274,7 @@ impl Report {
         Self { origin, divided_by: if quick { QUICK } else { 1 }, goals, rows }
     }
 
-    /// A line for each goal and a column for each store.
+    /// Returns a table with a line for each goal and a column for each store.
     fn table(&self) -> String {
         let column = |title: &str, cell: &dyn Fn(&Line) -> String| {
             [title.to_owned()].into_iter().chain(self.goals.iter().map(cell)).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! How bytes and time grow: with the peers of a swarm, with the number of swarms, with threads.
+//! The growth of bytes and time with the peers of a swarm, with the number of swarms, and with threads.
 
 use std::{error::Error, path::Path};
 
@@ -15,13 +15,13 @@ use super::{
     work::Population,
 };
 
-/// What grows, and what is drawn over it.
+/// A growing quantity, and the numbers drawn over it.
 struct Curve {
     /// The workload of its rows.
     name: &'static str,
-    /// What grows.
+    /// The growing quantity.
     grows: &'static str,
-    /// How much of it a row has.
+    /// Returns the quantity of a row.
     x: fn(&Row) -> u64,
     metrics: &'static [Metric],
     charts: &'static [Chart],
@@ -45,7 +45,7 @@ const CURVES: [Curve; 3] = [
             Chart {
                 file: "bytes-by-swarm-size.svg",
                 title: "Bytes of resident memory per peer, with its share of the swarm",
-                // In swarms of one peer, bytes per peer are bytes per swarm.
+                // For swarms of one peer, bytes per swarm are also bytes per peer.
                 value: |row| row.get(Number::RssBytesPerPeer).or(row.get(Number::RssBytesPerSwarm)),
             },
             Chart {
@@ -86,18 +86,18 @@ const CURVES: [Curve; 3] = [
     },
 ];
 
-/// How far everything grows.
+/// The upper ends of the growing quantities.
 pub(crate) struct Reach {
-    /// Peers of all swarms together, while swarms grow.
+    /// The number of peers of all swarms together while swarms grow.
     pub(crate) peers: u32,
-    /// The most swarms of one peer.
+    /// The maximum number of swarms of one peer.
     pub(crate) swarms: u64,
     /// The thread counts.
     pub(crate) threads: Vec<usize>,
 }
 
 impl Reach {
-    /// Populations and thread counts, in the order of [`CURVES`].
+    /// Returns populations and thread counts, in the order of [`CURVES`].
     fn points(&self) -> [Vec<(Population, usize)>; 3] {
         let sizes = (0..9).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u32.pow(power)));
         // From 500 on, in powers of ten.
@@ -114,7 +114,7 @@ impl Reach {
     }
 }
 
-/// What to measure: a plan for each point and store.
+/// Returns a plan for each point and store.
 pub(crate) fn plans(
     stores: &[&Implementation],
     named: bool,
@@ -176,7 +176,7 @@ impl Findings for Report {
         serde_json::to_string_pretty(self)
     }
 
-    /// A table for each chart: a line for each point, a column for each store.
+    /// Returns a table for each chart, with a line for each point and a column for each store.
     fn text(&self) -> String {
         let charts = CURVES.iter().flat_map(|curve| curve.charts.iter().map(move |chart| (curve, chart)));
         let tables = charts.map(|(curve, chart)| {

@@ -40,7 +40,7 @@ mod report;
 mod row;
 mod work;
 
-/// Visits of a sweep's step that is taken while announces wait.
+/// The number of visits of a step of a sweep while announces wait.
 const SMALL_STEP: usize = 256;
 
 const EXAMPLES: &str = "\
@@ -54,34 +54,35 @@ Examples:
   cargo shootout --growth --svg docs            charts over swarm size, swarms and threads
 
 Workloads:
-  one-peer    SWARMS swarms of one peer: a tracker's long tail
+  one-peer    SWARMS swarms of one peer: most swarms of a tracker
   one-swarm   one swarm of SWARMS peers
-  zipf        SWARMS swarms and PEERS peers, sizes by Zipf's law, all peers announcing as often
-  hot         nine announces in ten to one swarm of 1,000 peers, others to SWARMS / 10 of one
-In the last two 10 % of the peers have IPv6; in all of them 50 % are seeders; 5 % of the announces are
-`stopped`, 1 % `completed`; 50 peers are wanted.
+  zipf        SWARMS swarms and PEERS peers, sizes by Zipf's law, all peers announce equally often
+  hot         nine of ten announces to one swarm of 1,000 peers, the others to SWARMS / 10 swarms of one
+In the last two 10 % of the peers have IPv6. In all of them 50 % of the peers are seeders; 5 % of the
+announces are `stopped`, 1 % `completed`; each announce wants 50 peers.
 
-A store on Redis is not among them: its time is that of servers and a network, its memory is theirs, and
-both are measured there (docs/operate/two-trackers.md).
+The store on Redis is not measured here: its time and memory are those of servers and a network
+(docs/operate/two-trackers.md).
 
 Columns:
-  ns          wall time of an announce that updates, counts and selects, over all threads (so the
-              inverse of the throughput); the median of rounds of 16,384 announces a thread
-  p99.9       of single announces while another thread sweeps without a pause; together they are
-              as many threads as there are cores
-  RSS         growth of the resident set (what no file backs) while an empty store is filled
+  ns          wall time per announce that updates, counts and selects, over all threads: the inverse of
+              the throughput; the median of rounds of 16,384 announces per thread
+  p99.9       time within which 99.9 % of single announces are answered while another thread sweeps
+              without a pause; all threads together are as many as the cores
+  RSS         growth of the resident set (anonymous memory) while an empty store is filled
 
 Goals:
-  batches     32 announces a call, as a UDP tracker finds them waiting. What the calls themselves and
-              the handing over cost is in the column `harness`, measured on a store that does nothing;
-              it is not subtracted
+  batches     32 announces per call, as a UDP tracker receives them. The column `harness` is the cost of
+              the calls and of passing the announces, measured on a store that does nothing; it is not
+              subtracted
   one at a time
-              one announce a call and a memory fence after it: without one, the processor begins the
-              next announce while this one waits for memory, which no tracker sees that makes a system
-              call in between
-  step        of a sweep, 256 visits: an upper bound on how long it holds any lock
-  paced sweep a pass spread over 30 seconds; with and without in turns, on as many threads
-  fell to     the others' lifetime is over; sweeps in steps of 4,096 visits until nothing comes of them";
+              one announce per call and a memory fence after it: without the fence the processor begins
+              the next announce while this one waits for memory, which does not happen in a tracker
+              that makes a system call in between
+  step        a step of a sweep with 256 visits: an upper bound on the time that it holds any lock
+  paced sweep a pass spread over 30 seconds; measured with and without it in turns, with the same number of
+              threads
+  fell to     all other peers have expired; sweeps in steps of 4,096 visits until they remove nothing";
 
 /// Compare the swarm stores: time, tail latency and memory.
 #[derive(Debug, Parser)]
@@ -93,7 +94,7 @@ Goals:
     after_help = "See --help for examples, workloads and columns."
 )]
 struct Args {
-    /// Print the names of all stores, one a line.
+    /// Print the names of all stores, one per line.
     #[arg(long, exclusive = true)]
     list: bool,
 
@@ -105,17 +106,18 @@ struct Args {
     #[arg(long, conflicts_with = "only")]
     all: bool,
 
-    /// Measure what the packed store has goals for. Ten million swarms only in it, and in stores named by
-    /// --only.
+    /// Measure the numbers that the packed store has goals for. Only the packed store and the stores named by
+    /// --only are measured with ten million swarms.
     #[arg(long, conflicts_with_all = ["growth", "workload", "memory", "threads", "batch", "swarms", "peers", "svg"])]
     goals: bool,
 
-    /// Measure how bytes and time grow with swarm size, swarms and threads, for charts. --swarms is the most
-    /// swarms [default: 10000000], --peers all peers while swarms grow [default: 1000000].
+    /// Measure how bytes and time grow with swarm size, swarms and threads, for charts. --swarms is the
+    /// maximum number of swarms [default: 10000000], --peers the number of all peers while swarms grow
+    /// [default: 1000000].
     #[arg(long, conflicts_with_all = ["workload", "memory", "batch", "readme"])]
     growth: bool,
 
-    /// Only these workloads.
+    /// Measure only these workloads.
     #[arg(long, value_name = "WORKLOAD,...", value_delimiter = ',')]
     workload: Vec<Kind>,
 
@@ -123,20 +125,20 @@ struct Args {
     #[arg(long)]
     memory: bool,
 
-    /// Take at most half a minute: small stores, short measurements. Shows that it works, not how well.
+    /// Take at most half a minute: small stores and short measurements. The numbers are not accurate.
     #[arg(long)]
     quick: bool,
 
-    /// Measure everything so often, the stores in turns, and print medians [default: 1; with --goals 5, with
+    /// Measure everything N times, the stores in turns, and print medians [default: 1; with --goals 5, with
     /// both --quick and --goals 1].
     #[arg(long, value_name = "N")]
     repeat: Option<NonZeroUsize>,
 
-    /// Numbers of threads to announce with [default: 1 and as many as there are cores].
+    /// Numbers of threads to announce with [default: 1 and the number of cores].
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     threads: Vec<NonZeroUsize>,
 
-    /// Announces a call; more than one go through `announce_batch`.
+    /// Announces per call; more than one use `announce_batch`.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,32")]
     batch: Vec<NonZeroUsize>,
 
@@ -148,11 +150,11 @@ struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     peers: Option<u64>,
 
-    /// Seconds that each number is measured for [default: 1, with --quick less].
+    /// Seconds of the measurement of each number [default: 1, with --quick less].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<f64>,
 
-    /// What the workloads and the stores' hash keys are drawn from.
+    /// Seed of the workloads and of the hash keys of the stores.
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
 
@@ -184,7 +186,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of the output has seen enough of it.
+        // The reader of the output has closed it.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("shootout: {error}");
@@ -197,8 +199,8 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit
-/// code 2.
+/// Ends the program for options that are invalid together, with exit code 2, as clap does for a single
+/// invalid option.
 fn refuse(message: String) -> ! {
     Args::command().error(ErrorKind::ValueValidation, message).exit()
 }
@@ -209,7 +211,7 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
         let names: String = catalog::ALL.iter().map(|store| format!("{}\n", store.name)).collect();
         return Ok(io::stdout().write_all(names.as_bytes())?);
     }
-    // A file that cannot be rewritten is better known before the measuring than after it.
+    // Checked first, so that an unusable file is reported before the measurements.
     let name = if args.goals { "goals" } else { "shootout" };
     let readme = args.readme.as_ref().map(|path| Ok::<_, Box<dyn Error>>((path, Marked::read(path, name)?)));
     let readme = readme.transpose()?;
@@ -229,8 +231,8 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures every plan so often, each time in a fresh process; answers the rows of each plan. Whatever else
-/// the machine does falls on all plans alike: they take turns.
+/// Measures every plan `repeat` times, each time in a fresh process; returns the rows of each plan. The plans
+/// take turns, so that other work of the machine affects all of them alike.
 fn measure(plans: &[Plan], repeat: usize) -> Result<Vec<Vec<Row>>, Box<dyn Error>> {
     let bar = ProgressBar::new((plans.len() * repeat) as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}").expect("a valid template"),
@@ -257,7 +259,7 @@ fn run_row(plan: &str) -> Result<(), Box<dyn Error>> {
 }
 
 impl Args {
-    /// Makes of the rows of each plan what was asked for.
+    /// Returns the requested findings from the rows of each plan.
     fn findings(&self, rows: Vec<Vec<Row>>) -> Box<dyn Findings> {
         let origin = Origin::here(self.seed, self.repeat());
         if self.goals {
@@ -271,7 +273,7 @@ impl Args {
         }
     }
 
-    /// What to measure, in an order that puts next to each other what is compared.
+    /// Returns the plans, in an order in which compared measurements follow each other.
     fn plans(&self) -> Result<Vec<Plan>, String> {
         let (stores, named) = (self.stores(), !self.only.is_empty());
         let seconds = self.seconds.unwrap_or(if self.quick { 0.01 } else { 1.0 });
@@ -319,14 +321,14 @@ impl Args {
 
     fn metrics(&self, kind: Kind, first: bool, last: bool) -> Vec<Metric> {
         let mut metrics = Vec::new();
-        // Bytes do not depend on how announces come afterwards.
+        // Bytes do not depend on the threads and batches of later announces.
         if first && kind.tells_bytes() {
             metrics.push(Metric::Bytes);
         }
         if !self.memory {
             metrics.push(Metric::Time);
         }
-        // Tails show where threads meet.
+        // Slow announces show where threads wait for each other.
         if !self.memory && last {
             metrics.push(Metric::Tail);
         }
@@ -350,7 +352,7 @@ impl Args {
         self.repeat.map_or(default, NonZeroUsize::get)
     }
 
-    /// How announces come: each number of threads with each size of a batch, ascending.
+    /// Returns the ways to announce: each number of threads with each size of a batch, ascending.
     fn ways(&self) -> Vec<Way> {
         let batches = ascending(&self.batch);
         let threads = if self.threads.is_empty() { vec![1, cores()] } else { ascending(&self.threads) };
@@ -359,7 +361,7 @@ impl Args {
         ways.into_iter().collect()
     }
 
-    /// How far everything grows.
+    /// Returns the upper ends of the growing quantities.
     fn reach(&self) -> Reach {
         let (peers, swarms) = if self.quick { (10_000, 100_000) } else { (1_000_000, 10_000_000) };
         let doubling = (0..).map(|power| 1 << power).take_while(|&threads| threads < cores());
@@ -393,8 +395,7 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// A store that has run before leaves pages behind that the next one finds; a fresh process starts from
-/// nothing.
+/// Measures a plan in a fresh process: a store in the same process would reuse pages of an earlier one.
 fn in_a_fresh_process(plan: &Plan) -> Result<Row, Box<dyn Error>> {
     let child = Command::new(env::current_exe()?)
         .arg(ROW)

@@ -1,4 +1,4 @@
-//! A store that does nothing, to see what the measuring itself takes.
+//! A store that does nothing, to measure the cost of the measuring itself.
 
 use swarmkeep::{
     Announce, Announced, Budget, Capabilities, Cursor, InfoHash, LongestHold, MemoryUse, PeerBuffer,
@@ -6,7 +6,7 @@ use swarmkeep::{
     Totals,
 };
 
-/// Answers every call, and keeps nothing.
+/// A store that answers every call and keeps nothing.
 #[derive(Debug)]
 pub(crate) struct Nothing;
 

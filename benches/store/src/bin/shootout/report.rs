@@ -1,4 +1,4 @@
-//! What a shootout found: as JSON, as tables for people, as the README's table.
+//! The results of a shootout: as JSON, as tables for people, and as the table of the README.
 
 use std::{collections::BTreeSet, error::Error, fmt::Write, fs, path::Path};
 
@@ -14,22 +14,22 @@ use super::{
     work::Kind,
 };
 
-/// What a shootout has found, as it is shown.
+/// The results of a shootout in all forms.
 pub(crate) trait Findings {
-    /// For scripts.
+    /// Returns the results as JSON, for scripts.
     fn json(&self) -> serde_json::Result<String>;
 
-    /// For people.
+    /// Returns the results as text, for people.
     fn text(&self) -> String;
 
-    /// One table for a README.
+    /// Returns one table for a README.
     fn summary(&self) -> String;
 
     /// Draws charts into the directory.
     fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>>;
 }
 
-/// The comparison: all rows, and on what they were measured.
+/// The comparison: all rows, and the machine of the measurements.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     #[serde(flatten)]
@@ -37,17 +37,17 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
 }
 
-/// Where numbers come from.
+/// The origin of the numbers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Origin {
     machine: Machine,
     version: &'static str,
     seed: u64,
-    /// How often each number was measured.
+    /// The number of measurements of each number.
     repeat: usize,
 }
 
-/// How announces come: on so many threads, so many a call.
+/// A way to announce: the number of threads, and the number of announces per call.
 pub(crate) type Way = (usize, usize);
 
 impl Report {
@@ -55,23 +55,23 @@ impl Report {
         Self { origin, rows }
     }
 
-    /// The stores, in the order of their rows.
+    /// Returns the stores, in the order of their rows.
     pub(crate) fn stores(&self) -> Vec<&str> {
         stores(&self.rows)
     }
 
-    /// The ways in which was announced, ascending.
+    /// Returns the ways to announce, ascending.
     pub(crate) fn ways(&self) -> BTreeSet<Way> {
         self.rows.iter().map(|row| (row.threads, row.batch)).collect()
     }
 
-    /// One number of a store on a workload, from the first of its rows that has it.
+    /// Returns one number of a store on a workload, from the first of its rows that has it.
     pub(crate) fn find(&self, store: &str, kind: Kind, value: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
         let workload = kind.to_string();
         self.rows.iter().filter(|row| row.store == store && row.workload == workload).find_map(value)
     }
 
-    /// Times of announces that came in these ways, and of the slowest of them.
+    /// Returns columns with the times of announces in these ways, and of the slowest announces.
     fn columns(&self, kind: Kind, prefix: &str, ways: BTreeSet<Way>) -> Vec<Column> {
         let mut columns: Vec<_> = ways
             .into_iter()
@@ -87,7 +87,7 @@ impl Report {
         columns
     }
 
-    /// A Markdown table with a line for each store; columns without a number are left out.
+    /// Returns a Markdown table with a line for each store, without empty columns.
     fn table(&self, columns: Vec<Column>) -> String {
         let stores = self.stores();
         let names = stores.iter().map(|store| format!("`{store}`"));
@@ -109,7 +109,7 @@ impl Findings for Report {
         serde_json::to_string_pretty(self)
     }
 
-    /// A table for each workload, with all that was measured.
+    /// Returns a table for each workload, with all numbers.
     fn text(&self) -> String {
         let mut text = format!("{}\n", self.origin);
         let mut seen = BTreeSet::new();
@@ -123,7 +123,7 @@ impl Findings for Report {
         text
     }
 
-    /// One table with what matters most, and on what it was measured.
+    /// Returns one table with the main numbers, and the machine of the measurements.
     fn summary(&self) -> String {
         let ways = self.ways();
         let ends = [ways.first(), ways.last()].map(|way| way.copied().into_iter());
@@ -141,29 +141,29 @@ impl Findings for Report {
     }
 }
 
-/// The bytes that a workload tells.
+/// Returns the columns of bytes of a workload.
 fn bytes(kind: Kind) -> Vec<Column> {
     [("RSS bytes per swarm", Number::RssBytesPerSwarm), ("RSS bytes per peer", Number::RssBytesPerPeer)]
         .map(|(title, number)| Column::new(title, kind, move |row| row.get(number)))
         .into()
 }
 
-/// `2 threads, batches of 32`.
+/// Returns a way in words: `2 threads, batches of 32`.
 pub(crate) fn in_words((threads, batch): Way) -> String {
     let threads = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
     if batch == 1 { threads } else { format!("{threads}, batches of {batch}") }
 }
 
-/// The stores of these rows, in their order.
+/// Returns the stores of these rows, in their order.
 pub(crate) fn stores(rows: &[Row]) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     rows.iter().map(|row| row.store.as_str()).filter(|&store| seen.insert(store)).collect()
 }
 
-/// Where in a row a number is.
+/// A function that returns a number of a row.
 pub(crate) type Value = Box<dyn Fn(&Row) -> Option<f64>>;
 
-/// A column of a table: its title, and where in the rows its numbers are.
+/// A column of a table: its title, and the function that returns its numbers.
 struct Column {
     title: String,
     kind: Kind,
@@ -189,7 +189,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// A file with the two marks between which a table stands.
+/// A file with two marks around a table.
 pub(crate) struct Marked {
     text: String,
     between: std::ops::Range<usize>,
@@ -207,7 +207,7 @@ impl Marked {
         Ok(Self { text, between })
     }
 
-    /// The text with this between the marks.
+    /// Returns the text with `table` between the marks.
     pub(crate) fn with(mut self, table: &str) -> String {
         self.text.replace_range(self.between, &format!("\n{table}"));
         self.text

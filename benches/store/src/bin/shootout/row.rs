@@ -1,4 +1,4 @@
-//! One row: an empty store is filled, then measured. Runs in a process of its own.
+//! One row: an empty store is filled, then measured, in a process of its own.
 
 use std::{
     collections::BTreeMap,
@@ -16,47 +16,47 @@ use swarmkeep_workload::Workload;
 
 use super::{announcing, flood, forgetting, work::Population};
 
-/// What to measure.
+/// The plan of one row.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) store: String,
-    /// What the population is called.
+    /// The name of the population.
     pub(crate) workload: String,
     pub(crate) population: Population,
     pub(crate) threads: usize,
     pub(crate) batch: usize,
-    /// Whether a fence follows each call, so that the next announce cannot begin before this one is done.
+    /// Whether a fence follows each call, so that the next announce cannot begin before this one is complete.
     pub(crate) fenced: bool,
     pub(crate) seconds: f64,
     pub(crate) seed: u64,
     pub(crate) metrics: Vec<Metric>,
 }
 
-/// What can be measured on a full store, in the order in which it is. What comes later finds the store as
-/// what came earlier left it: as full, with some peers gone and others back.
+/// The measurements on a full store, in their order. Each measurement finds the store as the earlier ones
+/// left it: equally full, with some peers gone and others back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Metric {
-    /// Bytes a swarm and a peer.
+    /// Bytes per swarm and per peer.
     Bytes,
     /// Allocations of announces that refresh.
     Refreshes,
-    /// Time that a sweep of everything takes in large steps.
+    /// Time of a sweep of the whole store in large steps.
     Pass,
-    /// Times that the small steps of a sweep take.
+    /// Times of the small steps of a sweep.
     Steps,
-    /// Time an announce.
+    /// Time per announce.
     Time,
-    /// Time of the slowest announce in a thousand, without a sweep and during one that takes its time.
+    /// Time of the slowest announce in a thousand, without a sweep and during a paced sweep.
     Paced,
     /// Time of the slowest announce in a thousand while a sweep runs without a pause.
     Tail,
-    /// Bytes that are left, and the time it takes, when 99 swarms in 100 expire.
+    /// Remaining bytes, and the time of the sweeps, after 99 swarms in 100 expire.
     Shrink,
-    /// Swarms that a flood of made-up ones displaces from a limited store of its own.
+    /// Swarms that a flood of made-up ones evicts from a limited store of its own.
     Flood,
 }
 
-/// One store on one workload; what was not measured is absent.
+/// One store on one workload. Numbers that were not measured are absent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) store: String,
@@ -70,58 +70,58 @@ pub(crate) struct Row {
     numbers: BTreeMap<Number, f64>,
 }
 
-/// What a number says; in JSON, its key.
+/// The meaning of a number; in JSON, its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Number {
-    /// Wall time over the announces of all threads.
+    /// Wall time per announce, over all threads.
     NsPerAnnounce,
-    /// The same with a store that does nothing: what of it the measuring takes.
+    /// The same with a store that does nothing: the part that the measuring itself takes.
     HarnessNs,
-    /// 99.9 % of announces within, while a sweep runs without a pause.
+    /// Time within which 99.9 % of announces are answered while a sweep runs without a pause.
     P999Ns,
     RssBytesPerSwarm,
     RssBytesPerPeer,
     AllocationsPerRefresh,
-    /// A sweep of everything.
+    /// Time of a sweep of the whole store.
     PassMs,
-    /// 99.99 % of a sweep's small steps within.
+    /// Time within which 99.99 % of the small steps of a sweep end.
     StepP9999Us,
     StepMaxUs,
-    /// 99.9 % of announces within, without a sweep.
+    /// Time within which 99.9 % of announces are answered without a sweep.
     QuietP999Ns,
-    /// 99.9 % of announces within, during a sweep that takes its time.
+    /// Time within which 99.9 % of announces are answered during a paced sweep.
     PacedP999Ns,
-    /// What is left of the resident set after most swarms have expired, as a share.
+    /// Share of the resident set that remains after most swarms have expired.
     ShrunkRss,
-    /// How long the sweeps for that took.
+    /// Time of the sweeps after that expiry.
     ShrinkSeconds,
-    /// The longest of their steps.
+    /// Time of the longest of their steps.
     ShrinkStepUs,
-    /// What a flood has displaced, as a share.
+    /// Share of the live swarms that a flood has evicted.
     FloodLost,
-    /// Wall time over the announces of a flood, of all threads.
+    /// Wall time per announce of a flood, over all threads.
     FloodNs,
 }
 
-/// When the first peer announces.
+/// The time of the first announce.
 pub(crate) const START: u64 = 1_800_000_000;
-/// Peers announce every 30 minutes, so those of a full store are up to 30 minutes old.
+/// The announce interval of 30 minutes: the peers of a full store are up to 30 minutes old.
 pub(crate) const INTERVAL: u64 = 30 * 60;
-/// The stores' lifetime as configured by default.
+/// The default lifetime of the stores.
 pub(crate) const LIFETIME: u64 = 45 * 60;
 
 /// Measures one row.
 pub(crate) fn measure(plan: &Plan) -> Result<Row, Box<dyn Error>> {
     let implementation =
         catalog::find(&plan.store).ok_or_else(|| format!("no store is called {}", plan.store))?;
-    // Built first, so that its tables are no part of what the store takes.
+    // Built first, so that its tables do not count as memory of the store.
     let workload = plan.population.workload(plan.seed);
     let config = RepositoryConfig::new(HashKey::from_bytes(u128::from(plan.seed).to_le_bytes()));
     let mut row = Row::new(plan, &workload);
 
     let empty = resident_bytes();
-    // Memory of threads that are no more would count as the store's.
+    // Memory of ended threads would count as memory of the store.
     let about_bytes = plan.metrics.iter().any(|metric| matches!(metric, Metric::Bytes | Metric::Shrink));
     let threads = if about_bytes { 1 } else { cores() };
     let build = || {
@@ -161,7 +161,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Row, Box<dyn Error>> {
     Ok(row)
 }
 
-/// Announces every peer of the workload once, on so many threads, over one announce interval.
+/// Announces every peer of the workload once, with `threads` threads, over one announce interval.
 fn fill(store: &dyn TorrentRepository, workload: &Workload, threads: u64) {
     let part = |part| {
         let (mut rng, mut peers) = (SplitMix64::new(part), PeerBuffer::new(&mut [], &mut []));
@@ -186,17 +186,18 @@ fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
 }
 
-/// The memory of this process that no file backs: the program's own pages come and go with what it calls.
-/// `None` where there is no `/proc`.
+/// Returns the anonymous memory of this process: the pages of the program itself change with the code that it
+/// calls. `None` without `/proc`.
 pub(crate) fn resident_bytes() -> Option<u64> {
-    // The counters in `status` lag behind by some megabytes on machines with many cores; this is a count.
+    // The counters in `status` are late by some megabytes on machines with many cores; this is an exact
+    // count.
     let rollup = fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kib * 1024)
 }
 
-/// How long `work` takes.
+/// Returns the result and the time of `work`.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = work();
@@ -214,7 +215,7 @@ impl fmt::Display for Plan {
 }
 
 impl Row {
-    /// A row without numbers.
+    /// Returns a row without numbers.
     fn new(plan: &Plan, workload: &Workload) -> Self {
         Self {
             store: plan.store.clone(),
@@ -228,18 +229,18 @@ impl Row {
         }
     }
 
-    /// The number, if it was measured.
+    /// Returns a number; `None` if it was not measured.
     pub(crate) fn get(&self, number: Number) -> Option<f64> {
         self.numbers.get(&number).copied()
     }
 
-    /// Keeps the number, to three places.
+    /// Sets a number, rounded to three places.
     pub(crate) fn set(&mut self, number: Number, value: f64) {
         self.numbers.insert(number, (value * 1e3).round() / 1e3);
     }
 
-    /// Keeps the growth of the resident set by a full store. In a single swarm, bytes per swarm mean nothing;
-    /// in swarms of one peer, bytes per peer would be bytes per swarm.
+    /// Sets the growth of the resident set by a full store. For a single swarm, bytes per swarm have no
+    /// meaning; for swarms of one peer, bytes per peer would equal bytes per swarm.
     fn set_bytes(&mut self, bytes: u64) {
         let (swarms, peers) = (self.swarms, self.peers);
         if swarms > 1 {
@@ -250,7 +251,7 @@ impl Row {
         }
     }
 
-    /// One row in place of several of the same plan: of each number the median.
+    /// Returns one row for several rows of the same plan: the median of each number.
     pub(crate) fn median(rows: &[Self]) -> Self {
         let mut median = rows[0].clone();
         for (&number, value) in &mut median.numbers {
@@ -260,7 +261,7 @@ impl Row {
     }
 }
 
-/// What one number was in several processes.
+/// The values of one number in several processes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -269,7 +270,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// `None` if there are no numbers.
+    /// Returns the spread of the numbers; `None` if there are none.
     pub(crate) fn of(numbers: impl Iterator<Item = f64>) -> Option<Self> {
         let mut numbers: Vec<_> = numbers.collect();
         numbers.sort_by(f64::total_cmp);

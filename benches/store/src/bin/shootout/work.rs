@@ -19,29 +19,29 @@ pub(crate) enum Kind {
     Hot,
 }
 
-/// How large the workloads are.
+/// The sizes of the workloads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
-    /// Swarms of `one-peer` and `zipf`, peers of `one-swarm`.
+    /// The number of swarms of `one-peer` and `zipf`, and of peers of `one-swarm`.
     pub(crate) swarms: u32,
-    /// Peers of `zipf`.
+    /// The number of peers of `zipf`.
     pub(crate) peers: u64,
 }
 
-/// Who announces: in as few words as one process needs to tell another.
+/// The peers that announce, in a short form that one process passes to another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Population {
-    /// As many peers in each swarm; the share of `ipv6` among them.
+    /// The same number of peers in each swarm; the share `ipv6` of them has IPv6.
     Uniform { swarms: u64, each: u32, ipv6: f64 },
     /// Sizes by Zipf's law; a tenth of the peers have IPv6.
     Zipf { swarms: u64, peers: u64 },
-    /// A swarm of `peers` gets nine announces in ten; a tenth of the peers have IPv6.
+    /// A swarm of `peers` peers gets nine of ten announces; a tenth of the peers have IPv6.
     Hot { peers: u32, others: u64 },
 }
 
 impl Kind {
-    /// The population itself. Bytes a swarm and a peer are those of IPv4 where there is one kind only, as
-    /// others publish them.
+    /// Returns the population. Workloads of one kind of peer use IPv4, so that their bytes per swarm and per
+    /// peer can be compared with numbers that other projects publish.
     pub(crate) fn population(self, size: Size) -> Population {
         match self {
             Self::OnePeer => Population::ipv4(size.swarms.into(), 1),
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// Whether bytes are measured on it, a swarm or a peer.
+    /// Returns whether bytes per swarm or per peer are measured on this workload.
     pub(crate) fn tells_bytes(self) -> bool {
         self != Self::Hot
     }
@@ -66,12 +66,12 @@ impl fmt::Display for Kind {
 }
 
 impl Population {
-    /// Swarms of as many IPv4 peers each.
+    /// Returns `swarms` swarms of `each` IPv4 peers.
     pub(crate) const fn ipv4(swarms: u64, each: u32) -> Self {
         Self::Uniform { swarms, each, ipv6: 0.0 }
     }
 
-    /// The announces of these peers.
+    /// Returns the workload of these peers.
     pub(crate) fn workload(self, seed: u64) -> Workload {
         match self {
             Self::Uniform { swarms, each, ipv6 } => {
@@ -82,7 +82,7 @@ impl Population {
         }
     }
 
-    /// The same with a share of its swarms or, where there is one swarm, of its peers.
+    /// Returns the population with its swarms divided by `divisor`, or its peers if there is one swarm.
     pub(crate) const fn divided_by(self, divisor: u32) -> Self {
         match self {
             Self::Uniform { swarms: 1, each, ipv6 } => {

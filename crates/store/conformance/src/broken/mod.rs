@@ -339,7 +339,7 @@ faults! {
     batch_limits_addresses_once BatchLimitsAddressesOnce => endpoints_per_address_are_limited_in_batches_too;
     /// Restores more endpoints of an address than the limit allows.
     restore_ignores_the_endpoints_limit RestoreIgnoresEndpoints => endpoints_beyond_the_limit_are_refused_when_restored;
-    /// Evicts endpoints of an address to restore others.
+    /// Evicts endpoints of an address to restore other endpoints.
     restore_displaces_endpoints RestoreDisplacesEndpoints => endpoints_beyond_the_limit_are_refused_when_restored;
     /// Does not limit the endpoints of an address in large swarms.
     endpoints_not_limited_in_large_swarms EndpointsInLargeSwarms => one_address_takes_no_more_than_its_endpoints_of_a_large_swarm;
