@@ -91,7 +91,8 @@ impl Packed {
     ///
     /// Limits are exact over all threads. The swarm to evict is chosen among 64 neighbours of the new one.
     ///
-    /// # Errors [`ConfigError`] if the number of stripes is no power of two up to 65,536, the lifetime is not
+    /// # Errors
+    /// [`ConfigError`] if the number of stripes is no power of two up to 65,536, the lifetime is not
     /// whole seconds, or a limit is below what the store can keep.
     pub fn new(config: &RepositoryConfig) -> Result<Self, ConfigError> {
         let limits = config.limits();
