@@ -14,11 +14,11 @@ use swarmkeep_tracker_protocol::{
     udp::{ConnectRequest, Response, TransactionId},
 };
 
-/// Ask a tracker whether it answers: exit code 0 if it does within 2 seconds, otherwise 1.
+/// Check whether a tracker answers: exit code 0 if it does within 2 seconds, otherwise 1.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The tracker, as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or what its admin address
-    /// tells of it, as http://127.0.0.1:6970/health/ready. Over HTTP the answer is to have status 200.
+    /// The tracker, such as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or its admin address,
+    /// such as http://127.0.0.1:6970/health/ready. Over HTTP the status must be 200.
     target: Target,
 }
 

@@ -42,27 +42,27 @@ Exit codes:
   1  something is wrong, and nothing is taken
   2  the command line is wrong";
 
-/// Take over the downloads that another tracker has counted.
+/// Import the download counts of another tracker.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = DETAILS, after_help = "See --help for examples, formats, and what is taken.")]
 pub(crate) struct Args {
-    /// What the other tracker has written; - for standard input.
+    /// Files of the other tracker; - is standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// The folder with the state of ours.
+    /// State folder of this tracker.
     #[arg(long, value_name = "DIR", required_unless_present = "dry_run")]
     state: Option<PathBuf>,
 
-    /// The format of the files. By default it is told from what they begin with.
+    /// Format of the files. By default it is recognized from their beginning.
     #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = formats())]
     from: Option<Format>,
 
-    /// Read everything and say what would be taken, and take nothing.
+    /// Read everything and show what would be imported, without importing it.
     #[arg(long)]
     dry_run: bool,
 
-    /// Leave out what is wrong instead of taking nothing.
+    /// Skip wrong entries, instead of importing nothing.
     #[arg(long)]
     skip_bad: bool,
 

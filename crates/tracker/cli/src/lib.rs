@@ -1,4 +1,4 @@
-//! The `swarmkeep` program as a library: what it does when it is called.
+//! The `swarmkeep` program as a library.
 
 use std::{env, error::Error, ffi::OsStr, io, process::ExitCode};
 
@@ -17,7 +17,7 @@ pub mod units;
 #[doc(hidden)]
 pub use check::get;
 
-/// A BitTorrent tracker over any swarm store, and what its operator needs.
+/// A BitTorrent tracker over any swarm store, and tools for its operator.
 #[derive(Parser)]
 #[command(name = "swarmkeep", version, max_term_width = 110)]
 struct Cli {
@@ -29,13 +29,13 @@ struct Cli {
 enum Command {
     /// Run a BitTorrent tracker over UDP and HTTP.
     Serve(Box<serve::Args>),
-    /// Print the settings that `serve` runs with, or all there are.
+    /// Print the settings that `serve` uses, or all settings.
     Config(Box<serve::ConfigArgs>),
-    /// Say what a tracker has kept for its next start.
+    /// Show the state that a tracker has kept for its next start.
     State(state::Args),
-    /// Ask a tracker whether it answers.
+    /// Check whether a tracker answers.
     Check(check::Args),
-    /// Take over the downloads that another tracker has counted.
+    /// Import the download counts of another tracker.
     Import(import::Args),
     /// Put a tracker under load, check its answers and report.
     Load(Box<load::Args>),
@@ -54,7 +54,7 @@ const MOVED: [(&str, &str); 9] = [
     ("simulate", "cargo simulate"),
 ];
 
-/// Does what the command line says.
+/// Runs the command of the command line.
 pub fn main() -> ExitCode {
     let words: Vec<_> = env::args_os().skip(1).collect();
     let is_option =

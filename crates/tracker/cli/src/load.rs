@@ -58,88 +58,88 @@ Exit codes:
     group = ArgGroup::new("swarms")
 )]
 pub struct Args {
-    /// The tracker: 127.0.0.1:6969, udp://host:port or http://host:port/announce; once for each family.
+    /// The tracker: 127.0.0.1:6969, udp://host:port or http://host:port/announce; once per family.
     #[arg(long, value_name = "ADDR", required = true)]
     target: Vec<Target>,
 
-    /// How long to measure, as 500ms, 10s or 5m; at most 1h.
+    /// Duration of the measurement, such as 500ms, 10s or 5m; at most 1h.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::time)]
     duration: Duration,
 
-    /// How long to send the same without counting it before that.
+    /// Duration of the warm-up, whose requests are not counted.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::time)]
     warm_up: Duration,
 
-    /// Clients at once, each with a socket of its own.
+    /// Number of clients, each with its own socket.
     #[arg(long, visible_alias = "workers", value_name = "N", default_value = "100")]
     concurrency: usize,
 
-    /// Threads that run them [default: as many as there are cores].
+    /// Number of threads [default: one per core].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// Requests that a worker may have unanswered [default: 1, with --rate 64; HTTP has 1].
+    /// Most unanswered requests per worker [default: 1, with --rate 64; HTTP has 1].
     #[arg(long, value_name = "N")]
     window: Option<usize>,
 
-    /// Requests a second of each worker (open loop) [default: as fast as answers come].
+    /// Requests per second and worker (open loop) [default: as fast as answers come].
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
 
-    /// After how long without an answer a request has failed.
+    /// Time after which a request without an answer has failed.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::time)]
     timeout: Duration,
 
-    /// For how long a connection id is used; the next is asked for a little before.
+    /// How long a connection id is used; the next one is requested shortly before.
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = units::time)]
     connection_lifetime: Duration,
 
-    /// Torrents that the workers share.
+    /// Number of torrents that the workers share.
     #[arg(long, value_name = "N", default_value = "1000")]
     torrents: NonZeroU64,
 
-    /// How the sizes of their swarms are spread.
+    /// Distribution of the sizes of their swarms.
     #[arg(long, value_enum, default_value = "zipf")]
     shape: Shape,
 
-    /// Torrents that each worker has for itself, so that swarms are not shared, in place of --torrents.
+    /// Number of torrents per worker that no other worker uses, instead of --torrents.
     #[arg(long, value_name = "N", conflicts_with_all = ["torrents", "shape"])]
     hashes_per_worker: Option<NonZeroU64>,
 
-    /// Peers in all [default: 100000, or as many as there are torrents if that is more].
+    /// Number of peers [default: 100000, or the number of torrents if that is larger].
     #[arg(long, value_name = "N")]
     peers: Option<u64>,
 
-    /// Peers that every announce asks for; -1 leaves it to the tracker.
+    /// Number of peers that each announce asks for; -1 leaves it to the tracker.
     #[arg(long, value_name = "N", default_value = "50", allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1..))]
     numwant: i32,
 
-    /// How often each kind of request comes, as weights [default: announce=50,scrape=1].
+    /// Mix of the kinds of requests, as weights [default: announce=50,scrape=1].
     #[arg(long, value_name = "KIND=N,...")]
     mix: Option<Mix>,
 
-    /// Info hashes a scrape, from 1 to 74.
+    /// Info hashes per scrape, from 1 to 74.
     #[arg(long, value_name = "N", default_value = "1")]
     scrape_hashes: usize,
 
-    /// Share of the peers that are seeders.
+    /// Share of seeders among the peers.
     #[arg(long, value_name = "SHARE", default_value = "0.5")]
     seeders: f64,
 
-    /// Share of the announces that say `started`.
+    /// Share of the announces with the event `started`.
     #[arg(long, value_name = "SHARE", default_value = "0.05")]
     started: f64,
 
-    /// Share of the announces that say `completed`.
+    /// Share of the announces with the event `completed`.
     #[arg(long, value_name = "SHARE", default_value = "0.01")]
     completed: f64,
 
-    /// Share of the announces that say `stopped`.
+    /// Share of the announces with the event `stopped`.
     #[arg(long, value_name = "SHARE", default_value = "0.05")]
     stopped: f64,
 
-    /// Loopback addresses to send from: 127.0.0.1 and so many; lets a swarm have more peers than there are
-    /// ports.
+    /// Number of loopback addresses to send from, beginning with 127.0.0.1, so that a swarm can have more
+    /// peers than there are ports.
     #[arg(long, value_name = "N", default_value = "1")]
     sources: u8,
 
@@ -147,32 +147,32 @@ pub struct Args {
     #[arg(long)]
     fill: bool,
 
-    /// What population and requests are drawn from.
+    /// Seed of the random population and requests.
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
 
-    /// The tracker's process: its CPU time a million answers and its memory are reported.
+    /// Process of the tracker, whose CPU time per million answers and memory are reported.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
 
-    /// The tracker's counts may leave out the peer that announces, as those of some trackers do.
+    /// Accept counts without the announcing peer, as some trackers give them.
     #[arg(long)]
     announcer_uncounted: bool,
 
-    /// The target is another machine, and mine to take down.
+    /// Allow a target on another machine, which this test may overload.
     #[arg(long)]
     i_own_this_target: bool,
 
-    /// Print one JSON object instead of tables; times in it are microseconds.
+    /// Print one JSON object instead of tables; its times are in microseconds.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Shape {
-    /// By Zipf's law with exponent 1.
+    /// Sizes by Zipf's law with exponent 1.
     Zipf,
-    /// All of the same size.
+    /// All swarms of the same size.
     Uniform,
 }
 

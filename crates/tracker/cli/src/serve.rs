@@ -41,15 +41,15 @@ use crate::settings::{self, Effective};
 
 /// Runs a BitTorrent tracker over UDP (BEP 15) and HTTP (BEP 3), until SIGINT or SIGTERM.
 ///
-/// With neither --udp nor --http it listens at port 6969 of all interfaces for both; with one of them, for
-/// that one alone.
+/// Without --udp, --http and --https it listens over UDP and HTTP at port 6969 of all interfaces. With any of
+/// them, it listens only at the given addresses.
 ///
-/// Each option can stand in the environment as well, --http-proxy as SWARMKEEP_HTTP_PROXY, and in the file
-/// that --config names, as `http-proxy = ["192.0.2.0/24"]`; the command line counts before the environment,
-/// and that before the file. SIGHUP reads them again.
+/// Each option can also be set in the environment, such as --http-proxy as SWARMKEEP_HTTP_PROXY, and in the
+/// file of --config, such as `http-proxy = ["192.0.2.0/24"]`. The command line overrides the environment, and
+/// the environment overrides the file. SIGHUP reads them again.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// File of settings in TOML; `swarmkeep config --default` prints one to begin with.
+    /// File of settings in TOML. `swarmkeep config --default` prints a file to begin with.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -57,10 +57,10 @@ pub(crate) struct Args {
     settings: Settings,
 }
 
-/// Prints the settings that `serve` would run with, as a file that it takes, with where each comes from.
+/// Prints the settings that `serve` would use, with the source of each, as a file for --config.
 ///
-/// Takes the options of `serve`, and looks at the same environment and file: exit code 2 if something is
-/// wrong with them.
+/// It takes the options of `serve`, and reads the same environment and file. Exit code 2 if a setting is
+/// wrong.
 #[derive(clap::Args)]
 pub(crate) struct ConfigArgs {
     /// Print all settings with their defaults, commented out: a file to begin with.

@@ -15,10 +15,10 @@ use swarmkeep_state::{Directory, Downloads, look_at_snapshots};
 
 use crate::{print_json, say};
 
-/// Say what a tracker has kept in the folder of its --state, and whether it is whole.
+/// Show the state that a tracker has kept in the folder of its --state, and whether it is valid.
 ///
-/// Looks at every snapshot from end to end and changes nothing. The tracker must not be running. Exit code 1
-/// if anything is refused.
+/// Reads every snapshot completely, and changes nothing. The tracker must not be running. Exit code 1 if
+/// anything is refused.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder.

@@ -1,4 +1,4 @@
-//! The downloads that another tracker has counted, read from its files into the state of ours.
+//! Imports the download counts of another tracker from its files into the state of this one.
 
 use std::{
     env,
@@ -34,27 +34,27 @@ mod spool;
 #[cfg(feature = "torrust")]
 mod torrust;
 
-/// What is to be read, and where its counts go.
+/// What to read, and where the counts go.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What the other tracker has written; `-` for standard input, once at most.
+    /// The files of the other tracker. `-` is standard input, at most once.
     pub files: Vec<PathBuf>,
-    /// The folder with the state of ours; nothing is taken without one.
+    /// The state folder of this tracker. Without it, nothing is imported.
     pub state: Option<PathBuf>,
-    /// The format of the files; without one, each is told by what it begins with.
+    /// The format of the files. Without it, the format is recognized from the beginning of each file.
     pub from: Option<Format>,
-    /// Whether what is wrong is left out. Otherwise nothing is taken if anything is wrong.
+    /// Whether wrong entries are skipped. Otherwise nothing is imported if anything is wrong.
     pub skip_bad: bool,
 }
 
-/// How a file has its counts.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Format {
     /// torrust-tracker's SQLite file.
     Torrust,
-    /// The answer to a scrape over HTTP (BEP 48).
+    /// The answer to an HTTP scrape (BEP 48).
     Scrape,
     /// opentracker's `/stats?mode=statedump`.
     OpentrackerState,
@@ -129,13 +129,13 @@ impl Sink for Kept {
     }
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Imported {
-    /// Whether nothing was taken, for want of a state.
+    /// Whether nothing was imported because there is no state folder.
     pub dry_run: bool,
-    /// In the order in which they were named.
+    /// The files, in the given order.
     pub files: Vec<Taken>,
     /// Of all files.
     #[serde(flatten)]
@@ -144,28 +144,28 @@ pub struct Imported {
     pub refused: u64,
 }
 
-/// What a file had.
+/// The result of one file.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Taken {
     /// Its name.
     pub file: String,
-    /// How it has its counts.
+    /// Its format.
     pub format: Format,
     /// Whether it is compressed.
     pub gzip: bool,
-    /// Counts that were read.
+    /// The number of counts that were read.
     pub read: u64,
-    /// Counts that are wrong.
+    /// The number of wrong entries.
     pub refused: u64,
-    /// The first things that are wrong.
+    /// The first wrong entries.
     pub wrong: Vec<Wrong>,
 }
 
-/// Reads all files, and raises what is kept in the state to what they count.
+/// Reads all files, and raises the counts in the state to those in the files.
 ///
 /// # Errors
-/// What is wrong and where, and nothing is taken.
+/// The first error and its position. Nothing is then imported.
 pub fn run(options: &Options) -> Result<Imported, Box<dyn Error>> {
     let mut sink = options.state.as_deref().map(open).transpose()?;
     // Where there is room for counts, there is room to sort them; temporary files may lie in memory.
@@ -322,7 +322,7 @@ fn read(format: Format, input: &mut Input<'_>, reading: &mut Reading<'_>) -> Res
 }
 
 impl Taken {
-    /// The first things that are wrong, each on a line.
+    /// The first wrong entries, one per line.
     pub fn named(&self) -> String {
         let mut words: String =
             self.wrong.iter().map(|Wrong { at, what }| format!("\n  {at}: {what}")).collect();

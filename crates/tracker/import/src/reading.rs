@@ -63,11 +63,11 @@ impl Stop {
     }
 }
 
-/// Something that is wrong in a file.
+/// A wrong entry of a file.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Wrong {
-    /// A line from 1, a byte from 0 (before compression), or a row from 1.
+    /// Its position: a line from 1, a byte from 0 (before compression), or a row from 1.
     pub at: String,
     /// What is wrong.
     pub what: String,

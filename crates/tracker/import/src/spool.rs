@@ -1,4 +1,4 @@
-//! Counts on their way from a file to where they are kept: sorted by info hash, each once, in bounded memory.
+//! Sorts counts by info hash in bounded memory, each torrent once, before they are stored.
 
 use std::{
     cmp::Reverse,
@@ -52,18 +52,18 @@ pub(super) struct Spool {
     runs: Vec<usize>,
 }
 
-/// What came.
+/// The counts of all files together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Totals {
-    /// Different torrents.
+    /// The number of different torrents.
     pub torrents: u64,
-    /// Those of them that were downloaded.
+    /// The number of torrents with downloads.
     pub with_downloads: u64,
-    /// Of all of them together.
+    /// The number of downloads.
     pub downloads: u64,
-    /// How many counts there were of torrents that had one already.
+    /// The number of counts for torrents that already had one.
     pub duplicates: u64,
-    /// How many torrents the sink had with fewer downloads, if there is one.
+    /// The number of torrents whose stored count was lower, if there is a state folder.
     pub raised: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a load test is told to do.
+//! The configuration of a load test.
 
 use std::{
     fmt,
@@ -12,58 +12,58 @@ use swarmkeep_tracker_protocol::udp::MAX_SCRAPE;
 
 use crate::Error;
 
-/// What a load test is told to do. Start with [`new`](Self::new) and change what should differ.
+/// The configuration of a load test. Start with [`new`](Self::new), and change what differs.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// The tracker: one address, or one for each family. Workers take turns. All are UDP, or all HTTP.
+    /// The tracker: one address, or one per family. Workers take turns. All are UDP, or all are HTTP.
     pub targets: Vec<Target>,
-    /// How long is measured; at most [`LONGEST`](Self::LONGEST).
+    /// The duration of the measurement, at most [`LONGEST`](Self::LONGEST).
     pub duration: Duration,
-    /// How long the same requests are sent before that without being counted.
+    /// The duration of the warm-up, whose requests are not counted.
     pub warm_up: Duration,
-    /// Clients at once, each with a socket of its own.
+    /// The number of clients, each with its own socket.
     pub workers: usize,
-    /// Threads that run them; `None` is as many as there are cores, and no more than workers.
+    /// The number of threads; `None` is one per core, and no more than workers.
     pub threads: Option<usize>,
-    /// Requests that a worker may have unanswered; `None` is 1 in a closed loop and 64 in an open one. HTTP
-    /// has 1.
+    /// The most unanswered requests per worker; `None` is 1 in a closed loop and 64 in an open loop. HTTP
+    /// always has 1.
     pub window: Option<usize>,
-    /// Requests a second of each worker (open loop); `None` sends whenever an answer has come (closed loop).
+    /// Requests per second and worker (open loop); `None` sends after each answer (closed loop).
     pub rate: Option<f64>,
-    /// After how long without an answer a request has failed.
+    /// The time after which a request without an answer has failed.
     pub timeout: Duration,
-    /// For how long a connection id is used. The next is asked for shortly before.
+    /// How long a connection id is used. The next one is requested shortly before.
     pub connection_lifetime: Duration,
-    /// How peers are spread over torrents.
+    /// The distribution of peers over torrents.
     pub swarms: Swarms,
-    /// Peers in the population.
+    /// The number of peers.
     pub peers: u64,
-    /// Peers that every announce asks for; `None` leaves it to the tracker.
+    /// The number of peers that each announce asks for; `None` leaves it to the tracker.
     pub want: Option<u32>,
-    /// How often each kind of request comes.
+    /// The mix of the kinds of requests.
     pub mix: Mix,
-    /// Info hashes a scrape.
+    /// Info hashes per scrape.
     pub scrape_hashes: usize,
-    /// Share of the peers that have nothing left to download.
+    /// Share of seeders among the peers.
     pub seeders: f64,
     /// Share of the announces with the event `started`.
     pub started: f64,
-    /// Share of the announces with which a peer finishes its download; a leecher starts over with its next
-    /// one.
+    /// Share of the announces with which a peer finishes its download. A leecher starts again with its next
+    /// announce.
     pub completed: f64,
-    /// Share of the announces with which a peer leaves; it joins again with its next one.
+    /// Share of the announces with which a peer leaves. It joins again with its next announce.
     pub stopped: f64,
     /// Loopback addresses to send from (127.0.0.1, 127.0.0.2, …), so that a swarm can have more peers than
     /// there are ports.
     pub sources: u8,
-    /// Whether each peer announces once, uncounted, before anything else.
+    /// Whether each peer announces once, uncounted, before the warm-up.
     pub fill: bool,
-    /// What population and requests are drawn from.
+    /// The seed of the random population and requests.
     pub seed: u64,
-    /// The process whose CPU time and memory are to be reported.
+    /// The process whose CPU time and memory are reported.
     pub server_pid: Option<u32>,
-    /// Whether the tracker's counts may leave out the peer that announces, as some trackers have it.
+    /// Whether the tracker's counts may exclude the announcing peer, as some trackers do.
     pub announcer_uncounted: bool,
     /// Whether targets may be other machines.
     pub beyond_loopback: bool,
@@ -73,8 +73,8 @@ impl Config {
     /// The longest measurement.
     pub const LONGEST: Duration = Duration::from_secs(3600);
 
-    /// 100 workers in a closed loop for 10 seconds: 50 announces for each scrape, 100,000 peers in 1,000
-    /// torrents by Zipf's law, half of them seeders, 50 peers wanted.
+    /// 100 workers in a closed loop for 10 seconds: 50 announces per scrape, 100,000 peers in 1,000 torrents
+    /// by Zipf's law, half of them seeders, and 50 peers per announce.
     pub fn new(targets: impl IntoIterator<Item = Target>) -> Self {
         Self {
             targets: targets.into_iter().collect(),
@@ -104,13 +104,13 @@ impl Config {
         }
     }
 
-    /// The same with another number of workers.
+    /// The same configuration with another number of workers.
     #[must_use]
     pub fn with_workers(&self, workers: usize) -> Self {
         Self { workers, ..self.clone() }
     }
 
-    /// Whether requests go by a schedule and not by answers.
+    /// Whether requests follow a schedule (open loop).
     pub const fn is_open(&self) -> bool {
         self.rate.is_some()
     }
@@ -120,7 +120,8 @@ impl Config {
         matches!(self.targets[..], [Target::Http { .. }, ..])
     }
 
-    /// Requests that a worker may have unanswered.
+    /// The most unanswered requests per worker; `None` is 1 in a closed loop and 64 in an open loop. HTTP
+    /// always has 1.
     pub(crate) fn window(&self) -> usize {
         match self.window {
             _ if self.is_http() => 1,
@@ -152,7 +153,7 @@ impl Config {
         origins
     }
 
-    /// Says what is wrong with it, if anything.
+    /// Checks the configuration.
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::NotYours`].
@@ -225,21 +226,20 @@ impl Config {
     }
 }
 
-/// How peers are spread over torrents.
+/// The distribution of peers over torrents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Swarms {
-    /// So many torrents shared by all workers, sizes by Zipf's law with exponent 1: the n-th largest has 1/n
-    /// of the largest's peers, and no fewer than one. Every peer announces as often.
+    /// This number of torrents, shared by all workers, with sizes by Zipf's law with exponent 1: the n-th
+    /// largest has 1/n of the peers of the largest, and at least one. All peers announce equally often.
     Zipf(u64),
-    /// So many torrents shared by all workers, all of the same size.
+    /// This number of torrents of the same size, shared by all workers.
     Uniform(u64),
-    /// So many torrents for each worker that no other worker announces to.
+    /// This number of torrents per worker. Workers share none.
     Private(u64),
 }
 
-/// How often each kind of request comes, as weights. A connect that is needed for want of a connection id
-/// comes on top.
+/// The mix of the kinds of requests, as weights. A connect that is needed for a connection id is additional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Mix {
     /// Connect requests (UDP only).
@@ -273,7 +273,7 @@ impl fmt::Display for Mix {
     }
 }
 
-/// `connect=50,announce=50,scrape=1`; what is not named does not come.
+/// Parses `connect=50,announce=50,scrape=1`. A kind that is missing has the weight 0.
 impl FromStr for Mix {
     type Err = Error;
 
@@ -313,7 +313,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Where it listens.
+    /// Its socket address.
     pub const fn address(&self) -> SocketAddr {
         match self {
             Self::Udp(address) | Self::Http { address, .. } => *address,
@@ -328,8 +328,8 @@ impl Target {
     }
 }
 
-/// `127.0.0.1:6969`, `udp://localhost:6969` or `http://127.0.0.1:7070/announce`. Of a name's addresses the
-/// first counts.
+/// Parses `127.0.0.1:6969`, `udp://localhost:6969` or `http://127.0.0.1:7070/announce`. A name is replaced by
+/// the first of its addresses.
 impl FromStr for Target {
     type Err = Error;
 

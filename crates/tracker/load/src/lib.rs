@@ -1,8 +1,8 @@
 //! A load generator for BitTorrent trackers, over UDP (BEP 15) and HTTP (BEP 3, 23, 48).
 //!
-//! [`run`] does what a [`Config`] says and gives a [`Report`]. Many workers, each a client with a socket of
-//! its own, send announces of a seeded population to shared swarms, in a closed loop or by a schedule, and
-//! check every answer:
+//! [`run`] runs the load test of a [`Config`] and returns a [`Report`]. Many workers, each a client with its
+//! own socket, send the announces of a seeded population to shared swarms, in a closed loop or by a schedule,
+//! and check every answer:
 //!
 //! ```no_run
 //! use swarmkeep_load::{Config, run};
@@ -41,10 +41,10 @@ pub use stats::Filled;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The configuration says something that cannot be.
+    /// The configuration is invalid.
     #[error("{0}")]
     Config(String),
-    /// The target is another machine, and nothing says that this is meant.
+    /// The target is another machine, and the configuration does not allow that.
     #[error(
         "{0} is not on this machine: a load test takes down what is not made for it. Measure over the loopback, or say \
          that the target is yours"
@@ -58,10 +58,10 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// Nobody answered before the measurement.
+    /// The tracker did not answer before the measurement.
     #[error("no answer from {0}: is the tracker running, and does it listen there?")]
     NoAnswer(String),
-    /// There is no such process, or `/proc` does not tell of it.
+    /// There is no such process, or `/proc` has no data about it.
     #[error("process {0} cannot be watched: give the process id of the tracker, on this machine")]
     NoProcess(u32),
 }

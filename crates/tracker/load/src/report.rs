@@ -1,4 +1,4 @@
-//! What a run found, for scripts and for people.
+//! The report of a run, for programs and for people.
 
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -16,41 +16,41 @@ use crate::{
     stats::{self, Kind, Totals},
 };
 
-/// What a run found. As JSON it is one object with these keys; times are microseconds.
+/// The report of a run. As JSON it is one object with these keys. Times are in microseconds.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// Version of the generator.
     pub version: &'static str,
-    /// What was measured with.
+    /// The settings of the run.
     pub settings: Settings,
-    /// What was measured on.
+    /// The machine of the generator.
     pub machine: Machine,
-    /// From the beginning of the measurement to its end, or to the last answer if that came later.
+    /// The time from the beginning of the measurement to its end, or to the last answer if that came later.
     pub seconds: f64,
-    /// Requests that were sent, or were to be sent, in the measurement: those that succeeded, failed or were
-    /// answered wrongly.
+    /// Requests of the measurement that were sent or were due: the sum of those that succeeded, failed or got
+    /// a wrong answer.
     pub requests: u64,
     /// Requests with a right answer.
     pub succeeded: u64,
-    /// Requests without an answer in time, refused, or never sent.
+    /// Requests that got no answer in time, were refused, or were never sent.
     pub failed: u64,
-    /// Wrong answers, those to requests of the fill and the warm-up and those to none included.
+    /// Wrong answers, including those during the fill and the warm-up and those to no request.
     pub wrong: u64,
     /// Answers that came after their requests had failed.
     pub late: u64,
     /// Right answers, as a share of the requests in percent.
     pub success_percent: f64,
-    /// Right answers a second.
+    /// Right answers per second.
     pub requests_per_second: f64,
-    /// How many requests failed for which reason.
+    /// The number of failed requests by reason.
     pub failures: BTreeMap<String, u64>,
-    /// How many answers were wrong for which reason, with the first of each.
+    /// The number of wrong answers by reason, with the first of each.
     pub wrong_answers: BTreeMap<String, WrongAnswers>,
     /// By kind: connect, announce, stopped (announces with that event) and scrape.
     pub by_kind: BTreeMap<&'static str, OfKind>,
-    /// Of right answers. In an open loop counted from when a request was to be sent, in a closed one from
-    /// when it was.
+    /// The latency of right answers. In an open loop it is measured from the time at which a request was due,
+    /// in a closed loop from the time at which it was sent.
     pub latency: Latencies,
     /// Peers in the answers to announces.
     pub peers: Peers,
@@ -58,18 +58,18 @@ pub struct Report {
     pub bytes_sent: u64,
     /// Bytes of right and wrong answers.
     pub bytes_received: u64,
-    /// First announces before the measurement.
+    /// The first announces before the measurement.
     pub fill: stats::Filled,
     /// The tracker's process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<Server>,
-    /// What the generator itself took.
+    /// The resources of the generator.
     pub generator: Generator,
-    /// Second by second, by when answers came.
+    /// Each second, by the time of the answers.
     pub series: Vec<Second>,
 }
 
-/// What was measured with.
+/// The settings of the run.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Settings {
@@ -81,9 +81,9 @@ pub struct Settings {
     pub workers: usize,
     /// Threads that ran them.
     pub threads: usize,
-    /// Requests that a worker may have had unanswered.
+    /// The most unanswered requests per worker.
     pub window: usize,
-    /// Requests a second of each worker, in an open loop.
+    /// Requests per second and worker, in an open loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// Seconds measured.
@@ -96,10 +96,10 @@ pub struct Settings {
     pub swarms: Swarms,
     /// Peers in the population.
     pub peers: u64,
-    /// Peers asked for; absent if that was left to the tracker.
+    /// The number of peers that each announce asked for; absent if that was left to the tracker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub want: Option<u32>,
-    /// How often each kind came.
+    /// The mix of the kinds of requests.
     pub mix: crate::Mix,
     /// Share of seeders among the peers.
     pub seeders: f64,
@@ -111,7 +111,7 @@ pub struct Settings {
     pub stopped: f64,
     /// Whether each peer announced once before.
     pub fill: bool,
-    /// What all was drawn from.
+    /// The seed.
     pub seed: u64,
 }
 
@@ -119,9 +119,9 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WrongAnswers {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// What was wrong with the first.
+    /// The fault of the first.
     pub example: String,
 }
 
@@ -129,15 +129,15 @@ pub struct WrongAnswers {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct OfKind {
-    /// All of them.
+    /// All requests.
     pub requests: u64,
-    /// Those with a right answer.
+    /// Requests with a right answer.
     pub succeeded: u64,
-    /// Those without an answer in time, or refused. Requests that were never sent count as announces.
+    /// Requests that got no answer in time or were refused. Requests that were never sent count as announces.
     pub failed: u64,
-    /// Those with a wrong answer.
+    /// Requests with a wrong answer.
     pub wrong: u64,
-    /// Right answers a second.
+    /// Right answers per second.
     pub per_second: f64,
     /// Bytes of all requests.
     pub bytes_sent: u64,
@@ -149,14 +149,14 @@ pub struct OfKind {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Latencies {
-    /// Of all kinds together.
+    /// All kinds together.
     pub all: Latency,
-    /// Of each kind that came.
+    /// Each kind that occurred.
     #[serde(flatten)]
     pub by_kind: BTreeMap<&'static str, Latency>,
 }
 
-/// How long answers took, in microseconds.
+/// The times until answers, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Latency {
@@ -184,19 +184,19 @@ pub struct Latency {
 pub struct Peers {
     /// In all right answers.
     pub total: u64,
-    /// In one, on average.
+    /// Per answer, on average.
     pub per_answer: f64,
 }
 
-/// What the generator itself took.
+/// The resources of the generator.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Generator {
     /// User and system time of this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
-    /// How much later than the schedule had it the generator came to 99 % of the requests, in microseconds;
-    /// it is part of their latency. Of an open loop only.
+    /// The 99th percentile of the delay of the generator behind its schedule, in microseconds. It is part of
+    /// the latency. Only in an open loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_p99: Option<f64>,
 }
@@ -205,11 +205,11 @@ pub struct Generator {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Second {
-    /// From 0. What comes behind the duration was answered late.
+    /// Its number, from 0. Numbers after the duration are for late answers.
     pub second: u64,
     /// Right answers.
     pub succeeded: u64,
-    /// Requests that failed, when that was known.
+    /// Requests whose failure became known in this second.
     pub failed: u64,
     /// Wrong answers.
     pub wrong: u64,
@@ -279,7 +279,7 @@ impl Report {
         }
     }
 
-    /// Tables for people.
+    /// The report as tables.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let settings = &self.settings;

@@ -25,7 +25,7 @@ use crate::{
     udp::UdpClient,
 };
 
-/// What a run is doing.
+/// The progress of a run.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Progress {
@@ -38,14 +38,14 @@ pub enum Progress {
     },
     /// Requests are sent and not counted.
     WarmingUp,
-    /// A second of the measurement is over.
+    /// A second of the measurement has ended.
     Second(report::Second),
 }
 
-/// Runs a load test, and tells `progress` about every second of it.
+/// Runs a load test, and calls `progress` for every second of it.
 ///
 /// # Errors
-/// Any [`Error`]. Answers that are wrong and requests that fail are no errors: the report has them.
+/// Any [`Error`]. Wrong answers and failed requests are not errors: they are in the report.
 pub fn run(config: &Config, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
     config.validate()?;
     if config.is_http() {

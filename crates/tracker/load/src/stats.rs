@@ -87,13 +87,13 @@ pub(crate) struct Totals {
     pub(crate) fill: Filled,
 }
 
-/// What became of the first announces before a measurement.
+/// The results of the first announces before a measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Filled {
     /// Peers whose first announce was answered.
     pub announced: u64,
-    /// Peers whose first announce was not, though it was sent several times.
+    /// Peers whose first announce was not answered, although it was sent several times.
     pub lost: u64,
 }
 

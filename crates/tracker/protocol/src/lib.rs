@@ -1,9 +1,9 @@
-//! The messages between BitTorrent clients and trackers, sans-I/O: bytes in, values out, and back into the
-//! caller's buffer.
+//! The messages between BitTorrent clients and trackers, without I/O: they are parsed from bytes, and written
+//! to the caller's buffer.
 //!
-//! [`udp`] is BEP 15 with its IPv6 form and the options of BEP 41; [`http`] is BEP 3 and what has been added
-//! to it. Both are for both sides. Parsing borrows from the packet, writing goes straight into the caller's
-//! buffer, and neither allocates but to make that longer.
+//! [`udp`] is BEP 15 with its IPv6 form and the options of BEP 41; [`http`] is BEP 3 and its additions. Both
+//! serve clients and trackers. Parsing borrows from the packet. Writing goes directly to the caller's buffer,
+//! and allocates only if that must grow.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod http;
@@ -15,7 +15,7 @@ pub use swarmkeep_bittorrent as bittorrent;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The packet ends before the fields that its action must have.
+    /// The packet is too short for its action.
     #[error("{got} bytes are too few: {what} takes {least}")]
     TooShort {
         /// The message that it began as.
@@ -28,16 +28,16 @@ pub enum Error {
     /// BEP 15 has no such action on this side of the protocol.
     #[error("{0} is not an action of BEP 15 here")]
     Action(u32),
-    /// A connect request without the number by which BEP 15 recognises it.
+    /// A connect request does not begin with the magic number of BEP 15.
     #[error("{0:#018x} does not begin a connect request: BEP 15 has 0x0000041727101980 there")]
     Magic(u64),
-    /// A field that holds no value of its kind.
+    /// A field has an invalid value.
     #[error(transparent)]
     Field(#[from] swarmkeep_bittorrent::Error),
-    /// Bytes that should have been bencoded.
+    /// The body is not valid bencode.
     #[error(transparent)]
     Bencode(#[from] swarmkeep_bittorrent::bencode::Error),
-    /// A parameter of a request, or a field of a response, that is missing or wrong.
+    /// A parameter of a request or a field of a response is missing or wrong.
     #[error("{name}: {what}")]
     Parameter {
         /// Its name.
@@ -45,7 +45,7 @@ pub enum Error {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// A list that ends in the middle of an item.
+    /// A list ends in the middle of an item.
     #[error("{len} bytes are no list of {each}-byte items")]
     List {
         /// Bytes in the list.

@@ -1,7 +1,7 @@
 //! UDP tracker messages: BEP 15, with its IPv6 form and the options of BEP 41.
 //!
-//! A client [connects](ConnectRequest), is given a [`ConnectionId`] that proves it receives what is sent to
-//! its address, and announces and scrapes with it. A server parses a [`Request`] and writes a response; a
+//! A client [connects](ConnectRequest) and gets a [`ConnectionId`], which proves that it receives at its
+//! address. It announces and scrapes with this id. A server parses a [`Request`] and writes a response; a
 //! client writes a request and parses a [`Response`]. All integers are in network order.
 //!
 //! ```
@@ -30,36 +30,35 @@ pub use response::{
 
 use crate::Error;
 
-/// The most info hashes that one scrape asks about (BEP 15 says "about 74"): both packets then stay below
-/// 1,500 bytes.
+/// The most info hashes per scrape (BEP 15 says "about 74"). Both packets then stay below 1,500 bytes.
 pub const MAX_SCRAPE: usize = 74;
 
 /// The first 8 bytes of every connect request.
 pub const CONNECT_MAGIC: u64 = 0x0417_2710_1980;
 
-/// What a client takes from a connect response and shows in every other request, proof that it receives at
-/// its address.
+/// The id that a client gets in a connect response and sends in every other request. It proves that the
+/// client receives at its address.
 ///
-/// A client may use it for one minute after it has received it; a tracker accepts it for two after it has
+/// A client may use it for one minute after it received it. A tracker accepts it for two minutes after it
 /// sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// By what a client tells which of its requests a response is for.
+/// The number by which a client finds the request that a response belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TransactionId(pub u32);
 
-/// What a message is; the discriminants are those of BEP 15.
+/// The kind of a message. The discriminants are those of BEP 15.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Action {
-    /// Asks for, or brings, a connection id.
+    /// Requests or returns a connection id.
     Connect = 0,
-    /// Announces, or lists peers.
+    /// Announces, or returns peers.
     Announce = 1,
-    /// Asks for, or brings, the counts of swarms.
+    /// Requests or returns the counts of swarms.
     Scrape = 2,
-    /// Says what was wrong; only in responses.
+    /// Returns an error. Only in responses.
     Error = 3,
 }
 

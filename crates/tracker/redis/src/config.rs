@@ -1,10 +1,11 @@
-//! Where the servers are, and how patient to be with them.
+//! The addresses of the servers, and how the store uses them.
 
 use std::time::Duration;
 
 use swarmkeep::ConfigError;
 
-/// Where the servers are and how they are used. Start with [`new`](Self::new) and chain what should differ.
+/// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and chain what
+/// differs.
 #[derive(Debug, Clone)]
 pub struct RedisConfig {
     pub(crate) urls: Vec<String>,
@@ -21,8 +22,8 @@ impl RedisConfig {
     /// Settings for the servers at `urls`: `redis://[user:password@]host[:port][/database]`, or `rediss://`
     /// over TLS.
     ///
-    /// Several URLs are nodes of one Cluster, and a single server may be a node of a Cluster too. The other
-    /// nodes are learnt from those that answer.
+    /// Several URLs are nodes of one Cluster. One URL may be a single server or a node of a Cluster. A node
+    /// that answers names the others.
     pub fn new<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
@@ -36,67 +37,66 @@ impl RedisConfig {
         }
     }
 
-    /// What all keys begin with: stores with different prefixes know nothing of each other. `swarmkeep:`
-    /// without this.
+    /// Sets the prefix of all keys. Stores with different prefixes are separate. The default is `swarmkeep:`.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// What [`prefix`](Self::prefix) was set to.
+    /// The prefix of all keys.
     pub fn keys_begin_with(&self) -> &str {
         &self.prefix
     }
 
-    /// What this process is called where it holds a lease; drawn at random without this.
+    /// Sets the name of this process, under which it holds a lease. The default is random.
     #[must_use]
     pub fn node(mut self, node: impl Into<String>) -> Self {
         self.node = node.into();
         self
     }
 
-    /// For how long a call may try before it is [`Unavailable`](swarmkeep::Unavailable): reconnecting and
-    /// following a fail-over included.
+    /// Sets the time after which a call fails as [`Unavailable`](swarmkeep::Unavailable). It includes
+    /// reconnecting and following a fail-over.
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// How stale the answers to regular announces may be in swarms that are announced to often; not at all
-    /// without this.
+    /// Sets the largest age of the answers to regular announces in busy swarms. The default is 0: every
+    /// answer is new.
     ///
-    /// Such a swarm is asked about once in half of that time, for as many peers as will do for all who
-    /// announce meanwhile, and what these change is sent together within the other half. So the server of one
-    /// very large swarm bears several times as many announces (docs/operate/scaling.md). What it costs:
-    /// counts and peers are so old; an announce that was answered from here says
-    /// [`REFRESHED`](swarmkeep::Changes::REFRESHED) whatever it was; and it is lost if this process or the
-    /// server is lost before it was sent: call [`flush`](crate::RedisRepository::flush) before you end.
-    /// Whoever wants 256 peers or more is answered by the server.
+    /// The server is asked about such a swarm once per half of that time, for enough peers for all announces
+    /// of that time. The changes of these announces are sent together in the other half. So the server of one
+    /// very large swarm can serve several times as many announces (docs/operate/scaling.md). The price:
+    /// counts and peers may be this old; an announce that is answered in this way always reports
+    /// [`REFRESHED`](swarmkeep::Changes::REFRESHED); and an announce is lost if this process or the server is
+    /// lost before it was sent. Call [`flush`](crate::RedisRepository::flush) before the process ends. An
+    /// announce for 256 peers or more always goes to the server.
     #[must_use]
     pub const fn staleness(mut self, staleness: Duration) -> Self {
         self.staleness = staleness;
         self
     }
 
-    /// The certificate authority, in PEM, that vouches for servers of `rediss://`; those of the system
-    /// without this.
+    /// Sets the certificate authority of `rediss://` servers, in PEM. The default is the authorities that the
+    /// system trusts.
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_certificate = Some(pem.into());
         self
     }
 
-    /// How many connections to each server.
+    /// Sets the number of connections per server.
     #[must_use]
     pub const fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// How many calls may wait for an answer at once; one more is [`Unavailable`](swarmkeep::Unavailable) at
-    /// once.
+    /// Sets the most calls that wait for an answer. A further call is [`Unavailable`](swarmkeep::Unavailable)
+    /// at once.
     #[must_use]
     pub const fn in_flight(mut self, in_flight: usize) -> Self {
         self.in_flight = in_flight;
@@ -104,14 +104,14 @@ impl RedisConfig {
     }
 }
 
-/// Why a repository was not built, or not reached.
+/// Why a repository was not built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for cannot be kept.
+    /// The store cannot keep what the configuration asks for.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A URL that says nothing.
+    /// A URL is invalid.
     #[error("{url} is no URL of a Redis server: {reason}")]
     Url {
         /// What was given, without its password.
@@ -122,12 +122,12 @@ pub enum Error {
     /// No server was reached.
     #[error("no server was reached: {0}")]
     Unreachable(String),
-    /// A name that keys cannot begin with.
+    /// The prefix cannot be used in keys.
     #[error(
         "{0:?} cannot be what keys begin with: leave braces out, they tell a Cluster where a key belongs"
     )]
     Prefix(String),
-    /// Another store lives there.
+    /// The servers contain a store with other settings.
     #[error(
         "what lives under {prefix} was built with other settings: {what}; give the same, or another prefix"
     )]
@@ -139,7 +139,7 @@ pub enum Error {
     },
 }
 
-/// A URL as it may be shown: with `***` in the place of its password, or of whatever may be one.
+/// The URL with `***` instead of its password, or of anything that may be one.
 pub fn without_password(url: &str) -> String {
     let Some((before, host)) = url.rsplit_once('@') else { return url.into() };
     let (scheme, user) = before

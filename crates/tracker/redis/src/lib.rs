@@ -1,4 +1,4 @@
-//! A repository on Redis 7 or Valkey, one server or a Cluster, so that several trackers share one set of
+//! A repository on Redis 7 or Valkey, on one server or a Cluster, so that several trackers share one set of
 //! swarms.
 //!
 //! ```no_run
@@ -12,9 +12,9 @@
 //! # }
 //! ```
 //!
-//! An announce is one round trip: a function inside the server updates, counts and selects in one atomic step
-//! ([`AsyncTorrentRepository`]). All of a swarm is in one key, and so are the counts of its shard: they
-//! cannot drift, and a slot that moves takes them along.
+//! An announce takes one round trip: a function in the server updates, counts and selects in one atomic step
+//! ([`AsyncTorrentRepository`]). Each swarm is in one key, together with the counts of its shard, so that the
+//! counts stay exact and move with a slot.
 //!
 //! [`AsyncTorrentRepository`]: swarmkeep::AsyncTorrentRepository
 

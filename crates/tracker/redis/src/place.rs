@@ -1,12 +1,12 @@
-//! Where a swarm and its peers stand: in which shard, and in which order.
+//! The position of a swarm and of its peers: its shard, and its order in it.
 
 use sha1::{Digest, Sha1};
 use swarmkeep::InfoHash;
 
-/// How many hash slots a Cluster has.
+/// The number of hash slots of a Cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// Shards of a store that is not told how many.
+/// The default number of shards of a store.
 pub const SHARDS: u32 = 1024;
 
 /// What all trackers of a store must agree on.
@@ -73,7 +73,7 @@ impl Order {
     }
 }
 
-/// The hash slot of a key (Redis Cluster specification): CRC-16/XMODEM of what stands in its first braces.
+/// The hash slot of a key (Redis Cluster specification): CRC-16/XMODEM of the text in its first braces.
 pub fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];

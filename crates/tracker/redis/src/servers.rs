@@ -1,8 +1,8 @@
-//! Real servers and clusters on loopback ports, and what can happen to them.
+//! Starts real servers and Clusters on loopback ports, and causes their faults.
 //!
-//! For tests and benches. Calls block and need no runtime; each waits for a bounded time. What was started
-//! ends with its value, and with this process however that ends; only the folder in the temporary directory
-//! stays if nobody came to drop the value. Linux only.
+//! For tests and benches, on Linux only. Calls block, need no runtime, and wait for a bounded time. A server
+//! ends with its value, and with this process however that ends. If the value is not dropped, its folder in
+//! the temporary directory stays.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -40,14 +40,14 @@ pub use process::PROGRAM_VARIABLE;
 pub use redis::{FromRedisValue, Value};
 pub use server::Server;
 
-/// Why a server did not start, or did not do what it was asked for.
+/// Why a server did not start, or did not do what it was told.
 ///
-/// It prints for [`Debug`] what it does for [`Display`](fmt::Display): a test that unwraps it says what to
-/// do.
+/// [`Debug`] prints the same as [`Display`](fmt::Display), so that a test that unwraps the error shows what
+/// to do.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no such program to run.
+    /// The program is not installed.
     #[error(
         "{program} is not installed, and what is asked for needs it: `apt-get install {package}` on Debian \
          (the server is taken from PATH, or is what {PROGRAM_VARIABLE} names)"
@@ -58,7 +58,7 @@ pub enum Error {
         /// Where Debian has it.
         package: &'static str,
     },
-    /// The server ended while it was started.
+    /// The server ended during its start.
     #[error("the server ended as it was started, {status}; the end of its log:\n{log}")]
     Exited {
         /// How it ended.
@@ -104,7 +104,7 @@ pub enum Error {
         /// What it answered, its code first.
         message: String,
     },
-    /// A server answered with what was not expected of it.
+    /// A server sent an unexpected reply.
     #[error("the server on port {port} answered {command} with {reply}")]
     Unexpected {
         /// Which server.
@@ -142,7 +142,7 @@ pub enum Error {
     },
 }
 
-/// What most of this module returns.
+/// The result of the functions of this module.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {

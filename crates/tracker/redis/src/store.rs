@@ -1,4 +1,4 @@
-//! The repository: what is asked of which shard, and what is made of the answers.
+//! The repository: the calls to each shard, and the meaning of the answers.
 
 use std::{
     fmt,
@@ -50,11 +50,11 @@ const BYTES_PER_V6_PEER: u64 = 27;
 
 /// A repository that several processes share, on Redis or Valkey.
 ///
-/// One call is one round trip. Where a server is lost or slow, calls try again until
-/// [`RedisConfig::patience`] has passed and are [`Unavailable`] then. An announce that may have been done
-/// already is sent again: done twice it leaves the same, and counts no download twice, but says
-/// [`REFRESHED`](swarmkeep::Changes::REFRESHED) where the first would have said `JOINED`. A removal and
-/// downloads that are added are not sent again.
+/// One call takes one round trip. If a server is lost or slow, a call tries again until
+/// [`RedisConfig::patience`] has passed, and is then [`Unavailable`]. An announce that may have been done
+/// already is sent again. Done twice, it has the same effect and counts no download twice, but reports
+/// [`REFRESHED`](swarmkeep::Changes::REFRESHED) where the first one reported `JOINED`. Removals and added
+/// downloads are not sent again.
 pub struct RedisRepository {
     link: Arc<Link>,
     calls: Arc<Calls>,
@@ -82,15 +82,14 @@ impl fmt::Debug for RedisRepository {
 }
 
 impl RedisRepository {
-    /// Reaches the servers and takes up the store that is there, or begins one.
+    /// Connects to the servers, and opens the existing store or creates one.
     ///
-    /// The number of shards is that of [`RepositoryConfig::shards`], 1,024 without it, and stays what it was
-    /// when the store was begun. Must be called within a tokio runtime, which the connections stay in; calls
-    /// may come from anywhere.
+    /// The number of shards is [`RepositoryConfig::shards`], or 1,024. An existing store keeps its own
+    /// number. Call it in a tokio runtime, which the connections stay in. Later calls may come from anywhere.
     ///
     /// # Errors
-    /// [`Error`] if no server is reached, if the store cannot keep what `config` asks for, or was begun with
-    /// something else.
+    /// [`Error`] if no server is reached, if the store cannot keep what `config` asks for, or if the existing
+    /// store has other settings.
     pub async fn connect(servers: &RedisConfig, config: &RepositoryConfig) -> Result<Self, Error> {
         const LONGEST: u64 = u32::MAX as u64 / 2;
 
@@ -148,7 +147,7 @@ impl RedisRepository {
         })
     }
 
-    /// What this process is called where it holds the lease.
+    /// The name under which this process holds the lease.
     pub fn node(&self) -> &str {
         &self.node
     }
@@ -191,8 +190,8 @@ impl RedisRepository {
         }
     }
 
-    /// Sends what announces have changed that were answered from here ([`RedisConfig::staleness`]): before
-    /// the process ends.
+    /// Sends the changes of announces that were answered without the server ([`RedisConfig::staleness`]).
+    /// Call it before the process ends.
     ///
     /// # Errors
     /// [`Unavailable`] if not all of it was sent within [`RedisConfig::patience`].

@@ -1,22 +1,21 @@
-//! Which addresses peers may have: not every address that a request comes from is one that other peers can
-//! reach.
+//! The addresses that peers may have: other peers cannot reach every address that a request comes from.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// From how far an address is reached, nearest first. What listens on one reaches, and takes peers from, all
-/// that are no farther.
+/// The distance from which an address can be reached, nearest first. A listener takes peers at addresses of
+/// its own distance and of shorter ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// The same machine.
     Loopback,
     /// One network: private (RFC 1918), shared (RFC 6598), link-local and unique local (RFC 4193) addresses.
     Private,
-    /// Everywhere.
+    /// The whole internet.
     Public,
 }
 
 impl Reach {
-    /// From how far `ip` is reached as the address of a peer; `None` if nobody can be there: unspecified,
+    /// The distance from which a peer at `ip` can be reached. `None` if no peer can be there: unspecified,
     /// multicast, broadcast and reserved addresses.
     pub fn of_peer(ip: IpAddr) -> Option<Self> {
         match ip.to_canonical() {
@@ -37,27 +36,27 @@ impl Reach {
         }
     }
 
-    /// From how far a socket is reached that is bound to `ip`. One for all interfaces counts as public.
+    /// The distance from which a socket that is bound to `ip` can be reached. A socket for all interfaces
+    /// counts as public.
     pub fn of_listener(ip: IpAddr) -> Self {
         Self::of_peer(ip).unwrap_or(Self::Public)
     }
 }
 
-/// What becomes of peers at addresses that the peers of a public tracker cannot reach: loopback and private
-/// ones.
+/// The treatment of peers at loopback and private addresses, which the peers of a public tracker cannot
+/// reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LocalPeers {
-    /// Those are taken that can reach, from where they are, what the tracker listens on: loopback peers by a
-    /// socket bound to a loopback address, private and loopback ones by a socket bound to a private address.
-    /// Others are refused.
+    /// Takes a peer if the listener that it announces to is at an address as near: loopback peers on a
+    /// loopback address, private and loopback peers on a private address. Refuses all others.
     #[default]
     Near,
-    /// All are refused.
+    /// Refuses all.
     Refuse,
-    /// All are taken.
+    /// Takes all.
     Take,
-    /// All are taken for peers at these addresses, by family: those of a router, say, that forwards to this
-    /// network. Refused where there is none for the family.
+    /// Lists all of them at these addresses, one per family, such as those of a router that forwards to this
+    /// network. Refuses a peer if its family has no address.
     At {
         /// For IPv4 peers.
         v4: Option<Ipv4Addr>,
@@ -67,7 +66,8 @@ pub enum LocalPeers {
 }
 
 impl LocalPeers {
-    /// Where a peer is listed that announces from `ip` to a socket of this reach; `None` if nowhere.
+    /// The address at which a peer is listed that announces from `ip` to a socket of this reach. `None` if it
+    /// is refused.
     pub fn listed(self, ip: IpAddr, listener: Reach) -> Option<IpAddr> {
         let reach = Reach::of_peer(ip)?;
         match self {

@@ -7,9 +7,9 @@ use std::{
 
 use swarmkeep::Timestamp;
 
-/// Whole seconds since the Unix epoch, as the machine believed when it was first asked, and as many since
-/// then as have passed. A clock that is set while the tracker runs would expire all peers, or none for as
-/// long as it was ahead.
+/// Seconds since the Unix epoch: the time of day at the first call, plus the time that has passed since then.
+/// Later changes of the machine's clock have no effect; otherwise they could expire all peers, or none for a
+/// long time.
 pub fn now() -> Timestamp {
     static START: LazyLock<(u64, Instant)> = LazyLock::new(|| {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

@@ -1,11 +1,10 @@
-//! How a tracker is set up.
+//! The configuration of a server.
 
 use std::{net::SocketAddr, num::NonZero, time::Duration};
 
 use crate::{Rules, Tls, Token};
 
-/// What a [`Server`](crate::Server) is started with. Start with [`new`](Self::new) and chain what should
-/// differ.
+/// The configuration of a [`Server`](crate::Server). Start with [`new`](Self::new), and chain what differs.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub(crate) udp: Vec<SocketAddr>,
@@ -26,10 +25,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// The port that trackers are usually found at.
+    /// The usual port of trackers.
     pub const PORT: u16 = 6969;
 
-    /// UDP and HTTP at port 6969 of every interface, and a sweep through the store every 5 minutes.
+    /// UDP and HTTP at port 6969 on every interface, and a sweep of the store every 5 minutes.
     pub const fn new() -> Self {
         Self {
             udp: Vec::new(),
@@ -50,116 +49,115 @@ impl Config {
         }
     }
 
-    /// Sets by what rules requests are answered at first; [`Rules::new`] without this.
+    /// Sets the first rules of the tracker; [`Rules::new`] without this.
     #[must_use]
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Adds an address to listen on over UDP. With none for any protocol, the tracker listens at port 6969 on
-    /// every interface for UDP and HTTP, over IPv4 alone where the machine has no IPv6. Where it has several
-    /// addresses in one network, name each: from a socket for all, the system may send answers from another
-    /// address than was asked.
+    /// Adds an address to listen on over UDP. Without any address, the tracker listens at port 6969 on every
+    /// interface over UDP and HTTP, and over IPv4 alone if the machine has no IPv6. On a machine with several
+    /// addresses in one network, name each address: otherwise answers may leave from another address than the
+    /// request came to.
     #[must_use]
     pub fn udp(mut self, address: SocketAddr) -> Self {
         self.udp.push(address);
         self
     }
 
-    /// Sets how many threads answer over UDP, 256 at most, each with sockets of its own; as many as the
-    /// machine has cores without this.
+    /// Sets the number of threads that answer over UDP, 256 at most. Each has its own sockets. The default is
+    /// one per core.
     #[must_use]
     pub const fn udp_workers(mut self, threads: NonZero<usize>) -> Self {
         self.udp_workers = Some(threads);
         self
     }
 
-    /// Sets how often the store is swept from end to end: by so much may a peer outlive its lifetime.
+    /// Sets the time between two sweeps of the whole store. A peer can outlive its lifetime by this time.
     #[must_use]
     pub const fn sweep_period(mut self, period: Duration) -> Self {
         self.sweep_period = period;
         self
     }
 
-    /// Adds an address to listen on over HTTP; see [`udp`](Self::udp) for what happens with none.
+    /// Adds an address to listen on over HTTP. See [`udp`](Self::udp) for the addresses without this.
     #[must_use]
     pub fn http(mut self, address: SocketAddr) -> Self {
         self.http.push(address);
         self
     }
 
-    /// Adds an address to listen on over HTTPS, which needs [`tls`](Self::tls) too.
+    /// Adds an address to listen on over HTTPS. It needs [`tls`](Self::tls) too.
     #[must_use]
     pub fn https(mut self, address: SocketAddr) -> Self {
         self.https.push(address);
         self
     }
 
-    /// Sets the certificate that connections of HTTPS, and of the admin server [if it wants
-    /// one](Self::admin_tls), begin with.
+    /// Sets the certificate for HTTPS, and for the admin server if [`admin_tls`](Self::admin_tls) is set.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Sets how many HTTP connections may be open, HTTPS ones among them; 4,096 unless set. Whoever comes
-    /// when all are takes the place of one that has waited long for a request. Each takes a file descriptor
-    /// and up to 40 KiB, one of HTTPS up to 80 KiB: that much of a handshake is kept until it is understood.
+    /// Sets the most HTTP and HTTPS connections that are open at once; 4,096 unless set. When all are in use,
+    /// a new connection replaces one that has been idle for long. A connection takes a file descriptor and up
+    /// to 40 KiB; an HTTPS connection takes up to 80 KiB, since so much of a handshake is kept until it is
+    /// complete.
     #[must_use]
     pub const fn http_connections(mut self, most: usize) -> Self {
         self.http_connections = most;
         self
     }
 
-    /// Sets how many HTTP connections one IPv4 address, or 64-bit network of IPv6, may have; 64 unless set.
-    /// More are closed at once. [Proxies](Rules::http_proxy) may have any number.
+    /// Sets the most HTTP connections per IPv4 address, or per 64-bit network of IPv6; 64 unless set. Further
+    /// connections are closed at once. [Proxies](Rules::http_proxy) have no limit.
     #[must_use]
     pub const fn http_connections_per_address(mut self, most: usize) -> Self {
         self.http_connections_per_address = most;
         self
     }
 
-    /// Sets how long a client may take from one answer, or from connecting, to having sent all of its next
-    /// request; 10 seconds unless set. After that, its connection is closed.
+    /// Sets the longest time from connecting, or from one answer, to the end of the next request; 10 seconds
+    /// unless set. After that the connection is closed.
     #[must_use]
     pub const fn http_patience(mut self, longest: Duration) -> Self {
         self.http_patience = longest;
         self
     }
 
-    /// Sets the address for those who run the tracker: metrics, health, an API and a dashboard. There is none
-    /// unless set. Metrics and health are for whoever reaches it, so it should be one that only they do.
+    /// Sets the address of the admin server: metrics, health, an API and a dashboard. There is none unless
+    /// set. Metrics and health need no token, so only operators should be able to reach the address.
     #[must_use]
     pub const fn admin(mut self, address: SocketAddr) -> Self {
         self.admin = Some(address);
         self
     }
 
-    /// Adds a token that the API takes. With none, it answers nobody.
+    /// Adds a token for the API. Without any token, the API refuses all requests.
     #[must_use]
     pub fn admin_token(mut self, token: Token) -> Self {
         self.admin_tokens.push(token);
         self
     }
 
-    /// Sets whether the admin server is reached over HTTPS, which needs [`tls`](Self::tls) too, and not over
-    /// HTTP.
+    /// Sets whether the admin server uses HTTPS instead of HTTP. It needs [`tls`](Self::tls) too.
     #[must_use]
     pub const fn admin_tls(mut self, on: bool) -> Self {
         self.admin_tls = on;
         self
     }
 
-    /// Sets what the store is called in metrics and on the dashboard.
+    /// Sets the name of the store in metrics and on the dashboard.
     #[must_use]
     pub fn repository_name(mut self, name: impl Into<String>) -> Self {
         self.repository_name = Some(name.into());
         self
     }
 
-    /// Sets what this tracker is called in metrics and on the dashboard, among others that share its store.
+    /// Sets the name of this tracker, among those that share its store, in metrics and on the dashboard.
     #[must_use]
     pub fn node(mut self, name: impl Into<String>) -> Self {
         self.node = Some(name.into());

@@ -1,4 +1,4 @@
-//! A running tracker, as what looks after it and its admin server see it.
+//! The handle of a running tracker, for its keeper, its admin server and its program.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,24 +8,24 @@ use tracing::{error, info};
 
 use crate::{AccessList, LiveRules, Metrics, PasskeyList, Rules, access::AccessError};
 
-/// What can be asked of a tracker while it runs, and told to it. Clones are for the same one.
+/// The handle of a running tracker. Clones are handles of the same tracker.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Control {
-    /// Where it keeps the swarms.
+    /// The store of the swarms.
     pub repository: Repository,
-    /// By what rules it answers.
+    /// The rules by which it answers.
     pub rules: LiveRules,
-    /// What it counts.
+    /// Its counters.
     pub metrics: Arc<Metrics>,
 }
 
 impl Control {
-    /// Reads the list of torrents again if its file has changed, while the tracker goes on. If it cannot, the
-    /// old one stays.
+    /// Reads the list of torrents again if its file has changed, while the tracker runs. After an error the
+    /// old list stays.
     ///
     /// # Errors
-    /// As [`InfoHashList::load`](crate::access::InfoHashList::load); it is logged too.
+    /// As [`InfoHashList::load`](crate::access::InfoHashList::load). The error is also logged.
     pub async fn load_access_list(&self) -> Result<(), AccessError> {
         let rules = self.rules.clone();
         let load = move || {
@@ -38,11 +38,11 @@ impl Control {
         spawn_blocking(load).await.expect("reading a list does not panic")
     }
 
-    /// Reads the list of passkeys again if its file has changed, while the tracker goes on. If it cannot, the
-    /// old one stays.
+    /// Reads the list of passkeys again if its file has changed, while the tracker runs. After an error the
+    /// old list stays.
     ///
     /// # Errors
-    /// As [`Passkeys::load`](crate::access::Passkeys::load); it is logged too.
+    /// As [`Passkeys::load`](crate::access::Passkeys::load). The error is also logged.
     pub async fn load_passkeys(&self) -> Result<(), AccessError> {
         let rules = self.rules.clone();
         let load = move || {

@@ -1,8 +1,8 @@
 //! A BitTorrent tracker around any [`Repository`](swarmkeep::catalog::Repository).
 //!
-//! Three parts that know nothing of each other: the [`Server`] receives and sends, the [`Handler`] turns a
-//! [`Batch`] of requests into their answers, and the repository keeps the swarms. [`ConnectionIds`] tells who
-//! receives at the address that a packet claims to come from.
+//! The [`Server`] receives and sends, the [`Handler`] turns a [`Batch`] of requests into answers, and the
+//! repository keeps the swarms. None of the three depends on another. [`ConnectionIds`] prove that a client
+//! receives at the address that its packets come from.
 //!
 //! ```no_run
 //! use swarmkeep::{HashKey, RepositoryConfig, catalog};
@@ -59,7 +59,7 @@ pub use tls::Tls;
 pub use tokens::{Scope, Token, TokenError};
 pub use udp::{AnswerBuffer, Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
 
-/// Why a tracker did not start, or did not take another certificate.
+/// Why a tracker did not start, or did not take a new certificate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -70,9 +70,9 @@ pub enum Error {
     Bind {
         /// `udp`, `http`, `https` or `admin`.
         protocol: &'static str,
-        /// The address asked for.
+        /// The address to listen on.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A socket that was handed over cannot be used.
@@ -88,7 +88,7 @@ pub enum Error {
     /// HTTPS or [`Config::admin_tls`] without [`Config::tls`].
     #[error("there is no certificate for HTTPS; give one with its key, or listen on HTTP")]
     NoCertificate,
-    /// A certificate or its key is not where it should be.
+    /// A file does not contain a certificate or a key.
     #[error("cannot take the {what} from {path}: {problem}; give a file in PEM that has one and that this process may read", path = path.display())]
     Pem {
         /// `certificate` or `key`.
@@ -98,7 +98,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A certificate and its key cannot be used.
+    /// A certificate and its key cannot be used, or do not match.
     #[error(
         "cannot use the key in {} with the certificate in {}: {problem}; give a certificate, before those that vouch for it, and its own key",
         key.display(),
@@ -112,7 +112,7 @@ pub enum Error {
         /// What is wrong with them.
         problem: String,
     },
-    /// There was no pipe, by which threads are told to stop.
+    /// The operating system gave no pipe, which tells threads to stop.
     #[error("no pipe from the operating system: {0}; let this process open more files")]
     NoPipe(io::Error),
     /// The operating system gave no randomness.

@@ -1,4 +1,4 @@
-//! Lists that are loaded from files, and are told from which.
+//! Lists that are loaded from files.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,16 +9,16 @@ use swarmkeep::HashKey;
 
 use crate::access::{Access, AccessError, InfoHashList, Passkeys, Watched};
 
-/// Whether a list of torrents says which may be here, or which may not.
+/// Whether a list names the torrents that are served, or those that are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListKind {
-    /// Only those of the list.
+    /// Only the torrents on the list are served.
     Allow,
-    /// All but those of the list.
+    /// All torrents are served, except those on the list.
     Deny,
 }
 
-/// Which torrents the tracker serves, by a file.
+/// A list of torrents, and the file that it was loaded from.
 #[derive(Debug, Clone)]
 pub struct AccessList {
     kind: ListKind,
@@ -27,7 +27,7 @@ pub struct AccessList {
 }
 
 impl AccessList {
-    /// Reads the file. Waits for the disk.
+    /// Reads the file. Blocks on the disk.
     ///
     /// # Errors
     /// As [`InfoHashList::load`].
@@ -42,8 +42,8 @@ impl AccessList {
         Ok(Self { kind, watched, access: Arc::new(access) })
     }
 
-    /// Reads the file, unless `earlier` is the same list of the same file, and that has not changed. Waits
-    /// for the disk.
+    /// Returns a copy of `earlier` if it is the same kind of list of the same file and the file has not
+    /// changed. Otherwise reads the file. Blocks on the disk.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -66,7 +66,7 @@ impl AccessList {
         Self::load_after(Some(self), self.kind, self.path())
     }
 
-    /// What the list is for.
+    /// The kind of the list.
     pub const fn kind(&self) -> ListKind {
         self.kind
     }
@@ -81,12 +81,12 @@ impl AccessList {
         &self.watched
     }
 
-    /// What it says.
+    /// The torrents that it admits.
     pub const fn access(&self) -> &Arc<Access> {
         &self.access
     }
 
-    /// How many entries it has.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         match &*self.access {
             Access::Open => 0,
@@ -94,13 +94,13 @@ impl AccessList {
         }
     }
 
-    /// Whether it has none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Who the members of a private tracker are, by a file.
+/// The members of a private tracker, and the file that they were loaded from.
 #[derive(Debug, Clone)]
 pub struct PasskeyList {
     watched: Watched,
@@ -109,7 +109,7 @@ pub struct PasskeyList {
 }
 
 impl PasskeyList {
-    /// Reads the file. Waits for the disk. `key` is as for [`Passkeys::load`].
+    /// Reads the file. Blocks on the disk. `key` is as for [`Passkeys::load`].
     ///
     /// # Errors
     /// As [`Passkeys::load`].
@@ -119,8 +119,8 @@ impl PasskeyList {
         Ok(Self { watched, key, passkeys })
     }
 
-    /// Reads the file, unless `earlier` is a list of the same file, and that has not changed. Waits for the
-    /// disk.
+    /// Returns a copy of `earlier` if it is a list of the same file and the file has not changed. Otherwise
+    /// reads the file. Blocks on the disk.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -153,7 +153,7 @@ impl PasskeyList {
         &self.watched
     }
 
-    /// Whom it admits.
+    /// The passkeys that it admits.
     pub const fn passkeys(&self) -> &Arc<Passkeys> {
         &self.passkeys
     }

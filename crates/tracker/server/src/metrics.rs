@@ -1,5 +1,5 @@
-//! What the tracker counts. Each thread counts for itself, in numbers that others only read; whoever asks
-//! adds them up.
+//! The counters of a tracker. Each thread has its own counters, which other threads only read; a reader adds
+//! them up.
 
 use std::{
     array,
@@ -19,7 +19,7 @@ use crate::drops::Drops;
 
 use crate::clock::now;
 
-/// What is asked for.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A connection id, over UDP.
@@ -31,10 +31,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// Every variant.
     pub const ALL: [Self; 3] = [Self::Connect, Self::Announce, Self::Scrape];
 
-    /// As a label.
+    /// Its label in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -44,33 +44,33 @@ impl Kind {
     }
 }
 
-/// Why a request was not answered as it wanted to be.
+/// Why a request was refused or ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// It is not one, or a field has no value of its kind.
+    /// It is not a request, or a field has an invalid value.
     Malformed,
-    /// There is nothing at that path.
+    /// The path does not exist.
     NotFound,
     /// Its connection id is stale or forged.
     NotConnected,
-    /// Its torrent is not one that may be here.
+    /// Its torrent is not served.
     NotAllowed,
-    /// The tracker is private, and it has no passkey that is known.
+    /// The tracker is private, and the request has no known passkey.
     NoPasskey,
-    /// Its address has asked too often.
+    /// Its address sends too many requests.
     TooOften,
-    /// Its peer would be where no other reaches it.
+    /// The address of its peer cannot be reached by other peers.
     Address,
-    /// A proxy does not say whose it is.
+    /// A proxy does not name the client.
     NoClient,
-    /// More was waiting than may.
+    /// Too many requests waited for the store.
     Overloaded,
     /// The store could not be reached.
     Unavailable,
 }
 
 impl Reason {
-    /// All of them.
+    /// Every variant.
     pub const ALL: [Self; 10] = [
         Self::Malformed,
         Self::NotFound,
@@ -84,7 +84,7 @@ impl Reason {
         Self::Unavailable,
     ];
 
-    /// As a label.
+    /// Its label in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -101,7 +101,7 @@ impl Reason {
     }
 }
 
-/// Everything that is counted since the tracker started.
+/// All counters since the start of the tracker.
 #[derive(Debug, Default)]
 pub struct Metrics {
     udp: Mutex<Vec<Arc<Counters>>>,
@@ -126,7 +126,7 @@ impl Metrics {
         &self.sweeps
     }
 
-    /// What has been counted by now.
+    /// The counts at this moment.
     pub fn counts(&self) -> Counts {
         Counts { udp: sum(&self.udp), http: sum(&self.http), sweeps: self.sweeps.counts() }
     }
@@ -138,13 +138,13 @@ impl Metrics {
         }
     }
 
-    /// How many datagrams the system has dropped because a socket of the tracker's was full. Reads files of
-    /// `/proc`, so not for every request.
+    /// The number of datagrams that the system has dropped because a socket of the tracker was full. It reads
+    /// files of `/proc`, so it is too slow for each request.
     pub fn drops(&self) -> u64 {
         self.drops.count()
     }
 
-    /// Tells of what the store outlives restarts by, from now on. The first one stays.
+    /// Sets the state that the store keeps over restarts. Only the first call has an effect.
     pub fn watch_state(&self, state: Arc<State>) {
         let _ = self.state.set(state);
     }
@@ -154,7 +154,7 @@ impl Metrics {
         self.state.get().map(|state| state.status())
     }
 
-    /// How the threads are that answer over UDP.
+    /// The state of the threads that answer over UDP.
     pub fn threads(&self) -> Threads {
         let counters = self.udp.lock().unwrap_or_else(PoisonError::into_inner);
         Threads::of(counters.iter().map(|counters| counters.pulse.load(Relaxed)), now().as_secs())
@@ -164,15 +164,15 @@ impl Metrics {
 /// After how many seconds a thread is stuck that has not been seen: it looks up once a second at least.
 const LONGEST_SILENCE: u64 = 5;
 
-/// How many threads are how.
+/// The number of threads in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Threads {
-    /// Have not been seen yet.
+    /// Threads that have not shown a sign of life yet.
     pub starting: usize,
-    /// Were seen within the latest 5 seconds.
+    /// Threads that have shown a sign of life in the last 5 seconds.
     pub well: usize,
-    /// Have been seen, and then not for more than 5 seconds.
+    /// Threads whose last sign of life is more than 5 seconds ago.
     pub stuck: usize,
 }
 
@@ -297,7 +297,7 @@ impl Sweeps {
     }
 }
 
-/// What [`Metrics`] had counted at one moment.
+/// The counts of [`Metrics`] at one moment.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Counts {
@@ -305,58 +305,58 @@ pub struct Counts {
     pub udp: ProtocolCounts,
     /// Over HTTP.
     pub http: ProtocolCounts,
-    /// Of sweeps.
+    /// Sweeps.
     pub sweeps: SweepCounts,
 }
 
-/// What was counted over one protocol.
+/// The counts of one protocol.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ProtocolCounts {
     requests: [[u64; Kind::ALL.len()]; 2],
     refused: [u64; Reason::ALL.len()],
-    /// Peers that were not in their swarm before.
+    /// Peers that joined a swarm.
     pub joined: u64,
-    /// Peers that have left their swarm; not those that were forgotten.
+    /// Peers that left a swarm, without those that expired.
     pub left: u64,
-    /// Downloads that were finished.
+    /// Finished downloads.
     pub completed: u64,
-    /// Bytes of requests, over HTTP those of path and query.
+    /// Bytes of requests; over HTTP, of paths and queries.
     pub received_bytes: u64,
-    /// Bytes of answers, over HTTP those of bodies.
+    /// Bytes of answers; over HTTP, of bodies.
     pub sent_bytes: u64,
-    /// From when a request was received to when its answer was sent.
+    /// The times from receiving a request to sending its answer.
     pub times: Times,
 }
 
 impl ProtocolCounts {
-    /// Requests of this kind from addresses of this family, answered or not.
+    /// The number of requests of this kind from addresses of this family, answered or not.
     pub const fn requests(&self, kind: Kind, family: Family) -> u64 {
         self.requests[family as usize][kind as usize]
     }
 
-    /// Requests of all kinds and families.
+    /// The number of requests of all kinds and families.
     pub fn all_requests(&self) -> u64 {
         self.requests.iter().flatten().sum()
     }
 
-    /// Requests that were refused or ignored for this reason.
+    /// The number of requests that were refused or ignored for this reason.
     pub const fn refused(&self, reason: Reason) -> u64 {
         self.refused[reason as usize]
     }
 }
 
-/// What was counted of sweeps.
+/// The counts of sweeps.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct SweepCounts {
-    /// Passes from end to end.
+    /// Sweeps of the whole store.
     pub passes: u64,
-    /// Peers that had outlived their lifetime.
+    /// Peers that expired.
     pub expired: u64,
-    /// Swarms that were left without peers.
+    /// Swarms that were removed because they had no peers.
     pub swarms_removed: u64,
-    /// How long steps took.
+    /// The times that steps took.
     pub steps: Times,
 }
 
@@ -389,7 +389,7 @@ impl Default for Histogram {
     }
 }
 
-/// How often something took how long.
+/// A histogram of times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
     buckets: [u64; Self::BUCKETS],
@@ -399,23 +399,23 @@ pub struct Times {
 impl Times {
     const BUCKETS: usize = 96;
 
-    /// All of them together.
+    /// The sum of all times.
     pub const fn total(&self) -> Duration {
         Duration::from_nanos(self.total_nanos)
     }
 
-    /// How many there are.
+    /// The number of times.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// How many took less than 2^`log` µs; for `log` from 2 to 25.
+    /// The number of times below 2^`log` µs, for `log` from 2 to 25.
     pub fn below(&self, log: u32) -> u64 {
         self.buckets[..4 * (log as usize - 1)].iter().sum()
     }
 
-    /// A time that this share of them, from 0 to 1, did not exceed; at most a quarter above the shortest such
-    /// time. `None` if there are none.
+    /// A time that this share of the times, from 0 to 1, did not exceed. It is at most a quarter above the
+    /// exact value. `None` if there are no times.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         let rank = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
@@ -427,7 +427,7 @@ impl Times {
         Some(Duration::from_micros(Self::bound(bucket)))
     }
 
-    /// Those that were added since `earlier` was counted.
+    /// The times that were added since `earlier` was taken.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let buckets = array::from_fn(|n| self.buckets[n].saturating_sub(earlier.buckets[n]));

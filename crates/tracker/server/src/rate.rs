@@ -1,4 +1,4 @@
-//! How often one address may ask: a token bucket for each, in memory that never grows.
+//! A limit on the requests per address: a token bucket for each, in memory that never grows.
 
 use std::{
     fmt,
@@ -17,37 +17,37 @@ use swarmkeep::HashKey;
 
 use crate::block::Block;
 
-/// Admits so many requests a second from one address, and a burst of some more after a rest. An address is
-/// one of IPv4, or a 64-bit network of IPv6.
+/// Limits the requests per second of an address, with a burst after a pause. An address is an IPv4 address or
+/// a 64-bit network of IPv6.
 ///
-/// Each address has a bucket that holds `burst` tokens and gets `rate` new ones a second; a request takes
-/// one, or is refused if there is none. Who is refused loses nothing: asking too often does not make the wait
-/// longer. From one address, no more than `burst` + `rate` × t requests are admitted in any t seconds,
-/// exactly, as long as its bucket is not [forgotten](#memory).
+/// Each address has a bucket that holds `burst` tokens and gets `rate` new tokens per second. A request takes
+/// one token, and is refused if there is none. A refused request costs nothing: asking too often does not
+/// make the wait longer. In any t seconds, at most `burst` + `rate` × t requests of an address are admitted,
+/// exactly, unless its bucket is [forgotten](#memory).
 ///
 /// # Memory
-/// Buckets are kept for the addresses that have lately asked most, 8 bytes each; no sequence of requests
-/// makes the memory grow. An address has its place in one set of eight, which a keyed hash chooses
-/// (SipHash-1-3). If others have all eight, an unknown address takes the place of the fullest bucket: a full
-/// one says no more than none does, and one that has just been emptied stays while any other is fuller. So a
-/// flood of made-up addresses, one request of each, displaces the buckets of its own kind. Who is displaced
-/// starts again with a full bucket: room that is too small admits more, it never refuses anybody.
+/// The limiter keeps the buckets of the addresses that have asked most, 8 bytes per bucket. No sequence of
+/// requests makes the memory grow. A keyed hash (SipHash-1-3) assigns an address to a set of eight buckets.
+/// If other addresses use all eight, a new address replaces the fullest bucket: a full bucket contains no
+/// more information than none, and a bucket that has just been emptied stays while another is fuller. So a
+/// flood of made-up addresses with one request each displaces its own buckets. A displaced address starts
+/// again with a full bucket: a limiter that is too small admits more, and refuses no request wrongly.
 ///
-/// Of an address, a bucket has only 24 bits of the hash. An address shares the bucket of another one in its
-/// set with a probability of at most 7 / 2^24 = 4 × 10^-7, and is refused for it if that one asks too often.
-/// Who knows neither the key nor that it has happened cannot bring it about.
+/// A bucket contains only 24 bits of the hash of its address. An address shares the bucket of another address
+/// in its set with a probability of at most 7 / 2^24 = 4 × 10^-7, and is then refused if the other asks too
+/// often. A client that knows neither the key nor that it has happened cannot cause it.
 ///
 /// # Time
-/// is handed in, in milliseconds since any moment, from a clock that nobody sets. Threads may be some
-/// milliseconds apart: one that is behind finds fewer tokens by as many milliseconds. After 2^38 / `rate`
-/// milliseconds (3 days at 1,000 a second) the next request takes up to 2 ms for each million buckets, and
-/// others wait for it: full buckets are forgotten then, before their times could be taken for later ones.
+/// The caller gives the time in milliseconds since any moment, from a clock that is never set. Threads may
+/// differ by some milliseconds: a thread that is late finds fewer tokens. After 2^38 / `rate` milliseconds (3
+/// days at 1,000 per second), the next request forgets full buckets, before their times could be mistaken for
+/// later ones. This takes up to 2 ms per million buckets, and other requests wait for it.
 ///
 /// # Other rates
-/// are another limiter, in which all buckets are full: put it in the place of this one.
+/// Other rates need another limiter, in which all buckets are full. Replace this one by it.
 ///
 /// # Cost
-/// One hash and one cache line, no lock and no allocation.
+/// One hash and one cache line; no lock and no allocation.
 pub struct RateLimiter {
     key: SipHasher13,
     /// [Shares](SHARES) a millisecond: as many as there are tokens a second.
@@ -77,15 +77,15 @@ const TAG_BITS: u32 = u64::BITS - CLOCK_BITS;
 const QUARTER: u64 = 1 << (CLOCK_BITS - 2);
 
 impl RateLimiter {
-    /// The most tokens a second.
+    /// The highest rate in tokens per second.
     pub const MOST_RATE: u32 = 1_000_000;
     /// The most tokens in a bucket.
     pub const MOST_BURST: u32 = 100_000_000;
 
-    /// Admits `rate` requests a second, from 1 to [`MOST_RATE`](Self::MOST_RATE), and `burst` at once, from 1
-    /// to [`MOST_BURST`](Self::MOST_BURST); what lies outside counts as the nearest that does not. Room for
-    /// `entries` addresses, or up to 7 more, all of it taken here. `key` is a secret that is drawn at start,
-    /// and serves for nothing else.
+    /// A limiter for `rate` requests per second, from 1 to [`MOST_RATE`](Self::MOST_RATE), and `burst` at
+    /// once, from 1 to [`MOST_BURST`](Self::MOST_BURST). A value outside is replaced by the nearest limit. It
+    /// allocates space for `entries` addresses, or up to 7 more. `key` is a random secret that has no other
+    /// use.
     pub fn new(key: HashKey, rate: u32, burst: u32, entries: usize) -> Self {
         let [first, second] = key.words();
         let rate = rate.clamp(1, Self::MOST_RATE).into();
@@ -101,7 +101,7 @@ impl RateLimiter {
         }
     }
 
-    /// Whether a request from `ip` may be answered, which takes a token.
+    /// Returns whether a request from `ip` is admitted, and takes a token for it.
     pub fn admit(&self, ip: IpAddr, now_millis: u64) -> bool {
         if self.is_late(now_millis) {
             self.forget_full_buckets(now_millis);
@@ -123,7 +123,7 @@ impl RateLimiter {
         }
     }
 
-    /// The bytes of memory that the buckets take, now and always.
+    /// The memory of the buckets in bytes, which is constant.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.sets)
     }

@@ -1,4 +1,4 @@
-//! By what rules requests are answered: what can change while the tracker runs.
+//! The rules by which requests are answered: what can change while the tracker runs.
 
 use std::{
     convert::Infallible,
@@ -15,8 +15,8 @@ use swarmkeep::{Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
 
 use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, refusal::Refusal};
 
-/// How requests are answered. Start with [`new`](Self::new) and chain what should differ; a running tracker
-/// takes others by [`LiveRules::replace`].
+/// The rules by which requests are answered. Start with [`new`](Self::new), and chain what differs.
+/// [`LiveRules::replace`] gives other rules to a running tracker.
 #[derive(Debug, Clone)]
 pub struct Rules {
     pub(crate) interval_secs: u32,
@@ -38,8 +38,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// An announce every 30 minutes, up to a tenth more so that clients that came together do not come back
-    /// together; 50 peers an answer unless a client asks for another number up to 200.
+    /// An interval of 30 minutes, plus up to 10 % at random so that clients that come together do not come
+    /// back together. 50 peers per answer, or up to 200 if a client asks for another number.
     pub const fn new() -> Self {
         Self {
             interval_secs: 30 * 60,
@@ -61,124 +61,123 @@ impl Rules {
         }
     }
 
-    /// Sets how many seconds clients are told to wait between announces. The store's lifetime should be
-    /// longer by half.
+    /// Sets the interval between announces in seconds. The lifetime of the store should be at least 1.5 times
+    /// as long.
     #[must_use]
     pub const fn interval_secs(mut self, seconds: u32) -> Self {
         self.interval_secs = seconds;
         self
     }
 
-    /// Sets up to how many seconds the interval is stretched while the tracker has more to do than it can;
-    /// not at all unless set. The store's lifetime must be longer than this with its jitter.
+    /// Sets the longest interval in seconds while the tracker is overloaded. Without it, the interval never
+    /// grows. The lifetime of the store must be longer than this interval with its jitter.
     #[must_use]
     pub const fn longest_interval_secs(mut self, seconds: u32) -> Self {
         self.longest_interval_secs = Some(seconds);
         self
     }
 
-    /// Sets by how much an interval is longer at random, in hundredths of it.
+    /// Sets the largest random addition to an interval, in percent of it.
     #[must_use]
     pub const fn jitter_percent(mut self, percent: u32) -> Self {
         self.jitter_percent = percent;
         self
     }
 
-    /// Sets how many seconds clients over HTTP are told to wait at least, whatever their users do.
+    /// Sets the shortest time in seconds between two announces of a client over HTTP, even if its user asks
+    /// for one.
     #[must_use]
     pub const fn min_interval_secs(mut self, seconds: u32) -> Self {
         self.min_interval_secs = Some(seconds);
         self
     }
 
-    /// Sets what clients are answered while the store cannot be reached; an error unless set.
+    /// Sets the answer to clients while the store cannot be reached. The default is an error.
     #[must_use]
     pub const fn when_unavailable(mut self, answer: WhenUnavailable) -> Self {
         self.when_unavailable = answer;
         self
     }
 
-    /// Sets how many seconds clients are told to wait that are answered [without the
-    /// store](WhenUnavailable::Empty): 60 unless set, and never longer than the interval. It is stretched and
-    /// has its jitter as the interval has.
+    /// Sets the interval in seconds after an answer [without the store](WhenUnavailable::Empty). The default
+    /// is 60. It is never longer than the interval, and it has the same jitter and grows in the same way.
     #[must_use]
     pub const fn retry_interval_secs(mut self, seconds: u32) -> Self {
         self.retry_interval_secs = seconds;
         self
     }
 
-    /// Sets how many peers a client gets that leaves it to the tracker.
+    /// Sets the number of peers for a client that does not give `numwant`.
     #[must_use]
     pub const fn default_want(mut self, peers: usize) -> Self {
         self.default_want = peers;
         self
     }
 
-    /// Sets the most peers a client gets, whatever it asks for; the length of an answer bounds it too.
+    /// Sets the most peers per answer, whatever a client asks for. The length of an answer is a limit too.
     #[must_use]
     pub const fn most_want(mut self, peers: usize) -> Self {
         self.most_want = peers;
         self
     }
 
-    /// Sets what becomes of swarms without peers.
+    /// Sets whether swarms without peers are kept.
     #[must_use]
     pub const fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Sets what becomes of peers at loopback and private addresses.
+    /// Sets the treatment of peers at loopback and private addresses.
     #[must_use]
     pub const fn local_peers(mut self, rule: LocalPeers) -> Self {
         self.local_peers = rule;
         self
     }
 
-    /// Adds a network of proxies. Of a request that comes from one, the client is whom `X-Forwarded-For`
-    /// names there: the last one that is not such a proxy itself. Announces for which a proxy does not name
-    /// anybody are refused. Everybody else is taken for whom the connection comes from, whatever that header
-    /// says.
+    /// Adds a network of trusted proxies. If a request comes from it, the client is the last address in
+    /// `X-Forwarded-For` that is not a trusted proxy. An announce is refused if its proxy names no client.
+    /// For every other connection the header is ignored, and the client is the remote end.
     #[must_use]
     pub fn http_proxy(mut self, network: IpNet) -> Self {
         self.http_proxies.push(network);
         self
     }
 
-    /// Sets whether a client is believed that says in `ip` that it is at another address. Anyone can send
-    /// peers to anybody's address then: only for trackers among friends.
+    /// Sets whether the address in `ip` of a client is trusted. Any client can then direct peers to any
+    /// address: use it only if you know all clients.
     #[must_use]
     pub const fn http_ip_parameter(mut self, believed: bool) -> Self {
         self.http_ip_parameter = believed;
         self
     }
 
-    /// Serves only the torrents that this list lets; those that it does not are removed from the store. The
-    /// file is looked at once a second, and read again when it has changed.
+    /// Serves only the torrents that this list admits. All other torrents are removed from the store. The
+    /// file is checked once per second, and read again when it has changed.
     #[must_use]
     pub fn access_list(mut self, list: AccessList) -> Self {
         self.access = Some(list);
         self
     }
 
-    /// Serves members only, who announce to `/PASSKEY/announce` over HTTP, and name that path over UDP (BEP
-    /// 41). Scrapes over UDP have no room for a passkey, and are refused. The file is looked at as that of
-    /// [`access_list`](Self::access_list) is.
+    /// Serves members only. They announce to `/PASSKEY/announce` over HTTP, and name that path over UDP (BEP
+    /// 41). A scrape over UDP cannot contain a passkey and is refused. The file is checked as for
+    /// [`access_list`](Self::access_list).
     #[must_use]
     pub fn passkeys(mut self, list: PasskeyList) -> Self {
         self.passkeys = Some(list);
         self
     }
 
-    /// Answers each address only so often. Over UDP, requests count that show a good connection id, and those
-    /// above the limit are ignored, since a client that gets no answer waits longer each time (BEP 15).
+    /// Limits the number of requests per address. Over UDP, only requests with a valid connection id count,
+    /// and requests above the limit are ignored: a client without an answer waits longer each time (BEP 15).
     #[must_use]
     pub fn rate(mut self, limiter: Arc<RateLimiter>) -> Self {
         self.rate = Some(limiter);
         self
     }
 
-    /// Adds a network whose addresses are answered however often they ask.
+    /// Adds a network whose addresses have no limit on requests.
     #[must_use]
     pub fn unlimited(mut self, network: IpNet) -> Self {
         self.unlimited.push(network);
@@ -244,19 +243,19 @@ impl Default for Rules {
     }
 }
 
-/// What clients are answered while the store cannot be reached, or more waits for it than may.
+/// The answer to clients while the store cannot be reached, or while too many requests wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenUnavailable {
-    /// An error, which clients show to their users; over HTTP with when to come back (BEP 31).
+    /// An error, which clients show to their users. Over HTTP it contains the time to come back (BEP 31).
     #[default]
     Error,
-    /// Announces a success without peers, after which clients come back soon: those they know already stay
-    /// with them. Nothing of such an announce is kept, a download that it says is complete neither. Scrapes
-    /// are errors still, since counts would be wrong.
+    /// A success without peers for announces. Clients come back soon, and keep the peers that they know.
+    /// Nothing of such an announce is kept, not even a finished download. Scrapes still get an error, because
+    /// counts would be wrong.
     Empty,
 }
 
-/// The rules of a running tracker, shared by all who answer. Clones are the same ones.
+/// The rules of a running tracker. All threads and connections share them, and so do all clones.
 #[derive(Debug, Clone)]
 pub struct LiveRules(Arc<Live>);
 
@@ -270,7 +269,7 @@ struct Live {
 }
 
 impl LiveRules {
-    /// Begins with these.
+    /// The first rules.
     pub fn new(rules: Rules) -> Self {
         Self(Arc::new(Live {
             rules: ArcSwap::from_pointee(rules),
@@ -285,17 +284,17 @@ impl LiveRules {
         self.0.rules.load()
     }
 
-    /// Puts others in their place, and waits for nobody: what is being answered is answered by the old ones,
-    /// whose last user drops them.
+    /// Replaces the rules, and does not wait. Requests that are being answered keep the old rules until they
+    /// are done.
     pub fn replace(&self, rules: Rules) {
         let Ok(()) = self.renew(|_| Ok::<_, Infallible>(rules));
     }
 
-    /// Puts others in their place that are made from them, and waits for whoever else does so: what is read
-    /// from files for it is never older than what is replaced.
+    /// Replaces the rules by rules that are made from them. One caller at a time: what `make` reads from
+    /// files is never older than what it replaces.
     ///
     /// # Errors
-    /// Those of `make`; the rules stay as they were then.
+    /// Those of `make`. The rules then stay as they were.
     pub fn renew<E>(&self, make: impl FnOnce(&Rules) -> Result<Rules, E>) -> Result<(), E> {
         let _one_at_a_time = self.0.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.rules.load_full();
@@ -303,7 +302,7 @@ impl LiveRules {
         Ok(())
     }
 
-    /// By how much the interval is stretched, 1 being not at all.
+    /// The factor by which the interval is longer than set; 1 if it is not.
     pub fn stretch(&self) -> f64 {
         f64::from(self.0.stretch.load(Relaxed)) / f64::from(UNSTRETCHED)
     }

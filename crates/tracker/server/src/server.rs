@@ -28,7 +28,7 @@ use crate::{
     udp::{self, Answers, ConnectionIds, Handler, Later, Worker},
 };
 
-/// A tracker that listens.
+/// A tracker whose sockets are open.
 #[derive(Debug)]
 pub struct Server {
     /// For each address, one socket for each thread.
@@ -43,12 +43,12 @@ pub struct Server {
     control: Control,
 }
 
-/// Sockets that are open already, as service managers hand them over. Those of a protocol stand in for all
-/// addresses that the [`Config`] has for it.
+/// Sockets that are already open, such as those from a service manager. If there are sockets of a protocol,
+/// the addresses of that protocol in the [`Config`] are not used.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// Datagram sockets. Threads share one unless there is one for each of them at its address, among which
-    /// the system spreads clients.
+    /// Datagram sockets. If there is one per thread for an address, each thread has its own, and the system
+    /// spreads clients over them. Otherwise threads share one.
     pub udp: Vec<UdpSocket>,
     /// Listeners for HTTP.
     pub http: Vec<TcpListener>,
@@ -67,7 +67,7 @@ impl Server {
         Self::bind_with(config, repository, Sockets::default())
     }
 
-    /// Opens the sockets but those that are open already.
+    /// Opens the sockets, except those in `open`.
     ///
     /// # Errors
     /// As [`bind`](Self::bind), and [`Error::HandedOver`].
@@ -75,49 +75,48 @@ impl Server {
         Bound::open(config, open)?.over(repository)
     }
 
-    /// What the tracker can be asked and told while it runs.
+    /// A handle of the tracker while it runs.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
-    /// The addresses it listens on over UDP; a port that was given as 0 is the real one here.
+    /// The addresses of its UDP sockets. A port that was given as 0 is the real one here.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn udp_addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.udp.iter().map(|sockets| sockets[0].local_addr()).collect()
     }
 
-    /// The addresses it listens on over HTTP; a port that was given as 0 is the real one here.
+    /// The addresses of its HTTP listeners. A port that was given as 0 is the real one here.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn http_addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.http.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// The addresses it listens on over HTTPS; a port that was given as 0 is the real one here.
+    /// The addresses of its HTTPS listeners. A port that was given as 0 is the real one here.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn https_addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.https.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// The address of the admin server, if there is one; a port that was given as 0 is the real one here.
+    /// The address of the admin server, if there is one. A port that was given as 0 is the real one here.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn admin_address(&self) -> io::Result<Option<SocketAddr>> {
         self.admin.as_ref().map(Admin::address).transpose()
     }
 
-    /// Answers requests until `stop` is ready, then what has been received by then. Takes 0.6 seconds at most
-    /// to stop.
+    /// Answers requests until `stop` is ready, and then the requests that it has received. Stopping takes 0.6
+    /// seconds at most.
     ///
     /// # Panics
-    /// Outside a tokio runtime with I/O and time, and with whatever a thread or task of the server has
-    /// panicked with.
+    /// Outside a tokio runtime with I/O and time. If a thread or a task of the server panics, with its panic.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { udp, http, https, admin, stopping: (stopped, stopping), mut rng, config, control } = self;
         let is_http = !http.is_empty() || !https.is_empty();
@@ -179,8 +178,8 @@ impl Server {
     }
 }
 
-/// The sockets of a tracker that has no store yet: what takes privileges is done, and the store may need a
-/// runtime, or a server that is far away. Requests wait in them until [`run`](Server::run).
+/// The open sockets of a tracker that has no store yet. Opening sockets may need privileges, and building a
+/// store may need a runtime or a remote server. Requests wait in the sockets until [`run`](Server::run).
 #[derive(Debug)]
 pub struct Bound {
     udp: Vec<Vec<UdpSocket>>,
@@ -191,7 +190,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Opens the sockets but those that are open already.
+    /// Opens the sockets, except those in `open`.
     ///
     /// # Errors
     /// [`Error::Bind`], [`Error::HandedOver`], or [`Error::NoCertificate`].
@@ -225,7 +224,7 @@ impl Bound {
         Ok(Self { udp, http, https, admin, config: config.clone() })
     }
 
-    /// The tracker with its store.
+    /// Adds the store.
     ///
     /// # Errors
     /// [`Error::NoPipe`], or [`Error::NoEntropy`].

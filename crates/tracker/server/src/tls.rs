@@ -29,26 +29,25 @@ use tokio_rustls::{
 
 use crate::Error;
 
-/// The certificate by which clients know the tracker, and its key. TLS 1.2 and 1.3. Clones are the same one.
+/// The tracker's certificate and key, for TLS 1.2 and 1.3. Clones share them.
 #[derive(Clone)]
 pub struct Tls(Arc<ArcSwap<ServerConfig>>);
 
 impl Tls {
-    /// Reads, from files in PEM, a chain of certificates that begins with the tracker's own, and its key
-    /// without a passphrase.
+    /// Reads PEM files: a chain of certificates that begins with the tracker's own, and its key without a
+    /// passphrase.
     ///
     /// # Errors
-    /// [`Error::Pem`] if either is not in its file, [`Error::Certificate`] if they cannot be used, or not
-    /// with each other.
+    /// [`Error::Pem`] if a file does not contain it. [`Error::Certificate`] if they cannot be used, or do not
+    /// match.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, Error> {
         Ok(Self(Arc::new(ArcSwap::new(read(certificate, key)?))))
     }
 
-    /// Reads them again, or others. Connections that begin after that have these; those that are open go on
-    /// with what they began with.
+    /// Reads these files instead. New connections use the new certificate; open connections keep the old one.
     ///
     /// # Errors
-    /// As [`load`](Self::load); the certificate stays what it was.
+    /// As [`load`](Self::load). The certificate then stays as it was.
     pub fn reload(&self, certificate: &Path, key: &Path) -> Result<(), Error> {
         self.0.store(read(certificate, key)?);
         Ok(())

@@ -1,4 +1,4 @@
-//! Who may do what: tokens and their scopes.
+//! Tokens of the API, and their scopes.
 
 use std::{
     fmt,
@@ -19,14 +19,14 @@ use rand::{
 };
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// What a token lets its bearer do.
+/// A right that a token gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// See counts: everything that `GET` is for, but peers.
+    /// Read everything except the addresses of peers.
     Read,
-    /// Change something.
+    /// Change the tracker.
     Write,
-    /// See the addresses of peers.
+    /// Read the addresses of peers.
     Peers,
 }
 
@@ -34,7 +34,7 @@ impl Scope {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Peers];
 
-    /// As it is written.
+    /// Its name in a file of tokens.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -71,8 +71,7 @@ impl Scopes {
     }
 }
 
-/// A secret, and what its bearer may do. Of the secret only a hash is kept, under a key that this process has
-/// drawn.
+/// A secret and its scopes. Only a hash of the secret is kept, under a random key of this process.
 #[derive(Clone, Copy)]
 pub struct Token {
     digest: u128,
@@ -98,7 +97,7 @@ impl Token {
         Ok(Self { digest: key.mac(b"token", &[secret.as_bytes()]), scopes: Scopes::new(scopes) })
     }
 
-    /// Draws a secret of 192 bits; it comes back beside its token, and from nowhere else.
+    /// Draws a secret of 192 bits, and returns it with its token. It cannot be read again later.
     ///
     /// # Errors
     /// [`TokenError::NoEntropy`], or [`TokenError::NoScope`].
@@ -110,7 +109,7 @@ impl Token {
     }
 }
 
-/// `SECRET scope[,scope]`, as a line of a file.
+/// Parses `SECRET scope[,scope]`, a line of a file of tokens.
 impl FromStr for Token {
     type Err = TokenError;
 
@@ -131,20 +130,20 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Why a token is none. What was given is never repeated: it may be a secret.
+/// Why a token is refused. The error never contains the input, which may be a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// Not two words.
+    /// There are not two words.
     #[error("a token is a secret and its scopes, with a space between: SECRET read,write,peers")]
     Line,
-    /// A secret that is too short, or cannot stand in a header.
+    /// The secret is too short, or cannot be sent in a header.
     #[error("a token's secret takes {} or more visible ASCII characters", Token::SHORTEST)]
     Secret,
-    /// A word that is no scope.
+    /// A word is not a scope.
     #[error("a token's scopes are read, write and peers, with commas between")]
     Scope,
-    /// A token that may do nothing.
+    /// There is no scope.
     #[error("a token takes at least one scope of read, write and peers")]
     NoScope,
     /// The operating system gave no randomness for the key.

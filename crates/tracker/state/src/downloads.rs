@@ -18,14 +18,15 @@ use self::{
 };
 use crate::{Error, Folder, InfoHash, Result};
 
-/// How often each torrent was downloaded, on disk.
+/// The number of downloads of each torrent, on disk.
 ///
-/// A commit is atomic and durable, and costs what it changes, not what is known. Memory is what the log
-/// holds, a few megabytes, and while runs are merged, 256 KiB for each. Of a torrent, 25 to 34 bytes are on
-/// disk at rest; while runs are merged, they and the result. Counts saturate at `u32::MAX`.
+/// A commit is atomic and durable. Its cost depends on the number of changes, not on the number of known
+/// torrents. In memory are the entries of the log, a few megabytes, and 256 KiB per run during a merge. A
+/// torrent takes 25 to 34 bytes on disk; during a merge, the old runs and the new one exist together. Counts
+/// saturate at `u32::MAX`.
 ///
-/// One value is the only user of its folder's files `downloads-*`. `docs/formats/downloads.md` says what is
-/// in them.
+/// Only one value may use the files `downloads-*` of a folder. `docs/formats/downloads.md` describes their
+/// format.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -63,7 +64,7 @@ pub struct Downloads {
     superseded: Vec<String>,
 }
 
-/// How large the parts of the database become.
+/// The sizes of the parts of the database.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
@@ -79,14 +80,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Bytes of a log, unless one commit needs more.
+    /// The most bytes of a log, unless one commit needs more.
     #[must_use]
     pub fn log_bytes(mut self, bytes: u64) -> Self {
         self.log_bytes = bytes;
         self
     }
 
-    /// Torrents of a log, unless one commit has more: they are held in memory, about 64 bytes each.
+    /// The most torrents of a log, unless one commit has more. They are in memory, with about 64 bytes each.
     #[must_use]
     pub fn log_entries(mut self, entries: usize) -> Self {
         self.log_entries = entries;
@@ -95,9 +96,8 @@ impl Options {
 }
 
 impl Downloads {
-    /// Opens the counts in a folder, or none if there are none yet. It reads the log and a page of each run,
-    /// whether the last process ended well or not, and makes no file before the first commit. A folder that
-    /// cannot be written to can be read.
+    /// Opens the counts in a folder. A new folder has none. It reads the log and one page of each run, even
+    /// after a crash, and creates no file before the first commit. A folder without write access can be read.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::Mixed`], [`Error::Version`]: nothing was changed. [`Error::Io`].
@@ -105,7 +105,7 @@ impl Downloads {
         Self::open_with(folder, Options::default())
     }
 
-    /// As [`open`](Self::open), with sizes of one's own. They may be others each time.
+    /// As [`open`](Self::open), with these sizes. They may differ each time.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -152,12 +152,12 @@ impl Downloads {
         Ok(downloads)
     }
 
-    /// How often the torrent was downloaded; 0 if it is unknown. Reads 2 or 3 pages of 4 KiB in each run, of
-    /// which there are about as many as the logarithm to base 4 of torrents by 65,536; however info hashes
-    /// were chosen, O(log n) pages.
+    /// The number of downloads of the torrent; 0 if it is unknown. It reads 2 or 3 pages of 4 KiB of each
+    /// run, and O(log n) pages if info hashes are not random. The number of runs is about the logarithm to
+    /// base 4 of the number of torrents divided by 65,536.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if one of these pages is, [`Error::Io`].
+    /// [`Error::Damaged`] if one of these pages is damaged, [`Error::Io`].
     pub fn get(&self, info_hash: &InfoHash) -> Result<u32> {
         let mut delta = self.recent.get(info_hash).copied().unwrap_or_default();
         let mut cursor = Cursor::new();
@@ -173,11 +173,12 @@ impl Downloads {
         Ok(delta.add)
     }
 
-    /// The counts of many torrents, whose info hashes ascend (equal ones may follow each other), into
-    /// `counts`, one for one, in place of what is there. Info hashes that share a page share its being read.
+    /// Writes the counts of many torrents to `counts`, one for one, and replaces its contents. The info
+    /// hashes must be in ascending order; equal ones are allowed. Info hashes on the same page share one
+    /// read.
     ///
     /// # Errors
-    /// As [`get`](Self::get), and [`Error::NotAscending`]; `counts` is empty then.
+    /// As [`get`](Self::get), and [`Error::NotAscending`]. `counts` is then empty.
     pub fn get_sorted(&self, info_hashes: &[InfoHash], counts: &mut Vec<u32>) -> Result<()> {
         counts.clear();
         if let Some(pair) = info_hashes.windows(2).find(|pair| pair[0] > pair[1]) {
@@ -200,13 +201,13 @@ impl Downloads {
         Ok(())
     }
 
-    /// Makes changes, in order, all or none; durable when it returns. Costs 25 bytes of the log a change, and
-    /// one `fdatasync`; more where a log is full, or the last commit failed.
+    /// Makes all changes in order, or none. They are durable when it returns. It costs 25 bytes of the log
+    /// per change and one `fdatasync`; more if the log is full or the last commit failed.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::TooManyChanges`]: none of them is made, all that was committed can still be
-    /// read, and the same changes may be committed again, alone or with others: they count once. If instead
-    /// the process ends there, what was refused may yet be found by the next one, whole.
+    /// [`Error::Io`], [`Error::TooManyChanges`]: no change is made, and all earlier commits can still be
+    /// read. The same changes may be committed again, alone or with others, and then count once. If the
+    /// process ends instead, the next process may find the refused commit, whole.
     pub fn commit(&mut self, changes: impl IntoIterator<Item = (InfoHash, Change)>) -> Result<()> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut block = vec![0; BLOCK_HEADER];
@@ -242,12 +243,13 @@ impl Downloads {
         Ok(())
     }
 
-    /// Adds counts of ascending info hashes, of any number, all or none; durable when it returns. They go
-    /// straight into a run: for millions at once. Holds 256 KiB beside what the database does.
+    /// Adds the counts of any number of torrents, or none of them. They are durable when it returns. The info
+    /// hashes must be in ascending order. The counts go directly into a run, which suits millions of them. It
+    /// needs 256 KiB more memory.
     ///
     /// # Errors
-    /// [`Error::NotAscending`] (equal ones neither), [`Error::Source`] for an error among the `counts`,
-    /// [`Error::Io`]: as for [`commit`](Self::commit).
+    /// [`Error::NotAscending`], for equal info hashes too; [`Error::Source`] for an error among `counts`;
+    /// [`Error::Io`], as for [`commit`](Self::commit).
     pub fn add_sorted(
         &mut self,
         counts: impl IntoIterator<Item = io::Result<(InfoHash, u64)>>,
@@ -264,13 +266,13 @@ impl Downloads {
         self.write_newest(number, entries)
     }
 
-    /// Does what tidying is due, and returns without waiting for a merge: takes up a merge that has ended,
-    /// makes a run of a log that is more than half full, begins a merge. To be called after commits, or every
-    /// few minutes.
+    /// Does the maintenance that is due, without waiting for a merge: it takes over a merge that has ended,
+    /// turns a log that is more than half full into a run, and begins a merge. Call it after commits, or
+    /// every few minutes.
     ///
     /// # Errors
-    /// Those of what it did or of the merge: all is as it was, and is tried again the next time. A merge,
-    /// which needs as much room as its runs until it has failed, is tried again after 2, 4, … 64 calls.
+    /// The error of these steps or of the merge. Nothing is lost, and the next call tries again. A failed
+    /// merge is tried again after 2, 4, … 64 calls; until it fails, it needs as much space as its runs.
     pub fn maintain(&mut self) -> Result<()> {
         let merged = match &self.merge {
             Some(merge) if merge.is_finished() => self.finish_merge(),
@@ -295,7 +297,7 @@ impl Downloads {
         Ok(())
     }
 
-    /// As [`maintain`](Self::maintain), until nothing is due any more: it waits for every merge.
+    /// As [`maintain`](Self::maintain), until nothing more is due. It waits for every merge.
     ///
     /// # Errors
     /// As [`maintain`](Self::maintain).
@@ -310,19 +312,19 @@ impl Downloads {
         }
     }
 
-    /// Bytes of the files that hold the counts: of runs, and of the log as far as it is written. A merge that
-    /// goes on may take as many again.
+    /// The size in bytes of the files that contain the counts: the runs, and the written part of the log. A
+    /// merge may need as many bytes again.
     pub fn size_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.bytes()).sum::<u64>() + self.log.as_ref().map_or(0, Log::end)
     }
 
-    /// Entries of all runs and the log. The torrents known are at most so many, and at rest at least three
-    /// quarters of it.
+    /// The number of entries of all runs and of the log: an upper bound for the number of known torrents.
+    /// Without a merge, at least three quarters of it are known torrents.
     pub fn entries(&self) -> u64 {
         self.runs.iter().map(|run| run.entries).sum::<u64>() + self.recent.len() as u64
     }
 
-    /// How many runs there are: a lookup reads all of them.
+    /// The number of runs. A lookup reads all of them.
     pub fn runs(&self) -> usize {
         self.runs.len()
     }

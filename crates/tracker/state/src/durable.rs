@@ -43,18 +43,18 @@ pub struct Durable {
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// How often what was counted is made durable, and how much there may be.
+/// When counts are written to the disk, and how many are kept.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Pace {
-    /// At least so often.
+    /// The longest time between two commits.
     pub every: Duration,
-    /// Or as soon as so many torrents have been downloaded.
+    /// The number of torrents with new downloads after which a commit happens earlier.
     pub torrents: usize,
-    /// How many torrents' downloads wait at most for a disk that refuses, at some 64 bytes each in memory.
+    /// The most torrents whose downloads wait in memory, at 64 bytes each, while the disk refuses writes.
     pub most_unsaved: usize,
-    /// How many torrents are known at most, about, at 25 to 34 bytes each on the disk. The downloads of more
-    /// are not kept: strangers can make up as many torrents as they like.
+    /// The most torrents in the database, about, at 25 to 34 bytes each on disk. The downloads of further
+    /// torrents are not kept, because clients can make up any number of torrents.
     pub most_known: u64,
 }
 
@@ -69,27 +69,27 @@ impl Default for Pace {
     }
 }
 
-/// How it is with the counts.
+/// The state of the counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CountsStatus {
     /// Torrents with downloads that are not durable yet.
     pub unsaved: u64,
-    /// Whether the disk refused the last time.
+    /// Whether the last commit failed.
     pub is_refused: bool,
     /// Whether there are swarms whose stored counts cannot be read.
     pub is_unreadable: bool,
-    /// Torrents that were not known, and not kept because as many are known as may be.
+    /// Torrents whose downloads were not kept because the database was full.
     pub left_out: u64,
-    /// How often it has refused.
+    /// The number of failed commits.
     pub refusals: u64,
-    /// How often something was made durable.
+    /// The number of successful commits.
     pub commits: u64,
-    /// Swarms that have got their stored count, be it none.
+    /// Swarms whose stored count was looked up.
     pub looked_up: u64,
-    /// Entries of the database: at most so many torrents are known.
+    /// Entries of the database: an upper bound for the number of known torrents.
     pub entries: u64,
-    /// Bytes of the database.
+    /// Size of the database in bytes.
     pub bytes: u64,
 }
 
@@ -154,8 +154,8 @@ struct Status {
 }
 
 impl Durable {
-    /// Around a store that may hold something already. Counts, and keeps what it has counted until it is
-    /// given a database by [`open`](Self::open).
+    /// Wraps a store, which may contain swarms already. It keeps the counts in memory until
+    /// [`open`](Self::open) gives it a database.
     pub fn new(store: Arc<dyn TorrentRepository>, pace: Pace) -> Self {
         let core = Core {
             store,
@@ -173,10 +173,10 @@ impl Durable {
         Self { core: Arc::new(core), keeper: Mutex::default() }
     }
 
-    /// From now on keeps its counts in a database. Every swarm that is there gets its stored count, soon.
+    /// Keeps the counts in this database from now on. Every existing swarm soon gets its stored count.
     ///
     /// # Panics
-    /// If it has one already, or there is no thread to be had.
+    /// If it already has a database, or no thread can be started.
     pub fn open(&self, downloads: Downloads) {
         let mut keeper = self.keeper.lock();
         assert!(keeper.is_none(), "it has a database");
@@ -196,11 +196,10 @@ impl Durable {
         *keeper = Some(thread);
     }
 
-    /// Waits until everything that was counted by now is durable, and every swarm that is there by now has
-    /// its stored count.
+    /// Waits until all downloads until now are durable, and every swarm until now has its stored count.
     ///
     /// # Errors
-    /// What the disk said. What was counted is kept, and tried again.
+    /// The error of the disk. The counts are kept, and written later.
     pub fn settle(&self) -> Result<(), String> {
         if self.keeper.lock().is_none() {
             return Err("there is no database".into());
@@ -219,15 +218,15 @@ impl Durable {
         }
     }
 
-    /// Makes durable what was counted, and gives the database up. What is counted from now on is not kept.
+    /// Writes all counts and closes the database. Later downloads are not kept.
     ///
     /// # Errors
-    /// What the disk said; what it refused is lost.
+    /// The error of the disk. The refused counts are lost.
     pub fn close(&self) -> Result<(), String> {
         self.end(End::Commit)
     }
 
-    /// Gives the database up as a process does that is killed: nothing more is written. For tests.
+    /// Closes the database as a killed process does: nothing more is written. For tests.
     #[doc(hidden)]
     pub fn abandon(&self) {
         let _ = self.end(End::Abandon);
@@ -243,7 +242,7 @@ impl Durable {
         self.core.told.lock().failed.clone().map_or(Ok(()), Err)
     }
 
-    /// How it is with the counts.
+    /// The state of the counts.
     pub fn status(&self) -> CountsStatus {
         let Status { is_refused, is_unreadable, refusals, left_out, commits, looked_up, entries, bytes } =
             &self.core.status;
@@ -261,7 +260,7 @@ impl Durable {
     }
 }
 
-/// As [`close`](Durable::close), without a word.
+/// As [`close`](Durable::close), and ignores errors.
 impl Drop for Durable {
     fn drop(&mut self) {
         let _ = self.close();

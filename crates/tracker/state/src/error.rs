@@ -1,4 +1,4 @@
-//! What can go wrong with what is to outlive a restart, and what it means.
+//! Errors of snapshots and download counts.
 
 use std::{io, path::PathBuf};
 
@@ -8,8 +8,7 @@ use crate::InfoHash;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The medium refused. Nothing that was acknowledged is lost by it, and what was asked for can be tried
-    /// again.
+    /// The medium refused. Nothing that was acknowledged is lost, and the call can be repeated.
     #[error("{doing} {}: {source}", path.display())]
     Io {
         /// What was being done.
@@ -19,13 +18,13 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
-    /// Another process has the folder.
+    /// Another process uses the folder.
     #[error("{} is in use by another process: stop that one, or use another folder", path.display())]
     InUse {
         /// The folder.
         path: PathBuf,
     },
-    /// A file does not hold what was written to it. It is left as it is.
+    /// A file does not contain what was written to it. It is not changed.
     #[error("{} is damaged at byte {at}: {what}. Restore the whole folder from a copy, or begin with an empty one", path.display())]
     Damaged {
         /// The file.
@@ -45,7 +44,7 @@ pub enum Error {
         /// The latest version that this program reads.
         known: u16,
     },
-    /// Files that hold some of the counts are gone, or files of two folders were mixed.
+    /// Files with a part of the counts are missing, or files of two folders are mixed.
     #[error(
         "{} does not fit what else is in its folder, where number {expected} was to follow: restore the whole folder from a copy, or begin with an empty \
          one",
@@ -57,19 +56,19 @@ pub enum Error {
         /// The number of the log, or the first of the run, that was to come next.
         expected: u64,
     },
-    /// What was to be in ascending order is not. Nothing of it was taken.
+    /// The input is not in ascending order. Nothing of it was taken.
     #[error("{info_hash} is not greater than the info hash before it: sort them")]
     NotAscending {
         /// The first that is out of order.
         info_hash: InfoHash,
     },
-    /// More changes than one commit can hold. None of them was committed.
+    /// There are more changes than one commit can contain. None of them was committed.
     #[error("more than {most} changes in one commit: use several")]
     TooManyChanges {
         /// How many it can hold.
         most: usize,
     },
-    /// A snapshot was changed while it was loaded. The store holds a part of it.
+    /// A snapshot changed while it was loaded. The store contains a part of it.
     #[error("{}: {error}", path.display())]
     Snapshot {
         /// The file.
@@ -77,13 +76,13 @@ pub enum Error {
         /// What is wrong, and where.
         error: Box<swarmkeep::snapshot::Error>,
     },
-    /// The store could not be reached half-way through a snapshot.
+    /// The store could not be reached during a snapshot.
     #[error(transparent)]
     Unavailable(#[from] swarmkeep::Unavailable),
-    /// There was no randomness, which tells the blocks of a snapshot from those of others.
+    /// The operating system gave no randomness, which marks the blocks of a snapshot.
     #[error("no randomness from the operating system: {0}")]
     NoEntropy(getrandom::Error),
-    /// What was to be added could not be read. Nothing of it was added.
+    /// The input could not be read. Nothing of it was added.
     #[error("what was to be added could not be read: {0}")]
     Source(io::Error),
 }

@@ -1,4 +1,4 @@
-//! A folder as far as it is needed here, and that of the file system.
+//! The part of a file system that this crate needs, and its implementation for a directory.
 
 use std::{
     fmt,
@@ -10,11 +10,11 @@ use std::{
 
 use crate::{Error, Result};
 
-/// A folder of files, without folders in it.
+/// A folder of files, without subfolders.
 ///
-/// What is assumed of one: a rename is atomic, and what [`sync`](Self::sync) or [`File::sync`] has answered
-/// for stays. All else that was done may be lost when the power fails: names change in order, and of what was
-/// written any subset of 512-byte sectors survives.
+/// A rename is atomic. What was written or renamed before a successful [`sync`](Self::sync) or [`File::sync`]
+/// survives a power failure. The rest may be lost: names change in order, and any subset of the written
+/// 512-byte sectors survives.
 pub trait Folder: fmt::Debug + Send + Sync {
     /// What `name` in it is called in messages.
     fn path(&self, name: &str) -> PathBuf;
@@ -67,7 +67,7 @@ pub trait File: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A directory of the file system, locked for this process while this value lives.
+/// A directory of the file system. It is locked for this process while the value exists.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -77,15 +77,15 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The name of the file that is locked. It stays when the lock is given up.
+    /// The name of the lock file. The file stays when the lock is released.
     pub const LOCK: &str = "lock";
 
-    /// Opens a directory that exists, and locks it (`flock` on the file [`LOCK`](Self::LOCK) in it).
+    /// Opens an existing directory and locks it (`flock` on the file [`LOCK`](Self::LOCK)).
     ///
-    /// One that cannot be written to is opened to be read: the first write fails.
+    /// A directory without write access can be read; the first write fails.
     ///
     /// # Errors
-    /// [`Error::InUse`] if somebody else has it open, [`Error::Io`].
+    /// [`Error::InUse`] if another process has it open, [`Error::Io`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let handle = fs::File::open(&path).map_err(Error::io("opening", path.clone()))?;
@@ -112,8 +112,8 @@ impl Directory {
 /// Whose files these are is all who may read them: they hold peers' addresses.
 const OWN: u32 = 0o600;
 
-/// The lock ends with this value, and not with the last copy of the descriptor: a child that is just being
-/// started has one too.
+/// Releases the lock. It would otherwise last until the last copy of the descriptor is closed, and a child
+/// process that is just being started has a copy.
 impl Drop for Directory {
     fn drop(&mut self) {
         if let Some(lock) = &self.lock {

@@ -1,11 +1,12 @@
-//! What outlives a tracker's restart, in files of a folder: snapshots of all swarms, and download counts.
+//! The state of a tracker that survives a restart, in files of a folder: snapshots of all swarms, and
+//! download counts.
 //!
-//! [`State`] goes around any repository: it loads the latest good snapshot, takes more, and keeps counts.
-//! [`Durable`] is the part of it that counts, around a synchronous repository, and [`Downloads`] the database
-//! of how often each torrent was downloaded: it opens at once however many torrents are known, holds a few
-//! megabytes, and loses nothing that it has acknowledged when the process is killed or the power fails. All
-//! of it stands on a [`Folder`]: a [`Directory`] of the file system, or (feature `simulated`) one in memory
-//! that fails on demand.
+//! [`State`] wraps any repository: it loads the latest valid snapshot, takes new ones, and keeps download
+//! counts. [`Durable`] is the part that counts, around a synchronous repository. [`Downloads`] is the
+//! database of download counts. It opens at once, however many torrents it knows, needs a few megabytes, and
+//! loses nothing that it has acknowledged when the process is killed or the power fails. All of them use a
+//! [`Folder`]: a [`Directory`] of the file system or, with the feature `simulated`, a folder in memory that
+//! fails on demand.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod downloads;
@@ -26,7 +27,7 @@ pub use snapshots::{Loaded, look_at_snapshots};
 pub use state::{Clock, SnapshotsStatus, State, StateStatus};
 pub use swarmkeep_bittorrent::InfoHash;
 
-/// What every method here answers.
+/// The result of the methods of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The README's own code, compiled and run.

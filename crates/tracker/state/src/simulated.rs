@@ -1,4 +1,4 @@
-//! A folder in memory that refuses, is killed and loses power when it is told to: for tests of what survives.
+//! A folder in memory that refuses, is killed or loses power on demand, for tests of what survives.
 
 use std::{
     collections::BTreeMap,
@@ -16,15 +16,15 @@ const SECTOR: usize = 512;
 
 /// A folder in memory. A clone is the same folder.
 ///
-/// Every call of [`Folder`] and [`File`] is an [`Operation`], counted from 0, and one of them can be told to
-/// fail. It assumes the least that [`Folder`] promises: what was written and not synced survives a power cut
-/// in any subset of 512-byte sectors, each in any of the versions written since the last sync; after a sync
-/// that failed, what was written before it stays uncertain even if a later sync succeeds; names change in
-/// order, but only as far as the disk got.
+/// Each call of [`Folder`] and [`File`] is an [`Operation`], counted from 0, and any of them can be made to
+/// fail. The folder keeps only what [`Folder`] promises. Data that was written and not synced survives a
+/// power cut in any subset of 512-byte sectors, each in any version since the last sync. After a failed sync,
+/// earlier writes stay uncertain even if a later sync succeeds. Names change in order, but only as far as the
+/// disk got.
 #[derive(Clone)]
 pub struct Simulated(Arc<Mutex<DiskState>>);
 
-/// What a folder is asked to do.
+/// An operation of a folder or a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -43,14 +43,14 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it changes what is there, or makes it durable. A crash at any other is like one at the next
-    /// that does.
+    /// Whether it changes the contents or makes them durable. A crash at any other operation is like one at
+    /// the next operation of this kind.
     pub const fn changes(self) -> bool {
         !matches!(self, Self::Names | Self::Open | Self::Len | Self::Read)
     }
 }
 
-/// An error of the operating system, by its number on Linux.
+/// An error of the operating system, with its number on Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// `EIO`: the device failed.
@@ -62,42 +62,42 @@ pub enum Refusal {
 }
 
 impl Simulated {
-    /// An empty folder. `seed` decides how much of a failing operation is done.
+    /// An empty folder. `seed` decides which part of a failing operation is done.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(DiskState { random: seed, ..DiskState::default() })))
     }
 
-    /// The operations so far.
+    /// All operations until now.
     pub fn operations(&self) -> Vec<Operation> {
         self.0.lock().operations.clone()
     }
 
-    /// Refuses operation `at`, and so many in all from there on, until [`heal`](Self::heal). What a refused
-    /// operation was to do may have been done in part.
+    /// Refuses `count` operations from operation `at`, until [`heal`](Self::heal). A refused operation may
+    /// have been done in part.
     pub fn refuse(&self, at: usize, count: usize, refusal: Refusal) {
         self.0.lock().fault =
             Some(Fault { from: at, to: at.saturating_add(count), kind: FaultKind::Refuse(refusal) });
     }
 
-    /// Refuses nothing any more.
+    /// Refuses no more operations.
     pub fn heal(&self) {
         self.0.lock().fault = None;
     }
 
-    /// Cuts the power during operation `at`: it fails, and so does everything after it.
-    /// [`after_power_cut`](Self::after_power_cut) says what is left.
+    /// Cuts the power during operation `at`. That operation and all later ones fail.
+    /// [`after_power_cut`](Self::after_power_cut) returns what is left.
     pub fn cut_power(&self, at: usize) {
         self.0.lock().fault = Some(Fault { from: at, to: usize::MAX, kind: FaultKind::Cut });
     }
 
-    /// Kills the process during operation `at`: it fails, perhaps done in part, and everything after it
-    /// fails. [`after_kill`](Self::after_kill) is what the next process sees.
+    /// Kills the process during operation `at`. That operation fails and may have been done in part; all
+    /// later ones fail. [`after_kill`](Self::after_kill) returns what the next process sees.
     pub fn kill(&self, at: usize) {
         self.0.lock().fault = Some(Fault { from: at, to: usize::MAX, kind: FaultKind::Kill });
     }
 
-    /// The folder as the disk may have it when the power is back. Seed 0: nothing but what was synced; seed
-    /// 1: everything; others: any of what may be.
+    /// A possible content of the disk after the power cut. Seed 0: only what was synced. Seed 1: everything.
+    /// Other seeds: anything that is possible.
     #[must_use]
     pub fn after_power_cut(&self, seed: u64) -> Self {
         let state = self.0.lock();
@@ -117,8 +117,7 @@ impl Simulated {
         })))
     }
 
-    /// The folder as another process finds it: all that was written is there, and no more durable than it
-    /// was.
+    /// The folder that the next process sees: all writes are there, and are no more durable than before.
     #[must_use]
     pub fn after_kill(&self) -> Self {
         let state = self.0.lock();
@@ -132,13 +131,13 @@ impl Simulated {
         })))
     }
 
-    /// What the file `name` holds, if there is one. Not an operation.
+    /// The content of the file `name`, if it exists. This is not an operation.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.0.lock();
         state.names.get(name).map(|&inode| state.inodes[inode].seen.clone())
     }
 
-    /// Puts a file there, durably. Not an operation.
+    /// Creates a durable file. This is not an operation.
     pub fn put(&self, name: &str, contents: &[u8]) {
         let state = &mut *self.0.lock();
         state.inodes.push(Inode { seen: contents.to_vec(), durable: contents.to_vec(), ..Inode::default() });

@@ -1,4 +1,4 @@
-//! Snapshots in files of a folder: the latest, and the one before.
+//! Snapshots in files of a folder: the latest and the one before it.
 
 use std::{
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
@@ -53,17 +53,17 @@ impl Store {
     }
 }
 
-/// What was loaded.
+/// The result of loading a snapshot.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Loaded {
-    /// The file, and what is in it; `None` if there was none that is good.
+    /// The name of the file and a summary of it. `None` if there was no valid snapshot.
     pub snapshot: Option<(String, Summary)>,
-    /// What has become of its peers.
+    /// How many of its peers were restored.
     pub restored: Restored,
-    /// Files that were refused, and why. They are kept under another name.
+    /// Files that were refused, with the reasons. They are kept under other names.
     pub refused: Vec<(String, snapshot::Error)>,
-    /// How long it took.
+    /// The time that loading took.
     pub took: Duration,
 }
 
@@ -211,11 +211,11 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
     Ok(loaded)
 }
 
-/// The snapshots of a folder, the latest first, each looked at from end to end: what is in it, or why it is
-/// refused.
+/// Reads all snapshots of a folder completely, the latest first. Returns a summary of each, or the reason for
+/// its refusal.
 ///
 /// # Errors
-/// What the medium says.
+/// The error of the medium.
 pub fn look_at_snapshots(
     folder: &dyn Folder,
 ) -> Result<Vec<(&'static str, Result<Summary, snapshot::Error>)>> {

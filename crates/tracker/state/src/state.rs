@@ -1,4 +1,4 @@
-//! A repository and the folder that it outlives restarts in.
+//! A repository, and the folder in which its state survives a restart.
 
 use std::{
     fmt,
@@ -19,10 +19,10 @@ use crate::{
     snapshots::{self, Store},
 };
 
-/// Tells the time of day, as the store is told it.
+/// A clock: the time of day that the store uses.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What a repository needs to outlive its process: snapshots of its swarms, and [durable download
+/// The state of a repository that survives its process: snapshots of its swarms, and [durable download
 /// counts](Durable).
 ///
 /// ```
@@ -43,7 +43,7 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An asynchronous repository has snapshots only: where its counts live is its own affair.
+/// An asynchronous repository has snapshots only, and keeps its counts itself.
 pub struct State {
     inner: Repository,
     durable: Option<Arc<Durable>>,
@@ -68,32 +68,32 @@ struct Taking {
     status: Arc<Mutex<SnapshotsStatus>>,
 }
 
-/// How it is with what outlives a restart.
+/// The status of a [`State`].
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct StateStatus {
-    /// Of download counts; `None` for an asynchronous repository.
+    /// The download counts; `None` for an asynchronous repository.
     pub counts: Option<CountsStatus>,
-    /// Of snapshots.
+    /// The snapshots.
     pub snapshots: SnapshotsStatus,
 }
 
-/// How it is with snapshots.
+/// The status of snapshots.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct SnapshotsStatus {
-    /// How many were taken.
+    /// The number of snapshots that were taken.
     pub taken: u64,
-    /// How many could not be.
+    /// The number of snapshots that failed.
     pub failed: u64,
-    /// Whether the latest could not be.
+    /// Whether the latest attempt failed.
     pub is_refused: bool,
-    /// What is in the latest, and how long it took: the one that was loaded, at first.
+    /// A summary of the latest snapshot, and the time that it took. At first it is the loaded one.
     pub latest: Option<(Summary, Duration)>,
 }
 
 impl State {
-    /// Of a repository, in no folder yet. Downloads count from now on.
+    /// Wraps a repository, without a folder. Downloads count from now on.
     pub fn new(repository: Repository, pace: Pace) -> Self {
         let durable = match &repository {
             Repository::Sync(store) => Some(Arc::new(Durable::new(Arc::clone(store), pace))),
@@ -102,7 +102,7 @@ impl State {
         Self { inner: repository, durable, open: Mutex::default(), status: Arc::default() }
     }
 
-    /// The repository to announce to: the one it was made of, which counts downloads besides.
+    /// The repository to use instead of the wrapped one: it also counts downloads.
     pub fn repository(&self) -> Repository {
         match &self.durable {
             Some(durable) => Repository::Sync(Arc::clone(durable) as _),
@@ -110,19 +110,19 @@ impl State {
         }
     }
 
-    /// Loads the latest snapshot of a folder that is good, gives its swarms their download counts, and takes
-    /// a snapshot every so often from now on.
+    /// Loads the latest valid snapshot of a folder, adds the download counts to its swarms, and then takes a
+    /// snapshot every `every`.
     ///
-    /// A snapshot that is not good is refused as a whole; [`Loaded::refused`] says why. If there is none, or
-    /// no good one, the repository begins empty, but for the counts.
+    /// An invalid snapshot is refused as a whole; [`Loaded::refused`] contains the reason. Without a valid
+    /// snapshot the repository begins empty, except for the counts.
     ///
     /// # Errors
     /// If the counts are damaged or of a later version ([`Error::Damaged`](crate::Error::Damaged),
-    /// [`Error::Version`](crate::Error::Version)), or what the medium says. The repository is not to be used
-    /// then.
+    /// [`Error::Version`](crate::Error::Version)), or the error of the medium. The repository must not be
+    /// used then.
     ///
     /// # Panics
-    /// If it is open, or for an asynchronous repository outside a runtime.
+    /// If it is already open, or for an asynchronous repository outside a runtime.
     pub fn open(&self, folder: Arc<dyn Folder>, every: Option<Duration>, clock: Clock) -> Result<Loaded> {
         let mut open = self.open.lock();
         assert!(open.is_none(), "it is open");
@@ -154,10 +154,10 @@ impl State {
         Ok(loaded)
     }
 
-    /// Takes a snapshot, as fast as it goes; it is durable when this returns.
+    /// Takes a snapshot as fast as possible. It is durable when this returns.
     ///
     /// # Errors
-    /// What the medium or the store says; the latest stays as it was.
+    /// The error of the medium or the store. The latest snapshot stays as it was.
     ///
     /// # Panics
     /// If it is not open.
@@ -169,15 +169,15 @@ impl State {
     /// As [`Durable::settle`].
     ///
     /// # Errors
-    /// Its.
+    /// As [`Durable::settle`].
     pub fn settle(&self) -> Result<(), String> {
         self.durable.as_ref().map_or(Ok(()), |durable| durable.settle())
     }
 
-    /// Takes a last snapshot, makes all counts durable, and gives the folder up.
+    /// Takes a last snapshot, makes all counts durable, and closes the folder.
     ///
     /// # Errors
-    /// What the medium said; both were tried.
+    /// The error of the medium. Both were tried.
     pub fn close(&self) -> Result<(), String> {
         let Some(Open { taking, thread }) = self.open.lock().take() else { return Ok(()) };
         taking.end(thread);
@@ -189,7 +189,7 @@ impl State {
         }
     }
 
-    /// Gives the folder up as a process does that is killed. For tests.
+    /// Closes the folder as a killed process does. For tests.
     #[doc(hidden)]
     pub fn abandon(&self) {
         if let Some(durable) = &self.durable {
@@ -200,14 +200,14 @@ impl State {
         }
     }
 
-    /// How it is with both.
+    /// The status of snapshots and counts.
     pub fn status(&self) -> StateStatus {
         let counts = self.durable.as_ref().map(|durable| durable.status());
         StateStatus { counts, snapshots: *self.status.lock() }
     }
 }
 
-/// Gives the folder up, without a last snapshot; counts become durable.
+/// Closes the folder without a last snapshot. Counts become durable.
 impl Drop for State {
     fn drop(&mut self) {
         if let Some(Open { taking, thread }) = self.open.lock().take() {

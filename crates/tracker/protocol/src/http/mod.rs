@@ -1,9 +1,9 @@
 //! HTTP tracker messages: BEP 3 with BEP 7 (IPv6), 21 (paused), 23 (compact), 24 (external ip), 31 (retry in)
 //! and 48 (scrape).
 //!
-//! A request is the query of a URL, a response a bencoded body: what HTTP puts around them is not here. A
-//! server parses an [`AnnounceRequest`] or a [`ScrapeRequest`] and writes a response; a client writes a
-//! request and parses a response.
+//! A request is the query of a URL, and a response is a bencoded body. The rest of HTTP is not here. A server
+//! parses an [`AnnounceRequest`] or a [`ScrapeRequest`] and writes a response; a client writes a request and
+//! parses a response.
 //!
 //! ```
 //! use swarmkeep_tracker_protocol::http::{AnnounceHead, AnnounceRequest, AnnounceResponse, AnnounceResponseWriter};

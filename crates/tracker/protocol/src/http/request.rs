@@ -1,4 +1,4 @@
-//! What clients ask for, in the query of a URL.
+//! The requests of clients: the query of a URL.
 
 use std::{
     io::Write,
@@ -18,35 +18,34 @@ use crate::Error;
 pub struct AnnounceRequest<'a> {
     /// The torrent.
     pub info_hash: InfoHash,
-    /// What the client calls itself.
+    /// The peer id of the client.
     pub peer_id: PeerId,
-    /// The port at which it listens; 0 is nobody's.
+    /// The port at which it listens. 0 is invalid.
     pub port: u16,
-    /// Bytes it says it has uploaded.
+    /// Bytes that it says it has uploaded.
     pub uploaded: u64,
-    /// Bytes it says it has downloaded.
+    /// Bytes that it says it has downloaded.
     pub downloaded: u64,
-    /// Bytes it still has to download; 0 makes it a seeder, `None` says that it does not know.
+    /// Bytes that it still has to download. 0 makes it a seeder; `None` is unknown.
     pub left: Option<u64>,
-    /// What has happened to it.
+    /// The event of the announce.
     pub event: AnnounceEvent,
-    /// Whether it wants no more of the torrent though it has not all of it (BEP 21). Its event is
+    /// Whether it has stopped downloading before the torrent is complete (BEP 21). Its event is
     /// [`AnnounceEvent::None`].
     pub paused: bool,
-    /// How many peers it wants; `None`, or 2³² − 1 when it is written, leaves it to the tracker.
+    /// The number of peers that it wants. `None`, which is written as 2³² − 1, leaves it to the tracker.
     pub want: Option<u32>,
-    /// Whether it asks for the compact form of peers (BEP 23), or for the long one; `None` leaves it to the
-    /// tracker.
+    /// Whether it wants the compact form of peers (BEP 23) or the long one. `None` leaves it to the tracker.
     pub compact: Option<bool>,
-    /// Whether it can do without peer ids in the long form.
+    /// Whether it needs no peer ids in the long form.
     pub no_peer_id: bool,
-    /// Where it says it is. Anyone can write anything here.
+    /// The address that it claims. Any client can claim any address.
     pub ip: Option<IpAddr>,
-    /// Where it says it listens over IPv4 (BEP 7), at [`port`](Self::port) if it does not say.
+    /// The IPv4 endpoint that it claims (BEP 7), with [`port`](Self::port) if it gives none.
     pub ipv4: Option<SocketAddrV4>,
-    /// Where it says it listens over IPv6 (BEP 7), at [`port`](Self::port) if it does not say.
+    /// The IPv6 endpoint that it claims (BEP 7), with [`port`](Self::port) if it gives none.
     pub ipv6: Option<SocketAddrV6>,
-    /// By what a client can show that it is the same one at another address.
+    /// A secret by which a client can prove that it is the same one at another address.
     pub key: Option<Escaped<'a>>,
     /// The `tracker id` of an earlier response.
     pub tracker_id: Option<Escaped<'a>>,
@@ -57,7 +56,7 @@ pub struct AnnounceRequest<'a> {
 const MOST_WANTED: u32 = u32::MAX - 1;
 
 impl<'a> AnnounceRequest<'a> {
-    /// An announce that says no more than it must.
+    /// An announce with the required fields only.
     pub const fn new(info_hash: InfoHash, peer_id: PeerId, port: u16) -> Self {
         Self {
             info_hash,
@@ -79,8 +78,8 @@ impl<'a> AnnounceRequest<'a> {
         }
     }
 
-    /// Reads the query of an announce: what follows the `?`. Unknown parameters are no error; of those given
-    /// twice the last counts, except that an announce has one info hash.
+    /// Parses the query of an announce: what follows the `?`. Unknown parameters are ignored. If a parameter
+    /// is repeated, the last one counts; a repeated info hash is an error.
     ///
     /// # Errors
     /// [`Error::Parameter`] names the first parameter that is missing or wrong.
@@ -189,17 +188,17 @@ impl<'a> AnnounceRequest<'a> {
     }
 }
 
-/// Asks for the counts of swarms (BEP 48).
+/// Requests the counts of swarms (BEP 48).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScrapeRequest<'a> {
     query: &'a [u8],
 }
 
 impl<'a> ScrapeRequest<'a> {
-    /// Reads the query of a scrape: what follows the `?`. One without info hashes asks about all torrents.
+    /// Parses the query of a scrape: what follows the `?`. A query without info hashes requests all torrents.
     ///
     /// # Errors
-    /// [`Error::Parameter`] if one of the info hashes is no 20 bytes.
+    /// [`Error::Parameter`] if an info hash is not 20 bytes long.
     pub fn parse(query: &'a [u8]) -> Result<Self, Error> {
         for (_, value) in parameters(query).filter(|(name, _)| *name == b"info_hash") {
             twenty("info_hash", value)?;

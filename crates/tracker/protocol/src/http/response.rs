@@ -1,4 +1,4 @@
-//! What trackers answer, as bencoded bodies.
+//! The responses of trackers: bencoded bodies.
 
 use std::net::IpAddr;
 
@@ -9,29 +9,29 @@ use swarmkeep_bittorrent::{
 
 use crate::{Error, udp::ScrapeStats};
 
-/// What an announce is answered beside the peers. In a default one, there is nobody and the interval is 0.
+/// An announce response without its peers. The default has counts and an interval of 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AnnounceHead<'a> {
     /// Seeders.
     pub complete: u32,
     /// Leechers.
     pub incomplete: u32,
-    /// Downloads completed, if the tracker says.
+    /// The number of finished downloads, if the tracker gives it.
     pub downloaded: Option<u32>,
     /// Seconds until the next announce.
     pub interval: u32,
     /// Seconds before which the client must not announce again.
     pub min_interval: Option<u32>,
-    /// Where the tracker sees the client (BEP 24).
+    /// The address at which the tracker sees the client (BEP 24).
     pub external_ip: Option<IpAddr>,
-    /// What the client shall send in its next announce.
+    /// The id that the client must send in its next announce.
     pub tracker_id: Option<&'a [u8]>,
-    /// Something that whoever runs the client should read.
+    /// A message for the user of the client.
     pub warning: Option<&'a str>,
 }
 
-/// Writes the response to an announce around the peers, which are written where they are to stand before
-/// anything else is.
+/// Writes the response to an announce around its peers, which the store writes first, directly to their final
+/// place.
 #[derive(Debug)]
 pub struct AnnounceResponseWriter<'b> {
     out: &'b mut Vec<u8>,
@@ -44,7 +44,7 @@ impl<'b> AnnounceResponseWriter<'b> {
     const HEAD: usize = 224;
     const BETWEEN: usize = 32;
 
-    /// Makes room for so many peers in `out`, whose contents it overwrites.
+    /// Reserves space for `v4` and `v6` peers in `out`, and overwrites its contents.
     pub fn new(out: &'b mut Vec<u8>, v4: usize, v6: usize) -> Self {
         let between = Self::HEAD + v4 * CompactV4::LEN + Self::BETWEEN;
         out.clear();
@@ -52,14 +52,14 @@ impl<'b> AnnounceResponseWriter<'b> {
         Self { out, v6: between }
     }
 
-    /// Where peers are to be written, in compact form: those of IPv4, and those of IPv6.
+    /// The buffers for the peers in compact form: IPv4 and IPv6.
     pub fn rooms(&mut self) -> (&mut [u8], &mut [u8]) {
         let (v4, v6) = self.out.split_at_mut(self.v6);
         (&mut v4[Self::HEAD..self.v6 - Self::BETWEEN], v6)
     }
 
-    /// Writes the rest around so many bytes of IPv4 and IPv6 peers, and gives the whole body. With `None`,
-    /// there is no word about IPv6.
+    /// Writes the rest around `v4` and `v6` bytes of peers, and returns the whole body. With `None`, the body
+    /// contains no field for IPv6 peers.
     pub fn finish(self, head: &AnnounceHead<'_>, v4: usize, v6: Option<usize>) -> &'b [u8] {
         let Self { out, v6: v6_room } = self;
         let start = Self::HEAD
@@ -90,7 +90,7 @@ impl<'b> AnnounceResponseWriter<'b> {
         len
     }
 
-    /// The same in the long form of BEP 3, without peer ids: a list of dictionaries.
+    /// As [`finish`](Self::finish), in the long form of BEP 3: a list of dictionaries, without peer ids.
     pub fn finish_long(self, head: &AnnounceHead<'_>, v4: usize, v6: usize) -> &'b [u8] {
         let Self { out, v6: v6_room } = self;
         let start = out.len();
@@ -148,7 +148,7 @@ impl AnnounceHead<'_> {
 /// The response to an announce, borrowed from its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnnounceResponse<'a> {
-    /// Everything beside the peers.
+    /// Everything except the peers.
     pub head: AnnounceHead<'a>,
     peers: Peers<'a>,
     peers6: &'a [u8],
@@ -161,7 +161,7 @@ enum Peers<'a> {
 }
 
 impl<'a> AnnounceResponse<'a> {
-    /// Reads a body; the inner error is the tracker's own.
+    /// Parses a body. The inner error is the tracker's own.
     ///
     /// # Errors
     /// [`Error::Bencode`], [`Error::Parameter`] if a field is missing or wrong, [`Error::List`] if peers are
@@ -204,8 +204,7 @@ impl<'a> AnnounceResponse<'a> {
         Ok(Ok(Self { head, peers, peers6: whole(peers6, CompactV6::LEN)? }))
     }
 
-    /// The peers, IPv4 first in the compact form. Those that nobody could connect to are left out, as are
-    /// host names.
+    /// The peers, IPv4 first in the compact form. Invalid endpoints and host names are left out.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + use<'a> {
         let (compact, long) = match self.peers {
             Peers::Compact(compact) => (compact, None),
@@ -221,10 +220,10 @@ impl<'a> AnnounceResponse<'a> {
     }
 }
 
-/// Why a tracker did not do what it was asked for.
+/// The reason why a tracker refused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailureResponse<'a> {
-    /// For whoever runs the client.
+    /// A message for the user of the client.
     pub reason: &'a [u8],
     /// When to ask again (BEP 31).
     pub retry_in: Option<RetryIn>,
@@ -233,9 +232,9 @@ pub struct FailureResponse<'a> {
 /// When a client that was refused should ask again (BEP 31).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryIn {
-    /// After so many minutes.
+    /// After this number of minutes.
     Minutes(u32),
-    /// Not at all.
+    /// Never.
     Never,
 }
 
@@ -273,7 +272,7 @@ impl<'b> ScrapeResponseWriter<'b> {
     /// Writes the counts of a swarm.
     ///
     /// # Panics
-    /// If info hashes do not ascend, as the keys of a dictionary must.
+    /// If the info hashes are not in ascending order, as the keys of a dictionary must be.
     pub fn push(&mut self, info_hash: &InfoHash, stats: ScrapeStats) {
         assert!(self.latest.is_none_or(|latest| latest < *info_hash), "info hashes must ascend");
         self.latest = Some(*info_hash);
@@ -285,7 +284,7 @@ impl<'b> ScrapeResponseWriter<'b> {
         self.writer.end();
     }
 
-    /// Writes the end, and how many seconds to wait before the next scrape if the tracker says.
+    /// Writes the end, and the seconds to wait before the next scrape if there are any.
     pub fn finish(mut self, min_request_interval: Option<u32>) {
         self.writer.end();
         if min_request_interval.is_some() {
@@ -304,7 +303,7 @@ pub struct ScrapeResponse<'a> {
 }
 
 impl<'a> ScrapeResponse<'a> {
-    /// Reads a body; the inner error is the tracker's own.
+    /// Parses a body. The inner error is the tracker's own.
     ///
     /// # Errors
     /// [`Error::Bencode`], and [`Error::Parameter`] if there are no `files`.
@@ -318,8 +317,7 @@ impl<'a> ScrapeResponse<'a> {
         })
     }
 
-    /// The swarms that the tracker knows of those that were asked for. What is no info hash is left out; a
-    /// count that is missing is 0.
+    /// The requested swarms that the tracker knows. Invalid info hashes are left out; a missing count is 0.
     pub fn swarms(&self) -> impl Iterator<Item = (InfoHash, ScrapeStats)> + use<'a> {
         self.files.iter().filter_map(|(info_hash, counts)| {
             let counts = counts.dict()?;

@@ -1,8 +1,8 @@
-//! What may follow an announce request: the options of BEP 41.
+//! The options of BEP 41 after an announce request.
 
-/// The options behind an announce request, read leniently: one that is cut short ends the list, and what is
-/// not an option is somebody's extension and no error (a tracker that insists on 98 bytes turns qBittorrent 5
-/// away).
+/// The options after an announce request. They are read leniently: an option that is cut short ends the list,
+/// and bytes that are not an option are an unknown extension and no error (a tracker that insists on 98 bytes
+/// refuses qBittorrent 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options<'a>(&'a [u8]);
 
@@ -10,7 +10,7 @@ pub struct Options<'a>(&'a [u8]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnnounceOption<'a> {
-    /// Path and query of the announce URL, in as many pieces as it takes; their concatenation is meant.
+    /// A piece of the path and query of the announce URL. All pieces together are the value.
     UrlData(&'a [u8]),
     /// An option that BEP 41 does not know.
     Unknown {

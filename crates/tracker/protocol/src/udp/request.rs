@@ -1,4 +1,4 @@
-//! What clients send.
+//! The requests of clients.
 
 use std::net::Ipv4Addr;
 
@@ -13,21 +13,21 @@ use crate::Error;
 /// A request, borrowed from the packet it came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Asks for a connection id.
+    /// Requests a connection id.
     Connect(ConnectRequest),
     /// Announces a peer.
     Announce(AnnounceRequest<'a>),
-    /// Asks for the counts of swarms.
+    /// Requests the counts of swarms.
     Scrape(ScrapeRequest<'a>),
 }
 
 impl<'a> Request<'a> {
-    /// Reads a packet. Bytes behind the fields are no error: clients send options (BEP 41) and padding.
+    /// Parses a packet. Bytes after the fields are no error: clients send options (BEP 41) and padding.
     ///
     /// # Errors
-    /// [`Error::TooShort`], [`Error::Action`] and [`Error::Magic`] say that this is no request of BEP 15, and
-    /// deserve silence; [`Error::Field`] that one of its fields is wrong: [`Header::parse`] gives what an
-    /// error response needs.
+    /// [`Error::TooShort`], [`Error::Action`] and [`Error::Magic`] if this is not a request of BEP 15; it
+    /// should get no answer. [`Error::Field`] if a field is wrong: [`Header::parse`] returns what an error
+    /// response needs.
     pub fn parse(packet: &'a [u8]) -> Result<Self, Error> {
         match Header::parse(packet)?.action {
             Action::Connect => ConnectRequest::parse(packet).map(Self::Connect),
@@ -43,9 +43,9 @@ impl<'a> Request<'a> {
 pub struct Header {
     /// The connection id; [`CONNECT_MAGIC`] in a connect request.
     pub connection_id: ConnectionId,
-    /// What is asked for.
+    /// The kind of the request.
     pub action: Action,
-    /// What the response must repeat.
+    /// The number that the response must repeat.
     pub transaction_id: TransactionId,
 }
 
@@ -75,10 +75,10 @@ impl Header {
     }
 }
 
-/// Asks for a connection id.
+/// Requests a connection id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// What the response must repeat.
+    /// The number that the response must repeat.
     pub transaction_id: TransactionId,
 }
 
@@ -105,33 +105,33 @@ impl ConnectRequest {
 /// Announces a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnnounceRequest<'a> {
-    /// What a connect response brought.
+    /// The id of a connect response.
     pub connection_id: ConnectionId,
-    /// What the response must repeat.
+    /// The number that the response must repeat.
     pub transaction_id: TransactionId,
     /// The torrent.
     pub info_hash: InfoHash,
-    /// What the client calls itself.
+    /// The peer id of the client.
     pub peer_id: PeerId,
-    /// Bytes it says it has downloaded.
+    /// Bytes that it says it has downloaded.
     pub downloaded: u64,
-    /// Bytes it still has to download; 0 makes it a seeder.
+    /// Bytes that it still has to download. 0 makes it a seeder.
     pub left: u64,
-    /// Bytes it says it has uploaded.
+    /// Bytes that it says it has uploaded.
     pub uploaded: u64,
-    /// What has happened to it.
+    /// The event of the announce.
     pub event: AnnounceEvent,
-    /// Where it says it listens. Anyone can write anything here, so a tracker takes the packet's source
-    /// address instead.
+    /// The address that it claims. Any client can claim any address, so a tracker uses the source address of
+    /// the packet instead.
     pub ip: Ipv4Addr,
-    /// A number by which a client can show that it is the same one at another address.
+    /// A number by which a client can prove that it is the same one at another address.
     pub key: u32,
-    /// How many peers it wants; `None` (−1 on the wire, and any other negative number) leaves it to the
-    /// tracker.
+    /// The number of peers that it wants. `None` (−1 on the wire, or any other negative number) leaves it to
+    /// the tracker.
     pub want: Option<u32>,
-    /// The port at which it listens; 0 is nobody's.
+    /// The port at which it listens. 0 is invalid.
     pub port: u16,
-    /// What follows the fields; see [`options`](Self::options).
+    /// The bytes after the fields; see [`options`](Self::options).
     pub trailing: &'a [u8],
 }
 
@@ -164,7 +164,7 @@ impl<'a> AnnounceRequest<'a> {
         })
     }
 
-    /// Writes the request with its trailing bytes; answers how many bytes that took.
+    /// Writes the request with its trailing bytes, and returns its length in bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`LEN`](Self::LEN) and the trailing bytes together.
@@ -188,12 +188,12 @@ impl<'a> AnnounceRequest<'a> {
     }
 }
 
-/// Asks for the counts of swarms.
+/// Requests the counts of swarms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScrapeRequest<'a> {
-    /// What a connect response brought.
+    /// The id of a connect response.
     pub connection_id: ConnectionId,
-    /// What the response must repeat.
+    /// The number that the response must repeat.
     pub transaction_id: TransactionId,
     info_hashes: &'a [[u8; InfoHash::LEN]],
 }
@@ -202,7 +202,7 @@ impl<'a> ScrapeRequest<'a> {
     /// Length in bytes with one info hash; each further one takes 20 more.
     pub const LEAST: usize = Header::LEN + InfoHash::LEN;
 
-    /// Asks about `info_hashes`; a tracker answers for the first [`MAX_SCRAPE`].
+    /// A request for `info_hashes`. A tracker answers for the first [`MAX_SCRAPE`].
     pub const fn new(
         connection_id: ConnectionId,
         transaction_id: TransactionId,
@@ -211,7 +211,7 @@ impl<'a> ScrapeRequest<'a> {
         Self { connection_id, transaction_id, info_hashes }
     }
 
-    /// What is asked about: at most [`MAX_SCRAPE`], in the order of the answer.
+    /// The requested info hashes, at most [`MAX_SCRAPE`], in the order of the answer.
     pub fn info_hashes(&self) -> impl ExactSizeIterator<Item = InfoHash> + use<'a> {
         self.info_hashes.iter().take(MAX_SCRAPE).map(|&bytes| InfoHash::new(bytes))
     }
@@ -223,10 +223,10 @@ impl<'a> ScrapeRequest<'a> {
         Ok(Self { connection_id, transaction_id, info_hashes })
     }
 
-    /// Writes the request; answers how many bytes that took.
+    /// Writes the request, and returns its length in bytes.
     ///
     /// # Panics
-    /// If `out` is shorter than 16 bytes and 20 an info hash.
+    /// If `out` is shorter than 16 bytes plus 20 bytes per info hash.
     pub fn write(&self, out: &mut [u8]) -> usize {
         let Self { connection_id, transaction_id, info_hashes } = *self;
         let mut out = Writer::new(out);

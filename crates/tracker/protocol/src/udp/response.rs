@@ -1,4 +1,4 @@
-//! What trackers send.
+//! The responses of trackers.
 
 use swarmkeep_bittorrent::{CompactV4, CompactV6, Endpoint, Family};
 
@@ -11,18 +11,19 @@ use crate::Error;
 /// A response, borrowed from the packet it came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Response<'a> {
-    /// Brings a connection id.
+    /// Returns a connection id.
     Connect(ConnectResponse),
-    /// Brings peers.
+    /// Returns peers.
     Announce(AnnounceResponse<'a>),
-    /// Brings the counts of swarms.
+    /// Returns the counts of swarms.
     Scrape(ScrapeResponse<'a>),
-    /// Says what was wrong with the request.
+    /// Returns an error.
     Error(ErrorResponse<'a>),
 }
 
 impl<'a> Response<'a> {
-    /// Reads a packet that came over `family`: BEP 15 has peers of 6 bytes over IPv4 and of 18 over IPv6.
+    /// Parses a packet that came over `family`: in BEP 15 a peer has 6 bytes over IPv4 and 18 bytes over
+    /// IPv6.
     ///
     /// # Errors
     /// [`Error::TooShort`], [`Error::Action`], or [`Error::List`] if a list ends in the middle of an item.
@@ -52,7 +53,7 @@ impl<'a> Response<'a> {
         })
     }
 
-    /// The request that it is for.
+    /// The transaction of the request.
     pub const fn transaction_id(&self) -> TransactionId {
         match self {
             Self::Connect(response) => response.transaction_id,
@@ -66,17 +67,18 @@ impl<'a> Response<'a> {
 /// Action and transaction id.
 const RESPONSE_HEADER: usize = 8;
 
-/// Brings a connection id.
+/// Returns a connection id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectResponse {
-    /// That of the request.
+    /// The transaction of the request.
     pub transaction_id: TransactionId,
-    /// What to show in the requests that follow.
+    /// The id for the following requests.
     pub connection_id: ConnectionId,
 }
 
 impl ConnectResponse {
-    /// Length in bytes: that of the request, so that a forged source gets no more than its forger sent.
+    /// Length in bytes: the length of the request, so that a forged source gets no more bytes than the
+    /// attacker sent.
     pub const LEN: usize = RESPONSE_HEADER + 8;
 
     /// Writes the response.
@@ -85,10 +87,10 @@ impl ConnectResponse {
     }
 }
 
-/// An announce response up to its peers. A store writes the peers right behind it.
+/// An announce response up to its peers. The store writes the peers directly after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnnounceResponseHeader {
-    /// That of the request.
+    /// The transaction of the request.
     pub transaction_id: TransactionId,
     /// Seconds to wait before the next regular announce.
     pub interval: u32,
@@ -102,7 +104,7 @@ impl AnnounceResponseHeader {
     /// Length in bytes.
     pub const LEN: usize = RESPONSE_HEADER + 12;
 
-    /// Writes everything but the peers.
+    /// Writes everything except the peers.
     pub fn write(&self, out: &mut [u8; Self::LEN]) {
         Writer::new(out)
             .u32(Action::Announce as u32)
@@ -113,10 +115,10 @@ impl AnnounceResponseHeader {
     }
 }
 
-/// Brings peers.
+/// Returns peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnnounceResponse<'a> {
-    /// Everything but the peers.
+    /// Everything except the peers.
     pub header: AnnounceResponseHeader,
     peers: Peers<'a>,
 }
@@ -147,7 +149,7 @@ impl<'a> Peers<'a> {
 }
 
 impl<'a> AnnounceResponse<'a> {
-    /// How many peers there are.
+    /// The number of peers.
     pub const fn peer_count(&self) -> usize {
         match self.peers {
             Peers::V4(peers) => peers.len(),
@@ -155,7 +157,7 @@ impl<'a> AnnounceResponse<'a> {
         }
     }
 
-    /// The peers; an error for one at port 0, which nobody can connect to.
+    /// The peers. A peer with port 0 is an error.
     pub fn peers(&self) -> impl Iterator<Item = Result<Endpoint, Error>> + use<'a> {
         let (v4, v6): (&[_], &[_]) = match self.peers {
             Peers::V4(peers) => (peers, &[]),
@@ -183,16 +185,16 @@ impl ScrapeStats {
     pub const LEN: usize = 12;
 }
 
-/// Brings the counts of swarms, in the order of the request.
+/// Returns the counts of swarms, in the order of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScrapeResponse<'a> {
-    /// That of the request.
+    /// The transaction of the request.
     pub transaction_id: TransactionId,
     swarms: &'a [[u8; ScrapeStats::LEN]],
 }
 
 impl<'a> ScrapeResponse<'a> {
-    /// Length in bytes of the longest one that answers a request.
+    /// Length in bytes of the longest scrape response.
     pub const MOST: usize = RESPONSE_HEADER + MAX_SCRAPE * ScrapeStats::LEN;
 
     /// The counts, in the order of the request.
@@ -205,7 +207,7 @@ impl<'a> ScrapeResponse<'a> {
     }
 }
 
-/// Writes a scrape response swarm by swarm, as the store answers.
+/// Writes a scrape response, swarm by swarm.
 #[derive(Debug)]
 pub struct ScrapeResponseWriter<'a>(Writer<'a>);
 
@@ -228,18 +230,18 @@ impl<'a> ScrapeResponseWriter<'a> {
         self.0.u32(swarm.seeders).u32(swarm.completed).u32(swarm.leechers);
     }
 
-    /// How long the response is by now.
+    /// Returns the length of the response in bytes.
     pub fn finish(self) -> usize {
         self.0.len()
     }
 }
 
-/// Says what was wrong with the request.
+/// Returns an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorResponse<'a> {
-    /// That of the request.
+    /// The transaction of the request.
     pub transaction_id: TransactionId,
-    /// For people; UTF-8 as a rule.
+    /// A message for people, usually in UTF-8.
     pub message: &'a [u8],
 }
 
@@ -249,7 +251,7 @@ impl ErrorResponse<'_> {
         RESPONSE_HEADER + message
     }
 
-    /// Writes the response, and of the message what fits; answers how many bytes that took.
+    /// Writes the response, and as much of the message as fits. Returns its length in bytes.
     ///
     /// # Panics
     /// If `out` is shorter than 8 bytes.

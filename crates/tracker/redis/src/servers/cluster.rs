@@ -10,8 +10,8 @@ use super::{
 
 /// A Cluster of servers on loopback ports, all killed when it is dropped.
 ///
-/// Nodes are told apart by a number that they keep, whatever becomes of them. Those of the first masters come
-/// first, then the replicas of the first one, of the second one and so on.
+/// Each node has a number, which never changes. The first masters come first, followed by the replicas of the
+/// first master, of the second master, and so on.
 #[derive(Debug)]
 pub struct Cluster {
     servers: Vec<Server>,
@@ -24,12 +24,12 @@ pub struct Cluster {
 impl Cluster {
     const SLOTS: u16 = 16384;
 
-    /// Starts a Cluster whose slots are spread evenly over `masters`, each with `replicas_each`, and whose
-    /// nodes are taken for failed after a second's silence. All of them agree and all replicas are connected
-    /// when this returns: after 2.05 s, as a master that has started refuses to serve for two seconds.
+    /// Starts a Cluster whose slots are spread evenly over `masters`, each with `replicas_each` replicas. A
+    /// node counts as failed after a second of silence. When this returns, after 2.05 s, all nodes agree and
+    /// all replicas are connected: a new master refuses to serve for two seconds.
     ///
-    /// Nobody takes a failed master's place if there are less than three, since more than half of them have
-    /// to agree to it.
+    /// With less than three masters, a failed master is not replaced, because more than half of them must
+    /// agree.
     ///
     /// # Errors
     /// As [`Server::start`]; [`Error::Late`] after thirty seconds.
@@ -40,9 +40,8 @@ impl Cluster {
         Self::start_with(masters, replicas_each, &[])
     }
 
-    /// As [`start`](Self::start), with these lines in each node's configuration, as for
-    /// [`Server::start_with`]. A `cluster-node-timeout` is in milliseconds; with `requirepass` goes
-    /// `masterauth`.
+    /// As [`start`](Self::start), with these lines in the configuration of each node, as for
+    /// [`Server::start_with`]. `cluster-node-timeout` is in milliseconds. `requirepass` needs `masterauth`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -64,8 +63,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts one more node, a master that serves no slots yet, and says which: its number is above all
-    /// others. All nodes know it when this returns.
+    /// Starts one more node, a master without slots, and returns its number, which is the highest. All nodes
+    /// know it when this returns.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -92,13 +91,13 @@ impl Cluster {
         })
     }
 
-    /// All nodes, for a client.
+    /// The URLs of all nodes.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.servers.iter().map(Server::url).collect()
     }
 
-    /// All nodes, dead ones too.
+    /// All nodes, including dead ones.
     #[must_use]
     pub fn servers(&self) -> &[Server] {
         &self.servers
@@ -107,13 +106,13 @@ impl Cluster {
     /// A node by its number.
     ///
     /// # Panics
-    /// If there are less.
+    /// If there is no such node.
     #[must_use]
     pub fn server(&self, node: usize) -> &Server {
         &self.servers[node]
     }
 
-    /// The nodes that serve slots now, in ascending order. A dead one does not.
+    /// The live nodes that serve slots now, in ascending order.
     #[must_use]
     pub fn masters(&self) -> Vec<usize> {
         let mut masters: Vec<_> = self.masters_of_slots().into_iter().flatten().collect();
@@ -140,8 +139,8 @@ impl Cluster {
         masters.get(usize::from(slot)).copied().flatten().ok_or(Error::NoMaster { slot })
     }
 
-    /// The live replicas of a node that are connected to it and known as its replicas to all live nodes:
-    /// those that can take its place.
+    /// The live replicas of a node that are connected to it and that all live nodes know: the replicas that
+    /// can replace it.
     #[must_use]
     pub fn replicas_of(&self, master: usize) -> Vec<usize> {
         let views: Vec<_> = self.live().filter_map(|(_, server)| view_of(server).ok()).collect();
@@ -154,7 +153,7 @@ impl Cluster {
         known.filter(|(_, server)| replicates(server).is_ok()).map(|(node, _)| node).collect()
     }
 
-    /// Kills the node that serves a slot and says which it was.
+    /// Kills the node that serves a slot, and returns its number.
     ///
     /// # Errors
     /// [`Error::NoMaster`].
@@ -164,12 +163,12 @@ impl Cluster {
         Ok(master)
     }
 
-    /// Waits until another node than `before` serves a slot and all live ones agree to it, and says which.
-    /// After a master was killed that takes two to three seconds.
+    /// Waits until another node than `before` serves a slot and all live nodes agree, and returns its number.
+    /// After a master was killed this takes two to three seconds.
     ///
-    /// Let no node be elected twice within four times `cluster-node-timeout`. Redis 7.0.15 counts a replica's
-    /// old votes if it was elected, lost its place again and the new master fails within that time: it holds
-    /// itself for the master in an epoch that is over, the others do not, and it stays so
+    /// Do not let a node be elected twice within four times `cluster-node-timeout`. Redis 7.0.15 counts the
+    /// old votes of a replica that was elected, lost its place, and is asked again within that time. It then
+    /// considers itself the master of an old epoch, the other nodes disagree, and this does not change
     /// (valkey-io/valkey#1711).
     ///
     /// # Errors
@@ -185,8 +184,8 @@ impl Cluster {
         })
     }
 
-    /// Has a replica take the place of the master of a slot, which becomes its replica, and says which.
-    /// Nothing is lost. It takes some 50 ms, and longer if the replica has just come.
+    /// Lets a replica replace the master of a slot, which becomes a replica, and returns the number of the
+    /// new master. No data is lost. It takes 50 ms, and longer if the replica is new.
     ///
     /// # Errors
     /// [`Error::NoMaster`], [`Error::NoReplica`], as [`Server::command`], [`Error::Late`] after twice ten
@@ -207,10 +206,10 @@ impl Cluster {
         self.wait_for_failover(slot, before, WITHIN)
     }
 
-    /// What a node is called in the Cluster: 40 hexadecimal digits.
+    /// The id of a node in the Cluster: 40 hexadecimal digits.
     ///
     /// # Panics
-    /// If there are less nodes.
+    /// If there is no such node.
     #[must_use]
     pub fn id(&self, node: usize) -> &str {
         &self.ids[node]

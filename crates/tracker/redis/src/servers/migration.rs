@@ -1,11 +1,11 @@
-//! A slot on its way from one master to another.
+//! The migration of a slot from one master to another.
 
 use std::time::Duration;
 
 use super::{Cluster, Result, Server, wait_until};
 
-/// A slot that is being moved, step by step. If it is dropped before [`finish`](Self::finish), both masters
-/// stay as they are: as after an operator's tool that died.
+/// A slot that is being moved step by step. If it is dropped before [`finish`](Self::finish), both masters
+/// stay as they are, as after the end of an operator's tool.
 #[derive(Debug)]
 #[must_use = "without `finish` the slot stays half moved"]
 pub struct Migration<'a> {
@@ -17,7 +17,7 @@ pub struct Migration<'a> {
 }
 
 impl Cluster {
-    /// Moves a slot with all its keys to another master while both serve, and says how many keys that were.
+    /// Moves a slot with all its keys to another master while both serve, and returns the number of keys.
     ///
     /// # Errors
     /// As [`begin_migration`](Self::begin_migration) and [`Migration::finish`].
@@ -25,8 +25,8 @@ impl Cluster {
         self.begin_migration(slot, to)?.finish()
     }
 
-    /// Begins to move a slot to another master. Both refer clients to each other from here on (`ASK`), key by
-    /// key.
+    /// Begins to move a slot to another master. From now on, the masters redirect clients to each other for
+    /// single keys (`ASK`).
     ///
     /// # Errors
     /// [`Error::NoMaster`], as [`Server::command`].
@@ -51,7 +51,7 @@ impl<'a> Migration<'a> {
         self.from
     }
 
-    /// Moves `count` keys at most and says how many: none if none are left.
+    /// Moves at most `count` keys, and returns how many. 0 if none are left.
     ///
     /// # Errors
     /// As [`Server::command`].
@@ -73,8 +73,8 @@ impl<'a> Migration<'a> {
         Ok(keys.len())
     }
 
-    /// Moves what is left, gives the slot to its new master, waits until all live nodes have heard of it, and
-    /// says how many keys were moved in all.
+    /// Moves the remaining keys, assigns the slot to its new master, waits until all live nodes know that,
+    /// and returns the number of keys that were moved in all.
     ///
     /// # Errors
     /// As [`Server::command`]; [`Error::Late`](super::Error::Late) after ten seconds.

@@ -13,8 +13,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::{Error, Result};
 
-/// The environment variable that names the program to run in place of `redis-server`: a path, or a name in
-/// PATH.
+/// The environment variable with the program to run instead of `redis-server`: a path, or a name in PATH.
 pub const PROGRAM_VARIABLE: &str = "SWARMKEEP_REDIS_SERVER";
 
 /// What a server is configured by, in its folder.

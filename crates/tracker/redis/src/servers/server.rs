@@ -13,8 +13,8 @@ use super::{
     wait_until,
 };
 
-/// A server on a loopback port, in a folder of its own, which keeps nothing on disk unless it is told to. It
-/// is killed when dropped.
+/// A server on a loopback port, with its own folder. It keeps nothing on disk unless it is configured to. It
+/// is killed when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     // In the order in which they are to go: the process first.
@@ -26,8 +26,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with nothing but what keeps it to itself. It answers when this returns, after about 10
-    /// ms.
+    /// Starts a server with a minimal configuration. It answers when this returns, after about 10 ms.
     ///
     /// # Errors
     /// [`Error::NotInstalled`], [`Error::Exited`], [`Error::Late`] after ten seconds, [`Error::NoPort`],
@@ -36,18 +35,18 @@ impl Server {
         Self::start_with(&[])
     }
 
-    /// Starts a server with these lines in its configuration: a directive and its values, quoted as
-    /// `redis.conf` wants them. They win over ours. The password of `requirepass` is used for what is asked
-    /// here, and stands in [`url`](Self::url) as it is.
+    /// Starts a server with these lines in its configuration: a directive and its values, quoted as in
+    /// `redis.conf`. They override the minimal configuration. The password of `requirepass` is used by the
+    /// methods here, and is in [`url`](Self::url).
     ///
     /// # Errors
-    /// As [`start`](Self::start); what is wrong with a directive is in [`Error::Exited`].
+    /// As [`start`](Self::start). [`Error::Exited`] says what is wrong with a directive.
     pub fn start_with(directives: &[(&str, &str)]) -> Result<Self> {
         Self::start_on_free_ports(directives, None)
     }
 
-    /// Starts a server that speaks TLS too, at [`tls_url`](Self::tls_url), with a certificate and its key in
-    /// PEM. It asks for none.
+    /// Starts a server that also accepts TLS, at [`tls_url`](Self::tls_url), with a certificate and its key
+    /// in PEM. It asks clients for no certificate.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -55,25 +54,25 @@ impl Server {
         Self::start_on_free_ports(directives, Some((certificate, key)))
     }
 
-    /// Where it is, for a client.
+    /// Its URL.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of("redis", self.port())
     }
 
-    /// Where it is over TLS, if it was started so.
+    /// Its URL over TLS, if it accepts TLS.
     #[must_use]
     pub fn tls_url(&self) -> Option<String> {
         self.has_tls.then(|| self.url_of("rediss", self.ports.second()))
     }
 
-    /// The port on 127.0.0.1, without TLS. It stays the same over a restart.
+    /// Its port on 127.0.0.1, without TLS. A restart does not change it.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.ports.first()
     }
 
-    /// Its folder, where `dir` of its configuration points: `log` is there, and `server.conf`.
+    /// Its folder, which `dir` of its configuration names. It contains `log` and `server.conf`.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -85,16 +84,16 @@ impl Server {
         self.process.lock().as_mut().is_some_and(Process::is_live)
     }
 
-    /// Kills it (`SIGKILL`) and waits until it is dead. What it had not written to disk is lost.
+    /// Kills it (`SIGKILL`) and waits for its end. Data that is not on disk is lost.
     pub fn kill(&self) {
         *self.process.lock() = None;
     }
 
-    /// Starts it again, on the same port and in the same folder; kills it first if it still runs. It answers
-    /// when this returns.
+    /// Starts it again on the same port and in the same folder. If it still runs, it is killed first. It
+    /// answers when this returns.
     ///
-    /// It is empty, unless it was told to write to disk. A master of a Cluster comes back as a master, if
-    /// nobody took its place in the meantime, and empties its replicas.
+    /// It is empty unless it was configured to write to disk. A master of a Cluster comes back as a master if
+    /// no replica replaced it, and then empties its replicas.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -105,7 +104,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops it from running (`SIGSTOP`): connections stay and can be opened, but nothing is answered.
+    /// Pauses it (`SIGSTOP`). Connections stay open and can be opened, but get no answer.
     ///
     /// # Errors
     /// [`Error::NotRunning`], [`Error::Io`].
@@ -113,7 +112,7 @@ impl Server {
         self.signal(|process| process.pause().map_err(Error::io("pausing a server")))
     }
 
-    /// Lets it run again (`SIGCONT`).
+    /// Resumes it (`SIGCONT`).
     ///
     /// # Errors
     /// [`Error::NotRunning`], [`Error::Io`].
@@ -121,10 +120,10 @@ impl Server {
         self.signal(|process| process.resume().map_err(Error::io("resuming a server")))
     }
 
-    /// A connection of its own, to database 0.
+    /// A new connection, to database 0.
     ///
     /// # Errors
-    /// [`Error::Unreachable`], [`Error::Refused`] if it does not take the password.
+    /// [`Error::Unreachable`], or [`Error::Refused`] if the password is wrong.
     pub fn connect(&self) -> Result<Connection> {
         Connection::open(self.port(), self.password.as_deref())
     }
@@ -145,7 +144,7 @@ impl Server {
         self.connect()?.query(arguments)
     }
 
-    /// A section of `INFO`, by the names of its fields.
+    /// A section of `INFO`: the names of its fields, and their values.
     ///
     /// # Errors
     /// As [`command`](Self::command).
@@ -155,7 +154,7 @@ impl Server {
         Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// The bytes that it has allocated: `used_memory`.
+    /// The bytes of its allocations: `used_memory`.
     ///
     /// # Errors
     /// As [`command`](Self::command).
@@ -164,8 +163,8 @@ impl Server {
         self.number(&memory, "used_memory")
     }
 
-    /// The processor time that its main thread, which executes commands, has used since it started, in user
-    /// mode and in the kernel.
+    /// The processor time of its main thread since its start, in user mode and in the kernel. That thread
+    /// executes the commands.
     ///
     /// # Errors
     /// As [`command`](Self::command).
@@ -176,8 +175,7 @@ impl Server {
         Ok(Duration::from_secs_f64(user + system))
     }
 
-    /// Cuts all clients' connections, other than those of replicas and subscribers, and says how many there
-    /// were.
+    /// Closes all connections of clients, except those of replicas and subscribers, and returns their number.
     ///
     /// # Errors
     /// As [`command`](Self::command).

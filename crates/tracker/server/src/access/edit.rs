@@ -1,4 +1,4 @@
-//! Lines added to a list's file, and removed from it.
+//! Adds lines to the file of a list, and removes them.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -12,14 +12,13 @@ use tempfile::{Builder, NamedTempFile};
 
 use super::{AccessError, lines::Lines, list, watch::Signature};
 
-/// Appends an info hash to a list's file, and waits until it is on the disk; `false` if it is there already,
-/// in any notation. Reads the whole file.
+/// Appends an info hash to the file of a list, and waits until it is on the disk. Returns `false` if the file
+/// already contains it, in any notation. Reads the whole file.
 ///
-/// One edit at a time: of two that run at once, one may be lost.
+/// Only one edit at a time is safe: of two concurrent edits, one may be lost.
 ///
 /// # Errors
-/// If the file cannot be loaded, since the line would change nothing then, or cannot be written. It is as it
-/// was.
+/// If the file cannot be loaded or written. It then stays as it was.
 pub fn add_line(path: impl AsRef<Path>, info_hash: &InfoHash) -> Result<bool, AccessError> {
     let path = path.as_ref();
     if lists(path, info_hash)? {
@@ -30,17 +29,17 @@ pub fn add_line(path: impl AsRef<Path>, info_hash: &InfoHash) -> Result<bool, Ac
     Ok(true)
 }
 
-/// Removes all lines that mean an info hash from a list's file, in any notation and with their comments;
-/// `false` if there are none. All other bytes stay as they are. The new file is written beside the old one,
-/// and takes its place once it is on the disk: whoever reads sees one or the other. It has the permissions of
-/// the old one, and its owner where the system allows that. Reads the whole file twice.
+/// Removes all lines with an info hash from the file of a list, in any notation and with their comments.
+/// Returns `false` if there are none. All other bytes stay. The new file is written beside the old one and
+/// replaces it once it is on the disk: a reader sees one or the other. It has the permissions of the old
+/// file, and its owner if the system allows that. Reads the whole file twice.
 ///
-/// One edit at a time: of two that run at once, one may be lost.
+/// Only one edit at a time is safe: of two concurrent edits, one may be lost.
 ///
 /// # Errors
-/// If the file cannot be loaded, or somebody else writes to it meanwhile, or the new one cannot be written.
-/// The old one is as it was, unless the very last step fails, which is to wait until the disk knows of the
-/// new one.
+/// If the file cannot be loaded, if another process writes to it meanwhile, or if the new file cannot be
+/// written. The old file then stays as it was, unless the last step fails, which waits until the disk has
+/// recorded the replacement.
 pub fn remove_line(path: impl AsRef<Path>, info_hash: &InfoHash) -> Result<bool, AccessError> {
     if !lists(path.as_ref(), info_hash)? {
         return Ok(false);

@@ -10,38 +10,38 @@ use super::{
     set::SortedSet,
 };
 
-/// A set of info hashes that never changes: 21 bytes an entry.
+/// An immutable set of info hashes, with 21 bytes per entry.
 #[derive(Clone, Default)]
 pub struct InfoHashList(SortedSet<20>);
 
 impl InfoHashList {
-    /// Reads a text file, [one info hash a line](crate::access), in any [notation](parse_info_hash). Waits
-    /// for the disk.
+    /// Reads a text file with [one info hash per line](crate::access), in any [notation](parse_info_hash).
+    /// Blocks on the disk.
     ///
     /// # Errors
-    /// [`AccessError`] says which line is wrong and what was expected there.
+    /// [`AccessError`] names the line that is wrong, and what was expected there.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, AccessError> {
         let read = |path: &Path, line: &Line<'_>| entry(path, line).map(Into::into);
         read_set(path.as_ref(), SHORTEST_LINE, read).map(Self)
     }
 
-    /// Whether this info hash is on the list. Costs two to four cache misses in a list of millions, whatever
-    /// is asked for.
+    /// Whether the list contains this info hash. It costs two to four cache misses in a list of millions, for
+    /// any info hash.
     pub fn contains(&self, info_hash: &InfoHash) -> bool {
         self.0.contains(info_hash.as_bytes())
     }
 
-    /// How many different info hashes there are.
+    /// The number of different info hashes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of memory that the list takes.
+    /// The memory of the list in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
     }
@@ -56,16 +56,16 @@ impl FromIterator<InfoHash> for InfoHashList {
     }
 }
 
-/// How many there are.
+/// Prints the number of entries.
 impl fmt::Debug for InfoHashList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "InfoHashList({} entries)", self.len())
     }
 }
 
-/// The info hash that `text` means, digits and letters being of either case: 40 hexadecimal digits; 64 for a
-/// v2 torrent, of whose SHA-256 trackers see the first 20 bytes (BEP 52); or the 32 characters of base32 (RFC 4648)
-/// that old magnet links have (BEP 9).
+/// Parses an info hash in upper or lower case: 40 hexadecimal digits; 64 for a v2 torrent, of whose SHA-256
+/// trackers use the first 20 bytes (BEP 52); or the 32 characters of base32 (RFC 4648) of old magnet links
+/// (BEP 9).
 pub fn parse_info_hash(text: &str) -> Option<InfoHash> {
     match text.len() {
         32 => base32(text.as_bytes()),

@@ -1,13 +1,13 @@
-//! Who may use the tracker: [which torrents](Access), and [which members](Passkeys) of a private one.
+//! Access to the tracker: [the torrents](Access) that it serves, and [the members](Passkeys) of a private
+//! one.
 //!
-//! Both are text files, an entry a line, that people and programs edit while the tracker runs: the file is
-//! the truth. [`Watched`] tells when one has changed, and whoever asked loads it anew and puts the result in
-//! the place of the old; a list itself never changes, so that a lookup takes no lock. [`add_line`] and
-//! [`remove_line`] edit the file on behalf of an operator who has no shell.
+//! Both are text files with one entry per line, which people and programs may edit while the tracker runs.
+//! [`Watched`] tells when a file has changed; the caller then loads it again and replaces the old list. A
+//! list itself never changes, so a lookup takes no lock. [`add_line`] and [`remove_line`] edit a file for an
+//! operator without a shell.
 //!
-//! A line holds one entry. Empty lines are allowed, as is `#` and whatever comes after it, behind an entry
-//! too; so are CRLF, blanks around an entry, the byte order mark of UTF-8 and entries given twice. A line may
-//! have 65,535 bytes.
+//! A line contains one entry. Empty lines, comments that begin with `#`, CRLF, blanks around an entry, the
+//! byte order mark of UTF-8 and repeated entries are allowed. A line has at most 65,535 bytes.
 //!
 //! ```
 //! use swarmkeep_tracker::access::{Access, Change, InfoHashList, Watched};
@@ -46,20 +46,20 @@ pub use passkeys::Passkeys;
 pub(crate) use passkeys::split_passkey;
 pub use watch::{Change, Watched};
 
-/// Which torrents the tracker serves.
+/// The torrents that the tracker serves.
 #[derive(Debug, Default)]
 pub enum Access {
-    /// All that anybody announces.
+    /// All torrents.
     #[default]
     Open,
-    /// Those of a list, and no others. An empty list closes the tracker.
+    /// Only the torrents of a list. An empty list closes the tracker.
     Allow(InfoHashList),
-    /// All but those of a list.
+    /// All torrents, except those of a list.
     Deny(InfoHashList),
 }
 
 impl Access {
-    /// Whether this torrent may be announced. Costs what [`InfoHashList::contains`] does.
+    /// Whether this torrent may be announced. It costs as much as [`InfoHashList::contains`].
     pub fn admits(&self, info_hash: &InfoHash) -> bool {
         match self {
             Self::Open => true,
@@ -69,11 +69,11 @@ impl Access {
     }
 }
 
-/// Why a list could not be loaded or edited. Nothing here shows a passkey, or a part of one.
+/// Why a list could not be loaded or edited. The error never contains a passkey or a part of one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// The file cannot be opened, or reading it failed half-way.
+    /// The file cannot be opened, or reading it failed.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The list.
@@ -81,13 +81,13 @@ pub enum AccessError {
         /// What the system said.
         source: io::Error,
     },
-    /// A directory, a pipe or a device: none can be watched for changes and read again.
+    /// The path is a directory, a pipe or a device, which cannot be watched and read again.
     #[error("{} is not a regular file: give a text file with one entry a line", path.display())]
     NotAFile {
         /// What was given for a list.
         path: PathBuf,
     },
-    /// Bytes that are no text stand where an entry should.
+    /// An entry is not text.
     #[error("{}, line {line}: not text in UTF-8: give a text file with one entry a line", path.display())]
     NotText {
         /// The list.
@@ -95,7 +95,7 @@ pub enum AccessError {
         /// The line, counted from 1.
         line: u64,
     },
-    /// A line that does not fit into the buffer through which lists are read.
+    /// A line is too long for the read buffer.
     #[error("{}, line {line}: longer than {most} bytes: give one entry a line", path.display())]
     LongLine {
         /// The list.
@@ -105,7 +105,7 @@ pub enum AccessError {
         /// The most bytes in a line.
         most: usize,
     },
-    /// An entry is no info hash.
+    /// An entry is not an info hash.
     #[error(
         "access list {}, line {line}: \"{text}\" is not an info hash: give 40 hex digits, 64 hex digits (v2) or 32 base32 characters",
         path.display()
@@ -118,7 +118,7 @@ pub enum AccessError {
         /// The entry, escaped, no more than about 80 characters of it.
         text: String,
     },
-    /// An entry is no passkey.
+    /// An entry is not a passkey.
     #[error(
         "passkey list {}, line {line}: not a passkey: give {} to {} of A-Z, a-z, 0-9, _ and -",
         path.display(), Passkeys::SHORTEST, Passkeys::LONGEST
@@ -129,7 +129,7 @@ pub enum AccessError {
         /// The line, counted from 1.
         line: u64,
     },
-    /// The entries do not fit into memory, or are more than 2^32 - 1.
+    /// The entries do not fit into memory, or there are more than 2^32 - 1.
     #[error("{} has room for {entries} entries, which is more than fits: split it up or add memory", path.display())]
     TooLong {
         /// The list.
@@ -145,7 +145,7 @@ pub enum AccessError {
         /// What the system said.
         source: io::Error,
     },
-    /// Somebody else wrote to the file while it was edited. It is as they left it.
+    /// Another process wrote to the file during the edit. The file stays as that process left it.
     #[error("{} was written to by somebody else meanwhile: try again", path.display())]
     WrittenMeanwhile {
         /// The list.

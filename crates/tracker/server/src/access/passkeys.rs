@@ -7,12 +7,12 @@ use swarmkeep::HashKey;
 
 use super::{AccessError, lines::read_set, set::SortedSet};
 
-/// A set of passkeys that never changes: 17 bytes a key.
+/// An immutable set of passkeys, with 17 bytes per key.
 ///
-/// Of each key, only a keyed hash (SipHash-2-4 with 128 bits) is kept. So no key can be read from the
-/// tracker's memory or logs once the file has been read, and how long a lookup takes says nothing about any
-/// key: whoever does not know the hash's key cannot ask for a hash near that of another. That two keys are
-/// one by accident has a probability of n² / 2^129: for 10 million keys, 10^-25.
+/// The set contains only a keyed hash of each passkey (SipHash-2-4 with 128 bits). So no passkey can be read
+/// from the tracker's memory or logs after the file has been read. The time of a lookup reveals nothing:
+/// without the key of the hash, nobody can choose a passkey whose hash is near another. The probability that
+/// two of n passkeys have the same hash is n² / 2^129: for 10 million, 10^-25.
 #[derive(Clone)]
 pub struct Passkeys {
     key: SipHasher24,
@@ -25,13 +25,12 @@ impl Passkeys {
     /// The most characters of a passkey.
     pub const LONGEST: usize = 128;
 
-    /// Reads a text file, [one passkey a line](crate::access): 8 to 128 of `A-Z`, `a-z`, `0-9`, `_` and `-`,
-    /// letters of different case being different ones. `key` is a secret that is drawn at start, and serves
-    /// for nothing else. Waits for the disk.
+    /// Reads a text file with [one passkey per line](crate::access): 8 to 128 of `A-Z`, `a-z`, `0-9`, `_` and
+    /// `-`. Upper and lower case differ. `key` is a random secret that has no other use. Blocks on the disk.
     ///
     /// # Errors
-    /// [`AccessError`] says which line is wrong and what was expected there, but nothing of what stands in
-    /// it.
+    /// [`AccessError`] names the line that is wrong and what was expected there. It never contains the line
+    /// itself.
     pub fn load(path: impl AsRef<Path>, key: HashKey) -> Result<Self, AccessError> {
         let [first, second] = key.words();
         let key = SipHasher24::new_with_keys(first, second);
@@ -42,28 +41,29 @@ impl Passkeys {
         Ok(Self { key, hashes })
     }
 
-    /// Whether this is one of the passkeys. What cannot be one is not hashed, however long it is.
+    /// Whether the set contains this passkey. Bytes that cannot be a passkey are not hashed, however many
+    /// there are.
     pub fn admits(&self, passkey: &[u8]) -> bool {
         hash(&self.key, passkey).is_some_and(|hash| self.hashes.contains(&hash))
     }
 
-    /// How many different passkeys there are.
+    /// The number of different passkeys.
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of memory that the set takes.
+    /// The memory of the set in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.hashes.heap_bytes()
     }
 }
 
-/// How many there are.
+/// Prints the number of passkeys.
 impl fmt::Debug for Passkeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Passkeys({} secret)", self.len())

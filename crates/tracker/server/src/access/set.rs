@@ -1,4 +1,4 @@
-//! A set that never changes: a sorted array, and where in it each prefix begins.
+//! An immutable set: a sorted array, and the position at which each prefix begins.
 
 /// Which of all arrays of `N` bytes belong. Made for entries whose first bytes are uniform, as hashes are: a
 /// lookup then reads one place of the prefix table and a few entries that lie side by side. Others cost O(log

@@ -1,4 +1,4 @@
-//! Whether a file has changed.
+//! Tells when a file has changed.
 
 use std::{
     fs, io,
@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file of which to know when it has changed. It has no clock and no thread: somebody [looks](Self::look)
-/// about once a second.
+/// A file that is watched for changes. It has no clock and no thread: the caller [looks](Self::look) about
+/// once per second.
 ///
-/// A change counts once two looks in a row have seen the same: a file that is being written in place, or that
-/// an editor has moved away and not yet written anew, is left alone until then. Whoever writes in place and
-/// rests for longer than that should write to another file, and rename it when it is whole.
+/// A change counts when two looks in a row have seen the same file. So a file that is being written in place,
+/// or that an editor has moved away and not yet written again, is not read too early. A program that pauses
+/// for longer while it writes should write to another file, and rename it at the end.
 #[derive(Debug, Clone)]
 pub struct Watched {
     path: PathBuf,
@@ -21,32 +21,30 @@ pub struct Watched {
     seen: Seen,
 }
 
-/// What a look at a file has found.
+/// The result of a look at a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The file is as it was when a change was last told, or the watching began.
+    /// The file is as it was at the last [`Changed`](Self::Changed), or at the beginning.
     Same,
-    /// The file is another one since the look before. Nothing is to be done yet.
+    /// The file has changed since the last look. Wait for the next look.
     Changing,
-    /// The file has changed and come to rest: load it. This is said once for a change, be the new file a good
-    /// one or not.
+    /// The file has changed and was the same at two looks: load it. Each change is returned once, whether or
+    /// not the new file is valid.
     Changed,
-    /// The file can no longer be looked at, for this reason: keep what was loaded. This is said once; if a
-    /// file is there again, it has changed.
+    /// The file cannot be read any more, for this reason: keep the loaded list. This is returned once. If the
+    /// file comes back, it has changed.
     Gone(io::ErrorKind),
 }
 
 impl Watched {
-    /// Watches the file from now on. To be called before the file is read, so that no change can fall between
-    /// the two.
+    /// Begins to watch the file. Call it before the file is read, so that no change is missed.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let seen = Seen::at(&path);
         Self { path, known: seen, seen }
     }
 
-    /// Whether the file has changed since this was last answered with [`Changed`](Change::Changed). One
-    /// `stat`.
+    /// Looks at the file, with one `stat`.
     pub fn look(&mut self) -> Change {
         let before = std::mem::replace(&mut self.seen, Seen::at(&self.path));
         if self.seen == self.known {
@@ -62,7 +60,8 @@ impl Watched {
         }
     }
 
-    /// Whether the file is as it was when a change was last told, or the watching began. One `stat`.
+    /// Whether the file is as it was at the last [`Changed`](Change::Changed), or at the beginning. One
+    /// `stat`.
     pub fn is_unchanged(&self) -> bool {
         matches!(self.known, Seen::File(_)) && Seen::at(&self.path) == self.known
     }

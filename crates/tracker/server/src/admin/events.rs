@@ -1,4 +1,4 @@
-//! Statistics as they come: server-sent events.
+//! Statistics as server-sent events.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -18,9 +18,10 @@ use super::{
 /// there.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Statistics, once a second
+/// Statistics, once per second
 ///
-/// Server-sent events, each with the data of `stats`. Ends when the tracker stops. 16 may listen at a time.
+/// Server-sent events with the data of `stats`. They end when the tracker stops. At most 16 clients may
+/// listen.
 #[utoipa::path(get, path = "/events", tag = "statistics", responses(
     (status = 200, description = "One event a second.", body = Stats, content_type = "text/event-stream"),
     Problems,

@@ -1,4 +1,4 @@
-//! What the last hours were like: a sample every ten seconds, for six hours.
+//! The history of the tracker: one point per ten seconds, for six hours.
 
 use std::{
     collections::VecDeque,
@@ -28,16 +28,16 @@ struct Points {
     latest: Option<Arc<Sample>>,
 }
 
-/// One point: rates over the ten seconds before it, and what there was at its time.
+/// One point: rates over the ten seconds before it, and states at its time.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(super) struct Point {
     /// In seconds since the Unix epoch.
     time: u64,
-    /// Requests a second over UDP.
+    /// Requests per second over UDP.
     udp_requests: f64,
-    /// Requests a second over HTTP.
+    /// Requests per second over HTTP.
     http_requests: f64,
-    /// Requests a second that were not answered as they wanted to be.
+    /// Requests per second that were refused or ignored.
     refused: f64,
     /// The 99th percentile of latency over UDP, in seconds; null if nothing was answered.
     udp_p99: Option<f64>,

@@ -1,8 +1,8 @@
-//! An address for those who run the tracker: metrics, health, an API and a dashboard. None of it is at a
-//! public address, and nothing that is asked here can hold up those who announce.
+//! The admin server, for the operator: metrics, health, an API and a dashboard. It is not at a public
+//! address, and its requests cannot delay announces.
 //!
-//! Who has no token gets metrics, health and two static pages, at a bounded pace and from what the [`stats`]
-//! have gathered: a stranger never makes the store do anything.
+//! Without a token, a client gets metrics, health and two static pages, at a limited rate and from the
+//! gathered [`stats`]: it cannot make the store do anything.
 
 mod api;
 mod census;

@@ -1,4 +1,4 @@
-//! What is answered when something cannot be: a problem (RFC 9457), with what to do about it.
+//! The answer to a request that fails: a problem (RFC 9457), with what to do about it.
 
 use axum::{
     http::{
@@ -15,9 +15,9 @@ use crate::{store::NoAnswer, tokens::Scope};
 /// What is wrong, and what to do about it (RFC 9457).
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Problem {
-    /// The status of the answer.
+    /// The HTTP status of the answer.
     status: u16,
-    /// What kind of problem it is.
+    /// The kind of the problem.
     title: &'static str,
     /// What is wrong here, and what to do about it.
     detail: String,
@@ -25,17 +25,17 @@ pub(super) struct Problem {
     header: Option<(HeaderName, &'static str)>,
 }
 
-/// What any request can be answered.
+/// Problems that any request can have.
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "only for the document")]
 pub(super) enum Problems {
-    /// There is no token, or one that is not known here.
+    /// There is no token, or it is unknown.
     #[response(status = 401, content_type = "application/problem+json")]
     Unauthorized(#[to_schema] Problem),
-    /// The token does not have the scope that this takes.
+    /// The token does not have the required scope.
     #[response(status = 403, content_type = "application/problem+json")]
     Forbidden(#[to_schema] Problem),
-    /// There were too many wrong tokens in the last second, and this is another one.
+    /// The token is wrong, and there were too many wrong tokens in the last second.
     #[response(status = 429, content_type = "application/problem+json")]
     TooManyRequests(#[to_schema] Problem),
 }

@@ -1,5 +1,5 @@
-//! What the tracker is doing, gathered once a second: answers to those who ask are made from this, so that
-//! asking costs the store nothing.
+//! The state of the tracker, gathered once per second. Answers are made from it, so that requests cost the
+//! store nothing.
 
 use std::{
     collections::BTreeMap,
@@ -116,16 +116,16 @@ impl Sample {
     }
 }
 
-/// What the tracker is doing. Counters are since it started, rates and latencies over the last few seconds.
+/// The state of the tracker. Counters begin at its start; rates and latencies are of the last few seconds.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(super) struct Stats {
     /// When this was gathered, in seconds since the Unix epoch.
     time: u64,
-    /// For how long the tracker has run.
+    /// How long the tracker has run.
     uptime_seconds: u64,
     /// The tracker's version.
     version: &'static str,
-    /// Over how long rates and latencies are taken.
+    /// The time over which rates and latencies are taken.
     window_seconds: f64,
     store: Store,
     /// Absent while the store cannot be reached.
@@ -138,20 +138,20 @@ pub(super) struct Stats {
     udp_drops: u64,
     sweeps: Sweeps,
     process: Resources,
-    /// By how much clients are told to wait longer than usual, 1 being not at all.
+    /// The factor by which the interval is longer than set; 1 if it is not.
     interval_stretch: f64,
-    /// How often somebody has tried a token here that is none.
+    /// Number of requests with a wrong token.
     wrong_tokens: u64,
 }
 
-/// What keeps the torrents.
+/// The store.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 struct Store {
     /// Its name in the catalog, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     name: Option<String>,
-    /// What this tracker is called among those that share it, if it is admin.
+    /// The name of this tracker among those that share the store, if it is shared.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     node: Option<String>,
@@ -161,7 +161,7 @@ struct Store {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     answered: Option<u64>,
-    /// What torrents and peers take; absent while it cannot be reached.
+    /// Memory of torrents and peers; absent while the store cannot be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     bytes: Option<u64>,
@@ -178,18 +178,18 @@ pub(super) struct Totals {
     torrents: u64,
     ipv4: Peers,
     ipv6: Peers,
-    /// Torrents that limits of the store have cost.
+    /// Torrents that were evicted because of limits.
     evicted_torrents: u64,
-    /// Peers that limits of the store have cost.
+    /// Peers that were evicted because of limits.
     evicted_peers: u64,
 }
 
 /// Peers of one family.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 struct Peers {
-    /// Those that have everything.
+    /// Peers that have the whole torrent.
     seeders: u64,
-    /// Those that have not.
+    /// Peers that do not.
     leechers: u64,
 }
 
@@ -211,17 +211,17 @@ impl From<swarmkeep::Totals> for Totals {
     }
 }
 
-/// What has come over one protocol.
+/// The counts of one protocol.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(super) struct Protocol {
     requests: Requests,
-    /// Requests that were not answered as they wanted to be, by reason.
+    /// Requests that were refused or ignored, by reason.
     refused: BTreeMap<&'static str, u64>,
-    /// Peers that came to a torrent.
+    /// Peers that joined a torrent.
     joined: u64,
     /// Peers that left one.
     left: u64,
-    /// Downloads that were finished.
+    /// Finished downloads.
     completed: u64,
     received_bytes: u64,
     sent_bytes: u64,
@@ -240,7 +240,7 @@ struct Requests {
     scrape: u64,
 }
 
-/// What comes in a second.
+/// Rates per second.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(super) struct Rates {
     connect: f64,
@@ -260,7 +260,7 @@ impl Rates {
     }
 }
 
-/// How many seconds answers took from receiving to sending: this share of them took no longer.
+/// Seconds from receiving a request to sending its answer: this share of the answers took no longer.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(super) struct Latency {
     p50: f64,
@@ -314,27 +314,27 @@ impl Protocol {
     }
 }
 
-/// What forgetting has done.
+/// The counts of sweeps.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 struct Sweeps {
-    /// Passes through the whole store.
+    /// Sweeps of the whole store.
     passes: u64,
-    /// Peers that had not announced for too long.
+    /// Peers that expired.
     expired_peers: u64,
-    /// Torrents that were left without peers.
+    /// Torrents that were removed because they had no peers.
     removed_torrents: u64,
 }
 
-/// What the process takes.
+/// The resources of the process.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 struct Resources {
-    /// Memory, the store's included.
+    /// Memory, including the store.
     resident_bytes: u64,
-    /// On all cores together, since the process began.
+    /// Time on all cores since the start of the process.
     cpu_seconds: f64,
-    /// Of one core, over the last few seconds: 2 is two cores' whole time.
+    /// Cores in use over the last few seconds: 2 is all the time of two cores.
     cpu_share: f64,
-    /// Sockets included.
+    /// Open files, including sockets.
     open_files: u64,
 }
 

@@ -1,5 +1,5 @@
-//! From the path and the query of a request to the body of its answer, without a connection and without a
-//! clock.
+//! Answers over HTTP: from the path and the query of a request to the body of the answer, without a
+//! connection and without a clock.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -24,18 +24,18 @@ use crate::{
     store,
 };
 
-/// Answers requests from a repository.
+/// Answers HTTP requests from a repository.
 ///
-/// Announces (BEP 3) are answered in the compact form (BEP 23) unless they ask for the long one, which goes
-/// without peer ids, since stores need not keep them. The peer that is stored is always the client at its own
-/// address, with the port that it names; `ip` counts if [`Rules::http_ip_parameter`] says so. An address of
-/// the other family in `ipv4` or `ipv6` (BEP 7) is not stored, but who names one is answered with peers of
-/// both. `key` and `trackerid` are read and without effect: a peer is its endpoint here, so there is nobody
-/// to recognise. A paused client (BEP 21) is one that goes on.
+/// The answer to an announce (BEP 3) is compact (BEP 23) unless the client asks for the long form, which
+/// contains no peer ids because stores need not keep them. The stored peer is at the client's own address,
+/// with the port that the client gives; `ip` counts only with [`Rules::http_ip_parameter`]. An address of the
+/// other family in `ipv4` or `ipv6` (BEP 7) is not stored, but a client that gives one gets peers of both
+/// families. `key` and `trackerid` have no effect: a peer is identified by its endpoint. A paused client (BEP
+/// 21) counts as one that continues.
 ///
-/// Every announce tells the client its own address (BEP 24). What is wrong with a request stands in a
-/// `failure reason`, and if the fault is the tracker's, when to try again (BEP 31). Scrapes (BEP 48) are
-/// about [`MOST_SCRAPED`](Self::MOST_SCRAPED) torrents at most, and never about all.
+/// The answer to an announce contains the client's address (BEP 24). An error is in `failure reason`; if it
+/// is the tracker's fault, the answer also says when to come back (BEP 31). A scrape (BEP 48) names at most
+/// [`MOST_SCRAPED`](Self::MOST_SCRAPED) torrents; a scrape of all torrents is refused.
 #[derive(Debug)]
 pub struct HttpHandler {
     repository: Repository,
@@ -43,25 +43,24 @@ pub struct HttpHandler {
     counters: Arc<Counters>,
 }
 
-/// What was asked for, and by whom.
+/// A request and its client.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpRequest<'a> {
-    /// The path of its URL, as `/announce`.
+    /// The path of the URL, such as `/announce`.
     pub path: &'a str,
-    /// What follows the `?` there.
+    /// The query: what follows the `?`.
     pub query: &'a [u8],
-    /// Where the client is; `None` if a proxy that should know does not say, so that nothing can be
-    /// announced.
+    /// The address of the client. `None` if a trusted proxy does not name one; announces are then refused.
     pub client: Option<IpAddr>,
-    /// From how far the socket is reached that it came to.
+    /// The distance from which the listener can be reached.
     pub listener: Reach,
 }
 
 impl HttpHandler {
-    /// The most torrents that one scrape may name: clients ask about 60 to 80 at once.
+    /// The most torrents per scrape. Clients ask for 60 to 80 at once.
     pub const MOST_SCRAPED: usize = 100;
 
-    /// Answers from `repository`, as `rules` say.
+    /// A handler that answers from `repository` by `rules`.
     pub fn new(repository: Repository, rules: LiveRules) -> Self {
         Self { repository, rules, counters: Arc::default() }
     }

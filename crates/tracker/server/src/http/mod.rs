@@ -1,6 +1,6 @@
-//! The tracker over HTTP: [`HttpHandler`] turns the path and query of a request into the body of its answer
-//! and needs no socket, [`serve`] gives it connections, [`Connections`](connections::Connections) bounds
-//! those.
+//! The tracker over HTTP. [`HttpHandler`] turns a request into the body of its answer, [`serve`] and
+//! [`accept`](accept::accept) handle connections, and [`Connections`](connections::Connections) limits their
+//! number.
 
 pub(crate) mod accept;
 mod client;

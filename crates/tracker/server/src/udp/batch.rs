@@ -10,18 +10,19 @@ use arrayvec::ArrayVec;
 use swarmkeep::Announce;
 use swarmkeep_tracker_protocol::udp::TransactionId;
 
-/// The most bytes of an answer over IPv4: what a link of 1,492 bytes (PPPoE) carries whole, with room for a
+/// The longest answer over IPv4 in bytes. A link of 1,492 bytes (PPPoE) carries it whole, with space for a
 /// tunnel.
 pub const LONGEST_ANSWER_V4: usize = 1452;
 
-/// The most bytes of an answer over IPv6: below the 1,280 that every link carries whole (RFC 8200).
+/// The longest answer over IPv6 in bytes. It is below the 1,280 bytes that every link carries whole (RFC
+/// 8200).
 pub const LONGEST_ANSWER_V6: usize = 1200;
 
-/// Room for any answer.
+/// A buffer for any answer.
 pub type AnswerBuffer = [u8; LONGEST_ANSWER_V4];
 
-/// Requests that are received together, and the answers to them: what a [`Handler`](super::Handler) works on.
-/// Some 110 KiB that are used again and again.
+/// Requests that are received together, and their answers: the input and output of a
+/// [`Handler`](super::Handler). The buffers of a batch take 110 KiB and are used again.
 pub struct Batch {
     pub(super) packets: Box<[PacketBuffer; Batch::MOST]>,
     pub(super) answers: Box<[AnswerBuffer; Batch::MOST]>,
@@ -42,15 +43,15 @@ pub(super) struct Exchange {
 
 /// How far a request has come.
 pub(super) enum RequestState {
-    /// Nobody has looked at it.
+    /// Nothing has been done.
     Received,
-    /// No store can answer it, so nobody does.
+    /// It gets no answer.
     Ignored,
-    /// The store is to be told.
+    /// It is an announce that waits for the store.
     Announce(TransactionId, Announce),
-    /// The store is to be asked.
+    /// It is a scrape that waits for the store.
     Scrape(TransactionId),
-    /// So many bytes of an answer are there.
+    /// Its answer has this number of bytes.
     Answered(usize),
 }
 
@@ -62,23 +63,23 @@ impl RequestState {
 }
 
 impl Batch {
-    /// The most requests in a batch: system calls and cache misses that are shared by so many cost each of
-    /// them little, and their buffers fit into a core's second-level cache.
+    /// The most requests per batch. So many share the cost of system calls and cache misses, and their
+    /// buffers fit into the second-level cache of a core.
     pub const MOST: usize = 32;
 
-    /// The longest request that is looked at in full: a scrape of 74 info hashes, or an announce with
-    /// options, fits. The rest of a longer datagram is lost, and only options can be there.
+    /// The longest request that is read in full. A scrape of 74 info hashes fits, and so does an announce
+    /// with options. The rest of a longer datagram is lost; only options can be there.
     pub const LONGEST_REQUEST: usize = 2048;
 
-    /// A batch of no requests.
+    /// An empty batch.
     pub fn new() -> Self {
         Self { packets: zeroed(), answers: zeroed(), exchanges: ArrayVec::new(), since: Instant::now() }
     }
 
-    /// Adds a request. It is cut at [`LONGEST_REQUEST`](Self::LONGEST_REQUEST).
+    /// Adds a request. Bytes after [`LONGEST_REQUEST`](Self::LONGEST_REQUEST) are dropped.
     ///
     /// # Panics
-    /// If the batch holds [`MOST`](Self::MOST) already.
+    /// If the batch already contains [`MOST`](Self::MOST) requests.
     pub fn push(&mut self, packet: &[u8], source: SocketAddr) {
         let received = packet.len().min(Self::LONGEST_REQUEST);
         self.packets[self.exchanges.len()][..received].copy_from_slice(&packet[..received]);
@@ -94,7 +95,7 @@ impl Batch {
         self.exchanges.push(Exchange { source, received, state: RequestState::Received });
     }
 
-    /// Forgets all requests and answers.
+    /// Removes all requests and answers.
     pub fn clear(&mut self) {
         self.exchanges.clear();
     }
@@ -113,7 +114,7 @@ impl Batch {
         }
     }
 
-    /// The answers that are there, and whom they are for.
+    /// The answers, each with its destination.
     pub fn answers(&self) -> impl Iterator<Item = (&[u8], SocketAddr)> {
         self.exchanges.iter().zip(self.answers.iter()).filter_map(|(exchange, answer)| match exchange.state {
             RequestState::Answered(len) => Some((&answer[..len], exchange.source)),

@@ -1,4 +1,5 @@
-//! Connection ids: proof that a client receives at the address its packets come from, with nothing stored.
+//! Connection ids: a proof that a client receives at the address that its packets come from. Nothing is
+//! stored.
 
 use std::{
     fmt,
@@ -12,10 +13,9 @@ use swarmkeep_tracker_protocol::udp::ConnectionId;
 
 /// Issues and recognises connection ids (BEP 15).
 ///
-/// An id is a keyed hash (SipHash-1-3) of the client's IP address and the time, to 8 seconds, at which it was
-/// issued; the lowest byte of that time stands in the id itself, so that recognising it takes one hash.
-/// Whoever does not know the key can only guess the other 56 bits. Each hour has a key of its own, drawn when
-/// it begins.
+/// An id is a keyed hash (SipHash-1-3) of the client's IP address and of the time at which it was issued, in
+/// steps of 8 seconds. The lowest byte of that time is in the id, so that recognising an id takes one hash.
+/// Without the key, the other 56 bits can only be guessed. Each hour has its own random key.
 pub struct ConnectionIds {
     keys: RwLock<Keys>,
 }
@@ -28,20 +28,20 @@ struct Keys {
 }
 
 impl ConnectionIds {
-    /// For how many seconds at least an id is good, as BEP 15 has it; never for 8 more.
+    /// How long an id is valid in seconds, as BEP 15 requires. The real time is at most 8 seconds longer.
     pub const LIFETIME_SECS: u64 = 120;
 
     const TICK_SECS: u64 = 8;
     const LIFETIME_TICKS: u8 = (Self::LIFETIME_SECS / Self::TICK_SECS) as u8;
     const TICKS_PER_HOUR: u64 = 3600 / Self::TICK_SECS;
 
-    /// Ids under keys that nobody else knows: the first is drawn here.
+    /// Draws the first key.
     pub fn new(now: Timestamp, rng: &mut dyn Random) -> Self {
         let (current, previous) = (draw(rng), draw(rng));
         Self { keys: RwLock::new(Keys { hour: hour(tick(now)), current, previous }) }
     }
 
-    /// What recognises and issues ids at this moment: to be taken anew for each batch of packets.
+    /// The ids at this moment. Take it anew for each batch of packets.
     pub fn at(&self, now: Timestamp, rng: &mut dyn Random) -> IdsAt {
         let now = tick(now);
         let keys = *self.keys.read().unwrap_or_else(PoisonError::into_inner);

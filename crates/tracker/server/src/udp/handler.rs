@@ -1,4 +1,5 @@
-//! From the bytes of requests to those of their answers, without a socket and without a clock.
+//! Answers over UDP: from the bytes of requests to the bytes of answers, without a socket and without a
+//! clock.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -25,11 +26,11 @@ use crate::{
 
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 
-/// Answers batches of requests, in two steps: [`admit`](Self::admit) answers what needs no store,
-/// [`finish`](Self::finish) or [`finish_async`](Self::finish_async) the rest.
+/// Answers batches of requests in two steps. [`admit`](Self::admit) answers what needs no store;
+/// [`finish`](Self::finish) or [`finish_async`](Self::finish_async) answers the rest.
 ///
-/// Sources that have not shown a good connection id get nothing larger than they sent. Packets that are no
-/// requests of BEP 15 (too short, of an unknown action) get no answer at all.
+/// A source without a valid connection id gets no more bytes than it sent. A packet that is not a request of
+/// BEP 15 (too short, or with an unknown action) gets no answer.
 #[derive(Debug)]
 pub struct Handler {
     connection_ids: Arc<ConnectionIds>,
@@ -38,7 +39,7 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// Answers as `rules` say, those who show good connection ids.
+    /// A handler that answers by `rules`.
     pub fn new(connection_ids: Arc<ConnectionIds>, rules: LiveRules) -> Self {
         Self { connection_ids, rules, counters: Arc::default() }
     }
@@ -48,8 +49,8 @@ impl Handler {
         &self.counters
     }
 
-    /// Looks at every request of `batch`, which came to a socket of this reach, answers those that need no
-    /// store, and says whether there are others.
+    /// Reads every request of `batch`, which came to a socket of this reach, and answers those that need no
+    /// store. Returns whether others wait for the store.
     pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp, rng: &mut dyn Random) -> bool {
         let (ids, counters) = (self.connection_ids.at(now, rng), &*self.counters);
         let context = BatchContext { ids, rules: &self.rules.now(), listener, now, counters };
@@ -87,7 +88,7 @@ impl Handler {
         wait
     }
 
-    /// Answers what waits for the store: announces, all at once, then scrapes.
+    /// Answers the requests that wait for a synchronous store: all announces in one batch, then the scrapes.
     pub fn finish(
         &self,
         store: &dyn TorrentRepository,
@@ -118,7 +119,7 @@ impl Handler {
         self.answer_announces(announces.written(), batch, rng);
     }
 
-    /// As [`finish`](Self::finish), from a store that has to be awaited.
+    /// As [`finish`](Self::finish), for an asynchronous store.
     pub async fn finish_async(
         &self,
         store: &dyn AsyncTorrentRepository,
@@ -168,7 +169,8 @@ impl Handler {
         }
     }
 
-    /// Tells those who wait for the store to come again: it has more to do than it can.
+    /// Answers the requests that wait for the store with the error that the tracker is overloaded, or as
+    /// [`Rules::when_unavailable`] says.
     pub fn turn_away(&self, batch: &mut Batch, rng: &mut dyn Random) {
         let rules = self.rules.now();
         for (exchange, answer) in batch.exchanges.iter_mut().zip(batch.answers.iter_mut()) {

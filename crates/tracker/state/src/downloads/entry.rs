@@ -2,17 +2,17 @@
 
 use crate::InfoHash;
 
-/// What happened to one torrent's count.
+/// A change of a torrent's count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Change {
-    /// Forget what was counted before.
+    /// Whether the old count is forgotten.
     pub forget: bool,
-    /// Then add so many downloads.
+    /// The number of downloads that are then added.
     pub add: u64,
 }
 
 impl Change {
-    /// This one, and after it a newer one.
+    /// This change followed by a newer one.
     #[must_use]
     pub fn then(self, newer: Self) -> Self {
         if newer.forget {
@@ -37,7 +37,7 @@ pub(crate) struct Delta {
 }
 
 impl Delta {
-    /// This one, and after it a newer one. Counts saturate.
+    /// This change followed by a newer one. Counts saturate.
     pub(crate) fn then(self, newer: Self) -> Self {
         if newer.forget {
             newer

@@ -1,4 +1,4 @@
-//! Which torrents may be here: the list, and edits of its file.
+//! The list of torrents, and edits of its file.
 
 use std::{path::Path, sync::Arc};
 
@@ -18,16 +18,17 @@ use crate::{
     },
 };
 
-/// Which torrents may be here.
+/// Which torrents are served.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AccessRule {
-    /// `open` without a list: all. With one, `allow`: only those of the list; or `deny`: all but those.
+    /// `open` without a list: all torrents. With a list, `allow`: only the torrents on it; or `deny`: all
+    /// other torrents.
     kind: &'static str,
-    /// How many torrents are on the list.
+    /// Number of torrents on the list.
     entries: u64,
 }
 
-/// What the list says about one torrent.
+/// The entry of one torrent.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AccessEntry {
     /// 40 hexadecimal digits.
@@ -35,11 +36,11 @@ pub(super) struct AccessEntry {
     info_hash: String,
     /// Whether it is on the list.
     listed: bool,
-    /// Whether it may be here.
+    /// Whether it is served.
     admitted: bool,
 }
 
-/// Which torrents may be here
+/// Which torrents are served
 #[utoipa::path(get, path = "/access", tag = "access", responses(
     (status = 200, description = "Whether there is a list, and of what kind.", body = AccessRule),
     (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
@@ -55,7 +56,7 @@ pub(super) async fn rule(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Js
     Json(AccessRule { kind, entries: rules.access.as_ref().map_or(0, |list| list.len() as u64) })
 }
 
-/// Whether a torrent may be here
+/// Whether a torrent is served
 #[utoipa::path(get, path = "/access/{info_hash}", tag = "access",
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
@@ -71,10 +72,10 @@ pub(super) async fn entry(
     Json(entry_of(&admin, info_hash))
 }
 
-/// Puts a torrent on the list
+/// Adds a torrent to the list
 ///
-/// The file is edited and read again before this is answered: the next announce is judged by it. Torrents
-/// that it forbids are removed within some seconds. A torrent that is on the list stays there.
+/// The file is edited and read again before the answer, so the next announce follows it. Forbidden torrents
+/// are removed within some seconds. A torrent that is already on the list stays there.
 #[utoipa::path(put, path = "/access/{info_hash}", tag = "access",
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
@@ -92,9 +93,9 @@ pub(super) async fn add(
     edit(&admin, info_hash, |path, info_hash| add_line(path, info_hash)).await
 }
 
-/// Takes a torrent off the list
+/// Removes a torrent from the list
 ///
-/// As with putting it there. A torrent that is not on the list stays off it.
+/// The file is edited as for an addition. A torrent that is not on the list stays off it.
 #[utoipa::path(delete, path = "/access/{info_hash}", tag = "access",
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(

@@ -20,30 +20,30 @@ use crate::admin::{
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct BusiestQuery {
-    /// How many; 20 unless given.
+    /// Number of torrents; 20 unless given.
     #[param(minimum = 1, maximum = 100, default = 20)]
     limit: Option<u32>,
 }
 
-/// The torrents with the most peers, as a walk through the store has found them.
+/// The torrents with the most peers, found by a walk through the store.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Busiest {
-    /// The busiest first; empty until the first walk is through.
+    /// The busiest first; empty until the first walk has ended.
     torrents: Vec<Torrent>,
-    /// How many seconds ago the walk was through; null before the first one is.
+    /// Seconds since the end of the walk; null before the end of the first walk.
     age_seconds: Option<f64>,
-    /// How many seconds it took; null before the first one is through.
+    /// Duration of the walk in seconds; null before the end of the first walk.
     took_seconds: Option<f64>,
-    /// How many torrents it has seen; null before the first one is through.
+    /// Number of torrents that the walk has seen; null before the end of the first walk.
     seen: Option<u64>,
-    /// How many torrents the walk has seen that is under way; null if none is.
+    /// Number of torrents that the current walk has seen; null if there is none.
     under_way: Option<u64>,
 }
 
 /// The torrents with the most peers
 ///
-/// Found by walks through the store in the background, 150,000 torrents a second, that begin with the first
-/// request and end a minute after the last one or when nobody listens to events any more.
+/// Found by walks through the store in the background, at 150,000 torrents per second. They begin with the
+/// first request, and end a minute after the last request or when no client listens to events.
 #[utoipa::path(get, path = "/busiest", tag = "torrents", params(BusiestQuery), responses(
     (status = 200, description = "What the latest walk has found.", body = Busiest),
     (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),

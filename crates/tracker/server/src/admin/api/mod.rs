@@ -1,5 +1,4 @@
-//! What can be asked and told under `/api/v1/`, by whoever has a token for it, and the document that says so:
-//! both are made of the same functions.
+//! The API under `/api/v1/`, and its OpenAPI document. Both are made from the same functions.
 
 mod access;
 mod authorize;
@@ -24,7 +23,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{events, problem::Problem, state::AdminState};
 
-/// Where the document is, for everybody.
+/// The path of the document, which needs no token.
 pub(super) const DOCUMENT: &str = "/api/v1/openapi.json";
 
 #[derive(OpenApi)]

@@ -37,10 +37,10 @@ const PART: usize = 16_384;
 
 /// All torrents in one answer
 ///
-/// A bencoded dictionary as of BEP 48, its keys in order, compressed with gzip for who accepts that. It is
-/// sent as it is read, in bounded memory: torrents that come or go meanwhile are in it or not. Where the
-/// store is not kept in order, each 262,144 torrents cost a look at all of them. Two may be under way at a
-/// time.
+/// A bencoded dictionary as in BEP 48 with ascending keys, compressed with gzip if the client accepts that.
+/// It is sent while it is read, in bounded memory. A torrent that comes or goes meanwhile may be missing. If
+/// the store keeps no order, each 262,144 torrents cost a look at all torrents. At most two full scrapes run
+/// at a time.
 #[utoipa::path(get, path = "/scrape", tag = "torrents", responses(
     (status = 200, description = "All of them.", body = Vec<u8>, content_type = "application/octet-stream"),
     (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),

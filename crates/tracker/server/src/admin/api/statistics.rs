@@ -1,4 +1,4 @@
-//! What the tracker is doing, and was.
+//! The state of the tracker, now and in the last hours.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use crate::{
     tokens::Scopes,
 };
 
-/// What the tracker is doing
+/// The state of the tracker
 ///
-/// Gathered once a second; asking costs the store nothing.
+/// It is gathered once per second, so a request costs the store nothing.
 #[utoipa::path(get, path = "/stats", tag = "statistics", responses(
     (status = 200, description = "The latest.", body = Stats),
     (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
@@ -51,23 +51,23 @@ pub(super) async fn totals(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct HistoryQuery {
-    /// How far to go back; an hour unless given.
+    /// How many seconds to go back; 3600 unless given.
     #[param(minimum = 10, maximum = 21600, default = 3600)]
     seconds: Option<u64>,
 }
 
-/// What the tracker was doing.
+/// The history of the tracker.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Points {
-    /// Between two points.
+    /// Seconds between two points.
     step_seconds: u64,
-    /// The oldest first. They are lost when the tracker stops.
+    /// The points, oldest first. They are lost when the tracker stops.
     points: Vec<Point>,
 }
 
-/// What the tracker was doing
+/// The history of the tracker
 ///
-/// A point for every ten seconds of the last six hours.
+/// One point per ten seconds of the last six hours.
 #[utoipa::path(get, path = "/history", tag = "statistics", params(HistoryQuery), responses(
     (status = 200, description = "Those points.", body = Points),
     (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
@@ -85,14 +85,14 @@ pub(super) async fn history(
     Ok(Json(Points { step_seconds: history::STEP, points: admin.history.last(seconds) }))
 }
 
-/// What a token is for.
+/// The scopes of a token.
 #[derive(Serialize, ToSchema)]
 pub(super) struct About {
-    /// Of `read`, `write` and `peers`.
+    /// Some of `read`, `write` and `peers`.
     scopes: Vec<&'static str>,
 }
 
-/// What the token of this request is for
+/// The scopes of the token of this request
 #[utoipa::path(get, path = "/token", tag = "statistics", responses(
     (status = 200, description = "Its scopes.", body = About),
     (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),

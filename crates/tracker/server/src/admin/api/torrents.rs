@@ -26,11 +26,11 @@ pub(super) struct Torrent {
     /// 40 hexadecimal digits.
     #[schema(pattern = "^[0-9a-f]{40}$")]
     info_hash: String,
-    /// Peers that have everything.
+    /// Peers that have the whole torrent.
     seeders: u32,
-    /// Peers that have not.
+    /// Peers that do not.
     leechers: u32,
-    /// Downloads that were finished.
+    /// Finished downloads.
     downloads: u32,
 }
 
@@ -42,22 +42,22 @@ impl From<&SwarmSummary> for Torrent {
     }
 }
 
-/// The most that one answer lists.
+/// The most entries per answer.
 const MOST: u32 = 1000;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// How many at most; 100 unless given.
+    /// Most entries; 100 unless given.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
-    /// The `next` of an answer, to go on there. Not with `sort`.
+    /// The `next` of the previous answer. Not with `sort`.
     cursor: Option<String>,
-    /// The order; the store's own unless given.
+    /// The order; the order of the store unless given.
     #[param(inline)]
     sort: Option<Sort>,
-    /// With `sort=info_hash`: only those behind this one.
+    /// With `sort=info_hash`: only torrents after this one.
     after: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct ListQuery {
 #[derive(Deserialize, ToSchema, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 enum Sort {
-    /// That of info hashes.
+    /// By info hash.
     InfoHash,
 }
 
@@ -73,10 +73,10 @@ enum Sort {
 #[derive(Serialize, ToSchema)]
 pub(super) struct Torrents {
     torrents: Vec<Torrent>,
-    /// What to ask for next, as `cursor` or, with `sort`, as `after`; null at the end.
+    /// The `cursor` or, with `sort`, the `after` of the next request; null at the end.
     next: Option<String>,
-    /// With `sort`: what this answer has cost the store. `ordered` is the time of a search and of what is
-    /// listed, `whole_store` that of looking at every torrent.
+    /// With `sort`: what this answer has cost the store. `ordered` is the time of a search and of the listed
+    /// torrents; `whole_store` is a look at every torrent.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<&'static str>,
@@ -84,12 +84,12 @@ pub(super) struct Torrents {
 
 /// All torrents, some at a time
 ///
-/// Without `sort` in the store's own order, at a cost that does not grow with the position: a torrent that is
-/// there all the while is shown exactly once, one that comes or goes at most once. An answer may list fewer
-/// than `limit`, or none, and still have a `next`.
+/// Without `sort`, in the order of the store, at a cost that does not depend on the position. A torrent that
+/// exists all the time is listed exactly once, any other at most once. An answer may contain fewer than
+/// `limit` torrents, or none, and still have a `next`.
 ///
-/// With `sort=info_hash` ascending. `cost` says what that has cost: most stores look at every torrent for
-/// each answer, for which 10 million take about a second.
+/// With `sort=info_hash`, in ascending order. `cost` says what that has cost: most stores look at every
+/// torrent for each answer, which takes about a second for 10 million torrents.
 #[utoipa::path(get, path = "/torrents", tag = "torrents", params(ListQuery), responses(
     (status = 200, description = "Some of them.", body = Torrents),
     (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
@@ -151,7 +151,7 @@ pub(super) async fn show(
 
 /// Removes a torrent
 ///
-/// With its peers and the number of its downloads. Nothing keeps its peers from announcing it again.
+/// The torrent is removed with its peers and its number of downloads. Its peers may announce it again.
 #[utoipa::path(delete, path = "/torrents/{info_hash}", tag = "torrents",
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
@@ -174,10 +174,10 @@ pub(super) async fn remove(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PeersQuery {
-    /// How many at most; 100 unless given.
+    /// Most entries; 100 unless given.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
-    /// The `next` of an answer about the same torrent, to go on there.
+    /// The `next` of the previous answer about the same torrent.
     cursor: Option<String>,
 }
 
@@ -185,7 +185,7 @@ pub(super) struct PeersQuery {
 #[derive(Serialize, ToSchema)]
 pub(super) struct PeerList {
     peers: Vec<Peer>,
-    /// The `cursor` to ask for next; null at the end.
+    /// The `cursor` of the next request; null at the end.
     next: Option<String>,
 }
 
@@ -196,7 +196,7 @@ struct Peer {
     endpoint: String,
     /// `seeder` or `leecher`.
     role: &'static str,
-    /// Seconds since it last announced, as exact as the store's clock.
+    /// Seconds since its last announce, with the resolution of the store's clock.
     age_seconds: u64,
 }
 
@@ -212,8 +212,8 @@ impl Peer {
 
 /// The peers of one torrent, some at a time
 ///
-/// A peer that is there all the while is shown exactly once. An answer may list fewer than `limit`, or none,
-/// and still have a `next`. Peer ids are not shown.
+/// A peer that exists all the time is listed exactly once. An answer may contain fewer than `limit` peers, or
+/// none, and still have a `next`. Peer ids are not shown.
 #[utoipa::path(get, path = "/torrents/{info_hash}/peers", tag = "torrents",
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32."), PeersQuery),
     responses(
