@@ -26,7 +26,7 @@ use crate::block::Block;
 /// exactly, unless its bucket is [forgotten](#memory).
 ///
 /// # Memory
-/// The limiter keeps the buckets of the addresses that have asked most, 8 bytes per bucket. No sequence of
+/// The limiter keeps the buckets of the addresses that have lately asked most, 8 bytes each. No sequence of
 /// requests makes the memory grow. A keyed hash (SipHash-1-3) assigns an address to a set of eight buckets.
 /// If other addresses use all eight, a new address replaces the fullest bucket: a full bucket contains no
 /// more information than none, and a bucket that has just been emptied stays while another is fuller. So a
