@@ -29,7 +29,7 @@ impl Cluster {
     /// single keys (`ASK`).
     ///
     /// # Errors
-    /// [`Error::NoMaster`], as [`Server::command`].
+    /// [`Error::NoMaster`](super::Error::NoMaster), as [`Server::command`].
     pub fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
         Migration::begin(self, slot, to)
     }
