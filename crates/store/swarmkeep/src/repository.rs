@@ -20,7 +20,7 @@ use crate::{
 ///   randomness or the predicate of the caller leaves the store usable.
 /// - Remote peers choose info hashes and endpoints. No choice makes a call cost more than documented.
 ///
-/// Each sentence of this page is a case of the conformance suite (package `swarmkeep-conformance`). Authors
+/// The conformance suite tests these pages (package `swarmkeep-conformance`). Authors
 /// of stores start at [`implement`](crate::implement).
 ///
 /// ```
@@ -67,11 +67,11 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// **Concurrency.** After the announce has returned, no call about other peers (announce, sweep, removal,
     /// eviction) can lose its peer.
     ///
-    /// **Limits.** At a limit the announcing peer enters, and the store evicts the peers or swarms that are
-    /// worth least; [`Announced::evicted`] counts them. The [limit on the endpoints of an
-    /// address](crate::RepositoryConfig::max_endpoints_per_address) holds in each swarm: a new endpoint
-    /// replaces the endpoint of the same address that announced least recently. An endpoint that is in the
-    /// swarm already replaces none.
+    /// **Limits.** At a limit the announcing peer enters, and the store evicts other peers or swarms: those
+    /// with few peers and old announces before large swarms with recent ones. [`Announced::evicted`] counts
+    /// them. The [limit on the endpoints of an address](crate::RepositoryConfig::max_endpoints_per_address)
+    /// holds in each swarm: a new endpoint replaces the endpoint of the same address that announced least
+    /// recently. If the endpoint is in the swarm already, none is replaced.
     ///
     /// **Cost.** O(want + log n) for n swarms and peers, and O(limit) more for a new endpoint if the
     /// endpoints of an address are limited. Counts never come from a walk over a swarm.
@@ -85,9 +85,10 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
 
     /// Does every announce of `batch` as if one by one in order, and sets each [`Request::answer`].
     ///
-    /// Counts, changes and the final state are those of single announces, and so are selections that leave no
-    /// choice. If the randomness of the caller panics, the announces before the first one that draws are
-    /// done. A store that can overlap the work of several announces overrides this method.
+    /// Counts, changes and the final state are those of single announces. So is the selection if at most
+    /// `want` peers are eligible. If the generator of the caller panics, all announces before the one that
+    /// uses it first are complete. A store that can overlap the work of several announces overrides this
+    /// method.
     ///
     /// ```
     /// # use swarmkeep::*;
@@ -146,10 +147,10 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// returns the cursor of the next call.
     ///
     /// A peer that stays from [`Cursor::START`] to [`Cursor::END`] is shown exactly once, even if its role or
-    /// the peers around it change. Times are those of the last announces, rounded later by up to
-    /// [`Capabilities::clock_resolution_secs`], and never later than the latest time given. Details that the
-    /// store does not keep are absent ([`Capabilities::keeps_peer_details`]). An unknown info hash has no
-    /// peers. A call may append fewer than `limit` peers before the end.
+    /// the peers around it change. Times are those of the last announces; a time may be up to
+    /// [`Capabilities::clock_resolution_secs`] too late, and never later than the latest time given. Details
+    /// that the store does not keep are absent ([`Capabilities::keeps_peer_details`]). An unknown info hash
+    /// has no peers. A call may append fewer than `limit` peers before the end.
     fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor;
 
     /// Does one bounded step of expiry: removes peers that are older than the lifetime, and swarms without
@@ -213,10 +214,11 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// [`Export::records`].
     ///
     /// From [`Export::new`] until [`Export::is_complete`], every peer that stays in the store is read, with a
-    /// role and a time that it had during the export. If a seeder is read, the record of its swarm counts its
-    /// download. A swarm that has neither peers nor downloads is not read. A step visits about `budget` peers
-    /// (a swarm counts as one more), or fewer if it ends within a swarm. It holds no lock for longer than
-    /// [`Capabilities::longest_hold`]. The default uses [`walk`](Self::walk) and [`peers`](Self::peers).
+    /// role and a time that it had during the export. If a leecher finishes during the export and is read as
+    /// a seeder, the record of its swarm contains its download. A swarm that has neither peers nor downloads
+    /// is not read. A step visits about `budget` peers (a swarm counts as one more), or fewer if it ends
+    /// within a swarm. It holds no lock for longer than [`Capabilities::longest_hold`]. The default uses
+    /// [`walk`](Self::walk) and [`peers`](Self::peers).
     fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
         at_once(export::by_walking(&Immediate(self), export, now, budget)).expect(NEVER_AWAY);
     }
@@ -227,8 +229,8 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
         at_once(export::one_by_one(&Immediate(self), records, now)).expect(NEVER_AWAY)
     }
 
-    /// Adds downloads that were counted before this store was built to a swarm; returns `false` if there is
-    /// no such swarm.
+    /// Adds `earlier`, the downloads that were counted before this store was built, to the download count of
+    /// a swarm; returns `false` if there is no such swarm.
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool;
 
     /// Returns what this store declares: limits, clock, costs.

@@ -2,7 +2,7 @@
 //!
 //! There are three ways to a store of your own, from the least work to the most control:
 //!
-//! - **A map that finds swarms.** Implement [`map::SlotMap`] for a map, five short methods; the library adds
+//! - **A map that finds swarms.** Implement the four methods of [`map::SlotMap`] for a map; the library adds
 //!   the swarms, their locks, limits, sweeps and listings. The example below is complete.
 //! - **A wrapper.** [`forward_repository!`](forward_repository) forwards to an inner store the methods that
 //!   you do not write.
