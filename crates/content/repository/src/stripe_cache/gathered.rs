@@ -7,7 +7,6 @@ use std::{
 
 use zerocopy::IntoBytes;
 
-use super::desk::Promise;
 use crate::{
     block::{SECTOR, Sector, sectors},
     stretches::Stretches,
@@ -68,10 +67,10 @@ impl Gathered {
         self.promised >= self.whole || !self.unsure && self.lacks(part) == 0
     }
 
-    /// Takes what it needs of a promise, which is enough for some of its chunks; `whole` is enough for all.
-    pub(super) fn keep_room(&mut self, promise: &mut Promise<'_>, whole: u64) {
+    /// Room that it can still need; `whole` is what the whole stripe takes.
+    pub(super) fn missing_room(&mut self, whole: u64) -> u64 {
         self.whole = self.whole.max(whole);
-        self.promised += promise.take(self.whole.saturating_sub(self.promised));
+        self.whole.saturating_sub(self.promised)
     }
 
     fn chunks_of(&self, part: &Range<u64>) -> Range<usize> {

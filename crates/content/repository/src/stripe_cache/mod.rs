@@ -1,10 +1,11 @@
 //! A cache in front of any store: writes are gathered into whole stripes and written in the order of the
 //! device, reads bring whole stripes.
 
-mod desk;
+mod backlog;
 mod gathered;
 mod read_ahead;
 mod torrent;
+mod writers;
 
 use std::{
     collections::HashSet,
@@ -13,10 +14,11 @@ use std::{
     thread::{Builder, JoinHandle},
 };
 
-use desk::Core;
 use gathered::CHUNK;
 use parking_lot::{Condvar, Mutex};
-use torrent::{Handle, Torrent};
+pub use torrent::Affinity;
+use torrent::{Cache, Core, Handle, Torrent};
+use writers::Writers;
 
 use crate::{
     Capabilities, Content, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics, Summary,
@@ -113,7 +115,7 @@ pub struct StripeCache {
 /// The threads, and what they do: until nobody can ask for anything any more.
 #[derive(Debug)]
 struct Running {
-    core: Arc<Core>,
+    writers: Arc<Writers>,
     /// Torrents that somebody creates, deletes, or opens for the first time: another one who wants that
     /// waits.
     claimed: Mutex<HashSet<InfoHash>>,
@@ -124,16 +126,6 @@ struct Running {
 
 /// Keeps others from creating, deleting or first opening a torrent, until it is dropped.
 struct Claim<'a>(&'a Running, InfoHash);
-
-/// A piece that would make a stripe whole, or more so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Affinity {
-    /// Its number.
-    pub piece: u32,
-    /// Bytes that its stripe misses: if it lies in several that are begun, the one that misses the fewest.
-    pub missing: u64,
-}
 
 /// Counts of a [`StripeCache`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -173,16 +165,16 @@ impl StripeCache {
         let core = Core::new(inner, stripe.into(), chunk, most, options.read_memory);
         // Dropped on an error, which stops those that were started.
         let running = Arc::new(Running {
-            core: Arc::new(core),
+            writers: Arc::new(Writers::new(core)),
             claimed: Mutex::default(),
             free: Condvar::new(),
             threads: Mutex::default(),
         });
         for _ in 0..options.threads.max(1) {
-            let core = Arc::clone(&running.core);
+            let writers = Arc::clone(&running.writers);
             let thread = Builder::new()
                 .name("stripe-cache".to_owned())
-                .spawn(move || core.write_until_stopped())
+                .spawn(move || writers.write_until_stopped())
                 .map_err(Error::io("starting a thread of the stripe cache"))?;
             running.threads.lock().push(thread);
         }
@@ -191,12 +183,12 @@ impl StripeCache {
 
     /// The store below.
     pub fn inner(&self) -> &Arc<dyn ContentRepository> {
-        &self.running.core.inner
+        &self.running.core().inner
     }
 
     /// Counts since it was made.
     pub fn cache_statistics(&self) -> StripeCacheStatistics {
-        let core = &self.running.core;
+        let core = self.running.core();
         StripeCacheStatistics {
             whole: core.whole.load(Relaxed),
             partial: core.partial.load(Relaxed),
@@ -217,7 +209,7 @@ impl StripeCache {
     /// the pieces of the stripes it goes through until it has found `most`: those of one stripe, mostly.
     /// Waits for no store; of a torrent that was not opened, nothing is in memory.
     pub fn affinity(&self, info_hash: &InfoHash, most: usize) -> Vec<Affinity> {
-        let torrent = self.running.core.torrents.read().get(info_hash).cloned();
+        let torrent = self.running.writers.torrents.read().get(info_hash).cloned();
         torrent.map_or(Vec::new(), |torrent| torrent.state.lock().affinity(most))
     }
 
@@ -226,27 +218,29 @@ impl StripeCache {
     /// there: `into` then holds anything, and [`read_at`](Content::read_at) is to be called, on a thread that
     /// may wait. Waits for no store, and takes the time of the copy.
     pub fn read_in_memory(&self, info_hash: &InfoHash, offset: u64, into: &mut [u8]) -> bool {
-        let core = &self.running.core;
-        let Some(torrent) = core.torrents.read().get(info_hash).cloned() else { return false };
+        let core = self.running.core();
+        let Some(torrent) = self.running.writers.torrents.read().get(info_hash).cloned() else {
+            return false;
+        };
         let Ok(range) = torrent.geometry.range(offset, into.len() as u64) else { return false };
         torrent.read_in_memory(core, range, into)
     }
 
     fn handle(&self, torrent: Arc<Torrent>) -> Arc<dyn Content> {
-        Arc::new(Handle { torrent, running: Arc::clone(&self.running) })
+        Arc::new(Handle { torrent, cache: Arc::clone(&self.running) })
     }
 }
 
 impl Running {
     fn torrent(&self, info_hash: &InfoHash) -> Result<Arc<Torrent>> {
-        if let Some(torrent) = self.core.torrents.read().get(info_hash) {
+        if let Some(torrent) = self.writers.torrents.read().get(info_hash) {
             return Ok(Arc::clone(torrent));
         }
         let _claim = self.claim(*info_hash);
-        if let Some(torrent) = self.core.torrents.read().get(info_hash) {
+        if let Some(torrent) = self.writers.torrents.read().get(info_hash) {
             return Ok(Arc::clone(torrent));
         }
-        self.keep(*info_hash, self.core.inner.open(info_hash)?)
+        self.keep(*info_hash, self.core().inner.open(info_hash)?)
     }
 
     fn claim(&self, info_hash: InfoHash) -> Claim<'_> {
@@ -259,13 +253,23 @@ impl Running {
 
     /// Takes in a torrent of the store below. One that is there already is another, and gone.
     fn keep(&self, info_hash: InfoHash, content: Arc<dyn Content>) -> Result<Arc<Torrent>> {
-        let old = self.core.torrents.write().remove(&info_hash);
+        let old = self.writers.torrents.write().remove(&info_hash);
         if let Some(old) = old {
-            old.replace(&self.core);
+            old.replace(self.core());
         }
-        let torrent = Arc::new(Torrent::new(&self.core, info_hash, content)?);
-        self.core.torrents.write().insert(info_hash, Arc::clone(&torrent));
+        let torrent = Arc::new(Torrent::new(self.core(), info_hash, content)?);
+        self.writers.torrents.write().insert(info_hash, Arc::clone(&torrent));
         Ok(torrent)
+    }
+}
+
+impl Cache for Running {
+    fn core(&self) -> &Core {
+        &self.writers.core
+    }
+
+    fn write_out(&self) {
+        self.writers.write_out();
     }
 }
 
@@ -278,7 +282,7 @@ impl Drop for Claim<'_> {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.core.stop();
+        self.core().stop();
         for thread in self.threads.lock().drain(..) {
             // If it panicked, it has said so.
             let _ = thread.join();
@@ -289,7 +293,7 @@ impl Drop for Running {
 impl ContentRepository for StripeCache {
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>> {
         let _claim = self.running.claim(torrent.info_hash);
-        let content = self.running.core.inner.create(torrent)?;
+        let content = self.running.core().inner.create(torrent)?;
         self.running.keep(torrent.info_hash, content).map(|torrent| self.handle(torrent))
     }
 
@@ -298,8 +302,8 @@ impl ContentRepository for StripeCache {
     }
 
     fn list(&self) -> Result<Vec<Summary>> {
-        let mut all = self.running.core.inner.list()?;
-        let torrents = self.running.core.torrents.read();
+        let mut all = self.running.core().inner.list()?;
+        let torrents = self.running.writers.torrents.read();
         for summary in &mut all {
             if let Some(torrent) = torrents.get(&summary.info_hash) {
                 summary.complete = torrent.state.lock().pieces.complete().count();
@@ -310,31 +314,32 @@ impl ContentRepository for StripeCache {
 
     fn delete(&self, info_hash: &InfoHash) -> Result<bool> {
         let _claim = self.running.claim(*info_hash);
-        let core = &self.running.core;
-        let torrent = core.torrents.read().get(info_hash).cloned();
+        let core = self.running.core();
+        let torrents = &self.running.writers.torrents;
+        let torrent = torrents.read().get(info_hash).cloned();
         let Some(torrent) = torrent else {
             return core.inner.delete(info_hash);
         };
         let deleted = torrent.delete(core);
         if !torrent.is_there() {
-            core.torrents.write().remove(info_hash);
+            torrents.write().remove(info_hash);
         }
         deleted
     }
 
     fn flush(&self) -> Result<()> {
-        let core = &self.running.core;
+        let (core, writers) = (self.running.core(), &self.running.writers);
         let began = core.serial();
-        core.write_out();
+        writers.write_out();
         if let Err(error) = core.inner.flush() {
-            core.torrents().iter().for_each(|torrent| torrent.follow(core));
+            writers.torrents().iter().for_each(|torrent| torrent.follow(core));
             return Err(error);
         }
-        core.torrents().iter().find_map(|torrent| torrent.take_failure(began)).map_or(Ok(()), Err)
+        writers.torrents().iter().find_map(|torrent| torrent.take_failure(began)).map_or(Ok(()), Err)
     }
 
     fn statistics(&self) -> Statistics {
-        let core = &self.running.core;
+        let core = self.running.core();
         let inner = core.inner.statistics();
         Statistics {
             torrents: inner.torrents,
@@ -348,17 +353,17 @@ impl ContentRepository for StripeCache {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let inner = self.running.core.inner.capabilities();
-        Capabilities { stripe: inner.stripe.max(self.running.core.stripe as u32), ..inner }
+        let inner = self.running.core().inner.capabilities();
+        Capabilities { stripe: inner.stripe.max(self.running.core().stripe as u32), ..inner }
     }
 }
 
 impl fmt::Debug for StripeCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StripeCache")
-            .field("inner", &self.running.core.inner)
-            .field("stripe", &self.running.core.stripe)
-            .field("most_unwritten", &self.running.core.most)
+            .field("inner", &self.running.core().inner)
+            .field("stripe", &self.running.core().stripe)
+            .field("most_unwritten", &self.running.core().most)
             .finish_non_exhaustive()
     }
 }

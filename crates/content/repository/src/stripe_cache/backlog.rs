@@ -1,0 +1,420 @@
+//! What is to be written, in which order, and the memory it takes.
+
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::{
+    gathered::{Chunk, Gathered, chunk},
+    read_ahead::ReadAhead,
+};
+use crate::{ContentRepository, Counters};
+
+/// What the torrents of a cache, their handles and the threads share. `J` is a job: a stripe that is to be
+/// written.
+///
+/// Locks are taken in this order: a claim of `Running`, `Torrent::gate`, `Torrent::writing`,
+/// `Writers::torrents`, `Torrent::state`, then `backlog` or those of `read_ahead`. No lock from
+/// `Writers::torrents` on is held while the store below is called. The locks before it delay only the calls
+/// that create, delete or mark. The threads that write take none of these, so memory becomes free for the
+/// calls that wait for it.
+#[derive(Debug)]
+pub(super) struct Core<J> {
+    pub(super) inner: Arc<dyn ContentRepository>,
+    pub(super) stripe: u64,
+    pub(super) chunk: u64,
+    /// Bytes of chunks that there may be.
+    pub(super) most: u64,
+    /// Whether the store below knows how much room it has.
+    pub(super) knows_room: bool,
+    backlog: Mutex<Backlog<J>>,
+    /// Told when memory becomes free.
+    room: Condvar,
+    /// Told when there is something to do for the threads.
+    work: Condvar,
+    pub(super) read_ahead: ReadAhead,
+    pub(super) serials: AtomicU64,
+    pub(super) counters: Counters,
+    pub(super) whole: AtomicU64,
+    pub(super) partial: AtomicU64,
+    pub(super) calls: AtomicU64,
+}
+
+/// The jobs, and the accounts of memory and room.
+#[derive(Debug)]
+struct Backlog<J> {
+    /// Bytes of chunks that are in use.
+    taken: u64,
+    /// Chunks that are not: together with those in use, never more than there may be.
+    spare: Vec<Chunk>,
+    /// Room of the store below that is kept for what is not there yet.
+    promised: u64,
+    /// What of it is kept for writes that go past the cache.
+    through: u64,
+    /// Counts what could let one of these go on.
+    kept: u64,
+    /// What is to be written and has no order yet.
+    due: Vec<J>,
+    /// What is written next, in this order.
+    going: VecDeque<J>,
+    /// Threads that write.
+    writing: usize,
+    /// Threads that look for what is written next.
+    sorting: usize,
+    /// Who waits for memory and for how many bytes, first come, first served.
+    waiting: VecDeque<(u64, u64)>,
+    /// Counts what could give the threads something to do.
+    changes: u64,
+    stop: bool,
+}
+
+/// What the threads do with jobs.
+pub(super) trait Work<J> {
+    /// Writes the stripe of a job.
+    fn write(&self, job: &J);
+
+    /// Puts jobs in the order of the device, without those that may not be written now.
+    fn sort(&self, jobs: Vec<J>) -> Vec<J>;
+
+    /// Chooses stripes that are written although they are not whole: at least `wanted` bytes together, if
+    /// there are as many.
+    fn choose(&self, wanted: u64) -> Vec<J>;
+}
+
+/// A place in the line of those who wait for memory, until it is dropped.
+pub(super) struct Line<'a, J> {
+    core: &'a Core<J>,
+    ticket: Option<u64>,
+}
+
+/// Room of the store below, kept for who has it until it is dropped.
+pub(super) struct Promise<'a, J> {
+    core: &'a Core<J>,
+    /// As many as it began with.
+    all: u64,
+    bytes: u64,
+}
+
+/// Room of the store below for a write that goes past the cache, until it is dropped.
+pub(super) struct Through<'a, J> {
+    core: &'a Core<J>,
+    bytes: u64,
+}
+
+impl<J> Core<J> {
+    pub(super) fn new(
+        inner: Arc<dyn ContentRepository>,
+        stripe: u64,
+        chunk: u64,
+        most: u64,
+        read_memory: u64,
+    ) -> Self {
+        Self {
+            knows_room: inner.statistics().free.is_some(),
+            inner,
+            stripe,
+            chunk,
+            most,
+            backlog: Mutex::new(Backlog::new()),
+            room: Condvar::new(),
+            work: Condvar::new(),
+            read_ahead: ReadAhead::new(read_memory, stripe),
+            serials: AtomicU64::new(0),
+            counters: Counters::default(),
+            whole: AtomicU64::new(0),
+            partial: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn serial(&self) -> u64 {
+        self.serials.fetch_add(1, Relaxed)
+    }
+
+    /// Bytes of memory that are taken by what is on no store yet.
+    pub(super) fn taken(&self) -> u64 {
+        self.backlog.lock().taken
+    }
+
+    pub(super) fn line(&self) -> Line<'_, J> {
+        Line { core: self, ticket: None }
+    }
+
+    /// Keeps so much room of the store below, if it has it.
+    ///
+    /// What is promised is counted before the store is asked, and let go only after what it was for was
+    /// written, so that no byte is promised twice.
+    pub(super) fn promise(&self, bytes: u64) -> Option<Promise<'_, J>> {
+        let promise = Promise { core: self, all: bytes, bytes };
+        if bytes == 0 {
+            return Some(promise);
+        }
+        let promised = {
+            let mut backlog = self.backlog.lock();
+            backlog.promised += bytes;
+            backlog.promised
+        };
+        self.has_room(promised).then_some(promise)
+    }
+
+    /// A little more is left to file systems, which take whole blocks: 256 KiB that begin anywhere touch 65
+    /// of 4 KiB.
+    fn has_room(&self, promised: u64) -> bool {
+        self.inner.statistics().free.is_none_or(|free| promised + promised / 64 <= free)
+    }
+
+    /// Makes way for a write that goes past the cache and takes `bytes` of room: until it is done, everything
+    /// that is held back has been written, by `write_out`, or has room all the same.
+    pub(super) fn make_way(&self, bytes: u64, write_out: impl Fn()) -> Through<'_, J> {
+        let mut backlog = self.backlog.lock();
+        backlog.promised += bytes;
+        backlog.through += bytes;
+        loop {
+            let seen = backlog.kept;
+            drop(backlog);
+            write_out();
+            let (promised, through) = {
+                let backlog = self.backlog.lock();
+                (backlog.promised, backlog.through)
+            };
+            if promised == through || self.has_room(promised) {
+                return Through { core: self, bytes };
+            }
+            backlog = self.backlog.lock();
+            self.room.wait_while(&mut backlog, |backlog| backlog.kept == seen);
+        }
+    }
+
+    /// Has jobs done.
+    pub(super) fn queue(&self, jobs: impl IntoIterator<Item = J>) {
+        let mut backlog = self.backlog.lock();
+        backlog.due.extend(jobs);
+        self.something_to_do(backlog);
+    }
+
+    fn something_to_do(&self, mut backlog: MutexGuard<'_, Backlog<J>>) {
+        backlog.changes += 1;
+        drop(backlog);
+        self.work.notify_all();
+    }
+
+    /// Takes back memory that was lent, and room of the store below.
+    pub(super) fn give_back(&self, chunks: impl IntoIterator<Item = Chunk>, promised: u64) {
+        let mut guard = self.backlog.lock();
+        let backlog = &mut *guard;
+        let before = backlog.spare.len();
+        backlog.spare.extend(chunks);
+        backlog.taken -= (backlog.spare.len() - before) as u64 * self.chunk;
+        backlog.promised -= promised;
+        backlog.kept += 1;
+        // When nothing waits to be written, most of the memory is let go; what is left saves asking for it
+        // with every stripe.
+        let kept = (self.most / KEPT / self.chunk) as usize;
+        let surplus = if backlog.taken == 0 {
+            backlog.spare.split_off(kept.min(backlog.spare.len()))
+        } else {
+            Vec::new()
+        };
+        self.room.notify_all();
+        self.something_to_do(guard);
+        // That takes its time: nobody waits for it.
+        drop(surplus);
+    }
+
+    /// Takes back what a stripe had.
+    pub(super) fn give_back_all(&self, gathered: Gathered) {
+        let promised = gathered.promised;
+        self.give_back(gathered.into_chunks(), promised);
+    }
+
+    /// What a thread that writes does until it is told to stop.
+    pub(super) fn write_until_stopped(&self, work: &impl Work<J>) {
+        let mut backlog = self.backlog.lock();
+        while !backlog.stop {
+            if let Some(job) = backlog.going.pop_front() {
+                backlog.writing += 1;
+                drop(backlog);
+                work.write(&job);
+                drop(job);
+                backlog = self.backlog.lock();
+                backlog.writing -= 1;
+            } else if !backlog.due.is_empty() {
+                let due = std::mem::take(&mut backlog.due);
+                backlog = self.sort(backlog, work, due);
+            } else if backlog.sorting == 0
+                && backlog.waiting.front().is_some_and(|&(_, bytes)| backlog.taken + bytes > self.most)
+            {
+                if backlog.writing > 0 && !self.work.wait_for(&mut backlog, PATIENCE).timed_out() {
+                    continue;
+                }
+                // What could still be written is not whole. One thread looks for what to write all the same.
+                let changes = backlog.changes;
+                let wanted = self.most / EVICTED;
+                backlog.sorting += 1;
+                drop(backlog);
+                let chosen = work.choose(wanted);
+                backlog = self.backlog.lock();
+                backlog.sorting -= 1;
+                if chosen.is_empty() && backlog.changes == changes {
+                    self.work.wait(&mut backlog);
+                } else {
+                    backlog = self.sort(backlog, work, chosen);
+                }
+            } else {
+                self.work.wait(&mut backlog);
+            }
+        }
+    }
+
+    /// Puts jobs behind those that are going.
+    fn sort<'a>(
+        &'a self,
+        mut backlog: MutexGuard<'a, Backlog<J>>,
+        work: &impl Work<J>,
+        jobs: Vec<J>,
+    ) -> MutexGuard<'a, Backlog<J>> {
+        backlog.sorting += 1;
+        drop(backlog);
+        let jobs = work.sort(jobs);
+        let mut backlog = self.backlog.lock();
+        backlog.sorting -= 1;
+        backlog.going.extend(jobs);
+        backlog.changes += 1;
+        self.work.notify_all();
+        backlog
+    }
+
+    pub(super) fn stop(&self) {
+        let mut backlog = self.backlog.lock();
+        backlog.stop = true;
+        self.something_to_do(backlog);
+    }
+}
+
+/// The part of the memory that is kept when nothing waits to be written.
+const KEPT: u64 = 16;
+
+/// How long what others write is waited for, as it frees memory too: longer than a disk takes for a stripe of
+/// 4 MiB (30 ms at 150 MB/s), unless it stalls.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// When nothing is whole and memory is needed, an eighth of it is freed at once: the more is written in one
+/// go, the shorter are the ways between, and the more of what stays can still become whole.
+const EVICTED: u64 = 8;
+
+impl<J> Backlog<J> {
+    const fn new() -> Self {
+        Self {
+            taken: 0,
+            spare: Vec::new(),
+            promised: 0,
+            through: 0,
+            kept: 0,
+            due: Vec::new(),
+            going: VecDeque::new(),
+            writing: 0,
+            sorting: 0,
+            waiting: VecDeque::new(),
+            changes: 0,
+            stop: false,
+        }
+    }
+}
+
+impl<J> Line<'_, J> {
+    /// So many chunks, if it is the caller's turn and there is memory.
+    pub(super) fn take(&mut self, chunks: usize) -> Option<Vec<Chunk>> {
+        let core = self.core;
+        let bytes = chunks as u64 * core.chunk;
+        let mut backlog = core.backlog.lock();
+        let turn = backlog.waiting.front().is_none_or(|&(first, _)| Some(first) == self.ticket);
+        if !turn || backlog.taken + bytes > core.most {
+            return None;
+        }
+        backlog.taken += bytes;
+        let spare = backlog.spare.len().saturating_sub(chunks);
+        let mut taken = backlog.spare.split_off(spare);
+        drop(backlog);
+        taken.resize_with(chunks, || chunk(core.chunk));
+        Some(taken)
+    }
+
+    /// Waits for its turn, and for memory for so many chunks.
+    pub(super) fn wait(&mut self, chunks: usize) {
+        let core = self.core;
+        let bytes = chunks as u64 * core.chunk;
+        let mut backlog = core.backlog.lock();
+        let ticket = *self.ticket.get_or_insert_with(|| core.serial());
+        match backlog.waiting.iter_mut().find(|(other, _)| *other == ticket) {
+            Some((_, wanted)) => *wanted = bytes,
+            None => backlog.waiting.push_back((ticket, bytes)),
+        }
+        backlog.changes += 1;
+        core.work.notify_all();
+        let waits = |backlog: &mut Backlog<J>| {
+            backlog.waiting.front().is_none_or(|&(first, _)| first != ticket)
+                || backlog.taken + bytes > core.most
+        };
+        core.room.wait_while(&mut backlog, waits);
+    }
+}
+
+impl<J> Drop for Line<'_, J> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let mut backlog = self.core.backlog.lock();
+            backlog.waiting.retain(|&(other, _)| other != ticket);
+            self.core.room.notify_all();
+            // Whoever is next may need more than there is.
+            self.core.something_to_do(backlog);
+        }
+    }
+}
+
+impl<J> Promise<'_, J> {
+    /// Hands on so much of it, if there is as much.
+    pub(super) fn take(&mut self, most: u64) -> u64 {
+        let taken = self.bytes.min(most);
+        self.bytes -= taken;
+        taken
+    }
+}
+
+impl<J> Drop for Promise<'_, J> {
+    fn drop(&mut self) {
+        if self.all == 0 {
+            return;
+        }
+        let mut backlog = self.core.backlog.lock();
+        backlog.promised -= self.bytes;
+        // What was taken of it is in memory by now, where whoever makes way can have it written.
+        backlog.kept += 1;
+        self.core.room.notify_all();
+    }
+}
+
+impl<J> Drop for Through<'_, J> {
+    fn drop(&mut self) {
+        let mut backlog = self.core.backlog.lock();
+        backlog.promised -= self.bytes;
+        backlog.through -= self.bytes;
+        backlog.kept += 1;
+        self.core.room.notify_all();
+    }
+}
+
+/// The stripes that have bytes in a range.
+pub(super) const fn stripes_of(range: &Range<u64>, stripe: u64) -> Range<u64> {
+    if range.start >= range.end {
+        return 0..0;
+    }
+    range.start / stripe..range.end.div_ceil(stripe)
+}

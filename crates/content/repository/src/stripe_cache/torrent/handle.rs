@@ -1,0 +1,380 @@
+//! What the handles of a torrent do.
+
+use std::{
+    fmt::Debug,
+    io::{IoSlice, IoSliceMut},
+    mem,
+    ops::Range,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use super::{
+    super::{
+        backlog::{Promise, stripes_of},
+        gathered::{Gathered, fill, slices_of_mut},
+        read_ahead::Found,
+    },
+    Core, Job, State, Torrent, Untold, guarded,
+};
+use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR};
+
+/// A torrent that was opened.
+#[derive(Debug)]
+pub(in crate::stripe_cache) struct Handle<C> {
+    pub(in crate::stripe_cache) torrent: Arc<Torrent>,
+    pub(in crate::stripe_cache) cache: Arc<C>,
+}
+
+/// The cache that a handle keeps alive.
+pub(in crate::stripe_cache) trait Cache: Debug + Send + Sync {
+    fn core(&self) -> &Core;
+
+    /// Writes everything that is held back, of all torrents, and waits until it is written.
+    fn write_out(&self);
+}
+
+/// Room of the store below for a part of a stripe.
+struct Room<'a> {
+    promise: Promise<'a, Job>,
+    /// What all of the stripe takes.
+    whole: u64,
+}
+
+impl<C: Cache> Handle<C> {
+    fn core(&self) -> &Core {
+        self.cache.core()
+    }
+
+    /// Keeps room of the store below for a part of a stripe; `None` if it has too little.
+    ///
+    /// It is kept for all that the chunks of the part can hold, so that the store below is asked once for
+    /// each.
+    fn keep_room(&self, part: &Range<u64>) -> Option<Room<'_>> {
+        let (core, torrent) = (self.core(), &*self.torrent);
+        let stripe = torrent.state_range(part.start / core.stripe);
+        let chunks =
+            part.start / core.chunk * core.chunk..stripe.end.min(part.end.next_multiple_of(core.chunk));
+        let whole = torrent.inner.room_for(stripe);
+        let room = if whole == 0 { 0 } else { torrent.inner.room_for(chunks).min(whole) };
+        core.promise(room).map(|promise| Room { promise, whole })
+    }
+
+    /// Takes a range into memory; `false` if the store below may have too little room for it, and then
+    /// nothing was taken.
+    fn gather_all(&self, range: &Range<u64>, buffers: &[IoSlice<'_>]) -> bool {
+        let core = self.core();
+        let stripes = stripes_of(range, core.stripe);
+        // A single one is told that it needs room when it is looked at anyway.
+        let ahead = core.knows_room && stripes.end - stripes.start > 1;
+        let parts = stripes.map(|number| {
+            let stripe = self.torrent.state_range(number);
+            range.start.max(stripe.start)..range.end.min(stripe.end)
+        });
+        let rooms =
+            ahead.then(|| parts.clone().map(|part| self.keep_room(&part)).collect::<Option<Vec<_>>>());
+        let mut rooms = match rooms {
+            Some(None) => return false,
+            Some(Some(rooms)) => rooms,
+            None => Vec::new(),
+        }
+        .into_iter();
+        for part in parts {
+            let from = part.start - range.start;
+            let mut room = rooms.next();
+            while !self.gather(part.clone(), buffers, from, room.as_mut()) {
+                match self.keep_room(&part) {
+                    None => return false,
+                    kept => room = kept,
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes a part of a stripe into memory, as soon as there is some; `false` if it needs room, and was
+    /// given none.
+    fn gather(
+        &self,
+        part: Range<u64>,
+        buffers: &[IoSlice<'_>],
+        from: u64,
+        room: Option<&mut Room<'_>>,
+    ) -> bool {
+        let (core, torrent) = (self.core(), &*self.torrent);
+        let number = part.start / core.stripe;
+        let range = torrent.state_range(number);
+        let sure = room.is_some() || !core.knows_room;
+        let mut line = core.line();
+        let (mut state, memory) = loop {
+            let state = torrent.state.lock();
+            let gathering = state.stripes.get(&number).and_then(|stripe| stripe.gathering.as_ref());
+            if !sure && !gathering.is_some_and(|gathering| gathering.has_room(&part)) {
+                return false;
+            }
+            let lacks = match gathering {
+                Some(gathering) => gathering.lacks(&part),
+                None => {
+                    ((part.end - range.start).div_ceil(core.chunk) - (part.start - range.start) / core.chunk)
+                        as usize
+                }
+            };
+            if lacks == 0 {
+                break (state, Vec::new());
+            }
+            if let Some(memory) = line.take(lacks) {
+                break (state, memory);
+            }
+            drop(state);
+            line.wait(lacks);
+        };
+        let new = !state.stripes.contains_key(&number);
+        let stripe = state.stripes.entry(number).or_default();
+        let gathering =
+            stripe.gathering.get_or_insert_with(|| Gathered::new(core.serial(), range, core.chunk));
+        if let Some(Room { promise, whole }) = room {
+            gathering.promised += promise.take(gathering.missing_room(*whole));
+        }
+        gathering.put(part.clone(), buffers, from, memory);
+        let missing = stripe.missing;
+        let newly = state.pieces.wrote_anew(part);
+        if new {
+            state.count_missing(number);
+        } else {
+            state.set_missing(number, missing - newly);
+        }
+        let stripe = state.stripes.get_mut(&number).expect("it is there");
+        // What is only written again has more to come, until it is marked.
+        let whole = stripe.missing == 0 && newly > 0;
+        let due = whole
+            && stripe.gathering.as_mut().is_some_and(|gathering| !mem::replace(&mut gathering.due, true));
+        drop(state);
+        drop(line);
+        if due {
+            core.queue([Job { torrent: Arc::clone(&self.torrent), stripe: number }]);
+        }
+        true
+    }
+
+    /// Writes to the store below, when it may not have room for what would otherwise be held back: it says so
+    /// at once.
+    fn write_through(&self, range: Range<u64>, buffers: &[IoSlice<'_>]) -> Result<()> {
+        let (core, torrent) = (self.core(), &*self.torrent);
+        let _alone = torrent.writing.write();
+        torrent.state.lock().pieces.check_write(&range)?;
+        // It also has written what is held back of these stripes, which must not come later.
+        let _way = core.make_way(torrent.inner.room_for(range.clone()), || self.cache.write_out());
+        core.calls.fetch_add(1, Relaxed);
+        let written = guarded("writing past the cache", || torrent.inner.write_at(range.start, buffers));
+        let mut state = torrent.state.lock();
+        match &written {
+            Ok(()) => {
+                for stripe in stripes_of(&range, core.stripe).map(|number| torrent.state_range(number)) {
+                    let whole = range.start <= stripe.start && stripe.end <= range.end;
+                    (if whole { &core.whole } else { &core.partial }).fetch_add(1, Relaxed);
+                }
+                state.pieces.wrote(range);
+            }
+            Err(Error::Full { .. }) => {}
+            Err(_) => state.pieces.lost(range),
+        }
+        written
+    }
+
+    /// Reads a range, all of it in one stripe and on the store below.
+    fn read_below(
+        &self,
+        range: &Range<u64>,
+        found: Found<'_>,
+        offset: u64,
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> Result<()> {
+        let torrent = &*self.torrent;
+        let within = range.start - offset..range.end - offset;
+        let block = self.core().read_ahead.block(found, |start, bytes| {
+            guarded("reading ahead", || torrent.inner.read_at(start, &mut [IoSliceMut::new(bytes)]))
+        });
+        if let Some(block) = block {
+            fill(buffers, within, [block.bytes(range)]);
+            return Ok(());
+        }
+        // What was not asked for may be what cannot be read.
+        let mut into: Vec<_> = slices_of_mut(buffers, within).map(IoSliceMut::new).collect();
+        torrent.inner.read_at(range.start, &mut into)
+    }
+
+    /// What was read ahead of a range, or is to be. With the state held, of whose complete pieces alone that
+    /// is: whoever takes back one of them finds it there to be forgotten.
+    fn find(&self, state: &State, range: &Range<u64>) -> Found<'_> {
+        self.core().read_ahead.find(self.torrent.serial, range, || self.around(state, range))
+    }
+
+    /// The most around a range that can be read ahead: in its stripe, of complete pieces, and on the store
+    /// below.
+    fn around(&self, state: &State, range: &Range<u64>) -> Option<Range<u64>> {
+        let torrent = &*self.torrent;
+        let number = range.start / torrent.stripe;
+        let stripe = torrent.state_range(number);
+        let complete = |piece: u32| state.pieces.complete().contains(piece);
+        let pieces = torrent.geometry.pieces_of(range);
+        if !pieces.clone().all(complete) {
+            return None;
+        }
+        let of_stripe = torrent.geometry.pieces_of(&stripe);
+        let first = (of_stripe.start..pieces.start).rev().take_while(|&piece| complete(piece)).last();
+        let last = (pieces.end..of_stripe.end).take_while(|&piece| complete(piece)).last();
+        let bytes_of = |piece| torrent.geometry.piece(piece).expect("it holds a byte of the stripe");
+        let mut around = bytes_of(first.unwrap_or(pieces.start)).start.max(stripe.start)
+            ..bytes_of(last.unwrap_or(pieces.end - 1)).end.min(stripe.end);
+        if let Some(held) = state.stripes.get(&number) {
+            for held in held.gathering.iter().chain(held.writing.as_deref()) {
+                if let Some(before) = held.runs().within(&(around.start..range.start)).last() {
+                    around.start = before.end;
+                }
+                if let Some(after) = held.runs().within(&(range.end..around.end)).next() {
+                    around.end = after.start;
+                }
+            }
+        }
+        // Whole sectors go to memory without a detour.
+        let sector = SECTOR as u64;
+        if around.start.next_multiple_of(sector) <= range.start {
+            around.start = around.start.next_multiple_of(sector);
+        }
+        if around.end != torrent.geometry.len() && around.end / sector * sector >= range.end {
+            around.end = around.end / sector * sector;
+        }
+        Some(around)
+    }
+}
+
+impl<C: Cache> Content for Handle<C> {
+    fn geometry(&self) -> Geometry {
+        self.torrent.geometry
+    }
+
+    fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()> {
+        let (core, torrent) = (self.core(), &*self.torrent);
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let range = torrent.geometry.range(offset, len)?;
+        let _inside = torrent.enter()?;
+        let shared = torrent.writing.read();
+        {
+            let mut state = torrent.state.lock();
+            state.pieces.check_write(&range)?;
+            if range.is_empty() {
+                return Ok(());
+            }
+            if let Some(error) = state.failed_write.take() {
+                return Err(error);
+            }
+        }
+        if !self.gather_all(&range, buffers) {
+            drop(shared);
+            self.write_through(range, buffers)?;
+        }
+        core.counters.wrote(len);
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let (core, torrent) = (self.core(), &*self.torrent);
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let range = torrent.geometry.range(offset, len)?;
+        let _inside = torrent.enter()?;
+        for number in stripes_of(&range, core.stripe) {
+            let stripe = torrent.state_range(number);
+            let part = range.start.max(stripe.start)..range.end.min(stripe.end);
+            // What is in memory is copied before anything can become of it.
+            let state = torrent.state.lock();
+            state.pieces.check_read(&part)?;
+            let Some(stripe) = state.stripes.get(&number) else {
+                let found = self.find(&state, &part);
+                drop(state);
+                self.read_below(&part, found, offset, buffers)?;
+                continue;
+            };
+            let mut below = vec![part];
+            // What is gathering is newer than what is being written.
+            for held in stripe.gathering.iter().chain(stripe.writing.as_deref()) {
+                for part in mem::take(&mut below) {
+                    for run in held.runs().within(&part) {
+                        fill(buffers, run.start - offset..run.end - offset, held.slices(&run));
+                    }
+                    below.extend(held.runs().outside(&part));
+                }
+            }
+            let found: Vec<_> = below.iter().map(|part| self.find(&state, part)).collect();
+            drop(state);
+            for (part, found) in below.iter().zip(found) {
+                self.read_below(part, found, offset, buffers)?;
+            }
+        }
+        core.counters.read(len);
+        Ok(())
+    }
+
+    fn mark_complete(&self, piece: u32) -> Result<bool> {
+        let torrent = &*self.torrent;
+        let _inside = torrent.enter()?;
+        let alone = torrent.writing.write();
+        let mut state = torrent.state.lock();
+        if !state.pieces.mark_complete(piece)? {
+            return Ok(false);
+        }
+        let range = torrent.geometry.piece(piece)?;
+        let telling = !state.holds(&range);
+        state.untold.insert(piece, Untold { serial: self.core().serial(), telling });
+        let mut jobs = Vec::new();
+        for (&number, stripe) in state.stripes.range_mut(stripes_of(&range, torrent.stripe)) {
+            if stripe.missing == 0
+                && let Some(gathering) = &mut stripe.gathering
+                && !mem::replace(&mut gathering.due, true)
+            {
+                jobs.push(Job { torrent: Arc::clone(&self.torrent), stripe: number });
+            }
+        }
+        drop(state);
+        drop(alone);
+        if !jobs.is_empty() {
+            self.core().queue(jobs);
+        }
+        if telling {
+            torrent.tell(self.core(), piece, false)?;
+        }
+        Ok(true)
+    }
+
+    fn mark_incomplete(&self, piece: u32) -> Result<bool> {
+        let (core, torrent) = (self.core(), &*self.torrent);
+        torrent.geometry.piece(piece)?;
+        let _alone = torrent.enter_alone()?;
+        let mut state = torrent.state.lock();
+        let telling = |state: &mut State| state.untold.get(&piece).is_some_and(|untold| untold.telling);
+        torrent.settled.wait_while(&mut state, telling);
+        if !state.pieces.complete().contains(piece) {
+            return Ok(false);
+        }
+        if state.untold.remove(&piece).is_none() {
+            drop(state);
+            torrent.inner.mark_incomplete(piece)?;
+            state = torrent.state.lock();
+        }
+        torrent.forget(core, &mut state, piece);
+        drop(state);
+        torrent.settled.notify_all();
+        Ok(true)
+    }
+
+    fn pieces(&self) -> Result<PieceBits> {
+        let _inside = self.torrent.enter()?;
+        Ok(self.torrent.state.lock().pieces.complete().clone())
+    }
+
+    fn place(&self, offset: u64) -> Option<u64> {
+        self.torrent.inner.place(offset)
+    }
+
+    fn room_for(&self, range: Range<u64>) -> u64 {
+        self.torrent.inner.room_for(range)
+    }
+}

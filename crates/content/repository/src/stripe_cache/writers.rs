@@ -1,0 +1,102 @@
+//! What the threads of the cache do: they write stripes to the store below, in the order of the device.
+
+use std::{cmp::Reverse, collections::HashMap, sync::Arc};
+
+use parking_lot::RwLock;
+
+use super::{
+    backlog::Work,
+    torrent::{Core, Job, Torrent},
+};
+use crate::InfoHash;
+
+/// The torrents that were opened, and what they share.
+#[derive(Debug)]
+pub(super) struct Writers {
+    pub(super) core: Core,
+    pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
+}
+
+impl Writers {
+    pub(super) fn new(core: Core) -> Self {
+        Self { core, torrents: RwLock::default() }
+    }
+
+    pub(super) fn torrents(&self) -> Vec<Arc<Torrent>> {
+        self.torrents.read().values().cloned().collect()
+    }
+
+    /// What a thread does until it is told to stop.
+    pub(super) fn write_until_stopped(&self) {
+        self.core.write_until_stopped(self);
+    }
+
+    /// Writes everything that is held back, and waits until it is written.
+    pub(super) fn write_out(&self) {
+        let torrents = self.torrents();
+        let mut jobs = Vec::new();
+        let awaited: Vec<_> = torrents.iter().map(|torrent| torrent.begin_flush(&mut jobs)).collect();
+        self.core.queue(jobs);
+        for (torrent, awaited) in torrents.iter().zip(awaited) {
+            torrent.end_flush(awaited);
+        }
+    }
+}
+
+impl Work<Job> for Writers {
+    fn write(&self, Job { torrent, stripe }: &Job) {
+        if let Some(landed) = torrent.write_stripe(&self.core, *stripe) {
+            self.core.give_back_all(landed);
+            torrent.landed(&self.core, *stripe);
+        }
+    }
+
+    fn sort(&self, jobs: Vec<Job>) -> Vec<Job> {
+        let mut jobs: Vec<_> = jobs
+            .into_iter()
+            // A call that deletes a torrent waits for its writes. If it fails, it queues these jobs anew.
+            .filter(|job| !job.torrent.state.lock().held)
+            .map(|job| {
+                let place = job.torrent.place(job.stripe);
+                // What has no place yet comes last and in its own order: a store that takes one place after
+                // another then lays it out well.
+                ((place.is_none(), place, job.torrent.info_hash, job.stripe), job)
+            })
+            .collect();
+        jobs.sort_unstable_by_key(|(key, _)| *key);
+        jobs.into_iter().map(|(_, job)| job).collect()
+    }
+
+    /// Chooses the stripes that miss the fewest bytes. Pieces that come in random order come to all stripes
+    /// alike, so what misses the least has the least to gain from waiting, and frees the most memory per
+    /// call. Simulated with 4 torrents of 64 stripes, 16 pieces each, in random order and a quarter of them
+    /// in memory: 2,040 calls, against 2,348 if those with most in memory go first, 2,433 of the oldest and
+    /// 2,532 of those that were touched least recently.
+    fn choose(&self, wanted: u64) -> Vec<Job> {
+        let mut all: Vec<_> = self
+            .torrents()
+            .iter()
+            .flat_map(|torrent| {
+                let partial = torrent.state.lock().partial();
+                partial.into_iter().map(move |(missing, memory, stripe)| {
+                    (missing, Reverse(memory), Job { torrent: Arc::clone(torrent), stripe })
+                })
+            })
+            .collect();
+        all.sort_unstable_by_key(|(missing, memory, job)| {
+            (*missing, *memory, job.torrent.info_hash, job.stripe)
+        });
+        let mut chosen = Vec::new();
+        let mut bytes = 0;
+        for (_, Reverse(memory), job) in all {
+            if bytes >= wanted && !chosen.is_empty() {
+                break;
+            }
+            if job.torrent.state.lock().becomes_due(job.stripe) {
+                bytes += memory;
+                chosen.push(job);
+            }
+        }
+        chosen
+    }
+}
