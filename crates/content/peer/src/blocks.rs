@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use swarmkeep_content::{ContentExt, Error};
 use swarmkeep_peer_wire::Block;
 
-use crate::torrent::Ready;
+use crate::ready::Ready;
 
 /// A block in memory that several share.
 #[derive(Debug, Clone)]

@@ -24,11 +24,11 @@ use tokio::{
 
 use crate::{
     blocks::{Batch, Memory, Slice},
+    config::CLIENT,
     exchange::PeerExchange,
     hashes::{self, HashFault, Reading as HashReading},
     learning::Question,
     metadata::{MetadataFault, MetadataUploads},
-    session::{CLIENT, Shared},
     torrent::{Ask, Peer, Torrent, is_near},
 };
 
@@ -107,13 +107,14 @@ pub(crate) async fn call(stream: TcpStream, torrent: Arc<Torrent>) -> Result<(),
 }
 
 /// Shakes hands as the one who is called.
-pub(crate) async fn answer(stream: TcpStream, session: Arc<Shared>) -> Result<(), Ended> {
+pub(crate) async fn answer(
+    stream: TcpStream,
+    find: impl Fn(&InfoHash) -> Option<Arc<Torrent>>,
+) -> Result<(), Ended> {
     let mut received = ReceiveBuffer::new(Limits::new());
     let shaken = async {
         let theirs = receive_handshake(&stream, &mut received).await?;
-        let torrent = session
-            .torrent(&theirs.info_hash)
-            .ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
+        let torrent = find(&theirs.info_hash).ok_or(Ended::Misbehaves("wants a torrent that is not here"))?;
         send_handshake(&stream, &torrent, theirs.info_hash).await?;
         Ok::<_, Ended>((theirs, torrent))
     };

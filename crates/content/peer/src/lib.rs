@@ -8,6 +8,7 @@ mod blame;
 mod blocks;
 mod candidates;
 mod choker;
+mod config;
 mod connection;
 mod exchange;
 pub mod hashes;
@@ -16,6 +17,8 @@ pub mod metadata;
 mod picker;
 mod rarest;
 mod rate;
+mod ready;
+mod resources;
 mod session;
 mod source;
 mod torrent;
@@ -23,7 +26,8 @@ pub mod trackers;
 
 use std::{io, net::SocketAddr};
 
-pub use session::{Handle, Session, SessionConfig};
+pub use config::SessionConfig;
+pub use session::{Handle, Session};
 use swarmkeep_bittorrent::InfoHash;
 pub use torrent::{PeerStatus, Progress, Status};
 

@@ -3,16 +3,13 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed},
-    },
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
-use swarmkeep_bittorrent::{Endpoint, InfoHash, PeerId};
+use swarmkeep_bittorrent::{Endpoint, InfoHash};
 use swarmkeep_content::{
     ContentRepository, Error as StoreError, NewTorrent, PieceBits,
     stripe_cache::{StripeCache, StripeCacheOptions},
@@ -21,170 +18,33 @@ use swarmkeep_metainfo::{Info, Magnet, Metainfo};
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, mpsc, watch},
-    task::{JoinHandle, JoinSet, spawn_blocking},
+    task::{JoinSet, spawn_blocking},
     time::MissedTickBehavior,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Error, Progress, Status,
     candidates::network,
+    config::SessionConfig,
     connection::{self, Ended},
     learning::Learning,
-    picker::PeerKey,
-    rate::Limiter,
+    resources::Resources,
     source::Source,
     torrent::Torrent,
-    trackers::{
-        ClientOptions, Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle, TrackersOptions,
-    },
+    trackers::{Identity, TrackerClient, TrackerStatus, Trackers, TrackersHandle},
 };
-
-/// What this program calls itself (BEP 10).
-pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"));
-
-/// How a [`Session`] is made.
-///
-/// Memory is bounded by what stands here. A connection takes at most 16 KiB while nothing is said, 832 KiB
-/// while its requests are answered (three batches of 256 KiB), and what one message takes while it brings
-/// pieces; a torrent 16 KiB and 40 bytes for each of its pieces, with what the stripe cache in front of the
-/// store knows of it, and without its info dictionary and what the store itself keeps. Besides, there are the
-/// three memories: pieces that are begun, of each torrent, and the two of the stripe cache.
-/// `docs/use/peer.md` has what was measured.
-#[derive(Debug, Clone)]
-pub struct SessionConfig {
-    pub(crate) peer_id: PeerId,
-    listen: Vec<SocketAddr>,
-    connections: usize,
-    pub(crate) connections_per_torrent: usize,
-    pub(crate) connections_per_address: usize,
-    pub(crate) upload_slots: usize,
-    pub(crate) piece_memory: u64,
-    pub(crate) request_timeout: Duration,
-    write_memory: u64,
-    read_memory: u64,
-    up: Option<u64>,
-    down: Option<u64>,
-    trackers: TrackersOptions,
-    tracker_client: ClientOptions,
-}
-
-impl SessionConfig {
-    /// A peer of that name, whom others call at any free port.
-    pub fn new(peer_id: PeerId) -> Self {
-        Self {
-            peer_id,
-            listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))],
-            connections: 200,
-            connections_per_torrent: 60,
-            connections_per_address: 8,
-            upload_slots: 8,
-            piece_memory: 64 << 20,
-            request_timeout: Duration::from_secs(60),
-            write_memory: 64 << 20,
-            read_memory: 64 << 20,
-            up: None,
-            down: None,
-            trackers: TrackersOptions::new(),
-            tracker_client: ClientOptions::new().user_agent(CLIENT),
-        }
-    }
-
-    /// Where others may call; of several ports, the first is what trackers are told. Peers and trackers are
-    /// called from the same addresses, and those of a family that is not among them are not called.
-    #[must_use]
-    pub fn listen(mut self, addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
-        self.listen = addresses.into_iter().collect();
-        self
-    }
-
-    /// Connections in all, those that shake hands included. 200 unless something else is said.
-    #[must_use]
-    pub fn connections(mut self, most: usize) -> Self {
-        self.connections = most;
-        self
-    }
-
-    /// Connections of one torrent. 60 unless something else is said.
-    #[must_use]
-    pub fn connections_per_torrent(mut self, most: usize) -> Self {
-        self.connections_per_torrent = most;
-        self
-    }
-
-    /// Connections of one torrent to one address; of IPv6, to one network of 64 bits. 8 unless something else
-    /// is said. Of all connections, one address makes no more than a quarter, or as many as this.
-    #[must_use]
-    pub fn connections_per_address(mut self, most: usize) -> Self {
-        self.connections_per_address = most;
-        self
-    }
-
-    /// Peers of one torrent whose requests are answered at a time, at least 2. 8 unless something else is
-    /// said.
-    #[must_use]
-    pub fn upload_slots(mut self, slots: usize) -> Self {
-        self.upload_slots = slots;
-        self
-    }
-
-    /// Bytes of the pieces of one torrent that are begun, or being verified; a piece more, if it has begun.
-    /// 64 MiB unless something else is said.
-    #[must_use]
-    pub fn piece_memory(mut self, bytes: u64) -> Self {
-        self.piece_memory = bytes;
-        self
-    }
-
-    /// How long a peer may take to bring a block that it was asked for. Then all that it was asked for is
-    /// asked of others; a second time in a row, its connection ends. A sixth of that time is what others wait
-    /// who have nothing else to ask for. 60 seconds unless something else is said.
-    #[must_use]
-    pub fn request_timeout(mut self, time: Duration) -> Self {
-        self.request_timeout = time;
-        self
-    }
-
-    /// From when on a block is asked of whoever has nothing else to bring.
-    pub(crate) fn late(&self) -> Duration {
-        self.request_timeout / 6
-    }
-
-    /// Bytes of the [stripe cache](StripeCache) in front of the store, for what is to be written and for what
-    /// was read ahead. 64 MiB each unless something else is said.
-    #[must_use]
-    pub fn cache(mut self, write: u64, read: u64) -> Self {
-        (self.write_memory, self.read_memory) = (write, read);
-        self
-    }
-
-    /// Bytes a second that may go and come, over all torrents. Any number unless something is said.
-    #[must_use]
-    pub fn limits(mut self, up: Option<u64>, down: Option<u64>) -> Self {
-        (self.up, self.down) = (up, down);
-        self
-    }
-
-    /// How torrents announce, and by what.
-    #[must_use]
-    pub fn trackers(mut self, options: TrackersOptions, client: ClientOptions) -> Self {
-        (self.trackers, self.tracker_client) = (options, client);
-        self
-    }
-}
 
 /// Seeds and fetches torrents, until it is [stopped](Self::stop).
 #[derive(Debug)]
 pub struct Session {
-    shared: Arc<Shared>,
+    state: Arc<SessionState>,
     addresses: Vec<SocketAddr>,
 }
 
-/// What all tasks share.
+/// What the tasks of a session share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: SessionConfig,
-    pub(crate) store: Arc<StripeCache>,
+struct SessionState {
+    resources: Arc<Resources>,
     torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
     /// One permit for each connection.
     connections: Arc<Semaphore>,
@@ -196,18 +56,8 @@ pub(crate) struct Shared {
     source: Source,
     /// By which trackers know this program again.
     tracker_key: u32,
-    pub(crate) up: Limiter,
-    pub(crate) down: Limiter,
-    port: AtomicU16,
-    keys: AtomicU64,
-    /// Whether something was written since the last flush.
-    pub(crate) unflushed: AtomicBool,
     /// What a flush said that failed: something of what was fetched may be lost.
     unflushable: Mutex<Option<StoreError>>,
-    pub(crate) stop: CancellationToken,
-    tasks: TaskTracker,
-    /// Whether content is being read for its hashes: one at a time, whoever asks.
-    pub(crate) hashing: Arc<Semaphore>,
 }
 
 /// A torrent of a session.
@@ -246,31 +96,24 @@ impl Session {
         let source = Source::of(addresses.iter().map(SocketAddr::ip));
         let mut client = config.tracker_client.clone();
         client.source = source;
-        let shared = Arc::new(Shared {
+        let announcing = TrackerClient::new(client).map_err(Error::Io)?;
+        let port = addresses.first().map_or(0, SocketAddr::port);
+        let state = Arc::new(SessionState {
             source,
             connections: Arc::new(Semaphore::new(config.connections)),
             callers: Mutex::default(),
             calling: Arc::new(Semaphore::new(CALLS)),
-            announcing: TrackerClient::new(client).map_err(Error::Io)?,
+            announcing,
             tracker_key: rand::random(),
-            up: Limiter::new(config.up),
-            down: Limiter::new(config.down),
-            store,
             torrents: RwLock::default(),
-            port: AtomicU16::new(addresses.first().map_or(0, SocketAddr::port)),
-            keys: AtomicU64::new(0),
-            unflushed: AtomicBool::new(false),
             unflushable: Mutex::new(None),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-            hashing: Arc::new(Semaphore::new(1)),
-            config,
+            resources: Arc::new(Resources::new(config, store, port)),
         });
         for listener in listeners {
-            shared.spawn(Arc::clone(&shared).accept(listener));
+            state.resources.spawn(Arc::clone(&state).accept(listener));
         }
-        shared.tasks.spawn(Arc::clone(&shared).flush_often());
-        Ok(Self { shared, addresses })
+        state.resources.tasks.spawn(Arc::clone(&state).flush_often());
+        Ok(Self { state, addresses })
     }
 
     /// Where it listens.
@@ -292,24 +135,24 @@ impl Session {
         let learnt = [Some(info_hash), v2].into_iter().flatten().find_map(|name| self.take_learnt(&name));
         let begins = learnt.is_none();
         let torrent =
-            learnt.unwrap_or_else(|| Torrent::new(info_hash, Arc::clone(&self.shared), None).into());
+            learnt.unwrap_or_else(|| Torrent::new(info_hash, Arc::clone(&self.state.resources), None).into());
         {
-            let mut torrents = self.shared.torrents.write();
+            let mut torrents = self.state.torrents.write();
             for name in [Some(info_hash), v2].into_iter().flatten() {
                 let there = torrents.entry(name).or_insert_with(|| Arc::clone(&torrent));
                 if name == info_hash && !Arc::ptr_eq(there, &torrent) {
                     drop(torrents);
                     // One that was learnt by another name is of no use any more.
-                    self.shared.forget(&torrent);
+                    self.state.forget(&torrent);
                     return Err(Error::Exists(info_hash));
                 }
             }
         }
         // Also if nobody waits for this any more.
-        let unmade = Unmade(&torrent);
+        let unmade = Unmade(&self.state, &torrent);
         let making = {
             let torrent = Arc::clone(&torrent);
-            self.shared.spawn_blocking(move || {
+            self.state.resources.spawn_blocking(move || {
                 let store = &torrent.session.store;
                 let content = match store.open(&info_hash) {
                     Err(StoreError::NotFound(_)) => {
@@ -343,15 +186,15 @@ impl Session {
     pub async fn learn(&self, magnet: &Magnet) -> Result<Metainfo, Error> {
         let (learning, learnt) = Learning::new(magnet);
         let info_hash = magnet.info_hash();
-        let torrent = Arc::new(Torrent::new(info_hash, Arc::clone(&self.shared), Some(learning)));
+        let torrent = Arc::new(Torrent::new(info_hash, Arc::clone(&self.state.resources), Some(learning)));
         {
-            let mut torrents = self.shared.torrents.write();
+            let mut torrents = self.state.torrents.write();
             if torrents.contains_key(&info_hash) {
                 return Err(Error::Exists(info_hash));
             }
             torrents.insert(info_hash, Arc::clone(&torrent));
         }
-        let unlearnt = Unmade(&torrent);
+        let unlearnt = Unmade(&self.state, &torrent);
         // A link has no tiers: all of its trackers are asked.
         let tiers: Vec<_> = magnet.trackers().iter().map(|url| vec![url.clone()]).collect();
         self.begin(&torrent, &tiers);
@@ -374,32 +217,33 @@ impl Session {
 
     /// A torrent of this session, also one that is being [learnt](Self::learn).
     pub fn torrent(&self, info_hash: &InfoHash) -> Option<Handle> {
-        self.shared.torrent(info_hash).map(|torrent| Handle { torrent })
+        self.state.torrent(info_hash).map(|torrent| Handle { torrent })
     }
 
     /// One that was learnt, and that nobody else adds.
     fn take_learnt(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
-        let torrent = self.shared.torrent(info_hash)?;
+        let torrent = self.state.torrent(info_hash)?;
         let taken = torrent.learning.lock().take_if(|learning| learning.is_done()).is_some();
         taken.then_some(torrent)
     }
 
     /// Calls peers and trackers.
     fn begin(&self, torrent: &Arc<Torrent>, tiers: &[Vec<String>]) {
-        torrent.spawn(call_others(Arc::clone(torrent)));
+        torrent.spawn(call_others(Arc::clone(&self.state), Arc::clone(torrent)));
         torrent.spawn(keep_time(Arc::clone(torrent)));
         self.announce(torrent, tiers);
     }
 
     fn announce(&self, torrent: &Arc<Torrent>, tiers: &[Vec<String>]) {
-        let shared = &self.shared;
+        let state = &self.state;
+        let config = &state.resources.config;
         let identity = Identity {
             info_hash: torrent.info_hash,
-            peer_id: shared.config.peer_id,
-            port: shared.port().unwrap_or(0),
-            key: shared.tracker_key,
+            peer_id: config.peer_id,
+            port: state.resources.port().unwrap_or(0),
+            key: state.tracker_key,
         };
-        let trackers = Trackers::new(tiers, identity, shared.announcing.clone(), &shared.config.trackers);
+        let trackers = Trackers::new(tiers, identity, state.announcing.clone(), &config.trackers);
         for (url, error) in trackers.refused() {
             tracing::warn!(url, %error, "a tracker is left out");
         }
@@ -436,26 +280,26 @@ impl Session {
     /// # Errors
     /// [`Error::Store`]: some of what was fetched may not be durable.
     pub async fn stop(self) -> Result<(), Error> {
-        self.shared.stop.cancel();
-        self.shared.tasks.close();
-        let torrents = std::mem::take(&mut *self.shared.torrents.write());
+        self.state.resources.stop.cancel();
+        self.state.resources.tasks.close();
+        let torrents = std::mem::take(&mut *self.state.torrents.write());
         let mut told: JoinSet<_> = torrents.values().filter_map(|torrent| torrent.leave_trackers()).collect();
         while told.join_next().await.is_some() {}
-        self.shared.tasks.wait().await;
-        let shared = Arc::clone(&self.shared);
-        spawn_blocking(move || shared.store.flush())
+        self.state.resources.tasks.wait().await;
+        let store = Arc::clone(&self.state.resources.store);
+        spawn_blocking(move || store.flush())
             .await
             .map_err(|error| Error::Io(error.into()))?
             .map_err(Error::Store)?;
-        self.shared.unflushable.lock().take().map_or(Ok(()), |error| Err(Error::Store(error)))
+        self.state.unflushable.lock().take().map_or(Ok(()), |error| Err(Error::Store(error)))
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.shared.stop.cancel();
+        self.state.resources.stop.cancel();
         // Torrents know the session, and their trackers know them.
-        for torrent in std::mem::take(&mut *self.shared.torrents.write()).into_values() {
+        for torrent in std::mem::take(&mut *self.state.torrents.write()).into_values() {
             torrent.trackers.lock().take();
         }
     }
@@ -513,14 +357,15 @@ impl Handle {
 /// Somebody who has called: no address, and no network of IPv6, has more than a quarter of all connections in
 /// this way.
 struct Caller {
-    session: Arc<Shared>,
+    session: Arc<SessionState>,
     network: IpAddr,
 }
 
 impl Caller {
     /// `None` if there are as many of it as may be.
-    fn of(session: &Arc<Shared>, network: IpAddr) -> Option<Self> {
-        let most = (session.config.connections / 4).max(session.config.connections_per_address);
+    fn of(session: &Arc<SessionState>, network: IpAddr) -> Option<Self> {
+        let config = &session.resources.config;
+        let most = (config.connections / 4).max(config.connections_per_address);
         let mut callers = session.callers.lock();
         let count = callers.entry(network).or_insert(0);
         (*count < most).then(|| *count += 1)?;
@@ -541,68 +386,27 @@ impl Drop for Caller {
 }
 
 /// A torrent that is forgotten with this, unless something comes of it.
-struct Unmade<'a>(&'a Arc<Torrent>);
+struct Unmade<'a>(&'a SessionState, &'a Arc<Torrent>);
 
 impl Drop for Unmade<'_> {
     fn drop(&mut self) {
-        self.0.session.forget(self.0);
+        self.0.forget(self.1);
     }
 }
 
-impl Torrent {
-    /// Tells trackers that it ends.
-    fn leave_trackers(&self) -> Option<impl Future<Output = ()> + use<>> {
-        let trackers = self.trackers.lock().take()?;
-        // Who waits for the last piece may be here before those that tell trackers of it.
-        if self.is_complete() {
-            trackers.completed();
-        }
-        Some(trackers.stop())
-    }
-
-    /// Runs a task until the torrent is forgotten, or the session is stopped.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
-        self.session.tasks.spawn(async move { stop.run_until_cancelled(task).await });
-    }
-}
-
-impl Shared {
+impl SessionState {
     /// Ends all that a torrent does.
     fn forget(&self, torrent: &Arc<Torrent>) {
         self.torrents.write().retain(|_, other| !Arc::ptr_eq(other, torrent));
         torrent.stop.cancel();
         // Without a runtime, nobody can be told anything any more.
         if let (Some(told), Ok(runtime)) = (torrent.leave_trackers(), tokio::runtime::Handle::try_current()) {
-            self.tasks.spawn_on(told, &runtime);
+            self.resources.tasks.spawn_on(told, &runtime);
         }
     }
 
-    pub(crate) fn torrent(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
+    fn torrent(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
         self.torrents.read().get(info_hash).cloned()
-    }
-
-    pub(crate) fn next_key(&self) -> PeerKey {
-        PeerKey(self.keys.fetch_add(1, Relaxed))
-    }
-
-    /// Where others are to call, if anywhere.
-    pub(crate) fn port(&self) -> Option<u16> {
-        Some(self.port.load(Relaxed)).filter(|port| *port != 0)
-    }
-
-    /// Runs a task until the session is stopped.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move { stop.run_until_cancelled(task).await });
-    }
-
-    /// Runs what may block, on a thread of its own; a session that is stopped waits for it.
-    pub(crate) fn spawn_blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> JoinHandle<T> {
-        self.tasks.spawn_blocking(work)
     }
 
     async fn accept(self: Arc<Self>, listener: TcpListener) {
@@ -612,9 +416,10 @@ impl Shared {
                     let Some(caller) = Caller::of(&self, network(address.ip())) else { continue };
                     // Who calls when there is no room waits, and others behind it in the system's queue.
                     let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
-                    let shared = Arc::clone(&self);
-                    self.spawn(async move {
-                        let ended = connection::answer(stream, shared).await;
+                    let state = Arc::clone(&self);
+                    self.resources.spawn(async move {
+                        let find = |info_hash: &InfoHash| state.torrent(info_hash);
+                        let ended = connection::answer(stream, find).await;
                         tell(address, ended);
                         drop((permit, caller));
                     });
@@ -631,17 +436,17 @@ impl Shared {
     async fn flush_often(self: Arc<Self>) {
         let mut often = tokio::time::interval(FLUSH);
         // A flush that has begun is not left alone: it may be the only one that hears of an error.
-        while self.stop.run_until_cancelled(often.tick()).await.is_some() {
-            if self.unflushed.swap(false, Relaxed) {
-                let shared = Arc::clone(&self);
-                let flushed = spawn_blocking(move || shared.store.flush());
+        while self.resources.stop.run_until_cancelled(often.tick()).await.is_some() {
+            if self.resources.unflushed.swap(false, Relaxed) {
+                let store = Arc::clone(&self.resources.store);
+                let flushed = spawn_blocking(move || store.flush());
                 if let Ok(Err(error)) = flushed.await {
                     tracing::error!(%error, "flushing the store");
-                    self.unflushed.store(true, Relaxed);
+                    self.resources.unflushed.store(true, Relaxed);
                     // The store tells of it once, and has taken back what it said to be complete.
-                    let (shared, told) = (Arc::clone(&self), error.to_string());
+                    let (state, told) = (Arc::clone(&self), error.to_string());
                     let recounted = spawn_blocking(move || {
-                        let torrents: Vec<_> = shared.torrents.read().values().cloned().collect();
+                        let torrents: Vec<_> = state.torrents.read().values().cloned().collect();
                         torrents.iter().for_each(|torrent| torrent.recount(&told));
                     });
                     let _ = recounted.await;
@@ -653,8 +458,7 @@ impl Shared {
 }
 
 /// Calls whoever is to be called, as long as there is room for connections.
-async fn call_others(torrent: Arc<Torrent>) {
-    let shared = Arc::clone(&torrent.session);
+async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
     loop {
         let Some(address) = torrent.to_call() else {
             tokio::select! {
@@ -664,13 +468,13 @@ async fn call_others(torrent: Arc<Torrent>) {
             continue;
         };
         // Not before there is somebody: a torrent that has nobody takes no connection from the others.
-        let Ok(calling) = Arc::clone(&shared.calling).acquire_owned().await else { return };
-        let Ok(permit) = Arc::clone(&shared.connections).acquire_owned().await else { return };
-        let torrent = Arc::clone(&torrent);
-        shared.spawn(async move {
+        let Ok(calling) = Arc::clone(&state.calling).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&state.connections).acquire_owned().await else { return };
+        let (torrent, source) = (Arc::clone(&torrent), state.source);
+        state.resources.spawn(async move {
             let begin = Instant::now();
             let calling = async {
-                let stream = tokio::time::timeout(CALL, torrent.session.source.connect(address)).await;
+                let stream = tokio::time::timeout(CALL, source.connect(address)).await;
                 let stream = stream.map_err(|_| Ended::Silent(CALL))??;
                 drop(calling);
                 connection::call(stream, Arc::clone(&torrent)).await

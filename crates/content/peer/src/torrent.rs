@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use swarmkeep_bittorrent::{Endpoint, InfoHash, PeerId};
 use swarmkeep_content::{Content, ContentExt, Error as StoreError, PieceBits};
 use swarmkeep_metainfo::Info;
-use swarmkeep_peer_wire::{Block, Hashes, Limits, PexFlags};
+use swarmkeep_peer_wire::{Block, Hashes, PexFlags};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +28,8 @@ use crate::{
     metadata::MetadataFault,
     picker::{PeerKey, Picker, Received, Searched, Whole, Wish},
     rate::Meter,
-    session::Shared,
+    ready::Ready,
+    resources::Resources,
     trackers::{self, TrackersHandle},
 };
 
@@ -38,7 +39,7 @@ pub(crate) struct Torrent {
     /// By which its peers and trackers know it. A hybrid that was named by v2 only is in the store under that
     /// of v1.
     pub(crate) info_hash: InfoHash,
-    pub(crate) session: Arc<Shared>,
+    pub(crate) session: Arc<Resources>,
     /// Until it was added to the session, of one that came as a magnet link.
     pub(crate) learning: Mutex<Option<Learning>>,
     /// Once the info dictionary is known.
@@ -55,14 +56,6 @@ pub(crate) struct Torrent {
     /// How far it is; also what made it fail.
     progress: watch::Sender<Progress>,
     pub(crate) stop: CancellationToken,
-}
-
-/// What is known with the info dictionary.
-#[derive(Debug)]
-pub(crate) struct Ready {
-    pub(crate) info: Arc<Info>,
-    pub(crate) content: Arc<dyn Content>,
-    pub(crate) limits: Limits,
 }
 
 /// How far a torrent is.
@@ -107,9 +100,6 @@ struct State {
 }
 
 const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
-/// What a peer may make a connection keep: messages of peers and metadata are shorter.
-const LONGEST_FRAME: u32 = 128 << 10;
 
 /// How long somebody may be of no use when others want in.
 const USELESS: Duration = Duration::from_secs(60);
@@ -211,7 +201,7 @@ pub struct Status {
 }
 
 impl Torrent {
-    pub(crate) fn new(info_hash: InfoHash, session: Arc<Shared>, learning: Option<Learning>) -> Self {
+    pub(crate) fn new(info_hash: InfoHash, session: Arc<Resources>, learning: Option<Learning>) -> Self {
         let slots = session.config.upload_slots;
         let stop = session.stop.child_token();
         Self {
@@ -243,20 +233,15 @@ impl Torrent {
 
     /// The info dictionary has come, and the store has the torrent.
     pub(crate) fn make_ready(&self, info: Arc<Info>, content: Arc<dyn Content>) -> Result<(), Error> {
-        let limits = if info.has_v1() {
-            Limits::for_torrent(info.length(), info.piece_length())
-        } else {
-            Limits::for_v2_torrent(info.piece_count(), info.piece_length())
-        };
-        let limits = limits.map_err(|error| Error::Torrent(error.to_string()))?.longest_frame(LONGEST_FRAME);
-        let have = content.pieces().map_err(Error::Store)?;
+        let ready = Ready::new(info, content)?;
+        let have = ready.content.pieces().map_err(Error::Store)?;
         let (memory, late) = (self.session.config.piece_memory, self.session.config.late());
-        let picker = Picker::new(Arc::clone(&info), have.clone(), memory, late, &mut rand::rng());
+        let picker = Picker::new(Arc::clone(&ready.info), have.clone(), memory, late, &mut rand::rng());
         {
             let mut state = self.state.lock();
             (state.picker, state.have) = (Some(picker), have);
             state.note_complete();
-            let _ = self.ready.set(Ready { info, content, limits });
+            let _ = self.ready.set(ready);
         }
         self.tell_progress();
         self.wake_all();
@@ -864,6 +849,22 @@ impl Torrent {
             peers: peers.collect(),
             banned: state.banned.iter().copied().collect(),
         }
+    }
+
+    /// Tells trackers that it ends.
+    pub(crate) fn leave_trackers(&self) -> Option<impl Future<Output = ()> + use<>> {
+        let trackers = self.trackers.lock().take()?;
+        // Who waits for the last piece may be here before those that tell trackers of it.
+        if self.is_complete() {
+            trackers.completed();
+        }
+        Some(trackers.stop())
+    }
+
+    /// Runs a task until the torrent is forgotten, or the session is stopped.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.session.tasks.spawn(async move { stop.run_until_cancelled(task).await });
     }
 
     pub(crate) fn wake_all(&self) {

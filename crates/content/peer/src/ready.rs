@@ -1,0 +1,33 @@
+//! What is known of a torrent with its info dictionary.
+
+use std::sync::Arc;
+
+use swarmkeep_content::Content;
+use swarmkeep_metainfo::Info;
+use swarmkeep_peer_wire::Limits;
+
+use crate::Error;
+
+/// A torrent whose info dictionary is known, and that is in the store.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) info: Arc<Info>,
+    pub(crate) content: Arc<dyn Content>,
+    pub(crate) limits: Limits,
+}
+
+/// What a peer may make a connection keep: messages of peers and metadata are shorter.
+const LONGEST_FRAME: u32 = 128 << 10;
+
+impl Ready {
+    /// Fails if no messages can be about the torrent.
+    pub(crate) fn new(info: Arc<Info>, content: Arc<dyn Content>) -> Result<Self, Error> {
+        let limits = if info.has_v1() {
+            Limits::for_torrent(info.length(), info.piece_length())
+        } else {
+            Limits::for_v2_torrent(info.piece_count(), info.piece_length())
+        };
+        let limits = limits.map_err(|error| Error::Torrent(error.to_string()))?.longest_frame(LONGEST_FRAME);
+        Ok(Self { info, content, limits })
+    }
+}

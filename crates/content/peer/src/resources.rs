@@ -1,0 +1,70 @@
+//! What the torrents of a session have in common: one store, the same limits, and its tasks.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+use swarmkeep_content::stripe_cache::StripeCache;
+use tokio::{sync::Semaphore, task::JoinHandle};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{config::SessionConfig, picker::PeerKey, rate::Limiter};
+
+/// What the torrents and connections of a session use.
+#[derive(Debug)]
+pub(crate) struct Resources {
+    pub(crate) config: SessionConfig,
+    pub(crate) store: Arc<StripeCache>,
+    pub(crate) up: Limiter,
+    pub(crate) down: Limiter,
+    port: u16,
+    keys: AtomicU64,
+    /// Whether something was written since the last flush.
+    pub(crate) unflushed: AtomicBool,
+    pub(crate) stop: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    /// Whether content is being read for its hashes: one read at a time for the whole session.
+    pub(crate) hashing: Arc<Semaphore>,
+}
+
+impl Resources {
+    /// Remote peers call `port`; at 0, no peer can call.
+    pub(crate) fn new(config: SessionConfig, store: Arc<StripeCache>, port: u16) -> Self {
+        Self {
+            store,
+            up: Limiter::new(config.up),
+            down: Limiter::new(config.down),
+            port,
+            keys: AtomicU64::new(0),
+            unflushed: AtomicBool::new(false),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            hashing: Arc::new(Semaphore::new(1)),
+            config,
+        }
+    }
+
+    pub(crate) fn next_key(&self) -> PeerKey {
+        PeerKey(self.keys.fetch_add(1, Relaxed))
+    }
+
+    /// The port that remote peers call, if there is one.
+    pub(crate) fn port(&self) -> Option<u16> {
+        Some(self.port).filter(|port| *port != 0)
+    }
+
+    /// Runs a task until the session is stopped.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { stop.run_until_cancelled(task).await });
+    }
+
+    /// Runs what may block, on a thread of its own; a session that is stopped waits for it.
+    pub(crate) fn spawn_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.tasks.spawn_blocking(work)
+    }
+}
