@@ -82,6 +82,8 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod torrent;
+mod volume;
+mod walk;
 
 use std::{fmt, ops::Range, path::PathBuf, sync::Arc};
 

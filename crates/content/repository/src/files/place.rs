@@ -12,8 +12,8 @@ use super::{
     Allocation,
     disk::{Disk, Step},
     folder,
-    folder::{Purpose, Walk},
     state::Record,
+    walk::{Purpose, Walk},
 };
 use crate::{Error, Result};
 

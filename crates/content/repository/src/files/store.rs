@@ -2,35 +2,28 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::File,
     io::{self, IoSlice},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::FileExt,
-    },
+    os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
 };
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use rustix::{fs::OFlags, io::Errno};
+use rustix::fs::OFlags;
 use swarmkeep_metainfo::{FileList, folded};
 
 use super::{
     Allocation, Damage, HIDDEN, OpenReport,
     disk::{Disk, Step},
     folder,
-    open_files::{OpenFiles, for_each_at_once},
+    open_files::for_each_at_once,
     place::{Place, changed},
     state::{Fault, Loaded, MOST_PIECES, Record},
-    torrent::Torrent,
+    torrent::{Torrent, Unflushed},
+    volume::Volume,
+    walk,
 };
-use crate::{
-    ContentConfig, Counters, Error, InfoHash, NewTorrent, PieceBits, Result, Statistics, lock::Locked,
-};
+use crate::{ContentConfig, Error, InfoHash, NewTorrent, PieceBits, Result, Statistics};
 
 /// The endings of a state that is not finished, of one whose torrent is deleted, and of one that could not be
 /// read.
@@ -38,49 +31,11 @@ const NEW: &str = "new";
 const GONE: &str = "gone";
 const DAMAGED: &str = "damaged";
 
-/// What the torrents of a store share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) disk: Disk,
-    pub(super) allocation: Allocation,
-    most: u64,
-    /// The store's folder.
-    pub(super) folder: OwnedFd,
-    path: PathBuf,
-    /// The states, a file for each torrent.
-    pub(super) states: OwnedFd,
-    /// Torrents that are being made.
-    making: OwnedFd,
-    _lock: Locked,
-    pub(super) open_files: OpenFiles,
-    /// Who has something to flush. They hold this, so it does not hold them.
-    pub(super) changed: Mutex<Vec<Weak<Torrent>>>,
-    /// Bytes that are taken.
-    pub(super) used: AtomicU64,
-    pub(super) counters: Counters,
-    ids: AtomicU64,
-}
-
-impl Shared {
-    /// Takes so many bytes of the capacity.
-    pub(super) fn take(&self, bytes: u64) -> Result<()> {
-        let room = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.most);
-        if bytes > 0 {
-            let taken = self.used.try_update(Relaxed, Relaxed, room);
-            taken.map_err(|_| Error::Full { what: "its capacity is used up" })?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn next_id(&self) -> u64 {
-        self.ids.fetch_add(1, Relaxed)
-    }
-}
-
 /// What the handles of a store share.
 #[derive(Debug)]
 pub(super) struct Store {
-    pub(super) shared: Arc<Shared>,
+    pub(super) volume: Arc<Volume>,
+    unflushed: Arc<Unflushed>,
     pub(super) torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
     /// Torrents that cannot be used now. Nobody else gets their name.
     unavailable: Mutex<HashMap<InfoHash, Unavailable>>,
@@ -125,46 +80,9 @@ impl Store {
         allocation: Allocation,
         disk: Disk,
     ) -> Result<(Self, OpenReport)> {
-        let path = config.folder().canonicalize().map_err(Error::io("opening the store's folder"))?;
-        let opening = |error: io::Error| match error.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::LOOP | Errno::NOTDIR) => Error::NotAStore {
-                path: path.join(HIDDEN),
-                what: "not a folder: move it away, so that the store can keep its states there".to_owned(),
-            },
-            _ => Error::io("opening the store's folder")(error),
-        };
-        let (folder, hidden, lock) = (|| {
-            let folder = OwnedFd::from(File::open(&path)?);
-            let hidden = folder::make(&disk, &folder, HIDDEN)?;
-            let lock = folder::open(&hidden, "lock", OFlags::RDWR | OFlags::CREATE, 0o666)?;
-            Ok((folder, hidden, lock))
-        })()
-        .map_err(opening)?;
-        let lock = Locked::lock(lock, &path, false)?;
-        let (states, making) = (|| {
-            let made = (folder::make(&disk, &hidden, "torrents")?, folder::make(&disk, &hidden, "making")?);
-            disk.sync(Step::SyncHidden, &hidden)?;
-            disk.sync(Step::SyncStore, &folder)?;
-            Ok(made)
-        })()
-        .map_err(opening)?;
-        let shared = Shared {
-            disk,
-            allocation,
-            most: config.most().unwrap_or(u64::MAX),
-            folder,
-            path,
-            states,
-            making,
-            _lock: lock,
-            open_files: OpenFiles::default(),
-            changed: Mutex::default(),
-            used: AtomicU64::new(0),
-            counters: Counters::default(),
-            ids: AtomicU64::new(0),
-        };
         let store = Self {
-            shared: Arc::new(shared),
+            volume: Arc::new(Volume::open(config, allocation, disk)?),
+            unflushed: Arc::default(),
             torrents: RwLock::default(),
             unavailable: Mutex::default(),
             busy: Mutex::default(),
@@ -180,7 +98,7 @@ impl Store {
 
     /// Removes what was being made when the store ended: nobody was told that it is there.
     fn clear_away(&self, report: &mut OpenReport) -> io::Result<()> {
-        let Shared { disk, making, states, .. } = &*self.shared;
+        let Volume { disk, making, states, .. } = &*self.volume;
         for name in folder::names(making)? {
             // What is empty has been moved to its place, which is the last step but that of removing it.
             if disk.rmdir(making, &name).is_ok() {
@@ -189,7 +107,7 @@ impl Store {
             let cleared = disk
                 .unlink(states, &name)
                 .and_then(|()| disk.sync(Step::SyncUnmade, states))
-                .and_then(|()| folder::remove_all(disk, making, &name));
+                .and_then(|()| walk::remove_all(disk, making, &name));
             if let (Err(error), Ok(info_hash)) = (cleared, name.parse()) {
                 // Its files are not in their place.
                 let why = format!("it was not finished, and cannot be cleared away: {error}");
@@ -200,7 +118,7 @@ impl Store {
     }
 
     fn load_all(&self, report: &mut OpenReport) -> io::Result<()> {
-        let Shared { disk, states, .. } = &*self.shared;
+        let Volume { disk, states, .. } = &*self.volume;
         let mut names = folder::names(states)?;
         // A torrent that was deleted comes before one of the same name that may have come since.
         names.sort_by_key(|name| (!name.ends_with(GONE), name.clone()));
@@ -233,7 +151,7 @@ impl Store {
     }
 
     fn read_state(&self, name: &str, info_hash: InfoHash) -> Result<Loaded, Fault> {
-        let file = folder::open(&self.shared.states, name, OFlags::RDONLY, 0)?;
+        let file = folder::open(&self.volume.states, name, OFlags::RDONLY, 0)?;
         let len = file.metadata()?.len();
         let loaded = Record::read(len, |bytes, at| FileExt::read_exact_at(&file, bytes, at))?;
         match loaded.record.info_hash == info_hash {
@@ -244,11 +162,11 @@ impl Store {
 
     /// Keeps a state that cannot be read by another name.
     fn set_aside(&self, info_hash: InfoHash, name: &str, fault: &Fault, report: &mut OpenReport) {
-        let Shared { disk, states, .. } = &*self.shared;
+        let Volume { disk, states, .. } = &*self.volume;
         let place = |aside: &str| disk.rename_to_free(states, name, states, aside);
         match folder::first_free(&format!("{info_hash}.{DAMAGED}"), place) {
             Ok(aside) => {
-                let path = self.shared.path.join(HIDDEN).join("torrents").join(aside);
+                let path = self.volume.path.join(HIDDEN).join("torrents").join(aside);
                 report.damage.push(Damage::State { path, what: fault.to_string() });
             }
             Err(error) => {
@@ -281,17 +199,17 @@ impl Store {
             self.set_unavailable(info_hash, why, None, report);
             return;
         }
-        let torrent = Torrent::new(place, complete, bits, &self.shared);
+        let torrent = Torrent::new(place, complete, bits, &self.volume, &self.unflushed);
         match torrent.look(&unknown) {
             Ok(missed) => {
                 report
                     .damage
                     .extend(unknown.into_iter().map(|pieces| Damage::HaveBits { info_hash, pieces }));
                 for (index, pieces) in missed.into_iter().filter(|(_, pieces)| *pieces > 0) {
-                    let path = self.shared.path.join(PathBuf::from_iter(torrent.place.path(index)));
+                    let path = self.volume.path.join(PathBuf::from_iter(torrent.place.path(index)));
                     report.damage.push(Damage::File { info_hash, path, pieces });
                 }
-                self.shared.used.fetch_add(torrent.charged() + torrent.state_len, Relaxed);
+                self.volume.used.fetch_add(torrent.charged() + torrent.state_len, Relaxed);
                 self.torrents.write().insert(info_hash, Arc::new(torrent));
             }
             Err(why) => self.set_unavailable(info_hash, why, Some(torrent.place), report),
@@ -346,13 +264,13 @@ impl Store {
     /// place. At whatever moment that ends, there is no file that nobody knows of, and no state without
     /// files.
     fn make(&self, mut place: Place) -> Result<Torrent> {
-        let Shared { disk, folder: top, states, making, allocation, .. } = &*self.shared;
+        let Volume { disk, folder: top, states, making, allocation, .. } = &*self.volume;
         let geometry = place.record.geometry;
         let bits_at = place.record.head()?.len() as u64;
         let preallocated = *allocation == Allocation::Preallocated;
         let room: u64 = place.files().filter(|_| preallocated).map(|file| file.length()).sum();
         let taken = room.saturating_add(bits_at + place.record.bits_len());
-        self.shared.take(taken)?;
+        self.volume.take(taken)?;
         let failed = || Error::io("making a torrent");
         let placed = self.place(&mut place);
         let made = placed.and_then(|()| {
@@ -374,7 +292,13 @@ impl Store {
         });
         match made {
             Ok(()) => {
-                let torrent = Torrent::new(place, PieceBits::none(geometry.pieces()), bits_at, &self.shared);
+                let torrent = Torrent::new(
+                    place,
+                    PieceBits::none(geometry.pieces()),
+                    bits_at,
+                    &self.volume,
+                    &self.unflushed,
+                );
                 if preallocated {
                     torrent.hold_all();
                 }
@@ -385,9 +309,9 @@ impl Store {
                     // Nobody was told: what cannot be removed now is when the store is opened again.
                     let unmade = disk.unlink(states, &place.name);
                     let _ = unmade.and_then(|()| disk.sync(Step::SyncUnmade, states));
-                    let _ = folder::remove_all(disk, making, &place.name);
+                    let _ = walk::remove_all(disk, making, &place.name);
                 }
-                self.shared.used.fetch_sub(taken, Relaxed);
+                self.volume.used.fetch_sub(taken, Relaxed);
                 Err(error)
             }
         }
@@ -395,12 +319,12 @@ impl Store {
 
     /// Makes files and state, and moves the files to where they are to be, or apart if that is taken.
     fn place(&self, place: &mut Place) -> Result<()> {
-        let Shared { disk, folder: top, making, allocation, .. } = &*self.shared;
+        let Volume { disk, folder: top, making, allocation, .. } = &*self.volume;
         let failed = || Error::io("making a torrent");
         let info_hash = place.record.info_hash;
-        let below = folder::make(disk, making, &place.name).map_err(failed())?;
+        let below = walk::make(disk, making, &place.name).map_err(failed())?;
         place.make(disk, *allocation, &below)?;
-        folder::sync_tree(disk, &below).map_err(failed())?;
+        walk::sync_tree(disk, &below).map_err(failed())?;
         disk.sync(Step::SyncMaking, making).map_err(failed())?;
         let own_place = place.top().map(str::to_owned);
         let wanted = own_place.clone().unwrap_or_else(|| place.name.clone());
@@ -429,7 +353,7 @@ impl Store {
             self.release_top(&name, info_hash);
             moved?;
         }
-        Err(Error::Occupied { path: self.shared.path.join(wanted) })
+        Err(Error::Occupied { path: self.volume.path.join(wanted) })
     }
 
     /// Takes a name at the top of the folder, if it is free and none that the store needs itself.
@@ -442,7 +366,7 @@ impl Store {
         let free = !anothers
             && name != HIDDEN
             && !tops.contains_key(&name)
-            && folder::is_free(&self.shared.folder, top).unwrap_or(true);
+            && folder::is_free(&self.volume.folder, top).unwrap_or(true);
         if free {
             tops.insert(name, info_hash);
         }
@@ -458,7 +382,7 @@ impl Store {
     }
 
     fn write_state(&self, place: &Place) -> Result<()> {
-        let Shared { disk, states, .. } = &*self.shared;
+        let Volume { disk, states, .. } = &*self.volume;
         let new = format!("{}.{NEW}", place.name);
         let head = place.record.head()?;
         let written = (|| {
@@ -496,7 +420,7 @@ impl Store {
         }
         torrent.close_files();
         // What cannot be removed is counted no more than after the store is opened again.
-        self.shared.used.fetch_sub(torrent.charged() + torrent.state_len, Relaxed);
+        self.volume.used.fetch_sub(torrent.charged() + torrent.state_len, Relaxed);
         self.finish_delete(&torrent.place, When::Now)?;
         Ok(true)
     }
@@ -525,7 +449,7 @@ impl Store {
     /// files, or it would be complete without them; and behind it stays what says which files are still to be
     /// removed.
     fn set_deleted(&self, name: &str) -> Result<()> {
-        let Shared { disk, states, .. } = &*self.shared;
+        let Volume { disk, states, .. } = &*self.volume;
         let gone = format!("{name}.{GONE}");
         let deleted = disk.rename(states, name, states, &gone).and_then(|()| {
             let synced = disk.sync(Step::SyncDeleted, states);
@@ -538,11 +462,11 @@ impl Store {
     /// if there is none.
     fn finish_earlier_delete(&self, info_hash: InfoHash) -> Result<bool> {
         let gone = format!("{info_hash}.{GONE}");
-        if folder::is_free(&self.shared.states, &gone).map_err(Error::io("looking for the state"))? {
+        if folder::is_free(&self.volume.states, &gone).map_err(Error::io("looking for the state"))? {
             return Ok(false);
         }
         let loaded = self.read_state(&gone, info_hash).map_err(|fault| Error::NotAStore {
-            path: self.shared.path.join(HIDDEN).join("torrents").join(&gone),
+            path: self.volume.path.join(HIDDEN).join("torrents").join(&gone),
             what: format!("{fault}; the torrent is deleted, and this file is to be removed"),
         })?;
         self.finish_delete(&Place::new(loaded.record), When::Earlier)?;
@@ -551,7 +475,7 @@ impl Store {
 
     /// Removes the files of a torrent that is deleted, and the folders that are then empty.
     fn finish_delete(&self, place: &Place, when: When) -> Result<()> {
-        let Shared { disk, folder: top, states, .. } = &*self.shared;
+        let Volume { disk, folder: top, states, .. } = &*self.volume;
         let info_hash = place.record.info_hash;
         let name = place.top().unwrap_or(&place.name);
         self.tops.lock().entry(folded(name)).or_insert(info_hash);
@@ -575,7 +499,7 @@ impl Store {
 
     pub(super) fn flush(&self) -> Result<()> {
         let _alone = self.flushing.lock();
-        let changed = std::mem::take(&mut *self.shared.changed.lock());
+        let changed = std::mem::take(&mut *self.unflushed.lock());
         let torrents: Vec<_> = changed.iter().filter_map(Weak::upgrade).collect();
         let dirty = |torrent| Torrent::begin_flush(torrent).into_iter().map(move |file| (torrent, file));
         let dirty: Vec<_> = torrents.iter().flat_map(dirty).collect();
@@ -591,26 +515,26 @@ impl Store {
         for_each_at_once(&torrents, |torrent| {
             note(torrent.flush_bits().inspect_err(|_| torrent.changed()));
         });
-        self.shared.counters.flushed();
+        self.volume.counters.flushed();
         failed.into_inner()
     }
 
     pub(super) fn statistics(&self) -> Statistics {
-        let used = self.shared.used.load(Relaxed);
-        let on_disk = rustix::fs::fstatvfs(&self.shared.folder)
+        let used = self.volume.used.load(Relaxed);
+        let on_disk = rustix::fs::fstatvfs(&self.volume.folder)
             .map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
             .ok();
-        let left = (self.shared.most != u64::MAX).then(|| self.shared.most.saturating_sub(used));
+        let left = (self.volume.most != u64::MAX).then(|| self.volume.most.saturating_sub(used));
         Statistics {
             torrents: self.torrents.read().len() as u64,
             used,
             free: [on_disk, left].into_iter().flatten().min(),
-            ..self.shared.counters.statistics()
+            ..self.volume.counters.statistics()
         }
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.shared.path
+        &self.volume.path
     }
 }
 

@@ -54,7 +54,7 @@ fn open(folder: &Path) -> FileStore {
 }
 
 fn hook(store: &FileStore, hook: impl Fn(Step) -> io::Result<()> + Send + Sync + 'static) {
-    *store.store.shared.disk.tap.lock() = Some(Tap(Arc::new(hook)));
+    *store.store.volume.disk.tap.lock() = Some(Tap(Arc::new(hook)));
 }
 
 /// Opens a store that asks the hook from the beginning.
@@ -65,7 +65,7 @@ fn open_hooked(folder: &Path, hook: impl Fn(Step) -> io::Result<()> + Send + Syn
 }
 
 fn unhook(store: &FileStore) {
-    *store.store.shared.disk.tap.lock() = None;
+    *store.store.volume.disk.tap.lock() = None;
 }
 
 fn broken() -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::{
     ops::Range,
     os::{fd::AsFd, unix::fs::MetadataExt},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -27,7 +27,7 @@ use super::{
     open_files::Open,
     place::{Found, Place},
     state::Record,
-    store::Shared,
+    volume::Volume,
 };
 use crate::{Content, Error, Geometry, PieceBits, Pieces, Result, buffers::Parts, stretches::Stretches};
 
@@ -47,7 +47,8 @@ pub(super) struct Torrent {
     bits_at: u64,
     /// Bytes of its state.
     pub(super) state_len: u64,
-    pub(super) shared: Arc<Shared>,
+    pub(super) volume: Arc<Volume>,
+    unflushed: Arc<Unflushed>,
     /// Held by who writes to its state; `false` when that is no longer to be.
     pub(super) bits: Mutex<bool>,
     /// Whether it is there. Held by who reads, writes or marks, and alone by who deletes it or takes back a
@@ -59,6 +60,9 @@ pub(super) struct Torrent {
     /// Whether it is among those that a flush has to do with.
     listed: AtomicBool,
 }
+
+/// Torrents that have something to flush. They hold this, so it does not hold them.
+pub(super) type Unflushed = Mutex<Vec<Weak<Torrent>>>;
 
 #[derive(Debug)]
 struct State {
@@ -86,15 +90,22 @@ struct Room {
 
 impl Torrent {
     /// A torrent with these pieces, whose have-bits stand from byte `bits_at` of its state on.
-    pub(super) fn new(place: Place, complete: PieceBits, bits_at: u64, shared: &Arc<Shared>) -> Self {
+    pub(super) fn new(
+        place: Place,
+        complete: PieceBits,
+        bits_at: u64,
+        volume: &Arc<Volume>,
+        unflushed: &Arc<Unflushed>,
+    ) -> Self {
         let pieces = Pieces::with_complete(place.record.geometry, complete);
         Self {
-            id: shared.next_id(),
+            id: volume.next_id(),
             has_padding: place.files().count() < place.record.files.count(),
             bits_at,
             state_len: bits_at + place.record.bits_len(),
             place,
-            shared: Arc::clone(shared),
+            volume: Arc::clone(volume),
+            unflushed: Arc::clone(unflushed),
             bits: Mutex::new(true),
             gate: RwLock::new(true),
             writing: RwLock::new(()),
@@ -161,7 +172,7 @@ impl Torrent {
     }
 
     pub(super) fn close_files(&self) {
-        self.shared.open_files.close(self.id);
+        self.volume.open_files.close(self.id);
     }
 
     /// Keeps the torrent from being deleted.
@@ -173,17 +184,17 @@ impl Torrent {
     /// Notes that the torrent has something to flush.
     pub(super) fn changed(self: &Arc<Self>) {
         if !self.listed.swap(true, Relaxed) {
-            self.shared.changed.lock().push(Arc::downgrade(self));
+            self.unflushed.lock().push(Arc::downgrade(self));
         }
     }
 
     fn file(&self, index: usize, writable: bool) -> io::Result<Arc<Open>> {
-        let shared = &self.shared;
-        let open = shared.open_files.get(&shared.disk, (self.id, index as u32), writable, || {
+        let volume = &self.volume;
+        let open = volume.open_files.get(&volume.disk, (self.id, index as u32), writable, || {
             let path = self.place.path(index);
             let (name, folders) = path.split_last().expect("a file has a name");
             let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-            folder::open(folder::to(&shared.folder, folders)?.as_fd(), name, flags, 0)
+            folder::open(folder::to(&volume.folder, folders)?.as_fd(), name, flags, 0)
         })?;
         if writable {
             // Writing on would make a hole of what it has lost, and a hole reads as zeroes.
@@ -210,7 +221,7 @@ impl Torrent {
             let open = self.file(segment.file, true)?;
             let mut slices: Vec<_> = parts.into_iter().map(IoSlice::new).collect();
             let step = Step::Write(segment.file);
-            let written = self.shared.disk.write(step, &open.file, segment.offset, &mut slices);
+            let written = self.volume.disk.write(step, &open.file, segment.offset, &mut slices);
             open.wrote();
             written?;
         }
@@ -223,7 +234,7 @@ impl Torrent {
             self.place.record.files.segments(range.clone()).filter(|segment| !self.is_padding(segment))
         {
             let open = self.file(segment.file, true).map_err(Error::io(CHANGED))?;
-            match self.shared.disk.allocate(&open.file, segment.offset, segment.length) {
+            match self.volume.disk.allocate(&open.file, segment.offset, segment.length) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
                 Err(error) => return Err(Error::io("the disk that the files lie on")(error.into())),
             }
@@ -277,7 +288,7 @@ impl Torrent {
 
     pub(super) fn flush_file(&self, index: u32) -> Result<()> {
         let key = (self.id, index);
-        let flushed = self.shared.open_files.flush(&self.shared.disk, key);
+        let flushed = self.volume.open_files.flush(&self.volume.disk, key);
         flushed.or_else(|source| {
             // Of what was deleted meanwhile nothing can be lost.
             if !*self.bits.lock() {
@@ -328,7 +339,7 @@ impl Torrent {
     /// Writes sectors in their place. A crash leaves each as it was or as it is to be: both are true, as bits
     /// are set when what they stand for is durable, and cleared before it changes.
     fn write_bits(&self, sectors: &[(u64, [u8; 512])]) -> Result<()> {
-        let Shared { disk, states, .. } = &*self.shared;
+        let Volume { disk, states, .. } = &*self.volume;
         let written = (|| {
             let file = folder::open(states, &self.place.name, OFlags::WRONLY, 0)?;
             for (at, sector) in sectors {
@@ -344,7 +355,7 @@ impl Torrent {
     fn lose(&self, file: usize) {
         // Who writes now may have written before the error and tell after it.
         let _alone = self.gate.write();
-        self.shared.open_files.forget((self.id, file as u32));
+        self.volume.open_files.forget((self.id, file as u32));
         let range = self.place.record.files.get(file).expect("it comes from the list").range();
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -363,10 +374,10 @@ impl Torrent {
     fn punch(&self, range: &Range<u64>) -> bool {
         let mut segments =
             self.place.record.files.segments(range.clone()).filter(|segment| !self.is_padding(segment));
-        self.shared.allocation == Allocation::Sparse
+        self.volume.allocation == Allocation::Sparse
             && segments.all(|segment| {
                 self.file(segment.file, true).is_ok_and(|open| {
-                    let punched = self.shared.disk.punch(&open.file, segment.offset, segment.length);
+                    let punched = self.volume.disk.punch(&open.file, segment.offset, segment.length);
                     open.wrote();
                     punched.is_ok()
                 })
@@ -380,11 +391,11 @@ impl Torrent {
     /// Called before anybody else knows of the torrent. An error says why it cannot be used: what its state
     /// and its files may still hold stays then.
     pub(super) fn look(&self, unknown: &[Range<u32>]) -> Result<Vec<(usize, u32)>, String> {
-        let shared = &*self.shared;
-        let top = shared.folder.as_fd();
+        let volume = &*self.volume;
+        let top = volume.folder.as_fd();
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let found = self.place.look(&shared.disk, top, |range| state.pieces.check_read(range).is_ok())?;
+        let found = self.place.look(&volume.disk, top, |range| state.pieces.check_read(range).is_ok())?;
         let is_gone = |(_, found): &(usize, Found)| matches!(found, Found::Gone);
         let has_bytes = |(index, _): &&(usize, Found)| {
             self.place.record.files.get(*index).is_some_and(|file| file.length() > 0)
@@ -430,7 +441,7 @@ impl Torrent {
             self.write_bits(&sectors).map_err(why)?;
         }
         if !missing.is_empty() {
-            self.place.mend(&shared.disk, shared.allocation, top, &found).map_err(why)?;
+            self.place.mend(&volume.disk, volume.allocation, top, &found).map_err(why)?;
         }
         Ok(missing)
     }
@@ -444,7 +455,7 @@ impl Torrent {
             let unknown = state.pieces.unknown(&range);
             let lacking = self.lacking(state, &unknown);
             let more = lacking.iter().map(length).sum();
-            self.shared.take(more)?;
+            self.volume.take(more)?;
             state.room.charged += more;
             lacking.into_iter().for_each(|part| _ = state.room.held.insert(part));
             (unknown.iter().map(length).sum::<u64>() < length(&range), !unknown.is_empty())
@@ -488,7 +499,7 @@ impl Torrent {
             let room = &mut self.state.lock().room;
             let freed = room.held.remove(&part);
             room.charged -= freed;
-            self.shared.used.fetch_sub(freed, Relaxed);
+            self.volume.used.fetch_sub(freed, Relaxed);
         }
     }
 }
@@ -515,7 +526,7 @@ impl Content for Handle {
             let written = self.0.write_range(range.clone(), buffers);
             drop(writing);
             written.inspect_err(|_| self.0.give_back(&range))?;
-            self.0.shared.counters.wrote(len);
+            self.0.volume.counters.wrote(len);
         }
         Ok(())
     }
@@ -530,7 +541,7 @@ impl Content for Handle {
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound => Error::Io { what: CHANGED, source },
                 _ => Error::Io { what: "reading content", source },
             })?;
-            self.0.shared.counters.read(len);
+            self.0.volume.counters.read(len);
         }
         Ok(())
     }
@@ -591,7 +602,7 @@ impl Content for Handle {
             for part in torrent.file_parts(&range) {
                 if punched {
                     room.charged -= length(&part);
-                    torrent.shared.used.fetch_sub(length(&part), Relaxed);
+                    torrent.volume.used.fetch_sub(length(&part), Relaxed);
                 } else {
                     room.held.insert(part);
                 }

@@ -1,0 +1,97 @@
+//! The folder of a store: where its torrents, their states and its lock lie, and how much of it is taken.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use rustix::{fs::OFlags, io::Errno};
+
+use super::{
+    Allocation, HIDDEN,
+    disk::{Disk, Step},
+    folder,
+    open_files::OpenFiles,
+    walk,
+};
+use crate::{ContentConfig, Counters, Error, Result, lock::Locked};
+
+/// The folder of a store, and how much of it is taken.
+#[derive(Debug)]
+pub(super) struct Volume {
+    pub(super) disk: Disk,
+    pub(super) allocation: Allocation,
+    pub(super) most: u64,
+    /// The store's folder.
+    pub(super) folder: OwnedFd,
+    pub(super) path: PathBuf,
+    /// The states, a file for each torrent.
+    pub(super) states: OwnedFd,
+    /// Torrents that are being made.
+    pub(super) making: OwnedFd,
+    _lock: Locked,
+    pub(super) open_files: OpenFiles,
+    /// Bytes that are taken.
+    pub(super) used: AtomicU64,
+    pub(super) counters: Counters,
+    ids: AtomicU64,
+}
+
+impl Volume {
+    pub(super) fn open(config: &ContentConfig, allocation: Allocation, disk: Disk) -> Result<Self> {
+        let path = config.folder().canonicalize().map_err(Error::io("opening the store's folder"))?;
+        let opening = |error: io::Error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::LOOP | Errno::NOTDIR) => Error::NotAStore {
+                path: path.join(HIDDEN),
+                what: "not a folder: move it away, so that the store can keep its states there".to_owned(),
+            },
+            _ => Error::io("opening the store's folder")(error),
+        };
+        let (folder, hidden, lock) = (|| {
+            let folder = OwnedFd::from(File::open(&path)?);
+            let hidden = walk::make(&disk, &folder, HIDDEN)?;
+            let lock = folder::open(&hidden, "lock", OFlags::RDWR | OFlags::CREATE, 0o666)?;
+            Ok((folder, hidden, lock))
+        })()
+        .map_err(opening)?;
+        let lock = Locked::lock(lock, &path, false)?;
+        let (states, making) = (|| {
+            let made = (walk::make(&disk, &hidden, "torrents")?, walk::make(&disk, &hidden, "making")?);
+            disk.sync(Step::SyncHidden, &hidden)?;
+            disk.sync(Step::SyncStore, &folder)?;
+            Ok(made)
+        })()
+        .map_err(opening)?;
+        Ok(Self {
+            disk,
+            allocation,
+            most: config.most().unwrap_or(u64::MAX),
+            folder,
+            path,
+            states,
+            making,
+            _lock: lock,
+            open_files: OpenFiles::default(),
+            used: AtomicU64::new(0),
+            counters: Counters::default(),
+            ids: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes so many bytes of the capacity.
+    pub(super) fn take(&self, bytes: u64) -> Result<()> {
+        let room = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.most);
+        if bytes > 0 {
+            let taken = self.used.try_update(Relaxed, Relaxed, room);
+            taken.map_err(|_| Error::Full { what: "its capacity is used up" })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Relaxed)
+    }
+}
