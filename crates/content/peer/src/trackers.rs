@@ -27,9 +27,11 @@
 //! # }
 //! ```
 
+mod announce;
 mod client;
 mod http;
 mod line;
+mod options;
 mod resolve;
 mod tls;
 mod udp;
@@ -44,7 +46,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use swarmkeep_bittorrent::{AnnounceEvent, Endpoint, Family, InfoHash, PeerId};
+use swarmkeep_bittorrent::{AnnounceEvent, Endpoint, Family};
 use tokio::{
     sync::{Notify, mpsc},
     task::{JoinError, JoinHandle, JoinSet},
@@ -53,39 +55,17 @@ use tokio::{
 use tracing::debug;
 
 use self::{
-    client::{Announce, Answer, MOST_PEERS},
+    announce::{Announce, Answer, MOST_PEERS},
     url::TrackerUrl,
     walk::{Failure, Pace, Step, Walk, shuffled},
 };
 pub use self::{
-    client::{ClientOptions, Retry, TrackerClient, TrackerError},
+    announce::{Identity, Progress, Retry, TrackerError},
+    client::TrackerClient,
+    options::ClientOptions,
     url::UrlError,
     walk::AnnounceTo,
 };
-
-/// Who announces: the same for as long as the torrent runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
-    /// The torrent.
-    pub info_hash: InfoHash,
-    /// What the client calls itself.
-    pub peer_id: PeerId,
-    /// The port at which it listens, in both families.
-    pub port: u16,
-    /// A random number by which a tracker may know the client again at another address. Not for peers.
-    pub key: u32,
-}
-
-/// How far the torrent is, in bytes of content, since it was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Progress {
-    /// Bytes sent to peers.
-    pub uploaded: u64,
-    /// Bytes received from peers.
-    pub downloaded: u64,
-    /// Bytes still to download. 0 makes it a seeder; while the metadata is not there yet, any other number.
-    pub left: u64,
-}
 
 /// How a torrent announces. Start with [`new`](Self::new) and chain what should differ.
 #[derive(Debug, Clone)]
@@ -237,7 +217,7 @@ impl Trackers {
                     // As many as there can be of the others, so that a list without end costs no more than
                     // one with.
                     Err(error) if refused.len() < MOST_TRACKERS => {
-                        refused.push((client::readable(text.as_bytes()), error));
+                        refused.push((announce::readable(text.as_bytes()), error));
                     }
                     Err(_) => {}
                 }

@@ -1,26 +1,18 @@
 //! Asks trackers: one client for all torrents of a process.
 
-use std::{
-    collections::HashMap,
-    io,
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc};
 
-use swarmkeep_bittorrent::{AnnounceEvent, Endpoint, Family};
-use swarmkeep_tracker_protocol as protocol;
+use swarmkeep_bittorrent::Family;
 use tokio::time::Instant;
 
 use super::{
-    Identity, Progress,
+    announce::{Announce, Answer, TrackerError},
     http::HttpClient,
+    options::ClientOptions,
     resolve::Resolver,
     udp::UdpClient,
     url::{Scheme, TrackerUrl},
 };
-use crate::source::Source;
 
 /// Asks trackers over UDP and HTTP, for all torrents of a process: they share a UDP socket a family, a
 /// connection id a tracker, HTTP connections, and what was found out about names and about silence. Clones
@@ -34,207 +26,6 @@ struct Inner {
     udp: UdpClient,
     http: HttpClient,
 }
-
-/// How a [`TrackerClient`] asks. Start with [`new`](Self::new) and chain what should differ.
-#[derive(Debug, Clone)]
-pub struct ClientOptions {
-    pub(super) udp_wait: Duration,
-    pub(super) udp_tries: u32,
-    pub(super) http_patience: Duration,
-    pub(super) user_agent: String,
-    pub(super) roots: Option<PathBuf>,
-    pub(super) hosts: HashMap<String, Vec<IpAddr>>,
-    pub(crate) source: Source,
-}
-
-impl ClientOptions {
-    /// What suits trackers on the Internet.
-    pub fn new() -> Self {
-        Self {
-            udp_wait: Duration::from_secs(3),
-            udp_tries: 3,
-            http_patience: Duration::from_secs(30),
-            user_agent: concat!("swarmkeep/", env!("CARGO_PKG_VERSION")).into(),
-            roots: None,
-            hosts: HashMap::new(),
-            source: Source::ANY,
-        }
-    }
-
-    /// Sets for how long the answer to a datagram is waited for before it is sent again, and how often it is
-    /// sent in all; each wait is twice the one before. 3 seconds and 3 times unless set: 21 seconds in all.
-    ///
-    /// BEP 15 waits for 15 seconds and sends 9 times, which makes more than two hours. Meanwhile the next
-    /// tracker would not be asked, and no answer comes after 3 seconds that would come after 15. Its long end
-    /// is the back-off between announces here.
-    #[must_use]
-    pub const fn udp(mut self, first_wait: Duration, tries: u32) -> Self {
-        (self.udp_wait, self.udp_tries) = (first_wait, if tries == 0 { 1 } else { tries });
-        self
-    }
-
-    /// Sets how long an announce over HTTP may take, from connecting to the last byte of the answer,
-    /// redirects and all; 30 seconds unless set.
-    #[must_use]
-    pub const fn http_patience(mut self, longest: Duration) -> Self {
-        self.http_patience = longest;
-        self
-    }
-
-    /// Sets what the client calls itself over HTTP. What cannot stand in a header is left out.
-    #[must_use]
-    pub fn user_agent(mut self, name: impl Into<String>) -> Self {
-        self.user_agent = name.into();
-        self
-    }
-
-    /// Sets the file in PEM with the authorities whose certificates are believed; those of the system unless
-    /// set.
-    #[must_use]
-    pub fn root_certificates(mut self, pem: impl Into<PathBuf>) -> Self {
-        self.roots = Some(pem.into());
-        self
-    }
-
-    /// Sets the addresses of a host, which is not looked up then.
-    #[must_use]
-    pub fn host(mut self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
-        self.hosts.insert(name.to_ascii_lowercase(), addresses.into_iter().collect());
-        self
-    }
-
-    /// Sets the addresses that trackers see, one of each family; those of a family that has none are not
-    /// asked. Any of both unless set.
-    #[must_use]
-    pub fn addresses(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
-        self.source = Source::of(addresses);
-        self
-    }
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// One announce.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Announce<'a> {
-    pub(super) identity: Identity,
-    pub(super) progress: Progress,
-    pub(super) event: AnnounceEvent,
-    pub(super) want: Option<u32>,
-    /// What an earlier answer asked to be told (`tracker id`).
-    pub(super) tracker_id: Option<&'a [u8]>,
-}
-
-/// What a tracker answered.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Answer {
-    pub(super) interval: Duration,
-    pub(super) min_interval: Option<Duration>,
-    pub(super) seeders: u32,
-    pub(super) leechers: u32,
-    pub(super) peers: Vec<Endpoint>,
-    pub(super) external_ip: Option<IpAddr>,
-    pub(super) tracker_id: Option<Vec<u8>>,
-    pub(super) warning: Option<String>,
-}
-
-/// Why a tracker did not answer as it should.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrackerError {
-    /// Its host has no address in the family.
-    #[error("there is no {} address", family_name(*.0))]
-    NoAddress(Family),
-    /// This machine does not do the family.
-    #[error("this machine has no {}", family_name(*.0))]
-    NoFamily(Family),
-    /// The name of its host was not found.
-    #[error("{host} is not found: {problem}")]
-    Lookup {
-        /// The host.
-        host: String,
-        /// The system's word on it.
-        problem: String,
-    },
-    /// Nothing can be sent to it, or the connection broke.
-    #[error("{to}: {problem}")]
-    Connection {
-        /// Its address.
-        to: SocketAddr,
-        /// The system's word on it.
-        problem: String,
-    },
-    /// It did not answer in time.
-    #[error("no answer in time")]
-    Silent,
-    /// Its answer is none.
-    #[error("not an answer to an announce: {0}")]
-    Protocol(#[from] protocol::Error),
-    /// Its answer is to another question.
-    #[error("an answer to something else")]
-    Other,
-    /// It refused, and said why.
-    #[error("refused: {reason}")]
-    Refused {
-        /// Its words, made fit for a terminal.
-        reason: String,
-        /// When to ask again, if it said so (BEP 31, or `Retry-After`).
-        retry: Option<Retry>,
-    },
-    /// The HTTP status of an answer that says no more.
-    #[error("HTTP status {status}")]
-    Status {
-        /// The status.
-        status: u16,
-        /// After how long to ask again, if it said so.
-        retry: Option<Duration>,
-    },
-    /// The answer is longer than any that is of use.
-    #[error("an answer of more than {0} bytes")]
-    TooLong(usize),
-    /// The answer is compressed, though that was not asked for.
-    #[error("an answer with the encoding {0}, which was not asked for")]
-    Encoding(String),
-    /// It sent the client from one place to the next and on.
-    #[error("more than {0} redirects")]
-    Redirects(usize),
-    /// It sent the client to where no tracker is to be asked.
-    #[error("redirected to {to:?}: {problem}")]
-    Redirect {
-        /// Where to.
-        to: String,
-        /// What is wrong with that.
-        problem: String,
-    },
-    /// The URL is that of something in this machine or network that does not look like a tracker.
-    #[error(
-        "{0} is not public, and its path names no announce: a torrent must not make requests of other services"
-    )]
-    NotATracker(SocketAddr),
-}
-
-/// When a tracker that refused wants to be asked again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retry {
-    /// Not before so long.
-    After(Duration),
-    /// Not at all.
-    Never,
-}
-
-const fn family_name(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
-    }
-}
-
-/// The most peers that are taken from one answer: whoever wants more than that at once has no use for them.
-pub(super) const MOST_PEERS: usize = 1000;
 
 impl TrackerClient {
     /// Opens a UDP socket for each family that the machine has. Must be called within a runtime.
@@ -266,79 +57,5 @@ impl TrackerClient {
             Scheme::Http | Scheme::Https => http.announce(url, to, resolver, announce, asked).await,
         };
         (Some(to), answer)
-    }
-}
-
-/// Whether nobody outside this machine or network can be meant.
-pub(super) fn is_near(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => {
-            let [a, b, ..] = ip.octets();
-            // 100.64.0.0/10 is between a provider and its customers (RFC 6598).
-            ip.is_loopback()
-                || ip.is_private()
-                || ip.is_link_local()
-                || a == 0
-                || (a == 100 && b & 0xc0 == 64)
-        }
-        IpAddr::V6(ip) => {
-            ip.is_loopback() || ip.is_unspecified() || ip.is_unique_local() || ip.is_unicast_link_local()
-        }
-    }
-}
-
-/// Of the peers of an answer those that somebody could be at, no more than are of use.
-pub(super) fn useful(peers: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
-    let somebody = |peer: &Endpoint| match peer.ip() {
-        IpAddr::V4(ip) => !(ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast()),
-        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
-    };
-    peers.filter(somebody).take(MOST_PEERS).collect()
-}
-
-/// Words of a stranger, made fit for a terminal: no control characters, and not too many.
-pub(super) fn readable(words: &[u8]) -> String {
-    const MOST: usize = 256;
-    // A character takes 4 bytes at most.
-    let words = String::from_utf8_lossy(&words[..words.len().min(4 * MOST)]);
-    let fit = |letter: char| if letter.is_control() { ' ' } else { letter };
-    words.chars().take(MOST).map(fit).collect::<String>().trim().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_strangers_words_reach_no_terminal_as_they_are() {
-        assert_eq!(readable(b"\x1b[2Jgone\r\n"), "[2Jgone");
-        assert_eq!(readable(b"\xff\xfe"), "\u{fffd}\u{fffd}");
-        assert_eq!(readable(&[b'a'; 100_000]).len(), 256);
-        assert_eq!(readable("é".repeat(1000).as_bytes()).chars().count(), 256);
-    }
-
-    #[test]
-    fn peers_are_bounded_and_somebodys() {
-        let peer = |text: &str| text.parse::<Endpoint>().unwrap();
-        let nobody = ["0.0.0.0:1", "0.1.2.3:1", "224.0.0.1:1", "255.255.255.255:1", "[::]:1", "[ff02::1]:1"];
-        let somebody = ["127.0.0.1:1", "192.0.2.1:1", "[::1]:1", "[2001:db8::1]:1"];
-        let all = nobody.iter().chain(&somebody).map(|text| peer(text));
-        assert_eq!(useful(all), somebody.map(peer));
-        assert_eq!(useful((0..100_000).map(|_| peer("192.0.2.1:1"))).len(), MOST_PEERS);
-    }
-
-    #[test]
-    fn near_is_what_no_stranger_has_business_with() {
-        for near in
-            ["127.0.0.1", "10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1"]
-        {
-            assert!(is_near(near.parse().unwrap()), "{near}");
-        }
-        for near in ["::1", "::", "fe80::1", "fd00::1", "::ffff:10.0.0.1"] {
-            assert!(is_near(near.parse().unwrap()), "{near}");
-        }
-        for far in ["192.0.2.1", "8.8.8.8", "100.128.0.1", "2001:db8::1"] {
-            assert!(!is_near(far.parse().unwrap()), "{far}");
-        }
     }
 }

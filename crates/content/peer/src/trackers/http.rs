@@ -24,9 +24,9 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    Retry, TrackerError,
-    client::{Announce, Answer, ClientOptions, is_near, readable, useful},
+    announce::{Announce, Answer, Retry, TrackerError, is_near, readable, useful},
     line::{Known, Line},
+    options::ClientOptions,
     resolve::Resolver,
     tls::Tls,
     url::{Scheme, TrackerUrl},

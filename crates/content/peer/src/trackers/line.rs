@@ -8,7 +8,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::TrackerError;
+use super::announce::TrackerError;
 
 /// Lets so many ask one tracker at a time. The others wait, and when it turns out to be silent they are told,
 /// not made to find out one by one: a thousand torrents would be at that for hours.

@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{TrackerError, line::Known, url::TrackerUrl};
+use super::{announce::TrackerError, line::Known, url::TrackerUrl};
 
 /// Remembers what names stand for. Looking one up takes a blocking thread, so only so many are at once.
 #[derive(Debug)]

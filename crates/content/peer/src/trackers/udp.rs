@@ -24,8 +24,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    TrackerError,
-    client::{Announce, Answer, readable, useful},
+    announce::{Announce, Answer, TrackerError, readable, useful},
     line::{Known, Line},
 };
 use crate::source::Source;
