@@ -1,6 +1,6 @@
 //! The `file tree` of BEP 52: a dictionary for each folder and each file, with the key "" in that of a file.
 
-use super::{BLOCK, Error, FileList, FileListBuilder, PathFault, hash_tree::Hash, info::attributes};
+use super::{BLOCK, Error, FileList, FileListBuilder, PathFault, attributes::attributes, hash_tree::Hash};
 use swarmkeep_bittorrent::bencode::{Token, Value};
 
 /// The files of a `file tree`: those that have bytes begin with a piece, with padding before them.

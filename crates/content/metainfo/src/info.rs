@@ -6,7 +6,9 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::{
-    BLOCK, Error, FileList, FileListBuilder, LONGEST_PIECE, PathFault, PieceCheck, dict, fields,
+    BLOCK, Error, FileList, FileListBuilder, LONGEST_PIECE, PathFault, PieceCheck,
+    attributes::attributes,
+    dict, fields,
     file_tree::{FileRoot, FileTree},
     hash_tree::{self, Hash},
     names,
@@ -294,19 +296,6 @@ pub(super) fn check_piece_length(length: u32, v2: bool) -> Result<(), Error> {
         return wrong("is no power of two from 16 KiB on, as v2 needs it");
     }
     Ok(())
-}
-
-/// What `attr` says of a file (BEP 47).
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Attributes {
-    pub(super) padding: bool,
-    pub(super) executable: bool,
-    pub(super) link: bool,
-}
-
-pub(super) fn attributes(attr: Option<&[u8]>) -> Attributes {
-    let has = |letter| attr.is_some_and(|attr| attr.contains(&letter));
-    Attributes { padding: has(b'p'), executable: has(b'x'), link: has(b'l') }
 }
 
 fn single_file(name: &str, length: Value<'_>, attr: Option<Value<'_>>) -> Result<FileList, Error> {

@@ -18,6 +18,7 @@
 //! # Ok::<(), swarmkeep_metainfo::Error>(())
 //! ```
 
+mod attributes;
 mod create;
 mod file_tree;
 mod files;
