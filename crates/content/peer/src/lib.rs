@@ -29,7 +29,10 @@ use std::{io, net::SocketAddr};
 pub use config::SessionConfig;
 pub use session::{Handle, Session};
 use swarmkeep_bittorrent::InfoHash;
-pub use torrent::{PeerStatus, Progress, Status};
+pub use torrent::{
+    Progress,
+    status::{PeerStatus, Status},
+};
 
 /// What went wrong with a session or one of its torrents. What goes wrong with a peer costs its connection,
 /// and nothing else.

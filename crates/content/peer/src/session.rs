@@ -26,7 +26,7 @@ use crate::{
     Error, Progress, Status,
     candidates::network,
     config::SessionConfig,
-    connection::{self, Ended},
+    connection::{Ended, handshake},
     learning::Learning,
     resources::Resources,
     source::Source,
@@ -419,7 +419,7 @@ impl SessionState {
                     let state = Arc::clone(&self);
                     self.resources.spawn(async move {
                         let find = |info_hash: &InfoHash| state.torrent(info_hash);
-                        let ended = connection::answer(stream, find).await;
+                        let ended = handshake::answer(stream, find).await;
                         tell(address, ended);
                         drop((permit, caller));
                     });
@@ -477,7 +477,7 @@ async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
                 let stream = tokio::time::timeout(CALL, source.connect(address)).await;
                 let stream = stream.map_err(|_| Ended::Silent(CALL))??;
                 drop(calling);
-                connection::call(stream, Arc::clone(&torrent)).await
+                handshake::call(stream, Arc::clone(&torrent)).await
             };
             tell(address, calling.await);
             torrent.called(address, begin.elapsed() > OF_USE);

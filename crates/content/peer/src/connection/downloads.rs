@@ -1,0 +1,192 @@
+//! What a peer is asked for, and what it brings.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use swarmkeep_peer_wire::{Block, Message};
+
+use super::{Connection, Ended, REQUESTS, Refused};
+use crate::torrent::Ask;
+
+/// Requests that are outstanding before anything has come.
+const FIRST: usize = 4;
+
+/// Requests that are outstanding at least, after that.
+const FEWEST: usize = 16;
+
+/// Blocks that were given back, and are still taken if they come.
+const LATE: usize = 4 * REQUESTS;
+
+/// Who has chosen not to bring what it was asked for is not asked for that long.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+
+/// How many times a piece may be rejected by somebody who does not choke: then it is none that it has.
+const REFUSALS: u32 = 3;
+
+/// Pieces of which that is counted at a time.
+const REFUSED: usize = 1024;
+
+/// Bytes that nobody asked for may be so many more than those that somebody did.
+const UNASKED: u64 = 4 << 20;
+
+impl Connection {
+    /// A block came.
+    pub(super) fn brought(&mut self, piece: swarmkeep_peer_wire::Piece<'_>) -> Result<(), Ended> {
+        let block = piece.block();
+        if !self.was_asked(block) && !self.was_late(block) {
+            let bytes = u64::from(block.length);
+            self.unasked += bytes;
+            self.torrent.unasked(bytes);
+            if self.unasked > self.peer.down.total() + UNASKED {
+                return Err(Ended::Misbehaves("brings what nobody asked it for"));
+            }
+            return Ok(());
+        }
+        self.brought = Instant::now();
+        self.fruitless = Duration::ZERO;
+        self.rejects = 0;
+        self.peer.snubs.store(false, Relaxed);
+        if let Some(whole) = self.torrent.received(&self.peer, piece.piece.0, piece.begin, piece.data) {
+            let torrent = Arc::clone(&self.torrent);
+            self.torrent.session.spawn_blocking(move || torrent.store(whole));
+        }
+        Ok(())
+    }
+
+    /// A block will not come.
+    pub(super) fn rejected(&mut self, block: Block) {
+        // What was cancelled is rejected too.
+        if self.was_late(block) || !self.was_asked(block) {
+            return;
+        }
+        let (piece, now) = (block.piece.0, Instant::now());
+        self.torrent.give_back(&self.peer, [block]);
+        self.gave_back = true;
+        self.allowed.retain(|allowed| *allowed != piece);
+        self.rejects += 1;
+        if self.rejects.is_multiple_of(FEWEST) {
+            self.pause(PAUSE);
+        }
+        if self.choked {
+            return;
+        }
+        if self.refused.len() == REFUSED {
+            self.refused.clear();
+        }
+        let refused = self.refused.entry(piece).or_insert(Refused { times: 0, until: now });
+        // All that it was asked for at a time is one refusal.
+        if refused.until <= now {
+            refused.times += 1;
+            refused.until = now + self.torrent.session.config.late();
+        }
+        if refused.times == REFUSALS {
+            self.refused.remove(&piece);
+            self.torrent.peer_lost(&self.peer, piece);
+        }
+    }
+
+    /// Asks for as much as comes in a second, so that there is always something on its way; of a slow one,
+    /// for what it brings in time.
+    pub(super) fn ask(&mut self) -> Result<(), Ended> {
+        let now = Instant::now();
+        let allows = self.choked.then_some(&self.allowed[..]);
+        if !self.interested
+            || allows.is_some_and(<[u32]>::is_empty)
+            || self.ask_from.is_some_and(|from| now < from)
+        {
+            return Ok(());
+        }
+        let rate = self.peer.down.rate();
+        let most = if self.peer.snubs.load(Relaxed) {
+            1
+        } else if self.peer.down.total() == 0 {
+            // Nothing is known of it yet: it may bring nothing at all.
+            FIRST.min(self.most_requests)
+        } else {
+            let in_a_second = (rate / 16_384) as usize;
+            let in_time = rate * self.torrent.session.config.request_timeout.as_secs() / 3 / 16_384;
+            let in_time = if rate == 0 { usize::MAX } else { in_time as usize };
+            (FEWEST + in_a_second.max(2 * FEWEST).min(in_time)).min(self.most_requests)
+        };
+        // In batches, so that each costs one lock.
+        if self.asked.len() > most - most / 4 || self.asked.len() >= most {
+            return Ok(());
+        }
+        let mut blocks = std::mem::take(&mut self.scratch);
+        let ask = Ask {
+            count: most - self.asked.len(),
+            allows,
+            may: &|piece| self.refused.get(&piece).is_none_or(|refused| refused.until <= now),
+            again: std::mem::take(&mut self.ask_again),
+            now,
+        };
+        self.torrent.pick(&self.peer, &ask, &mut blocks);
+        for block in blocks.drain(..) {
+            self.asked.push_back((block, now));
+            self.say(&Message::Request(block))?;
+        }
+        self.scratch = blocks;
+        Ok(())
+    }
+
+    /// Asks for nothing in that time.
+    pub(super) fn pause(&mut self, time: Duration) {
+        self.ask_from = self.ask_from.max(Some(Instant::now() + time));
+    }
+
+    /// Whether a block was one that it was asked for; now it is none.
+    pub(super) fn was_asked(&mut self, block: Block) -> bool {
+        let at = self.asked.iter().position(|(asked, _)| *asked == block);
+        at.and_then(|at| self.asked.remove(at)).is_some()
+    }
+
+    /// Whether it was asked for a block once, and need not have brought it.
+    fn was_late(&mut self, block: Block) -> bool {
+        let at = self.late.iter().position(|late| *late == block);
+        at.and_then(|at| self.late.remove(at)).is_some()
+    }
+
+    pub(super) fn is_late(&mut self, block: Block) {
+        if self.late.len() == LATE {
+            self.late.pop_front();
+        }
+        self.late.push_back(block);
+    }
+
+    pub(super) fn give_all_back(&mut self) {
+        self.gave_back = true;
+        self.torrent.give_back(&self.peer, self.asked.iter().map(|(block, _)| *block));
+        for (block, _) in std::mem::take(&mut self.asked) {
+            self.is_late(block);
+        }
+    }
+
+    /// Leaves to others what it does not bring in time, and itself if that is the second time in a row.
+    pub(super) fn check_asked(&mut self, now: Instant) -> Result<(), Ended> {
+        let config = &self.torrent.session.config;
+        let (timeout, late) = (config.request_timeout, config.late());
+        let since = now.saturating_duration_since(std::mem::replace(&mut self.ticked, now));
+        let Some(&(_, oldest)) = self.asked.front() else { return Ok(()) };
+        // What we ourselves do not read, to stay within a limit, is not its fault.
+        let may_bring = self.read_from.is_none_or(|from| from + late <= now);
+        let oldest = if may_bring { oldest } else { oldest.max(self.brought) };
+        // Others may have brought what it was asked for, again and again.
+        self.fruitless += if may_bring { since } else { Duration::ZERO };
+        if now.saturating_duration_since(oldest).max(self.fruitless) <= timeout {
+            return Ok(());
+        }
+        self.fruitless = Duration::ZERO;
+        if self.peer.snubs.swap(true, Relaxed) {
+            return Err(Ended::Misbehaves("does not bring what it is asked for"));
+        }
+        for (block, _) in self.asked.clone() {
+            self.say(&Message::Cancel(block))?;
+        }
+        self.give_all_back();
+        // The others come first.
+        self.pause(late);
+        Ok(())
+    }
+}

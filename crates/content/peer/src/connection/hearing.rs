@@ -1,0 +1,172 @@
+//! What a peer says.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use swarmkeep_bittorrent::Endpoint;
+use swarmkeep_peer_wire::{
+    Bitfield, ExtendedMessage, Extension, ExtensionIds, Message, MetadataMessage, ReceiveBuffer,
+};
+
+use super::{Connection, Early, Ended, REQUESTS, downloads::PAUSE};
+use crate::torrent::is_near;
+
+/// Peers that a peer may tell of, and how often: BEP 11 has 50 of each family a minute, and clients' clocks
+/// differ.
+const MOST_PEX: usize = 100;
+
+const PEX: Duration = Duration::from_secs(45);
+
+/// Pieces that a peer may allow while it chokes (BEP 6 gives ten).
+const ALLOWED: usize = 64;
+
+impl Connection {
+    /// What it said of its pieces while the torrent was not known.
+    pub(super) fn catch_up(&mut self, early: Early) -> Result<(), Ended> {
+        let pieces = self.torrent.ready().expect("it is ready").info.piece_count();
+        if early.all {
+            self.torrent.peer_has(&self.peer, 0..pieces);
+        } else if early.bitfield.is_empty() {
+            self.torrent.peer_has(&self.peer, []);
+        } else {
+            let bitfield = Bitfield::new(&early.bitfield);
+            bitfield.check(pieces)?;
+            self.torrent.peer_has(&self.peer, bitfield.iter().map(|piece| piece.0));
+        }
+        early.pieces.into_iter().for_each(|piece| self.torrent.peer_gained(&self.peer, piece));
+        Ok(())
+    }
+
+    pub(super) fn hear_all(&mut self, received: &mut ReceiveBuffer) -> Result<(), Ended> {
+        while let Some(message) = received.next_message()? {
+            self.hear(message)?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: Message<'_>) -> Result<(), Ended> {
+        let first = !self.begun;
+        self.begun |= !matches!(message, Message::Extended(_) | Message::KeepAlive | Message::Port(_));
+        match message {
+            Message::Bitfield(_) | Message::HaveAll | Message::HaveNone if !first => {
+                return Err(Ended::Misbehaves("says what it has after other messages"));
+            }
+            Message::HaveAll
+            | Message::HaveNone
+            | Message::Suggest(_)
+            | Message::AllowedFast(_)
+            | Message::Reject(_)
+                if !self.fast =>
+            {
+                return Err(Ended::Misbehaves("uses the fast extension and has not said so"));
+            }
+            Message::Bitfield(bitfield) => match &mut self.early {
+                Some(early) => early.bitfield = bitfield.as_bytes().to_vec(),
+                None => self.torrent.peer_has(&self.peer, bitfield.iter().map(|piece| piece.0)),
+            },
+            Message::HaveAll => match (&mut self.early, self.torrent.ready()) {
+                (None, Some(ready)) => self.torrent.peer_has(&self.peer, 0..ready.info.piece_count()),
+                (early, _) => early.get_or_insert_default().all = true,
+            },
+            Message::Have(piece) => match &mut self.early {
+                Some(early) if early.pieces.len() < 1 << 16 => early.pieces.push(piece.0),
+                Some(_) => return Err(Ended::Misbehaves("tells of more pieces than can be remembered")),
+                None => self.torrent.peer_gained(&self.peer, piece.0),
+            },
+            Message::Choke => {
+                self.choked = true;
+                // Of the fast ones, each request is rejected or answered.
+                if !self.fast && !self.asked.is_empty() {
+                    self.give_all_back();
+                    self.pause(PAUSE);
+                }
+            }
+            Message::Unchoke => self.choked = false,
+            Message::Interested => self.torrent.peer_wants(&self.peer, true),
+            Message::NotInterested => self.torrent.peer_wants(&self.peer, false),
+            Message::Request(block) => self.asked_for(block)?,
+            Message::Cancel(block) => {
+                if let Some(at) = self.asks.iter().position(|asks| *asks == block) {
+                    self.asks.remove(at);
+                    self.reject(block)?;
+                }
+            }
+            Message::Piece(piece) => self.brought(piece)?,
+            Message::Reject(block) => self.rejected(block),
+            Message::AllowedFast(piece) if self.allowed.len() < ALLOWED => self.allowed.push(piece.0),
+            Message::Extended(extended) => {
+                // Its frame was in order: what cannot be read costs this message only.
+                match extended.read(&ExtensionIds::ALL) {
+                    Ok(message) => self.hear_extended(message)?,
+                    Err(error) => {
+                        tracing::debug!(address = %self.peer.address, %error, "an extended message")
+                    }
+                }
+            }
+            Message::HashRequest(range) => self.asked_for_hashes(range)?,
+            Message::Hashes(hashes) => self.torrent.hashes(&self.peer, &hashes)?,
+            Message::HashReject(range) => {
+                if let Some(learning) = &mut *self.torrent.learning.lock() {
+                    learning.hashes_rejected(self.peer.key, &range)?;
+                }
+            }
+            Message::KeepAlive
+            | Message::HaveNone
+            | Message::Port(_)
+            | Message::Suggest(_)
+            | Message::AllowedFast(_)
+            | Message::Unknown { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn hear_extended(&mut self, message: ExtendedMessage<'_>) -> Result<(), Ended> {
+        match message {
+            ExtendedMessage::Handshake(handshake) => {
+                self.theirs = handshake.ids;
+                if let Some(most) = handshake.request_queue {
+                    self.most_requests = (most as usize).clamp(1, 4 * REQUESTS);
+                }
+                if let Some(port) = handshake.port.filter(|port| *port != 0 && !self.introduced) {
+                    self.torrent.listens(&self.peer, SocketAddr::new(self.peer.address.ip(), port));
+                }
+                self.introduced = true;
+                let serves = self.theirs.id(Extension::Metadata).is_some();
+                if let Some(size) = handshake.metadata_size.filter(|_| serves)
+                    && let Some(learning) = &mut *self.torrent.learning.lock()
+                    && let Err(fault) = learning.offered(self.peer.key, size)
+                {
+                    // It may be good for something else.
+                    tracing::debug!(address = %self.peer.address, %fault, "no info dictionary");
+                }
+            }
+            ExtendedMessage::DontHave(piece) => self.torrent.peer_lost(&self.peer, piece.0),
+            ExtendedMessage::Metadata(MetadataMessage::Request { piece }) => self.send_metadata(piece),
+            ExtendedMessage::Metadata(MetadataMessage::Data { piece, total_size, data }) => {
+                self.torrent.metadata(&self.peer, piece, total_size, data)?;
+            }
+            ExtendedMessage::Metadata(MetadataMessage::Reject { piece }) => {
+                if let Some(learning) = &mut *self.torrent.learning.lock() {
+                    learning.metadata_rejected(self.peer.key, piece)?;
+                }
+            }
+            ExtendedMessage::Pex(pex) => {
+                let private = self.torrent.ready().is_none_or(|ready| ready.info.is_private());
+                let now = Instant::now();
+                let often = self.told_of.is_some_and(|before| now - before < PEX);
+                if !private && !often {
+                    self.told_of = Some(now);
+                    let added = pex.added().take(MOST_PEX).map(|added| added.endpoint);
+                    let added = added.map(|peer: Endpoint| SocketAddr::new(peer.ip(), peer.port()));
+                    // Somebody far away has nothing to say of this network.
+                    let near = is_near(self.peer.address);
+                    self.torrent.found(added.filter(|peer| near || !is_near(*peer)));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! What a peer is told, but for blocks and hashes.
+
+use std::{sync::Arc, time::Instant};
+
+use swarmkeep_peer_wire::{
+    Bitfield, ExtendedHandshake, ExtendedMessage, Extension, ExtensionIds, Message, MetadataMessage,
+    PieceIndex,
+};
+
+use super::{Connection, Ended, REQUESTS};
+use crate::{config::CLIENT, learning::Question};
+
+impl Connection {
+    /// Tells of what is here: all of it at first, then what has come.
+    pub(super) fn tell_pieces(&mut self) -> Result<(), Ended> {
+        if let Some(told) = self.told {
+            let mut came = Vec::new();
+            self.torrent.came_since(told, &mut came);
+            self.told = Some(told + came.len());
+            return came.into_iter().try_for_each(|piece| self.say(&Message::Have(PieceIndex(piece))));
+        }
+        let (have, came) = self.torrent.have();
+        self.told = Some(came);
+        match have.count() {
+            0 if self.fast => self.say(&Message::HaveNone),
+            0 => Ok(()),
+            all if all == have.pieces() && self.fast => self.say(&Message::HaveAll),
+            _ => self.say(&Message::Bitfield(Bitfield::new(have.as_bytes()))),
+        }
+    }
+
+    /// Asks for what the torrent lacks that came as a magnet link.
+    pub(super) fn learn(&mut self) -> Result<(), Ended> {
+        let (torrent, now) = (Arc::clone(&self.torrent), Instant::now());
+        let mut learning = torrent.learning.lock();
+        let Some(learning) = &mut *learning else { return Ok(()) };
+        self.learns = true;
+        loop {
+            let has = |pieces| self.early.as_ref().is_some_and(|early| early.has_one_of(pieces));
+            match learning.ask(self.peer.key, now, has) {
+                Some(Question::Metadata { piece }) => {
+                    self.say_metadata(MetadataMessage::Request { piece });
+                }
+                Some(Question::Hashes(range)) => self.say(&Message::HashRequest(range))?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    pub(super) fn send_metadata(&mut self, piece: u32) {
+        let torrent = Arc::clone(&self.torrent);
+        let answer = match torrent.ready() {
+            Some(ready) => self.uploads.answer(ready.info.encoded(), piece),
+            None => MetadataMessage::Reject { piece },
+        };
+        self.say_metadata(answer);
+    }
+
+    fn say_metadata(&mut self, message: MetadataMessage<'_>) {
+        // Who does not say under which id gets no answer, nor does who asks faster than it reads.
+        if let Some(message) = ExtendedMessage::Metadata(message).to_peer(&self.theirs) {
+            let _ = self.queue.push(&message);
+        }
+    }
+
+    /// Tells who else is there.
+    pub(super) fn tell_peers(&mut self, now: Instant) -> Result<(), Ended> {
+        let public = self.torrent.ready().is_some_and(|ready| !ready.info.is_private());
+        if !public || self.theirs.id(Extension::Pex).is_none() || !self.exchange.is_due(now) {
+            return Ok(());
+        }
+        if let Some(news) = self.exchange.news(&self.torrent.others(&self.peer), now) {
+            let message = ExtendedMessage::Pex(news.message()).to_peer(&self.theirs);
+            let message = message.expect("it has an id, which was checked");
+            self.queue.push(&message).map_err(|_| Ended::Misbehaves("does not read"))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn say_hello(&mut self) -> Result<(), Ended> {
+        let private = self.torrent.ready().is_some_and(|ready| ready.info.is_private());
+        // Holes are punched for uTP only.
+        let ids = ExtensionIds::ALL.with(Extension::Holepunch, 0);
+        let ids = if private { ids.with(Extension::Pex, 0) } else { ids };
+        let mut hello = ExtendedHandshake::new(ids);
+        self.learns |= self.torrent.ready().is_none();
+        hello.client = Some(CLIENT.as_bytes());
+        hello.port = self.torrent.session.port();
+        hello.your_ip = Some(self.peer.address.ip().to_canonical());
+        hello.request_queue = Some(REQUESTS as u32);
+        hello.metadata_size = self.torrent.ready().map(|ready| ready.info.encoded().len() as u32);
+        hello.upload_only = self.torrent.is_complete().then_some(true);
+        let message = ExtendedMessage::Handshake(hello).to_peer(&ExtensionIds::NONE);
+        let message = message.expect("the handshake has always an id");
+        self.queue.push(&message).map_err(|_| Ended::Misbehaves("does not read"))
+    }
+
+    pub(super) fn say(&mut self, message: &Message<'_>) -> Result<(), Ended> {
+        self.queue.push(message).map_err(|_| Ended::Misbehaves("does not read what it is told"))
+    }
+}

@@ -1,0 +1,181 @@
+//! What a peer asks for, and how it is answered.
+
+use std::{
+    io::IoSliceMut,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use swarmkeep_content::{ContentExt, Error as StoreError};
+use swarmkeep_peer_wire::{Block, HashRange, Hashes, Message};
+use tokio::task::JoinHandle;
+
+use super::{Connection, Ended, Hashing, REQUESTS};
+use crate::{
+    blocks::Batch,
+    hashes::{self, Reading as HashReading},
+};
+
+/// How often content is read for hashes that one peer asks for: libtorrent does after a piece turned out
+/// wrong.
+const HASHED: Duration = Duration::from_secs(2);
+
+impl Connection {
+    /// A request for hashes, which is answered from what is known, or from content that has to be read.
+    pub(super) fn asked_for_hashes(&mut self, range: HashRange<'_>) -> Result<(), Ended> {
+        let torrent = Arc::clone(&self.torrent);
+        let answer = torrent.ready().ok_or(hashes::Refusal::Unknown);
+        match answer.and_then(|ready| hashes::answer(&ready.info, &range)) {
+            Ok(hashes::Answer::Hashes(hashes)) => self.send_hashes(range, Some(&hashes)),
+            Ok(hashes::Answer::Read(reading)) => match self.hash(reading) {
+                Some(hashes) => {
+                    let numbers = [range.base_layer(), range.index(), range.length(), range.proof_layers()];
+                    self.hashing = Some(Hashing { root: *range.root(), numbers, hashes });
+                    Ok(())
+                }
+                None => self.send_hashes(range, None),
+            },
+            Err(refusal) => {
+                tracing::debug!(address = %self.peer.address, %refusal, "a request for hashes");
+                self.send_hashes(range, None)
+            }
+        }
+    }
+
+    /// Hashes content, on a thread that may block. `None` if it is not there, or others are served: it may
+    /// ask again, or somebody else.
+    fn hash(&mut self, mut reading: Box<HashReading>) -> Option<JoinHandle<Option<Vec<[u8; 32]>>>> {
+        let now = Instant::now();
+        if self.hashing.is_some()
+            || self.hashed.is_some_and(|before| now - before < HASHED)
+            || self.torrent.session.up.wait(now).is_some()
+            || !reading.pieces().clone().all(|piece| self.torrent.has(piece))
+        {
+            return None;
+        }
+        let permit = Arc::clone(&self.torrent.session.hashing).try_acquire_owned().ok()?;
+        // BEP 52 has the same limits for these as for blocks.
+        self.torrent.session.up.pass(reading.bytes().end - reading.bytes().start, now);
+        self.hashed = Some(now);
+        let torrent = Arc::clone(&self.torrent);
+        Some(self.torrent.session.spawn_blocking(move || {
+            let _permit = permit;
+            let content = &torrent.ready()?.content;
+            let Range { mut start, end } = reading.bytes().clone();
+            let mut bytes = vec![0; (end - start).min(Batch::MOST as u64) as usize];
+            while start < end {
+                let bytes = &mut bytes[..(end - start).min(Batch::MOST as u64) as usize];
+                content.read(start, bytes).ok()?;
+                reading.update(bytes);
+                start += bytes.len() as u64;
+            }
+            reading.finish().ok()
+        }))
+    }
+
+    /// Sends what was computed.
+    pub(super) fn answer_hashes(&mut self, hashes: Option<Vec<[u8; 32]>>) -> Result<(), Ended> {
+        let Some(Hashing { root, numbers: [base, index, length, proof], .. }) = self.hashing.take() else {
+            return Ok(());
+        };
+        let range = HashRange::new(&root, base, index, length, proof)?;
+        self.send_hashes(range, hashes.as_deref())
+    }
+
+    /// Or says that there are none.
+    fn send_hashes(&mut self, range: HashRange<'_>, hashes: Option<&[[u8; 32]]>) -> Result<(), Ended> {
+        if let Some(hashes) = hashes
+            && let Ok(hashes) = Hashes::new(range, hashes)
+            && self.queue.push(&Message::Hashes(hashes)).is_ok()
+        {
+            return Ok(());
+        }
+        self.say(&Message::HashReject(range))
+    }
+
+    pub(super) fn reject(&mut self, block: Block) -> Result<(), Ended> {
+        if self.fast { self.say(&Message::Reject(block)) } else { Ok(()) }
+    }
+
+    /// A request of the peer's.
+    pub(super) fn asked_for(&mut self, block: Block) -> Result<(), Ended> {
+        let here = self.early.is_none() && self.torrent.has(block.piece.0);
+        if !self.unchoked || !here || self.asks.len() >= REQUESTS {
+            return self.reject(block);
+        }
+        self.asks.push_back(block);
+        Ok(())
+    }
+
+    /// Reads what it asks for, while there is room to send it and as much may go.
+    pub(super) fn read_asked(&mut self) -> Result<(), Ended> {
+        while !self.asks.is_empty() && self.reading.is_none() && self.queue.len() <= Batch::MOST / 2 {
+            let torrent = Arc::clone(&self.torrent);
+            let (up, now) = (&torrent.session.up, Instant::now());
+            self.answer_from = up.wait(now).map(|wait| now + wait);
+            if self.answer_from.is_some() {
+                break;
+            }
+            let most = up.at_once().map_or(Batch::MOST, |most| most as usize);
+            let Some(mut batch) = Batch::take(&mut self.asks, &mut self.memory, most) else { break };
+            up.pass(batch.bytes() as u64, now);
+            let ready = torrent.ready().expect("who asks was told what is here");
+            // Most of it, as a read brings what follows it: a copy takes less than to have another thread
+            // make it.
+            let in_memory = |from, into: &mut [u8]| {
+                torrent
+                    .session
+                    .store
+                    .read_in_memory(&ready.info.info_hash(), from, into)
+                    .then_some(())
+                    .ok_or(())
+            };
+            if batch.read(ready, in_memory).is_ok() {
+                self.answer(batch, Ok(()))?;
+                continue;
+            }
+            let torrent = Arc::clone(&torrent);
+            self.reading = Some(self.torrent.session.spawn_blocking(move || {
+                let ready = torrent.ready().expect("who asks was told what is here");
+                let read = |from, into: &mut [u8]| ready.content.read_at(from, &mut [IoSliceMut::new(into)]);
+                let done = batch.read(ready, read).map_err(|_| batch.unreadable(ready));
+                (batch, done)
+            }));
+        }
+        Ok(())
+    }
+
+    /// Sends what was read.
+    pub(super) fn answer(
+        &mut self,
+        batch: Batch,
+        done: Result<(), Vec<(u32, StoreError)>>,
+    ) -> Result<(), Ended> {
+        if let Err(unreadable) = done {
+            unreadable.iter().for_each(|(piece, error)| self.torrent.unreadable(*piece, error));
+            for block in batch.into_blocks().into_iter().rev() {
+                if self.torrent.has(block.piece.0) {
+                    self.asks.push_front(block);
+                    continue;
+                }
+                self.reject(block)?;
+                // Who cannot be told waits for it for ever.
+                if !self.fast {
+                    return Err(Ended::Stopped);
+                }
+            }
+            return Ok(());
+        }
+        let mut bytes = 0;
+        for (block, slice) in batch.into_slices(&mut self.memory) {
+            bytes += u64::from(block.length);
+            // There was room when this was read, for all but one who is told a lot and reads nothing.
+            let pushed = self.queue.push_piece(block.piece, block.begin, slice);
+            pushed.map_err(|_| Ended::Misbehaves("does not read"))?;
+        }
+        self.torrent.up.add(bytes);
+        self.peer.up.add(bytes);
+        Ok(())
+    }
+}

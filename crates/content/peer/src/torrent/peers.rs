@@ -1,0 +1,332 @@
+//! The peers of a torrent: how they come and go, and what they say of themselves.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use swarmkeep_bittorrent::{Endpoint, PeerId};
+use swarmkeep_content::PieceBits;
+use swarmkeep_metainfo::Info;
+use swarmkeep_peer_wire::{Hashes, PexFlags};
+use tokio::sync::Notify;
+
+use super::{Entry, Has, Peer, State, Torrent, ip_of, is_near};
+use crate::{
+    Error,
+    candidates::network,
+    choker::Asking,
+    hashes::HashFault,
+    learning::Heard,
+    metadata::MetadataFault,
+    picker::{PeerKey, Picker, Searched},
+    rate::Meter,
+};
+
+/// How long somebody may be of no use when others want in.
+const USELESS: Duration = Duration::from_secs(60);
+
+/// Of who left before so many others, nobody knows the address any more.
+const GONE: usize = 256;
+
+impl Torrent {
+    /// Takes in a connection, if it is one that is wanted.
+    pub(crate) fn join(
+        &self,
+        address: SocketAddr,
+        id: PeerId,
+        called: bool,
+    ) -> Result<Arc<Peer>, &'static str> {
+        let ip = address.ip().to_canonical();
+        let mut state = self.state.lock();
+        if id == self.session.config.peer_id {
+            state.candidates.forget(address);
+            return Err("it is this very session");
+        }
+        if state.banned.contains(&network(ip)) {
+            return Err("it brought wrong bytes");
+        }
+        let config = &self.session.config;
+        // An id is what somebody says of himself.
+        let alike = |entry: &Entry| network(entry.peer.address.ip()) == network(ip);
+        if let Some(other) = state.peers.values().find(|entry| entry.id == id && alike(entry)) {
+            // Both called at the same time: both keep the call of the one with the greater id.
+            let ours = config.peer_id.as_bytes() > id.as_bytes();
+            if other.called == called || called != ours {
+                return Err("it is connected already");
+            }
+            other.peer.stop.cancel();
+        }
+        let staying = || state.peers.values().filter(|entry| !entry.peer.stop.is_cancelled());
+        if staying().filter(|entry| alike(entry)).count() >= config.connections_per_address {
+            return Err("there are as many connections to its address as may be");
+        }
+        if staying().count() >= config.connections_per_torrent {
+            // Who wants nothing and has nothing that is wanted makes room.
+            let useless =
+                |entry: &&Entry| !entry.interested && entry.wanted == 0 && entry.since.elapsed() > USELESS;
+            let known = state.picker.is_some();
+            let useless = staying().filter(|_| known).find(useless);
+            useless.ok_or("there are as many connections as may be")?.peer.stop.cancel();
+        }
+        let peer = Arc::new(Peer {
+            key: self.session.next_key(),
+            address,
+            up: Meter::default(),
+            down: Meter::default(),
+            wake: Notify::new(),
+            unchoked: AtomicBool::new(false),
+            snubs: AtomicBool::new(false),
+            cancels: Mutex::default(),
+            stop: self.stop.child_token(),
+        });
+        let pieces = state.have.pieces();
+        let entry = Entry {
+            peer: Arc::clone(&peer),
+            id,
+            called,
+            since: Instant::now(),
+            listens: called.then_some((address, PexFlags::REACHABLE)),
+            has: Has::Some(PieceBits::none(pieces)),
+            wanted: 0,
+            interested: false,
+            searched: Searched::default(),
+        };
+        state.peers.insert(peer.key, entry);
+        Ok(peer)
+    }
+
+    /// A connection has ended.
+    pub(crate) fn leave(&self, peer: &Peer) {
+        let mut state = self.state.lock();
+        let State { peers, picker, gone, .. } = &mut *state;
+        let Some(entry) = peers.remove(&peer.key) else { return };
+        gone.push_back((peer.key, peer.address.ip().to_canonical()));
+        if gone.len() > GONE {
+            gone.pop_front();
+        }
+        if let Some(picker) = picker {
+            let rng = &mut rand::rng();
+            picker.give_all_back(peer.key, rng);
+            if let Has::Some(bits) = &entry.has {
+                bits.iter().for_each(|piece| picker.lost(piece, rng));
+            }
+        }
+        drop(state);
+        if let Some(learning) = &mut *self.learning.lock() {
+            learning.gone(peer.key);
+        }
+        self.calling.notify_one();
+        // What it was asked for is to be asked of others.
+        self.wake_all();
+    }
+
+    /// A peer said where it listens.
+    pub(crate) fn listens(&self, peer: &Peer, address: SocketAddr) {
+        let mut state = self.state.lock();
+        if let Some(entry) = state.peers.get_mut(&peer.key) {
+            entry.listens.get_or_insert((address, PexFlags::empty()));
+        }
+        state.candidates.add(address, Instant::now());
+    }
+
+    /// The others, where they can be called; those of this network are nobody's business outside.
+    pub(crate) fn others(&self, peer: &Peer) -> BTreeMap<Endpoint, PexFlags> {
+        let state = self.state.lock();
+        let others = state.peers.values().filter(|entry| entry.peer.key != peer.key);
+        let listening = others.filter_map(|entry| {
+            let (address, flags) = entry.listens?;
+            if is_near(address) && !is_near(peer.address) {
+                return None;
+            }
+            let seeds = match &entry.has {
+                Has::All => true,
+                Has::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
+            };
+            let seeds = if seeds { PexFlags::SEEDER } else { PexFlags::empty() };
+            Some((Endpoint::try_from(address).ok()?, flags | seeds))
+        });
+        listening.collect()
+    }
+
+    /// A peer has sent a part of the info dictionary.
+    pub(crate) fn metadata(
+        self: &Arc<Self>,
+        peer: &Peer,
+        piece: u32,
+        total_size: u32,
+        data: &[u8],
+    ) -> Result<(), MetadataFault> {
+        let mut learning = self.learning.lock();
+        let Some(heard) =
+            learning.as_mut().map(|learning| learning.metadata(peer.key, piece, total_size, data))
+        else {
+            return Ok(());
+        };
+        drop(learning);
+        match heard {
+            Ok(Heard::Part) => {}
+            Ok(Heard::Again) => self.wake_all(),
+            Ok(Heard::Whole { info, liars }) => {
+                self.ban(&liars);
+                let torrent = Arc::clone(self);
+                self.session.spawn_blocking(move || {
+                    let info = Info::parse(&info).map_err(|error| Error::Torrent(error.to_string()));
+                    if let Some(learning) = &mut *torrent.learning.lock() {
+                        learning.read(info);
+                    }
+                    torrent.wake_all();
+                });
+            }
+            Err(fault) => {
+                if fault == MetadataFault::Wrong {
+                    self.ban(&[peer.key]);
+                }
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    /// A peer has sent hashes of pieces.
+    pub(crate) fn hashes(&self, peer: &Peer, hashes: &Hashes<'_>) -> Result<(), HashFault> {
+        let taken = match &mut *self.learning.lock() {
+            Some(learning) => learning.hashes(peer.key, hashes),
+            None => Ok(()),
+        };
+        if taken == Err(HashFault::Wrong) {
+            self.ban(&[peer.key]);
+        }
+        taken
+    }
+
+    fn ban(&self, peers: &[PeerKey]) {
+        let mut state = self.state.lock();
+        for peer in peers {
+            let ip = ip_of(&state.peers, &state.gone, *peer);
+            state.ban(ip);
+        }
+    }
+
+    /// A peer says which pieces it has, as the first thing.
+    pub(crate) fn peer_has(&self, peer: &Peer, pieces: impl IntoIterator<Item = u32>) {
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
+        let Some(entry) = peers.get_mut(&peer.key) else { return };
+        entry.searched = Searched::default();
+        let mut bits = PieceBits::none(have.pieces());
+        pieces.into_iter().filter(|piece| *piece < have.pieces()).for_each(|piece| _ = bits.insert(piece));
+        if bits.count() == have.pieces() {
+            entry.has = Has::All;
+            entry.wanted = have.pieces() - have.count();
+            return;
+        }
+        let rng = &mut rand::rng();
+        for piece in bits.iter() {
+            picker.gained(piece, rng);
+            entry.wanted += u32::from(!have.contains(piece));
+        }
+        entry.has = Has::Some(bits);
+    }
+
+    /// A peer has another piece.
+    pub(crate) fn peer_gained(&self, peer: &Peer, piece: u32) {
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
+        let Some(Entry { has: Has::Some(bits), wanted, searched, .. }) = peers.get_mut(&peer.key) else {
+            return;
+        };
+        if piece < bits.pieces() && bits.insert(piece) {
+            picker.gained(piece, &mut rand::rng());
+            if !have.contains(piece) {
+                *wanted += 1;
+                *searched = Searched::default();
+            }
+        }
+    }
+
+    /// A peer has a piece no more (BEP 54).
+    pub(crate) fn peer_lost(&self, peer: &Peer, piece: u32) {
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
+        let Some(entry) = peers.get_mut(&peer.key) else { return };
+        let rng = &mut rand::rng();
+        if piece >= have.pieces() {
+            return;
+        }
+        if matches!(entry.has, Has::All) {
+            let mut bits = PieceBits::none(have.pieces());
+            for piece in 0..have.pieces() {
+                bits.insert(piece);
+                picker.gained(piece, rng);
+            }
+            entry.has = Has::Some(bits);
+        }
+        if let Has::Some(bits) = &mut entry.has
+            && bits.remove(piece)
+        {
+            picker.lost(piece, rng);
+            entry.wanted -= u32::from(!have.contains(piece));
+        }
+    }
+
+    /// Whether a peer has something that is wanted.
+    pub(crate) fn is_interested_in(&self, peer: &Peer) -> bool {
+        self.state.lock().peers.get(&peer.key).is_some_and(|entry| entry.wanted > 0)
+    }
+
+    /// Whether both have everything, and nothing to say.
+    pub(crate) fn both_have_all(&self, peer: &Peer) -> bool {
+        let state = self.state.lock();
+        let all = |entry: &Entry| match &entry.has {
+            Has::All => true,
+            // One that was connected before the torrent was known has said nothing yet that counts.
+            Has::Some(bits) => bits.pieces() > 0 && bits.count() == bits.pieces(),
+        };
+        state.have.pieces() > 0
+            && state.have.count() == state.have.pieces()
+            && state.peers.get(&peer.key).is_some_and(all)
+    }
+
+    /// A peer says whether it wants something. One that does is answered at once while there are slots.
+    pub(crate) fn peer_wants(&self, peer: &Peer, interested: bool) {
+        let mut state = self.state.lock();
+        let slots = self.session.config.upload_slots;
+        let unchoked = state.peers.values().filter(|entry| entry.peer.unchoked.load(Relaxed)).count();
+        let Some(entry) = state.peers.get_mut(&peer.key) else { return };
+        entry.interested = interested;
+        if interested && unchoked < slots {
+            peer.unchoked.store(true, Relaxed);
+        }
+    }
+
+    /// Every ten seconds: whose requests are answered.
+    pub(crate) fn choke(&self) {
+        let mut state = self.state.lock();
+        let seeding = state.picker.as_ref().is_none_or(Picker::nothing_is_wanted);
+        let asking: Vec<_> = state
+            .peers
+            .values()
+            .map(|Entry { peer, interested, .. }| Asking {
+                peer: peer.key,
+                interested: *interested,
+                snubs: peer.snubs.load(Relaxed),
+                brings: peer.down.rate(),
+                takes: peer.up.rate(),
+            })
+            .collect();
+        let unchoked = state.choker.decide(&asking, seeding, &mut rand::rng());
+        for entry in state.peers.values() {
+            let now = unchoked.contains(&entry.peer.key);
+            if entry.peer.unchoked.swap(now, Relaxed) != now {
+                entry.peer.wake.notify_one();
+            }
+        }
+    }
+}

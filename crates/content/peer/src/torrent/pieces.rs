@@ -1,0 +1,203 @@
+//! The pieces of a torrent: which blocks are asked for, and what becomes of those that come.
+
+use std::{sync::atomic::Ordering::Relaxed, time::Instant};
+
+use swarmkeep_content::{ContentExt, Error as StoreError};
+use swarmkeep_peer_wire::Block;
+
+use super::{Ask, Entry, Has, Peer, State, Torrent, ip_of};
+use crate::{
+    candidates::network,
+    picker::{PeerKey, Received, Searched, Whole, Wish},
+    ready::Ready,
+};
+
+impl Torrent {
+    /// Pieces that have come since so many had.
+    pub(crate) fn came_since(&self, told: usize, pieces: &mut Vec<u32>) {
+        pieces.extend_from_slice(&self.state.lock().came[told..]);
+    }
+
+    /// Blocks to ask a peer for.
+    pub(crate) fn pick(&self, peer: &Peer, ask: &Ask<'_>, asked: &mut Vec<Block>) {
+        let Some(in_store) = self.ready().map(|ready| ready.info.info_hash()) else { return };
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), .. } = &mut *state else { return };
+        let Some(entry) = peers.get_mut(&peer.key) else { return };
+        if ask.again {
+            entry.searched = Searched::default();
+        }
+        let may_begin = ask.allows.is_none() && picker.may_begin(peer.key, ask.count, &entry.searched);
+        let mut near = Vec::new();
+        if may_begin {
+            // It has locks of its own, and others wait for this one.
+            drop(state);
+            near = self.session.store.affinity(&in_store, 16);
+            state = self.state.lock();
+        }
+        let State { peers, picker: Some(picker), .. } = &mut *state else { return };
+        let Some(Entry { has: bits, searched, .. }) = peers.get_mut(&peer.key) else { return };
+        let bits = &*bits;
+        let has = |piece| {
+            (ask.may)(piece)
+                && match bits {
+                    Has::All => true,
+                    Has::Some(bits) => piece < bits.pieces() && bits.contains(piece),
+                }
+        };
+        let preferred: Vec<_> = near.into_iter().map(|affinity| affinity.piece).collect();
+        let wish = Wish {
+            peer: peer.key,
+            from: network(peer.address.ip()),
+            count: ask.count,
+            has: &has,
+            allows: ask.allows,
+            preferred: &preferred,
+            snubs: peer.snubs.load(Relaxed),
+            now: ask.now,
+        };
+        picker.pick(&wish, searched, &mut rand::rng(), asked);
+    }
+
+    /// A peer will not bring blocks that it was asked for. Others are to be [woken](Self::wake_all), if they
+    /// are to ask for them.
+    pub(crate) fn give_back(&self, peer: &Peer, blocks: impl IntoIterator<Item = Block>) {
+        if let Some(picker) = &mut self.state.lock().picker {
+            picker.give_back(peer.key, blocks, &mut rand::rng());
+        }
+    }
+
+    /// Bytes have come that nobody asked for.
+    pub(crate) fn unasked(&self, bytes: u64) {
+        self.wasted.fetch_add(bytes, Relaxed);
+    }
+
+    /// A block has come of a peer that was asked for it. A piece that is whole with it is to be
+    /// [stored](Self::store), on a thread that may block.
+    pub(crate) fn received(&self, peer: &Peer, piece: u32, begin: u32, data: &[u8]) -> Option<Whole> {
+        let bytes = data.len() as u64;
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), .. } = &mut *state else { return None };
+        let (cancel, whole) = match picker.received(peer.key, piece, begin, data, Instant::now()) {
+            Received::Unwanted => {
+                self.wasted.fetch_add(bytes, Relaxed);
+                return None;
+            }
+            Received::Block { cancel } => (cancel, None),
+            Received::Whole { cancel, piece } => (cancel, Some(piece)),
+        };
+        self.down.add(bytes);
+        peer.down.add(bytes);
+        for other in cancel.iter().filter_map(|other| peers.get(other)) {
+            let block =
+                Block { piece: swarmkeep_peer_wire::PieceIndex(piece), begin, length: data.len() as u32 };
+            other.peer.cancels.lock().push(block);
+            other.peer.wake.notify_one();
+        }
+        whole
+    }
+
+    /// Verifies a piece and puts it into the store.
+    pub(crate) fn store(&self, whole: Whole) {
+        let Some(Ready { info, content, .. }) = self.ready() else { return };
+        let Whole { piece, mut data, from } = whole;
+        let right = info.verify(piece, &data);
+        let stored = if right {
+            (|| {
+                let range = content.geometry().piece(piece)?;
+                // The padding behind a file of v2 is in no message, and in the store.
+                data.resize((range.end - range.start) as usize, 0);
+                content.write(range.start, &data)?;
+                content.mark_complete(piece)
+            })()
+        } else {
+            Ok(false)
+        };
+        data.truncate(info.piece_len(piece) as usize);
+        match stored {
+            Ok(_) if right => self.stored(piece, &data),
+            Ok(_) => self.wrong(piece, &data, &from),
+            Err(error) => self.fail(piece, &error.to_string()),
+        }
+    }
+
+    fn stored(&self, piece: u32, data: &[u8]) {
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), have, came, blame, .. } = &mut *state else { return };
+        picker.verified(piece, true, false, &mut rand::rng());
+        have.insert(piece);
+        came.push(piece);
+        for entry in peers.values_mut() {
+            entry.wanted -= u32::from(match &entry.has {
+                Has::All => true,
+                Has::Some(bits) => bits.contains(piece),
+            });
+        }
+        let to_blame = blame.right(piece, data);
+        state.note_complete();
+        to_blame.into_iter().for_each(|ip| state.ban(ip));
+        drop(state);
+        self.tell_progress();
+        self.session.unflushed.store(true, Relaxed);
+        self.wake_all();
+    }
+
+    fn wrong(&self, piece: u32, data: &[u8], from: &[PeerKey]) {
+        self.wasted.fetch_add(data.len() as u64, Relaxed);
+        let mut state = self.state.lock();
+        let State { peers, picker: Some(picker), blame, gone, .. } = &mut *state else { return };
+        let ips: Vec<_> = from.iter().map(|key| ip_of(peers, gone, *key)).collect();
+        let to_blame = blame.wrong(piece, data, &ips);
+        picker.verified(piece, false, to_blame.is_none(), &mut rand::rng());
+        if let Some(ip) = to_blame {
+            state.ban(ip);
+        }
+        drop(state);
+        self.wake_all();
+    }
+
+    /// Something that was written is not in the store, or may not be: what is complete is what it says now.
+    pub(crate) fn recount(&self, error: &str) {
+        let Some(ready) = self.ready() else { return };
+        // What comes meanwhile was not lost.
+        let before = self.have().0;
+        let there = ready.content.pieces();
+        let mut state = self.state.lock();
+        let lost: Vec<_> = match &there {
+            Ok(there) => before.iter().filter(|piece| !there.contains(*piece)).collect(),
+            // Nothing is promised then.
+            Err(_) => before.iter().collect(),
+        };
+        lost.iter().for_each(|piece| state.lose(*piece));
+        drop(state);
+        self.tell_progress();
+        if let Some(piece) = lost.first() {
+            self.fail(*piece, error);
+        }
+    }
+
+    /// The store takes no more.
+    fn fail(&self, piece: u32, error: &str) {
+        tracing::error!(info_hash = %self.info_hash, piece, error, "the store does not take a piece");
+        self.state.lock().picker = None;
+        self.progress.send_modify(|progress| _ = progress.failed.get_or_insert_with(|| error.to_owned()));
+        self.wake_all();
+    }
+
+    /// A complete piece cannot be read any more: it is offered to nobody until it was repaired, or fetched
+    /// again. A torrent that is being fetched would not be complete with it, and ends.
+    pub(crate) fn unreadable(&self, piece: u32, error: &StoreError) {
+        let mut state = self.state.lock();
+        if !state.have.contains(piece) {
+            return;
+        }
+        let was_complete = state.was_complete;
+        state.lose(piece);
+        drop(state);
+        tracing::error!(info_hash = %self.info_hash, piece, %error, "a complete piece cannot be read");
+        self.tell_progress();
+        if !was_complete {
+            self.fail(piece, &error.to_string());
+        }
+    }
+}
