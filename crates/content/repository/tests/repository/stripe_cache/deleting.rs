@@ -1,0 +1,214 @@
+//! What is taken back or deleted, and what waits for it.
+
+use super::*;
+
+#[test]
+fn what_is_taken_back_or_deleted_never_reaches_the_store_below() {
+    let (cache, shared) = cached(StripeCacheOptions::new());
+    let content = create(&*cache, 1, 4 * STRIPE);
+    put(&*content, 1, 0..PIECE);
+    put(&*content, 1, 2 * PIECE..3 * PIECE);
+    assert!(content.mark_complete(0).unwrap());
+    assert!(content.mark_incomplete(0).unwrap());
+    assert_eq!(first_missing(&*content, 0..PIECE), Some(0));
+    let gone = create(&*cache, 2, 4 * STRIPE);
+    put(&*gone, 2, 0..PIECE);
+    assert!(gone.mark_complete(0).unwrap());
+    assert!(cache.delete(&hash(2)).unwrap());
+    assert!(matches!(gone.read(0, &mut [0]), Err(Error::Deleted)));
+    cache.flush().unwrap();
+    assert_eq!(
+        *shared.calls.lock(),
+        [Call::Write { torrent: hash(1), range: 2 * PIECE..3 * PIECE, aligned: true }, Call::Flush,]
+    );
+    assert_eq!(cache.statistics().unwritten, 0);
+}
+
+#[test]
+fn taking_back_and_deleting_wait_for_what_is_under_way() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = create(&*cache, 1, 4 * STRIPE);
+        shared.close();
+        put(&*content, 1, 0..STRIPE);
+        shared.wait_inside(1);
+        let (done, waits) = mpsc::channel();
+        let deleting = {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || {
+                assert!(cache.delete(&hash(1)).unwrap());
+                done.send(()).unwrap();
+            })
+        };
+        assert!(waits.recv_timeout(Duration::from_millis(100)).is_err(), "it should wait");
+        shared.open();
+        deleting.join().unwrap();
+        assert!(matches!(content.pieces(), Err(Error::Deleted)));
+        // A new one of the same info hash has nothing of the old one.
+        let content = create(&*cache, 1, 4 * STRIPE);
+        assert_eq!(first_missing(&*content, 0..STRIPE), Some(0));
+    });
+}
+
+#[test]
+fn a_long_delete_keeps_no_other_torrent_waiting() {
+    let (cache, shared) = cached(StripeCacheOptions::new().write_memory(2 * STRIPE));
+    let (other, gone) = (create(&*cache, 1, 8 * STRIPE), create(&*cache, 2, 8 * STRIPE));
+    shared.close();
+    put(&*other, 1, 0..STRIPE);
+    shared.wait_inside(1);
+    // It is whole, and nobody has time for it before it is deleted.
+    put(&*gone, 2, 0..STRIPE);
+    shared.set(Kind::Delete, How::Waits);
+    let deleting = {
+        let cache = Arc::clone(&cache);
+        aside(move || assert!(cache.delete(&hash(2)).unwrap()))
+    };
+    shared.wait_inside(2);
+    shared.clear(Kind::Write);
+    shared.clear(Kind::Read);
+    while cache.statistics().unwritten > STRIPE {
+        thread::yield_now();
+    }
+    for stripe in 1..5 {
+        put(&*other, 1, stripe * STRIPE..stripe * STRIPE + 64 * KIB);
+    }
+    let asked = shared.asked.load(Relaxed);
+    // There is memory for no more, unless some of that is written.
+    let writer = {
+        let other = Arc::clone(&other);
+        aside(move || put(&*other, 1, 5 * STRIPE..5 * STRIPE + 64 * KIB))
+    };
+    ends(&writer);
+    assert!(shared.asked.load(Relaxed) - asked < 100, "nobody asks again and again");
+    // Others come and go meanwhile.
+    let naming = {
+        let cache = Arc::clone(&cache);
+        aside(move || {
+            create(&*cache, 3, STRIPE);
+            assert!(matches!(cache.open(&hash(4)), Err(Error::NotFound(_))));
+        })
+    };
+    ends(&naming);
+    shared.open();
+    ends(&deleting);
+    assert!(matches!(gone.pieces(), Err(Error::Deleted)));
+    cache.flush().unwrap();
+    assert!(shared.writes().iter().all(|(torrent, _)| *torrent == hash(1)));
+}
+
+#[test]
+fn a_delete_that_fails_leaves_everything() {
+    bounded(|| {
+        let (cache, shared) = cached(StripeCacheOptions::new());
+        let content = create(&*cache, 1, 4 * STRIPE);
+        let other = create(&*cache, 2, 4 * STRIPE);
+        shared.close();
+        put(&*other, 2, 0..STRIPE);
+        shared.wait_inside(1);
+        // Whole, and still to be written.
+        put(&*content, 1, 0..STRIPE);
+        put(&*content, 1, STRIPE..STRIPE + PIECE);
+        assert!(content.mark_complete(8).unwrap());
+        shared.set(Kind::Delete, How::Fails);
+        assert!(matches!(cache.delete(&hash(1)), Err(Error::Io { .. })));
+        shared.open();
+        while cache.statistics().unwritten > CHUNK {
+            thread::yield_now();
+        }
+        holds(&*content, 1, 0..STRIPE + PIECE);
+        cache.flush().unwrap();
+        assert_eq!(cache.inner().open(&hash(1)).unwrap().pieces().unwrap().count(), 1);
+        shared.clear(Kind::Delete);
+        assert!(cache.delete(&hash(1)).unwrap());
+    });
+}
+
+#[test]
+fn a_delete_that_fails_when_the_torrent_is_gone_has_deleted_it() {
+    bounded(|| {
+        for anew in [false, true] {
+            let (cache, shared) = cached(StripeCacheOptions::new().write_memory(STRIPE));
+            let content = create(&*cache, 1, 4 * STRIPE);
+            put(&*content, 1, 0..STRIPE - 1);
+            shared.set(Kind::Deleted, How::Fails);
+            if anew {
+                // Not even whether it is there can be said.
+                shared.set(Kind::Open, How::Fails);
+            }
+            assert!(matches!(cache.delete(&hash(1)), Err(Error::Io { .. })));
+            shared.how.lock().clear();
+            if !anew {
+                assert!(matches!(content.write(0, &[1]), Err(Error::Deleted)));
+                assert!(matches!(content.read(0, &mut [1]), Err(Error::Deleted)));
+                assert!(matches!(cache.open(&hash(1)), Err(Error::NotFound(_))));
+                cache.flush().unwrap();
+                assert!(!cache.delete(&hash(1)).unwrap());
+            }
+            // One that is created anew has all the memory.
+            let fresh = create(&*cache, 1, 4 * STRIPE);
+            assert!(matches!(content.pieces(), Err(Error::Deleted)));
+            assert_eq!(cache.statistics().unwritten, 0);
+            assert_eq!(first_missing(&*fresh, 0..STRIPE), Some(0));
+            put(&*fresh, 1, 0..3 * STRIPE);
+            cache.flush().unwrap();
+            holds(&*fresh, 1, 0..3 * STRIPE);
+        }
+    });
+}
+
+#[test]
+fn taking_back_waits_for_a_mark_that_is_being_told() {
+    let (cache, shared) = cached(StripeCacheOptions::new());
+    let content = create(&*cache, 1, 4 * STRIPE);
+    put(&*content, 1, 0..4 * PIECE);
+    // Its bytes are in memory: it is told by a thread, after they were written.
+    assert!(content.mark_complete(2).unwrap());
+    shared.set(Kind::Mark, How::Waits);
+    let flushing = {
+        let cache = Arc::clone(&cache);
+        aside(move || cache.flush().unwrap())
+    };
+    shared.wait_inside(1);
+    waits(&flushing);
+    let taking = {
+        let content = Arc::clone(&content);
+        aside(move || assert!(content.mark_incomplete(2).unwrap()))
+    };
+    waits(&taking);
+    shared.open();
+    [flushing, taking].iter().for_each(ends);
+    let below = cache.inner().open(&hash(1)).unwrap();
+    assert_eq!((content.pieces().unwrap().count(), below.pieces().unwrap().count()), (0, 0));
+    assert_eq!(first_missing(&*content, 0..4 * PIECE), Some(2 * PIECE));
+}
+
+#[test]
+fn who_asks_for_one_torrent_waits_for_no_other() {
+    let (cache, shared) = cached(StripeCacheOptions::new());
+    drop(cache.inner().create(&NewTorrent::new(hash(7), STRIPE, PIECE as u32).unwrap()).unwrap());
+    shared.set(Kind::Create, How::Waits);
+    let creating = {
+        let cache = Arc::clone(&cache);
+        aside(move || drop(create(&*cache, 1, STRIPE)))
+    };
+    shared.wait_inside(1);
+    let others = {
+        let cache = Arc::clone(&cache);
+        aside(move || {
+            drop(cache.open(&hash(7)).unwrap());
+            assert!(matches!(cache.open(&hash(8)), Err(Error::NotFound(_))));
+            assert!(!cache.delete(&hash(9)).unwrap());
+        })
+    };
+    ends(&others);
+    // A picker may ask from wherever it is.
+    shared.set(Kind::Open, How::Waits);
+    let picking = {
+        let cache = Arc::clone(&cache);
+        aside(move || assert!(affinity(&cache, 1).is_empty() && affinity(&cache, 8).is_empty()))
+    };
+    ends(&picking);
+    shared.open();
+    ends(&creating);
+}
