@@ -58,11 +58,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut stream = TcpStream::connect(at)?;
         stream.set_nodelay(true)?;
         println!("{:<28}{:>24}{:>24}{:>24}", "Gbit a sender-core-second", "1 block a call", "8", "32");
-        let mut rows: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); 3]; WAYS.len()];
+        let mut rows: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); 3]; METHODS.len()];
         for (nth, batch) in [1, 8, 32].into_iter().enumerate() {
             let mut sender = Sender::new(batch);
             for _ in 0..turns {
-                for ((_, way), row) in WAYS.iter().zip(&mut rows) {
+                for ((_, way), row) in METHODS.iter().zip(&mut rows) {
                     let begun = cpu_seconds();
                     for blocks in order.chunks(batch) {
                         way(&mut sender, &mut stream, &source, blocks)?;
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 }
             }
         }
-        for ((name, _), row) in WAYS.iter().zip(rows) {
+        for ((name, _), row) in METHODS.iter().zip(rows) {
             let cells = row.into_iter().map(|mut of| {
                 of.sort_by(f64::total_cmp);
                 let [low, median, high] = [1, 2, 3].map(|quarter| of[(of.len() - 1) * quarter / 4]);
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         drop(stream);
         let received = receiver.join().expect("the receiver has not panicked");
-        assert_eq!(received, sent * turns * 3 * WAYS.len(), "every block arrives");
+        assert_eq!(received, sent * turns * 3 * METHODS.len(), "every block arrives");
         Ok(())
     })
 }
@@ -93,9 +93,9 @@ struct Source<'a> {
     file: &'a File,
 }
 
-type Way = fn(&mut Sender, &mut TcpStream, &Source<'_>, &[usize]) -> Result<(), Box<dyn Error>>;
+type SendMethod = fn(&mut Sender, &mut TcpStream, &Source<'_>, &[usize]) -> Result<(), Box<dyn Error>>;
 
-const WAYS: [(&str, Way); 10] = [
+const METHODS: [(&str, SendMethod); 10] = [
     ("copy, write", |sender, stream, source, blocks| sender.copy(stream, source.memory, blocks)),
     ("copy of mapped, write", |sender, stream, source, blocks| sender.copy(stream, source.map, blocks)),
     ("vectored, memory", |sender, stream, source, blocks| sender.vectored(stream, source.memory, blocks)),

@@ -31,7 +31,7 @@ use std::{io, path::PathBuf};
 pub use disk::{Access, Action, Disk, Replay, write_back};
 pub use mix::{MEAN_TORRENT, PIECE_LENGTHS, piece_length, torrent_length, torrent_lengths};
 pub use pictures::Pictures;
-pub use plan::{Locality, Options, Plan, SeedingOptions, Store, Way, What};
+pub use plan::{Locality, Options, Plan, SeedingOptions, Setup, Store, What};
 pub use report::{Goal, Report};
 pub use row::{Row, Seeks};
 pub use run::{Measure, Outcome, Progress, measure, run};

@@ -8,7 +8,7 @@ use swarmkeep_workload::{PeerIndex, Workload};
 
 use crate::{
     Bench, Result,
-    drive::{Stores, WANT, Way},
+    drive::{Design, Stores, WANT},
 };
 
 /// More than are told, so that some are left out; seeders alone are too few.
@@ -17,7 +17,7 @@ const PEERS: u32 = 70;
 
 pub(crate) fn check(bench: &Bench) -> Result<()> {
     let announces = announces();
-    for way in [Way::Published, Way::Naive, Way::One] {
+    for way in [Design::Published, Design::Naive, Design::One] {
         let stores = Stores::start(&bench.runtime, Some(4))?;
         let mut swarms = vec![Members::default(); SWARMS as usize];
         for (swarm, announce) in &announces {
@@ -36,7 +36,7 @@ pub(crate) fn check(bench: &Bench) -> Result<()> {
                 .into());
             }
         }
-        if way != Way::One {
+        if way != Design::One {
             let all = |of: fn(&Members) -> usize| swarms.iter().map(of).sum::<usize>();
             let hashes = all(|members| usize::from(members.had_seeder) + usize::from(members.had_leecher));
             for (count, expected) in [

@@ -9,7 +9,7 @@ use swarmkeep_workload::tables::{grouped, significant};
 
 use crate::{
     Bench, Result,
-    drive::{Latency, Sample, Stores, Way},
+    drive::{Design, Latency, Sample, Stores},
     report::{Goal, Section, table, whole},
 };
 
@@ -26,7 +26,7 @@ struct Row {
     peers_per_swarm: u32,
     swarms: u64,
     announces: &'static str,
-    way: Way,
+    way: Design,
     #[serde(flatten)]
     sample: Sample,
     paced: Vec<Paced>,
@@ -50,7 +50,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
         });
         let churn = members.clone().with_profile(|profile| profile.stopped = 0.05);
         let stores = Stores::start(&bench.runtime, None)?;
-        for way in [Way::Naive, Way::One] {
+        for way in [Design::Naive, Design::One] {
             bench.say(format!("{size} peers a swarm: filling, {way}"));
             stores.fill(&bench.runtime, way, &members)?;
         }
@@ -73,7 +73,7 @@ fn in_turns(
     let workload = Arc::new(workload);
     let mut samples = [const { Vec::new() }; 4];
     for turn in 0..bench.turns {
-        for (way, samples) in Way::ALL.into_iter().zip(&mut samples) {
+        for (way, samples) in Design::ALL.into_iter().zip(&mut samples) {
             bench.say(format!("{size} peers a swarm: announces {announces}, turn {}, {way}", turn + 1));
             samples.push(stores.saturate(&bench.runtime, way, &workload, bench.during)?);
         }
@@ -87,7 +87,7 @@ fn in_turns(
     }
     let [_, half_of_naive, half, _] = samples.map(|sample| sample.announces_per_second / 2.0);
     let moderate = half_of_naive.min(MODERATE);
-    let mut runs = vec![(Way::Naive, moderate), (Way::One, moderate), (Way::One, half)];
+    let mut runs = vec![(Design::Naive, moderate), (Design::One, moderate), (Design::One, half)];
     let mut took = vec![Vec::new(); runs.len()];
     if !is_members {
         runs.clear();
@@ -104,7 +104,7 @@ fn in_turns(
         .zip(took)
         .map(|((way, rate), took)| (way, Paced { rate, latency: Latency::of(took) }))
         .collect();
-    let rows = Way::ALL.into_iter().zip(samples).map(|(way, sample)| Row {
+    let rows = Design::ALL.into_iter().zip(samples).map(|(way, sample)| Row {
         peers_per_swarm: size,
         swarms: workload.swarms(),
         announces,
@@ -120,11 +120,11 @@ fn goals(rows: &[Row]) -> Vec<Goal> {
         let mut rows = rows.iter().filter(|row| row.peers_per_swarm == GOAL && row.announces == MEMBERS);
         rows.find(|row| row.way == way).map(|row| row.sample)
     };
-    let samples = Way::ALL.map(of);
+    let samples = Design::ALL.map(of);
     let [Some(published), Some(naive), Some(one), Some(batch)] = samples else { return Vec::new() };
-    let pairs = [(Way::Naive, naive), (Way::Published, published)]
+    let pairs = [(Design::Naive, naive), (Design::Published, published)]
         .into_iter()
-        .flat_map(|naive| [(Way::One, one), (Way::Batch, batch)].map(|ours| (naive, ours)));
+        .flat_map(|naive| [(Design::One, one), (Design::Batch, batch)].map(|ours| (naive, ours)));
     pairs
         .flat_map(|((naive, before), (way, sample))| {
             [
@@ -142,7 +142,7 @@ fn goals(rows: &[Row]) -> Vec<Goal> {
 fn text(rows: &[Row]) -> String {
     let naive = |row: &Row| {
         let alike = |other: &&Row| {
-            other.way == Way::Naive
+            other.way == Design::Naive
                 && other.peers_per_swarm == row.peers_per_swarm
                 && other.announces == row.announces
         };

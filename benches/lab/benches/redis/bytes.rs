@@ -7,7 +7,7 @@ use swarmkeep_workload::tables::{grouped, significant};
 
 use crate::{
     Bench, Result,
-    drive::{Stores, Way},
+    drive::{Design, Stores},
     report::{Goal, Section, table},
 };
 
@@ -19,7 +19,7 @@ const LOOKED_AT: usize = 5_000;
 
 #[derive(Debug, Serialize)]
 struct Row {
-    way: Way,
+    way: Design,
     family: &'static str,
     swarms: u64,
     peers_per_swarm: u32,
@@ -50,14 +50,14 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
     for (family, ipv6) in [("IPv4", 0.0), ("IPv6", 1.0)] {
         for &(swarms, peers) in populations {
             let workload = Workload::uniform(2, swarms, peers).with_profile(|profile| profile.ipv6 = ipv6);
-            for way in [Way::Naive, Way::One] {
+            for way in [Design::Naive, Design::One] {
                 bench.say(format!("bytes: {swarms} × {peers} over {family}, {way}"));
                 rows.push(Row::measure(bench, way, family, &workload, peers)?);
             }
         }
     }
     let mut section = Section::new("bytes", &rows, text(&rows))?;
-    let ours = rows.iter().filter(|row| row.way != Way::Naive && row.family == "IPv4");
+    let ours = rows.iter().filter(|row| row.way != Design::Naive && row.family == "IPv4");
     section.goals = ours
         .filter(|row| row.peers_per_swarm >= LARGE)
         .map(|row| {
@@ -72,7 +72,7 @@ impl Row {
     /// On a server of its own, so that nothing is left of the one before.
     fn measure(
         bench: &Bench,
-        way: Way,
+        way: Design,
         family: &'static str,
         workload: &Workload,
         peers_per_swarm: u32,
@@ -150,7 +150,7 @@ fn text(rows: &[Row]) -> String {
                 format!("{} × {}", grouped(row.swarms), grouped(row.peers_per_swarm.into()))
             }),
             ("family", &|row| row.family.to_owned()),
-            ("design", &|row| if row.way == Way::Naive { "naive" } else { "ours" }.to_owned()),
+            ("design", &|row| if row.way == Design::Naive { "naive" } else { "ours" }.to_owned()),
             ("bytes a peer", &|row| significant(row.bytes_per_peer)),
             ("a swarm", &|row| significant(row.bytes_per_swarm)),
             ("resident a peer", &|row| significant(row.resident_bytes_per_peer)),

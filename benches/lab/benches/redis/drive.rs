@@ -39,7 +39,7 @@ const CONNECTIONS: usize = 2;
 /// Who makes an announce, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Way {
+pub(crate) enum Design {
     Published,
     Naive,
     One,
@@ -47,7 +47,7 @@ pub(crate) enum Way {
     Stale,
 }
 
-impl Way {
+impl Design {
     pub(crate) const fn is_batch(self) -> bool {
         matches!(self, Self::Batch | Self::Stale)
     }
@@ -56,7 +56,7 @@ impl Way {
     pub(crate) const ALL: [Self; 4] = [Self::Published, Self::Naive, Self::One, Self::Batch];
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Design {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Published => "naive, as published",
@@ -102,7 +102,7 @@ impl Stores {
     }
 
     /// Puts every peer of a population into the store of one design, which has none of them yet.
-    pub(crate) fn fill(self: &Arc<Self>, runtime: &Runtime, way: Way, workload: &Workload) -> Result<()> {
+    pub(crate) fn fill(self: &Arc<Self>, runtime: &Runtime, way: Design, workload: &Workload) -> Result<()> {
         runtime.block_on(async {
             let before = self.peers(way).await?;
             let parts = (0..BATCHES).map(|part| {
@@ -110,10 +110,10 @@ impl Stores {
                 let filling = async move {
                     let fill = workload.fill_part(part, BATCHES);
                     match way {
-                        Way::Published | Way::Naive => {
+                        Design::Published | Design::Naive => {
                             stores.naive.fill(part as usize, fill, stores.now()).await
                         }
-                        Way::One | Way::Batch | Way::Stale => stores.fill_ours(fill).await,
+                        Design::One | Design::Batch | Design::Stale => stores.fill_ours(fill).await,
                     }
                 };
                 async { tokio::spawn(filling).await? }
@@ -126,10 +126,10 @@ impl Stores {
         })
     }
 
-    async fn peers(&self, way: Way) -> Result<u64> {
+    async fn peers(&self, way: Design) -> Result<u64> {
         match way {
-            Way::Published | Way::Naive => self.naive.peers().await,
-            Way::One | Way::Batch | Way::Stale => {
+            Design::Published | Design::Naive => self.naive.peers().await,
+            Design::One | Design::Batch | Design::Stale => {
                 let totals = self.ours.totals().await?;
                 Ok(totals.v4.peers() + totals.v6.peers())
             }
@@ -153,7 +153,7 @@ impl Stores {
     /// One announce, and how many peers it was told.
     pub(crate) async fn announce(
         &self,
-        way: Way,
+        way: Design,
         task: u64,
         announce: &Announce,
         rng: &mut SplitMix64,
@@ -167,7 +167,7 @@ impl Stores {
     /// One announce, and all that is said of it.
     pub(crate) async fn ask(
         &self,
-        way: Way,
+        way: Design,
         task: u64,
         announce: &Announce,
         rng: &mut SplitMix64,
@@ -175,15 +175,15 @@ impl Stores {
     ) -> Result<SwarmStats> {
         let (via, now) = (task as usize, self.now());
         match way {
-            Way::Published => self.naive.as_published(via, announce, now, peers).await,
-            Way::Naive => self.naive.announce(via, announce, now, peers).await,
-            Way::One | Way::Batch => Ok(self.ours.announce(announce, now, rng, peers).await?.stats),
-            Way::Stale => Ok(self.stale.announce(announce, now, rng, peers).await?.stats),
+            Design::Published => self.naive.as_published(via, announce, now, peers).await,
+            Design::Naive => self.naive.announce(via, announce, now, peers).await,
+            Design::One | Design::Batch => Ok(self.ours.announce(announce, now, rng, peers).await?.stats),
+            Design::Stale => Ok(self.stale.announce(announce, now, rng, peers).await?.stats),
         }
     }
 
     /// One caller's announces, one after another.
-    async fn one_by_one(&self, way: Way, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
+    async fn one_by_one(&self, way: Design, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
         let (mut rng, mut done) = (SplitMix64::new(task), Done::default());
         for announce in workload.announces(task) {
             let start = Instant::now();
@@ -197,7 +197,7 @@ impl Stores {
     }
 
     /// One caller's batches; an announce takes as long as its batch.
-    async fn in_batches(&self, way: Way, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
+    async fn in_batches(&self, way: Design, workload: &Workload, task: u64, until: Instant) -> Result<Done> {
         const ROOM: usize = WANT * (CompactV4::LEN + CompactV6::LEN);
         let (mut rng, mut done) = (SplitMix64::new(task), Done::default());
         let (mut announces, mut room) = (workload.announces(task), vec![0; BATCH * ROOM]);
@@ -211,7 +211,7 @@ impl Stores {
                 })
                 .collect();
             let start = Instant::now();
-            let store = if way == Way::Stale { &self.stale } else { &self.ours };
+            let store = if way == Design::Stale { &self.stale } else { &self.ours };
             store.announce_batch(&mut batch, self.now(), &mut rng).await?;
             let took = nanos(start);
             done.peers += batch.iter().map(|request| request.peers.len() as u64).sum::<u64>();
@@ -224,7 +224,7 @@ impl Stores {
     pub(crate) fn saturate(
         self: &Arc<Self>,
         runtime: &Runtime,
-        way: Way,
+        way: Design,
         workload: &Arc<Workload>,
         during: Duration,
     ) -> Result<Sample> {
@@ -265,7 +265,7 @@ impl Stores {
     pub(crate) fn paced(
         self: &Arc<Self>,
         runtime: &Runtime,
-        way: Way,
+        way: Design,
         workload: &Workload,
         rate: f64,
         during: Duration,

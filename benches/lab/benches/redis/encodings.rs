@@ -8,7 +8,7 @@ use swarmkeep_workload::{PeerIndex, Workload};
 
 use crate::{
     Bench, Result,
-    drive::{Stores, Way},
+    drive::{Design, Stores},
     naive::Swarm,
     report::{Section, table},
 };
@@ -18,7 +18,7 @@ const MOST: u64 = 2_000;
 
 #[derive(Debug, Serialize)]
 struct Row {
-    way: Way,
+    way: Design,
     hash: &'static str,
     grown_by: &'static str,
     /// The last number of them at which it is a listpack.
@@ -41,17 +41,17 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
     let of_many = |nth: u64| leecher(&many, nth, 0);
     let swarm = Swarm::of(&of_one(0));
     let rows = [
-        Row::find(bench, Way::Naive, "leechers of a swarm", "peers", Some(&swarm.leechers), of_one)?,
+        Row::find(bench, Design::Naive, "leechers of a swarm", "peers", Some(&swarm.leechers), of_one)?,
         Row::find(
             bench,
-            Way::Naive,
+            Design::Naive,
             "swarms of a family",
             "swarms of one peer",
             Some(swarm.family.as_bytes()),
             of_many,
         )?,
-        Row::find(bench, Way::One, "a shard", "peers of one swarm", None, of_one)?,
-        Row::find(bench, Way::One, "a shard", "swarms of one peer", None, of_many)?,
+        Row::find(bench, Design::One, "a shard", "peers of one swarm", None, of_one)?,
+        Row::find(bench, Design::One, "a shard", "swarms of one peer", None, of_many)?,
     ];
     let mut limits = Vec::new();
     let server = Server::start()?;
@@ -72,7 +72,7 @@ struct Hash {
 impl Row {
     fn find(
         bench: &Bench,
-        way: Way,
+        way: Design,
         hash: &'static str,
         grown_by: &'static str,
         key: Option<&[u8]>,
@@ -123,7 +123,7 @@ fn text(rows: &[Row], limits: &str) -> String {
         rows,
         &[
             ("hash", &|row| {
-                format!("{}: {}", if row.way == Way::Naive { "naive" } else { "ours" }, row.hash)
+                format!("{}: {}", if row.way == Design::Naive { "naive" } else { "ours" }, row.hash)
             }),
             ("listpack up to", &|row| format!("{} {}", grouped(row.listpack_up_to), row.grown_by)),
             ("fields then", &|row| grouped(row.fields_before as u64)),

@@ -8,7 +8,7 @@ use swarmkeep_workload::tables::{grouped, significant};
 
 use crate::{
     Bench, Result,
-    drive::{Latency, Sample, Stores, Way},
+    drive::{Design, Latency, Sample, Stores},
     report::{Section, table, whole},
 };
 
@@ -19,7 +19,7 @@ const LARGEST_NAIVE: u32 = 10_000;
 struct Row {
     swarms: u64,
     peers_per_swarm: u32,
-    way: Way,
+    way: Design,
     #[serde(flatten)]
     sample: Sample,
     at_half_the_rate: Latency,
@@ -36,13 +36,13 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
         let workload = Workload::uniform(6, swarms, size).with_profile(|profile| {
             (profile.ipv6, profile.stopped, profile.completed) = (0.0, 0.0, 0.0);
         });
-        let ways = [Way::Naive, Way::One, Way::Batch, Way::Stale];
+        let ways = [Design::Naive, Design::One, Design::Batch, Design::Stale];
         let ways = &ways[usize::from(size > LARGEST_NAIVE)..];
         let stores = Stores::start(&bench.runtime, None)?;
         bench.say(format!("hot: filling {swarms} × {size}"));
-        stores.fill(&bench.runtime, Way::One, &workload)?;
-        if ways.contains(&Way::Naive) {
-            stores.fill(&bench.runtime, Way::Naive, &workload)?;
+        stores.fill(&bench.runtime, Design::One, &workload)?;
+        if ways.contains(&Design::Naive) {
+            stores.fill(&bench.runtime, Design::Naive, &workload)?;
         }
         rows.extend(in_turns(bench, &stores, ways, size, workload)?);
     }
@@ -52,7 +52,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
 fn in_turns(
     bench: &Bench,
     stores: &Arc<Stores>,
-    ways: &[Way],
+    ways: &[Design],
     size: u32,
     workload: Workload,
 ) -> Result<Vec<Row>> {

@@ -8,7 +8,7 @@ use swarmkeep_workload::tables::{grouped, significant};
 
 use crate::{
     Bench, Result,
-    drive::{Sample, Stores, Way},
+    drive::{Design, Sample, Stores},
     report::{Section, table, whole},
 };
 
@@ -44,14 +44,14 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
         });
         let stores = Stores::start(&bench.runtime, Some(shards))?;
         bench.say(format!("shards: filling {swarms} swarms in {shards}"));
-        stores.fill(&bench.runtime, Way::One, &again)?;
+        stores.fill(&bench.runtime, Design::One, &again)?;
         let again = Arc::new(again);
         let mut samples = Vec::new();
         for _ in 0..bench.turns {
-            samples.push(stores.saturate(&bench.runtime, Way::One, &again, bench.during)?);
+            samples.push(stores.saturate(&bench.runtime, Design::One, &again, bench.during)?);
         }
         // Once, since each turn makes the store larger.
-        let first = stores.saturate(&bench.runtime, Way::One, &Arc::new(first), bench.during / 2)?;
+        let first = stores.saturate(&bench.runtime, Design::One, &Arc::new(first), bench.during / 2)?;
         rows.push(Row { swarms, shards, again: Sample::median(&samples), first });
     }
     Section::new("shards", &rows, text(&rows))

@@ -14,25 +14,25 @@ use swarmkeep_workload::tables::{grouped, significant};
 use crate::content::{
     Disk, Options, Pictures, Report, mix,
     pictures::METADATA,
-    plan::{Store, Way},
+    plan::{Setup, Store},
 };
 
 type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-const fn way(store: Store, aged: bool, cache: bool) -> Way {
-    Way { store, aged, cache, affinity: cache }
+const fn way(store: Store, aged: bool, cache: bool) -> Setup {
+    Setup { store, aged, cache, affinity: cache }
 }
 
 /// Offset over time: the file, the row and what it shows.
-const OFFSETS: [(&str, Way, &str); 6] = [
-    ("offsets-files-sparse", Way::SPARSE, "Sparse files"),
+const OFFSETS: [(&str, Setup, &str); 6] = [
+    ("offsets-files-sparse", Setup::SPARSE, "Sparse files"),
     (
         "offsets-files-sparse-cache",
         way(Store::FilesSparse, false, true),
         "Sparse files behind the stripe cache",
     ),
-    ("offsets-sequential", Way::BEST, "Block store, sequential, behind the stripe cache"),
+    ("offsets-sequential", Setup::BEST, "Block store, sequential, behind the stripe cache"),
     (
         "offsets-sequential-aged",
         way(Store::BlockSequential, true, true),
@@ -51,8 +51,8 @@ const OFFSETS: [(&str, Way, &str); 6] = [
 ];
 
 /// Layout on the device.
-const LAYOUTS: [(&str, Way, &str); 4] = [
-    ("layout-sequential", Way::BEST, "Layout: sequential"),
+const LAYOUTS: [(&str, Setup, &str); 4] = [
+    ("layout-sequential", Setup::BEST, "Layout: sequential"),
     ("layout-ordered", way(Store::BlockOrdered, false, true), "Layout: ordered"),
     ("layout-sequential-aged", way(Store::BlockSequential, true, true), "Layout: sequential, aged to 75 %"),
     ("layout-ordered-aged", way(Store::BlockOrdered, true, true), "Layout: ordered, aged to 75 %"),
@@ -62,7 +62,7 @@ const LAYOUTS: [(&str, Way, &str); 4] = [
 pub(crate) fn files(report: &Report) -> Vec<(String, String)> {
     let mut files = Vec::new();
     let mut add = |file: &str, title: &str| files.push((format!("{file}.svg"), title.to_owned()));
-    if report.pictures(Way::SPARSE).is_some() {
+    if report.pictures(Setup::SPARSE).is_some() {
         add("benchmark", "The benchmark itself: where in the torrents pieces come");
     }
     for (file, way, title) in OFFSETS {
@@ -87,7 +87,7 @@ pub(crate) fn draw(report: &Report, folder: &Path) -> io::Result<Vec<String>> {
 
 fn drawn(report: &Report, folder: &Path) -> Drawn {
     let file = |name: &str| folder.join(format!("{name}.svg"));
-    if let Some(pictures) = report.pictures(Way::SPARSE) {
+    if let Some(pictures) = report.pictures(Setup::SPARSE) {
         benchmark(&file("benchmark"), pictures, &report.options)?;
     }
     // So that slopes can be compared, all rows have the axis of the slowest.

@@ -22,7 +22,7 @@ pub enum Store {
 
 /// A store, in what state it is, and how it is used: what a row of the tables is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Way {
+pub struct Setup {
     /// The store.
     pub store: Store,
     /// Whether it is full to three quarters of what used to be there before, with holes.
@@ -121,7 +121,7 @@ impl Options {
     /// What is measured in each round, and what once after the rounds; what is compared is next to each
     /// other.
     pub fn plans(&self) -> (Vec<Plan>, Vec<Plan>) {
-        let ways = WAYS.iter().filter(|way| self.wants(&way.to_string()));
+        let ways = SETUPS.iter().filter(|way| self.wants(&way.to_string()));
         let rows = ways.map(|&way| Plan { what: What::Download(way), options: self.clone() }).collect();
         let mut once = Vec::new();
         if self.seeding.is_some() && self.wants("seeding") {
@@ -215,7 +215,7 @@ pub struct Plan {
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     /// A download into a store.
-    Download(Way),
+    Download(Setup),
     /// Peers that download from a store.
     Seeding,
 }
@@ -229,12 +229,12 @@ impl fmt::Display for Plan {
     }
 }
 
-const fn way(store: Store, aged: bool, cache: bool, affinity: bool) -> Way {
-    Way { store, aged, cache, affinity }
+const fn way(store: Store, aged: bool, cache: bool, affinity: bool) -> Setup {
+    Setup { store, aged, cache, affinity }
 }
 
 /// Every row.
-pub(crate) const WAYS: &[Way] = &[
+pub(crate) const SETUPS: &[Setup] = &[
     way(Store::FilesSparse, false, false, false),
     way(Store::FilesPreallocated, false, false, false),
     way(Store::FilesSparse, false, true, false),
@@ -251,7 +251,7 @@ pub(crate) const WAYS: &[Way] = &[
     way(Store::BlockOrdered, true, true, true),
 ];
 
-impl Way {
+impl Setup {
     /// Plain files as everybody has them.
     pub const SPARSE: Self = way(Store::FilesSparse, false, false, false);
     /// The block store as it is meant to be used.
@@ -275,7 +275,7 @@ impl Store {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.store.name())?;
         if self.aged {
@@ -300,7 +300,7 @@ mod tests {
             let (rows, once) = options.plans();
             rows.iter().chain(&once).map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(names(&options).len(), WAYS.len() + 1);
+        assert_eq!(names(&options).len(), SETUPS.len() + 1);
         options.only = vec!["ordered, aged".to_owned(), "seeding".to_owned()];
         assert_eq!(names(&options), ["block-ordered, aged", "block-ordered, aged, cache", "seeding"]);
         options.only = vec!["tape".to_owned()];

@@ -10,7 +10,7 @@ use swarmkeep_workload::{
 
 use crate::content::{
     Locality, Options, Pictures, Replay, Row, Seeded, charts,
-    plan::{Store, WAYS, Way},
+    plan::{SETUPS, Setup, Store},
 };
 
 /// What a run found.
@@ -35,7 +35,7 @@ pub struct Report {
     /// What seeding takes.
     pub seeding: Vec<Seeded>,
     #[serde(skip)]
-    pictures: Vec<(Way, Pictures)>,
+    pictures: Vec<(Setup, Pictures)>,
 }
 
 /// Something to reach.
@@ -81,38 +81,38 @@ impl Report {
             seeding,
             pictures,
         };
-        report.speedup_over_sparse_files = report.speedup(Way::SPARSE, Way::BEST);
+        report.speedup_over_sparse_files = report.speedup(Setup::SPARSE, Setup::BEST);
         report.speedup_over_sparse_files_written_back_sorted = report
-            .row(Way::SPARSE)
+            .row(Setup::SPARSE)
             .and_then(|row| row.modelled_sorted)
-            .zip(report.row(Way::BEST))
+            .zip(report.row(Setup::BEST))
             .map(|(sparse, best)| sparse.seconds / best.modelled.seconds);
         report.goals = report.goals();
         report
     }
 
     /// The row of a way, if it was measured.
-    pub fn row(&self, way: Way) -> Option<&Row> {
+    pub fn row(&self, way: Setup) -> Option<&Row> {
         self.rows.iter().find(|row| row.way == way)
     }
 
-    pub(crate) fn pictures(&self, way: Way) -> Option<&Pictures> {
+    pub(crate) fn pictures(&self, way: Setup) -> Option<&Pictures> {
         self.pictures.iter().find(|(of, _)| *of == way).map(|(_, pictures)| pictures)
     }
 
     /// How many times as fast as `slow` `fast` is on the modelled disk.
-    fn speedup(&self, slow: Way, fast: Way) -> Option<f64> {
+    fn speedup(&self, slow: Setup, fast: Setup) -> Option<f64> {
         Some(self.row(slow)?.modelled.seconds / self.row(fast)?.modelled.seconds)
     }
 
     /// Everything that is to be reached and for which there are numbers.
     fn goals(&self) -> Vec<Goal> {
         let mut goals = Vec::new();
-        let cached = |store, aged| Way { store, aged, cache: true, affinity: true };
+        let cached = |store, aged| Setup { store, aged, cache: true, affinity: true };
         for store in [Store::BlockSequential, Store::BlockOrdered] {
             for (aged, goal) in [(false, 3.0), (true, 2.0)] {
                 let way = cached(store, aged);
-                if let Some(speedup) = self.speedup(Way::SPARSE, way) {
+                if let Some(speedup) = self.speedup(Setup::SPARSE, way) {
                     goals.push(Goal::at_least(
                         goal,
                         format!("{way}: times as fast as files-sparse, modelled"),
@@ -121,21 +121,21 @@ impl Report {
                 }
             }
         }
-        for way in WAYS.iter().filter(|way| way.store.is_block() && way.affinity) {
+        for way in SETUPS.iter().filter(|way| way.store.is_block() && way.affinity) {
             if let Some(seeks) = self.row(*way).and_then(|row| row.seeks) {
                 let each = seeks.fresh as f64 / seeks.stretches.max(1) as f64;
                 goals.push(Goal::at_most(1.0, format!("{way}: seeks for each fresh stretch"), each));
             }
         }
         for store in [Store::FilesSparse, Store::FilesPreallocated] {
-            let plain = Way { store, aged: false, cache: false, affinity: false };
+            let plain = Setup { store, aged: false, cache: false, affinity: false };
             if let Some(speedup) = self.speedup(plain, cached(store, false)) {
                 let what = format!("{}: times as fast as without, modelled", cached(store, false));
                 goals.push(Goal::at_least(2.0, what, speedup));
             }
         }
-        let sparse = self.row(Way::SPARSE).map(Row::cpu_per_gb);
-        for way in WAYS.iter().filter(|way| way.store.is_block() && way.affinity) {
+        let sparse = self.row(Setup::SPARSE).map(Row::cpu_per_gb);
+        for way in SETUPS.iter().filter(|way| way.store.is_block() && way.affinity) {
             if let Some((row, sparse)) = self.row(*way).zip(sparse) {
                 let what = format!("{way}: CPU seconds a GB, of those of files-sparse");
                 goals.push(Goal::at_most(0.5, what, row.cpu_per_gb() / sparse));

@@ -27,7 +27,7 @@ use crate::content::{
     extents::Extents,
     payload::Payload,
     pictures::{METADATA, Pictures},
-    plan::{Options, Store, Way},
+    plan::{Options, Setup, Store},
     process,
     trace::{Trace, TracedDevice, TracedRepository, info_hash, number},
 };
@@ -38,7 +38,7 @@ pub struct Row {
     /// Its name.
     pub name: String,
     /// Of what it is.
-    pub way: Way,
+    pub way: Setup,
     /// Bytes of the torrents.
     pub bytes: u64,
     /// From the first torrent's creation to the end of the last flush.
@@ -134,7 +134,7 @@ impl Row {
 /// Measures one row.
 pub(crate) fn measure(
     options: &Options,
-    way: Way,
+    way: Setup,
     progress: &mut dyn FnMut(f64),
 ) -> Result<(Row, Option<Pictures>)> {
     // So that nothing of it is left, whatever happens.
@@ -149,7 +149,7 @@ pub(crate) fn measure(
 
 struct Bench<'a> {
     options: &'a Options,
-    way: Way,
+    way: Setup,
     work: Work,
     payload: Payload,
     trace: Arc<Trace>,
@@ -167,7 +167,7 @@ struct Done {
 }
 
 impl<'a> Bench<'a> {
-    fn new(options: &'a Options, way: Way) -> Self {
+    fn new(options: &'a Options, way: Setup) -> Self {
         let work = options.work();
         let payload = Payload::new(work.longest_piece());
         let blocks = work.bytes() / u64::from(options.block);

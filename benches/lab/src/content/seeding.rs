@@ -78,7 +78,7 @@ pub(crate) fn measure(
     seeding: SeedingOptions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Vec<Seeded>> {
-    let shared = Shared::new(options)?;
+    let shared = SeededStore::new(options)?;
     let only = |in_order, by_extent| Locality { in_order, by_extent, same_rare: 0.0 };
     let own = seeding.locality;
     let others = [only(1.0, 0.0), only(0.0, 1.0), Locality { same_rare: own.same_rare, ..only(0.0, 0.0) }];
@@ -94,14 +94,14 @@ pub(crate) fn measure(
 }
 
 /// Complete torrents on a device that is traced.
-struct Shared<'a> {
+struct SeededStore<'a> {
     options: &'a Options,
     store: BlockStore,
     trace: Arc<Trace>,
     contents: Vec<Arc<dyn Content>>,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> SeededStore<'a> {
     /// Laid out as a download through the stripe cache leaves them: the blocks of those that are downloaded
     /// at a time lie mixed.
     fn new(options: &'a Options) -> Result<Self> {
@@ -335,7 +335,7 @@ mod tests {
 
     fn asked(locality: Locality, peers: u32) -> Vec<Request> {
         let options = options();
-        let shared = Shared::new(&options).unwrap();
+        let shared = SeededStore::new(&options).unwrap();
         requests(options.work(), &shared.contents, SeedingOptions { peers, requests: 4000, locality })
     }
 
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn reading_ahead_pays_where_requests_lie_together() {
         let options = options();
-        let shared = Shared::new(&options).unwrap();
+        let shared = SeededStore::new(&options).unwrap();
         let serve = |locality| shared.serve(SeedingOptions { peers: 12, requests: 4000, locality }).unwrap();
         let in_order = serve(of(1.0, 0.0, 0.0));
         assert_eq!(in_order.single.served, 4000 * 16384 - in_order_short(&shared));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     /// Bytes that are missing because torrents end within a request.
-    fn in_order_short(shared: &Shared<'_>) -> u64 {
+    fn in_order_short(shared: &SeededStore<'_>) -> u64 {
         let seeding = SeedingOptions { peers: 12, requests: 4000, locality: of(1.0, 0.0, 0.0) };
         let requests = requests(shared.options.work(), &shared.contents, seeding);
         requests.iter().map(|request| 16384 - request.len).sum()

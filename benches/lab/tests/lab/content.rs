@@ -3,7 +3,7 @@
 use std::{env, fs, path::Path, process::Command};
 
 use swarmkeep_lab::content::{
-    Error, Locality, Options, Outcome, Plan, SeedingOptions, Store, Way, What, child, measure, run,
+    Error, Locality, Options, Outcome, Plan, SeedingOptions, Setup, Store, What, child, measure, run,
 };
 use tempfile::TempDir;
 
@@ -47,16 +47,16 @@ fn a_run_measures_every_row_and_finds_the_block_store_several_times_as_fast() {
         assert_eq!(row.modelled_sorted.is_some(), !row.way.store.is_block());
     }
     let row = |way| report.row(way).unwrap();
-    let (sparse, best) = (row(Way::SPARSE), row(Way::BEST));
+    let (sparse, best) = (row(Setup::SPARSE), row(Setup::BEST));
     let speedup = report.speedup_over_sparse_files.unwrap();
     assert!((speedup - sparse.modelled.seconds / best.modelled.seconds).abs() < 1e-9);
     assert!(speedup > 2.0, "{speedup}");
     assert!(best.modelled.seeks * 4 < sparse.modelled.seeks);
-    let without = row(Way { affinity: false, ..Way::BEST });
+    let without = row(Setup { affinity: false, ..Setup::BEST });
     assert!(best.stripes.unwrap().1 * 2 < without.stripes.unwrap().1, "{best:?}, {without:?}");
     // What is free on an aged device lies in many places.
-    let aged = row(Way { store: Store::BlockOrdered, aged: true, ..Way::BEST }).seeks.unwrap();
-    let fresh = row(Way { store: Store::BlockOrdered, ..Way::BEST }).seeks.unwrap();
+    let aged = row(Setup { store: Store::BlockOrdered, aged: true, ..Setup::BEST }).seeks.unwrap();
+    let fresh = row(Setup { store: Store::BlockOrdered, ..Setup::BEST }).seeks.unwrap();
     assert!(aged.stretches > 60 && fresh.stretches < 20, "{aged:?}, {fresh:?}");
     assert!(aged.fresh <= aged.stretches && fresh.fresh <= fresh.stretches);
 
@@ -85,7 +85,7 @@ fn a_run_measures_every_row_and_finds_the_block_store_several_times_as_fast() {
 fn the_same_seed_gives_the_same_offsets() {
     let folder = folder();
     // Without a cache, whose threads write when they get to it.
-    let way = Way { cache: false, affinity: false, aged: true, ..Way::BEST };
+    let way = Setup { cache: false, affinity: false, aged: true, ..Setup::BEST };
     let plan = Plan { what: What::Download(way), options: tiny(folder.path()) };
     let modelled = || match measure(&plan, &mut |_| {}).unwrap() {
         Outcome::Row(row, _) => (row.modelled, row.seeks),
@@ -129,7 +129,7 @@ fn measures_when_it_is_asked_to() {
 #[test]
 fn a_row_is_measured_in_a_process_of_its_own_which_tells_how_far_it_is() {
     let folder = folder();
-    let plan = Plan { what: What::Download(Way::BEST), options: tiny(folder.path()) };
+    let plan = Plan { what: What::Download(Setup::BEST), options: tiny(folder.path()) };
     let mut shares = Vec::new();
     let outcome = child::ask(this_program(), &plan, &mut |share| shares.push(share)).unwrap();
     let Outcome::Row(row, None) = outcome else { panic!("{outcome:?}") };
@@ -142,7 +142,7 @@ fn a_row_is_measured_in_a_process_of_its_own_which_tells_how_far_it_is() {
 #[test]
 fn what_a_process_that_fails_says_is_told() {
     let folder = folder();
-    let mut plan = Plan { what: What::Download(Way::BEST), options: tiny(folder.path()) };
+    let mut plan = Plan { what: What::Download(Setup::BEST), options: tiny(folder.path()) };
     plan.options.folder = folder.path().join("nowhere");
     let error = child::ask(this_program(), &plan, &mut |_| {}).unwrap_err().to_string();
     assert!(error.starts_with("block-sequential, cache: ") && error.contains("No such file"), "{error}");

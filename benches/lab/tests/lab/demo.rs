@@ -17,9 +17,9 @@ use nix::{
 use serde_json::Value;
 
 /// A folder for temporary files that only one demo uses, by which it and its parts are known.
-struct Place(tempfile::TempDir);
+struct DemoFolder(tempfile::TempDir);
 
-impl Place {
+impl DemoFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -60,7 +60,7 @@ struct Demo {
 }
 
 impl Demo {
-    fn start(place: &Place, line: &str) -> Self {
+    fn start(place: &DemoFolder, line: &str) -> Self {
         let mut command = place.command(&format!("--json {line}"));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -123,7 +123,7 @@ fn number(value: &Value) -> u64 {
 
 #[test]
 fn a_torrent_goes_to_both_and_nothing_is_left() {
-    let place = Place::new();
+    let place = DemoFolder::new();
     let began = Instant::now();
     let mut command = place.command("--size 32MiB --rate 6MiB");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -151,7 +151,7 @@ fn a_torrent_goes_to_both_and_nothing_is_left() {
 
 #[test]
 fn what_is_killed_goes_on_where_it_was() {
-    let place = Place::new();
+    let place = DemoFolder::new();
     let mut demo = Demo::start(&place, "--kill --size 32MiB --rate 2MiB");
     let pieces = number(&demo.until(is("torrent"))["pieces"]);
     let killed = demo.until(is("killed"));
@@ -189,7 +189,7 @@ fn what_is_killed_goes_on_where_it_was() {
 #[test]
 fn whatever_ends_it_nothing_runs_on() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGKILL] {
-        let place = Place::new();
+        let place = DemoFolder::new();
         let mut demo = Demo::start(&place, "--size 32MiB");
         demo.until(is("progress"));
         assert_eq!(place.processes().len(), 5, "{signal}");
@@ -212,7 +212,7 @@ fn whatever_ends_it_nothing_runs_on() {
 
 #[test]
 fn it_is_interrupted_while_it_prepares_too() {
-    let place = Place::new();
+    let place = DemoFolder::new();
     let mut demo = Demo::start(&place, "--size 4GiB");
     demo.until(is("started"));
     // It writes random bytes now.
@@ -226,7 +226,7 @@ fn it_is_interrupted_while_it_prepares_too() {
 
 #[test]
 fn the_folder_is_kept_for_who_wants_it() {
-    let place = Place::new();
+    let place = DemoFolder::new();
     let mut demo = Demo::start(&place, "--size 1MiB --keep");
     let kept = demo.until(is("ended"))["kept"].as_str().unwrap().to_owned();
     assert_eq!(demo.end(), (Some(0), String::new()));
@@ -239,7 +239,7 @@ fn the_folder_is_kept_for_who_wants_it() {
 /// Runs a demo, and damages a plain file at the first progress of which that holds; the exit code, and what
 /// was said.
 fn damaged(when: impl Fn(&Value) -> bool) -> (Option<i32>, String) {
-    let place = Place::new();
+    let place = DemoFolder::new();
     let mut demo = Demo::start(&place, "--size 32MiB --rate 4MiB");
     // Some of it was made durable, after five seconds, and is not written again.
     demo.until(|event| is("progress")(event) && event["seconds"].as_f64() > Some(6.0) && when(event));
@@ -274,7 +274,7 @@ fn a_part_that_dies_is_told_of() {
     for (part, name) in
         [("tracker", "the tracker"), ("seeder", "the seeder"), ("blocks", "the fetcher over a block store")]
     {
-        let place = Place::new();
+        let place = DemoFolder::new();
         let mut demo = Demo::start(&place, "--size 32MiB");
         let started = demo.until(|event| is("started")(event) && event["part"] == part);
         demo.until(is("progress"));
@@ -288,7 +288,7 @@ fn a_part_that_dies_is_told_of() {
 
 #[test]
 fn who_has_seen_enough_ends_it() {
-    let place = Place::new();
+    let place = DemoFolder::new();
     let mut demo = Demo::start(&place, "--size 32MiB");
     demo.until(is("torrent"));
     let Demo { child, lines } = &mut demo;
@@ -309,9 +309,9 @@ fn other_pipe() -> ChildStdout {
 
 #[test]
 fn too_little_is_refused() {
-    let output = Place::new().command("--size 1MiB --rate 0").output().unwrap();
+    let output = DemoFolder::new().command("--size 1MiB --rate 0").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let output = Place::new().command("--size 1KiB").output().unwrap();
+    let output = DemoFolder::new().command("--size 1KiB").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("from 1MiB to 1TiB"));
 }

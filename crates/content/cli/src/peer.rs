@@ -234,7 +234,7 @@ struct Work<'a> {
     peers: &'a [SocketAddr],
     /// Of which it is not known yet what they name.
     unlearnt: Vec<Magnet>,
-    shared: Vec<Shared>,
+    shared: Vec<SharedTorrent>,
     /// Whether something went wrong with one of them; the others go on.
     failed: bool,
 }
@@ -321,7 +321,7 @@ impl Work<'_> {
         let (name, bytes) = (info.name().to_owned(), info.length());
         let handle = self.session.add(info, &tiers).await?;
         handle.found(self.peers.iter().copied());
-        self.shared.push(Shared { name, bytes, handle: handle.clone() });
+        self.shared.push(SharedTorrent { name, bytes, handle: handle.clone() });
         Ok(async move { handle.complete().await })
     }
 }
@@ -378,7 +378,7 @@ fn peer_id() -> PeerId {
     PeerId::new(id)
 }
 
-struct Shared {
+struct SharedTorrent {
     name: String,
     bytes: u64,
     handle: Handle,
@@ -432,7 +432,7 @@ struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    fn of(shared: &'a Shared, status: &Status) -> Self {
+    fn of(shared: &'a SharedTorrent, status: &Status) -> Self {
         Self {
             info_hash: shared.handle.info_hash().to_string(),
             name: &shared.name,
@@ -451,7 +451,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    fn all(shared: &'a [Shared]) -> Vec<Self> {
+    fn all(shared: &'a [SharedTorrent]) -> Vec<Self> {
         shared.iter().map(|shared| Self::of(shared, &shared.handle.status())).collect()
     }
 }
@@ -508,14 +508,15 @@ impl Shown {
     }
 
     /// A bar for each torrent, and below them one for each link.
-    fn draw<'a>(&mut self, learning: impl ExactSizeIterator<Item = Learnt<'a>>, shared: &[Shared]) {
+    fn draw<'a>(&mut self, learning: impl ExactSizeIterator<Item = Learnt<'a>>, shared: &[SharedTorrent]) {
         if (self.bars.len(), self.links.len()) != (shared.len(), learning.len()) {
             self.clear();
             let all = MultiProgress::new();
             // So narrow that the name is to be seen on 80 columns.
             let template = "{bar:15} {percent:>3}%  {wide_msg}";
             let style = ProgressStyle::with_template(template).expect("a valid template");
-            let bar = |shared: &Shared| all.add(ProgressBar::new(shared.bytes).with_style(style.clone()));
+            let bar =
+                |shared: &SharedTorrent| all.add(ProgressBar::new(shared.bytes).with_style(style.clone()));
             self.bars = shared.iter().map(bar).collect();
             let style = ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template");
             let spinner = |_| all.add(ProgressBar::new_spinner().with_style(style.clone()));
@@ -546,7 +547,7 @@ impl Shown {
     }
 
     /// What came of it.
-    fn end(&mut self, shared: &[Shared]) -> Result<(), Box<dyn Error>> {
+    fn end(&mut self, shared: &[SharedTorrent]) -> Result<(), Box<dyn Error>> {
         self.clear();
         if self.json {
             return line(&Event::Stopped { torrents: Told::all(shared) });

@@ -46,7 +46,7 @@ pub(crate) struct Torrent {
     pub(crate) learning: Mutex<Option<Learning>>,
     /// Once the info dictionary is known.
     ready: OnceLock<Ready>,
-    state: Mutex<State>,
+    state: Mutex<TorrentState>,
     pub(crate) up: Meter,
     pub(crate) down: Meter,
     /// Bytes that came and were of no use.
@@ -83,7 +83,7 @@ impl Progress {
 }
 
 #[derive(Debug)]
-struct State {
+struct TorrentState {
     peers: BTreeMap<PeerKey, Entry>,
     picker: Option<Picker>,
     /// Pieces that are in the store, and can be asked for.
@@ -167,7 +167,7 @@ impl Torrent {
             session,
             learning: Mutex::new(learning),
             ready: OnceLock::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(TorrentState {
                 peers: BTreeMap::new(),
                 picker: None,
                 have: PieceBits::none(0),
@@ -265,7 +265,7 @@ impl Torrent {
         if state.peers.len() >= self.session.config.connections_per_torrent {
             return None;
         }
-        let State { candidates, peers, banned, .. } = &mut *state;
+        let TorrentState { candidates, peers, banned, .. } = &mut *state;
         let now = Instant::now();
         loop {
             let address = candidates.take(now)?;
@@ -341,7 +341,7 @@ fn ip_of(peers: &BTreeMap<PeerKey, Entry>, gone: &VecDeque<(PeerKey, IpAddr)>, k
     }
 }
 
-impl State {
+impl TorrentState {
     fn note_complete(&mut self) {
         self.was_complete |= self.have.pieces() > 0 && self.have.count() == self.have.pieces();
     }

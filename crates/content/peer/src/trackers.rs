@@ -247,8 +247,8 @@ impl Trackers {
         found: mpsc::Sender<Vec<Endpoint>>,
     ) -> TrackersHandle {
         let Self { listed, walks, identity, client, options, .. } = self;
-        let state = State { listed, walks, want: options.want, is_stopping: false };
-        let shared = Arc::new(Shared { state: Mutex::new(state), told: Notify::new() });
+        let state = AnnounceState { listed, walks, want: options.want, is_stopping: false };
+        let shared = Arc::new(AnnounceControl { state: Mutex::new(state), told: Notify::new() });
         let announcer = Announcer {
             shared: Arc::clone(&shared),
             client,
@@ -265,7 +265,7 @@ impl Trackers {
 /// [`stop`](Self::stop) takes leave.
 #[derive(Debug)]
 pub struct TrackersHandle {
-    shared: Arc<Shared>,
+    shared: Arc<AnnounceControl>,
     task: JoinHandle<()>,
 }
 
@@ -369,7 +369,7 @@ impl TrackersHandle {
         }
     }
 
-    fn tell(&self, what: impl FnOnce(&mut State)) {
+    fn tell(&self, what: impl FnOnce(&mut AnnounceState)) {
         what(&mut self.shared.state.lock());
         self.shared.told.notify_one();
     }
@@ -407,13 +407,13 @@ impl Heard {
 
 /// What the handle and the task have in common.
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct AnnounceControl {
+    state: Mutex<AnnounceState>,
     told: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct AnnounceState {
     listed: Vec<Listed>,
     /// By family.
     walks: [Walk; 2],
@@ -423,7 +423,7 @@ struct State {
 
 /// The task of one torrent.
 struct Announcer<P> {
-    shared: Arc<Shared>,
+    shared: Arc<AnnounceControl>,
     client: TrackerClient,
     identity: Identity,
     progress: P,
@@ -496,7 +496,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
 
     fn announce(
         &self,
-        state: &State,
+        state: &AnnounceState,
         tracker: usize,
         family: usize,
         event: AnnounceEvent,
@@ -523,7 +523,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         let Asked { tracker, family, address, answer } = asked;
         let now = Instant::now();
         let mut state = self.shared.state.lock();
-        let State { listed, walks, .. } = &mut *state;
+        let AnnounceState { listed, walks, .. } = &mut *state;
         let (heard, walk) = (&mut listed[tracker].heard[family], &mut walks[family]);
         heard.address = address.or(heard.address);
         match answer {
@@ -602,7 +602,7 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
     /// Waits for those that are just being told that the download is complete, and takes note of what is
     /// answered already.
     async fn completed_is_told(&mut self) {
-        let is_telling = |shared: &Shared| {
+        let is_telling = |shared: &AnnounceControl| {
             let state = shared.state.lock();
             state.walks.iter().flat_map(Walk::legs).any(walk::Leg::is_told_of_completion)
         };

@@ -76,12 +76,12 @@ struct Shelf {
 /// A torrent file: where its parts lie.
 struct Kept {
     length: u32,
-    parts: Vec<Place>,
+    parts: Vec<ShelfPiece>,
 }
 
 /// A piece of a shelf.
 #[derive(Clone, Copy)]
-struct Place {
+struct ShelfPiece {
     shelf: u16,
     piece: u16,
 }
@@ -142,7 +142,7 @@ impl Library {
             .partition(|name| number(name).is_some());
         let torrents: HashSet<_> = torrents.into_iter().collect();
         let mut found = Shelves::default();
-        let mut candidates = HashMap::<(InfoHash, u64, u32), BTreeMap<u32, Place>>::new();
+        let mut candidates = HashMap::<(InfoHash, u64, u32), BTreeMap<u32, ShelfPiece>>::new();
         for (shelf, name) in shelves.iter().filter_map(|name| Some((number(name)?, name))) {
             let content = inner.open(name)?;
             if content.geometry() != geometry() {
@@ -162,7 +162,7 @@ impl Library {
                 let possible = length as usize <= swarmkeep_metainfo::LONGEST
                     && (head.part.get() as usize) < parts(length);
                 if possible && torrents.contains(&info_hash) {
-                    let place = Place { shelf, piece: piece as u16 };
+                    let place = ShelfPiece { shelf, piece: piece as u16 };
                     candidates.entry((info_hash, id, length)).or_default().insert(head.part.get(), place);
                 }
             }
@@ -237,7 +237,7 @@ impl Library {
 impl Shelves {
     /// Of each torrent takes the file that was kept last and is whole. If there are several, their checksums
     /// must hold as well.
-    fn pick(&mut self, candidates: HashMap<(InfoHash, u64, u32), BTreeMap<u32, Place>>) {
+    fn pick(&mut self, candidates: HashMap<(InfoHash, u64, u32), BTreeMap<u32, ShelfPiece>>) {
         let mut of_torrents = HashMap::<InfoHash, Vec<(u64, Kept)>>::new();
         for ((info_hash, id, length), found) in candidates {
             let of_torrent = of_torrents.entry(info_hash).or_default();
@@ -259,7 +259,7 @@ impl Shelves {
 
     /// Takes note of a file whose parts are all there.
     fn take(&mut self, info_hash: InfoHash, kept: Kept) {
-        let mut mark = |place: &Place, taken| {
+        let mut mark = |place: &ShelfPiece, taken| {
             let shelf = self.shelves.get_mut(&place.shelf).expect("parts lie in shelves");
             if taken {
                 shelf.taken.insert(place.piece.into())
@@ -339,11 +339,11 @@ impl Shelves {
     }
 
     /// So many pieces that nobody needs, in new shelves if there are not as many.
-    fn room(&mut self, inner: &dyn ContentRepository, count: usize) -> Result<Vec<Place>> {
+    fn room(&mut self, inner: &dyn ContentRepository, count: usize) -> Result<Vec<ShelfPiece>> {
         loop {
             let free = self.shelves.iter().flat_map(|(&shelf, Shelf { taken, .. })| {
                 let pieces = (0..taken.pieces()).filter(|&piece| !taken.contains(piece));
-                pieces.map(move |piece| Place { shelf, piece: piece as u16 })
+                pieces.map(move |piece| ShelfPiece { shelf, piece: piece as u16 })
             });
             let places: Vec<_> = free.take(count).collect();
             if places.len() == count {

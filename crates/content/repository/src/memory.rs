@@ -24,11 +24,11 @@ const CHUNK: usize = 1 << 18;
 #[derive(Debug)]
 pub struct Memory {
     torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
-    shared: Arc<Shared>,
+    shared: Arc<Usage>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Usage {
     most: u64,
     used: AtomicU64,
     counters: Counters,
@@ -37,13 +37,13 @@ struct Shared {
 #[derive(Debug)]
 struct Torrent {
     geometry: Geometry,
-    shared: Arc<Shared>,
+    shared: Arc<Usage>,
     /// `None` once it has been deleted.
-    held: RwLock<Option<Mutex<Held>>>,
+    held: RwLock<Option<Mutex<TorrentContent>>>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct TorrentContent {
     pieces: Pieces,
     chunks: Vec<Option<Box<[u8]>>>,
 }
@@ -51,7 +51,7 @@ struct Held {
 impl Memory {
     /// An empty store. Nothing lies in the folder of `config`.
     pub fn new(config: &ContentConfig) -> Self {
-        let shared = Shared {
+        let shared = Usage {
             most: config.most().unwrap_or(u64::MAX),
             used: AtomicU64::new(0),
             counters: Counters::default(),
@@ -72,7 +72,7 @@ impl ContentRepository for Memory {
         let mut list = Vec::new();
         list.try_reserve_exact(chunks).map_err(|_| Error::Full { what: "the list of a torrent's chunks" })?;
         list.resize_with(chunks, || None);
-        let held = Held { pieces: Pieces::new(geometry), chunks: list };
+        let held = TorrentContent { pieces: Pieces::new(geometry), chunks: list };
         let created = Arc::new(Torrent {
             geometry,
             shared: Arc::clone(&self.shared),
@@ -133,13 +133,13 @@ impl ContentRepository for Memory {
 }
 
 impl Torrent {
-    fn with<T>(&self, work: impl FnOnce(&mut Held) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, work: impl FnOnce(&mut TorrentContent) -> Result<T>) -> Result<T> {
         let held = self.held.read();
         work(&mut held.as_ref().ok_or(Error::Deleted)?.lock())
     }
 }
 
-impl Held {
+impl TorrentContent {
     /// The chunks of a range that are not there yet, and how long each is.
     fn missing(&self, range: &Range<u64>, length: u64) -> impl Iterator<Item = (usize, u64)> {
         let chunks = (range.start / CHUNK as u64) as usize..range.end.div_ceil(CHUNK as u64) as usize;
@@ -148,7 +148,7 @@ impl Held {
     }
 
     /// Takes the chunks of a range that are not there yet: all, or none.
-    fn take(&mut self, range: &Range<u64>, length: u64, shared: &Shared) -> Result<()> {
+    fn take(&mut self, range: &Range<u64>, length: u64, shared: &Usage) -> Result<()> {
         let missing = self.missing(range, length).collect::<Vec<_>>();
         let bytes = missing.iter().map(|(_, size)| size).sum::<u64>();
         shared

@@ -202,13 +202,13 @@ struct Files<'a> {
     parts: PathBuf,
     /// For each file where it is to be; `None` for padding.
     paths: Vec<Option<PathBuf>>,
-    states: Vec<State>,
+    states: Vec<FileState>,
     open: Option<(usize, File)>,
 }
 
 /// What was found of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum FileState {
     /// It is there, and as long as it should be.
     Whole,
     /// Part of it is, of an earlier call.
@@ -227,10 +227,10 @@ impl<'a> Files<'a> {
             let there = path.as_ref().and_then(|path| path.symlink_metadata().ok());
             let begun = parts.join(file.index().to_string());
             states.push(match there {
-                Some(there) if there.is_file() && there.len() == file.length() => State::Whole,
+                Some(there) if there.is_file() && there.len() == file.length() => FileState::Whole,
                 Some(_) => return Err(another(path.as_deref().expect("it was looked for"))),
-                None if begun.symlink_metadata().is_ok_and(|begun| begun.is_file()) => State::Begun,
-                None => State::New,
+                None if begun.symlink_metadata().is_ok_and(|begun| begun.is_file()) => FileState::Begun,
+                None => FileState::New,
             });
             paths.push(path);
         }
@@ -240,7 +240,7 @@ impl<'a> Files<'a> {
             let Some(path) = &files.paths[file.index()] else { continue };
             let folder = path.parent().expect("it is in a folder");
             fs::create_dir_all(folder).map_err(told(folder))?;
-            if files.states[file.index()] != State::Whole {
+            if files.states[file.index()] != FileState::Whole {
                 let part = files.part(file.index());
                 let opened = opening().create(true).open(&part);
                 opened.and_then(|opened| opened.set_len(file.length())).map_err(told(&part))?;
@@ -259,7 +259,7 @@ impl<'a> Files<'a> {
         self.info
             .files()
             .segments(range)
-            .all(|segment| self.paths[segment.file].is_none() || self.states[segment.file] != State::New)
+            .all(|segment| self.paths[segment.file].is_none() || self.states[segment.file] != FileState::New)
     }
 
     /// Does something to each part of a range that lies in a file, given the file, where in it, and whether
@@ -275,7 +275,7 @@ impl<'a> Files<'a> {
             let (now, later) = split(rest, segment.length as usize);
             rest = later;
             let Some(path) = &self.paths[segment.file] else { continue };
-            let whole = self.states[segment.file] == State::Whole;
+            let whole = self.states[segment.file] == FileState::Whole;
             let named = if whole { path.clone() } else { self.part(segment.file) };
             if self.open.as_ref().is_none_or(|(open, _)| *open != segment.file) {
                 let opened = if whole { File::open(&named) } else { opening().open(&named) };
@@ -311,7 +311,7 @@ impl<'a> Files<'a> {
         let mut partial = Vec::new();
         for file in self.info.files().iter() {
             let Some(path) = &self.paths[file.index()] else { continue };
-            if self.states[file.index()] == State::Whole {
+            if self.states[file.index()] == FileState::Whole {
                 continue;
             }
             let part = self.part(file.index());

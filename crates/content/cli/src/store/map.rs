@@ -156,12 +156,12 @@ impl Layout {
     }
 
     /// The owners of cells of so many blocks each: who has most of a cell, unless more of it is free.
-    fn cells(&self, blocks_a_cell: u32) -> Vec<Option<Owner>> {
+    fn cells(&self, blocks_per_cell: u32) -> Vec<Option<Owner>> {
         let mut cells: Vec<Vec<(Owner, u32)>> =
-            vec![Vec::new(); self.blocks.div_ceil(blocks_a_cell) as usize];
+            vec![Vec::new(); self.blocks.div_ceil(blocks_per_cell) as usize];
         for (run, owner) in &self.runs {
-            for cell in run.start / blocks_a_cell..=(run.end - 1) / blocks_a_cell {
-                let (start, end) = (cell * blocks_a_cell, (cell + 1).saturating_mul(blocks_a_cell));
+            for cell in run.start / blocks_per_cell..=(run.end - 1) / blocks_per_cell {
+                let (start, end) = (cell * blocks_per_cell, (cell + 1).saturating_mul(blocks_per_cell));
                 let blocks = run.end.min(end) - run.start.max(start);
                 let owners = &mut cells[cell as usize];
                 match owners.iter_mut().find(|(other, _)| other == owner) {
@@ -171,7 +171,7 @@ impl Layout {
             }
         }
         let most = |owners: Vec<(Owner, u32)>| {
-            let free = blocks_a_cell - owners.iter().map(|(_, blocks)| blocks).sum::<u32>();
+            let free = blocks_per_cell - owners.iter().map(|(_, blocks)| blocks).sum::<u32>();
             let most = owners.into_iter().max_by_key(|(_, blocks)| *blocks);
             most.filter(|(_, blocks)| *blocks >= free).map(|(owner, _)| owner)
         };
@@ -179,15 +179,15 @@ impl Layout {
     }
 
     fn print(&self) -> Result<(), Box<dyn Error>> {
-        let blocks_a_cell = self.blocks.div_ceil((COLUMNS * ROWS) as u32).max(1);
-        let cells = self.cells(blocks_a_cell);
+        let blocks_per_cell = self.blocks.div_ceil((COLUMNS * ROWS) as u32).max(1);
+        let cells = self.cells(blocks_per_cell);
         for (row, cells) in cells.chunks(COLUMNS).enumerate() {
-            let first = row as u64 * COLUMNS as u64 * u64::from(blocks_a_cell);
+            let first = row as u64 * COLUMNS as u64 * u64::from(blocks_per_cell);
             let cells: String =
                 cells.iter().map(|owner| owner.as_ref().map_or('.', |owner| self.letter(owner))).collect();
             say!("{first:>10}  {cells}");
         }
-        say!("\n  A letter is {}.\n  #  the root\n  %  i-nodes\n  .  free", self.cell(blocks_a_cell));
+        say!("\n  A letter is {}.\n  #  the root\n  %  i-nodes\n  .  free", self.cell(blocks_per_cell));
         for (torrent, title) in &self.torrents {
             let owner = Owner::Content(*torrent);
             let runs = self.runs.iter().filter(|(_, other)| *other == owner);
@@ -206,8 +206,8 @@ impl Layout {
     fn draw(&self, path: &Path) -> io::Result<()> {
         const CELL: usize = 12;
         const SIDE: usize = 20;
-        let blocks_a_cell = self.blocks.div_ceil((COLUMNS * ROWS) as u32).max(1);
-        let cells = self.cells(blocks_a_cell);
+        let blocks_per_cell = self.blocks.div_ceil((COLUMNS * ROWS) as u32).max(1);
+        let cells = self.cells(blocks_per_cell);
         let shade = |owner: Option<&Owner>| match owner {
             None => "#ebebeb",
             Some(Owner::Root) => "#1e1e1e",
@@ -217,7 +217,7 @@ impl Layout {
             Some(_) => "#828282",
         };
         let free =
-            format!("free; a square is {blocks_a_cell} blocks of {}", BinaryBytes(self.block_size.into()));
+            format!("free; a square is {blocks_per_cell} blocks of {}", BinaryBytes(self.block_size.into()));
         let mut legend = vec![
             (shade(None), free),
             (shade(Some(&Owner::Root)), "the root".to_owned()),

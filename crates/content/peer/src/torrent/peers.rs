@@ -17,7 +17,7 @@ use swarmkeep_metainfo::Info;
 use swarmkeep_peer_wire::{Hashes, PexFlags};
 use tokio::sync::Notify;
 
-use super::{Entry, Has, Peer, State, Torrent, ip_of, is_near};
+use super::{Entry, Has, Peer, Torrent, TorrentState, ip_of, is_near};
 use crate::{
     Error,
     candidates::network,
@@ -105,7 +105,7 @@ impl Torrent {
     /// A connection has ended.
     pub(crate) fn leave(&self, peer: &Peer) {
         let mut state = self.state.lock();
-        let State { peers, picker, gone, .. } = &mut *state;
+        let TorrentState { peers, picker, gone, .. } = &mut *state;
         let Some(entry) = peers.remove(&peer.key) else { return };
         gone.push_back((peer.key, peer.address.ip().to_canonical()));
         if gone.len() > GONE {
@@ -217,7 +217,7 @@ impl Torrent {
     /// A peer says which pieces it has, as the first thing.
     pub(crate) fn peer_has(&self, peer: &Peer, pieces: impl IntoIterator<Item = u32>) {
         let mut state = self.state.lock();
-        let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
+        let TorrentState { peers, picker: Some(picker), have, .. } = &mut *state else { return };
         let Some(entry) = peers.get_mut(&peer.key) else { return };
         entry.searched = Searched::default();
         let mut bits = PieceBits::none(have.pieces());
@@ -238,7 +238,7 @@ impl Torrent {
     /// A peer has another piece.
     pub(crate) fn peer_gained(&self, peer: &Peer, piece: u32) {
         let mut state = self.state.lock();
-        let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
+        let TorrentState { peers, picker: Some(picker), have, .. } = &mut *state else { return };
         let Some(Entry { has: Has::Some(bits), wanted, searched, .. }) = peers.get_mut(&peer.key) else {
             return;
         };
@@ -254,7 +254,7 @@ impl Torrent {
     /// A peer has a piece no more (BEP 54).
     pub(crate) fn peer_lost(&self, peer: &Peer, piece: u32) {
         let mut state = self.state.lock();
-        let State { peers, picker: Some(picker), have, .. } = &mut *state else { return };
+        let TorrentState { peers, picker: Some(picker), have, .. } = &mut *state else { return };
         let Some(entry) = peers.get_mut(&peer.key) else { return };
         let rng = &mut rand::rng();
         if piece >= have.pieces() {

@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 use swarmkeep_content::{ContentExt, Error as StoreError};
 use swarmkeep_peer_wire::Block;
 
-use super::{Ask, Entry, Has, Peer, State, Torrent, ip_of};
+use super::{Ask, Entry, Has, Peer, Torrent, TorrentState, ip_of};
 use crate::{
     candidates::network,
     picker::{PeerKey, Received, Searched, Whole, Wish},
@@ -22,7 +22,7 @@ impl Torrent {
     pub(crate) fn pick(&self, peer: &Peer, ask: &Ask<'_>, asked: &mut Vec<Block>) {
         let Some(in_store) = self.ready().map(|ready| ready.info.info_hash()) else { return };
         let mut state = self.state.lock();
-        let State { peers, picker: Some(picker), .. } = &mut *state else { return };
+        let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
         let Some(entry) = peers.get_mut(&peer.key) else { return };
         if ask.again {
             entry.searched = Searched::default();
@@ -35,7 +35,7 @@ impl Torrent {
             near = self.session.store.affinity(&in_store, 16);
             state = self.state.lock();
         }
-        let State { peers, picker: Some(picker), .. } = &mut *state else { return };
+        let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return };
         let Some(Entry { has: bits, searched, .. }) = peers.get_mut(&peer.key) else { return };
         let bits = &*bits;
         let has = |piece| {
@@ -77,7 +77,7 @@ impl Torrent {
     pub(crate) fn received(&self, peer: &Peer, piece: u32, begin: u32, data: &[u8]) -> Option<Whole> {
         let bytes = data.len() as u64;
         let mut state = self.state.lock();
-        let State { peers, picker: Some(picker), .. } = &mut *state else { return None };
+        let TorrentState { peers, picker: Some(picker), .. } = &mut *state else { return None };
         let (cancel, whole) = match picker.received(peer.key, piece, begin, data, Instant::now()) {
             Received::Unwanted => {
                 self.wasted.fetch_add(bytes, Relaxed);
@@ -123,7 +123,7 @@ impl Torrent {
 
     fn stored(&self, piece: u32, data: &[u8]) {
         let mut state = self.state.lock();
-        let State { peers, picker: Some(picker), have, came, blame, .. } = &mut *state else { return };
+        let TorrentState { peers, picker: Some(picker), have, came, blame, .. } = &mut *state else { return };
         picker.verified(piece, true, false, &mut rand::rng());
         have.insert(piece);
         came.push(piece);
@@ -145,7 +145,7 @@ impl Torrent {
     fn wrong(&self, piece: u32, data: &[u8], from: &[PeerKey]) {
         self.wasted.fetch_add(data.len() as u64, Relaxed);
         let mut state = self.state.lock();
-        let State { peers, picker: Some(picker), blame, gone, .. } = &mut *state else { return };
+        let TorrentState { peers, picker: Some(picker), blame, gone, .. } = &mut *state else { return };
         let ips: Vec<_> = from.iter().map(|key| ip_of(peers, gone, *key)).collect();
         let to_blame = blame.wrong(piece, data, &ips);
         picker.verified(piece, false, to_blame.is_none(), &mut rand::rng());

@@ -41,14 +41,14 @@ pub(super) struct UdpClient {
 /// One family.
 #[derive(Debug)]
 struct Half {
-    socket: Arc<Shared>,
+    socket: Arc<FamilySocket>,
     trackers: Known<SocketAddr, Tracker>,
     receiving: AbortHandle,
 }
 
 /// What the task that receives has in common with those who wait.
 #[derive(Debug)]
-struct Shared {
+struct FamilySocket {
     family: Family,
     socket: UdpSocket,
     waiting: Mutex<HashMap<u32, Waiting>>,
@@ -166,7 +166,7 @@ impl Half {
         socket.set_nonblocking(true)?;
         socket.bind(&from.into())?;
         let socket = UdpSocket::from_std(socket.into())?;
-        let socket = Arc::new(Shared { family, socket, waiting: Mutex::default() });
+        let socket = Arc::new(FamilySocket { family, socket, waiting: Mutex::default() });
         let receiving = tokio::spawn(Arc::clone(&socket).receive()).abort_handle();
         Ok(Self { socket, trackers: Known::default(), receiving })
     }
@@ -178,7 +178,7 @@ impl Drop for Half {
     }
 }
 
-impl Shared {
+impl FamilySocket {
     /// Hands each answer to who waits for it. What comes from elsewhere than was asked, or for nobody, is
     /// dropped.
     async fn receive(self: Arc<Self>) {
@@ -237,7 +237,7 @@ fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
 
 /// An answer that is waited for, until this is dropped.
 struct Expected<'a> {
-    socket: &'a Shared,
+    socket: &'a FamilySocket,
     id: TransactionId,
     answer: oneshot::Receiver<Vec<u8>>,
 }
@@ -250,7 +250,7 @@ impl Drop for Expected<'_> {
 
 /// Asks one tracker.
 struct Request<'a> {
-    socket: &'a Shared,
+    socket: &'a FamilySocket,
     to: SocketAddr,
     first_wait: Duration,
 }

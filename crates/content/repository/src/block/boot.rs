@@ -17,7 +17,7 @@ use super::{
         BLOCKS, ENTRIES, InodeHeader, LOGICAL_PER_SECTOR, Layout, LogicalSector, PAYLOAD, RootEntry,
         RootHeader, Slot, index, logical,
     },
-    inode::{Inode, State},
+    inode::{Inode, InodeState},
     mutant::{Mutant, Mutation},
     root::{Found, Root, first_sector},
     root_blocks, sectors,
@@ -595,7 +595,7 @@ fn mend(
 /// The body of an i-node as it is read.
 struct Body<'a> {
     inode: &'a Arc<Inode>,
-    state: parking_lot::MutexGuard<'a, State>,
+    state: parking_lot::MutexGuard<'a, InodeState>,
     bits: PieceBits,
     damaged: BTreeSet<u64>,
     mutation: Mutation,

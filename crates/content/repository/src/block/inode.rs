@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{Geometry, InfoHash, Pieces};
 
-/// An i-node. What it says changes in [`State`]; what it is does not.
+/// An i-node. What it says changes in [`InodeState`]; what it is does not.
 #[derive(Debug)]
 pub(super) struct Inode {
     pub(super) info_hash: InfoHash,
@@ -29,7 +29,7 @@ pub(super) struct Inode {
     /// Held for writing by writes that rewrite the rest of a sector, and by who marks a piece; for reading by
     /// writes of whole sectors.
     pub(super) edges: RwLock<()>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<InodeState>,
     /// Whether it is in the list of those that have something to write.
     pub(super) listed: AtomicBool,
     /// Where it stands in the root.
@@ -38,7 +38,7 @@ pub(super) struct Inode {
 
 /// What an i-node says.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct InodeState {
     /// The torrent's blocks.
     pub(super) map: BlockMap,
     /// The blocks that the body lies in, if it does not lie in the i-node.
@@ -80,7 +80,7 @@ impl Inode {
             slot,
             gate: RwLock::new(true),
             edges: RwLock::new(()),
-            state: Mutex::new(State {
+            state: Mutex::new(InodeState {
                 map: BlockMap::new(layout.blocks),
                 map_blocks: BlockMap::new(layout.map_blocks),
                 pieces: Pieces::new(geometry),
@@ -99,7 +99,7 @@ impl Inode {
     }
 
     /// Logical sector `at` of the slot, as it may be written now.
-    pub(super) fn logical(&self, state: &State, at: u64, mutation: Mutation) -> LogicalSector {
+    pub(super) fn logical(&self, state: &InodeState, at: u64, mutation: Mutation) -> LogicalSector {
         match at.checked_sub(1) {
             None => {
                 let header = InodeHeader::new(&self.info_hash, self.uid, self.geometry, &self.layout);
@@ -125,11 +125,11 @@ impl Inode {
     }
 
     /// Logical sector `body` of the body, where that lies in map blocks, as it may be written now.
-    pub(super) fn mapped(&self, state: &State, body: u64, mutation: Mutation) -> LogicalSector {
+    pub(super) fn mapped(&self, state: &InodeState, body: u64, mutation: Mutation) -> LogicalSector {
         LogicalSector::seal(self.uid, index::MAP_BLOCKS + body, &self.body(state, body, mutation))
     }
 
-    fn body(&self, state: &State, body: u64, mutation: Mutation) -> [u8; PAYLOAD] {
+    fn body(&self, state: &InodeState, body: u64, mutation: Mutation) -> [u8; PAYLOAD] {
         let mut payload = [0; PAYLOAD];
         let first = body * PAYLOAD as u64;
         let blocks = u64::from(self.layout.blocks);
@@ -167,7 +167,7 @@ impl Inode {
     }
 }
 
-impl State {
+impl InodeState {
     fn withholds(&self, what: impl Fn(&Changes) -> &BTreeSet<u32>, number: u32) -> bool {
         what(&self.fresh).contains(&number) || what(&self.sound).contains(&number)
     }

@@ -15,7 +15,7 @@ use super::{
     Barrier, BlockDevice, SECTOR, Sector,
     allocator::{Allocator, Use},
     format::{LOGICAL_PER_SECTOR, Layout, LogicalSector, RootEntry, RootHeader, Slot, index, sector_of},
-    inode::{Inode, State},
+    inode::{Inode, InodeState},
     mutant::{Mutant, Mutation},
     root::Root,
     sectors,
@@ -66,7 +66,7 @@ impl Store {
         self.shape.block_shift
     }
 
-    pub(super) const fn sectors_a_block(&self) -> u64 {
+    pub(super) const fn sectors_per_block(&self) -> u64 {
         1 << (self.shape.block_shift - 12)
     }
 
@@ -113,7 +113,7 @@ impl Store {
             }
         }
         for run in runs {
-            let (first, count) = (self.first_sector(run.start), run.len() as u64 * self.sectors_a_block());
+            let (first, count) = (self.first_sector(run.start), run.len() as u64 * self.sectors_per_block());
             // Only the device's own bookkeeping is at stake.
             let _ = self.device.discard(first, count);
         }
@@ -233,7 +233,7 @@ impl Store {
         // durable.
         self.writable()?;
         let changed = mem::take(&mut *self.changed.lock());
-        let mut writing = BTreeMap::<u64, Place>::new();
+        let mut writing = BTreeMap::<u64, SectorContent>::new();
         for inode in changed {
             let mut state = inode.state.lock();
             if state.deleted {
@@ -251,7 +251,7 @@ impl Store {
             writing.extend(bodies.into_iter().filter_map(|body| self.place_of(&inode, &state, body)));
             for &number in &sound.map_blocks {
                 let logical = first + 1 + Layout::of_block(number);
-                writing.insert(logical / LOGICAL_PER_SECTOR as u64, Place::Slab);
+                writing.insert(logical / LOGICAL_PER_SECTOR as u64, SectorContent::Slab);
             }
         }
         let written = self.write_places(meta, writing).and_then(|()| self.write_cursor(meta));
@@ -260,7 +260,7 @@ impl Store {
     }
 
     /// Writes sectors of i-nodes, those that follow each other at once.
-    fn write_places(&self, meta: &Meta, places: BTreeMap<u64, Place>) -> std::io::Result<()> {
+    fn write_places(&self, meta: &Meta, places: BTreeMap<u64, SectorContent>) -> std::io::Result<()> {
         let (mut first, mut run) = (0, Vec::new());
         for (at, place) in places {
             if at != first + run.len() as u64 || run.len() == 256 {
@@ -268,8 +268,8 @@ impl Store {
                 (first, run) = (at, Vec::new());
             }
             run.push(match place {
-                Place::Slab => self.slab_sector(meta, at),
-                Place::Mapped(inode, body) => {
+                SectorContent::Slab => self.slab_sector(meta, at),
+                SectorContent::Mapped(inode, body) => {
                     let state = inode.state.lock();
                     sector_of(|at| inode.mapped(&state, body + at as u64, self.mutation))
                 }
@@ -283,13 +283,13 @@ impl Store {
     }
 
     pub(super) fn write_slab_sectors(&self, meta: &Meta, range: Range<u64>) -> std::io::Result<()> {
-        self.write_places(meta, range.map(|at| (at, Place::Slab)).collect())
+        self.write_places(meta, range.map(|at| (at, SectorContent::Slab)).collect())
     }
 
     /// A sector of a block of i-nodes as it may be written now: a device writes it whole, and others than the
     /// one meant may lie in it.
     fn slab_sector(&self, meta: &Meta, at: u64) -> Sector {
-        let (block, within) = ((at / self.sectors_a_block()) as u32, at % self.sectors_a_block());
+        let (block, within) = ((at / self.sectors_per_block()) as u32, at % self.sectors_per_block());
         sector_of(|part| match meta.slabs.at(block, within * LOGICAL_PER_SECTOR as u64 + part as u64) {
             Some((inode, logical)) => inode.logical(&inode.state.lock(), logical, self.mutation),
             None => LogicalSector::ZERO,
@@ -306,7 +306,7 @@ impl Store {
             let first = inode.slot.first(self.block_shift());
             if inode.layout.in_map_blocks() {
                 let slot = first..first + inode.layout.class.logical();
-                writing.extend(slot.map(|at| (at / LOGICAL_PER_SECTOR as u64, Place::Slab)));
+                writing.extend(slot.map(|at| (at / LOGICAL_PER_SECTOR as u64, SectorContent::Slab)));
             }
             let state = inode.state.lock();
             writing.extend(bodies.iter().filter_map(|&body| self.place_of(inode, &state, body)));
@@ -317,16 +317,17 @@ impl Store {
     }
 
     /// The sector that has a logical sector of a body, if it has a place.
-    fn place_of(&self, inode: &Arc<Inode>, state: &State, body: u64) -> Option<(u64, Place)> {
+    fn place_of(&self, inode: &Arc<Inode>, state: &InodeState, body: u64) -> Option<(u64, SectorContent)> {
         if !inode.layout.in_map_blocks() {
             let first = inode.slot.first(self.block_shift());
-            return Some(((first + 1 + body) / LOGICAL_PER_SECTOR as u64, Place::Slab));
+            return Some(((first + 1 + body) / LOGICAL_PER_SECTOR as u64, SectorContent::Slab));
         }
         let (number, within) = inode.layout.map_block_of(body);
         let block = state.map_blocks.get(number);
         let within = within / LOGICAL_PER_SECTOR as u64;
         let first = (u64::from(number) << (self.block_shift() - 9)) + within * LOGICAL_PER_SECTOR as u64;
-        (block != 0).then(|| (self.first_sector(block) + within, Place::Mapped(Arc::clone(inode), first)))
+        (block != 0)
+            .then(|| (self.first_sector(block) + within, SectorContent::Mapped(Arc::clone(inode), first)))
     }
 
     /// Where the sequential allocator goes on may be lost: the search for free blocks then begins elsewhere.
@@ -381,7 +382,7 @@ impl Store {
 }
 
 /// What lies in a sector that is written.
-enum Place {
+enum SectorContent {
     /// I-nodes.
     Slab,
     /// Part of an i-node's body, from that logical sector of it on.
@@ -417,7 +418,7 @@ impl Handle {
     }
 
     /// Blocks of a range that have no place, and map blocks for it that have none.
-    fn unplaced(&self, state: &State, range: &Range<u64>) -> (Vec<u32>, Vec<u32>) {
+    fn unplaced(&self, state: &InodeState, range: &Range<u64>) -> (Vec<u32>, Vec<u32>) {
         let (inode, store) = (&*self.inode, &*self.store);
         let blocks: Vec<_> =
             Inode::blocks_of(range, store.block_shift()).filter(|&block| state.map.get(block) == 0).collect();
@@ -467,13 +468,13 @@ impl Handle {
         Ok(())
     }
 
-    fn write_empty_map_block(&self, state: &State, number: u32) -> Result<()> {
+    fn write_empty_map_block(&self, state: &InodeState, number: u32) -> Result<()> {
         if self.store.mutation.is(Mutant::MapBlockAsFound) {
             return Ok(());
         }
-        let sectors_a_block = self.store.sectors_a_block();
+        let sectors_per_block = self.store.sectors_per_block();
         let first = u64::from(number) << (self.store.block_shift() - 9);
-        let block: Vec<_> = (0..sectors_a_block)
+        let block: Vec<_> = (0..sectors_per_block)
             .map(|sector| first + sector * LOGICAL_PER_SECTOR as u64)
             .map(|body| sector_of(|at| self.inode.mapped(state, body + at as u64, self.store.mutation)))
             .collect();

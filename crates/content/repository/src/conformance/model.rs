@@ -28,17 +28,17 @@ pub(crate) const MOST_UNWRITTEN: u64 = 1 << 20;
 /// The oracle of the suite: durable, bounded, and slow. It stands for no medium: its log is never flushed to
 /// one.
 pub struct Model {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedModel>,
 }
 
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct SharedModel {
+    state: Mutex<ModelState>,
     pub(crate) counters: Counters,
     pub(crate) most: Option<u64>,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ModelState {
     pub(crate) torrents: BTreeMap<InfoHash, Torrent>,
     /// Torrents that were ever created, so that a handle knows its own.
     created: u64,
@@ -73,7 +73,7 @@ impl Model {
     /// # Errors
     /// [`Io`](Error::Io).
     pub fn open(config: &ContentConfig) -> Result<Self> {
-        let mut state = State::default();
+        let mut state = ModelState::default();
         let log = OpenOptions::new().create(true).read(true).append(true).open(config.folder().join("log"));
         let mut log = log.map_err(Error::io("opening the log"))?;
         let mut bytes = Vec::new();
@@ -85,15 +85,15 @@ impl Model {
 
     /// A model that nothing outlives, to compare a store with.
     pub(crate) fn in_memory() -> Self {
-        Self::new(State::default(), None)
+        Self::new(ModelState::default(), None)
     }
 
-    fn new(state: State, most: Option<u64>) -> Self {
-        let shared = Shared { state: Mutex::new(state), counters: Counters::default(), most };
+    fn new(state: ModelState, most: Option<u64>) -> Self {
+        let shared = SharedModel { state: Mutex::new(state), counters: Counters::default(), most };
         Self { shared: Arc::new(shared) }
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ModelState> {
         self.shared.state.lock()
     }
 
@@ -101,7 +101,7 @@ impl Model {
     /// the others nothing.
     pub(crate) fn reopen(&self, survived: impl Fn(InfoHash, u32) -> bool) {
         let mut state = self.state();
-        let State { torrents, created, .. } = &mut *state;
+        let ModelState { torrents, created, .. } = &mut *state;
         for (&info_hash, torrent) in torrents {
             *created += 1;
             torrent.id = *created;
@@ -122,7 +122,7 @@ impl Model {
     }
 
     /// The handle of a torrent that is there.
-    pub(crate) fn handle(&self, state: &State, info_hash: InfoHash) -> Option<Handle> {
+    pub(crate) fn handle(&self, state: &ModelState, info_hash: InfoHash) -> Option<Handle> {
         let torrent = state.torrents.get(&info_hash)?;
         let shared = Arc::clone(&self.shared);
         Some(Handle { shared, info_hash, id: torrent.id, geometry: torrent.geometry })
@@ -135,8 +135,8 @@ impl fmt::Debug for Model {
     }
 }
 
-impl Shared {
-    pub(crate) fn check_room(&self, state: &State, bytes: u64) -> Result<()> {
+impl SharedModel {
+    pub(crate) fn check_room(&self, state: &ModelState, bytes: u64) -> Result<()> {
         match self.most {
             Some(most) if state.used + bytes > most => Err(Error::Full { what: "a model of so many bytes" }),
             _ => Ok(()),
@@ -144,7 +144,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ModelState {
     pub(crate) fn create(&mut self, torrent: &NewTorrent) {
         self.created += 1;
         self.used += HEAD;
@@ -384,19 +384,19 @@ impl ContentRepository for Model {
 /// A torrent that was opened.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedModel>,
     pub(crate) info_hash: InfoHash,
     id: u64,
     pub(crate) geometry: Geometry,
 }
 
 impl Handle {
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ModelState> {
         self.shared.state.lock()
     }
 
     /// Finds the torrent of this handle, and no other of the same info hash.
-    pub(crate) fn torrent<'a>(&self, state: &'a mut State) -> Result<&'a mut Torrent> {
+    pub(crate) fn torrent<'a>(&self, state: &'a mut ModelState) -> Result<&'a mut Torrent> {
         state.torrents.get_mut(&self.info_hash).filter(|torrent| torrent.id == self.id).ok_or(Error::Deleted)
     }
 }

@@ -29,12 +29,12 @@ const AT_ONCE: usize = 32;
 /// is not closed before it is flushed: only who has it open is certain to be told that its bytes did not
 /// arrive.
 #[derive(Debug, Default)]
-pub(super) struct OpenFiles(Mutex<Held>);
+pub(super) struct OpenFiles(Mutex<Slots>);
 
 type Key = (u64, u32);
 
 #[derive(Debug, Default)]
-struct Held {
+struct Slots {
     files: HashMap<Key, Slot>,
     /// Files that could not be flushed and are closed.
     failed: HashSet<Key>,
@@ -85,7 +85,7 @@ impl OpenFiles {
         writable: bool,
         open: impl Fn() -> io::Result<File>,
     ) -> io::Result<Arc<Open>> {
-        let find = |held: &mut Held| {
+        let find = |held: &mut Slots| {
             held.uses += 1;
             let now = held.uses;
             let slot = held.files.get_mut(&key).filter(|slot| slot.open.writable || !writable)?;

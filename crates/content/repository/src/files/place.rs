@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 /// A torrent and where it lies.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) record: Record,
     /// Its info hash, which is also the name of its state.
     pub(super) name: String,
@@ -44,7 +44,7 @@ pub(super) enum Found {
 /// Seconds and nanoseconds.
 pub(super) type Time = (i64, u32);
 
-impl Place {
+impl Location {
     pub(super) fn new(record: Record) -> Self {
         Self { name: record.info_hash.to_string(), record }
     }

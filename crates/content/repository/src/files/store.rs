@@ -17,7 +17,7 @@ use super::{
     disk::{Disk, Step},
     folder,
     open_files::for_each_at_once,
-    place::{Place, changed},
+    place::{Location, changed},
     state::{Fault, Loaded, MOST_PIECES, Record},
     torrent::{Torrent, Unflushed},
     volume::Volume,
@@ -53,7 +53,7 @@ pub(super) struct Store {
 struct Unavailable {
     why: String,
     /// Where it lies, if its state could be read: then it can be deleted.
-    place: Option<Place>,
+    place: Option<Location>,
 }
 
 /// When a torrent was deleted whose files are removed.
@@ -132,7 +132,7 @@ impl Store {
                 (Some(info_hash), "" | GONE) => match self.read_state(&name, info_hash) {
                     Ok(loaded) if ending.is_empty() => self.load(loaded, report),
                     Ok(loaded) => {
-                        if let Err(error) = self.finish_delete(&Place::new(loaded.record), When::Earlier) {
+                        if let Err(error) = self.finish_delete(&Location::new(loaded.record), When::Earlier) {
                             report.damage.push(Damage::Leftover { info_hash, what: error.to_string() });
                         }
                     }
@@ -180,7 +180,7 @@ impl Store {
         &self,
         info_hash: InfoHash,
         why: String,
-        place: Option<Place>,
+        place: Option<Location>,
         report: &mut OpenReport,
     ) {
         report.damage.push(Damage::Unavailable { info_hash, why: why.clone() });
@@ -190,7 +190,7 @@ impl Store {
     fn load(&self, loaded: Loaded, report: &mut OpenReport) {
         let Loaded { record, complete, bits, unknown } = loaded;
         let info_hash = record.info_hash;
-        let place = Place::new(record);
+        let place = Location::new(record);
         // A record of which the files have no one folder in common is not read.
         let top = folded(place.top().unwrap_or(&place.name));
         if *self.tops.lock().entry(top).or_insert(info_hash) != info_hash {
@@ -255,7 +255,7 @@ impl Store {
             None => Arc::new(single_file(info_hash, new.geometry.len())?),
         };
         let record = Record { info_hash, geometry: new.geometry, files, apart: false };
-        let torrent = Arc::new(self.make(Place::new(record))?);
+        let torrent = Arc::new(self.make(Location::new(record))?);
         self.torrents.write().insert(info_hash, Arc::clone(&torrent));
         Ok(torrent)
     }
@@ -263,7 +263,7 @@ impl Store {
     /// Makes the files of a torrent where nobody looks, then its state, and then moves the files to their
     /// place. At whatever moment that ends, there is no file that nobody knows of, and no state without
     /// files.
-    fn make(&self, mut place: Place) -> Result<Torrent> {
+    fn make(&self, mut place: Location) -> Result<Torrent> {
         let Volume { disk, folder: top, states, making, allocation, .. } = &*self.volume;
         let geometry = place.record.geometry;
         let bits_at = place.record.head()?.len() as u64;
@@ -318,7 +318,7 @@ impl Store {
     }
 
     /// Makes files and state, and moves the files to where they are to be, or apart if that is taken.
-    fn place(&self, place: &mut Place) -> Result<()> {
+    fn place(&self, place: &mut Location) -> Result<()> {
         let Volume { disk, folder: top, making, allocation, .. } = &*self.volume;
         let failed = || Error::io("making a torrent");
         let info_hash = place.record.info_hash;
@@ -381,7 +381,7 @@ impl Store {
         }
     }
 
-    fn write_state(&self, place: &Place) -> Result<()> {
+    fn write_state(&self, place: &Location) -> Result<()> {
         let Volume { disk, states, .. } = &*self.volume;
         let new = format!("{}.{NEW}", place.name);
         let head = place.record.head()?;
@@ -469,12 +469,12 @@ impl Store {
             path: self.volume.path.join(HIDDEN).join("torrents").join(&gone),
             what: format!("{fault}; the torrent is deleted, and this file is to be removed"),
         })?;
-        self.finish_delete(&Place::new(loaded.record), When::Earlier)?;
+        self.finish_delete(&Location::new(loaded.record), When::Earlier)?;
         Ok(true)
     }
 
     /// Removes the files of a torrent that is deleted, and the folders that are then empty.
-    fn finish_delete(&self, place: &Place, when: When) -> Result<()> {
+    fn finish_delete(&self, place: &Location, when: When) -> Result<()> {
         let Volume { disk, folder: top, states, .. } = &*self.volume;
         let info_hash = place.record.info_hash;
         let name = place.top().unwrap_or(&place.name);

@@ -25,7 +25,7 @@ use super::{
     disk::Step,
     folder,
     open_files::Open,
-    place::{Found, Place},
+    place::{Found, Location},
     state::Record,
     volume::Volume,
 };
@@ -41,7 +41,7 @@ const CHANGED: &str =
 pub(super) struct Torrent {
     /// What tells it from one of the same info hash that was there before.
     id: u64,
-    pub(super) place: Place,
+    pub(super) place: Location,
     has_padding: bool,
     /// Where in its state the have-bits begin.
     bits_at: u64,
@@ -56,7 +56,7 @@ pub(super) struct Torrent {
     pub(super) gate: RwLock<bool>,
     /// Held by who writes, and alone by who marks a piece complete.
     writing: RwLock<()>,
-    state: Mutex<State>,
+    state: Mutex<TorrentState>,
     /// Whether it is among those that a flush has to do with.
     listed: AtomicBool,
 }
@@ -65,7 +65,7 @@ pub(super) struct Torrent {
 pub(super) type Unflushed = Mutex<Vec<Weak<Torrent>>>;
 
 #[derive(Debug)]
-struct State {
+struct TorrentState {
     pieces: Pieces,
     /// Complete pieces that are not so on the disk.
     fresh: BTreeSet<u32>,
@@ -75,12 +75,12 @@ struct State {
     unsure: BTreeSet<u32>,
     /// Files with bytes that may not have arrived.
     dirty: BTreeSet<u32>,
-    room: Room,
+    room: CapacityShare,
 }
 
 /// Which part of the capacity the torrent has: every byte of its files that can be read, or that is held.
 #[derive(Debug, Default)]
-struct Room {
+struct CapacityShare {
     /// What has room on the disk and cannot be read: what is being written, what was written before the store
     /// was opened or is not believed, files that have all their room.
     held: Stretches,
@@ -91,7 +91,7 @@ struct Room {
 impl Torrent {
     /// A torrent with these pieces, whose have-bits stand from byte `bits_at` of its state on.
     pub(super) fn new(
-        place: Place,
+        place: Location,
         complete: PieceBits,
         bits_at: u64,
         volume: &Arc<Volume>,
@@ -109,13 +109,13 @@ impl Torrent {
             bits: Mutex::new(true),
             gate: RwLock::new(true),
             writing: RwLock::new(()),
-            state: Mutex::new(State {
+            state: Mutex::new(TorrentState {
                 pieces,
                 fresh: BTreeSet::new(),
                 under_way: BTreeSet::new(),
                 unsure: BTreeSet::new(),
                 dirty: BTreeSet::new(),
-                room: Room::default(),
+                room: CapacityShare::default(),
             }),
             listed: AtomicBool::new(false),
         }
@@ -158,7 +158,7 @@ impl Torrent {
     }
 
     /// What has no room yet, of ranges that are unknown.
-    fn lacking(&self, state: &State, unknown: &[Range<u64>]) -> Vec<Range<u64>> {
+    fn lacking(&self, state: &TorrentState, unknown: &[Range<u64>]) -> Vec<Range<u64>> {
         let parts = unknown.iter().flat_map(|part| self.file_parts(part));
         parts.flat_map(|part| state.room.held.outside(&part)).collect()
     }
@@ -326,7 +326,7 @@ impl Torrent {
 
     fn sectors(
         &self,
-        state: &State,
+        state: &TorrentState,
         sectors: BTreeSet<u32>,
         counts: impl Fn(u32) -> bool,
     ) -> Vec<(u64, [u8; 512])> {

@@ -52,13 +52,13 @@ pub(super) struct Torrent {
     gate: RwLock<bool>,
     /// Held by who writes; alone by who marks, or writes past the cache.
     writing: RwLock<()>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<TorrentState>,
     /// Told when something of the state is done that others may wait for.
     settled: Condvar,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct TorrentState {
     geometry: Geometry,
     stripe: u64,
     pub(super) pieces: Pieces,
@@ -109,7 +109,7 @@ pub(super) struct Awaited {
 impl Torrent {
     pub(super) fn new(core: &Core, info_hash: InfoHash, inner: Arc<dyn Content>) -> Result<Self> {
         let geometry = inner.geometry();
-        let state = State {
+        let state = TorrentState {
             geometry,
             stripe: core.stripe,
             pieces: Pieces::with_complete(geometry, inner.pieces()?),
@@ -209,7 +209,7 @@ impl Torrent {
 
     /// Takes note that bytes did not reach the store below: neither do the pieces they belong to count as
     /// complete.
-    fn lose(&self, core: &Core, state: &mut State, run: &Range<u64>) {
+    fn lose(&self, core: &Core, state: &mut TorrentState, run: &Range<u64>) {
         for piece in self.geometry.pieces_of(run) {
             if state.untold.remove(&piece).is_some() {
                 self.take_back(core, state, piece);
@@ -226,7 +226,7 @@ impl Torrent {
     }
 
     /// Makes a piece incomplete, whose bytes stay where they are.
-    fn take_back(&self, core: &Core, state: &mut State, piece: u32) {
+    fn take_back(&self, core: &Core, state: &mut TorrentState, piece: u32) {
         let range = self.geometry.piece(piece).expect("it was marked");
         core.read_ahead.forget(self.serial, &range);
         state.pieces.mark_incomplete(piece).expect("there is such a piece");
@@ -234,7 +234,7 @@ impl Torrent {
     }
 
     /// Makes a piece incomplete, and forgets its bytes.
-    fn forget(&self, core: &Core, state: &mut State, piece: u32) {
+    fn forget(&self, core: &Core, state: &mut TorrentState, piece: u32) {
         let range = self.geometry.piece(piece).expect("it was marked");
         core.read_ahead.forget(self.serial, &range);
         let (chunks, promised) = state.forget(piece, &range);
@@ -435,7 +435,7 @@ impl Stripe {
     }
 }
 
-impl State {
+impl TorrentState {
     /// Whether bytes of a range are in memory alone.
     fn holds(&self, range: &Range<u64>) -> bool {
         self.stripes.range(stripes_of(range, self.stripe)).any(|(_, stripe)| stripe.holds(range))

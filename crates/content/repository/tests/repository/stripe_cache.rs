@@ -87,7 +87,7 @@ fn bounded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 
 /// What a store was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Call {
+enum StoreCall {
     Write { torrent: InfoHash, range: Range<u64>, aligned: bool },
     Read { range: Range<u64> },
     Mark(u32),
@@ -131,12 +131,12 @@ type Places = fn(InfoHash, u64) -> u64;
 #[derive(Debug)]
 struct Recorder {
     inner: Box<dyn ContentRepository>,
-    shared: Arc<Shared>,
+    shared: Arc<Probe>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    calls: Mutex<Vec<Call>>,
+struct Probe {
+    calls: Mutex<Vec<StoreCall>>,
     how: Mutex<BTreeMap<Kind, How>>,
     changed: Condvar,
     /// How many wait.
@@ -154,10 +154,10 @@ struct Shared {
 struct Recorded {
     info_hash: InfoHash,
     inner: Arc<dyn Content>,
-    shared: Arc<Shared>,
+    shared: Arc<Probe>,
 }
 
-impl Shared {
+impl Probe {
     fn set(&self, kind: Kind, how: How) {
         self.how.lock().insert(kind, how);
         self.changed.notify_all();
@@ -206,7 +206,7 @@ impl Shared {
     fn writes(&self) -> Vec<(InfoHash, Range<u64>)> {
         let calls = self.calls.lock();
         let writes = calls.iter().filter_map(|call| match call {
-            Call::Write { torrent, range, .. } => Some((*torrent, range.clone())),
+            StoreCall::Write { torrent, range, .. } => Some((*torrent, range.clone())),
             _ => None,
         });
         writes.collect()
@@ -215,7 +215,7 @@ impl Shared {
     fn reads(&self) -> Vec<Range<u64>> {
         let calls = self.calls.lock();
         let reads = calls.iter().filter_map(|call| match call {
-            Call::Read { range } => Some(range.clone()),
+            StoreCall::Read { range } => Some(range.clone()),
             _ => None,
         });
         reads.collect()
@@ -235,7 +235,7 @@ impl Content for Recorded {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         let aligned = offset.is_multiple_of(SECTOR as u64)
             && buffers.iter().all(|buffer| <[Sector]>::ref_from_bytes(buffer).is_ok());
-        let call = Call::Write { torrent: self.info_hash, range: offset..offset + len, aligned };
+        let call = StoreCall::Write { torrent: self.info_hash, range: offset..offset + len, aligned };
         self.shared.calls.lock().push(call);
         self.shared.pass(Kind::Write)?;
         self.shared.pass(Kind::WriteOf(self.info_hash))?;
@@ -250,7 +250,7 @@ impl Content for Recorded {
 
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
-        self.shared.calls.lock().push(Call::Read { range: offset..offset + len });
+        self.shared.calls.lock().push(StoreCall::Read { range: offset..offset + len });
         self.shared.pass(Kind::Read)?;
         if self.shared.bad_byte.lock().is_some_and(|bad| (offset..offset + len).contains(&bad)) {
             return Err(broken());
@@ -259,7 +259,7 @@ impl Content for Recorded {
     }
 
     fn mark_complete(&self, piece: u32) -> Result<bool> {
-        self.shared.calls.lock().push(Call::Mark(piece));
+        self.shared.calls.lock().push(StoreCall::Mark(piece));
         self.shared.pass(Kind::Mark)?;
         let marked = self.inner.mark_complete(piece)?;
         self.shared.pass(Kind::Marked)?;
@@ -267,7 +267,7 @@ impl Content for Recorded {
     }
 
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
-        self.shared.calls.lock().push(Call::Unmark(piece));
+        self.shared.calls.lock().push(StoreCall::Unmark(piece));
         self.inner.mark_incomplete(piece)
     }
 
@@ -316,7 +316,7 @@ impl ContentRepository for Recorder {
     }
 
     fn flush(&self) -> Result<()> {
-        self.shared.calls.lock().push(Call::Flush);
+        self.shared.calls.lock().push(StoreCall::Flush);
         self.shared.pass(Kind::Flush)?;
         self.inner.flush()
     }
@@ -338,14 +338,14 @@ fn memory(most: Option<u64>) -> Box<dyn ContentRepository> {
     }))
 }
 
-fn over(inner: Box<dyn ContentRepository>, options: StripeCacheOptions) -> (Arc<StripeCache>, Arc<Shared>) {
-    let shared = Arc::<Shared>::default();
+fn over(inner: Box<dyn ContentRepository>, options: StripeCacheOptions) -> (Arc<StripeCache>, Arc<Probe>) {
+    let shared = Arc::<Probe>::default();
     let recorder = Recorder { inner, shared: Arc::clone(&shared) };
     (Arc::new(StripeCache::new(Arc::new(recorder), options).unwrap()), shared)
 }
 
 /// A cache over memory, whose stripes are 256 KiB; one thread, so that there is one order.
-fn cached(options: StripeCacheOptions) -> (Arc<StripeCache>, Arc<Shared>) {
+fn cached(options: StripeCacheOptions) -> (Arc<StripeCache>, Arc<Probe>) {
     over(memory(None), options.threads(1))
 }
 

@@ -31,11 +31,11 @@ pub(crate) struct Client {
     /// By which protocol it does not tell that it goes.
     pub(crate) leaves_in_silence: Option<Protocol>,
     /// Runs it in the foreground until SIGINT: downloads what is missing, shares what is there.
-    command: fn(&Place) -> Command,
+    command: fn(&ClientSetup) -> Command,
 }
 
 /// Where one client works.
-pub(crate) struct Place {
+pub(crate) struct ClientSetup {
     /// Where it listens, at one address of one family.
     pub(crate) at: SocketAddr,
     /// How its peer ids begin.
@@ -234,7 +234,7 @@ impl Client {
     }
 }
 
-impl Place {
+impl ClientSetup {
     pub(crate) fn new(
         work: &Path,
         client: &Client,
@@ -277,12 +277,12 @@ impl Place {
 pub(crate) struct Running(Child);
 
 impl Running {
-    pub(crate) fn start(client: &Client, place: &Place) -> Self {
+    pub(crate) fn start(client: &Client, place: &ClientSetup) -> Self {
         Self::start_with(client, place, &[])
     }
 
     /// With more options, behind those that it has.
-    pub(crate) fn start_with(client: &Client, place: &Place, options: &[&str]) -> Self {
+    pub(crate) fn start_with(client: &Client, place: &ClientSetup, options: &[&str]) -> Self {
         let log = fs::File::create(place.home.join("log")).expect("a folder of ours");
         let mut command = (client.command)(place);
         command.args(options).stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);

@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clients::{ARIA2, Client, LIBTORRENT, OURS, Place, QBITTORRENT, RTORRENT, Running, TRANSMISSION};
+use clients::{ARIA2, Client, ClientSetup, LIBTORRENT, OURS, QBITTORRENT, RTORRENT, Running, TRANSMISSION};
 use network::{A_NETWORK, TRACKER_V6, address, file_name, in_a_network_of_its_own};
 use swarmkeep::{
     Family::{self, V4, V6},
@@ -197,7 +197,7 @@ impl Row {
         let link = self.by_link.then(|| Magnet::from(&metainfo).to_string());
         let place = |client: &Client| {
             let link = link.clone().filter(|_| client.name != seeder.name);
-            Place::new(&work, client, self.family, &torrent, link)
+            ClientSetup::new(&work, client, self.family, &torrent, link)
         };
         let places: BTreeMap<_, _> = clients.iter().map(|client| (client.name, place(client))).collect();
         fs::write(places[seeder.name].download.join(FILE), &content).expect("room for 2 MiB");

@@ -13,12 +13,12 @@ use swarmkeep_peer::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::real_clients::{FILE, clients::Place};
+use crate::real_clients::{FILE, clients::ClientSetup};
 
 /// Where it listens, the torrent file, and the folder with the file: what [`run`] is told.
 const ASKED: [&str; 3] = ["SWARMKEEP_PEER_AT", "SWARMKEEP_PEER_TORRENT", "SWARMKEEP_PEER_FOLDER"];
 
-pub(crate) fn command(place: &Place) -> Command {
+pub(crate) fn command(place: &ClientSetup) -> Command {
     let mut command = Command::new(env::current_exe().expect("a test is a program"));
     let told = [place.at.to_string().into(), place.torrent().to_owned(), place.download.clone().into()];
     command.envs(ASKED.into_iter().zip(told));

@@ -23,7 +23,7 @@ use swarmkeep_tests::{
 
 use crate::real_clients::{
     FILE, Kind, Protocol, Row,
-    clients::{self, Client, Place, Running},
+    clients::{self, Client, ClientSetup, Running},
     content,
     network::in_a_network_of_its_own,
     tap::Tap,
@@ -70,8 +70,10 @@ fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     let _ = fs::remove_dir_all(&work);
     let torrent = row.torrent(&content);
     let info_hash = Metainfo::parse(&torrent).expect("it was made just now").info().info_hash();
-    let places: BTreeMap<_, _> =
-        clients.iter().map(|client| (client.name, Place::new(&work, client, V4, &torrent, None))).collect();
+    let places: BTreeMap<_, _> = clients
+        .iter()
+        .map(|client| (client.name, ClientSetup::new(&work, client, V4, &torrent, None)))
+        .collect();
     fs::write(places[seeder.name].download.join(FILE), &content).expect("room for 2 MiB");
     let has_file =
         |client: &Client| fs::read(places[client.name].download.join(FILE)).is_ok_and(|file| file == content);
@@ -80,7 +82,7 @@ fn meet(protocol: Protocol, signal: &str, clients: [&'static Client; 3]) {
     let tap = Tap::between(row.tracker(), tracker.at, protocol, vec![info_hash], false);
     let so_far = || tap.transcript(&places);
     let mut shown = 0;
-    let mut show = |places: &BTreeMap<&str, Place>| {
+    let mut show = |places: &BTreeMap<&str, ClientSetup>| {
         let transcript = tap.transcript(places);
         let lines: Vec<_> = transcript.lines().skip(shown).map(str::to_owned).collect();
         shown += lines.len();

@@ -18,7 +18,7 @@ use swarmkeep_tracker_protocol::{
     udp::{self, AnnounceOption},
 };
 
-use crate::real_clients::{FILE_LEN, PASSKEY, Protocol, clients::Place};
+use crate::real_clients::{FILE_LEN, PASSKEY, Protocol, clients::ClientSetup};
 
 /// How a private tracker begins to refuse.
 const PRIVATE: &str = "this tracker is private";
@@ -73,7 +73,7 @@ impl Tap {
     }
 
     /// Every message in a line.
-    pub(crate) fn transcript(&self, places: &BTreeMap<&str, Place>) -> String {
+    pub(crate) fn transcript(&self, places: &BTreeMap<&str, ClientSetup>) -> String {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
         let lines = messages.iter().map(|message| {
@@ -91,7 +91,7 @@ impl Tap {
     /// How many clients have told that they are complete, and how many downloads that is: none for one whose
     /// regular announce overtook its `completed`, and told that nothing was left. (Transmission does that now
     /// and then.)
-    pub(crate) fn completed(&self, places: &BTreeMap<&str, Place>) -> (usize, u32) {
+    pub(crate) fn completed(&self, places: &BTreeMap<&str, ClientSetup>) -> (usize, u32) {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
         let (mut completed, mut seeding, mut downloads) = (BTreeSet::new(), BTreeSet::new(), 0);
@@ -116,7 +116,7 @@ impl Tap {
 
     /// That every client has announced, that what they sent means what it must, that nothing of it was
     /// refused, and that nobody was named in an answer who is not among them.
-    pub(crate) fn assert_all_is_understood(&self, places: &BTreeMap<&str, Place>) {
+    pub(crate) fn assert_all_is_understood(&self, places: &BTreeMap<&str, ClientSetup>) {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
         let announcing: BTreeSet<_> = names.values().copied().collect();
@@ -160,7 +160,7 @@ impl Tap {
 
     /// Writes the first request of each kind that each client sent to `dir/client-version/kind.bin`, and what
     /// it was answered to `kind.answer.bin`.
-    pub(crate) fn keep(&self, places: &BTreeMap<&str, Place>, dir: &Path) {
+    pub(crate) fn keep(&self, places: &BTreeMap<&str, ClientSetup>, dir: &Path) {
         let messages = self.recorder.messages.lock().expect("nothing panics with it");
         let names = self.names(&messages, places);
         for (at, message) in messages.iter().enumerate().filter(|(_, message)| message.to_tracker) {
@@ -194,11 +194,11 @@ impl Tap {
     fn names<'a>(
         &self,
         messages: &[Message],
-        places: &BTreeMap<&'a str, Place>,
+        places: &BTreeMap<&'a str, ClientSetup>,
     ) -> HashMap<SocketAddr, &'a str> {
         let mut names = HashMap::new();
         for message in messages.iter().filter(|message| message.to_tracker) {
-            let whose = |is: &dyn Fn(&Place) -> bool| {
+            let whose = |is: &dyn Fn(&ClientSetup) -> bool| {
                 places.iter().find_map(|(&name, place)| is(place).then_some(name))
             };
             if let Ok(Request::Announce(Announce { peer_id, .. })) = self.request(message) {

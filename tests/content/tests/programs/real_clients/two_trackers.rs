@@ -22,7 +22,7 @@ use swarmkeep_tests::{
 
 use crate::real_clients::{
     FILE, INFO,
-    clients::{self, Client, Place, Running},
+    clients::{self, Client, ClientSetup, Running},
     content,
     network::{address, in_a_network_of_its_own},
     wait_until,
@@ -55,13 +55,14 @@ fn clients_meet_over_two_trackers_on_redis_of_which_one_is_killed() {
     let udp = format!("udp://{first}/announce");
     let http = [first, second].map(|tracker| format!("http://{tracker}/announce"));
     let [seeder, other, new] = clients;
-    let place = |client: &Client, urls: &[&str]| Place::new(&work, client, V4, &torrent(urls), None);
+    let place = |client: &Client, urls: &[&str]| ClientSetup::new(&work, client, V4, &torrent(urls), None);
     let [seeding, fetching, coming] =
         [place(seeder, &[&udp]), place(other, &[&http[1]]), place(new, &[&http[0], &http[1]])];
     let info_hash = Metainfo::parse(&torrent(&[&udp])).expect("it was made just now").info().info_hash();
     let content = content();
     fs::write(seeding.download.join(FILE), &content).expect("room for 2 MiB");
-    let has_file = |place: &Place| fs::read(place.download.join(FILE)).is_ok_and(|file| file == content);
+    let has_file =
+        |place: &ClientSetup| fs::read(place.download.join(FILE)).is_ok_and(|file| file == content);
     let so_far = || format!("{:?}\n{}", two.scrape(&info_hash), two.serve.log());
     let counts = |complete, incomplete, downloaded| SwarmStats { complete, incomplete, downloaded };
 

@@ -5,7 +5,7 @@ use std::{fmt, fs, sync::Arc};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{
-    super::model::{Event, MOST_UNWRITTEN, Model, State},
+    super::model::{Event, MOST_UNWRITTEN, Model, ModelState},
     Fault, Notes,
     content::BrokenContent,
     let_others_in,
@@ -53,7 +53,7 @@ impl Broken {
         self.fault == fault
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ModelState> {
         self.model.state()
     }
 

@@ -14,7 +14,7 @@ use super::{
         gathered::{Gathered, fill, slices_of_mut},
         read_ahead::Found,
     },
-    Core, Job, State, Torrent, Untold, guarded,
+    Core, Job, Torrent, TorrentState, Untold, guarded,
 };
 use crate::{Content, Error, Geometry, PieceBits, Result, block::SECTOR};
 
@@ -34,7 +34,7 @@ pub(in crate::stripe_cache) trait Cache: Debug + Send + Sync {
 }
 
 /// Room of the store below for a part of a stripe.
-struct Room<'a> {
+struct PartRoom<'a> {
     promise: Promise<'a, Job>,
     /// What all of the stripe takes.
     whole: u64,
@@ -49,14 +49,14 @@ impl<C: Cache> Handle<C> {
     ///
     /// It is kept for all that the chunks of the part can hold, so that the store below is asked once for
     /// each.
-    fn keep_room(&self, part: &Range<u64>) -> Option<Room<'_>> {
+    fn keep_room(&self, part: &Range<u64>) -> Option<PartRoom<'_>> {
         let (core, torrent) = (self.core(), &*self.torrent);
         let stripe = torrent.state_range(part.start / core.stripe);
         let chunks =
             part.start / core.chunk * core.chunk..stripe.end.min(part.end.next_multiple_of(core.chunk));
         let whole = torrent.inner.room_for(stripe);
         let room = if whole == 0 { 0 } else { torrent.inner.room_for(chunks).min(whole) };
-        core.promise(room).map(|promise| Room { promise, whole })
+        core.promise(room).map(|promise| PartRoom { promise, whole })
     }
 
     /// Takes a range into memory; `false` if the store below may have too little room for it, and then
@@ -98,7 +98,7 @@ impl<C: Cache> Handle<C> {
         part: Range<u64>,
         buffers: &[IoSlice<'_>],
         from: u64,
-        room: Option<&mut Room<'_>>,
+        room: Option<&mut PartRoom<'_>>,
     ) -> bool {
         let (core, torrent) = (self.core(), &*self.torrent);
         let number = part.start / core.stripe;
@@ -131,7 +131,7 @@ impl<C: Cache> Handle<C> {
         let stripe = state.stripes.entry(number).or_default();
         let gathering =
             stripe.gathering.get_or_insert_with(|| Gathered::new(core.serial(), range, core.chunk));
-        if let Some(Room { promise, whole }) = room {
+        if let Some(PartRoom { promise, whole }) = room {
             gathering.promised += promise.take(gathering.missing_room(*whole));
         }
         gathering.put(part.clone(), buffers, from, memory);
@@ -204,13 +204,13 @@ impl<C: Cache> Handle<C> {
 
     /// What was read ahead of a range, or is to be. With the state held, of whose complete pieces alone that
     /// is: whoever takes back one of them finds it there to be forgotten.
-    fn find(&self, state: &State, range: &Range<u64>) -> Found<'_> {
+    fn find(&self, state: &TorrentState, range: &Range<u64>) -> Found<'_> {
         self.core().read_ahead.find(self.torrent.serial, range, || self.around(state, range))
     }
 
     /// The most around a range that can be read ahead: in its stripe, of complete pieces, and on the store
     /// below.
-    fn around(&self, state: &State, range: &Range<u64>) -> Option<Range<u64>> {
+    fn around(&self, state: &TorrentState, range: &Range<u64>) -> Option<Range<u64>> {
         let torrent = &*self.torrent;
         let number = range.start / torrent.stripe;
         let stripe = torrent.state_range(number);
@@ -349,7 +349,8 @@ impl<C: Cache> Content for Handle<C> {
         torrent.geometry.piece(piece)?;
         let _alone = torrent.enter_alone()?;
         let mut state = torrent.state.lock();
-        let telling = |state: &mut State| state.untold.get(&piece).is_some_and(|untold| untold.telling);
+        let telling =
+            |state: &mut TorrentState| state.untold.get(&piece).is_some_and(|untold| untold.telling);
         torrent.settled.wait_while(&mut state, telling);
         if !state.pieces.complete().contains(piece) {
             return Ok(false);

@@ -19,7 +19,7 @@ fn what_is_taken_back_or_deleted_never_reaches_the_store_below() {
     cache.flush().unwrap();
     assert_eq!(
         *shared.calls.lock(),
-        [Call::Write { torrent: hash(1), range: 2 * PIECE..3 * PIECE, aligned: true }, Call::Flush,]
+        [StoreCall::Write { torrent: hash(1), range: 2 * PIECE..3 * PIECE, aligned: true }, StoreCall::Flush,]
     );
     assert_eq!(cache.statistics().unwritten, 0);
 }

@@ -32,7 +32,7 @@ fn over_files(
     folder: &tempfile::TempDir,
     allocation: files::Allocation,
     capacity: u64,
-) -> (Arc<StripeCache>, Arc<Shared>) {
+) -> (Arc<StripeCache>, Arc<Probe>) {
     let config = ContentConfig::new(folder.path()).capacity(capacity);
     over(Box::new(FileStore::open(&config, allocation).unwrap()), StripeCacheOptions::new())
 }

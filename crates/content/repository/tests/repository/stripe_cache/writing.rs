@@ -13,7 +13,7 @@ fn a_whole_stripe_is_written_with_one_call_of_aligned_memory() {
         put(&*content, 1, block * 16 * KIB..(block + 1) * 16 * KIB);
     }
     settle(&cache);
-    let whole = |range| Call::Write { torrent: hash(1), range, aligned: true };
+    let whole = |range| StoreCall::Write { torrent: hash(1), range, aligned: true };
     assert_eq!(*shared.calls.lock(), [whole(0..STRIPE)]);
     // The last one is shorter, and no less whole.
     put(&*content, 1, 2 * STRIPE..2 * STRIPE + 40_000);
@@ -93,11 +93,11 @@ fn a_flush_writes_everything_in_order_then_marks_then_flushes() {
         .map(|start| [(hash(1), start..start + PIECE), (hash(1), start + 2 * PIECE..start + 3 * PIECE + 5)]);
     assert_eq!(shared.writes(), runs.as_flattened());
     let calls = shared.calls.lock().clone();
-    assert_eq!(calls.last(), Some(&Call::Flush));
+    assert_eq!(calls.last(), Some(&StoreCall::Flush));
     for piece in [0, 16, 40, 56] {
-        let mark = calls.iter().position(|call| *call == Call::Mark(piece)).unwrap();
+        let mark = calls.iter().position(|call| *call == StoreCall::Mark(piece)).unwrap();
         let start = u64::from(piece) * PIECE;
-        let write = |call: &Call| matches!(call, Call::Write { range, .. } if range.start == start);
+        let write = |call: &StoreCall| matches!(call, StoreCall::Write { range, .. } if range.start == start);
         assert!(mark > calls.iter().position(write).unwrap(), "{calls:?}");
     }
     assert_eq!(cache.inner().list().unwrap()[0].complete, 4);
