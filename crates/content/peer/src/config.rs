@@ -9,17 +9,17 @@ use swarmkeep_bittorrent::PeerId;
 
 use crate::trackers::{ClientOptions, TrackersOptions};
 
-/// What this program calls itself (BEP 10).
+/// The name of this program in the extended handshake (BEP 10).
 pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"));
 
 /// How a [`Session`] is made.
 ///
-/// Memory is bounded by what stands here. A connection takes at most 16 KiB while nothing is said, 832 KiB
-/// while its requests are answered (three batches of 256 KiB), and what one message takes while it brings
-/// pieces; a torrent 16 KiB and 40 bytes for each of its pieces, with what the stripe cache in front of the
-/// store knows of it, and without its info dictionary and what the store itself keeps. Besides, there are the
-/// three memories: pieces that are begun, of each torrent, and the two of the stripe cache.
-/// `docs/use/peer.md` has what was measured.
+/// These options bound the memory. A connection takes at most 16 KiB while it is idle, 832 KiB while its
+/// requests are answered (three batches of 256 KiB), and the length of one message while it brings pieces. A
+/// torrent takes 16 KiB and 40 bytes per piece. That includes what the stripe cache in front of the store
+/// keeps of it, but not its info dictionary nor what the store itself keeps. In addition there are three
+/// memories: the pieces of each torrent that are begun, and the two memories of the stripe cache.
+/// `docs/use/peer.md` has measurements.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     pub(crate) peer_id: PeerId,
@@ -39,7 +39,7 @@ pub struct SessionConfig {
 }
 
 impl SessionConfig {
-    /// A peer of that name, whom others call at any free port.
+    /// A peer with the id `peer_id` that listens at any free port.
     pub fn new(peer_id: PeerId) -> Self {
         Self {
             peer_id,
@@ -59,82 +59,83 @@ impl SessionConfig {
         }
     }
 
-    /// Where others may call; of several ports, the first is what trackers are told. Peers and trackers are
-    /// called from the same addresses, and those of a family that is not among them are not called.
+    /// The addresses to listen at. Trackers are told the first port. Connections to peers and trackers are
+    /// made from the same addresses; a peer or tracker of an address family that is not among them is not
+    /// contacted.
     #[must_use]
     pub fn listen(mut self, addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
         self.listen = addresses.into_iter().collect();
         self
     }
 
-    /// Connections in all, those that shake hands included. 200 unless something else is said.
+    /// The most connections in all, those in their handshake included. The default is 200.
     #[must_use]
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most;
         self
     }
 
-    /// Connections of one torrent. 60 unless something else is said.
+    /// The most connections per torrent. The default is 60.
     #[must_use]
     pub fn connections_per_torrent(mut self, most: usize) -> Self {
         self.connections_per_torrent = most;
         self
     }
 
-    /// Connections of one torrent to one address; of IPv6, to one network of 64 bits. 8 unless something else
-    /// is said. Of all connections, one address makes no more than a quarter, or as many as this.
+    /// The most connections of one torrent to one IPv4 address or one IPv6 network of 64 bits. The default is
+    /// 8. Over all torrents, one address may make a quarter of all connections, or `most` if that is more.
     #[must_use]
     pub fn connections_per_address(mut self, most: usize) -> Self {
         self.connections_per_address = most;
         self
     }
 
-    /// Peers of one torrent whose requests are answered at a time, at least 2. 8 unless something else is
-    /// said.
+    /// The number of peers per torrent whose requests are answered at a time, at least 2. The default is 8.
     #[must_use]
     pub fn upload_slots(mut self, slots: usize) -> Self {
         self.upload_slots = slots;
         self
     }
 
-    /// Bytes of the pieces of one torrent that are begun, or being verified; a piece more, if it has begun.
-    /// 64 MiB unless something else is said.
+    /// The most bytes per torrent of pieces that are begun or being verified. A piece that has begun may
+    /// exceed it. The default is 64 MiB.
     #[must_use]
     pub fn piece_memory(mut self, bytes: u64) -> Self {
         self.piece_memory = bytes;
         self
     }
 
-    /// How long a peer may take to bring a block that it was asked for. Then all that it was asked for is
-    /// asked of others; a second time in a row, its connection ends. A sixth of that time is what others wait
-    /// who have nothing else to ask for. 60 seconds unless something else is said.
+    /// How long a peer may take to send a requested block. After that, all blocks that it was asked for are
+    /// requested from other peers; if it happens twice in a row, its connection ends. A peer that has nothing
+    /// else to send is asked for the same blocks after a sixth of this time. The default is 60 seconds.
     #[must_use]
     pub fn request_timeout(mut self, time: Duration) -> Self {
         self.request_timeout = time;
         self
     }
 
-    /// From when on a block is asked of whoever has nothing else to bring.
+    /// The age from which a requested block is also requested from a peer that has nothing else to send.
     pub(crate) fn late(&self) -> Duration {
         self.request_timeout / 6
     }
 
-    /// Bytes of the [stripe cache](swarmkeep_content::stripe_cache::StripeCache) in front of the store, for what is to be written and for what
-    /// was read ahead. 64 MiB each unless something else is said.
+    /// Bytes of the [stripe cache](swarmkeep_content::stripe_cache::StripeCache) in front of the store:
+    /// `write` for bytes that wait to be written, `read` for bytes that were read ahead. The default is 64
+    /// MiB each.
     #[must_use]
     pub fn cache(mut self, write: u64, read: u64) -> Self {
         (self.write_memory, self.read_memory) = (write, read);
         self
     }
 
-    /// Bytes a second that may go and come, over all torrents. Any number unless something is said.
+    /// Limits of sending and receiving, in bytes per second over all torrents. By default there are none.
     #[must_use]
     pub fn limits(mut self, up: Option<u64>, down: Option<u64>) -> Self {
         (self.up, self.down) = (up, down);
         self
     }
 
-    /// How torrents announce, and by what.
+    /// How torrents announce, and the client that they use.
     #[must_use]
     pub fn trackers(mut self, options: TrackersOptions, client: ClientOptions) -> Self {
         (self.trackers, self.tracker_client) = (options, client);

@@ -57,14 +57,15 @@ pub(crate) enum Ended {
     Stopped,
 }
 
-/// Keep-alives are sent every two minutes (BEP 3); who sends nothing for three is gone.
+/// Keep-alives are sent every two minutes (BEP 3). A peer that sends nothing for three minutes is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(110);
 const SILENCE: Duration = Duration::from_secs(180);
-/// Who takes nothing for so long is gone, or means to be waited for.
+/// A peer that reads nothing for this time is gone, or wants to occupy the connection.
 const STUCK: Duration = Duration::from_secs(120);
-/// Who was told nothing for so long takes no memory for what it may be told.
+/// A connection on which nothing was sent for this time gives back its memory for sending.
 const STILL: Duration = Duration::from_millis(1500);
-/// Requests of a peer that wait; further ones are rejected. What is said in the extended handshake as `reqq`.
+/// The most requests of a peer that wait; further ones are rejected. The extended handshake says so as
+/// `reqq`.
 const REQUESTS: usize = 512;
 /// As many as libtorrent allows by default, for peers that do not say what they allow.
 const MOST_UNSAID: usize = 250;

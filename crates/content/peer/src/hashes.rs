@@ -1,5 +1,5 @@
-//! The hashes of v2 torrents (BEP 52): who asks is answered from the piece layers and from pieces, and what a
-//! magnet link lacks is asked for.
+//! The hashes of v2 torrents (BEP 52): requests are answered from the piece layers and from pieces, and what
+//! a magnet link lacks is requested.
 
 mod fetch;
 
@@ -10,13 +10,13 @@ use swarmkeep_peer_wire::HashRange;
 
 pub use self::fetch::{HashFault, HashFetch, Taken, TooManyHashes};
 
-/// What a request for hashes is answered with.
+/// The answer to a request for hashes.
 #[derive(Debug)]
 pub enum Answer {
-    /// These, which are those of [`Hashes::new`](swarmkeep_peer_wire::Hashes::new): the range, and the hashes
-    /// that prove it.
+    /// The hashes, as [`Hashes::new`](swarmkeep_peer_wire::Hashes::new): the range, and the hashes that prove
+    /// it.
     Hashes(Vec<[u8; 32]>),
-    /// What is computed from the content: the range is below the piece layer.
+    /// The range is below the piece layer: the hashes are computed from the content.
     Read(Box<Reading>),
 }
 
@@ -24,16 +24,16 @@ pub enum Answer {
 pub const MOST_HASHES: u32 = 1024;
 
 /// The most bytes of content that are read and hashed for one answer: a piece of 16 MiB, the longest that
-/// programs make unless told to.
+/// programs make by default.
 ///
 /// libtorrent asks for the hashes of a piece's blocks after the piece turned out wrong, and for no others
-/// below the piece layer. It asks whom it likes, choked or not, so who is asked counts [`Reading::bytes`] as
-/// it counts blocks that it sends: BEP 52 has the same limits for both.
+/// below the piece layer. It asks any peer, choked or not. So the caller counts [`Reading::bytes`] like
+/// blocks that it sends: BEP 52 has the same limits for both.
 pub const MOST_READ: u64 = 16 << 20;
 
-/// Answers a request: from what is known of the file's tree, in O(length); or says what has to be read.
+/// Answers a request from what is known of the file's tree, in O(length), or returns what has to be read.
 ///
-/// Every layer is served, whole or in part, with as many proof layers as there are below the root.
+/// Every layer is served, whole or in part, with up to as many proof layers as there are below the root.
 ///
 /// # Errors
 /// Why it is to be rejected.
@@ -113,17 +113,17 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// The bytes that are to be read, in the range of all files; no more than [`MOST_READ`].
+    /// The bytes to read, as a range of the torrent; no more than [`MOST_READ`].
     pub const fn bytes(&self) -> &Range<u64> {
         &self.bytes
     }
 
-    /// The pieces that those are of. Who does not have them all rejects the request.
+    /// The pieces of these bytes. A caller that does not have them all rejects the request.
     pub const fn pieces(&self) -> &Range<u32> {
         &self.pieces
     }
 
-    /// The next of those bytes, however many. Hashes them: not on a thread that others wait for.
+    /// Hashes the next of these bytes, any number of them. To be called on a thread that may block.
     pub fn update(&mut self, data: &[u8]) {
         self.blocks.update(data);
     }
@@ -149,14 +149,14 @@ impl Reading {
     }
 }
 
-/// Why a request for hashes is rejected. A peer that asks for such may go on: it cannot know all of that.
+/// Why a request for hashes is rejected. The connection goes on: the peer cannot know all of these reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The torrent is v1, or has other files.
     #[error("no file has that root")]
     File,
-    /// There is nothing to be asked of that layer.
+    /// The layer does not exist or cannot be requested.
     #[error("layer {layer} is not below the root, which is layer {height}")]
     Layer {
         /// The base layer of the request.
@@ -164,20 +164,20 @@ pub enum Refusal {
         /// That of the root.
         height: u32,
     },
-    /// Hashes behind the end of a layer.
+    /// Hashes after the end of a layer.
     #[error("{end} hashes of layer {layer}, which has {whole}")]
     Range {
         /// Where the range ends.
         end: u64,
         /// The base layer of the request.
         layer: u32,
-        /// How many hashes it has, padding among them.
+        /// How many hashes the layer has, padding included.
         whole: u64,
     },
-    /// Some hashes that no others can be computed from, and not the last of the layer either.
+    /// A length that is not that of a whole subtree, nor the rest of the layer.
     #[error("{0} hashes, which are no power of two, and not the last of the layer")]
     Length(u32),
-    /// A proof that goes on above the root.
+    /// A proof that continues above the root.
     #[error("a proof up to layer {layer}: the root is layer {height}")]
     Proof {
         /// The layer that it leads to.
@@ -188,7 +188,7 @@ pub enum Refusal {
     /// More than [`MOST_HASHES`].
     #[error("{0} hashes at once: no more than {MOST_HASHES} are sent")]
     Many(u32),
-    /// Blocks behind the end of the file, and nothing else.
+    /// Only padding after the end of the file.
     #[error("no block of the file is below those hashes")]
     Padding,
     /// More than [`MOST_READ`].
@@ -197,7 +197,7 @@ pub enum Refusal {
     /// The piece layer has not come yet.
     #[error("the hashes of the file's pieces are not known")]
     Unknown,
-    /// The content cannot be read as it should be.
+    /// The content cannot be read, or its hashes are wrong.
     #[error("the content is not that of the torrent")]
     Content,
 }

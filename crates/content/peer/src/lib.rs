@@ -1,8 +1,8 @@
 //! A BitTorrent peer: seeds and fetches torrents over any content repository.
 //!
-//! A [`Session`] listens for peers and has a store; each torrent that is [added](Session::add) is seeded as
-//! far as the store has it, and fetched as far as it does not. Runs on tokio; the store is called on threads
-//! that may block, and pieces are hashed there.
+//! A [`Session`] listens for peers and has a store. It seeds the pieces of each [added](Session::add) torrent
+//! that the store has, and fetches the others. It runs on tokio. The store is called, and pieces are hashed,
+//! on threads that may block.
 
 mod blame;
 mod blocks;
@@ -34,35 +34,35 @@ pub use torrent::{
     status::{PeerStatus, Status},
 };
 
-/// What went wrong with a session or one of its torrents. What goes wrong with a peer costs its connection,
-/// and nothing else.
+/// What went wrong with a session or one of its torrents. An error of a remote peer ends its connection and
+/// is not one of these.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nobody can call there.
+    /// The session cannot listen at the address.
     #[error("cannot listen at {address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The session has the torrent already.
     #[error("{0} is there already")]
     Exists(InfoHash),
-    /// A torrent that no messages can be about.
+    /// The torrent cannot be shared: the messages of the protocol cannot describe it.
     #[error("{0}")]
     Torrent(String),
-    /// The store.
+    /// An error of the store.
     #[error(transparent)]
     Store(swarmkeep_content::Error),
-    /// The store took no more of a torrent that was fetched.
+    /// The store refused pieces of the torrent, so that fetching ended.
     #[error("fetching has ended: {0}")]
     Failed(String),
     /// The session was stopped.
     #[error("the session was stopped")]
     Stopped,
-    /// The system.
+    /// An error of the system.
     #[error(transparent)]
     Io(io::Error),
 }

@@ -1,5 +1,5 @@
 //! Info dictionaries by magnet link (BEP 9): fetched piece by piece from peers that may lie, and served to
-//! those that may flood.
+//! peers that may ask too often.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},
@@ -10,16 +10,16 @@ use std::{
 use swarmkeep_metainfo::InfoHashes;
 use swarmkeep_peer_wire::{METADATA_PIECE, MetadataMessage};
 
-/// Fetches an info dictionary of which the hash is known, from peers that are told apart by `P`.
+/// Fetches an info dictionary whose hash is known. `P` identifies a peer.
 ///
-/// At first all peers that claim the same size are asked, each for other pieces; the size is the one that
-/// most claim. If the whole then has another hash, somebody lied, and from there on each attempt takes all
-/// pieces from one peer: of a wrong whole it is known then whose it is. Who lied in the first attempt is
-/// known once the right dictionary is here, by what each sent for which piece.
+/// The first attempt asks all peers that claim the same size, each for different pieces; the size is the one
+/// that most peers claim. If the whole has another hash, a peer lied. From then on each attempt takes all
+/// pieces from one peer, so that a wrong whole is the fault of that peer. When the right dictionary is here,
+/// the pieces that each peer sent show which peer lied in the first attempt.
 ///
-/// A connection calls [`request`](Self::request) until there is nothing, when it is ready, whenever something
-/// came, and every few seconds; nothing here keeps time. Memory is taken for what has come, however much a
-/// peer says that there is.
+/// A connection calls [`request`](Self::request) until it returns `None`: when the connection is ready,
+/// whenever something came, and every few seconds. There is no clock here. Memory grows with the bytes that
+/// came, not with the size that a peer claims.
 #[derive(Debug)]
 pub struct MetadataFetch<P> {
     hashes: InfoHashes,
@@ -74,43 +74,43 @@ struct Attempt<P> {
     until: Instant,
 }
 
-/// What became of a piece that a peer sent.
+/// The result of a piece that a peer sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Fetched<P> {
     /// More are missing, or it came too late to be of use.
     Part,
-    /// It was the last, and the whole has another hash. One of these lied, or several.
+    /// It was the last, and the whole has another hash. One or more of the suspects lied.
     Wrong {
-        /// Everybody who sent a piece.
+        /// All peers that sent a piece.
         suspects: Vec<P>,
     },
     /// It was the last, and the whole has the right hash.
     Whole {
         /// The info dictionary.
         info: Vec<u8>,
-        /// Who sent something else before.
+        /// Peers that sent other bytes before.
         liars: Vec<P>,
     },
 }
 
 impl<P: Copy + Eq + Hash> MetadataFetch<P> {
-    /// The longest dictionary that is fetched unless something else is said: that of a v1 torrent of 1.5
-    /// million pieces. libtorrent stops at 30 MiB.
+    /// The longest dictionary that is fetched by default: that of a v1 torrent of 1.5 million pieces.
+    /// libtorrent stops at 30 MiB.
     pub const LONGEST: u32 = 32 << 20;
-    /// As many requests are not answered by one peer before it is asked no more.
+    /// The most unanswered requests to one peer; with these, it is asked for no more.
     pub const MOST_ASKED: usize = 4;
-    /// A piece that has not come after so long is asked of others.
+    /// After this time without the piece, other peers are asked.
     pub const PATIENCE: Duration = Duration::from_secs(15);
-    /// An attempt is given up after so long for each piece (64 KiB/s), besides twice
-    /// [`PATIENCE`](Self::PATIENCE); with a peer that failed before, after twice as long each time. So a peer
-    /// that sends just enough not to be too slow does not hold up the others.
+    /// An attempt is given up after this time per piece (64 KiB/s) plus twice [`PATIENCE`](Self::PATIENCE);
+    /// with a peer that failed before, the time doubles with each failure. So a peer that sends just fast
+    /// enough does not delay the others.
     pub const A_PIECE: Duration = Duration::from_millis(250);
-    /// A peer that rejects or is too slow is asked again after so long, and after twice as long each time, up
-    /// to 32 times.
+    /// After this time, a peer that rejected or was too slow is asked again; the time doubles with each
+    /// failure, up to 32 times.
     pub const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
-    /// Begins to fetch what has these hashes, if it has no more than `longest` bytes.
+    /// Begins to fetch the dictionary with these hashes, if it has at most `longest` bytes.
     pub fn new(hashes: InfoHashes, longest: u32) -> Self {
         Self {
             hashes,
@@ -125,12 +125,11 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         }
     }
 
-    /// A peer says in its extended handshake that it has the dictionary, and how long it is. Only the first
-    /// time counts.
+    /// A peer claims in its extended handshake that it has the dictionary, of `size` bytes. Only its first
+    /// claim counts.
     ///
     /// # Errors
-    /// [`MetadataFault::Size`] if there is no such dictionary, or none that is fetched. The peer may be good
-    /// for something else.
+    /// [`MetadataFault::Size`] if no dictionary of that size is fetched. The connection can go on.
     pub fn offered(&mut self, peer: P, size: u32) -> Result<(), MetadataFault> {
         if size == 0 || size > self.longest {
             return Err(MetadataFault::Size { size, most: self.longest });
@@ -185,7 +184,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
     /// A peer sent a piece.
     ///
     /// # Errors
-    /// What no honest peer does. Its connection ends, and it is [gone](Self::gone).
+    /// A fault that no honest peer commits. The caller ends the connection and calls [`gone`](Self::gone).
     pub fn data(
         &mut self,
         peer: P,
@@ -217,7 +216,7 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         self.judge(peer, whole)
     }
 
-    /// A peer will not send a piece.
+    /// A peer rejected a request.
     ///
     /// # Errors
     /// [`MetadataFault::NotAsked`].
@@ -228,8 +227,8 @@ impl<P: Copy + Eq + Hash> MetadataFetch<P> {
         Ok(())
     }
 
-    /// A connection has ended, or has nothing to do with this any more. What it sent still counts, if it was
-    /// not to send all.
+    /// A connection has ended, or takes no more part. The pieces that it sent still count, unless it was to
+    /// send all.
     pub fn gone(&mut self, peer: P) {
         let Some(Peer { asked, size, .. }) = self.peers.remove(&peer) else { return };
         asked.into_iter().for_each(|asked| self.want_again(asked, size));
@@ -419,7 +418,7 @@ const fn pieces(size: u32) -> u32 {
     size.div_ceil(METADATA_PIECE)
 }
 
-/// What a peer did wrong, or cannot help with.
+/// What a peer did wrong, or why it cannot help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataFault {
@@ -431,7 +430,7 @@ pub enum MetadataFault {
         /// The most that are fetched.
         most: u32,
     },
-    /// An answer to nothing.
+    /// An answer to no request.
     #[error("piece {piece} of the metadata, which was not asked for")]
     NotAsked {
         /// The piece.
@@ -455,21 +454,22 @@ pub enum MetadataFault {
         /// How many it has.
         expected: u32,
     },
-    /// All of the pieces are its own, and the whole has another hash.
+    /// It sent all pieces, and the whole has another hash.
     #[error("metadata with another info hash")]
     Wrong,
 }
 
 /// Serves an info dictionary to one peer, which may ask for all of it [`TIMES`](Self::TIMES) times.
 ///
-/// BEP 9 has peers reject what is asked for more often, so that nobody is made to send without end.
+/// BEP 9 has peers reject further requests, so that no peer can make another send without end.
 #[derive(Debug, Clone, Default)]
 pub struct MetadataUploads {
     served: u32,
 }
 
 impl MetadataUploads {
-    /// As often, a peer is sent the whole: once is enough, and again if it lost its way.
+    /// How many times one peer may request the whole: once is enough, the others are for peers that start
+    /// again.
     pub const TIMES: u32 = 3;
 
     /// The answer to a request: the piece of `info`, or that it is rejected.

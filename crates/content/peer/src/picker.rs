@@ -1,8 +1,8 @@
 //! Which blocks to ask a peer for, and what came of it.
 //!
-//! What is begun is finished first, the rarest begins next, and at the end what is still to come is asked of
-//! a second peer as well (endgame); so is what is late, of whoever has nothing else to bring. A piece stays
-//! in memory until all of it is there; how much that is has a limit.
+//! Pieces that are begun are finished first; the rarest piece begins next. At the end, blocks that are still
+//! to come are requested from a second peer as well (endgame). Late blocks are requested from a peer that has
+//! nothing else to send. A piece stays in memory until all of it is there; that memory has a limit.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use crate::rarest::Rarest;
 /// What is asked for at once, as all clients do (BEP 3); the last of a piece is shorter.
 pub(crate) const BLOCK: u32 = 16 << 10;
 
-/// Bytes a second of who is to bring all of a piece: slower, somebody else may try.
+/// Bytes per second of a peer that is to send all of a piece. If it is slower, another peer may try.
 const SLOW: u32 = 256 << 10;
 
 /// A connection, as long as it lasts.

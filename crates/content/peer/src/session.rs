@@ -1,4 +1,4 @@
-//! All torrents of a program: one place where peers call, one store, and what they share of both.
+//! All torrents of a program: the addresses where it listens, the store, and the tasks.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -48,15 +48,16 @@ struct SessionState {
     torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,
     /// One permit for each connection.
     connections: Arc<Semaphore>,
-    /// How many have called from where.
+    /// The number of incoming connections per network.
     callers: Mutex<HashMap<IpAddr, usize>>,
-    /// And one for each call that nobody has answered: those whom others tell of are not called all at once.
+    /// One permit for each outgoing connection that is not established yet, so that not all known addresses
+    /// are called at once.
     calling: Arc<Semaphore>,
     announcing: TrackerClient,
     source: Source,
-    /// By which trackers know this program again.
+    /// The key by which trackers recognize this program.
     tracker_key: u32,
-    /// What a flush said that failed: something of what was fetched may be lost.
+    /// The error of a flush that failed: some of what was fetched may be lost.
     unflushable: Mutex<Option<StoreError>>,
 }
 
@@ -66,19 +67,20 @@ pub struct Handle {
     torrent: Arc<Torrent>,
 }
 
-/// How often it is looked whether something has to be flushed: so much is fetched anew after a crash.
+/// How often the store is flushed if something was written. A crash loses what was fetched in this time.
 const FLUSH: Duration = Duration::from_secs(5);
-/// Calls at a time that nobody has answered.
+/// The most outgoing connections that are being established at a time.
 const CALLS: usize = 30;
 /// How often rates are measured.
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a call may take until somebody answers.
+/// How long it may take to establish a connection.
 const CALL: Duration = Duration::from_secs(10);
-/// A connection that brought something, or lasted so long, was of use.
+/// A connection that lasted longer than this was of use.
 const OF_USE: Duration = Duration::from_secs(60);
 
 impl Session {
-    /// Listens, over a store that nobody else uses meanwhile. Runs on the runtime that this is called on.
+    /// Listens and shares torrents over `store`, which must not be used by anything else meanwhile. Its tasks
+    /// run on the current runtime.
     ///
     /// # Errors
     /// [`Error::Listen`], [`Error::Store`].
@@ -116,15 +118,15 @@ impl Session {
         Ok(Self { state, addresses })
     }
 
-    /// Where it listens.
+    /// The addresses that it listens at.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Shares a torrent: what the store has of it is seeded, and what it lacks is fetched. It is announced to
-    /// the trackers of `tiers`, which may be none; one that was [learnt](Self::learn) goes on with the peers
-    /// and trackers that it was learnt from. Dropped before it is done, nothing of the torrent is left in the
-    /// session.
+    /// Shares a torrent: the pieces that the store has are seeded, and the others are fetched. It is
+    /// announced to the trackers of `tiers`, which may be empty. A torrent that was [learnt](Self::learn)
+    /// keeps the peers and trackers from which it was learnt. If the future is dropped before it is ready,
+    /// the session does not keep the torrent.
     ///
     /// # Errors
     /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared, [`Error::Store`].
@@ -175,13 +177,13 @@ impl Session {
         Ok(Handle { torrent })
     }
 
-    /// Finds out what a magnet link names: the info dictionary (BEP 9), and of v2 the hashes of the pieces
-    /// (BEP 52), from the peers that the link and its trackers tell of. Takes as long as it takes until there
-    /// are such; dropped, or with an error, nothing is left of it. Afterwards the torrent waits to be
-    /// [added](Self::add), with its peers.
+    /// Fetches what a magnet link names from the peers that the link and its trackers list: the info
+    /// dictionary (BEP 9) and, for v2, the hashes of the pieces (BEP 52). It waits until such a peer is
+    /// found, however long that takes. If it fails, or the future is dropped, the session keeps nothing of
+    /// the torrent. Afterwards the torrent and its peers wait to be [added](Self::add).
     ///
     /// # Errors
-    /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it is none that can be shared,
+    /// [`Error::Exists`] if the session has it, [`Error::Torrent`] if it cannot be shared,
     /// [`Error::Stopped`].
     pub async fn learn(&self, magnet: &Magnet) -> Result<Metainfo, Error> {
         let (learning, learnt) = Learning::new(magnet);
@@ -215,12 +217,12 @@ impl Session {
         Ok(Metainfo::new(info, &tiers))
     }
 
-    /// A torrent of this session, also one that is being [learnt](Self::learn).
+    /// A torrent of this session, including one that is being [learnt](Self::learn).
     pub fn torrent(&self, info_hash: &InfoHash) -> Option<Handle> {
         self.state.torrent(info_hash).map(|torrent| Handle { torrent })
     }
 
-    /// One that was learnt, and that nobody else adds.
+    /// A torrent that was learnt, for one caller of `add` alone.
     fn take_learnt(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
         let torrent = self.state.torrent(info_hash)?;
         let taken = torrent.learning.lock().take_if(|learning| learning.is_done()).is_some();
@@ -306,41 +308,40 @@ impl Drop for Session {
 }
 
 impl Handle {
-    /// What names it.
+    /// The info hash of the torrent.
     pub fn info_hash(&self) -> InfoHash {
         self.torrent.info_hash
     }
 
-    /// How it is now. Takes time with its pieces and peers.
+    /// The present state of the torrent. O(pieces + peers).
     pub fn status(&self) -> Status {
         self.torrent.status()
     }
 
-    /// Which pieces are in the store; none are known of while its info dictionary is not. Takes time with its
-    /// pieces.
+    /// The pieces that are in the store; empty while the info dictionary is not known. O(pieces).
     pub fn pieces(&self) -> PieceBits {
         self.torrent.have().0
     }
 
-    /// How far it is, whenever that changes.
+    /// The progress of the torrent, as a channel that is told of each change.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.torrent.progress()
     }
 
-    /// What its trackers say.
+    /// What is known of its trackers.
     pub fn trackers(&self) -> Vec<TrackerStatus> {
         self.torrent.trackers.lock().as_ref().map(TrackersHandle::status).unwrap_or_default()
     }
 
-    /// Tells of peers that could be called.
+    /// Adds addresses of peers to connect to.
     pub fn found(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
         self.torrent.found(addresses);
     }
 
-    /// Waits until every piece is in the store, or was since it was added.
+    /// Waits until every piece is, or has been, in the store since the torrent was added.
     ///
     /// # Errors
-    /// [`Error::Failed`] if the store takes no more, [`Error::Stopped`].
+    /// [`Error::Failed`] if the store refuses further pieces, [`Error::Stopped`].
     pub async fn complete(&self) -> Result<(), Error> {
         let mut progress = self.progress();
         let reached = tokio::select! {
@@ -354,15 +355,15 @@ impl Handle {
     }
 }
 
-/// Somebody who has called: no address, and no network of IPv6, has more than a quarter of all connections in
-/// this way.
+/// An incoming connection, counted by network: no IPv4 address and no IPv6 network has more than a quarter of
+/// all connections in this way.
 struct Caller {
     session: Arc<SessionState>,
     network: IpAddr,
 }
 
 impl Caller {
-    /// `None` if there are as many of it as may be.
+    /// `None` if the network has as many as it may have.
     fn of(session: &Arc<SessionState>, network: IpAddr) -> Option<Self> {
         let config = &session.resources.config;
         let most = (config.connections / 4).max(config.connections_per_address);
@@ -385,7 +386,7 @@ impl Drop for Caller {
     }
 }
 
-/// A torrent that is forgotten with this, unless something comes of it.
+/// A torrent that the session forgets when this is dropped. It is leaked when the torrent stays.
 struct Unmade<'a>(&'a SessionState, &'a Arc<Torrent>);
 
 impl Drop for Unmade<'_> {
@@ -457,7 +458,7 @@ impl SessionState {
     }
 }
 
-/// Calls whoever is to be called, as long as there is room for connections.
+/// Connects to known addresses while there is room for connections.
 async fn call_others(state: Arc<SessionState>, torrent: Arc<Torrent>) {
     loop {
         let Some(address) = torrent.to_call() else {
@@ -509,7 +510,7 @@ async fn keep_time(torrent: Arc<Torrent>) {
     }
 }
 
-/// Both families at once where the address is that of all of IPv6, as one socket each.
+/// Listens with one socket per address; an IPv6 socket takes no IPv4 connections.
 fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),

@@ -38,8 +38,8 @@ use crate::{
 /// What all tasks of a torrent share.
 #[derive(Debug)]
 pub(crate) struct Torrent {
-    /// By which its peers and trackers know it. A hybrid that was named by v2 only is in the store under that
-    /// of v1.
+    /// The info hash that its peers and trackers use. A hybrid that was named by v2 only is in the store
+    /// under its v1 info hash.
     pub(crate) info_hash: InfoHash,
     pub(crate) session: Arc<Resources>,
     /// Until it was added to the session, of one that came as a magnet link.
@@ -51,11 +51,11 @@ pub(crate) struct Torrent {
     pub(crate) down: Meter,
     /// Bytes that came and were of no use.
     wasted: AtomicU64,
-    /// Told when there is somebody to call, or room for another connection.
+    /// Notified when there is an address to connect to, or room for another connection.
     pub(crate) calling: Notify,
     /// While it is announced.
     pub(crate) trackers: Mutex<Option<TrackersHandle>>,
-    /// How far it is; also what made it fail.
+    /// How far it is, and why it failed.
     progress: watch::Sender<Progress>,
     pub(crate) stop: CancellationToken,
 }
@@ -68,10 +68,10 @@ pub struct Progress {
     pub pieces: u32,
     /// Pieces that are in the store.
     pub complete: u32,
-    /// Whether all of them were in the store at some time since the torrent was added. What cannot be read
-    /// later does not take that back.
+    /// Whether all of them were in the store at some time since the torrent was added. It stays `true` if a
+    /// piece cannot be read later.
     pub was_complete: bool,
-    /// What the store said when it took no more: the torrent only seeds from then on.
+    /// The error of the store when it refused a piece. From then on the torrent only seeds.
     pub failed: Option<String>,
 }
 
@@ -90,13 +90,13 @@ struct TorrentState {
     have: PieceBits,
     /// Whether that was all of them at some time.
     was_complete: bool,
-    /// Those that came since the torrent was added, in that order: each connection tells of those that it has
-    /// not told of.
+    /// Pieces that came since the torrent was added, in that order. Each connection sends `have` for those
+    /// that it has not sent yet.
     came: Vec<u32>,
     choker: Choker,
     blame: Blame,
     banned: HashSet<IpAddr>,
-    /// Who has left: blocks of theirs may be in pieces that turn out wrong.
+    /// Peers that have left: their blocks may be in pieces that turn out wrong.
     gone: VecDeque<(PeerKey, IpAddr)>,
     candidates: Candidates,
 }
@@ -108,7 +108,7 @@ const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 struct Entry {
     peer: Arc<Peer>,
     id: PeerId,
-    /// Whether it was called, or has called.
+    /// Whether this session opened the connection.
     called: bool,
     since: Instant,
     /// Where it listens, if that is known, and whether it was reached there.
@@ -140,7 +140,7 @@ pub(crate) struct Peer {
     pub(crate) unchoked: AtomicBool,
     /// Whether it does not bring what it was asked for.
     pub(crate) snubs: AtomicBool,
-    /// Blocks that it need not bring any more: no more than it was asked for.
+    /// Blocks that it need not send any more, no more than it was asked for.
     pub(crate) cancels: Mutex<Vec<Block>>,
     pub(crate) stop: CancellationToken,
 }
@@ -149,11 +149,11 @@ pub(crate) struct Peer {
 pub(crate) struct Ask<'a> {
     /// Blocks, at most.
     pub(crate) count: usize,
-    /// While the peer chokes: the pieces that it brings all the same.
+    /// While the peer chokes: the pieces that it sends all the same.
     pub(crate) allows: Option<&'a [u32]>,
     /// Pieces that it may be asked for, if it has them.
     pub(crate) may: &'a dyn Fn(u32) -> bool,
-    /// Whether that has changed, and what was looked for in vain is to be looked for again.
+    /// Whether `may` has changed, so that a search that found nothing is repeated.
     pub(crate) again: bool,
     pub(crate) now: Instant,
 }
@@ -214,8 +214,7 @@ impl Torrent {
         self.progress.subscribe()
     }
 
-    /// Counts while nobody else tells: of two pieces that come at the same time, the one that is told of last
-    /// has been told of both.
+    /// Counts inside the update: of two pieces that come at the same time, the later update counts both.
     fn tell_progress(&self) {
         self.progress.send_modify(|progress| {
             let state = self.state.lock();
@@ -251,7 +250,7 @@ impl Torrent {
         self.state.lock().have.contains(piece)
     }
 
-    /// Others have told of peers.
+    /// Takes addresses of peers that were found.
     pub(crate) fn found(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
         let (mut state, now) = (self.state.lock(), Instant::now());
         addresses.into_iter().for_each(|address| state.candidates.add(address, now));
@@ -259,7 +258,7 @@ impl Torrent {
         self.calling.notify_one();
     }
 
-    /// Who is to be called now.
+    /// The address to connect to now.
     pub(crate) fn to_call(&self) -> Option<SocketAddr> {
         let mut state = self.state.lock();
         if state.peers.len() >= self.session.config.connections_per_torrent {
@@ -359,7 +358,7 @@ impl TorrentState {
         }
     }
 
-    /// No more is said to or taken from an address.
+    /// Ends all connections to an address and refuses new ones.
     fn ban(&mut self, ip: IpAddr) {
         let banned = network(ip);
         if ip == UNKNOWN || !self.banned.insert(banned) {

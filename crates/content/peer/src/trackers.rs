@@ -1,14 +1,14 @@
 //! A torrent's announces to its trackers: tiers (BEP 12), over UDP (BEP 15, 41) and HTTP (BEP 3, 7, 23, 24,
 //! 31), in both address families.
 //!
-//! [`Trackers`] is the list of one torrent, [`TrackerClient`] what asks for all torrents of a process. Each
-//! family goes through the tiers on its own, so a tracker with an IPv4 and an IPv6 address hears of the
-//! torrent at both, and its peers of both are found. A torrent that is known by two info hashes (BEP 52,
-//! hybrids) has two of these.
+//! [`Trackers`] is the list of one torrent; one [`TrackerClient`] asks for all torrents of a process. Each
+//! address family goes through the tiers on its own. A tracker that has an IPv4 and an IPv6 address gets an
+//! announce at both, and the peers of both families are found. A torrent with two info hashes (BEP 52,
+//! hybrids) has two lists.
 //!
-//! What a tracker can cost: a bounded number of bytes and seconds an answer, and announces no more often than
-//! [`shortest_interval`](TrackersOptions::shortest_interval) allows. Nothing that it says is shown or passed
-//! on unchecked.
+//! The cost of a tracker is bounded: bytes and seconds per answer, and announces no more often than
+//! [`shortest_interval`](TrackersOptions::shortest_interval) allows. Everything that it sends is checked
+//! before it is shown or passed on.
 //!
 //! ```no_run
 //! use swarmkeep_peer::trackers::{ClientOptions, Identity, Progress, TrackerClient, Trackers, TrackersOptions};
@@ -97,8 +97,8 @@ impl TrackersOptions {
         self
     }
 
-    /// Sets the shortest time between two answers of a tracker and the announces that follow them, whatever
-    /// it says; a minute unless set. Only `completed` and `stopped` are told sooner.
+    /// Sets the shortest time between an answer of a tracker and the next announce to it, whatever interval
+    /// it asks for; a minute unless set. Only `completed` and `stopped` are sent sooner.
     #[must_use]
     pub fn shortest_interval(mut self, interval: Duration) -> Self {
         self.pace.shortest_interval = interval;
@@ -106,7 +106,8 @@ impl TrackersOptions {
         self
     }
 
-    /// Sets the longest time between two announces, whatever a tracker says; two hours unless set.
+    /// Sets the longest time between two announces, whatever interval a tracker asks for; two hours unless
+    /// set.
     #[must_use]
     pub fn longest_interval(mut self, interval: Duration) -> Self {
         self.pace.longest_interval = interval;
@@ -114,15 +115,15 @@ impl TrackersOptions {
         self
     }
 
-    /// Sets for how long a tracker is left alone that has failed once; 30 seconds unless set. That doubles
-    /// with each failure in a row, up to an hour, and up to half of it is taken off at random.
+    /// Sets the time that passes before a tracker that failed once is asked again; 30 seconds unless set. It
+    /// doubles with each failure in a row, up to an hour. Up to half of it is subtracted at random.
     #[must_use]
     pub const fn first_back_off(mut self, wait: Duration) -> Self {
         self.pace.first_back_off = wait;
         self
     }
 
-    /// Sets how many peers are asked for at first; what a tracker gives unasked unless set.
+    /// Sets how many peers an announce asks for at first; unless set, the tracker decides.
     #[must_use]
     pub const fn want_peers(mut self, peers: u32) -> Self {
         self.want = Some(peers);
@@ -178,16 +179,16 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// The most trackers of a torrent, as in torrent files.
 const MOST_TRACKERS: usize = swarmkeep_metainfo::MOST_TRACKERS;
 
-/// The most peers that wait for whoever takes them: some answers' worth.
+/// The most peers that wait until the receiver takes them: those of four full answers.
 const MOST_WAITING: usize = 4 * MOST_PEERS;
 
-/// For how long it is tried to tell a tracker `stopped` that has not said whether it took the `started`. It
-/// may have, and if it is one that does not answer, nobody should wait for it.
+/// How long `stopped` is tried at a tracker that has not answered `started`. It may have taken it; but
+/// nothing should wait long for a tracker that does not answer.
 const DOUBTFUL: Duration = Duration::from_secs(1);
 
 impl Trackers {
-    /// Takes the tiers of a torrent, in the order of the torrent; within a tier, trackers are shuffled (BEP
-    /// 12). What is not understood is left out, and listed in [`refused`](Self::refused). There may be none.
+    /// Takes the tiers of a torrent in their order; within a tier, trackers are shuffled (BEP 12). URLs that
+    /// cannot be used are left out and listed in [`refused`](Self::refused). The list may be empty.
     pub fn new<T, U>(
         tiers: impl IntoIterator<Item = T>,
         identity: Identity,
@@ -230,14 +231,14 @@ impl Trackers {
         Self { listed, walks, refused, identity, client, options: options.clone() }
     }
 
-    /// What was left out of the list, and why; the first 256.
+    /// The URLs that were left out of the list, and why; the first 256.
     pub fn refused(&self) -> &[(String, UrlError)] {
         &self.refused
     }
 
-    /// Begins to announce, in a task. `progress` is asked at each announce and must not block. Peers go to
-    /// `found` as they come: what trackers say, the client's own endpoint among it. Whoever takes them slowly
-    /// gets them in larger portions, and what is beyond 4,000 not at all.
+    /// Begins to announce, in a task. `progress` is called at each announce and must not block. Peers go to
+    /// `found` as they come, as the trackers list them; the client's own endpoint may be among them. If the
+    /// receiver is slow, they come in larger portions; peers beyond 4,000 that wait are dropped.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -261,8 +262,8 @@ impl Trackers {
     }
 }
 
-/// The announces of a torrent that runs. Dropping it ends them without a word to the trackers;
-/// [`stop`](Self::stop) takes leave.
+/// The announces of a running torrent. Dropping it ends them without telling the trackers;
+/// [`stop`](Self::stop) tells them.
 #[derive(Debug)]
 pub struct TrackersHandle {
     shared: Arc<AnnounceControl>,
@@ -275,7 +276,7 @@ pub struct TrackersHandle {
 pub struct TrackerStatus {
     /// Its URL, with the passkey if there is one in it.
     pub url: String,
-    /// Which tier it is in, from 0.
+    /// The number of its tier, from 0.
     pub tier: usize,
     /// Over IPv4.
     pub v4: FamilyStatus,
@@ -295,12 +296,12 @@ pub struct FamilyStatus {
     pub is_started: bool,
     /// Its latest good answer.
     pub latest: Option<LatestAnswer>,
-    /// How often in a row it has failed since.
+    /// The number of failures since then.
     pub failures: u32,
-    /// How it failed, if it did after its latest good answer.
+    /// The latest failure, if it came after the latest good answer.
     pub error: Option<TrackerError>,
-    /// In what time it is to be asked; `None` while it is being asked or another is to be asked before, or if
-    /// it will never be.
+    /// The time until it is asked; `None` while it is being asked, while another tracker comes first, or if
+    /// it will never be asked.
     pub next_in: Option<Duration>,
 }
 
@@ -316,26 +317,26 @@ pub struct LatestAnswer {
     pub leechers: u32,
     /// Peers that were in the answer.
     pub peers: usize,
-    /// After what time it wants to be asked again, in its own words.
+    /// The interval that it asked for.
     pub interval: Duration,
-    /// Before what time it does not want to be asked again, if it said so.
+    /// The shortest interval that it asked for, if it did.
     pub min_interval: Option<Duration>,
-    /// Where it sees the client (BEP 24), if it said so.
+    /// The address at which it sees the client (BEP 24), if it said so.
     pub external_ip: Option<IpAddr>,
-    /// What it warns of.
+    /// Its warning.
     pub warning: Option<String>,
 }
 
 impl TrackersHandle {
-    /// Tells trackers at once that the download is complete: those that have seen it begin. Does nothing when
-    /// told again, or of a torrent that was complete when it was started. Whoever calls this has `left` at 0
-    /// before: nobody is told while something is left.
+    /// Tells the trackers that took `started` at once that the download is complete. Does nothing if called
+    /// again, or for a torrent that was complete at its start. `left` must be 0 before the call: no tracker
+    /// is told while something is left.
     pub fn completed(&self) {
         self.tell(|state| state.walks.iter_mut().for_each(Walk::complete));
     }
 
-    /// Announces at once to trackers that allow it: not to those that asked for time, nor to those that just
-    /// failed.
+    /// Announces at once to the trackers that allow it: not to those whose shortest interval is not over, nor
+    /// to those that just failed.
     pub fn announce_now(&self) {
         let now = Instant::now();
         self.tell(|state| state.walks.iter_mut().for_each(|walk| walk.hurry(now)));
@@ -360,8 +361,9 @@ impl TrackersHandle {
         state.listed.iter().enumerate().filter_map(status).collect()
     }
 
-    /// Ends the announces, and tells `stopped` to all trackers that have taken a `started`; before it
-    /// `completed`, if that is still to be told. Takes 5 seconds at most, or as the options say.
+    /// Ends the announces, and sends `stopped` to all trackers that took `started`; before it `completed`, if
+    /// that was not sent yet. Takes at most 5 seconds, or the time of
+    /// [`stop_patience`](TrackersOptions::stop_patience).
     pub async fn stop(mut self) {
         self.tell(|state| state.is_stopping = true);
         if let Err(error) = (&mut self.task).await {
@@ -553,8 +555,8 @@ impl<P: Fn() -> Progress + 'static> Announcer<P> {
         }
     }
 
-    /// Tells `stopped` to whoever took a `started`, or may have; and `completed` before it to whoever is
-    /// still to hear of that. Half of the patience at most is for the latter.
+    /// Sends `stopped` to each tracker that took a `started`, or may have; before it `completed` to each that
+    /// was not told yet. At most half of the patience is for the latter.
     async fn take_leave(mut self) {
         let until = Instant::now() + self.stop_patience;
         let half = self.stop_patience / 2;

@@ -1,4 +1,5 @@
-//! Piece layers that came with no torrent file: whom to ask for what, and what holds of the answers.
+//! Piece layers of a torrent without its torrent file: which peer to ask for which hashes, and which answers
+//! are right.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -10,15 +11,14 @@ use std::{
 use swarmkeep_metainfo::{Info, LONGEST, MerkleTree};
 use swarmkeep_peer_wire::{HashRange, Hashes};
 
-/// Fetches the piece layers that an info dictionary lacks, of any peers, and gives them to it file by file.
-/// `P` tells peers apart.
+/// Fetches the piece layers that an info dictionary lacks, from any peers, and adds them to it file by file.
+/// `P` identifies a peer.
 ///
-/// They are asked for in chunks of [`HashRange::MOST`] pieces, each with its proof, so that whoever sends a
-/// wrong one is found out at once. A connection calls [`request`](Self::request) until there is nothing, when
-/// it is ready, whenever something came, and now and then; nothing here keeps time.
+/// They are asked for in chunks of [`HashRange::MOST`] pieces, each with its proof, so that a peer that sends
+/// a wrong one is found at once. A connection calls [`request`](Self::request) until it returns `None`: when
+/// the connection is ready, whenever something came, and every few seconds. There is no clock here.
 ///
-/// Memory: 64 bytes for each file of several pieces, 8 for each chunk, and 32 for each hash that came and was
-/// right.
+/// Memory: 64 bytes per file of several pieces, 8 per chunk, and 32 per hash that came and was right.
 #[derive(Debug)]
 pub struct HashFetch<P> {
     info: Info,
@@ -66,24 +66,25 @@ struct Asked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Taken {
-    /// They were known: somebody else was asked too, when these did not come.
+    /// They were known already: another peer was asked, too, when these did not come.
     Late,
     /// They are right, and some of the file's are still missing.
     Part,
     /// They were the last of a file: [`HashFetch::info`] can now check its pieces.
     File,
-    /// They were the last of all.
+    /// They were the last of the torrent.
     All,
 }
 
 impl<P: Copy + Eq + Hash> HashFetch<P> {
-    /// As many requests are not answered by one peer before it is asked no more.
+    /// The most unanswered requests to one peer; with these, it is asked for no more.
     pub const MOST_ASKED: usize = 4;
-    /// An answer that has not come after so long is asked of others.
+    /// After this time without an answer, other peers are asked.
     pub const PATIENCE: Duration = Duration::from_secs(20);
-    /// A peer that rejects is asked again after so long, and after twice as long each time, up to 32 times.
+    /// After this time, a peer that rejected is asked again; the time doubles with each rejection, up to 32
+    /// times.
     pub const AFTER_REJECT: Duration = Duration::from_secs(10);
-    /// Who has nothing else to bring is asked for what somebody else was asked for, that long ago.
+    /// After this time, a request is repeated to another peer that has nothing else to send.
     pub const AGAIN: Duration = Duration::from_secs(2);
     /// Chunks that are looked at for one of which a peer has pieces.
     const LOOKED_AT: usize = 64;
@@ -91,7 +92,7 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
     /// Begins to fetch what is missing, which may be nothing.
     ///
     /// # Errors
-    /// [`TooManyHashes`] if a torrent file with those would not be read either.
+    /// [`TooManyHashes`] if a torrent file with that many would not be read either.
     pub fn new(info: Info) -> Result<Self, TooManyHashes> {
         let mut trees: Vec<_> = info.trees().filter(|tree| tree.piece_hashes().is_none()).collect();
         trees.sort_unstable_by_key(|tree| tree.pieces().start);
@@ -116,12 +117,12 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         })
     }
 
-    /// What is shared, with the piece layers that are whole.
+    /// The info dictionary, with the piece layers that are whole.
     pub const fn info(&self) -> &Info {
         &self.info
     }
 
-    /// The same; nothing more is fetched.
+    /// The info dictionary; ends the fetch.
     pub fn into_info(self) -> Info {
         self.info
     }
@@ -131,8 +132,8 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         self.missing == 0
     }
 
-    /// What to ask a peer for next, if anything. `has` tells whether it has one of those pieces: of others it
-    /// need not know the hashes (BEP 52).
+    /// The next request to a peer, if there is one. `has` returns whether it has one of the pieces: a peer
+    /// need not know the hashes of other pieces (BEP 52).
     pub fn request(
         &mut self,
         peer: P,
@@ -182,11 +183,11 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         range.expect("a power of two, and no more layers than there can be")
     }
 
-    /// Takes hashes that a peer sent. That is 0.1 ms of hashing; the last of a file hash its whole layer once
-    /// more, 0.2 s for a million pieces.
+    /// Takes hashes that a peer sent. Takes 0.1 ms of hashing; the last hashes of a file take another hash of
+    /// its whole layer, 0.2 s for a million pieces.
     ///
     /// # Errors
-    /// What no honest peer does; whoever does is no longer asked, once it is [gone](Self::gone).
+    /// A fault that no honest peer commits. The caller ends the connection and calls [`gone`](Self::gone).
     pub fn hashes(&mut self, peer: P, hashes: &Hashes<'_>) -> Result<Taken, HashFault> {
         let asked = self.answered(peer, &hashes.range())?;
         let chunk = asked.chunk;
@@ -217,7 +218,7 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         Ok(if self.is_complete() { Taken::All } else { Taken::File })
     }
 
-    /// A peer will not answer.
+    /// A peer rejected a request.
     ///
     /// # Errors
     /// As in [`hashes`](Self::hashes).
@@ -230,7 +231,7 @@ impl<P: Copy + Eq + Hash> HashFetch<P> {
         Ok(())
     }
 
-    /// A connection has ended, or has nothing to do with this any more.
+    /// A connection has ended, or takes no more part.
     pub fn gone(&mut self, peer: P) {
         for asked in self.peers.remove(&peer).into_iter().flat_map(|peer| peer.asked) {
             self.want_again(&asked);
@@ -300,19 +301,19 @@ fn asked_for(tree: &MerkleTree<'_>, chunk: u32) -> (u32, u32) {
     (chunk * HashRange::MOST, length)
 }
 
-/// What a peer did wrong, which ends its connection.
+/// What a peer did wrong. It ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashFault {
-    /// An answer to nothing, or to something else.
+    /// An answer to no request, or to another one.
     #[error("hashes that were not asked for")]
     NotAsked,
-    /// Hashes and a proof that do not lead to the root. Nobody sends such by mistake.
+    /// Hashes and a proof that do not lead to the root. No peer sends these by mistake.
     #[error("hashes that are not those of the file")]
     Wrong,
 }
 
-/// The torrent has more pieces than are dealt with.
+/// The torrent has more pieces than are supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the hashes of {0} pieces are missing: no more than {max} are fetched", max = LONGEST / 32)]
 pub struct TooManyHashes(pub u64);

@@ -9,41 +9,41 @@ use swarmkeep_bittorrent::PeerId;
 
 use super::{Has, Progress, Torrent};
 
-/// A peer of a torrent, for whoever looks at it.
+/// The state of one peer of a torrent.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PeerStatus {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// What it calls itself.
+    /// Its peer id.
     pub id: PeerId,
     /// Pieces that it has.
     pub pieces: u32,
-    /// Bytes of blocks that came from it and were wanted, and how many a second now.
+    /// Bytes of wanted blocks that came from it: in all, and per second now.
     pub down: (u64, u64),
-    /// Bytes of blocks that went to it, and how many a second now.
+    /// Bytes of blocks that were sent to it: in all, and per second now.
     pub up: (u64, u64),
     /// Whether its requests are answered.
     pub unchoked: bool,
 }
 
-/// A torrent, for whoever looks at it.
+/// The state of a torrent.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Status {
     /// How far it is.
     pub progress: Progress,
-    /// Bytes of blocks that came and were wanted, and how many a second now.
+    /// Bytes of wanted blocks that came: in all, and per second now.
     pub down: (u64, u64),
-    /// Bytes of blocks that went, and how many a second now.
+    /// Bytes of blocks that were sent: in all, and per second now.
     pub up: (u64, u64),
     /// Bytes of blocks that came and were of no use: wrong, too late, or not asked for.
     pub wasted: u64,
     /// Bytes of pieces that are not in the store.
     pub left: u64,
-    /// Who is connected.
+    /// The connected peers.
     pub peers: Vec<PeerStatus>,
-    /// Addresses that brought wrong bytes, and are not spoken with; of IPv6, networks of 64 bits.
+    /// Addresses that are banned because they sent wrong bytes; IPv6 networks of 64 bits.
     pub banned: Vec<IpAddr>,
 }
 

@@ -8,7 +8,7 @@ use std::{
 use swarmkeep_bittorrent::{AnnounceEvent, Endpoint, Family, InfoHash, PeerId};
 use swarmkeep_tracker_protocol as protocol;
 
-/// Who announces: the same for as long as the torrent runs.
+/// The client and the torrent of an announce: the same for as long as the torrent runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// The torrent.
@@ -17,7 +17,7 @@ pub struct Identity {
     pub peer_id: PeerId,
     /// The port at which it listens, in both families.
     pub port: u16,
-    /// A random number by which a tracker may know the client again at another address. Not for peers.
+    /// A random number by which a tracker recognizes the client at another address. Peers do not learn it.
     pub key: u32,
 }
 
@@ -28,7 +28,7 @@ pub struct Progress {
     pub uploaded: u64,
     /// Bytes received from peers.
     pub downloaded: u64,
-    /// Bytes still to download. 0 makes it a seeder; while the metadata is not there yet, any other number.
+    /// Bytes still to download. 0 means a seeder. While the metadata is not known, any other number.
     pub left: u64,
 }
 
@@ -63,7 +63,7 @@ pub enum TrackerError {
     /// Its host has no address in the family.
     #[error("there is no {} address", family_name(*.0))]
     NoAddress(Family),
-    /// This machine does not do the family.
+    /// This machine does not support the family.
     #[error("this machine has no {}", family_name(*.0))]
     NoFamily(Family),
     /// The name of its host was not found.
@@ -74,7 +74,7 @@ pub enum TrackerError {
         /// The system's word on it.
         problem: String,
     },
-    /// Nothing can be sent to it, or the connection broke.
+    /// Sending failed, or the connection broke.
     #[error("{to}: {problem}")]
     Connection {
         /// Its address.
@@ -85,21 +85,21 @@ pub enum TrackerError {
     /// It did not answer in time.
     #[error("no answer in time")]
     Silent,
-    /// Its answer is none.
+    /// Its answer cannot be read.
     #[error("not an answer to an announce: {0}")]
     Protocol(#[from] protocol::Error),
-    /// Its answer is to another question.
+    /// Its answer is to another request.
     #[error("an answer to something else")]
     Other,
-    /// It refused, and said why.
+    /// It refused the announce and gave a reason.
     #[error("refused: {reason}")]
     Refused {
-        /// Its words, made fit for a terminal.
+        /// The reason, without control characters.
         reason: String,
         /// When to ask again, if it said so (BEP 31, or `Retry-After`).
         retry: Option<Retry>,
     },
-    /// The HTTP status of an answer that says no more.
+    /// An HTTP status without a reason.
     #[error("HTTP status {status}")]
     Status {
         /// The status.
@@ -107,16 +107,16 @@ pub enum TrackerError {
         /// After how long to ask again, if it said so.
         retry: Option<Duration>,
     },
-    /// The answer is longer than any that is of use.
+    /// The answer is too long.
     #[error("an answer of more than {0} bytes")]
     TooLong(usize),
     /// The answer is compressed, though that was not asked for.
     #[error("an answer with the encoding {0}, which was not asked for")]
     Encoding(String),
-    /// It sent the client from one place to the next and on.
+    /// It redirected too often.
     #[error("more than {0} redirects")]
     Redirects(usize),
-    /// It sent the client to where no tracker is to be asked.
+    /// It redirected to a URL that is not followed.
     #[error("redirected to {to:?}: {problem}")]
     Redirect {
         /// Where to.
@@ -124,7 +124,7 @@ pub enum TrackerError {
         /// What is wrong with that.
         problem: String,
     },
-    /// The URL is that of something in this machine or network that does not look like a tracker.
+    /// The URL is that of a service in this machine or network that does not look like a tracker.
     #[error(
         "{0} is not public, and its path names no announce: a torrent must not make requests of other services"
     )]
@@ -134,7 +134,7 @@ pub enum TrackerError {
 /// When a tracker that refused wants to be asked again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// Not before so long.
+    /// After this time.
     After(Duration),
     /// Not at all.
     Never,
@@ -147,10 +147,10 @@ const fn family_name(family: Family) -> &'static str {
     }
 }
 
-/// The most peers that are taken from one answer: whoever wants more than that at once has no use for them.
+/// The most peers that are taken from one answer; more are of no use at once.
 pub(super) const MOST_PEERS: usize = 1000;
 
-/// Whether nobody outside this machine or network can be meant.
+/// Whether the address is one of this machine or its network.
 pub(super) fn is_near(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
@@ -168,7 +168,7 @@ pub(super) fn is_near(ip: IpAddr) -> bool {
     }
 }
 
-/// Of the peers of an answer those that somebody could be at, no more than are of use.
+/// The peers of an answer whose address can be that of a host, at most [`MOST_PEERS`].
 pub(super) fn useful(peers: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
     let somebody = |peer: &Endpoint| match peer.ip() {
         IpAddr::V4(ip) => !(ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast()),
@@ -177,7 +177,7 @@ pub(super) fn useful(peers: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
     peers.filter(somebody).take(MOST_PEERS).collect()
 }
 
-/// Words of a stranger, made fit for a terminal: no control characters, and not too many.
+/// Text of a remote host, made fit for a terminal: without control characters, and not too long.
 pub(super) fn readable(words: &[u8]) -> String {
     const MOST: usize = 256;
     // A character takes 4 bytes at most.

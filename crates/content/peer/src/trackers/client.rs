@@ -14,9 +14,9 @@ use super::{
     url::{Scheme, TrackerUrl},
 };
 
-/// Asks trackers over UDP and HTTP, for all torrents of a process: they share a UDP socket a family, a
-/// connection id a tracker, HTTP connections, and what was found out about names and about silence. Clones
-/// are the same client.
+/// Asks trackers over UDP and HTTP, for all torrents of a process. They share one UDP socket per family, one
+/// connection id per tracker, HTTP connections, the results of name look-ups, and which trackers do not
+/// answer. Clones are the same client.
 #[derive(Debug, Clone)]
 pub struct TrackerClient(Arc<Inner>);
 
@@ -38,7 +38,7 @@ impl TrackerClient {
         Ok(Self(Arc::new(Inner { resolver: Resolver::new(options.hosts), udp, http })))
     }
 
-    /// Announces to a tracker over one family, at the `nth` of its addresses. Answers where that was, too.
+    /// Announces to a tracker over one family, at the `nth` of its addresses. Returns that address, too.
     pub(super) async fn announce(
         &self,
         url: &TrackerUrl,

@@ -10,8 +10,8 @@ use tokio::{
 
 use super::announce::TrackerError;
 
-/// Lets so many ask one tracker at a time. The others wait, and when it turns out to be silent they are told,
-/// not made to find out one by one: a thousand torrents would be at that for hours.
+/// Lets a limited number of announces ask one tracker at a time. The others wait. When the tracker turns out
+/// to be silent, they all get that error: one by one, a thousand torrents would take hours to find out.
 #[derive(Debug)]
 pub(super) struct Line {
     turns: Semaphore,
@@ -39,7 +39,7 @@ impl Line {
         }
     }
 
-    /// Tells all who are waiting.
+    /// Passes the error to all announces that wait.
     pub(super) fn is_silent(&self, error: &TrackerError) {
         *self.silent.lock() = Some((Instant::now(), error.clone()));
     }

@@ -30,12 +30,12 @@ impl ClientOptions {
         }
     }
 
-    /// Sets for how long the answer to a datagram is waited for before it is sent again, and how often it is
-    /// sent in all; each wait is twice the one before. 3 seconds and 3 times unless set: 21 seconds in all.
+    /// Sets how long to wait for the answer to a datagram before it is sent again, and how often it is sent
+    /// in all. Each wait is twice the one before. Unless set, 3 seconds and 3 times: 21 seconds in all.
     ///
-    /// BEP 15 waits for 15 seconds and sends 9 times, which makes more than two hours. Meanwhile the next
-    /// tracker would not be asked, and no answer comes after 3 seconds that would come after 15. Its long end
-    /// is the back-off between announces here.
+    /// BEP 15 waits for 15 seconds and sends 9 times, which takes more than two hours, and meanwhile the next
+    /// tracker is not asked. A tracker that has not answered after 3 seconds does not answer after 15 either.
+    /// The back-off between announces takes the place of the longer waits.
     #[must_use]
     pub const fn udp(mut self, first_wait: Duration, tries: u32) -> Self {
         (self.udp_wait, self.udp_tries) = (first_wait, if tries == 0 { 1 } else { tries });
@@ -50,30 +50,30 @@ impl ClientOptions {
         self
     }
 
-    /// Sets what the client calls itself over HTTP. What cannot stand in a header is left out.
+    /// Sets the name of the client over HTTP. Characters that cannot be in a header are left out.
     #[must_use]
     pub fn user_agent(mut self, name: impl Into<String>) -> Self {
         self.user_agent = name.into();
         self
     }
 
-    /// Sets the file in PEM with the authorities whose certificates are believed; those of the system unless
-    /// set.
+    /// Sets the PEM file with the authorities whose certificates are accepted; unless set, those of the
+    /// system.
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<PathBuf>) -> Self {
         self.roots = Some(pem.into());
         self
     }
 
-    /// Sets the addresses of a host, which is not looked up then.
+    /// Sets the addresses of a host, so that it is not looked up.
     #[must_use]
     pub fn host(mut self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         self.hosts.insert(name.to_ascii_lowercase(), addresses.into_iter().collect());
         self
     }
 
-    /// Sets the addresses that trackers see, one of each family; those of a family that has none are not
-    /// asked. Any of both unless set.
+    /// Sets the local addresses that trackers see, one per family. Trackers of a family without an address
+    /// are not asked. Unless set, any address of both families.
     #[must_use]
     pub fn addresses(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         self.source = Source::of(addresses);

@@ -1,4 +1,5 @@
-//! Announces over UDP (BEP 15, BEP 41): one socket a family, one connection id a tracker, for all torrents.
+//! Announces over UDP (BEP 15, BEP 41): one socket per family, one connection id per tracker, for all
+//! torrents.
 
 use std::{
     collections::HashMap,

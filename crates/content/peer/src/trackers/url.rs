@@ -28,35 +28,35 @@ pub(super) struct TrackerUrl {
     pub(super) target: String,
 }
 
-/// Why a URL is none of a tracker that could be asked.
+/// Why the tracker at a URL cannot be asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// It takes more than a datagram has room for.
+    /// It is longer than a datagram has room for.
     #[error("{0} bytes are more than the 1024 of the longest URL that is understood")]
     TooLong(usize),
-    /// It is no URL.
+    /// It is not a URL.
     #[error("not a URL: {0}")]
     Syntax(String),
-    /// Trackers are asked over other protocols.
+    /// Its scheme is not one of trackers.
     #[error("{0:?} is no way to ask a tracker: expected udp, http or https")]
     Scheme(String),
     /// The program was built without the feature `tls`.
     #[error("trackers over https need a build with the feature `tls`")]
     NoTls,
-    /// Over UDP no port is the usual one.
+    /// It has no port, and UDP has no default port.
     #[error("the port is missing")]
     NoPort,
-    /// Nobody listens at port 0.
+    /// Its port is 0.
     #[error("port 0 is nobody's")]
     PortZero,
-    /// There is a user name or a password in it, which BEP 3 and 15 have no place for.
+    /// It has a user name or a password, for which BEP 3 and 15 have no place.
     #[error("a user name or password is not supported")]
     UserInfo,
-    /// The same tracker stands in the list before.
+    /// The same tracker is earlier in the list.
     #[error("this tracker is in the list already")]
     Twice,
-    /// There are more trackers before it than one torrent may have.
+    /// The list already has as many trackers as one torrent may have.
     #[error("a torrent may have no more than 256 trackers")]
     TooMany,
 }

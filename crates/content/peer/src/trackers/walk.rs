@@ -7,16 +7,14 @@ use rand::{Rng, RngExt, seq::SliceRandom};
 use swarmkeep_bittorrent::AnnounceEvent;
 use tokio::time::Instant;
 
-/// Which of the tiers of BEP 12 are announced to.
+/// The tiers (BEP 12) that are announced to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AnnounceTo {
-    /// One tracker of each tier. Torrents as they are made today have their trackers in a tier each, and
-    /// peers that look in one place only do not find those that look in another; µTorrent, Transmission and
-    /// qBittorrent announce so too.
+    /// One tracker of each tier. Torrents of today have one tier per tracker, and peers that announce to
+    /// different trackers would not find each other. µTorrent, Transmission and qBittorrent do the same.
     #[default]
     EveryTier,
-    /// One tracker in all: those of a tier while none of the tiers before it has one that answers, as BEP 12
-    /// has it.
+    /// One tracker in all, as in BEP 12: that of the first tier that has a tracker that answers.
     FirstThatAnswers,
 }
 
