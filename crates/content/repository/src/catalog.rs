@@ -52,7 +52,7 @@ rows! {
     };
 }
 
-/// One implementation: what it is called, what it is, and how to open it.
+/// One implementation: its name, a summary, and a function that opens it.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Implementation {
@@ -67,7 +67,7 @@ impl Implementation {
     /// Opens the store that lies in the folder of `config`, or makes one there.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Those of the store.
     pub fn open(&self, config: &ContentConfig) -> Result<Arc<dyn ContentRepository>> {
         (self.open)(config)
     }

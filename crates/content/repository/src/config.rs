@@ -1,8 +1,8 @@
-//! What every store can be built with.
+//! The options of all stores.
 
 use std::path::{Path, PathBuf};
 
-/// Where a store keeps what outlives it, and how much that may be.
+/// The folder of a store, and its capacity.
 #[derive(Debug, Clone)]
 pub struct ContentConfig {
     folder: PathBuf,
@@ -10,17 +10,17 @@ pub struct ContentConfig {
 }
 
 impl ContentConfig {
-    /// A store in `folder`, which exists; another store that is built in the same folder later finds what the
-    /// first one kept.
+    /// A store in `folder`, which must exist. A store that is opened there later finds what an earlier one
+    /// kept.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into(), capacity: None }
     }
 
-    /// Holds at most so many bytes, of content and of what the store keeps about it.
+    /// The most bytes that the store takes, for content and for what it keeps about it.
     ///
-    /// A store that declares to be [bounded](crate::Capabilities::bounded) takes every capacity of at least 8
-    /// MiB and 8 of its stripes, and fills a quarter of it with content at least. One that is too small is
-    /// [`Full`](crate::Error::Full), at once or when it is written to. Any other store answers
+    /// A store that is [bounded](crate::Capabilities::bounded) accepts every capacity of at least 8 MiB and 8
+    /// of its stripes, and holds content of at least a quarter of it. With a smaller capacity it may return
+    /// [`Full`](crate::Error::Full), at once or on a write. Any other store returns
     /// [`Unsupported`](crate::Error::Unsupported).
     #[must_use]
     pub fn capacity(mut self, bytes: u64) -> Self {

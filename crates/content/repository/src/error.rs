@@ -1,103 +1,103 @@
-//! What can go wrong with content, and what it means.
+//! The errors of content stores, and what they mean.
 
 use std::{io, path::PathBuf};
 
 use crate::InfoHash;
 
-/// Why a store did not do what it was asked for.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Measures that no torrent has.
+    /// No torrent can have these lengths.
     #[error("a torrent of {length} bytes in pieces of {piece_length}: {what}")]
     Geometry {
         /// Bytes in all.
         length: u64,
         /// Bytes of a piece.
         piece_length: u32,
-        /// What is wrong with them.
+        /// What is wrong.
         what: &'static str,
     },
-    /// Bytes that are no torrent file.
+    /// The bytes are not a torrent file.
     #[error(transparent)]
     Metainfo(swarmkeep_metainfo::Error),
-    /// The store holds no such torrent.
+    /// The store has no torrent of this info hash.
     #[error("{0} is not in the store")]
     NotFound(InfoHash),
-    /// The store holds a torrent of this info hash already.
+    /// The store already has a torrent of this info hash.
     #[error("{0} is in the store already")]
     Exists(InfoHash),
-    /// The store holds a torrent of this info hash that cannot be used now. All that it has stays as it is,
-    /// until the store is opened again.
+    /// The store has a torrent of this info hash that cannot be used now. Its files stay as they are until
+    /// the store is opened again.
     #[error("{info_hash} cannot be used: {why}")]
     Unavailable {
-        /// Which torrent.
+        /// The torrent.
         info_hash: InfoHash,
-        /// What is in the way.
+        /// Why it cannot be used.
         why: String,
     },
     /// The torrent was deleted after it was opened.
     #[error("the torrent has been deleted from the store")]
     Deleted,
-    /// Bytes that the torrent does not have.
+    /// The range does not lie in the torrent.
     #[error("{len} bytes from {offset} on do not lie in a torrent of {length} bytes")]
     OutOfRange {
-        /// Where they begin.
+        /// The first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         len: u64,
-        /// The bytes that the torrent has.
+        /// The length of the torrent.
         length: u64,
     },
-    /// A piece that the torrent does not have.
+    /// The torrent does not have this piece.
     #[error("there is no piece {piece}: the torrent has {pieces}, counted from 0")]
     NoSuchPiece {
         /// Its number.
         piece: u32,
-        /// How many the torrent has.
+        /// The number of pieces of the torrent.
         pieces: u32,
     },
-    /// Bytes that nobody has written, so that nothing can be read there and no piece of them is complete.
+    /// Bytes were never written: they cannot be read, and no piece that contains them can be complete.
     #[error("nothing has been written at byte {at}")]
     NotWritten {
         /// The first of them.
         at: u64,
     },
-    /// A write into a piece that is vouched for; mark it incomplete first.
+    /// The write touches a complete piece. Mark it incomplete first.
     #[error("piece {piece} is complete, so it is not written to")]
     Complete {
         /// Its number.
         piece: u32,
     },
-    /// The store has no room for what was to be put in. It is as it was before.
+    /// The store has no room. It is as it was before the call.
     #[error("the store is full: {what}")]
     Full {
-        /// What there was no room for.
+        /// What had no room.
         what: &'static str,
     },
-    /// The store was opened to be read, or became read-only for the reason it gave.
+    /// The store was opened read-only, or became read-only.
     #[error("the store is read-only: {why}")]
     ReadOnly {
         /// Why.
         why: &'static str,
     },
-    /// Somebody else has the store open for writing.
+    /// Another process, or another store of this process, has the store open.
     #[error("{} is in use by another process", path.display())]
     InUse {
-        /// What the store lies on.
+        /// The path of the store.
         path: PathBuf,
     },
-    /// Something that is not the torrent's lies where its files are to be. Move it away, or keep the torrent
-    /// in another folder.
+    /// A file or folder that does not belong to the torrent is in the place of its files. Move it away, or
+    /// keep the torrent in another folder.
     #[error("{} is there already, and is not the torrent's", path.display())]
     Occupied {
-        /// What lies there.
+        /// The path of that file or folder.
         path: PathBuf,
     },
-    /// What lies there is not a store of this kind, or one that cannot be read.
+    /// There is no store of this kind, or it cannot be read.
     #[error("{}: {what}", path.display())]
     NotAStore {
-        /// What the store was to lie on.
+        /// The path.
         path: PathBuf,
         /// What was found, and what to do.
         what: String,
@@ -105,28 +105,28 @@ pub enum Error {
     /// The store cannot do this.
     #[error("this store cannot {0}")]
     Unsupported(&'static str),
-    /// The store below refused what was held back of a torrent: that counts as never written, and pieces that
-    /// were marked complete with it are incomplete again. [`pieces`](crate::Content::pieces) says which are
-    /// left.
+    /// The store below refused bytes of a torrent that were held back. They count as never written, and
+    /// pieces that were marked complete with them are incomplete again. [`pieces`](crate::Content::pieces)
+    /// returns the pieces that are still complete.
     #[error("{info_hash} has lost what was held back of it: {source}")]
     Refused {
-        /// Of which torrent.
+        /// The torrent.
         info_hash: InfoHash,
-        /// What the store below said.
+        /// The error of the store below.
         source: Box<Error>,
     },
-    /// The medium refused.
+    /// The medium returned an error.
     #[error("{what}: {source}")]
     Io {
         /// What was being done.
         what: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// An error of the medium while doing `what`; a medium without room is [`Full`](Self::Full).
+    /// Makes an error of the medium during `what`. A medium without room becomes [`Full`](Self::Full).
     pub fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {

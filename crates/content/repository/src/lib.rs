@@ -1,13 +1,14 @@
 //! Where a torrent's bytes live: a trait for stores of content, and the stores.
 //!
 //! A [`ContentRepository`] holds torrents by info hash; a [`Content`] is the byte range of one of them, its
-//! files one after another, so that pieces stay aligned. Bytes are written and read anywhere in it; a piece
-//! whose hash was found right is marked complete, and what is marked survives once it was
-//! [flushed](ContentRepository::flush). What was never written is an error to read: never zeroes, and never
-//! the bytes of another torrent.
+//! files one after another, so that pieces stay aligned. Bytes can be written and read anywhere in it. The
+//! caller marks a piece complete when its hash is right; a [flush](ContentRepository::flush) makes that
+//! durable. To read bytes that were never written is an error: a store returns neither zeroes nor bytes of
+//! another torrent.
 //!
-//! [`Memory`] is the plainest store and the measure of the others. [`catalog`] lists them all. A [`Library`]
-//! keeps torrent files in any of them. Any of them goes behind a [`StripeCache`](stripe_cache::StripeCache).
+//! [`Memory`] is the simplest store, with which the others are compared. [`catalog`] lists all of them. A
+//! [`Library`] keeps torrent files in any of them, and a [`StripeCache`](stripe_cache::StripeCache) can be
+//! put in front of any of them.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod block;
@@ -40,7 +41,7 @@ pub use swarmkeep_bittorrent::InfoHash;
 pub use swarmkeep_metainfo::FileList;
 pub use torrent::{Geometry, NewTorrent};
 
-/// What every method here answers.
+/// The result of the methods of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The README's own code, compiled and run.

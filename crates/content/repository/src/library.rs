@@ -1,5 +1,5 @@
-//! A store that keeps torrent files with the content that they describe, so that whoever opens it can tell
-//! what it holds.
+//! A store that keeps torrent files with the content that they describe, so that a later process knows what
+//! it holds.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -29,11 +29,11 @@ const PIECE: u32 = 32 << 10;
 /// What of a torrent file lies in a piece.
 const PART: usize = PIECE as usize - size_of::<Head>();
 
-/// A store that keeps torrent files too, in the store below.
+/// A store that keeps torrent files, too, in the store below.
 ///
 /// They lie in *shelves*: torrents of 16 MiB in pieces of 32 KiB, named by the 18 letters `swarmkeep
-/// torrents` and the number of the shelf (2 bytes, big-endian), which are not seen from above. A piece holds
-/// a part of a torrent file, in any place of any shelf. All numbers are little-endian:
+/// torrents` and the number of the shelf (2 bytes, big-endian). Callers of the library do not see them. A
+/// piece holds a part of a torrent file, in any place of any shelf. All numbers are little-endian:
 ///
 /// | at | bytes | |
 /// |---|---|---|
@@ -45,11 +45,11 @@ const PART: usize = PIECE as usize - size_of::<Head>();
 /// | 40 | 8 | which file this was, counted in the order they were kept: parts of one have the same, and of two the later counts |
 /// | 48 | | the part: 32,720 bytes, the last one less |
 ///
-/// Parts of files that are not whole, of older ones, and those of torrents that are not in the store, are
-/// room for others. No promise rests on more than those of the store below: a torrent file is durable before
-/// its torrent is created.
+/// Parts of files that are not whole, of older files, and of torrents that are not in the store, are
+/// overwritten by other files. The library needs no more guarantees than those of the store below: a torrent
+/// file is durable before its torrent is created.
 ///
-/// Costs a read of 48 bytes for each part when it is opened; in memory, 4 bytes a part and some 100 a file.
+/// Opening it reads 48 bytes per part. In memory it takes 4 bytes per part and about 100 bytes per file.
 pub struct Library {
     inner: Arc<dyn ContentRepository>,
     shelves: Mutex<Shelves>,
@@ -130,7 +130,7 @@ fn number(name: &InfoHash) -> Option<u16> {
 }
 
 impl Library {
-    /// Finds out which torrent files are in a store, which nobody else uses meanwhile.
+    /// Finds the torrent files in the store `inner`, which must not be used by anything else meanwhile.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -172,12 +172,12 @@ impl Library {
         Ok(Self { inner, shelves: Mutex::new(found) })
     }
 
-    /// Takes in the torrent that a torrent file describes, and keeps the file. If the torrent is there and
-    /// its file is not, the file is kept.
+    /// Creates the torrent that a torrent file describes, and keeps the file. If the store has the torrent
+    /// but not its file, the file is kept.
     ///
     /// # Errors
-    /// [`Error::Metainfo`]; [`Error::Geometry`] if the torrent has no bytes, or is there with other measures;
-    /// those of [`create`](ContentRepository::create).
+    /// [`Error::Metainfo`]; [`Error::Geometry`] if the torrent has no bytes, or the store has it with other
+    /// lengths; those of [`create`](ContentRepository::create).
     pub fn add(&self, torrent: &[u8]) -> Result<Metainfo> {
         let metainfo = Metainfo::parse(torrent).map_err(Error::Metainfo)?;
         let new = NewTorrent::of(metainfo.info())?;
@@ -213,7 +213,7 @@ impl Library {
         Ok(self.shelves.lock().read(info_hash))
     }
 
-    /// What the torrent file of a torrent says, if there is a whole one that is the torrent's.
+    /// The metainfo of the torrent file of a torrent, if there is a whole file that belongs to the torrent.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the torrent is not in the store.
@@ -222,7 +222,8 @@ impl Library {
         Ok(self.shelves.lock().metainfo(&*content, info_hash))
     }
 
-    /// Whether there are parts of a torrent's file, and no whole one: [`add`](Self::add) keeps it again.
+    /// Whether there are parts of a torrent's file, but no whole one. [`add`](Self::add) keeps the file
+    /// again.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the torrent is not in the store.

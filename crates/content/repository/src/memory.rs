@@ -1,4 +1,4 @@
-//! Content in memory: for tests, for what is fetched to be streamed, and the measure of the other stores.
+//! Content in memory: for tests, for streaming, and to compare the other stores with.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,8 @@ use crate::{
 /// Bytes that are taken at once: a torrent takes memory as it is written.
 const CHUNK: usize = 1 << 18;
 
-/// Content that is gone with the store. A torrent takes a chunk of 256 KiB for each that was written to.
+/// Content in memory, which is lost with the store. A torrent takes memory in chunks of 256 KiB, as they are
+/// written.
 #[derive(Debug)]
 pub struct Memory {
     torrents: RwLock<HashMap<InfoHash, Arc<Torrent>>>,

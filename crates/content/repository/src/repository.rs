@@ -1,4 +1,4 @@
-//! The traits: what every store of content does, method by method.
+//! The traits: the contract of all stores of content, method by method.
 
 use std::{
     fmt,
@@ -11,26 +11,25 @@ use crate::{Capabilities, Geometry, InfoHash, NewTorrent, PieceBits, Result, Sta
 
 /// A store of torrents' bytes.
 ///
-/// Each sentence of these contracts is a case of the conformance suite (feature `conformance`). What holds
-/// for all methods:
+/// Each sentence of this contract is a case of the conformance suite (feature `conformance`). For all
+/// methods:
 ///
 /// - Every method may be called from any number of threads, and blocks the thread that calls it: in an
 ///   asynchronous program, call from a pool of threads.
-/// - No call panics for what a stranger sent, and an error leaves everything that it does not name as it was.
+/// - No call panics because of what a remote peer sent. An error changes nothing but what it names.
 /// - After an error of the medium while writing, each byte of that write either reads as it did before or
 ///   counts as never written.
-/// - [`Full`](crate::Error::Full) says that there was no room, and leaves nothing half-done: what was there
-///   stays, what was to come did not. (What was [held back](Content::write_at) is refused later, by a store
-///   that could not know better.)
+/// - [`Full`](crate::Error::Full) means that there was no room. The store is as it was before the call. (A
+///   write that was [held back](Content::write_at) is refused later if the store could not know that.)
 pub trait ContentRepository: fmt::Debug + Send + Sync {
-    /// Takes in a torrent, of which nothing is written and no piece complete.
+    /// Creates a torrent. None of its bytes is written, and none of its pieces is complete.
     ///
-    /// Room is taken by what is written, or set aside for the whole length, and then no write is ever
-    /// [`Full`](crate::Error::Full). When it returns, the torrent is there whatever happens next, in a store
-    /// that is [durable](Capabilities::durable).
+    /// A store takes room as bytes are written, or for the whole length at once; then no write is ever
+    /// [`Full`](crate::Error::Full). When `create` returns, the torrent survives a crash, in a store that is
+    /// [durable](Capabilities::durable).
     ///
     /// # Errors
-    /// [`Exists`](crate::Error::Exists) if a torrent of this info hash is there, which stays as it was;
+    /// [`Exists`](crate::Error::Exists) if the store has a torrent of this info hash, which stays as it was;
     /// [`Full`](crate::Error::Full).
     fn create(&self, torrent: &NewTorrent) -> Result<Arc<dyn Content>>;
 
@@ -46,111 +45,112 @@ pub trait ContentRepository: fmt::Debug + Send + Sync {
     /// [`Io`](crate::Error::Io).
     fn list(&self) -> Result<Vec<Summary>>;
 
-    /// Forgets a torrent and its bytes; `false` if there is none.
+    /// Deletes a torrent and its bytes; returns `false` if there is none.
     ///
-    /// Waits for the calls that are under way in it. From then on its handles answer
-    /// [`Deleted`](crate::Error::Deleted), also when a torrent of the same info hash is created anew, of
-    /// which nothing is written. Its room can be used again. When it returns, the torrent is gone whatever
-    /// happens next.
+    /// Waits for the calls in progress on the torrent. From then on its handles return
+    /// [`Deleted`](crate::Error::Deleted), even if a torrent of the same info hash is created again; of that
+    /// one nothing is written. The room of the torrent can be used again. When `delete` returns, no crash
+    /// brings the torrent back.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io).
     fn delete(&self, info_hash: &InfoHash) -> Result<bool>;
 
-    /// Makes durable what was done.
+    /// Makes earlier writes and marks durable.
     ///
-    /// When it returns, every write and every mark whose call had returned before this one began survives the
-    /// end of the process and of the machine, in a store that is [durable](Capabilities::durable): pieces
-    /// that were complete are complete when the store is opened again, and read as they did. Of what was done
-    /// later, any part may survive: a piece then complete had been marked so, and reads as it did when it was
-    /// marked. A store that is not durable is empty when it is opened again.
+    /// When `flush` returns, every write and every mark whose call had returned before `flush` began survives
+    /// a crash of the process and of the machine, in a store that is [durable](Capabilities::durable): pieces
+    /// that were complete are complete when the store is opened again, with the same bytes. Of later calls,
+    /// any part may survive: each piece that is complete then had been marked complete, and has the bytes
+    /// that it had when it was marked. A store that is not durable is empty when it is opened again.
     ///
     /// # Errors
-    /// [`Io`](crate::Error::Io): some of it may not be durable. [`Refused`](crate::Error::Refused): what was
-    /// held back of a torrent was refused; everything else is as durable as without it. A flush tells of one
-    /// torrent, and leaves others to the next; a flush that had begun when another one told of what it covers
-    /// tells as well.
+    /// [`Io`](crate::Error::Io): some of it may not be durable. [`Refused`](crate::Error::Refused): the
+    /// medium refused bytes of one torrent that were held back; everything else is durable. A flush reports
+    /// one such torrent, and the next flush the next one. If two flushes run at once and both cover the
+    /// refusal, both report it.
     fn flush(&self) -> Result<()>;
 
-    /// Counts, and what the store holds. Takes no time that grows with the content.
+    /// Counts of calls, and what the store holds. Its time does not grow with the content.
     fn statistics(&self) -> Statistics;
 
-    /// What this store can do beyond the rest of this trait.
+    /// What this store can do beyond what the trait requires.
     fn capabilities(&self) -> Capabilities;
 }
 
 /// The bytes of one torrent, in the order of its pieces.
 pub trait Content: fmt::Debug + Send + Sync {
-    /// Its measures.
+    /// The length of the torrent and of its pieces.
     fn geometry(&self) -> Geometry;
 
     /// Writes the buffers, one after another, from byte `offset` on.
     ///
-    /// When it returns, they can be read. Written again, a byte reads as it was written last; of two writes
-    /// at once that share bytes, each byte is that of one of them, and bytes of neither stay as they were. A
-    /// write of nothing does nothing, in a complete piece too.
+    /// When `write_at` returns, the bytes can be read. A byte that is written again reads as it was written
+    /// last. Of two writes at once that overlap, each byte is that of one of them; all other bytes stay as
+    /// they were. A write of no bytes does nothing, in a complete piece too.
     ///
-    /// **Back-pressure.** A store may hold bytes in memory, up to a [limit](Statistics::most_unwritten): a
-    /// write that would exceed it waits until there is room, and one that is larger goes through all the
-    /// same. If the medium later refuses bytes that were held back, they count as never written, and pieces
-    /// that were marked complete with them are incomplete again. The next write to the torrent says why and
-    /// writes nothing; so does the next [flush](ContentRepository::flush). A torrent that is deleted has
-    /// nothing to say.
+    /// **Back-pressure.** A store may hold bytes back in memory, up to a [limit](Statistics::most_unwritten).
+    /// A write that would exceed the limit waits until there is room; a single write that is larger than the
+    /// limit succeeds all the same. If the medium later refuses bytes that were held back, they count as
+    /// never written, and pieces that were marked complete with them are incomplete again. The next write to
+    /// the torrent returns the error and writes nothing, and so does the next
+    /// [flush](ContentRepository::flush). For a deleted torrent, nothing is reported.
     ///
     /// # Errors
     /// [`OutOfRange`](crate::Error::OutOfRange); [`Complete`](crate::Error::Complete) with the first complete
-    /// piece that a byte belongs to; both before anything is written. [`Full`](crate::Error::Full).
+    /// piece in the range; both before anything is written. [`Full`](crate::Error::Full).
     fn write_at(&self, offset: u64, buffers: &[IoSlice<'_>]) -> Result<()>;
 
     /// Fills the buffers, one after another, from byte `offset` on.
     ///
-    /// What can be read is every byte of a complete piece and every byte that was written since the store was
-    /// opened, and nothing else: bytes of incomplete pieces do not outlive the store. A read of nothing fills
-    /// nothing, wherever it lies in the torrent.
+    /// Every byte of a complete piece can be read, and every byte that was written since the store was
+    /// opened. No other byte can be read: bytes of incomplete pieces do not outlive the store. A read of no
+    /// bytes succeeds anywhere in the torrent.
     ///
     /// # Errors
     /// [`OutOfRange`](crate::Error::OutOfRange); [`NotWritten`](crate::Error::NotWritten) with the first byte
-    /// that cannot be read. What the buffers hold then is of no meaning, but never another torrent's bytes.
+    /// that cannot be read. The buffers then hold any bytes, but never those of another torrent.
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()>;
 
-    /// Vouches for a piece, whose hash the caller has found right; `false` if it was complete already.
+    /// Marks a piece complete, after the caller has verified its hash; returns `false` if it was complete
+    /// already.
     ///
-    /// Waits for the writes that are under way in the torrent.
+    /// Waits for the writes in progress on the torrent.
     ///
     /// # Errors
     /// [`NotWritten`](crate::Error::NotWritten) with the first byte of it that was not written,
     /// [`NoSuchPiece`](crate::Error::NoSuchPiece).
     fn mark_complete(&self, piece: u32) -> Result<bool>;
 
-    /// Takes back what was vouched for, and forgets the bytes of the piece; `false` if it was incomplete and
-    /// stays as it was.
+    /// Marks a piece incomplete and forgets its bytes; returns `false` if it was incomplete, and then changes
+    /// nothing.
     ///
-    /// When it returns, the piece is incomplete whatever happens next, and may be written again, in a store
-    /// that is full too.
+    /// When `mark_incomplete` returns, no crash makes the piece complete again. It can be written again, even
+    /// in a full store.
     ///
     /// # Errors
     /// [`NoSuchPiece`](crate::Error::NoSuchPiece), [`Io`](crate::Error::Io).
     fn mark_incomplete(&self, piece: u32) -> Result<bool>;
 
-    /// Which pieces are complete. Takes time with their number.
+    /// The complete pieces. O(pieces).
     ///
     /// # Errors
     /// [`Deleted`](crate::Error::Deleted).
     fn pieces(&self) -> Result<PieceBits>;
 
-    /// Where on the medium a byte lies: bytes with neighbouring places are best used one after another.
-    /// `None` where that is unknown, or not decided yet, beyond the end, and of a torrent that was deleted.
+    /// The place of a byte on the medium. Bytes with neighbouring places are best read or written one after
+    /// another. `None` if the place is unknown or not decided yet, beyond the end, and for a deleted torrent.
     fn place(&self, offset: u64) -> Option<u64> {
         let _ = offset;
         None
     }
 
-    /// What a write of a range, which lies in the torrent, would take of what is [free](Statistics::free)
-    /// now: an upper bound. For a part of a range it is no more than for all of it, and for several writes no
-    /// more than the sum.
+    /// An upper bound of the room that a write of `range`, which lies in the torrent, would take now of what
+    /// is [free](Statistics::free). For a part of a range it is no more than for all of it, and for several
+    /// writes no more than the sum.
     ///
-    /// Who holds writes back asks for it, to know what they will need; a store that takes more than the bytes
-    /// it is given, or knows that it has taken them already, says so.
+    /// A cache that holds writes back uses it to know the room that they will need. A store overrides it if
+    /// it takes more room than the bytes of a write, or if it has taken the room already.
     fn room_for(&self, range: Range<u64>) -> u64 {
         range.end - range.start
     }
@@ -192,7 +192,7 @@ macro_rules! forward {
 
 forward!(&R, Box<R>, Arc<R>);
 
-/// Conveniences over the content of any torrent.
+/// Shorter forms of the methods of [`Content`].
 pub trait ContentExt: Content {
     /// Writes one buffer.
     ///

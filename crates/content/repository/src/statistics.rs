@@ -10,16 +10,16 @@ use crate::{Geometry, InfoHash};
 pub struct Capabilities {
     /// Whether what was flushed is there when the store is opened again.
     pub durable: bool,
-    /// Whether a [capacity](crate::ContentConfig::capacity) can be set. A store that does not declare it
-    /// refuses one.
+    /// Whether a [capacity](crate::ContentConfig::capacity) can be set. A store that is not bounded refuses
+    /// one.
     pub bounded: bool,
-    /// Bytes that are best written at once, counted from the beginning of a torrent: a power of two, at least
-    /// 16 KiB.
+    /// The number of bytes that is best written at once, aligned to the beginning of the torrent: a power of
+    /// two, at least 16 KiB.
     pub stripe: u32,
 }
 
 impl Capabilities {
-    /// Nothing but the trait, and this stripe.
+    /// The capabilities of a store with this stripe that is neither durable nor bounded.
     pub const fn new(stripe: u32) -> Self {
         Self { durable: false, bounded: false, stripe }
     }
@@ -42,9 +42,9 @@ impl Capabilities {
 /// One torrent of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// Its name.
+    /// Its info hash.
     pub info_hash: InfoHash,
-    /// Its measures.
+    /// Its length, and that of its pieces.
     pub geometry: Geometry,
     /// How many of its pieces are complete.
     pub complete: u32,
@@ -56,24 +56,23 @@ pub struct Summary {
 pub struct Statistics {
     /// Torrents held.
     pub torrents: u64,
-    /// Bytes of the medium that are taken, by whatever. What is deleted takes none.
+    /// Bytes of the medium that are taken, for any purpose. Deleted torrents take none.
     pub used: u64,
-    /// Bytes of the medium that can still be taken, if the store knows: if it was given a capacity, it does.
+    /// Bytes of the medium that can still be taken, if the store knows. A store with a capacity knows it.
     pub free: Option<u64>,
-    /// Bytes of memory for what was written to the store and is nowhere else; never more than
-    /// `most_unwritten`.
+    /// Bytes of memory for writes that are only in memory; never more than `most_unwritten`.
     pub unwritten: u64,
-    /// At how many unwritten bytes a write waits; 0 if the store holds none back.
+    /// The number of unwritten bytes at which a write waits; 0 if the store holds nothing back.
     pub most_unwritten: u64,
-    /// Calls that read. What is refused counts no bytes, here and below.
+    /// Calls that read. A refused call counts no bytes, here and below.
     pub reads: u64,
-    /// Bytes they gave.
+    /// Bytes that they returned.
     pub bytes_read: u64,
     /// Calls that wrote.
     pub writes: u64,
-    /// Bytes they took.
+    /// Bytes that they wrote.
     pub bytes_written: u64,
-    /// Calls that flushed the medium, by the store itself or for its user.
+    /// Flushes of the medium, by the store itself or for its caller.
     pub flushes: u64,
 }
 
@@ -88,13 +87,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts a read of so many bytes.
+    /// Counts a read of `bytes` bytes.
     pub fn read(&self, bytes: u64) {
         self.reads.fetch_add(1, Relaxed);
         self.bytes_read.fetch_add(bytes, Relaxed);
     }
 
-    /// Counts a write of so many bytes.
+    /// Counts a write of `bytes` bytes.
     pub fn wrote(&self, bytes: u64) {
         self.writes.fetch_add(1, Relaxed);
         self.bytes_written.fetch_add(bytes, Relaxed);

@@ -1,4 +1,4 @@
-//! What is known of a torrent before any of its bytes: how long it is and where its pieces lie.
+//! What a store knows of a torrent before any of its bytes: its length and its pieces.
 
 use std::{num::NonZeroU32, ops::Range, sync::Arc};
 
@@ -6,7 +6,7 @@ use swarmkeep_metainfo::{FileList, Info};
 
 use crate::{Error, InfoHash, Result};
 
-/// The measures of a torrent's byte range.
+/// The length of a torrent and of its pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Geometry {
     length: u64,
@@ -68,7 +68,7 @@ impl Geometry {
         piece_of(range.start)..piece_of(range.end - 1) + 1
     }
 
-    /// The range of so many bytes from `offset` on.
+    /// The range of `len` bytes from `offset` on.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if it does not lie in the torrent.
@@ -80,21 +80,21 @@ impl Geometry {
     }
 }
 
-/// What a store is told of a torrent that it is to hold.
+/// A torrent that a store is to create.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NewTorrent {
-    /// What it is called in the store.
+    /// Its name in the store.
     pub info_hash: InfoHash,
-    /// How long it is.
+    /// Its length, and that of its pieces.
     pub geometry: Geometry,
-    /// Its files, which are as long as it is, if they are known. Stores that keep one range of bytes a
-    /// torrent pass them over.
+    /// Its files, if they are known; together they are as long as the torrent. A store that keeps one range
+    /// of bytes per torrent ignores them.
     pub files: Option<Arc<FileList>>,
 }
 
 impl NewTorrent {
-    /// A torrent of which nothing but its measures is known.
+    /// A torrent without a list of files.
     ///
     /// # Errors
     /// [`Error::Geometry`], as [`Geometry::new`] says.
@@ -102,7 +102,7 @@ impl NewTorrent {
         Ok(Self { info_hash, geometry: Geometry::new(length, piece_length)?, files: None })
     }
 
-    /// A torrent of these files: as long as they are together, with the padding between them.
+    /// A torrent of `files`. Its length is that of all files, padding included.
     ///
     /// # Errors
     /// [`Error::Geometry`], as [`Geometry::new`] says.

@@ -4,11 +4,11 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Allocation {
-    /// The next free block after the last one taken, around the device: what is written together lies
+    /// The next free block after the last one taken, around the device: blocks that are written together lie
     /// together.
     #[default]
     Sequential,
-    /// The lowest free block for data, the highest for i-nodes: what is used stays in front, where disks are
+    /// The lowest free block for data, the highest for i-nodes: used blocks stay in front, where disks are
     /// fastest.
     Ordered,
 }

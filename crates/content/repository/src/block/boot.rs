@@ -33,17 +33,17 @@ pub(super) const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 14..=26;
 /// cable that fails, and might read again tomorrow: then nothing is given up.
 const MOST_UNREADABLE: u32 = 16;
 
-/// What boot found wrong. Each thing costs what it says, and nothing else.
+/// Damage that boot found. Each kind costs what it names, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
-    /// No whole root was found: what could be read of the copies was put together. Torrents may be missing,
-    /// or be there again.
+    /// No whole root was found: the readable parts of the copies were combined. Torrents may be missing, and
+    /// deleted torrents may be back.
     Root {
         /// Torrents' worth of entries that are lost.
         entries: u64,
     },
-    /// A copy of the root is damaged. If it was the latest, then what was created or deleted last is undone.
+    /// A copy of the root is damaged. If it was the latest copy, the latest creates and deletes are undone.
     OlderRoot {
         /// The generation that was taken.
         generation: u64,
@@ -62,8 +62,8 @@ pub enum Damage {
         /// How many pieces were complete, as far as is known, and are no longer.
         pieces: u64,
     },
-    /// A torrent's map names blocks that are not its own: those are taken from it, and the pieces in them
-    /// incomplete.
+    /// A torrent's map names blocks that are not its own. The blocks are removed from it, and the pieces in
+    /// them are incomplete.
     Blocks {
         /// The torrent.
         info_hash: InfoHash,
@@ -102,10 +102,10 @@ pub struct BootReport {
     pub generation: u64,
     /// What is wrong, in the order it was found.
     pub damage: Vec<Damage>,
-    /// Torrents of which nothing is known but the name, found lost now or earlier.
+    /// Torrents of which only the info hash is known, lost now or earlier.
     pub lost: Vec<InfoHash>,
-    /// Why the store can only be read, if the device could not be read everywhere: what is free is not known
-    /// then.
+    /// Why the store is read-only, if parts of the device could not be read: then it is not known which
+    /// blocks are free.
     pub read_only: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! What the store stands on: sectors that are read, written and flushed.
+//! The device below the store: sectors that are read, written and flushed.
 
 use std::{
     collections::HashMap,
@@ -20,9 +20,9 @@ pub const SECTOR: usize = 4096;
 
 /// The unit of everything that is read or written: 4 KiB, aligned to 4 KiB.
 ///
-/// A slice of sectors can be handed to a device that was opened without the page cache (`O_DIRECT`) as it is,
-/// whether the device has sectors of 512 bytes or of 4 KiB: there is no unaligned access to get wrong.
-/// `<[Sector]>::ref_from_bytes` of `zerocopy` makes one of bytes that happen to be aligned.
+/// A slice of sectors can be passed as it is to a device that was opened without the page cache (`O_DIRECT`),
+/// whether the device has sectors of 512 bytes or of 4 KiB: no access is unaligned.
+/// `<[Sector]>::ref_from_bytes` of `zerocopy` converts bytes that are aligned.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
 pub struct Sector(pub [u8; SECTOR]);
@@ -43,9 +43,9 @@ pub fn sectors(count: usize) -> Vec<Sector> {
     Sector::new_vec_zeroed(count).expect("no more sectors than a call can read")
 }
 
-/// What a flush is there for: what was written before it must be durable before what follows.
+/// The purpose of a flush: earlier writes must be durable before later ones.
 ///
-/// A device need not care. Who records what a store does can tell its flushes apart.
+/// A device may ignore it. A device that records what a store does uses it to distinguish flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Barrier {
@@ -53,7 +53,7 @@ pub enum Barrier {
     Wiped,
     /// The roots of a fresh store are durable before `format` returns.
     Formatted,
-    /// Data is durable before anything that vouches for it is written.
+    /// Data is durable before its have-bits are written.
     Data,
     /// Block maps and have-bits are durable before they are reported so.
     Maps,
@@ -63,7 +63,7 @@ pub enum Barrier {
     Root,
     /// A have-bit is cleared before its data may be overwritten.
     Cleared,
-    /// What boot had to mend is durable before anything else is written.
+    /// Repairs of boot are durable before anything else is written.
     Mended,
 }
 
@@ -83,8 +83,8 @@ impl Barrier {
 
 /// A row of sectors, numbered from 0.
 ///
-/// What is assumed of it: a logical sector of 512 bytes is old or new after a crash; what was written and not
-/// flushed persists in any subset and any order; what was flushed stays.
+/// The store assumes: after a crash, a logical sector of 512 bytes is either old or new; of the writes that
+/// were not flushed, any subset may be there, in any order; flushed writes stay.
 pub trait BlockDevice: fmt::Debug + Send + Sync {
     /// How many sectors there are.
     fn sectors(&self) -> u64;
@@ -105,12 +105,10 @@ pub trait BlockDevice: fmt::Debug + Send + Sync {
     /// Makes durable what was written by calls that have returned.
     ///
     /// # Errors
-    /// Those of the medium: what was written may be lost, and a repetition that succeeds does not say that it
-    /// is not.
+    /// Those of the medium: writes may be lost, and a later flush that succeeds does not change that.
     fn flush(&self, barrier: Barrier) -> io::Result<()>;
 
-    /// Says that nobody needs what so many sectors from `first` on hold. What they then hold is of no
-    /// meaning.
+    /// Discards `count` sectors from `first` on: their content is no longer needed and becomes undefined.
     ///
     /// # Errors
     /// Those of the medium; nothing depends on it.
@@ -142,7 +140,7 @@ impl<D: BlockDevice + ?Sized> BlockDevice for std::sync::Arc<D> {
     }
 }
 
-/// A raw block device or an image file, without the page cache where the file system lets it be bypassed.
+/// A raw block device or an image file. It bypasses the page cache where the file system allows that.
 ///
 /// It is locked (`flock`) for as long as it is open: one writer, or any number of readers.
 #[derive(Debug)]
@@ -154,10 +152,10 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens what is there, for writing or to be read only.
+    /// Opens a device or an image, read-only unless `writable`.
     ///
     /// # Errors
-    /// [`Error::InUse`] if somebody else has it open, [`Error::NotAStore`] if it is neither a block device
+    /// [`Error::InUse`] if another process has it open, [`Error::NotAStore`] if it is neither a block device
     /// nor a file, [`Error::Io`].
     pub fn open(path: &Path, writable: bool) -> Result<Self> {
         // A disk that is mounted, or part of something else, is in use as well: the system knows, and says so
@@ -189,8 +187,8 @@ impl FileDevice {
         Ok(Self { file, sectors: bytes / SECTOR as u64, direct, raw: kind.is_block_device() })
     }
 
-    /// Makes an image file of so many bytes, all of them taken from the file system at once, and opens it for
-    /// writing.
+    /// Makes an image file of `bytes` bytes, for which the file system allocates all room at once, and opens
+    /// it for writing.
     ///
     /// # Errors
     /// [`Error::Full`] if the file system has no room, and nothing is left; [`Error::Io`], also if there is a
@@ -290,8 +288,8 @@ pub(super) fn flush_folder_of(path: &Path) -> Result<()> {
         .map_err(Error::io("flushing the image's folder"))
 }
 
-/// Sectors in memory, of which those that were never written take nothing: for tests, and for devices larger
-/// than any disk.
+/// Sectors in memory. Sectors that were never written take none: for tests, and for devices larger than any
+/// disk.
 pub struct SparseDevice {
     sectors: u64,
     written: RwLock<HashMap<u64, Box<Sector>>>,

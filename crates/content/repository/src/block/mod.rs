@@ -1,7 +1,7 @@
-//! Content on a raw block device or an image of one: the store that survives anything.
+//! Content on a raw block device or an image of one: a store that survives a crash at any moment.
 //!
 //! Built after A. Norberg, "Improving BitTorrent performance with a custom filesystem" (2012): large blocks,
-//! one file a torrent, no bitmap of free blocks, the order of flushing instead of a journal.
+//! one file per torrent, no bitmap of free blocks, the order of flushing instead of a journal.
 //! `docs/formats/block-store.md` of the repository gives the format byte by byte, and why a crash at any
 //! moment leaves a store that boots with everything that was reported durable.
 
@@ -44,7 +44,7 @@ use crate::{
 /// The name of the image that [`BlockStore::open_or_create`] makes in a folder.
 pub const IMAGE: &str = "content.swarmkeep";
 
-/// How a device is formatted.
+/// The options of a format.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FormatOptions {
     block_size: Option<u32>,
@@ -52,21 +52,21 @@ pub struct FormatOptions {
 }
 
 impl FormatOptions {
-    /// Blocks of 4 MiB, or smaller ones on a device of less than 1,024 of them; room for what the device can
-    /// reasonably hold.
+    /// Blocks of 4 MiB, or smaller blocks on a device that has less than 1,024 of these; room for as many
+    /// torrents as suits the device.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Blocks of so many bytes: a power of two from 16 KiB to 64 MiB.
+    /// Sets the size of a block: a power of two from 16 KiB to 64 MiB.
     #[must_use]
     pub fn block_size(mut self, bytes: u32) -> Self {
         self.block_size = Some(bytes);
         self
     }
 
-    /// Room for at least so many torrents, 16,777,216 at most. A copy of one block of 4 MiB names 114,464 of
-    /// them.
+    /// Sets the least number of torrents that there is room for, at most 16,777,216. One block of 4 MiB names
+    /// 114,464 of them.
     #[must_use]
     pub fn torrents(mut self, count: u32) -> Self {
         self.torrents = Some(count);
@@ -76,9 +76,8 @@ impl FormatOptions {
 
 /// Content on a block device.
 ///
-/// A block is a stretch of the device that belongs to one torrent, 4 MiB unless the device was formatted
-/// otherwise. What it keeps in memory are the i-nodes: 4 bytes for each block of a torrent, a bit for each
-/// piece, and some 600 bytes a torrent.
+/// A block is a range of the device that belongs to one torrent, by default of 4 MiB. The store keeps its
+/// i-nodes in memory: 4 bytes per block of a torrent, one bit per piece, and about 600 bytes per torrent.
 #[derive(Clone)]
 pub struct BlockStore {
     store: Arc<Store>,
@@ -86,10 +85,10 @@ pub struct BlockStore {
 }
 
 impl BlockStore {
-    /// Makes an empty store of a device. Whatever was on it is lost.
+    /// Makes an empty store on a device. Everything that was on the device is lost.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for blocks of another size than the format has, [`Error::Full`] if the device
+    /// [`Error::Unsupported`] for a block size that the format does not have, [`Error::Full`] if the device
     /// is too small, [`Error::Io`].
     pub fn format(device: &dyn BlockDevice, options: FormatOptions) -> Result<()> {
         let bytes = device.sectors() * SECTOR as u64;
@@ -131,7 +130,7 @@ impl BlockStore {
         .map_err(wrote)
     }
 
-    /// Reads a device that was [formatted](Self::format), to be written to.
+    /// Opens the store on a [formatted](Self::format) device, for reading and writing.
     ///
     /// # Errors
     /// [`Error::NotAStore`] if there is no store on it that this program knows, [`Error::Io`].
@@ -145,7 +144,7 @@ impl BlockStore {
         )
     }
 
-    /// Reads a device that was [formatted](Self::format), and never writes to it.
+    /// Opens the store on a [formatted](Self::format) device, and never writes to it.
     ///
     /// # Errors
     /// As [`boot`](Self::boot).
@@ -192,7 +191,7 @@ impl BlockStore {
         Self::boot_as(Arc::new(device), allocation, Access::Write, Mutation::default(), path)
     }
 
-    /// Opens the store on a block device or an image, to be read only. Others may do so at the same time.
+    /// Opens the store on a block device or an image read-only. Several processes may do so at the same time.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -201,8 +200,8 @@ impl BlockStore {
         Self::boot_as(Arc::new(device), Allocation::default(), Access::Read, Mutation::default(), path)
     }
 
-    /// Opens the store whose image is in the folder of `config`, or makes one of its capacity, of 512 MiB if
-    /// it has none.
+    /// Opens the store whose image is in the folder of `config`, or makes one: of the capacity of `config`,
+    /// or of 512 MiB if there is none.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`Error::Full`].
@@ -243,8 +242,8 @@ impl BlockStore {
         self.store.shape.blocks.get()
     }
 
-    /// Who has which blocks, in runs, in the order of the device. Takes time and memory with the blocks that
-    /// are taken.
+    /// The owners of all blocks that are taken, in runs, in the order of the device. Takes time and memory in
+    /// proportion to the taken blocks.
     pub fn owners(&self) -> Vec<(Range<u32>, Owner)> {
         let meta = self.store.meta.lock();
         let root = 2 * self.store.shape.root_blocks.get();
@@ -265,8 +264,7 @@ impl BlockStore {
         runs
     }
 
-    /// Asserts that what the store believes agrees with itself: each block has one owner or is free, and not
-    /// both.
+    /// Checks that the store is consistent: each block either has one owner or is free.
     ///
     /// # Errors
     /// What does not agree.
@@ -307,7 +305,7 @@ impl BlockStore {
     }
 }
 
-/// What a block is taken for.
+/// The owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Owner {

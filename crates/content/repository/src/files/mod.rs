@@ -1,19 +1,18 @@
 //! Content in plain files: the torrents' own files and folders, as their users expect them.
 //!
-//! # Where the files are
-//! In the store's folder, under the names that the torrent gives them. A torrent whose top name is taken (by
-//! another torrent, by anything else that lies there, or by a name that differs in upper and lower case
-//! alone) goes into a folder that is named by its info hash, and so does one whose files have no one folder
-//! in common. What lies there already is never written to, so that a torrent is never fetched over somebody's
-//! files: a file of another length in the place of a torrent's own gets a name that ends with `.found`, and
-//! one that was put there after the torrent was deleted, or is not as long as its own, stays when it is. A
-//! torrent of which no names are known is one file, named by its info hash. Files without bytes are made;
-//! padding (BEP 47) is not: it reads as zeroes once it was written, and anything else that is written there
-//! counts as never written.
+//! # Where the files are They are in the store's folder, under the names that the torrent gives them. If the
+//! top name of a torrent is taken (by another torrent, by anything else in the folder, or by a name that
+//! differs only in case), the torrent goes into a folder that is named by its info hash. So does a torrent
+//! whose files are not in one common folder. The store never writes to files that exist already, so that it
+//! never overwrites other files. A file of another length in the place of a torrent's own is renamed, to a
+//! name that ends with `.found`. When a torrent is deleted, a file stays if it does not have the length of
+//! the torrent's own, or was put there after the deletion. A torrent without a list of files is one file,
+//! named by its info hash. Empty files are made. Padding (BEP 47) has no file: it reads as zeroes after it
+//! was written, and any other bytes that are written there count as never written.
 //!
-//! What names there can be is up to [`FileList`](crate::FileList), which holds no path that leads out of its
-//! folder, is absolute, or is reserved. The folder itself may be shared with others: no symbolic link in it
-//! is followed.
+//! Names come from [`FileList`](crate::FileList), which has no path that leads out of its folder, is
+//! absolute, or is reserved. Other programs may use the folder, too: the store follows no symbolic link in
+//! it.
 //!
 //! # What is kept about them
 //! In the folder `.swarmkeep`, a file for each torrent (`torrents/` and the info hash, in hexadecimal). All
@@ -34,42 +33,41 @@
 //! | | zeroes, to a multiple of 512 |
 //! | 512 each | have-bits of 4,064 pieces, the first in the highest bit, and in the last 4 bytes the checksum of the info hash, the number of this part from 0 on (4 bytes), and the bits |
 //!
-//! It is written whole when the torrent is created, under another name until it is durable; afterwards
-//! sectors of have-bits alone are written, in their place. A bit is set when the bytes of its piece are
-//! durable, and cleared before they change, so that any mix of old and new sectors is true. A sector that
-//! does not have its checksum, or that the disk does not give, costs its pieces, and is written anew, so that
-//! it is not believed when it reads well again. A state that is damaged elsewhere costs its torrent, whose
-//! files stay (the state is set aside with the ending `.damaged`). A file that is gone or has another length
-//! costs its pieces. What somebody else wrote to a file without changing its length is not noticed.
+//! The state is written whole when the torrent is created, under another name until it is durable.
+//! Afterwards, only sectors of have-bits are written, in their place. A bit is set after the bytes of its
+//! piece are durable, and cleared before they change, so that any mix of old and new sectors is valid. If a
+//! sector has a wrong checksum or cannot be read, its pieces are lost; it is written anew, so that it is not
+//! used if it can be read again. If a state is damaged elsewhere, its torrent is lost, but its files stay
+//! (the state is renamed, with the ending `.damaged`). If a file is gone or has another length, its pieces
+//! are lost. A change by another program that keeps the length of a file is not noticed.
 //!
-//! What cannot be told now is no damage. A torrent whose state cannot be read, or is of a later version of
-//! the format; of which it cannot be seen what is there of its files, or none of them is, as when a disk is
-//! not mounted; or which claims the place of another: such a one is [unavailable](crate::Error::Unavailable).
-//! It keeps its info hash and its place, and nothing of it is changed but by deleting it. The store is opened
-//! again when the cause is gone. All this is [reported](FileStore::report).
+//! A torrent is [unavailable](crate::Error::Unavailable), not damaged, if its state cannot be read or has a
+//! later version of the format, if its files cannot be examined, if all of its files are missing (as when a
+//! disk is not mounted), or if it claims the place of another torrent. It keeps its info hash and its place,
+//! and nothing but a delete changes it. Open the store again when the cause is removed. All of this is
+//! [reported](FileStore::report).
 //!
-//! A piece that is not vouched for does not outlive the store: files whose state was lost are not adopted,
-//! and are fetched again.
+//! An incomplete piece does not outlive the store. Files whose state was lost are not adopted; they are
+//! fetched again.
 //!
-//! `making/` has the files of torrents that are being created; `.new` ends the name of a state that is being
-//! written, `.gone` that of a deleted torrent as long as its files are removed. `lock` is locked (`flock`)
-//! while a process has the store open.
+//! `making/` contains the files of torrents that are being created. The name of a state that is being written
+//! ends with `.new`, that of a deleted torrent whose files are being removed with `.gone`. `lock` is locked
+//! (`flock`) while a process has the store open.
 //!
 //! # Cost
-//! At most 256 files are open, and one more for each call under way; where more are written to between two
-//! flushes, 32 at a time are flushed and closed. A create or delete keeps open as many folders as lie in each
-//! other; a create flushes up to 32 files and folders one by one, and of more, the whole file system at once.
-//! In memory a torrent takes some 700 bytes, what its [`FileList`](crate::FileList) takes, a bit a piece, and
-//! some 50 bytes for each stretch of incomplete pieces that was written or has room on the disk. Opening
-//! looks at every file once. A flush is one `fdatasync` for each file that was written to and one more for
-//! each torrent with newly complete pieces; who reads or writes waits for neither. A torrent of more than
-//! 67,108,864 pieces is refused. Nothing is mapped into memory.
+//! At most 256 files are open, plus one per call in progress. If more files are written between two flushes,
+//! they are flushed and closed 32 at a time. A create or delete keeps nested folders open, as many as the
+//! depth of the tree. A create flushes up to 32 files and folders one by one; with more, it flushes the whole
+//! file system at once. In memory a torrent takes about 700 bytes, its [`FileList`](crate::FileList), one bit
+//! per piece, and about 50 bytes per contiguous range of incomplete pieces that was written or has room on
+//! the disk. Opening examines every file once. A flush is one `fdatasync` per written file and one more per
+//! torrent with newly complete pieces; reads and writes wait for neither. A torrent of more than 67,108,864
+//! pieces is refused. Nothing is mapped into memory.
 //!
 //! # Proof
-//! Every change that the store makes to a disk, and every flush, passes one place, where tests record them.
-//! What was recorded is replayed on a model of a file system that keeps what was flushed and any part of the
-//! rest; what is left is put into a folder, opened, and compared with what was promised; and each flush is
-//! left out in turn.
+//! Every change and every flush of the disk passes through one module, where tests record them. The tests
+//! replay the record on a model of a file system that keeps what was flushed and any part of the rest, open
+//! the result, and compare it with what was promised. They also leave out each flush in turn.
 
 #[cfg(test)]
 mod crashes;
@@ -102,11 +100,11 @@ pub const HIDDEN: &str = ".swarmkeep";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Allocation {
-    /// As they are written: there are holes in them. A disk can run full while a torrent is fetched.
+    /// As they are written: files have holes. The disk can become full while a torrent is fetched.
     #[default]
     Sparse,
-    /// All of it when the torrent is created, which is [`Full`](crate::Error::Full) if there is not as much.
-    /// Fewer extents where pieces come in random order.
+    /// All of it when the torrent is created. If there is not enough, `create` returns
+    /// [`Full`](crate::Error::Full). Files have fewer extents if pieces come in random order.
     Preallocated,
 }
 
@@ -118,16 +116,16 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens the store in the folder of `config`, or makes one there. What torrents that are there have of
-    /// files stays as it is, however they were allocated.
+    /// Opens the store in the folder of `config`, or makes one there. Files of existing torrents stay as they
+    /// are, whichever allocation they have.
     ///
-    /// Its capacity counts bytes of content, written or with room on the disk, and the states. What file
-    /// systems add to that, up to a block for each file, is not in it, nor is what a torrent takes that is
-    /// [unavailable](Damage::Unavailable).
+    /// The capacity counts bytes of content that are written or have room on the disk, and the states. It
+    /// does not count what the file system adds, up to a block per file, nor the files of
+    /// [unavailable](Damage::Unavailable) torrents.
     ///
     /// # Errors
-    /// [`Error::InUse`](crate::Error::InUse) if somebody has it open,
-    /// [`Error::NotAStore`](crate::Error::NotAStore) if something else lies where it keeps its states,
+    /// [`Error::InUse`](crate::Error::InUse) if another process has it open,
+    /// [`Error::NotAStore`](crate::Error::NotAStore) if there is something else in the place of its states,
     /// [`Error::Io`](crate::Error::Io).
     pub fn open(config: &ContentConfig, allocation: Allocation) -> Result<Self> {
         Self::open_on(disk::Disk::default(), config, allocation)
@@ -143,8 +141,8 @@ impl FileStore {
         &self.report
     }
 
-    /// Where the files of a torrent lie, in their order, each with its number in its
-    /// [`FileList`](crate::FileList); padding lies nowhere.
+    /// The paths of the files of a torrent, in their order, each with its number in the
+    /// [`FileList`](crate::FileList). Padding has no path.
     ///
     /// # Errors
     /// [`Error::NotFound`](crate::Error::NotFound), [`Error::Unavailable`](crate::Error::Unavailable).
@@ -159,11 +157,11 @@ impl FileStore {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct OpenReport {
-    /// What was not as the store had left it.
+    /// Everything that differs from what the store had left.
     pub damage: Vec<Damage>,
 }
 
-/// Something that was not as the store had left it.
+/// A difference from what the store had left.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
@@ -184,7 +182,7 @@ pub enum Damage {
         /// Of which pieces.
         pieces: Range<u32>,
     },
-    /// A file that is gone or has another length. It has been made anew; one of another length has now a name
+    /// A file that is gone or has another length. It was made anew; a file of another length now has a name
     /// that ends with `.found`.
     #[error("{info_hash}: {} is gone or of another length: {pieces} pieces are no longer complete", path.display())]
     File {
@@ -195,9 +193,9 @@ pub enum Damage {
         /// How many pieces were complete and are not now.
         pieces: u32,
     },
-    /// A torrent that cannot be used: its state cannot be read or written, or is of a later version of the
-    /// format; or it cannot be told what is there of its files, or none of them is; or they would lie where
-    /// those of another torrent do. It keeps its info hash and its place.
+    /// A torrent that cannot be used. Its state cannot be read or written, or has a later version of the
+    /// format; or its files cannot be examined, or all of them are missing, or they have the place of another
+    /// torrent's files. It keeps its info hash and its place.
     #[error("{info_hash} cannot be used: {why}")]
     Unavailable {
         /// Which torrent.
@@ -205,12 +203,12 @@ pub enum Damage {
         /// What is in the way.
         why: String,
     },
-    /// A deleted torrent whose files cannot be removed; that is tried again when the store is opened.
+    /// A deleted torrent whose files cannot be removed. The store tries again when it is opened.
     #[error("{info_hash}: it is deleted and its files cannot be removed: {what}")]
     Leftover {
         /// Which torrent.
         info_hash: InfoHash,
-        /// What the system said.
+        /// The error of the system.
         what: String,
     },
 }

@@ -1,5 +1,5 @@
-//! A cache in front of any store: writes are gathered into whole stripes and written in the order of the
-//! device, reads bring whole stripes.
+//! A cache in front of any store. Writes are gathered into whole stripes and written in the order of the
+//! device; reads fetch whole stripes.
 
 mod backlog;
 mod gathered;
@@ -24,7 +24,7 @@ use crate::{
     Capabilities, Content, ContentRepository, Error, InfoHash, NewTorrent, Result, Statistics, Summary,
 };
 
-/// How a [`StripeCache`] is made.
+/// The options of a [`StripeCache`].
 #[derive(Debug, Clone)]
 pub struct StripeCacheOptions {
     stripe: Option<u32>,
@@ -40,37 +40,36 @@ impl Default for StripeCacheOptions {
 }
 
 impl StripeCacheOptions {
-    /// The stripes of the store below; 256 MiB to write, 128 MiB to read, 2 threads.
+    /// The stripe of the store below, 256 MiB for writes, 128 MiB for reads, 2 threads.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Stripes of so many bytes: a power of two, at least 16 KiB. Less than the store below likes is of use
-    /// to tests alone.
+    /// Sets the stripe: a power of two, at least 16 KiB. A stripe below that of the store is of use only in
+    /// tests.
     #[must_use]
     pub fn stripe(mut self, bytes: u32) -> Self {
         self.stripe = Some(bytes);
         self
     }
 
-    /// Holds at most so much memory for what is not on the store below yet, whatever state it is in; less
-    /// than a stripe counts as one.
+    /// Sets the most memory for writes that are not in the store below yet; at least one stripe.
     #[must_use]
     pub fn write_memory(mut self, bytes: u64) -> Self {
         self.write_memory = bytes;
         self
     }
 
-    /// Holds at most so much memory for what was read ahead, besides what somebody is just copying from; with
-    /// less than a stripe, parts of stripes.
+    /// Sets the most memory for what was read ahead, besides memory that a caller is copying from. With less
+    /// than a stripe, parts of stripes are read ahead.
     #[must_use]
     pub fn read_memory(mut self, bytes: u64) -> Self {
         self.read_memory = bytes;
         self
     }
 
-    /// Writes to the store below with so many threads, at least one. With one, a disk that turns is written
-    /// to strictly in order.
+    /// Sets the number of threads that write to the store below, at least one. With one, a rotating disk is
+    /// written strictly in order.
     #[must_use]
     pub fn threads(mut self, count: usize) -> Self {
         self.threads = count;
@@ -78,53 +77,55 @@ impl StripeCacheOptions {
     }
 }
 
-/// A store whose writes are gathered in memory, in front of another store, which nobody else uses meanwhile.
+/// A store that gathers writes in memory, in front of another store, which must not be used by anything else
+/// meanwhile.
 ///
-/// A *stripe* is an aligned part of a torrent, as large as the store below [likes](Capabilities::stripe).
-/// What is written is copied, and the call returns. As soon as no byte of a stripe is missing, here or below,
-/// it is written by threads of the cache: all such stripes there are, sorted by their
-/// [place](Content::place), those without one by torrent and offset, each with one call. What is not whole
-/// waits for more until a [flush](ContentRepository::flush), or until memory is needed: then the stripes that
-/// miss the fewest bytes are written as they are, each stretch with one call.
+/// A *stripe* is an aligned part of a torrent, of the size that the store below
+/// [prefers](Capabilities::stripe). A write copies its bytes and returns. When no byte of a stripe is
+/// missing, here or below, the threads of the cache write it. They sort all such stripes by their
+/// [place](Content::place), those without a place by torrent and offset, and write each with one call. A
+/// stripe that is not whole waits until a [flush](ContentRepository::flush), or until memory is needed. Then
+/// the stripes that miss the fewest bytes are written as they are, each contiguous range with one call.
 ///
-/// A read of a complete piece brings as much of its stripe as can be read, and what follows is read from
-/// memory. Who reads the same stripe meanwhile waits for that read. What could not be read ahead is not tried
-/// again for a while. If stripes go from memory before half of them was wanted, because more peers read at
-/// once than there is memory for, 256 KiB are read ahead instead, and of who asks for 128 KiB at once,
-/// nothing.
+/// A read of a complete piece fetches as much of its stripe as can be read; later reads of the stripe are
+/// served from memory. Concurrent reads of the same stripe wait for that read. A range that could not be read
+/// ahead is not tried again for a while. If stripes leave the memory before half of their bytes were wanted,
+/// because more peers read at once than there is memory for, only 256 KiB are read ahead, and for reads of
+/// 128 KiB or more, nothing.
 ///
-/// **Errors.** Where the store below refuses bytes that were held back, they count as never written, and
-/// pieces that were marked complete with them are incomplete again. The next write to the torrent says why
-/// and writes nothing, and so does the next flush, which names the torrent ([`Refused`](Error::Refused)).
-/// What the store below panics with while it is called by the cache is an error like any other. If the store
-/// below knows how much room it has, a write that it may have [no room for](Content::room_for) is not held
-/// back, so that it says [`Full`](Error::Full) itself; torrents that are created meanwhile, and others on the
-/// same disk, can still make it full.
+/// **Errors.** If the store below refuses bytes that were held back, they count as never written, and pieces
+/// that were marked complete with them are incomplete again. The next write to the torrent returns the error
+/// and writes nothing, and so does the next flush, which names the torrent ([`Refused`](Error::Refused)). A
+/// panic of the store below in a call of the cache becomes an error. If the store below knows how much room
+/// it has, a write that it may have [no room for](Content::room_for) is not held back, so that the write
+/// itself returns [`Full`](Error::Full). Torrents that are created meanwhile, and other programs on the same
+/// disk, can still make the store full.
 ///
-/// What was not flushed when the last handle is dropped is lost. Dropping it waits for what is being written:
-/// drop it on a thread that may block.
+/// Writes that were not flushed when the last handle is dropped are lost. The drop waits for the writes in
+/// progress: drop the last handle on a thread that may block.
 ///
-/// A sixteenth of the memory for writes is kept when nothing waits. Besides, it takes a few hundred bytes for
-/// each torrent that was ever opened and is not deleted, a bit for each of its pieces and 50 bytes for each
-/// stretch that was written of incomplete ones, 1 KiB for each stripe of 4 MiB that is begun, and 50 bytes
-/// for each stretch in it: who writes single bytes far apart makes that more than what is written.
+/// **Memory.** When nothing waits to be written, the cache keeps a sixteenth of the memory for writes. In
+/// addition, it takes a few hundred bytes per torrent that was ever opened and is not deleted, one bit per
+/// piece, 50 bytes per contiguous range that was written of incomplete pieces, 1 KiB per stripe of 4 MiB that
+/// is begun, and 50 bytes per contiguous range in it. Single bytes that are written far apart take more
+/// memory than their content.
 pub struct StripeCache {
     running: Arc<Running>,
 }
 
-/// The threads, and what they do: until nobody can ask for anything any more.
+/// The threads, which run until the last handle is dropped.
 #[derive(Debug)]
 struct Running {
     writers: Arc<Writers>,
-    /// Torrents that somebody creates, deletes, or opens for the first time: another one who wants that
-    /// waits.
+    /// Torrents that are being created, deleted, or opened for the first time; other such calls for them
+    /// wait.
     claimed: Mutex<HashSet<InfoHash>>,
-    /// Told when one of them no longer is.
+    /// Notified when one of them is released.
     free: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Keeps others from creating, deleting or first opening a torrent, until it is dropped.
+/// Makes other calls that create, delete or first open a torrent wait, until it is dropped.
 struct Claim<'a>(&'a Running, InfoHash);
 
 /// Counts of a [`StripeCache`].
@@ -137,7 +138,7 @@ pub struct StripeCacheStatistics {
     pub partial: u64,
     /// Calls that wrote to the store below.
     pub calls: u64,
-    /// Parts of stripes that were read from memory that was read ahead.
+    /// Reads of parts of stripes that were served from memory.
     pub hits: u64,
     /// Reads ahead.
     pub misses: u64,
@@ -151,8 +152,8 @@ impl StripeCache {
     /// A cache in front of `inner`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for stripes of another size than there can be, [`Error::Io`] if no thread can
-    /// be started.
+    /// [`Error::Unsupported`] if the stripe is not a power of two of at least 16 KiB, [`Error::Io`] if no
+    /// thread can be started.
     pub fn new(inner: Arc<dyn ContentRepository>, options: StripeCacheOptions) -> Result<Self> {
         let stripe = options.stripe.unwrap_or(inner.capabilities().stripe);
         if !stripe.is_power_of_two() || stripe < 16 << 10 {
@@ -186,7 +187,7 @@ impl StripeCache {
         &self.running.core().inner
     }
 
-    /// Counts since it was made.
+    /// Counts since the cache was made.
     pub fn cache_statistics(&self) -> StripeCacheStatistics {
         let core = self.running.core();
         StripeCacheStatistics {
@@ -200,23 +201,23 @@ impl StripeCache {
         }
     }
 
-    /// Which pieces are best fetched next: those with missing bytes in stripes that are begun and in memory,
-    /// of which those that miss the fewest bytes come first; at most `most` of them, each once. None of them
-    /// is complete.
+    /// The pieces that are best fetched next, at most `most`, each once: incomplete pieces with missing bytes
+    /// in stripes that are begun and in memory. Pieces of stripes that miss the fewest bytes come first.
     ///
-    /// Fetching them first is what makes stripes whole before memory is needed. A piece larger than a stripe
-    /// is named while one of its stripes is begun, one that lies across two while either is. Takes time with
-    /// the pieces of the stripes it goes through until it has found `most`: those of one stripe, mostly.
-    /// Waits for no store; of a torrent that was not opened, nothing is in memory.
+    /// If they are fetched first, stripes become whole before memory is needed. A piece that lies in several
+    /// stripes is returned while one of them is begun. Takes time in proportion to the pieces of the stripes
+    /// that it visits until it has found `most`, usually one stripe. Does not call the store below. For a
+    /// torrent that was not opened, nothing is in memory.
     pub fn affinity(&self, info_hash: &InfoHash, most: usize) -> Vec<Affinity> {
         let torrent = self.running.writers.torrents.read().get(info_hash).cloned();
         torrent.map_or(Vec::new(), |torrent| torrent.state.lock().affinity(most))
     }
 
-    /// Reads what was read ahead, if it holds all of a range: for who must not wait, as a task that has a
-    /// thread with others. `false` if it does not, or somebody deletes the torrent, or was told to write
-    /// there: `into` then holds anything, and [`read_at`](Content::read_at) is to be called, on a thread that
-    /// may wait. Waits for no store, and takes the time of the copy.
+    /// Reads a range if all of it was read ahead: for callers that must not block, such as an asynchronous
+    /// task. Returns `false` if not all of it was, if the torrent is being deleted, or if bytes of its
+    /// stripes wait to be written. Then `into` holds any bytes, and the caller calls
+    /// [`read_at`](Content::read_at) on a thread that may block. Does not call the store below; takes the
+    /// time of the copy.
     pub fn read_in_memory(&self, info_hash: &InfoHash, offset: u64, into: &mut [u8]) -> bool {
         let core = self.running.core();
         let Some(torrent) = self.running.writers.torrents.read().get(info_hash).cloned() else {

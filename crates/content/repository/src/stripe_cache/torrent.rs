@@ -29,13 +29,13 @@ pub(super) struct Job {
     pub(super) stripe: u64,
 }
 
-/// A piece that would make a stripe whole, or more so.
+/// A piece that would add missing bytes to a stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Affinity {
     /// Its number.
     pub piece: u32,
-    /// Bytes that its stripe misses: if it lies in several that are begun, the one that misses the fewest.
+    /// Bytes that its stripe misses; of several begun stripes, the fewest.
     pub missing: u64,
 }
 

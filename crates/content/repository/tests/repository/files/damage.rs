@@ -117,7 +117,8 @@ fn what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gon
     fill(&open(folder.path()), &torrent(1, &files));
     let path = state(folder.path(), hash(1));
     let kept = fs::read(&path).unwrap();
-    let test = "files::damage::what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone";
+    let test =
+        "files::damage::what_cannot_be_looked_at_is_not_missing_and_what_cannot_be_removed_is_not_gone";
     let child = Command::new("sh")
         .args(["-c", "ulimit -n 24; exec \"$0\" \"$1\" --exact --nocapture"])
         .args([env::current_exe().unwrap().as_os_str(), test.as_ref()])
