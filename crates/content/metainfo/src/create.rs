@@ -1,4 +1,4 @@
-//! Torrent files that are made: files in, what is to be hashed and then the torrent file out.
+//! Making torrent files: from the list of files and the hashes of the pieces.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ pub enum Format {
     /// BEP 3 alone, which every client reads.
     #[default]
     V1,
-    /// BEP 52 alone: a hash tree for each file.
+    /// BEP 52 alone: one hash tree per file.
     V2,
-    /// Both. Each file that does not end with a piece has padding behind it (BEP 47), the last one too.
+    /// Both. Padding (BEP 47) follows each file that does not end with a piece, also the last one.
     Hybrid,
 }
 
@@ -33,11 +33,11 @@ impl Format {
     }
 }
 
-/// The length of pieces that suits so many bytes of content, in bytes: the least power of two that makes no
-/// more than 4,096 pieces, but 16 KiB at least; more pieces rather than longer ones than 16 MiB; and longer
-/// ones rather than more than 131,072.
+/// The usual length of pieces, in bytes, for `total` bytes of content: the least power of two, from 16 KiB to
+/// 16 MiB, that makes at most 4,096 pieces. If 16 MiB makes more than 131,072 pieces, it is the least power
+/// of two that does not.
 ///
-/// Of some 700,000 torrents, half had pieces of 512 KiB or less, nine in ten of 1 MiB, and none above 16 MiB
+/// Of about 700,000 torrents, half had pieces of 512 KiB or less, nine in ten of 1 MiB, and none above 16 MiB
 /// (A. Norberg, "a bittorrent filesystem", blog.libtorrent.org, December 2014). Their mean length (1.65 GB,
 /// Neowin on the index of IsoHunt) makes that 2,000 to 4,000 pieces each, as this does. 131,072 pieces take
 /// 2.6 MB of hashes in v1, 6.8 MB in a hybrid: clients stop reading not far above.
@@ -63,10 +63,10 @@ pub const fn piece_length_for(total: u64) -> u32 {
 
 /// A torrent file that is being made. [`Creation::builder`] begins one.
 ///
-/// It knows where each piece's bytes lie, and takes their hashes in any order, so that pieces can be hashed
-/// by many threads. Reading files is the caller's.
+/// It knows where the bytes of each piece are, and takes their hashes in any order, so that many threads can
+/// hash pieces. The caller reads the files.
 ///
-/// The same files and options give the same bytes, whatever the order in which they came.
+/// The same files and options give the same bytes, in whichever order they are added.
 ///
 /// ```
 /// use swarmkeep_metainfo::{Creation, Format, Metainfo};
@@ -118,31 +118,31 @@ struct Says {
 }
 
 impl Creation {
-    /// Begins a torrent with this name, which is that of its folder or of its only file.
+    /// Begins a torrent. `name` is that of its folder or of its only file.
     pub fn builder(name: impl AsRef<[u8]>, format: Format) -> CreationBuilder {
         let says = Says { format, ..Says::default() };
         CreationBuilder { says, name: name.as_ref().to_vec(), files: Vec::new(), piece_length: None }
     }
 
     /// The files in the order of their bytes, and the padding between them: as
-    /// [`Info::files`](super::Info::files) will give them.
+    /// [`Info::files`](super::Info::files) will return them.
     pub const fn files(&self) -> &FileList {
         &self.files
     }
 
-    /// Length of every piece but those at an end, in bytes.
+    /// Length of a piece in bytes; the last piece, and in v2 the last piece of each file, may be shorter.
     pub const fn piece_length(&self) -> u32 {
         self.piece_length
     }
 
-    /// How many pieces there are. None, if no file has bytes.
+    /// The number of pieces; 0 if all files are empty.
     pub const fn piece_count(&self) -> u32 {
         // Checked when it was built.
         self.hashed.len() as u32
     }
 
-    /// Where the bytes of a piece lie in the files, in the order in which they are hashed, padding left out.
-    /// Nothing if there is no such piece.
+    /// The parts of files that make a piece, in the order in which they are hashed, without padding. Empty if
+    /// there is no such piece.
     pub fn segments(&self, piece: u32) -> impl Iterator<Item = Segment> {
         let start = u64::from(piece) * u64::from(self.piece_length);
         let segments = self.files.segments(start..start + u64::from(self.piece_length));
@@ -172,7 +172,7 @@ impl Creation {
         Some(PieceHasher { piece, hashing: Hashing::new(length, padding, v2) })
     }
 
-    /// Takes the hash of a piece of this torrent; if it is of another one, the torrent will be wrong.
+    /// Sets the hash of a piece of this torrent. With a hash of another torrent, the result is wrong.
     pub fn set(&mut self, hash: PieceHash) {
         let PieceHash { piece, v1, v2 } = hash;
         let piece = piece as usize;
@@ -190,8 +190,8 @@ impl Creation {
     /// The torrent file: canonical bencoding, which [`Metainfo::parse`](super::Metainfo::parse) reads.
     ///
     /// # Errors
-    /// [`Error::Unhashed`] if not every piece was [`set`](Self::set), [`Error::TooLong`] if it came out
-    /// longer than [`LONGEST`].
+    /// [`Error::Unhashed`] if not every piece was [`set`](Self::set), [`Error::TooLong`] if it is longer than
+    /// [`LONGEST`].
     pub fn finish(self) -> Result<Vec<u8>, Error> {
         if let Some(piece) = self.hashed.iter().position(|hashed| !hashed) {
             return Err(Error::Unhashed(piece as u32));
@@ -393,10 +393,10 @@ struct NewFile {
 }
 
 impl CreationBuilder {
-    /// Adds a file of `length` bytes: the names of the folders that it lies in below the torrent's own, and
-    /// its own name. No names: it is the torrent's only file, and lies in no folder.
+    /// Adds a file of `length` bytes. `path` is the names of its folders, below that of the torrent, and its
+    /// own name. An empty `path` means that it is the only file and is in no folder.
     ///
-    /// Files are put in the order of v2: by names, byte for byte, folder by folder.
+    /// Files are sorted as in v2: by names, byte for byte, folder by folder.
     pub fn file(
         &mut self,
         path: impl IntoIterator<Item = impl AsRef<[u8]>>,
@@ -408,14 +408,14 @@ impl CreationBuilder {
         self
     }
 
-    /// Length of pieces in bytes: 1 to 2^30 in v1; a power of two from 16 KiB on in v2 and hybrids. By
-    /// default [`piece_length_for`] all files.
+    /// Sets the length of pieces in bytes: 1 to 2^30 in v1; a power of two of at least 16 KiB in v2 and
+    /// hybrids. The default is [`piece_length_for`] the length of all files.
     pub const fn piece_length(&mut self, bytes: u32) -> &mut Self {
         self.piece_length = Some(bytes);
         self
     }
 
-    /// Adds a tier of trackers, behind those that are there (BEP 12). One without trackers is none.
+    /// Adds a tier of trackers after the existing ones (BEP 12). An empty tier is ignored.
     pub fn tier(&mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> &mut Self {
         let tier: Vec<_> = urls.into_iter().map(Into::into).collect();
         if !tier.is_empty() {
@@ -424,45 +424,45 @@ impl CreationBuilder {
         self
     }
 
-    /// Peers may come from its trackers only (BEP 27).
+    /// Sets whether peers may come from its trackers only (BEP 27).
     pub const fn private(&mut self, private: bool) -> &mut Self {
         self.says.private = private;
         self
     }
 
-    /// Says for whom it is made, within what is hashed: another source is another torrent. Private trackers
-    /// use it.
+    /// Sets `source`, which private trackers use. It is part of the info dictionary: with another source, the
+    /// info hash differs.
     pub fn source(&mut self, source: impl Into<String>) -> &mut Self {
         self.says.source = Some(source.into());
         self
     }
 
-    /// A comment, for people.
+    /// Sets a comment for users.
     pub fn comment(&mut self, comment: impl Into<String>) -> &mut Self {
         self.says.comment = Some(comment.into());
         self
     }
 
-    /// The program that makes it.
+    /// Sets the name of the program that makes the torrent.
     pub fn created_by(&mut self, program: impl Into<String>) -> &mut Self {
         self.says.created_by = Some(program.into());
         self
     }
 
-    /// When it is made, in seconds since 1970. Not among what is hashed.
+    /// Sets the date, in seconds since 1970. It is not part of the info dictionary.
     pub const fn creation_date(&mut self, seconds: i64) -> &mut Self {
         self.says.creation_date = Some(seconds);
         self
     }
 
-    /// Checks everything that is known before a byte is read.
+    /// Checks everything that can be checked before the files are read.
     ///
-    /// In v2 alone, a folder with a single file that has the folder's name cannot be told from the file
-    /// itself, and is that.
+    /// In v2 alone, a folder that contains a single file of the same name cannot be distinguished from the
+    /// file itself, and becomes the file.
     ///
     /// # Errors
-    /// What [`Metainfo::parse`](super::Metainfo::parse) would say of such a torrent; of [`Error::Path`], the
-    /// number counts sorted files. [`Error::Tracker`] for one that would be passed over there.
+    /// The errors of [`Metainfo::parse`](super::Metainfo::parse) for such a torrent; the number in
+    /// [`Error::Path`] counts sorted files. [`Error::Tracker`] for a tracker that `parse` would ignore.
     pub fn build(&self) -> Result<Creation, Error> {
         let Self { says, name, files, piece_length } = self;
         let name = names::check(name)
@@ -532,7 +532,7 @@ fn list(name: &str, files: &[NewFile], format: Format, piece_length: u32) -> Res
     Ok((list, alone))
 }
 
-/// Hashes a piece, as its bytes come. [`Creation::hasher`] begins one.
+/// Hashes a piece, part by part. [`Creation::hasher`] begins one.
 #[derive(Debug, Clone)]
 pub struct PieceHasher {
     piece: u32,
@@ -540,8 +540,8 @@ pub struct PieceHasher {
 }
 
 impl PieceHasher {
-    /// The next bytes of the piece's [`segments`](Creation::segments), however many. With hybrids, which are
-    /// hashed twice, some 100 KiB at a time stay in the processor's cache.
+    /// Hashes the next bytes of the piece's [`segments`](Creation::segments), any number of them. Hybrids are
+    /// hashed twice: parts of about 100 KiB stay in the processor's cache.
     pub fn update(&mut self, data: &[u8]) {
         self.hashing.update(data);
     }

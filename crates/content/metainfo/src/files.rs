@@ -9,14 +9,14 @@ use super::{
 
 /// The files of a torrent in the order of their bytes: one flat range, from 0, that is cut into pieces.
 ///
-/// A list that exists is valid, and safe to write below any folder. Every path has names of 1 to 255 bytes of
-/// UTF-8, none of which is `.` or `..`, has a separator or a control character, or is one that Windows
-/// refuses, changes or takes for a device. No two files have the same path, even where upper and lower case
-/// make no difference (Windows, macOS): there, one would overwrite the other. No file is also another's
-/// folder. There is at least one file that is no padding.
+/// Every list is valid, and safe to write below any folder. Each name in a path has 1 to 255 bytes of UTF-8.
+/// No name is `.` or `..`, contains a separator or a control character, or is one that Windows refuses,
+/// changes or uses for a device. No two files have the same path, also on file systems that ignore case
+/// (Windows, macOS), where one would overwrite the other. No file has the path of another file's folder.
+/// There is at least one file that is not padding.
 ///
-/// Takes 16 bytes a file and 8 a name, beside the names themselves; names that follow each other's in the
-/// same folder share it.
+/// Takes 16 bytes per file and 8 per name, plus the names themselves. Consecutive files in the same folder
+/// share the names of the folder.
 #[derive(Clone)]
 pub struct FileList {
     /// The names of all nodes.
@@ -48,12 +48,12 @@ struct Entry {
 const NONE: u32 = u32::MAX;
 
 impl FileList {
-    /// Most names in a path, that of the torrent's folder among them. v2 nests dictionaries as deep, and
-    /// [`bencode`](swarmkeep_bittorrent::bencode) reads 128 in each other.
+    /// The most names in a path, that of the torrent's folder included. v2 nests dictionaries to the same
+    /// depth, and [`bencode`](swarmkeep_bittorrent::bencode) reads a depth of 128.
     pub const MOST_NAMES: usize = 100;
 
-    /// Longest path, in bytes, with a separator between names: half of what Linux takes (`PATH_MAX`), to
-    /// leave the other half to the folder that all are written to.
+    /// The longest path, in bytes, with a separator between names: half of `PATH_MAX` of Linux, to leave the
+    /// other half to the folder that the torrent is written to.
     pub const LONGEST_PATH: usize = 2048;
 
     /// Begins a list.
@@ -62,7 +62,7 @@ impl FileList {
         FileListBuilder { list, depths: Vec::new(), lengths: Vec::new(), latest: Vec::new() }
     }
 
-    /// How many entries there are: files, and padding between them.
+    /// The number of entries: files, and padding between them.
     pub const fn count(&self) -> usize {
         self.entries.len()
     }
@@ -82,8 +82,8 @@ impl FileList {
         (0..self.entries.len()).map(|index| File { list: self, index })
     }
 
-    /// Where the bytes of a range lie, in their order and without gaps; what is beyond the end lies nowhere.
-    /// Files without bytes, which are in no range, are left out. O(log n) for each.
+    /// The parts of files that make a range of bytes, in their order and without gaps. Bytes beyond the end
+    /// and empty files are left out. O(log n) per part.
     pub fn segments(&self, range: Range<u64>) -> impl Iterator<Item = Segment> {
         let (mut at, end) = (range.start, range.end.min(self.length));
         std::iter::from_fn(move || {
@@ -216,13 +216,13 @@ pub struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// Which entry of the list it is, counted from 0.
+    /// The index of its entry in the list, from 0.
     pub const fn index(self) -> usize {
         self.index
     }
 
-    /// The names of the folders it lies in, from the torrent's own on, and its own name. Padding has none: it
-    /// is not written anywhere.
+    /// The names of its folders, from that of the torrent on, and its own name. Empty for padding, which is
+    /// not written to disk.
     pub fn path(self) -> Vec<&'a str> {
         self.list.path(self.entry().node)
     }
@@ -233,12 +233,12 @@ impl<'a> File<'a> {
         end - start
     }
 
-    /// Where its bytes begin in the range of all files.
+    /// The offset of its first byte in the range of all files.
     pub fn offset(self) -> u64 {
         self.entry().offset
     }
 
-    /// Where its bytes are in the range of all files.
+    /// Its bytes, as a range of all files.
     pub fn range(self) -> Range<u64> {
         self.list.range(self.index)
     }
@@ -248,7 +248,7 @@ impl<'a> File<'a> {
         self.entry().node == NONE
     }
 
-    /// Whether it is a program (BEP 47).
+    /// Whether it is executable (BEP 47).
     pub fn is_executable(self) -> bool {
         self.entry().executable
     }
@@ -277,11 +277,11 @@ impl fmt::Debug for File<'_> {
 /// A part of a range of bytes that lies in one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Which entry of the list.
+    /// The index of the entry in the list.
     pub file: usize,
-    /// Where in that file, in bytes from its beginning.
+    /// The offset in that file, in bytes.
     pub offset: u64,
-    /// How many bytes, never 0.
+    /// The number of bytes, never 0.
     pub length: u64,
 }
 
@@ -298,17 +298,17 @@ pub struct FileListBuilder {
 }
 
 impl FileListBuilder {
-    /// Adds a file of `length` bytes. The last of `path` is its own name, the others are those of the folders
-    /// that it lies in.
+    /// Adds a file of `length` bytes. The last name of `path` is its own, the others are those of its
+    /// folders.
     ///
     /// # Errors
-    /// [`Error::Path`] if it cannot have that path, [`Error::TooMany`]. The file is then not in the list.
+    /// [`Error::Path`] if it cannot have that path, [`Error::TooMany`]. Then the file is not in the list.
     pub fn file(&mut self, path: &[&str], length: u64, executable: bool) -> Result<&mut Self, Error> {
         let node = self.path(path.iter().map(|name| name.as_bytes()))?;
         self.entry(node, length, executable)
     }
 
-    /// Adds `length` bytes of padding. No bytes are none.
+    /// Adds `length` bytes of padding; 0 adds none.
     ///
     /// # Errors
     /// [`Error::TooMany`].
@@ -322,7 +322,7 @@ impl FileListBuilder {
     /// The list.
     ///
     /// # Errors
-    /// [`Error::NoFiles`], or [`Error::Path`] if two files cannot be next to each other.
+    /// [`Error::NoFiles`], or [`Error::Path`] if the paths of two files conflict.
     pub fn build(self) -> Result<FileList, Error> {
         let Self { mut list, depths, lengths, latest } = self;
         drop((lengths, latest));

@@ -1,4 +1,4 @@
-//! The info dictionary: what is shared, and what names it.
+//! The info dictionary: the files of a torrent, their hashes, and its info hash.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -19,12 +19,11 @@ use swarmkeep_bittorrent::{
     bencode::{self, Dict, Value},
 };
 
-/// What a torrent shares: its files, cut into pieces, and the hashes of those.
+/// The info dictionary of a torrent: its files, cut into pieces, and the hashes of the pieces.
 ///
-/// The files follow each other in one range of bytes, which is that of v1 (BEP 3). In v2 (BEP 52) every file
-/// has pieces of its own: where a torrent is v2 only, there is padding in the range before each file that has
-/// bytes, so that it begins with a piece, and none behind the last. Hybrids have it as pad files (BEP 47) in
-/// their v1 part.
+/// The files follow each other in one range of bytes, as in v1 (BEP 3). In v2 (BEP 52) every file has its own
+/// pieces: in a v2-only torrent, the range has padding before each non-empty file, so that it begins with a
+/// piece, and none after the last. Hybrids have the padding as pad files (BEP 47) in their v1 part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
     name: String,
@@ -52,7 +51,7 @@ pub(super) struct V2 {
 impl Info {
     /// Reads an info dictionary alone, as a peer sends it for a magnet link (BEP 9).
     ///
-    /// That of v2 lacks the hashes of pieces in files that have more than one; see
+    /// A v2 info dictionary lacks the hashes of pieces of files that have more than one piece; see
     /// [`knows_hashes`](Self::knows_hashes).
     ///
     /// # Errors
@@ -182,9 +181,9 @@ impl Info {
         self.piece_count
     }
 
-    /// Where a piece lies in the range of all files. It has the bytes that peers are asked for: in v2 alone,
-    /// a piece ends where its file does, and the padding behind is in none; else only the last one ends
-    /// early. `None` if there is no such piece.
+    /// The range of a piece in the range of all files: the bytes that are requested from peers. In a v2-only
+    /// torrent a piece ends where its file ends, and the padding after it is in no piece. In other torrents
+    /// only the last piece may be shorter. `None` if there is no such piece.
     pub fn piece_range(&self, piece: u32) -> Option<Range<u64>> {
         if piece >= self.piece_count {
             return None;
@@ -205,8 +204,8 @@ impl Info {
         self.piece_range(piece).map_or(0, |range| (range.end - range.start) as u32)
     }
 
-    /// What trackers and peers call the torrent: the SHA-1 of the info dictionary, or of one that is v2 only
-    /// the first 20 bytes of its SHA-256.
+    /// The info hash that trackers and peers use: the SHA-1 of the info dictionary or, if it is v2 only, the
+    /// first 20 bytes of its SHA-256.
     pub const fn info_hash(&self) -> InfoHash {
         self.info_hash
     }
@@ -222,26 +221,27 @@ impl Info {
         self.private
     }
 
-    /// Whether it can be used by clients that know v1 only: v1 itself, or a hybrid.
+    /// Whether clients that support only v1 can use it: `true` for v1 and hybrids.
     pub const fn has_v1(&self) -> bool {
         self.v1.is_some()
     }
 
-    /// The info dictionary as it stood in the torrent file, which is what peers send each other (BEP 9).
+    /// The encoded info dictionary, byte for byte as in the torrent file. Peers send it to each other (BEP
+    /// 9).
     pub fn encoded(&self) -> &[u8] {
         &self.encoded
     }
 
-    /// Whether the hash of every piece is known. That of a v2 info dictionary which came alone is not, where
-    /// a file has several pieces: those are in the `piece layers` of a torrent file. Of a hybrid that came
-    /// alone, they are known from its v1 part.
+    /// Whether the hash of every piece is known. For a v2 info dictionary without its torrent file, the
+    /// hashes of files with several pieces are not: they are in the `piece layers` of the torrent file. For a
+    /// hybrid, they are known from its v1 part.
     pub fn knows_hashes(&self) -> bool {
         let single = |root: &FileRoot| root.pieces(self.piece_length) == 1;
         let known = |v2: &V2| v2.roots.iter().all(|root| single(root) || root.layer.is_some());
         self.v1.is_some() || self.v2.as_ref().is_some_and(known)
     }
 
-    /// Begins to verify a piece whose bytes come in parts; as [`verify`](Self::verify) in all else. `None` if
+    /// Begins to verify a piece whose bytes come in parts; otherwise like [`verify`](Self::verify). `None` if
     /// there is no such piece, or its hash is not known.
     pub fn check(&self, piece: u32) -> Option<PieceCheck<'_>> {
         let length = self.piece_range(piece)?;

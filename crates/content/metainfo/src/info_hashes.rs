@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use swarmkeep_bittorrent::InfoHash;
 
-/// By what an info dictionary is known before it is here: the hashes of a magnet link.
+/// The hashes that identify an info dictionary before it is known, as in a magnet link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct InfoHashes {
     v1: Option<InfoHash>,
@@ -13,7 +13,7 @@ pub struct InfoHashes {
 }
 
 impl InfoHashes {
-    /// The SHA-1 of v1, the SHA-256 of v2, or both of a hybrid; `None` of neither.
+    /// From the SHA-1 of v1, the SHA-256 of v2, or both for a hybrid; `None` if both are `None`.
     pub const fn new(v1: Option<InfoHash>, v2: Option<[u8; 32]>) -> Option<Self> {
         if v1.is_none() && v2.is_none() { None } else { Some(Self { v1, v2 }) }
     }

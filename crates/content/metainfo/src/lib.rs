@@ -1,9 +1,10 @@
 //! Torrent files (metainfo): v1 (BEP 3), v2 (BEP 52) and hybrids of both, read ([`Metainfo`]) and made
 //! ([`Creation`]); and [magnet links](Magnet).
 //!
-//! What is read comes from strangers, and file names in it end up on a disk. So a [`FileList`] that exists is
-//! safe to write below any folder, on Linux, macOS and Windows; see there. Reading takes time with the length
-//! of the input (n log n for the names), and memory of no more than [`MOST_MEMORY`] times its length.
+//! Torrent files come from untrusted sources, and the file names in them end up on a disk. So every
+//! [`FileList`] is safe to write below any folder, on Linux, macOS and Windows; its documentation says how.
+//! Reading takes time in proportion to the length of the input (n log n for the names), and at most
+//! [`MOST_MEMORY`] times its length in memory.
 //!
 //! ```
 //! use swarmkeep_metainfo::Metainfo;
@@ -45,22 +46,23 @@ use swarmkeep_bittorrent::bencode::{self, Dict, Value, Writer};
 /// pieces.
 pub const LONGEST: usize = 256 << 20;
 
-/// No parse takes more memory than this many times the length of its input, beside a constant 64 KiB.
+/// A parse takes at most this many times the length of its input in memory, plus 64 KiB.
 pub const MOST_MEMORY: usize = 16;
 
-/// The longest piece, in bytes. Clients stop far below.
+/// The longest piece, in bytes. Clients support far less.
 pub const LONGEST_PIECE: u32 = 1 << 30;
 
-/// The shortest piece of v2, in bytes, which is also the block that its hash trees have as leaves (BEP 52).
+/// The shortest piece of v2, in bytes. It is also the size of the blocks that are the leaves of hash trees
+/// (BEP 52).
 pub const BLOCK: u32 = 16 << 10;
 
-/// As many trackers are read; there may be more.
+/// The most trackers that are read; further ones are ignored.
 pub const MOST_TRACKERS: usize = 256;
 
-/// Trackers with longer URLs are passed over.
+/// The longest URL of a tracker that is read; trackers with longer ones are ignored.
 pub const LONGEST_TRACKER: usize = 2048;
 
-/// What a torrent file says.
+/// The content of a torrent file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metainfo {
     tiers: Vec<Vec<String>>,
@@ -70,8 +72,8 @@ pub struct Metainfo {
 impl Metainfo {
     /// Reads a torrent file.
     ///
-    /// Of equal keys in a dictionary the first counts; unknown ones are passed over, and so is anything in
-    /// the place of a tracker's URL that cannot be one.
+    /// Of equal keys in a dictionary the first counts. Unknown keys are ignored, and so is a tracker that is
+    /// not a URL.
     ///
     /// # Errors
     /// What is wrong with it, and in which file.
@@ -84,15 +86,15 @@ impl Metainfo {
         Ok(Self { tiers: tiers(announce, announce_list), info })
     }
 
-    /// What a torrent file would say that shares `info` and names these trackers. Of them, those count that
-    /// would be [read](Self::parse).
+    /// A metainfo of `info` and these trackers. Trackers that [`parse`](Self::parse) would ignore are left
+    /// out.
     pub fn new(info: Info, tiers: &[Vec<String>]) -> Self {
         let tiers = tiers_of(tiers.iter().map(|tier| tier.iter().map(String::as_str)));
         Self { tiers, info }
     }
 
-    /// The torrent file: canonical bencoding of what is known here. `None` if the hashes of some pieces are
-    /// not [known](Info::knows_hashes): nobody would read it.
+    /// Encodes a torrent file, in canonical bencoding. `None` if the hashes of some pieces are not
+    /// [known](Info::knows_hashes): no client would read it.
     pub fn encode(&self) -> Option<Vec<u8>> {
         if !self.info.knows_hashes() {
             return None;
@@ -112,8 +114,8 @@ impl Metainfo {
         Some(out)
     }
 
-    /// The trackers, tier by tier in the order in which they are to be asked (BEP 12); of a torrent that has
-    /// one only, a tier of that one. No tier is empty. [`MOST_TRACKERS`] at most.
+    /// The trackers, tier by tier in the order in which they are to be asked (BEP 12). A torrent with a
+    /// single tracker has one tier. No tier is empty. At most [`MOST_TRACKERS`].
     pub fn tiers(&self) -> &[Vec<String>] {
         &self.tiers
     }
@@ -129,7 +131,7 @@ impl Metainfo {
     }
 }
 
-/// Why bytes are no metainfo, or files no list of files.
+/// Why bytes are not a metainfo, or files not a list of files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -147,7 +149,7 @@ pub enum Error {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The `name` is none that a file or folder can have.
+    /// The `name` is not valid for a file or folder.
     #[error("the name \"{name}\" {fault}")]
     Name {
         /// The name, escaped and cut to [`Error::LONGEST_PATH`] bytes.
@@ -155,7 +157,7 @@ pub enum Error {
         /// What is wrong with it.
         fault: PathFault,
     },
-    /// A file that cannot be where it is to be.
+    /// The path of a file is not valid.
     #[error("file {file}, \"{path}\", {fault}")]
     Path {
         /// Which file, counted from 0 in the order of the list.
@@ -165,7 +167,7 @@ pub enum Error {
         /// What is wrong with it.
         fault: PathFault,
     },
-    /// A file whose entry in the dictionary is wrong in another way than its path.
+    /// The entry of a file in the dictionary is wrong in another way than its path.
     #[error("file {file}: `{key}` {what}")]
     File {
         /// Which file, counted from 0 in the order of the list.
@@ -175,7 +177,7 @@ pub enum Error {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The file does not match the parts of a hybrid both: v1 and v2 would fetch different content.
+    /// The v1 and v2 parts of a hybrid differ in this file: they would fetch different content.
     #[error("file {file} is not the same in the v1 and the v2 part: {what}")]
     Hybrid {
         /// Which file, counted from 0 in the order of the list, padding left out.
@@ -183,7 +185,7 @@ pub enum Error {
         /// What differs.
         what: &'static str,
     },
-    /// The hashes of a file's pieces (`piece layers`) are not those that its `pieces root` stands for.
+    /// The hashes of a file's pieces (`piece layers`) do not match its `pieces root`.
     #[error("file {file}: its piece layer {what}")]
     Layer {
         /// Which file, counted from 0 in the order of the list.
@@ -191,16 +193,16 @@ pub enum Error {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// A text that is no magnet link.
+    /// The text is not a magnet link.
     #[error("not a magnet link: {0}")]
     Magnet(&'static str),
-    /// A torrent that is to be made has a tracker that nobody would read.
+    /// A new torrent has a tracker that would be ignored.
     #[error("the tracker \"{0}\" is not a URL of 1 to {LONGEST_TRACKER} bytes without control characters")]
     Tracker(String),
-    /// A torrent that is to be made lacks the hash of this piece.
+    /// A new torrent lacks the hash of this piece.
     #[error("piece {0} has not been hashed")]
     Unhashed(u32),
-    /// There is no file but padding.
+    /// There are no files, or only padding.
     #[error("no files")]
     NoFiles,
     /// More files, names or bytes than can be counted: 2^32 files and bytes of names, 2^63 bytes of content,
@@ -210,7 +212,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Of a name from a stranger, no more bytes are repeated in an error.
+    /// The most bytes of a name from a torrent file that an error repeats.
     pub const LONGEST_PATH: usize = 512;
 
     fn path(file: usize, path: &[u8], fault: PathFault) -> Self {

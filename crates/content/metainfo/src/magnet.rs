@@ -1,4 +1,4 @@
-//! Magnet links (BEP 9): what names a torrent, and where to ask for the rest.
+//! Magnet links (BEP 9): the info hash of a torrent, and trackers and peers to ask for the rest.
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
@@ -12,8 +12,8 @@ use swarmkeep_bittorrent::{
 
 /// A magnet link: `magnet:?xt=urn:btih:…&dn=…&tr=…`.
 ///
-/// One that exists names a torrent: by the info hash of v1, of v2, or of a hybrid by both. All else only
-/// helps to find it.
+/// Every link has an info hash: of v1, of v2, or both for a hybrid. Everything else helps to find the
+/// torrent.
 ///
 /// ```
 /// use swarmkeep_metainfo::Magnet;
@@ -36,45 +36,45 @@ pub struct Magnet {
 }
 
 impl Magnet {
-    /// The longest link that is read, in bytes. None that is written is longer.
+    /// The longest link that is read or written, in bytes.
     pub const LONGEST: usize = 2 << 20;
 
     /// The longest name that is read, in bytes.
     pub const LONGEST_NAME: usize = 1024;
 
-    /// As many peers are read; there may be more.
+    /// The most peers that are read; further ones are ignored.
     pub const MOST_PEERS: usize = 256;
 
-    /// What trackers and peers call the torrent, as [`Info::info_hash`]: that of v1, or the first 20 bytes of
-    /// that of v2.
+    /// The info hash that trackers and peers use, as [`Info::info_hash`]: that of v1, or the first 20 bytes
+    /// of that of v2.
     pub fn info_hash(&self) -> InfoHash {
         let v2 = self.v2.and_then(|hash| hash.first_chunk().copied());
         self.v1.or(v2.map(InfoHash::new)).expect("one of the two is there")
     }
 
-    /// The info hash of v1 (`urn:btih`), unless it is a link of v2 only.
+    /// The info hash of v1 (`urn:btih`); `None` for v2 only.
     pub const fn info_hash_v1(&self) -> Option<InfoHash> {
         self.v1
     }
 
-    /// The info hash of v2 (`urn:btmh`), if it has one: the SHA-256 of the info dictionary.
+    /// The info hash of v2 (`urn:btmh`), if there is one: the SHA-256 of the info dictionary.
     pub const fn info_hash_v2(&self) -> Option<[u8; 32]> {
         self.v2
     }
 
-    /// Whether this info dictionary is the one that is named: by all hashes that the link has.
+    /// Whether `info` matches all hashes of the link.
     pub fn names(&self, info: &Info) -> bool {
         let v1 = self.v1.is_none_or(|hash| info.has_v1() && info.info_hash() == hash);
         v1 && self.v2.is_none_or(|hash| info.info_hash_v2() == Some(hash))
     }
 
-    /// What to show as long as the torrent's own name is not known (`dn`). Not the name of a file: it may
-    /// have separators in it.
+    /// The name to show while the torrent's own name is not known (`dn`). Do not use it as a file name: it
+    /// may contain separators.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// URLs of trackers (`tr`), [`MOST_TRACKERS`] at most. A link has no tiers.
+    /// URLs of trackers (`tr`), at most [`MOST_TRACKERS`]. A link has no tiers.
     pub fn trackers(&self) -> &[String] {
         &self.trackers
     }
@@ -85,7 +85,7 @@ impl Magnet {
         &self.peers
     }
 
-    /// Adds a peer to ask. More than [`MOST_PEERS`](Self::MOST_PEERS) are none, nor is one at port 0.
+    /// Adds a peer to ask. A peer beyond [`MOST_PEERS`](Self::MOST_PEERS) is ignored, and so is port 0.
     #[must_use]
     pub fn with_peer(mut self, peer: SocketAddr) -> Self {
         let peer = match peer {
@@ -126,8 +126,8 @@ impl Magnet {
 
 /// Reads a link.
 ///
-/// A name, a tracker or a peer that cannot be one is passed over, as are parameters that are not known, `so`
-/// (BEP 53) among them. `+` is a blank in a name, and itself anywhere else.
+/// An invalid name, tracker or peer is ignored, and so are unknown parameters, such as `so` (BEP 53). `+`
+/// means a space in a name, and itself anywhere else.
 impl FromStr for Magnet {
     type Err = Error;
 

@@ -1,5 +1,5 @@
-//! The hash trees of a v2 torrent's files (BEP 52): what peers ask each other for, and what proves the
-//! answers.
+//! The hash trees of a v2 torrent's files (BEP 52): the hashes that peers request from each other, and their
+//! proofs.
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use super::{
     info::V2,
 };
 
-/// The hash tree of a file, as far as it is known. [`Info::tree`] and [`Info::trees`] give it.
+/// The known part of the hash tree of a file. [`Info::tree`] and [`Info::trees`] return it.
 ///
-/// Layer 0 has the hashes of the file's blocks of 16 KiB ([`BLOCK`]), each layer above it half as many, and
-/// the layer [`height`](Self::height) has the root alone. Where blocks are missing to make them a power of
-/// two, there is padding. Files of the same content have one tree.
+/// Layer 0 has the hashes of the file's blocks of 16 KiB ([`BLOCK`]). Each layer above has half as many, and
+/// the layer [`height`](Self::height) has only the root. Padding fills the number of blocks up to a power of
+/// two. Files of the same content share one tree.
 #[derive(Debug, Clone, Copy)]
 pub struct MerkleTree<'a> {
     file: &'a FileRoot,
@@ -36,7 +36,7 @@ impl<'a> MerkleTree<'a> {
         self.file.length
     }
 
-    /// The file's pieces; if several files have this tree, those of the first.
+    /// The file's pieces; if several files share this tree, those of the first file.
     pub const fn pieces(&self) -> Range<u32> {
         // Fits: all pieces together do.
         let count = self.file.pieces(self.piece_length) as u32;
@@ -48,21 +48,21 @@ impl<'a> MerkleTree<'a> {
         hash_tree::levels(self.file.blocks())
     }
 
-    /// The layer of which each hash is that of a piece. In a file of no more than one piece it is that of the
+    /// The layer whose hashes are those of pieces. For a file of at most one piece it is the layer of the
     /// root.
     pub const fn piece_layer(&self) -> u32 {
         let (layer, height) = (hash_tree::levels((self.piece_length / BLOCK) as u64), self.height());
         if layer < height { layer } else { height }
     }
 
-    /// The hashes of the file's pieces, if they are known. Those of a file of one piece are.
+    /// The hashes of the file's pieces, if they are known. For a file of one piece they always are.
     pub fn piece_hashes(&self) -> Option<&'a [[u8; 32]]> {
         let count = self.file.pieces(self.piece_length) as usize;
         if count == 1 { Some(std::slice::from_ref(self.root())) } else { Some(&self.nodes?[..count]) }
     }
 
-    /// So many hashes of a layer, padding among them. `None` if the layer does not have as many, or is below
-    /// the piece layer, or if the hashes of pieces are not known. O(1) for each.
+    /// `length` hashes of a layer from `index` on, padding included. `None` if the layer is shorter or below
+    /// the piece layer, or if the hashes of pieces are not known. O(1) per hash.
     pub fn hashes(&self, layer: u32, index: u64, length: u64) -> Option<Vec<[u8; 32]>> {
         let above = layer.checked_sub(self.piece_layer())?;
         let whole = 1_u64 << self.height().checked_sub(layer)?;
@@ -90,12 +90,12 @@ impl<'a> MerkleTree<'a> {
         Some((index..index + length).map(hash).collect())
     }
 
-    /// Whether these are the hashes of a layer from `index` on, padding among them. `uncles` prove it: the
-    /// hashes beside those that can be computed, from the lowest layer up to the one below the root. What is
-    /// padding must be padding, as it is where all layers are known.
+    /// Whether `hashes` are those of a layer from `index` on, padding included. `uncles` prove it: the
+    /// siblings of the hashes that can be computed, from the lowest layer up to the one below the root.
+    /// Padding must have the hash of padding.
     ///
-    /// `index` is a multiple of the power of two that the hashes are, or are cut off from; otherwise they are
-    /// not.
+    /// `index` must be a multiple of the number of hashes, rounded up to a power of two; otherwise the result
+    /// is `false`.
     pub fn verify(&self, layer: u32, index: u64, hashes: &[[u8; 32]], uncles: &[[u8; 32]]) -> bool {
         let levels = hash_tree::levels(hashes.len() as u64);
         let Some(whole) = self.height().checked_sub(layer).map(|levels| 1_u64 << levels) else {
@@ -126,8 +126,8 @@ impl<'a> MerkleTree<'a> {
         root == *self.root()
     }
 
-    /// Begins to hash the blocks below the hash of a layer, whose bytes are [`BlockHasher::range`] of the
-    /// file; `None` if the layer has no such hash, or nothing but padding below it.
+    /// Begins to hash the blocks below one hash of a layer, whose bytes are [`BlockHasher::range`] of the
+    /// file. `None` if the layer has no such hash, or only padding below it.
     pub fn blocks(&self, layer: u32, index: u64) -> Option<BlockHasher> {
         let whole = 1_u64 << self.height().checked_sub(layer)?;
         let width = u64::from(BLOCK) << layer;
@@ -146,8 +146,7 @@ impl<'a> MerkleTree<'a> {
     }
 }
 
-/// Hashes of blocks, as their bytes come. [`MerkleTree::blocks`] begins it. Holds 32 bytes for each block
-/// that came.
+/// Hashes blocks, part by part. [`MerkleTree::blocks`] begins it. Takes 32 bytes per block.
 #[derive(Debug, Clone)]
 pub struct BlockHasher {
     range: Range<u64>,
@@ -166,7 +165,7 @@ impl BlockHasher {
         &self.range
     }
 
-    /// The next bytes, however many; what is behind the range is passed over.
+    /// Hashes the next bytes, any number of them; bytes after the range are ignored.
     pub fn update(&mut self, data: &[u8]) {
         let mut data =
             &data[..usize::try_from(self.missing).map_or(data.len(), |missing| missing.min(data.len()))];
@@ -200,7 +199,7 @@ impl BlockHasher {
     }
 }
 
-/// The hashes of a part of a tree: of one hash, and of all below it.
+/// The hashes of a subtree.
 #[derive(Debug, Clone)]
 pub struct BlockHashes {
     /// That of the hash at the top, in its layer.
@@ -210,7 +209,7 @@ pub struct BlockHashes {
 }
 
 impl BlockHashes {
-    /// So many hashes of a layer, padding among them; `None` if some are not below the hash at the top.
+    /// `length` hashes of a layer from `index` on, padding included; `None` if some are not in the subtree.
     pub fn hashes(&self, layer: u32, index: u64, length: u64) -> Option<Vec<[u8; 32]>> {
         let up = (self.layers.len() - 1).checked_sub(layer as usize)?;
         let begin = index.checked_sub(self.index << up)?;
@@ -221,14 +220,14 @@ impl BlockHashes {
 }
 
 impl Info {
-    /// The tree that has this root (`pieces root`), if it is that of a file. O(log n).
+    /// The tree with this root (`pieces root`), if a file has it. O(log n).
     pub fn tree(&self, root: &[u8; 32]) -> Option<MerkleTree<'_>> {
         let v2 = self.v2()?;
         let nth = v2.with_root(root).first()?;
         Some(v2.tree(*nth, self.piece_length()))
     }
 
-    /// The trees of all files that have bytes, each once, in the order of their roots. None of a v1 torrent.
+    /// The trees of all non-empty files, each once, in the order of their roots. Empty for a v1 torrent.
     pub fn trees(&self) -> impl Iterator<Item = MerkleTree<'_>> {
         self.v2().into_iter().flat_map(|v2| {
             let alike =
@@ -237,13 +236,13 @@ impl Info {
         })
     }
 
-    /// Takes the hashes of the pieces of a file, and of all files of the same content: those of its piece
-    /// layer, without padding, as `piece layers` of a torrent file has them. Each piece of the file can then
-    /// be [checked](Self::check).
+    /// Sets the hashes of the pieces of a file, and of all files of the same content: its piece layer without
+    /// padding, as in `piece layers` of a torrent file. Each piece of the file can then be
+    /// [checked](Self::check).
     ///
     /// # Errors
-    /// [`Error::Layer`] if they are not those that the root stands for, [`Error::Field`] if no file of
-    /// several pieces has that root. Nothing is changed then.
+    /// [`Error::Layer`] if they do not match the root, [`Error::Field`] if no file of several pieces has that
+    /// root. Then nothing is changed.
     pub fn set_piece_layer(&mut self, root: &[u8; 32], layer: &[[u8; 32]]) -> Result<(), Error> {
         let (piece_length, v2) = self.v2_mut();
         let nth = v2.as_ref().and_then(|v2| v2.with_root(root).first().copied());

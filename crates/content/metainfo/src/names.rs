@@ -1,9 +1,8 @@
-//! Which names a file may have, wherever it is written.
+//! Which names a file may have on every system.
 
 use std::str::Chars;
 
-/// A name as it is where upper and lower case make no difference: two that are the same then may be one name
-/// for a file system.
+/// A name with case folded. Two names that are equal after folding may be the same name for a file system.
 pub fn folded(name: &str) -> String {
     let mut folded = String::new();
     fold(name, &mut folded);
@@ -14,39 +13,39 @@ pub fn folded(name: &str) -> String {
 /// which there are never more.
 const LONGEST_NAME: usize = 255;
 
-/// What is wrong with where a file is to be.
+/// What is wrong with the path of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathFault {
     /// No path, or one without names.
     #[error("has no path")]
     Missing,
-    /// Not UTF-8, and no `path.utf-8` or `name.utf-8` is there that is.
+    /// Not UTF-8, and there is no `path.utf-8` or `name.utf-8`.
     #[error("is not UTF-8")]
     NotUtf8,
-    /// A name without letters.
+    /// An empty name.
     #[error("has an empty name in its path")]
     Empty,
     /// The folder itself or the one above: `.` or `..`.
     #[error("has . or .. in its path, and would lie elsewhere")]
     Dots,
-    /// `/` or `\` within a name: a path in the place of a name, which could lie anywhere.
+    /// `/` or `\` within a name, which could lead out of the folder.
     #[error("has a / or \\ within a name, and would lie elsewhere")]
     Separator,
     /// A control character, NUL among them, or one that makes text run the other way, so that it reads as
     /// another name.
     #[error("has a control character in a name")]
     Control,
-    /// One of `<>:"|?*`, which Windows has in no name.
+    /// One of `<>:"|?*`, which Windows does not allow.
     #[error("has one of <>:\"|?* in a name, which Windows does not allow")]
     Reserved,
-    /// A device of Windows, whatever follows a dot: `CON`, `prn.txt`, `COM1`.
+    /// A device of Windows, with any extension: `CON`, `prn.txt`, `COM1`.
     #[error("has the name of a device of Windows in its path")]
     Device,
     /// A dot or space at the end, which Windows drops.
     #[error("has a name that ends with a dot or a space, which Windows drops")]
     Trailing,
-    /// More bytes than file systems give a name.
+    /// A name that is too long for file systems.
     #[error("has a name of more than {LONGEST_NAME} bytes")]
     LongName,
     /// More than [`FileList::MOST_NAMES`](super::FileList::MOST_NAMES).
@@ -58,12 +57,12 @@ pub enum PathFault {
     /// The same path as an earlier file.
     #[error("has the path of file {0}")]
     Twice(usize),
-    /// The path of an earlier file, but for upper and lower case.
+    /// The path of an earlier file, except for case.
     #[error(
         "has the path of file {0} but for upper and lower case: where that makes no difference, one would overwrite the other"
     )]
     CaseOnly(usize),
-    /// Other files lie within this one, maybe where upper and lower case make no difference.
+    /// The path is that of a folder of other files, with or without regard to case.
     #[error("is also the folder of another")]
     Folder,
     /// A symbolic link (BEP 47): where it leads cannot be known from the torrent alone.

@@ -1,4 +1,4 @@
-//! Whether the bytes of a piece are those that the torrent says.
+//! Verifying the bytes of a piece.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -8,7 +8,7 @@ use super::{
     hash_tree::{Hash, HashTree},
 };
 
-/// A piece that is being verified, as its bytes come. [`Info::check`] begins one.
+/// Verifies a piece, part by part. [`Info::check`] begins one.
 #[derive(Debug, Clone)]
 pub struct PieceCheck<'a> {
     hashing: Hashing,
@@ -28,7 +28,7 @@ impl<'a> PieceCheck<'a> {
         self.hashing.update(data);
     }
 
-    /// Whether that was the whole piece, and all of its hashes are right.
+    /// Whether the bytes were the whole piece and all hashes are right.
     pub fn holds(self) -> bool {
         let hashes = self.hashing.finish();
         hashes.is_some_and(|(v1, v2)| (v1.as_ref(), v2.as_ref()) == (self.v1, self.v2))
@@ -125,12 +125,11 @@ impl Blocks {
 }
 
 impl Info {
-    /// Whether `data` is that piece: all its bytes, as many as [`piece_len`](Self::piece_len) says, with
-    /// zeroes for padding within.
+    /// Whether `data` is the piece: [`piece_len`](Self::piece_len) bytes, with zeroes for padding.
     ///
-    /// v1: their SHA-1 is the piece's. v2: the tree over the file's blocks of 16 KiB (the last as short as it
-    /// is, missing ones 32 zero bytes in the place of their hash) has the root that the piece layer says, or
-    /// `pieces root` for a file of no more than a piece. Of a hybrid both must hold; bytes of padding count
+    /// v1: the SHA-1 of the bytes is that of the piece. v2: the tree over the file's blocks of 16 KiB has the
+    /// root in the piece layer, or `pieces root` for a file of at most one piece; the last block may be
+    /// shorter, and the hash of a missing block is 32 zero bytes. A hybrid must satisfy both; padding counts
     /// for v1 only.
     ///
     /// `false` if there is no such piece, or its hash is not known ([`knows_hashes`](Self::knows_hashes)).

@@ -1,4 +1,4 @@
-//! Which pieces a peer has, as it says at first.
+//! The pieces that a peer has, as its first message.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use crate::{Error, PieceIndex};
 
 /// A bit for each piece, the first in the highest bit of the first byte (BEP 3).
 ///
-/// Borrowed from the frame, or from whoever sends it. Where the torrent is known, [`Limits`](crate::Limits)
-/// have checked length and spare bits; where it is not yet (magnet links), [`check`](Self::check) does when
+/// Borrowed from the frame or from the sender. If the torrent is known, [`Limits`](crate::Limits) have
+/// checked its length and spare bits. If it is not known yet (magnet links), call [`check`](Self::check) when
 /// it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Bitfield<'a>(&'a [u8]);
@@ -18,7 +18,7 @@ impl<'a> Bitfield<'a> {
         Self(bytes)
     }
 
-    /// Bytes of the bitfield of a torrent of so many pieces.
+    /// The number of bytes of a bitfield for `pieces` pieces.
     pub const fn bytes_for(pieces: u32) -> usize {
         pieces.div_ceil(8) as usize
     }
@@ -28,10 +28,10 @@ impl<'a> Bitfield<'a> {
         self.0
     }
 
-    /// Whether it is one for so many pieces.
+    /// Checks that it is a bitfield for `pieces` pieces.
     ///
     /// # Errors
-    /// [`Error::BitfieldLength`], or [`Error::SpareBits`] if a bit behind the last piece is set.
+    /// [`Error::BitfieldLength`], or [`Error::SpareBits`] if a bit after the last piece is set.
     pub fn check(self, pieces: u32) -> Result<(), Error> {
         if self.0.len() != Self::bytes_for(pieces) {
             return Err(Error::BitfieldLength { bytes: self.0.len(), pieces });
@@ -43,18 +43,18 @@ impl<'a> Bitfield<'a> {
         }
     }
 
-    /// Whether the peer has `piece`; of a piece behind the last byte, that it has not.
+    /// Whether the peer has `piece`; `false` for a piece after the last byte.
     pub fn contains(self, piece: PieceIndex) -> bool {
         let PieceIndex(piece) = piece;
         self.0.get(piece as usize / 8).is_some_and(|byte| byte << (piece % 8) & 0x80 != 0)
     }
 
-    /// How many pieces the peer has.
+    /// The number of pieces that the peer has.
     pub fn count(self) -> u32 {
         self.0.iter().map(|byte| byte.count_ones()).sum()
     }
 
-    /// The pieces that the peer has, in order. Takes a step for each of them and each byte.
+    /// The pieces that the peer has, in order. O(pieces + bytes).
     pub fn iter(self) -> impl Iterator<Item = PieceIndex> + use<'a> {
         self.0.iter().zip((0..).step_by(8)).flat_map(|(&byte, first)| {
             let mut left = byte;

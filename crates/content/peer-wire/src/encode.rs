@@ -2,15 +2,15 @@
 
 use swarmkeep_bittorrent::bencode::{Length, Sink};
 
-/// What can be sent to a peer.
+/// Something that can be sent to a peer.
 ///
-/// A message is described once, by what it puts into a [`Sink`]; its length is what [`Length`] counts of the
-/// same, so that prefixes are computed before anything is written, and nothing is written twice.
+/// A message writes itself to a [`Sink`]. The sink [`Length`] counts the bytes of the same description, so
+/// that the length prefix is known before anything is written.
 pub trait Encode {
     /// Writes all of it, the length prefix included.
     ///
     /// # Panics
-    /// If a payload is so long that 32 bits do not hold its length.
+    /// If the length of the payload does not fit in 32 bits.
     fn encode<S: Sink>(&self, out: &mut S);
 
     /// Bytes that [`encode`](Self::encode) writes.

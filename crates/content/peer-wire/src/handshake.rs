@@ -1,4 +1,4 @@
-//! What both sides send first: 68 bytes (BEP 3).
+//! The handshake that both sides send first: 68 bytes (BEP 3).
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use crate::{Encode, Error};
 /// Length and name of the protocol, as they stand on the wire.
 const PROTOCOL: &[u8; 20] = b"\x13BitTorrent protocol";
 
-/// The first thing that each side sends: which torrent, who, and what it can do.
+/// The handshake: the torrent, the peer id, and the extensions of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handshake {
-    /// What the sender can do.
+    /// The extensions of the sender.
     pub reserved: Reserved,
-    /// The torrent. In a hybrid, peers that set [`Reserved::V2`] may meet under the hash of either (BEP 52).
+    /// The torrent. For a hybrid, peers that set [`Reserved::V2`] may use the hash of v1 or of v2 (BEP 52).
     pub info_hash: InfoHash,
-    /// What the sender calls itself.
+    /// The peer id of the sender.
     pub peer_id: PeerId,
 }
 
@@ -28,12 +28,12 @@ bitflags! {
     pub struct Reserved: u64 {
         /// Messages of id 20 (BEP 10): byte 5, 0x10.
         const EXTENSIONS = 1 << 20;
-        /// A DHT node is there; its port comes as [`Message::Port`](crate::Message::Port) (BEP 5): byte 7,
-        /// 0x01.
+        /// The sender has a DHT node; its port comes as [`Message::Port`](crate::Message::Port) (BEP 5): byte
+        /// 7, 0x01.
         const DHT = 1;
         /// Messages of ids 13 to 17 (BEP 6): byte 7, 0x04.
         const FAST = 1 << 2;
-        /// Can speak of the v2 torrent too (BEP 52): byte 7, 0x10.
+        /// Supports the v2 torrent, too (BEP 52): byte 7, 0x10.
         const V2 = 1 << 4;
         /// Anything else that clients set.
         const _ = !0;
@@ -46,7 +46,7 @@ impl Handshake {
     /// Bytes up to the info hash: who is called answers when it has them.
     const WITHOUT_PEER_ID: usize = 48;
 
-    /// Takes a handshake off the front of `bytes`, or nothing while it is not there as a whole.
+    /// Takes a handshake from the front of `bytes`; `None` while it is not complete.
     ///
     /// # Errors
     /// [`Error::Protocol`], by the first byte that is wrong.
@@ -58,8 +58,9 @@ impl Handshake {
         Ok(Some(Self { reserved, info_hash, peer_id: PeerId::new(*peer_id) }))
     }
 
-    /// What a caller can do and wants, once 48 bytes are there: a peer that serves many torrents need not
-    /// wait for the caller's id to answer, and callers may wait for the answer before they send it (BEP 3).
+    /// The extensions and the torrent of a caller, from the first 48 bytes. A peer that serves many torrents
+    /// can answer before the caller's peer id has come; callers may wait for the answer before they send it
+    /// (BEP 3).
     ///
     /// # Errors
     /// [`Error::Protocol`], by the first byte that is wrong.

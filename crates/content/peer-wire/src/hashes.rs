@@ -1,10 +1,10 @@
-//! The hashes of a v2 torrent's trees, asked for and sent (BEP 52).
+//! Requests for hashes of a v2 torrent's trees, and their answers (BEP 52).
 
 use crate::Error;
 
 /// Hashes of one layer of a file's tree, and the layers above that prove them.
 ///
-/// A range that exists is one that BEP 52 allows. What the file has of it is not known here.
+/// Every range is one that BEP 52 allows. Whether the file has these hashes is not known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HashRange<'a> {
     root: &'a [u8; 32],
@@ -18,18 +18,19 @@ pub struct HashRange<'a> {
 pub(crate) const LEN: usize = 48;
 
 impl<'a> HashRange<'a> {
-    /// The most hashes of the base layer that one should ask for (BEP 52). Longer answers are not read.
+    /// The most hashes of the base layer that a request should have (BEP 52). Longer answers are not read.
     pub const MOST: u32 = 512;
-    /// The most that anybody asks for: libtorrent, for the blocks of a whole piece that turned out wrong.
+    /// The most hashes that a client requests: libtorrent does so for the blocks of a piece that turned out
+    /// wrong.
     pub const LONGEST: u32 = 8192;
-    /// No tree is as high: 2^63 bytes are 2^49 blocks of 16 KiB.
+    /// The most layers: 2^63 bytes are 2^49 blocks of 16 KiB.
     pub const MOST_LAYERS: u32 = 49;
 
-    /// `length` hashes from `index` on of the layer `base_layer` (0: the hashes of blocks) of the file whose
-    /// tree has `root`, with the hashes that prove them in `proof_layers` layers above.
+    /// The range of `length` hashes from `index` on in the layer `base_layer` (0: hashes of blocks) of the
+    /// file whose tree has `root`, with a proof of `proof_layers` layers.
     ///
-    /// `length` should be a power of two from 2 to [`MOST`](Self::MOST), but BEP 52 lets the end of a layer
-    /// cut it off, and libtorrent (2.0.8) does so to 1 for a file of 512 n + 1 pieces.
+    /// `length` should be a power of two from 2 to [`MOST`](Self::MOST). BEP 52 allows a shorter range at the
+    /// end of a layer; libtorrent (2.0.8) requests a range of 1 for a file of 512 n + 1 pieces.
     ///
     /// # Errors
     /// [`Error::HashRange`] unless `length` is from 1 to [`LONGEST`](Self::LONGEST), `index` a multiple of
@@ -63,7 +64,7 @@ impl<'a> HashRange<'a> {
         self.root
     }
 
-    /// The layer that is asked for, counted from the hashes of 16 KiB blocks.
+    /// The requested layer; 0 is the hashes of 16 KiB blocks.
     pub const fn base_layer(&self) -> u32 {
         self.base_layer as u32
     }
@@ -73,12 +74,12 @@ impl<'a> HashRange<'a> {
         self.index
     }
 
-    /// How many hashes of that layer.
+    /// The number of hashes of that layer.
     pub const fn length(&self) -> u32 {
         self.length as u32
     }
 
-    /// How many layers above it the proof goes up.
+    /// The number of layers of the proof above it.
     pub const fn proof_layers(&self) -> u32 {
         self.proof_layers as u32
     }
@@ -101,9 +102,9 @@ impl<'a> HashRange<'a> {
         bytes
     }
 
-    /// How many hashes prove the range: one from each proof layer in which the range is not the whole that
-    /// one hash covers. The first log2(length) - 1 of them are counted and left out (BEP 52); for a single
-    /// hash, its own neighbour comes before them.
+    /// The number of hashes that prove the range: one per proof layer in which one hash covers more than the
+    /// range. The first log2(length) - 1 proof layers are counted but have no hash (BEP 52). For a single
+    /// hash, its sibling comes first.
     pub const fn uncles(&self) -> u32 {
         let levels = self.length().next_power_of_two().trailing_zeros();
         (self.proof_layers() + 1).saturating_sub(levels)
@@ -124,11 +125,11 @@ pub struct Hashes<'a> {
 }
 
 impl<'a> Hashes<'a> {
-    /// The hashes of `range` and behind them those that prove it, from the lowest layer up.
+    /// The hashes of `range`, followed by those that prove it, from the lowest layer up.
     ///
     /// # Errors
-    /// [`Error::HashRange`] if there are fewer than the range has, or more than one a proof layer behind
-    /// them. Whether they are as many as [prove](HashRange::uncles) it is for the receiver to check.
+    /// [`Error::HashRange`] if there are fewer hashes than in the range, or more than one per proof layer
+    /// after them. The receiver checks that their number [proves](HashRange::uncles) the range.
     pub fn new(range: HashRange<'a>, hashes: &'a [[u8; 32]]) -> Result<Self, Error> {
         let wrong =
             |what| Err(Error::HashRange { what, value: u32::try_from(hashes.len()).unwrap_or(u32::MAX) });
@@ -141,7 +142,7 @@ impl<'a> Hashes<'a> {
         Ok(Self { range, hashes })
     }
 
-    /// What they are the hashes of.
+    /// Their range.
     pub const fn range(&self) -> HashRange<'a> {
         self.range
     }

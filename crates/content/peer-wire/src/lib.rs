@@ -58,12 +58,12 @@ pub use swarmkeep_bittorrent::{
     bencode::{Length, Sink},
 };
 
-/// What was wrong with what a peer sent. The connection cannot go on: where the next message begins is not
-/// known.
+/// What was wrong in the bytes of a peer. The connection cannot go on: the beginning of the next message is
+/// not known.
 ///
 /// Only [`Extension`](Error::Extension), [`Bencode`](Error::Bencode) and [`Endpoint`](Error::Endpoint) come
-/// from reading an [`Extended`] message, whose frame was in order: whether the connection goes on is the
-/// caller's choice.
+/// from reading an [`Extended`] message, whose frame was valid: the caller decides whether the connection
+/// goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -79,7 +79,7 @@ pub enum Error {
         /// The most that it may have.
         most: u32,
     },
-    /// A prefix that says more than any message may have.
+    /// A length prefix that exceeds the longest message.
     #[error("a message of {length} bytes: none may have more than {most}")]
     Longest {
         /// What the prefix says.
@@ -107,7 +107,7 @@ pub enum Error {
         /// Bytes of that piece.
         piece_length: u32,
     },
-    /// A block of no bytes, or of more than are allowed.
+    /// A block that is empty or too long.
     #[error("{id}: a block of {length} bytes: from 1 to {most} are allowed")]
     BlockLength {
         /// The message.
@@ -117,7 +117,7 @@ pub enum Error {
         /// The most that are allowed.
         most: u32,
     },
-    /// Bits behind the last piece that are set (BEP 3).
+    /// Bits after the last piece are set (BEP 3).
     #[error("a bitfield with bits set behind the last of {pieces} pieces")]
     SpareBits {
         /// How many pieces there are.
@@ -139,17 +139,17 @@ pub enum Error {
         /// What it is.
         value: u32,
     },
-    /// Something else than the handshake of BEP 3, perhaps an encrypted one.
+    /// Not the handshake of BEP 3; it may be an encrypted one.
     #[error("the handshake does not begin with \"BitTorrent protocol\"")]
     Protocol,
-    /// A torrent that the protocol cannot name the pieces of.
+    /// A torrent whose pieces the protocol cannot number.
     #[error(
         "no torrent has {length} bytes in pieces of {piece_length}: from 1 to 4294967295 pieces can be named"
     )]
     Torrent {
         /// Bytes in all.
         length: u64,
-        /// Bytes a piece.
+        /// Bytes per piece.
         piece_length: u32,
     },
     /// An extended message whose contents are wrong.
@@ -160,10 +160,10 @@ pub enum Error {
         /// The field and what is wrong with it.
         what: &'static str,
     },
-    /// Bytes that should have been bencoded.
+    /// The bytes are not bencoded.
     #[error(transparent)]
     Bencode(#[from] swarmkeep_bittorrent::bencode::Error),
-    /// An endpoint at which nobody can listen.
+    /// An endpoint that is not valid.
     #[error(transparent)]
     Endpoint(#[from] swarmkeep_bittorrent::Error),
 }

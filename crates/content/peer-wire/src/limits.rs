@@ -1,10 +1,10 @@
-//! What a peer may send, and reading it.
+//! The limits of what a peer may send, and reading messages within them.
 
 use crate::{
     Bitfield, Block, Error, Extended, HashRange, Hashes, Message, MessageId, Piece, PieceIndex, hashes,
 };
 
-/// What a peer may send in one torrent. Nothing is remembered from one message to the next.
+/// The limits of what a peer may send in one torrent. They keep no state between messages.
 ///
 /// The longest frame bounds what a connection buffers: see [`longest`](Self::longest).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,15 +20,13 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The most bytes of a block, unless something else is said: some old clients ask for as many; all others
-    /// for 16 KiB.
+    /// The default limit of the bytes of a block: some old clients request as many, all others 16 KiB.
     pub const LONGEST_BLOCK: u32 = 128 << 10;
-    /// The most bytes of a frame that nothing else bounds, unless something else is said: the bitfield of 8
-    /// million pieces.
+    /// The default limit of the bytes of a frame that has no other bound: the bitfield of 8 million pieces.
     pub const LONGEST_FRAME: u32 = 1 << 20;
 
-    /// For a torrent whose metadata is not here yet (magnet links): any piece may be named, and bitfields
-    /// come [unchecked](Bitfield::check).
+    /// For a torrent whose metadata is not known yet (magnet links): any piece is allowed, and bitfields are
+    /// [not checked](Bitfield::check).
     pub const fn new() -> Self {
         Self {
             last_piece: PieceIndex(u32::MAX - 1),
@@ -65,9 +63,9 @@ impl Limits {
         })
     }
 
-    /// For a torrent of v2 only, of so many pieces. Each is as long as any other: files begin with a piece
-    /// each, where a file ends is not known here, and libtorrent asks for whole blocks there, and answers
-    /// with zeroes behind the end.
+    /// For a v2-only torrent of `pieces` pieces. All pieces count as equally long: each file begins with a
+    /// piece, and the ends of files are not known here. libtorrent requests whole blocks at the end of a
+    /// file, and answers with zeroes after the end.
     ///
     /// # Errors
     /// [`Error::Torrent`] if either is 0.
@@ -75,7 +73,7 @@ impl Limits {
         Self::for_torrent(u64::from(pieces) * u64::from(piece_length), piece_length)
     }
 
-    /// The most bytes of a block, in requests and in pieces; at least 1.
+    /// Sets the most bytes of a block, in requests and in pieces; at least 1.
     #[must_use]
     pub const fn longest_block(self, longest_block: u32) -> Self {
         let most = u32::MAX - 9;
@@ -83,15 +81,15 @@ impl Limits {
         Self { longest_block, ..self }
     }
 
-    /// The most bytes, after the length prefix, of frames that nothing else bounds: extended and unknown
-    /// messages, and bitfields while the torrent is not known. Of a known torrent, a bitfield has the length
-    /// that it must have, however long.
+    /// Sets the most bytes, after the length prefix, of frames that have no other bound: extended and unknown
+    /// messages, and bitfields while the torrent is not known. In a known torrent, a bitfield always has its
+    /// exact length.
     #[must_use]
     pub const fn longest_frame(self, longest_frame: u32) -> Self {
         Self { longest_frame, ..self }
     }
 
-    /// How many pieces there are, if that is known.
+    /// The number of pieces, if it is known.
     pub const fn pieces(&self) -> Option<u32> {
         if self.known { Some(self.most_pieces()) } else { None }
     }
@@ -100,7 +98,7 @@ impl Limits {
         self.last_piece.0 + 1
     }
 
-    /// The most bytes that a message may have, with its length prefix: what has to be buffered at most.
+    /// The most bytes of a message, with its length prefix, and so the most that has to be buffered.
     pub const fn longest(&self) -> usize {
         (self.longest_length() as usize).saturating_add(4)
     }
@@ -119,15 +117,13 @@ impl Limits {
         longest
     }
 
-    /// Takes a message off the front of `bytes`; nothing, and `bytes` as they are, while it is not there as a
-    /// whole.
+    /// Takes a message from the front of `bytes`; `None`, with `bytes` unchanged, while it is not complete.
     ///
-    /// What is there of it is checked at once: a length that the message cannot have with the first five
-    /// bytes, the piece and the block that a piece message brings with the first 13. Nothing is read but the
-    /// frame.
+    /// The first bytes are checked at once: the length after five bytes, the piece and the block of a piece
+    /// message after 13. Nothing after the frame is read.
     ///
     /// # Errors
-    /// What no peer may send. `bytes` are left as they are: there is no next message to be found.
+    /// What is wrong with the message. `bytes` stay unchanged: the next message cannot be found.
     // Always: a call writes and reads what the caller would keep in registers, and takes twice as long
     // (docs/reports/peer-wire.md).
     #[inline(always)]

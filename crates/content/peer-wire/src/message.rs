@@ -6,21 +6,21 @@ use swarmkeep_bittorrent::bencode::Sink;
 
 use crate::{Bitfield, Encode, Extended, HashRange, Hashes, encode::prefix, hashes};
 
-/// A message, borrowed from the frame it came in, or from what it is made of.
+/// A message, borrowed from its frame or from the data of the sender.
 ///
 /// 40 bytes; large payloads are slices. [`Limits::decode`](crate::Limits::decode) reads it, [`Encode`] writes
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Nothing; sent every two minutes so that the connection is not given up (BEP 3).
+    /// An empty message, sent every two minutes to keep the connection (BEP 3).
     KeepAlive,
-    /// The sender will not answer requests (but for allowed-fast pieces).
+    /// The sender will not answer requests, except for allowed-fast pieces.
     Choke,
     /// The sender will answer requests.
     Unchoke,
-    /// The sender would ask for something.
+    /// The sender wants pieces of the receiver.
     Interested,
-    /// The sender would ask for nothing.
+    /// The sender wants no pieces of the receiver.
     NotInterested,
     /// The sender now has a piece.
     Have(PieceIndex),
@@ -30,11 +30,11 @@ pub enum Message<'a> {
     Request(Block),
     /// A block, as asked for.
     Piece(Piece<'a>),
-    /// Asks for a block no more.
+    /// Withdraws a request.
     Cancel(Block),
     /// The port of the sender's DHT node (BEP 5).
     Port(u16),
-    /// The sender would like to be asked for a piece (BEP 6).
+    /// The sender suggests to request a piece (BEP 6).
     Suggest(PieceIndex),
     /// The sender has every piece (BEP 6).
     HaveAll,
@@ -42,17 +42,17 @@ pub enum Message<'a> {
     HaveNone,
     /// A request will not be answered (BEP 6).
     Reject(Block),
-    /// A piece that may be asked for even while choked (BEP 6).
+    /// A piece that may be requested even while choked (BEP 6).
     AllowedFast(PieceIndex),
-    /// What both have agreed on (BEP 10); [`Extended::read`] says what it is.
+    /// A message of an extension (BEP 10); [`Extended::read`] reads it.
     Extended(Extended<'a>),
     /// Asks for hashes of a v2 torrent (BEP 52).
     HashRequest(HashRange<'a>),
     /// The hashes, as asked for (BEP 52).
     Hashes(Hashes<'a>),
-    /// Hashes that were asked for will not come (BEP 52).
+    /// A request for hashes will not be answered (BEP 52).
     HashReject(HashRange<'a>),
-    /// A message of an id that is not known here. To be ignored, or read by whoever knows it.
+    /// A message of an unknown id. Ignore it, or read it elsewhere.
     Unknown {
         /// Its id: none of those above.
         id: u8,
@@ -65,14 +65,14 @@ pub enum Message<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PieceIndex(pub u32);
 
-/// Bytes of a piece, as they are asked for.
+/// A range of bytes of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block {
     /// The piece.
     pub piece: PieceIndex,
-    /// The first byte of it. Usually a multiple of 16 KiB, but nothing says so.
+    /// The first byte in the piece. Usually a multiple of 16 KiB, but no BEP requires it.
     pub begin: u32,
-    /// How many bytes; usually 16 KiB, fewer at the end of a torrent.
+    /// The number of bytes; usually 16 KiB, fewer at the end of a torrent.
     pub length: u32,
 }
 
@@ -87,12 +87,12 @@ pub struct Piece<'a> {
     pub data: &'a [u8],
 }
 
-/// The number by which a message is known on the wire.
+/// The id of a message on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub u8);
 
 impl<'a> Message<'a> {
-    /// Its number; a keep-alive has none.
+    /// Its id; a keep-alive has none.
     pub const fn id(&self) -> Option<MessageId> {
         Some(match self {
             Self::KeepAlive => return None,
@@ -119,9 +119,9 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// What is borrowed and ends the message: a block, a bitfield, hashes, a payload. Everything before it is
-    /// what [`encode_head`](Self::encode_head) writes, so that both go out in one vectored write and the
-    /// payload is not copied.
+    /// The borrowed end of the message: a block, a bitfield, hashes, or a payload.
+    /// [`encode_head`](Self::encode_head) writes everything before it, so that one vectored write sends both
+    /// and the payload is not copied.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         match *self {
@@ -134,10 +134,10 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Writes all but the [`payload`](Self::payload): at most 53 bytes.
+    /// Writes everything except the [`payload`](Self::payload): at most 53 bytes.
     ///
     /// # Panics
-    /// If 32 bits do not hold the length of the payload.
+    /// If the length of the payload does not fit in 32 bits.
     #[inline]
     pub fn encode_head<S: Sink>(&self, out: &mut S) {
         self.encode_parts(out, |_, _| {});
@@ -199,16 +199,16 @@ impl Encode for Message<'_> {
 }
 
 impl Piece<'_> {
-    /// All that stands before the data on the wire.
+    /// The bytes before the data on the wire.
     ///
     /// # Panics
-    /// If 32 bits do not hold the length of the data.
+    /// If the length of the data does not fit in 32 bits.
     #[inline]
     pub fn head(&self) -> [u8; PIECE_HEAD] {
         head_of_piece(self.piece, self.begin, self.data.len())
     }
 
-    /// The block that it is.
+    /// Its block, without the data.
     pub const fn block(&self) -> Block {
         Block { piece: self.piece, begin: self.begin, length: self.data.len() as u32 }
     }

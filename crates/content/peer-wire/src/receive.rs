@@ -1,14 +1,15 @@
-//! What came from a socket and is not read yet.
+//! The buffer for bytes that came from a socket.
 
 use std::fmt;
 
 use crate::{Error, Handshake, Limits, Message};
 
-/// What came from a socket: it is filled, and gives messages that borrow from it.
+/// A buffer that the caller fills from a socket, and that returns messages that borrow from it.
 ///
-/// Holds at most one message that is not complete, and what came with it: never more than
-/// [`Limits::longest`], rounded up to a power of two. It grows only when it is full of what really came,
-/// whatever a length prefix says. Once as large as the messages that come, it allocates no more.
+/// It holds at most one incomplete message and the bytes that came with it: never more than
+/// [`Limits::longest`], rounded up to a power of two. It grows only when it is full of received bytes; a
+/// length prefix alone does not make it grow. When it is as large as the messages that come, it allocates
+/// nothing.
 ///
 /// ```no_run
 /// # use std::{io::Read, net::TcpStream};
@@ -36,27 +37,26 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// Bytes at first: a block of 16 KiB, and as much again to read on.
+    /// The initial capacity in bytes: twice a block of 16 KiB.
     pub const FIRST: usize = 32 << 10;
 
-    /// One that holds nothing yet, and has allocated nothing.
+    /// An empty buffer that has allocated nothing.
     pub const fn new(limits: Limits) -> Self {
         Self { bytes: Vec::new(), start: 0, end: 0, limits }
     }
 
-    /// What the peer may send.
+    /// The limits of what the peer may send.
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Says anew what the peer may send: when the metadata has come.
+    /// Changes the limits: when the metadata has come.
     pub const fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Room to read into; then say how much was [filled](Self::filled). Empty only if more than
-    /// [`Limits::longest`] lies unread, which is never while all complete messages are taken before it is
-    /// asked for.
+    /// The space to read into; the caller then calls [`filled`](Self::filled). It is empty only if more than
+    /// [`Limits::longest`] bytes are unread, which cannot happen if all complete messages are taken before.
     pub fn space(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -74,16 +74,16 @@ impl ReceiveBuffer {
         &mut self.bytes[self.end..]
     }
 
-    /// Says that `count` bytes were read into [`space`](Self::space).
+    /// Takes note that `count` bytes were read into [`space`](Self::space).
     ///
     /// # Panics
-    /// If that is more than there was room for.
+    /// If `count` is more than the length of the space.
     pub fn filled(&mut self, count: usize) {
         assert!(count <= self.bytes.len() - self.end, "more was filled than there was room for");
         self.end += count;
     }
 
-    /// The handshake, once it is there. It comes before any message.
+    /// The handshake, if it is complete. It comes before any message.
     ///
     /// # Errors
     /// [`Error::Protocol`].
@@ -94,10 +94,10 @@ impl ReceiveBuffer {
         Ok(handshake)
     }
 
-    /// The next message, once it is there.
+    /// The next message, if it is complete.
     ///
     /// # Errors
-    /// What no peer may send; the connection has to end.
+    /// What is wrong with the message; the connection has to end.
     #[inline]
     pub fn next_message(&mut self) -> Result<Option<Message<'_>>, Error> {
         let mut rest = &self.bytes[self.start..self.end];
@@ -106,7 +106,7 @@ impl ReceiveBuffer {
         message
     }
 
-    /// What has come and is not read yet.
+    /// The bytes that are not read yet.
     pub fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -116,7 +116,7 @@ impl ReceiveBuffer {
         self.bytes.len()
     }
 
-    /// Gives the memory back if nothing is unread: for connections that have become idle.
+    /// Frees the memory if nothing is unread: for idle connections.
     pub fn shrink(&mut self) {
         if self.start == self.end {
             (self.bytes, self.start, self.end) = (Vec::new(), 0, 0);

@@ -1,4 +1,4 @@
-//! What is to be sent and is not yet.
+//! The queue of messages that wait to be sent.
 
 use std::{
     collections::VecDeque,
@@ -8,19 +8,20 @@ use std::{
 
 use crate::{Encode, PieceIndex, message::head_of_piece};
 
-/// What is to be sent to a peer: small messages as bytes, blocks as whatever holds them.
+/// The messages that wait to be sent to a peer: small ones as bytes, blocks as the values that hold them.
 ///
-/// A block is never copied: `P` is a slice, an `Arc`, `bytes::Bytes`, a part of a mapped file, whatever is
-/// [`AsRef<[u8]>`]; it is let go of when its last byte has been sent. [`slices`](Self::slices) gives many
-/// messages for one vectored write, and [`advance`](Self::advance) takes as many bytes as the socket took,
-/// wherever that ends. Once as large as what it holds, it allocates nothing.
+/// A block is never copied: `P` is a slice, an `Arc`, `bytes::Bytes`, a part of a mapped file, or any other
+/// [`AsRef<[u8]>`]. It is dropped when its last byte has been sent. [`slices`](Self::slices) returns many
+/// messages for one vectored write, and [`advance`](Self::advance) removes the bytes that the socket took,
+/// even if they end within a message. When the queue is as large as its content, it allocates nothing.
 ///
-/// It is full from the high-water mark on until no more than the low-water mark is left, so that work comes
-/// in batches. What it holds is bounded: blocks by the high-water mark and one more; what is copied, as well.
+/// The queue is full from the high-water mark on until at most the low-water mark is left, so that work comes
+/// in batches. Its content is bounded: blocks by the high-water mark plus one block, and copied bytes by the
+/// same.
 ///
-/// Everything can be sent from memory, which may be a mapped file, and is so best where more than one block
-/// waits; `sendfile` is better for one alone (`docs/reports/peer-wire.md` has the numbers).
-/// Whoever has blocks in files asks for a [`lone_block`](Self::lone_block) first.
+/// Everything can be sent from memory, which may be a mapped file. That is best if more than one block waits;
+/// `sendfile` is better for a single one (`docs/reports/peer-wire.md` has the numbers). A caller with blocks
+/// in files calls [`lone_block`](Self::lone_block) first.
 ///
 /// ```
 /// use swarmkeep_peer_wire::{Message, PieceIndex, SendQueue};
@@ -58,10 +59,10 @@ enum Part<P> {
     Block { block: P, sent: usize },
 }
 
-/// A block with nothing behind it.
+/// A block with nothing after it.
 #[derive(Debug, Clone, Copy)]
 pub struct LoneBlock<'a, P> {
-    /// What is to be sent before it: its head, and what was pushed earlier. Empty once that is sent.
+    /// The bytes to send before it: its head, and earlier messages. Empty when they are sent.
     pub before: &'a [u8],
     /// The block.
     pub block: &'a P,
@@ -69,7 +70,7 @@ pub struct LoneBlock<'a, P> {
     pub sent: usize,
 }
 
-/// Nothing was taken: as much as is allowed is waiting to be sent.
+/// The queue is full, and took nothing.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the send queue is full: wait until it has room")]
 pub struct Full<P = ()>(
@@ -78,21 +79,21 @@ pub struct Full<P = ()>(
 );
 
 impl<P: AsRef<[u8]>> SendQueue<P> {
-    /// Slices that one call of [`write_to`](Self::write_to) gives the system: 32 blocks with what stands
-    /// before them. Twice as many were not faster.
+    /// The number of slices of one call of [`write_to`](Self::write_to): 32 blocks with their heads. Twice as
+    /// many were not faster.
     pub const SLICES: usize = SLICES;
 
-    /// An empty queue that is full at `high` bytes and no more so at `low`. A good high-water mark is what
-    /// the socket takes in a few milliseconds, a good low one half of it.
+    /// An empty queue that becomes full at `high` bytes and stops being full at `low`. A good high-water mark
+    /// is what the socket takes in a few milliseconds; a good low-water mark is half of it.
     pub const fn new(low: usize, high: usize) -> Self {
         Self { bytes: Vec::new(), sent: 0, parts: VecDeque::new(), in_blocks: 0, low, high, full: false }
     }
 
-    /// Takes a message (or a handshake), whose bytes are copied: for all but blocks.
+    /// Adds a message or a handshake, whose bytes are copied: for everything except blocks.
     ///
     /// # Errors
-    /// [`Full`] if as many copied bytes wait as the high-water mark says. Blocks do not count here, so that
-    /// control messages are not held up by them.
+    /// [`Full`] if as many copied bytes wait as the high-water mark. Blocks do not count, so that they do not
+    /// delay control messages.
     #[inline]
     pub fn push(&mut self, message: &impl Encode) -> Result<(), Full> {
         if self.bytes.len() - self.sent >= self.high {
@@ -104,13 +105,13 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         Ok(())
     }
 
-    /// Takes a block.
+    /// Adds a block.
     ///
     /// # Errors
     /// [`Full`], with the block, while [`is_full`](Self::is_full).
     ///
     /// # Panics
-    /// If 32 bits do not hold the length of the block.
+    /// If the length of the block does not fit in 32 bits.
     #[inline]
     pub fn push_piece(&mut self, piece: PieceIndex, begin: u32, block: P) -> Result<(), Full<P>> {
         if self.full {
@@ -137,13 +138,12 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         self.len() == 0
     }
 
-    /// Whether no block is taken: from the high-water mark on, until it has come down to the low one.
+    /// Whether blocks are refused: from the high-water mark on, until at most the low-water mark is left.
     pub const fn is_full(&self) -> bool {
         self.full
     }
 
-    /// What is to be sent next, in order, as many slices as there are places in `out`; answers how many were
-    /// put there.
+    /// Puts the next slices to send into `out`, in order; returns their number.
     #[inline]
     pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         let mut at = self.sent;
@@ -161,9 +161,9 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         used
     }
 
-    /// The block that waits, if it is the only one and the last of all. One that lies in a file goes out
-    /// fastest by `send` with `MSG_MORE` of what is before it, and `sendfile` of what is not sent of it; then
-    /// [`advance`](Self::advance) by as much as both took.
+    /// The block that waits, if it is the only one and nothing follows it. The fastest way to send a block
+    /// from a file is `send` with `MSG_MORE` for the bytes before it and `sendfile` for its unsent bytes,
+    /// then [`advance`](Self::advance) by the bytes that both took.
     #[inline]
     pub fn lone_block(&self) -> Option<LoneBlock<'_, P>> {
         let before = match self.parts.front()? {
@@ -177,10 +177,10 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         }
     }
 
-    /// Takes away the next `count` bytes, which were sent. Blocks that are sent are let go of.
+    /// Removes the next `count` bytes, which were sent. Blocks that are sent are dropped.
     ///
     /// # Panics
-    /// If that is more than there is.
+    /// If `count` is more than [`len`](Self::len).
     #[inline]
     pub fn advance(&mut self, mut count: usize) {
         assert!(count <= self.len(), "more was sent than there was");
@@ -212,10 +212,11 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         self.full &= self.len() > self.low;
     }
 
-    /// Writes once what is next, as much as the writer takes; answers how much that was.
+    /// Writes the next bytes with one call of the writer; returns how many it took.
     ///
     /// # Errors
-    /// The writer's; nothing is taken away then. A writer that takes nothing is [`io::ErrorKind::WriteZero`].
+    /// Those of the writer; then nothing is removed. If the writer takes nothing,
+    /// [`io::ErrorKind::WriteZero`].
     pub fn write_to<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let used = self.slices(&mut slices);
@@ -231,12 +232,12 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         }
     }
 
-    /// Bytes that are allocated, less what blocks have.
+    /// Bytes that are allocated, without those of blocks.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity() + self.parts.capacity() * size_of::<Part<P>>()
     }
 
-    /// Gives the memory back if nothing is waiting: for connections that have become idle.
+    /// Frees the memory if nothing waits: for idle connections.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             (self.bytes, self.parts) = (Vec::new(), VecDeque::new());

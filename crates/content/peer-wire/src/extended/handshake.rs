@@ -1,4 +1,4 @@
-//! What a peer can do, and who it is (BEP 10).
+//! The extended handshake: the extensions of a peer, and its client (BEP 10).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,19 +7,20 @@ use swarmkeep_bittorrent::bencode::{Sink, Value, Writer};
 use super::{Extension, ExtensionIds, Fields};
 use crate::Error;
 
-/// The extended handshake. May come more than once: what a later one has replaces what an earlier one had.
+/// The extended handshake. It may come more than once: the fields of a later one replace those of an earlier
+/// one.
 ///
-/// Every field may be left out. Keys that are not here are ignored, in the dictionary and in its `m`.
+/// Every field is optional. Unknown keys are ignored, in the dictionary and in its `m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ExtendedHandshake<'a> {
-    /// `m`: what the sender calls each extension. 0 means that it turns one off.
+    /// `m`: the ids that the sender gives to extensions. 0 turns an extension off.
     pub ids: ExtensionIds,
-    /// `v`: name and version of the client, supposed to be UTF-8.
+    /// `v`: name and version of the client, usually UTF-8.
     pub client: Option<&'a [u8]>,
     /// `p`: the port at which the sender listens.
     pub port: Option<u16>,
-    /// `yourip`: where the sender sees the receiver.
+    /// `yourip`: the address of the receiver, as the sender sees it.
     pub your_ip: Option<IpAddr>,
     /// `ipv4`: an address of the sender of that family.
     pub ipv4: Option<Ipv4Addr>,
@@ -27,17 +28,17 @@ pub struct ExtendedHandshake<'a> {
     pub ipv6: Option<Ipv6Addr>,
     /// `reqq`: how many requests the sender keeps without dropping any.
     pub request_queue: Option<u32>,
-    /// `metadata_size`: bytes of the info dictionary (BEP 9). What anyone can say: bound it before any memory
-    /// is reserved for it.
+    /// `metadata_size`: bytes of the info dictionary (BEP 9). It is untrusted: check it before you allocate
+    /// memory for it.
     pub metadata_size: Option<u32>,
-    /// `upload_only`: the sender wants nothing (BEP 21).
+    /// `upload_only`: the sender wants no pieces (BEP 21).
     pub upload_only: Option<bool>,
-    /// `complete_ago`: seconds since the sender became a seeder, as libtorrent says it; negative: it has not.
+    /// `complete_ago`: seconds since the sender became a seeder, as in libtorrent; negative if it is not.
     pub complete_ago: Option<i64>,
 }
 
 impl<'a> ExtendedHandshake<'a> {
-    /// One with nothing but the ids.
+    /// A handshake with `ids` alone.
     pub fn new(ids: ExtensionIds) -> Self {
         Self { ids, ..Self::default() }
     }

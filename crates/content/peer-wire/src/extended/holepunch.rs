@@ -1,4 +1,4 @@
-//! Help for two peers who cannot reach each other (BEP 55).
+//! Help for two peers that cannot reach each other (BEP 55).
 
 use std::net::IpAddr;
 
@@ -7,14 +7,14 @@ use swarmkeep_bittorrent::{Endpoint, bencode::Sink};
 use super::Extension;
 use crate::Error;
 
-/// A message to, from or through a peer that two others are connected to.
+/// A message to or from a peer that two other peers are connected to, the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Holepunch {
-    /// To the one in between: tell the peer at that endpoint and me to connect.
+    /// To the relay: tell the peer at this endpoint and the sender to connect.
     Rendezvous(Endpoint),
-    /// From the one in between, to both: connect to that endpoint now.
+    /// From the relay, to both: connect to this endpoint now.
     Connect(Endpoint),
-    /// From the one in between: it cannot be done.
+    /// From the relay: it failed.
     Error(Endpoint, HolepunchError),
 }
 
@@ -23,13 +23,13 @@ pub enum Holepunch {
 pub struct HolepunchError(pub u32);
 
 impl HolepunchError {
-    /// The endpoint is not one that can be.
+    /// The endpoint is not valid.
     pub const NO_SUCH_PEER: Self = Self(1);
-    /// The one in between is not connected to it.
+    /// The relay is not connected to it.
     pub const NOT_CONNECTED: Self = Self(2);
-    /// It does not know the extension.
+    /// The peer does not support the extension.
     pub const NO_SUPPORT: Self = Self(3);
-    /// It is the one in between.
+    /// The endpoint is that of the relay.
     pub const NO_SELF: Self = Self(4);
 }
 

@@ -5,10 +5,10 @@ use swarmkeep_bittorrent::bencode::{Sink, Value, Writer};
 use super::{Extension, Fields};
 use crate::Error;
 
-/// Bytes of a piece of metadata, but for the last (BEP 9).
+/// Bytes of a piece of metadata, except the last (BEP 9).
 pub const METADATA_PIECE: u32 = 16 << 10;
 
-/// Asks for a piece of the info dictionary, brings it, or refuses.
+/// A request for a piece of the info dictionary, or the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetadataMessage<'a> {
     /// Asks for a piece.
@@ -22,7 +22,7 @@ pub enum MetadataMessage<'a> {
         piece: u32,
         /// Bytes of the whole dictionary.
         total_size: u32,
-        /// The piece's bytes: as many as a piece of such a dictionary has.
+        /// The bytes of the piece: as many as it has in a dictionary of that size.
         data: &'a [u8],
     },
     /// The sender does not have the piece, or has sent too many.
@@ -40,7 +40,7 @@ pub enum MetadataMessage<'a> {
 }
 
 impl<'a> MetadataMessage<'a> {
-    /// Bytes of a piece of a dictionary of `total_size`; none behind its end.
+    /// Bytes of a piece of a dictionary of `total_size` bytes; 0 after its end.
     pub const fn piece_len(total_size: u32, piece: u32) -> u32 {
         let left = (total_size as u64).saturating_sub(piece as u64 * METADATA_PIECE as u64);
         if left < METADATA_PIECE as u64 { left as u32 } else { METADATA_PIECE }

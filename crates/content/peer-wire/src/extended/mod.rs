@@ -1,4 +1,4 @@
-//! Messages that both sides agree on (BEP 10).
+//! Messages of extensions (BEP 10).
 
 mod handshake;
 mod holepunch;
@@ -17,10 +17,11 @@ pub use self::{
 };
 use crate::{Encode, Error, Message, PieceIndex};
 
-/// A message of id 20 as it stands in its frame: what it is depends on what was agreed on.
+/// A message of id 20 as it is in its frame. Its meaning depends on the ids of the receiver.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Extended<'a> {
-    /// 0: the extended handshake. Otherwise what its receiver has called the extension in its own handshake.
+    /// 0 for the extended handshake. Otherwise the id that the receiver gave to the extension in its own
+    /// handshake.
     pub id: u8,
     /// What follows.
     pub payload: &'a [u8],
@@ -29,23 +30,23 @@ pub struct Extended<'a> {
 /// An extended message, read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtendedMessage<'a> {
-    /// What the sender can do, and who it is (BEP 10).
+    /// The extensions of the sender, and its client (BEP 10).
     Handshake(ExtendedHandshake<'a>),
     /// The info dictionary, piece by piece (BEP 9).
     Metadata(MetadataMessage<'a>),
     /// Other peers (BEP 11).
     Pex(Pex<'a>),
-    /// The sender has a piece no more (BEP 54).
+    /// The sender no longer has a piece (BEP 54).
     DontHave(PieceIndex),
-    /// Whether the sender wants nothing, whatever it has (BEP 21).
+    /// Whether the sender wants no pieces, complete or not (BEP 21).
     UploadOnly(bool),
-    /// Help for two peers who cannot reach each other (BEP 55).
+    /// Help for two peers that cannot reach each other (BEP 55).
     Holepunch(Holepunch),
-    /// Of an id that was not given out.
+    /// A message of an unknown id.
     Unknown(Extended<'a>),
 }
 
-/// The extensions that are known here.
+/// The extensions that this crate supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Extension {
@@ -63,14 +64,14 @@ pub enum Extension {
     Pex,
 }
 
-/// What one side calls each extension: it reads messages of these ids, and the other side writes them.
+/// The ids that one side gives to extensions. It reads messages of these ids, and the other side writes them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ExtensionIds {
     /// In the order of [`Extension::NEGOTIATED`]; 0 for those that are not there.
     ids: [u8; 5],
 }
 
-/// An extended message under the id that its receiver reads it by.
+/// An extended message with the id of its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToPeer<'a> {
     id: u8,
@@ -78,7 +79,7 @@ pub struct ToPeer<'a> {
 }
 
 impl<'a> Extended<'a> {
-    /// Reads the message. `ours` are the ids that we have given out in our own extended handshake.
+    /// Reads the message. `ours` are the ids of our own extended handshake.
     ///
     /// # Errors
     /// [`Error::Extension`], [`Error::Bencode`], [`Error::Endpoint`]: which field is wrong, and why. The
@@ -105,7 +106,7 @@ impl<'a> Extended<'a> {
 }
 
 impl<'a> ExtendedMessage<'a> {
-    /// The extension that it belongs to, if it is known.
+    /// Its extension, if it is known.
     pub const fn extension(&self) -> Option<Extension> {
         Some(match self {
             Self::Handshake(_) => Extension::Handshake,
@@ -118,8 +119,8 @@ impl<'a> ExtendedMessage<'a> {
         })
     }
 
-    /// The message as it is sent to a peer that has given out the ids `theirs`; nothing if that peer does not
-    /// know the extension.
+    /// The message for a peer whose extended handshake has the ids `theirs`; `None` if that peer does not
+    /// support the extension.
     pub fn to_peer(self, theirs: &ExtensionIds) -> Option<ToPeer<'a>> {
         let id = match self {
             Self::Unknown(Extended { id, .. }) => id,
@@ -152,7 +153,7 @@ impl Encode for ToPeer<'_> {
 }
 
 impl Extension {
-    /// Those that have an id to agree on, in the order of their names.
+    /// The extensions with an id of their own, in the order of their names.
     pub const NEGOTIATED: [Self; 5] =
         [Self::DontHave, Self::UploadOnly, Self::Holepunch, Self::Metadata, Self::Pex];
 
@@ -179,10 +180,10 @@ impl ExtensionIds {
     /// None at all.
     pub const NONE: Self = Self { ids: [0; 5] };
 
-    /// All that are known here, from 1 on.
+    /// All extensions of this crate, with ids from 1 on.
     pub const ALL: Self = Self { ids: [1, 2, 3, 4, 5] };
 
-    /// The same with `id` for `extension`; 0 takes it out. The handshake stays 0.
+    /// The same with `id` for `extension`; 0 removes it. The handshake stays 0.
     #[must_use]
     pub const fn with(mut self, extension: Extension, id: u8) -> Self {
         if let Some(nth) = (extension as usize).checked_sub(1) {
@@ -191,7 +192,7 @@ impl ExtensionIds {
         self
     }
 
-    /// The id of an extension, if it is there.
+    /// The id of an extension, if it has one.
     pub const fn id(&self, extension: Extension) -> Option<u8> {
         match extension as usize {
             0 => Some(0),
@@ -202,7 +203,7 @@ impl ExtensionIds {
         }
     }
 
-    /// The extension of an id; the first in the order of names, should several have the same.
+    /// The extension of an id; if several have the same, the first in the order of names.
     pub fn extension(&self, id: u8) -> Option<Extension> {
         match id {
             0 => Some(Extension::Handshake),
@@ -210,7 +211,7 @@ impl ExtensionIds {
         }
     }
 
-    /// What is there, in the order of names.
+    /// All extensions with an id, in the order of names.
     pub fn iter(&self) -> impl Iterator<Item = (Extension, u8)> {
         Extension::NEGOTIATED.into_iter().zip(self.ids).filter(|(_, id)| *id != 0)
     }

@@ -9,10 +9,10 @@ use swarmkeep_bittorrent::{
 use super::{Extension, Fields};
 use crate::Error;
 
-/// Whom the sender is connected to now, and to whom no more, since the last such message. Endpoints are in
-/// compact form.
+/// The peers that the sender has connected to, and disconnected from, since its last such message. Endpoints
+/// are in compact form.
 ///
-/// Nothing bounds how many, but the frame: BEP 11 allows 50 of each a minute, more in the first message.
+/// Only the frame bounds their number: BEP 11 allows 50 of each per minute, and more in the first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Pex<'a> {
@@ -30,10 +30,10 @@ pub struct Pex<'a> {
     pub dropped6: &'a [[u8; 18]],
 }
 
-/// A peer that another one knows.
+/// A peer in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PexPeer {
-    /// Where it listens.
+    /// The endpoint where it listens.
     pub endpoint: Endpoint,
     /// What is known of it.
     pub flags: PexFlags,
@@ -45,13 +45,13 @@ bitflags! {
     pub struct PexFlags: u8 {
         /// Prefers encryption.
         const ENCRYPTION = 0x01;
-        /// Is a seeder, or wants nothing (BEP 21).
+        /// Is a seeder, or wants no pieces (BEP 21).
         const SEEDER = 0x02;
         /// Can do uTP (BEP 29).
         const UTP = 0x04;
-        /// Can be helped by a hole punched (BEP 55).
+        /// Supports hole punching (BEP 55).
         const HOLEPUNCH = 0x08;
-        /// Could be connected to: its port is known to be right.
+        /// A connection to it succeeded: its port is right.
         const REACHABLE = 0x10;
         /// Anything else that clients set.
         const _ = !0;
@@ -59,13 +59,13 @@ bitflags! {
 }
 
 impl<'a> Pex<'a> {
-    /// Peers to connect to, IPv4 first. Port 0 is left out, nobody listens there.
+    /// Peers to connect to, IPv4 first, without those at port 0.
     pub fn added(&self) -> impl Iterator<Item = PexPeer> + use<'a> {
         let v4 = with_flags(self.added, self.added_flags);
         v4.chain(with_flags(self.added6, self.added6_flags))
     }
 
-    /// Peers who are gone, IPv4 first.
+    /// Peers that are gone, IPv4 first.
     pub fn dropped(&self) -> impl Iterator<Item = Endpoint> + use<'a> {
         let peers = with_flags(self.dropped, &[]).chain(with_flags(self.dropped6, &[]));
         peers.map(|peer| peer.endpoint)
