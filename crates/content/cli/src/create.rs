@@ -40,29 +40,30 @@ Examples:
 Which format:
   --v1      Every client reads it. The default.
   --v2      Each file has a hash tree of its own (BEP 52): the same file is known to be the same in
-            two torrents, and no more than 16 KiB are fetched again where something was wrong.
-            Transmission, rtorrent and aria2 do not know it.
-  --hybrid  Both, in one torrent with two info hashes, hashed twice. Behind each file there is
-            padding up to the next piece (BEP 47): some clients that know v1 only write it to files
-            in a folder .pad, Transmission 3 reads no hybrid, and aria2 1.36 gets another info hash.
+            two torrents, and only 16 KiB are fetched again if bytes were wrong.
+            Transmission, rtorrent and aria2 do not support it.
+  --hybrid  Both, in one torrent with two info hashes, hashed twice. After each file there is
+            padding up to the next piece (BEP 47). Some clients that support only v1 write it to
+            files in a folder .pad, Transmission 3 reads no hybrid, and aria2 1.36 computes another
+            info hash.
 
 What goes in:
-  All files below PATH, hidden ones too, in the order of their names. Whether the owner may execute
-  a file is kept; empty folders, owners, times and other rights are not. Symbolic links, sockets,
-  devices and pipes are refused, and so are names that could not be written on Linux, macOS and
-  Windows alike: others would not get those files, or not safely. A symbolic link that is PATH
-  itself is followed. A file that changes while it is read is an error.
+  All files below PATH, including hidden ones, in the order of their names. The permission of the
+  owner to execute a file is kept; empty folders, owners, times and other permissions are not.
+  Symbolic links, sockets, devices and pipes are refused, and so are names that cannot be written on
+  each of Linux, macOS and Windows. If PATH itself is a symbolic link, it is followed. A file that
+  changes while it is read is an error.
 
-  The same files give the same torrent file, byte for byte. So there is no date in it unless --date
-  gives one: it is no part of the info hash, and tells everybody when you were at work.
+  The same files give the same torrent file, byte for byte. So it has no date unless --date is
+  given. A date is not part of the info hash, and it shows when the torrent was made.
 
 Pieces:
-  By default as long as those of most torrents: the least power of two from 16 KiB to 16 MiB that
-  makes no more than 4,096 of them.
+  By default, the least power of two from 16 KiB to 16 MiB that makes no more than 4,096 pieces, as
+  in most torrents.
 
 Exit codes:
   0  the torrent file is written
-  1  it could not be done
+  1  the command failed
   2  the command line is wrong";
 
 /// Make a torrent file of a file or a folder.
@@ -72,7 +73,7 @@ pub(crate) struct Args {
     /// The file or folder to share.
     path: PathBuf,
 
-    /// Where the torrent file goes. By default NAME.torrent in this folder.
+    /// The path of the torrent file. By default NAME.torrent in the current folder.
     #[arg(short, long, value_name = "FILE.torrent")]
     output: Option<PathBuf>,
 
@@ -80,48 +81,49 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// A tracker to announce to. Each --tracker is a tier, asked when the one before does not answer; commas
-    /// separate trackers of one tier, which are asked in any order (BEP 12).
+    /// A tracker to announce to. Each --tracker is a tier, which is asked when the tier before does not
+    /// answer. Commas separate trackers of one tier, which are asked in any order (BEP 12).
     #[arg(long, value_name = "URL[,URL…]")]
     tracker: Vec<String>,
 
-    /// For BitTorrent v1 (BEP 3). The default.
+    /// Make a v1 torrent (BEP 3). The default.
     #[arg(long, group = "format")]
     v1: bool,
 
-    /// For BitTorrent v2 (BEP 52).
+    /// Make a v2 torrent (BEP 52).
     #[arg(long, group = "format")]
     v2: bool,
 
-    /// For both.
+    /// Make a torrent for both v1 and v2.
     #[arg(long, group = "format")]
     hybrid: bool,
 
-    /// Have peers found through the trackers only (BEP 27).
+    /// Let peers be found through the trackers only (BEP 27).
     #[arg(long)]
     private: bool,
 
-    /// Length of pieces, such as 256KiB or 4MiB: with --v2 and --hybrid a power of two from 16KiB on.
+    /// The length of pieces, such as 256KiB or 4MiB; with --v2 and --hybrid a power of two of at least 16KiB.
     #[arg(long, value_name = "SIZE", value_parser = piece_length)]
     piece_length: Option<NonZeroU32>,
 
-    /// A comment that is shown to people.
+    /// A comment for users.
     #[arg(long, value_name = "TEXT")]
     comment: Option<String>,
 
-    /// What private trackers call themselves. Within what is hashed: another source is another torrent.
+    /// The name of a private tracker. It is part of the info hash: another source makes another torrent.
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
 
-    /// When it was made, in seconds since 1970 (`date +%s`).
+    /// The date of the torrent, in seconds since 1970 (`date +%s`).
     #[arg(long, value_name = "SECONDS")]
     date: Option<i64>,
 
-    /// Threads that read and hash. By default one for each core. A disk that turns is read fastest by one.
+    /// The number of threads that read and hash. By default one per core. One thread reads a rotating disk
+    /// fastest.
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
 
-    /// Print the magnet link too.
+    /// Also print the magnet link.
     #[arg(long)]
     magnet: bool,
 

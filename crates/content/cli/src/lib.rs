@@ -12,8 +12,7 @@ mod units;
 #[doc(hidden)]
 pub use store::{bar, counted, in_runs, read_torrent};
 
-/// BitTorrent for people with files: make torrents, seed and fetch them, and keep their content on a store
-/// that survives anything.
+/// Make, seed and fetch torrents, and keep their content on a store that survives a crash at any moment.
 #[derive(Parser)]
 #[command(name = "seedkeep", version, max_term_width = 110)]
 struct Cli {
@@ -33,7 +32,7 @@ enum Command {
     Store(Box<store::Args>),
 }
 
-/// Does what the command line says.
+/// Runs the command line.
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Create(args) => create::run(&args).map(|()| ExitCode::SUCCESS),
@@ -52,8 +51,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Ends the program for options that are wrong together, as clap does for those wrong by themselves: exit
-/// code 2.
+/// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.
 fn refuse(message: String) -> ! {
     Cli::command().error(ErrorKind::ValueValidation, message).exit()
 }

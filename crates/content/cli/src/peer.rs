@@ -33,43 +33,44 @@ use crate::{
     units,
 };
 
-/// What the program ends with when it was stopped before everything was there.
+/// The exit code if it was stopped before everything was fetched.
 const INCOMPLETE: u8 = 3;
 
 const FETCH_DETAILS: &str = "\
-  seedkeep fetch some.torrent                     into this folder, as ordinary files
-  seedkeep fetch some.torrent --store disk.image  into a store that survives anything (see `seedkeep store`)
-  seedkeep fetch 'magnet:?xt=urn:btih:...'        what the link names: from its trackers, its peers, or --peer
+  seedkeep fetch some.torrent                     into the current folder, as ordinary files
+  seedkeep fetch some.torrent --store disk.image  into a block store (see `seedkeep store`)
+  seedkeep fetch 'magnet:?xt=urn:btih:...'        by magnet link: its trackers and peers, and --peer
 
-What is there already is not fetched again; what was fetched is made durable every few seconds, so that an interruption costs little. Each
-piece is verified. A peer that sends wrong bytes is not spoken with any more.
+Pieces that are in the store are not fetched again. Fetched pieces are made durable every few
+seconds, so that an interruption loses little. Each piece is verified. A peer that sends wrong bytes
+is banned.
 
 Exit codes:
-  0  everything is there
-  1  it could not be done
+  0  everything is fetched
+  1  the command failed
   2  the command line is wrong
-  3  it was stopped before everything was there; called again, it goes on";
+  3  it was stopped before everything was fetched; the next call continues";
 
 const SEED_DETAILS: &str = "\
-  seedkeep seed --store disk.image                every torrent that is complete there, or in part
-  seedkeep seed some.torrent --store ~/dir        one of a folder of ordinary files (`seedkeep store add` puts it there)
+  seedkeep seed --store disk.image                every torrent of the store, complete or not
+  seedkeep seed some.torrent --store ~/dir        one torrent of a folder of files (see `seedkeep store add`)
 
-Runs until it is interrupted (SIGINT, SIGTERM), then says goodbye to trackers and peers.
+Runs until it is interrupted (SIGINT, SIGTERM). Then it tells the trackers and closes the connections.
 
 Exit codes:
   0  it was stopped
-  1  it could not be done
+  1  the command failed
   2  the command line is wrong";
 
 /// Fetch torrents from other peers.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FETCH_DETAILS, after_help = "See --help for examples and the exit codes.")]
 pub(crate) struct FetchArgs {
-    /// Torrent files, and magnet links.
+    /// Torrent files and magnet links.
     #[arg(value_name = "FILE.torrent|MAGNET", required = true)]
     torrents: Vec<PathBuf>,
 
-    /// Go on seeding when everything is there, until interrupted.
+    /// Seed after everything is fetched, until interrupted.
     #[arg(long)]
     seed: bool,
 
@@ -91,37 +92,36 @@ pub(crate) struct SeedArgs {
 
 #[derive(Debug, clap::Args)]
 struct Sharing {
-    /// Where the content lies: a block device, an image, a folder, or `memory:` for as long as the program
-    /// runs.
+    /// The store: a block device, an image, a folder, or `memory:` for as long as the program runs.
     #[arg(long, value_name = "STORE", default_value = ".")]
     store: PathBuf,
 
-    /// Where other peers call, of one or both families. [default: port 6881 of every address, or any if that
-    /// is taken]
+    /// The addresses to listen at, of one or both families. [default: port 6881 of every address, or any port
+    /// if that is taken]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<SocketAddr>,
 
-    /// A peer to call, besides those that trackers and peers tell of.
+    /// The address of a peer, in addition to those from trackers and other peers.
     #[arg(long, value_name = "ADDRESS:PORT")]
     peer: Vec<SocketAddr>,
 
-    /// Bytes a second that go out at most, over all torrents, as 2MiB.
+    /// The most bytes sent per second, over all torrents, such as 2MiB.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     up: Option<NonZero<u64>>,
 
-    /// Bytes a second that come in at most, over all torrents.
+    /// The most bytes received per second, over all torrents.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     down: Option<NonZero<u64>>,
 
-    /// Connections in all.
+    /// The most connections in all.
     #[arg(long, value_name = "N", default_value_t = 200)]
     connections: usize,
 
-    /// Peers of one torrent whose requests are answered at a time.
+    /// The number of peers per torrent whose requests are answered at a time.
     #[arg(long, value_name = "N", default_value_t = 8)]
     slots: usize,
 
-    /// Print events as JSON, one a line, in place of bars.
+    /// Print events as JSON, one per line, instead of bars.
     #[arg(long)]
     json: bool,
 }

@@ -24,27 +24,27 @@ mod mount;
 pub(crate) mod opened;
 mod probe;
 
-/// What the program ends with when something in a store is wrong, or missing.
+/// The exit code if something in a store is wrong or missing.
 const WRONG: u8 = 3;
 
 const DETAILS: &str = "\
 A store is a block device, an image of one in a file, or a folder with the torrents' files in it.
 
   seedkeep store format disk.image --size 100GiB     make an image (or: format /dev/sdX)
-  seedkeep store add disk.image some.torrent ~/dir   take in a torrent, and what there is of its files
-  seedkeep store list disk.image                     what is in it
-  seedkeep store check disk.image                    read everything, and name what is wrong
-  seedkeep store repair disk.image                   have it fetched again
-  seedkeep store export disk.image NAME --to ~/dir   back to ordinary files
-  seedkeep store mount disk.image /mnt               or read them where they are
+  seedkeep store add disk.image some.torrent ~/dir   add a torrent, and the files that exist already
+  seedkeep store list disk.image                     show the torrents
+  seedkeep store check disk.image                    read everything, and report what is wrong
+  seedkeep store repair disk.image                   mark wrong pieces, to fetch them again
+  seedkeep store export disk.image NAME --to ~/dir   write ordinary files
+  seedkeep store mount disk.image /mnt               or read the files without a copy
 
-Torrent files are kept in the store, so that nothing but the device is needed to get at the files.
+The store keeps the torrent files, so that the device alone is enough to read the content.
 
 Exit codes:
-  0  all is well
-  1  it could not be done
+  0  success
+  1  the command failed
   2  the command line is wrong
-  3  something in the store is wrong, or not all of what was asked for is there: what, is printed";
+  3  something in the store is wrong, or some of the requested content is missing; it is printed";
 
 /// Keep torrents' content on a block device, in an image, or in plain files.
 #[derive(Debug, clap::Args)]
@@ -56,25 +56,25 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make an empty store of a block device, or of a new image.
+    /// Make an empty store on a block device, or in a new image.
     Format(format::Args),
     /// Show the torrents of a store.
     List(list::Args),
-    /// Take in a torrent, and what there is of its files already.
+    /// Add a torrent, and the files of it that exist already.
     Add(add::Args),
     /// Write torrents back to ordinary files, each piece verified.
     Export(export::Args),
-    /// Forget torrents and their content.
+    /// Delete torrents and their content.
     Remove(list::RemoveArgs),
-    /// Read everything, and name what is wrong and what it costs.
+    /// Read everything, and report what is wrong and which pieces it affects.
     Check(check::Args),
-    /// Check, and mark what is wrong as missing, so that a fetch mends it.
+    /// Check, and mark wrong pieces as missing, so that a fetch repairs them.
     Repair(check::RepairArgs),
-    /// Show how much room there is, and in what state the store is.
+    /// Show the room and the state of the store.
     Stats(list::StatsArgs),
-    /// Show who has which block of a device.
+    /// Show the owner of each block of a device.
     Map(map::Args),
-    /// Show the torrents' files in a folder, to be read by any program.
+    /// Mount the torrents' files read-only in a folder.
     #[cfg(feature = "mount")]
     Mount(mount::Args),
 }

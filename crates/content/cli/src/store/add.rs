@@ -28,10 +28,10 @@ use super::{
 /// interruption.
 const FLUSHED: u64 = 128 << 20;
 
-/// Take in a torrent, and what there is of its files already.
+/// Add a torrent, and the files of it that exist already.
 ///
-/// Each piece of DATA is verified, and those that are right are complete in the store. Added again, a torrent
-/// takes what it lacks.
+/// Each piece of DATA is verified, and right pieces are complete in the store. If the torrent is in the store
+/// already, only missing pieces are added.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub(super) struct Args {
     #[arg(value_name = "FILE.torrent")]
     torrent: PathBuf,
 
-    /// The torrent's file or folder, or the folder that it is in.
+    /// The torrent's file or folder, or the folder that contains it.
     data: Option<PathBuf>,
 
     /// Print JSON.

@@ -25,13 +25,13 @@ use super::{
 /// What is read at once.
 const CHUNK: usize = 1 << 20;
 
-/// Read everything, and name what is wrong and what it costs.
+/// Read everything, and report what is wrong and which pieces it affects.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     store: StoreArg,
 
-    /// Only these torrents: by name, info hash, or the beginning of one.
+    /// Only these torrents: by name, info hash, or the beginning of an info hash.
     #[arg(value_name = "TORRENT")]
     torrents: Vec<String>,
 
@@ -40,14 +40,14 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Check, and mark what is wrong as missing, so that a fetch mends it.
+/// Check, and mark wrong pieces as missing, so that a fetch repairs them.
 #[derive(Debug, clap::Args)]
 pub(super) struct RepairArgs {
     #[command(flatten)]
     check: Args,
 
-    /// Give up pieces that cannot be read, however many. Without it, more than 16 of them are taken for a
-    /// device or a cable that fails, and may be read again tomorrow.
+    /// Mark all pieces that cannot be read, however many. Without this option, none of them is marked if
+    /// there are more than 16: the device or its cable may have failed, and they may be readable later.
     #[arg(long)]
     force: bool,
 }

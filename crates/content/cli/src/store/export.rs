@@ -28,14 +28,14 @@ use super::{
 
 /// Write torrents back to ordinary files, each piece verified.
 ///
-/// Files that are not whole lie in a folder `.INFO-HASH.part`, numbered as in the torrent. Called again, only
-/// what is missing there is written. A file that is there already and is another one is never written to.
+/// Files that are not complete are in a folder `.INFO-HASH.part`, numbered as in the torrent. A second call
+/// writes only what is missing there. An existing file that is not the torrent's is never written to.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     store: StoreArg,
 
-    /// Which: by name, info hash, or the beginning of one.
+    /// The torrents: by name, info hash, or the beginning of an info hash.
     #[arg(value_name = "TORRENT", required_unless_present = "all")]
     torrents: Vec<String>,
 

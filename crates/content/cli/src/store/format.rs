@@ -11,29 +11,31 @@ use swarmkeep_content::{
 use super::{print_json, probe::what_is_on, say};
 use crate::units::bytes;
 
-/// Make an empty store of a block device, or of a new image.
+/// Make an empty store on a block device, or in a new image.
 ///
-/// What is on a device is lost: if there is anything, it is named, and nothing is done without --force.
+/// Everything on the device is lost. If something is found on it, it is reported, and nothing is written
+/// without --force.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The block device or image.
     #[arg(value_name = "DEVICE")]
     path: PathBuf,
 
-    /// Make an image file of this size, all of it taken from the disk at once, as 100GiB.
+    /// Make an image file of this size, such as 100GiB. All of its room is allocated at once.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     size: Option<NonZero<u64>>,
 
-    /// Bytes of a block: a power of two from 16KiB to 64MiB [default: 4MiB, less on a device of under 4GiB].
+    /// The size of a block: a power of two from 16KiB to 64MiB [default: 4MiB, less on a device of less than
+    /// 4GiB].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     block_size: Option<NonZero<u64>>,
 
-    /// Room in the root for at least so many torrents [default: a block's worth, 114,464 with blocks of
-    /// 4MiB].
+    /// The least number of torrents that there is room for [default: as many as fit in one block, 114,464
+    /// with blocks of 4MiB].
     #[arg(long, value_name = "COUNT")]
     torrents: Option<u32>,
 
-    /// Write over whatever is there.
+    /// Overwrite what is on the device.
     #[arg(long)]
     force: bool,
 

@@ -80,13 +80,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Forget torrents and their content.
+/// Delete torrents and their content.
 #[derive(Debug, clap::Args)]
 pub(super) struct RemoveArgs {
     #[command(flatten)]
     store: StoreArg,
 
-    /// Which: by name, info hash, or the beginning of one.
+    /// The torrents: by name, info hash, or the beginning of an info hash.
     #[arg(required = true, value_name = "TORRENT")]
     torrents: Vec<String>,
 }
@@ -109,7 +109,7 @@ pub(super) fn remove(args: &RemoveArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Show how much room there is, and in what state the store is.
+/// Show the room and the state of the store.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatsArgs {
     #[command(flatten)]

@@ -34,13 +34,13 @@ const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const COLOURS: [&str; 8] =
     ["#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#d62728", "#8c564b", "#e377c2", "#7f7f7f"];
 
-/// Show who has which block of a device.
+/// Show the owner of each block of a device.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     store: StoreArg,
 
-    /// Draw it too.
+    /// Also draw a map.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 

@@ -36,11 +36,11 @@ const FOR_EVER: Duration = Duration::from_secs(24 * 60 * 60);
 /// The unit in which sizes are told.
 const UNIT: u32 = 4096;
 
-/// Show the torrents' files in a folder, to be read by any program.
+/// Mount the torrents' files read-only in a folder.
 ///
-/// Torrents stand there under their names; those that share one, each in a folder that is named by the info
-/// hash. A file that is not complete can be read up to the first byte that is missing. Stays until it is
-/// unmounted (`umount FOLDER`) or told to end (Ctrl-C).
+/// Torrents appear under their names; if several have the same name, each is in a folder that is named by its
+/// info hash. An incomplete file can be read up to its first missing byte. The program runs until the folder
+/// is unmounted (`umount FOLDER`) or it is interrupted (Ctrl-C).
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// An empty folder.
     folder: PathBuf,
 
-    /// Let other users read too. Who is not root needs `user_allow_other` in /etc/fuse.conf for that.
+    /// Let other users read, too. Users other than root need `user_allow_other` in /etc/fuse.conf.
     #[arg(long)]
     allow_other: bool,
 }
