@@ -48,7 +48,7 @@ pub enum UrlError {
     #[error("the port is missing")]
     NoPort,
     /// Its port is 0.
-    #[error("port 0 is nobody's")]
+    #[error("no tracker listens at port 0")]
     PortZero,
     /// It has a user name or a password, for which BEP 3 and 15 have no place.
     #[error("a user name or password is not supported")]

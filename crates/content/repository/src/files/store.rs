@@ -490,7 +490,7 @@ impl Store {
             disk.sync(Step::SyncForgotten, states)
         })();
         removed.map_err(|source| Error::Io {
-            what: "removing the files of a torrent that is deleted, of which the rest goes when it is deleted again or the store is opened",
+            what: "removing the files of a deleted torrent (the rest is removed when it is deleted again or the store is opened)",
             source,
         })?;
         self.release_top(name, info_hash);
