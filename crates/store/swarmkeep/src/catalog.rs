@@ -202,8 +202,8 @@ impl fmt::Debug for Implementation {
 /// A repository chosen at run time.
 ///
 /// It is an [`AsyncTorrentRepository`], so that a caller that can wait calls both variants alike. Each such
-/// call allocates a future. A caller that must not pay for that matches once, when it is built, and then calls
-/// the store inside.
+/// call allocates a future. A caller that must not pay for that matches once, when it is built, and then
+/// calls the store inside.
 #[derive(Debug, Clone)]
 pub enum Repository {
     /// A store that answers at once.

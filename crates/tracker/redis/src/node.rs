@@ -23,7 +23,8 @@ const PIPELINE: usize = 256;
 /// long.
 const BUNDLE: usize = 32;
 
-/// How long to wait before a connection is tried again: twice as long each time, from the first to the second.
+/// How long to wait before a connection is tried again: twice as long each time, from the first to the
+/// second.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// How long a server may take to accept a connection, or to tell which slots there are.

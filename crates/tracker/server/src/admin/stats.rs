@@ -62,8 +62,8 @@ impl Sample {
         }
     }
 
-    /// Gathers. `earlier` is what was gathered at the beginning of the window; `last_answer` is when the store
-    /// last answered before.
+    /// Gathers. `earlier` is what was gathered at the beginning of the window; `last_answer` is when the
+    /// store last answered before.
     pub(super) async fn take(
         control: &Control,
         identity: &Identity,

@@ -75,8 +75,8 @@ impl HttpHandler {
         &self.rules
     }
 
-    /// Writes the answer to `request` to `out`, whose contents it overwrites. Returns the position in `out` at
-    /// which the body begins; `None` if there is nothing at the path of the request.
+    /// Writes the answer to `request` to `out`, whose contents it overwrites. Returns the position in `out`
+    /// at which the body begins; `None` if there is nothing at the path of the request.
     ///
     /// With a synchronous repository the future is ready at its first poll.
     pub async fn answer(
