@@ -41,7 +41,7 @@ const INTERRUPTED: u8 = 3;
 
 const DETAILS: &str = "\
 Examples:
-  cargo demo                        256 MiB at 16 MiB a second
+  cargo demo                        256 MiB at 16 MiB per second
   cargo demo --kill                 the seeder and a fetcher are killed in the middle, and go on
   cargo demo --size 1GiB --keep     more, and everything is still there afterwards
   cargo demo --json | jq -c .event  for programs

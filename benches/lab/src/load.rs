@@ -426,7 +426,7 @@ fn draw(directory: &Path, date: Date, reports: &[Report]) -> io::Result<Vec<(Str
     let charts = [
         (
             "rate",
-            "Right answers a second, over time",
+            "Right answers per second, over time",
             "second",
             Scale::Linear,
             of_seconds(|s| s.succeeded as f64),

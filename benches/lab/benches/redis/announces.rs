@@ -51,7 +51,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Section> {
         let churn = members.clone().with_profile(|profile| profile.stopped = 0.05);
         let stores = Stores::start(&bench.runtime, None)?;
         for way in [Design::Naive, Design::One] {
-            bench.say(format!("{size} peers a swarm: filling, {way}"));
+            bench.say(format!("{size} peers per swarm: filling, {way}"));
             stores.fill(&bench.runtime, way, &members)?;
         }
         for (announces, workload) in [(MEMBERS, members), ("5 % leave", churn)] {
@@ -74,7 +74,7 @@ fn in_turns(
     let mut samples = [const { Vec::new() }; 4];
     for turn in 0..bench.turns {
         for (way, samples) in Design::ALL.into_iter().zip(&mut samples) {
-            bench.say(format!("{size} peers a swarm: announces {announces}, turn {}, {way}", turn + 1));
+            bench.say(format!("{size} peers per swarm: announces {announces}, turn {}, {way}", turn + 1));
             samples.push(stores.saturate(&bench.runtime, way, &workload, bench.during)?);
         }
     }
@@ -95,7 +95,7 @@ fn in_turns(
     for turn in 0..bench.turns {
         for (&(way, rate), took) in runs.iter().zip(&mut took) {
             let at = whole(rate);
-            bench.say(format!("{size} peers a swarm: {at} announces a second, turn {}, {way}", turn + 1));
+            bench.say(format!("{size} peers per swarm: {at} announces per second, turn {}, {way}", turn + 1));
             took.extend(stores.paced(&bench.runtime, way, &workload, rate, bench.during)?);
         }
     }
@@ -128,7 +128,7 @@ fn goals(rows: &[Row]) -> Vec<Goal> {
     pairs
         .flat_map(|((naive, before), (way, sample))| {
             [
-                ("announces a second", sample.announces_per_second / before.announces_per_second),
+                ("announces per second", sample.announces_per_second / before.announces_per_second),
                 ("server µs", before.server_us / sample.server_us),
             ]
             .map(|(of, measured)| {
@@ -174,7 +174,7 @@ fn text(rows: &[Row]) -> String {
                 format!("{} × {}", grouped(row.swarms), grouped(row.peers_per_swarm.into()))
             }),
             ("", &|(row, _)| row.way.to_string()),
-            ("announces a second", &|(_, paced)| whole(paced.rate)),
+            ("announces per second", &|(_, paced)| whole(paced.rate)),
             ("p50, µs", &|(_, paced)| whole(paced.latency.p50_us)),
             ("p99, µs", &|(_, paced)| whole(paced.latency.p99_us)),
         ],

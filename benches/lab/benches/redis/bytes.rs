@@ -151,7 +151,7 @@ fn text(rows: &[Row]) -> String {
             }),
             ("family", &|row| row.family.to_owned()),
             ("design", &|row| if row.way == Design::Naive { "naive" } else { "ours" }.to_owned()),
-            ("bytes a peer", &|row| significant(row.bytes_per_peer)),
+            ("bytes per peer", &|row| significant(row.bytes_per_peer)),
             ("a swarm", &|row| significant(row.bytes_per_swarm)),
             ("resident a peer", &|row| significant(row.resident_bytes_per_peer)),
             ("keys", &|row| grouped(row.keys as u64)),

@@ -260,7 +260,7 @@ impl Stores {
         })
     }
 
-    /// So many announces a second for a while, each when it is due, whatever became of those before: how long
+    /// So many announces per second for a while, each when it is due, whatever became of those before: how long
     /// after that each was answered.
     pub(crate) fn paced(
         self: &Arc<Self>,

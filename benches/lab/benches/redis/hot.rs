@@ -88,7 +88,7 @@ fn text(rows: &[Row]) -> String {
                 format!("{} × {}", grouped(row.swarms), grouped(row.peers_per_swarm.into()))
             }),
             ("", &|row| row.way.to_string()),
-            ("announces a second", &|row| whole(row.sample.announces_per_second)),
+            ("announces per second", &|row| whole(row.sample.announces_per_second)),
             ("server µs", &|row| significant(row.sample.server_us)),
             ("if the server were alone", &|row| whole(row.sample.bound())),
             ("p50, µs", &|row| micros(row.sample.latency.p50_us)),

@@ -64,9 +64,9 @@ fn text(rows: &[Row]) -> String {
             ("swarms of one peer", &|row| grouped(row.swarms)),
             ("shards", &|row| grouped(row.shards as u64)),
             ("in each", &|row| significant(row.swarms as f64 / row.shards as f64)),
-            ("announces a second", &|row| whole(row.again.announces_per_second)),
+            ("announces per second", &|row| whole(row.again.announces_per_second)),
             ("server µs", &|row| significant(row.again.server_us)),
-            ("new swarms a second", &|row| whole(row.first.announces_per_second)),
+            ("new swarms per second", &|row| whole(row.first.announces_per_second)),
             ("server µs", &|row| significant(row.first.server_us)),
         ],
     );

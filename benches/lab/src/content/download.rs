@@ -15,7 +15,7 @@ pub(crate) struct Work {
     pub(crate) torrents: u32,
     /// Bytes of each.
     pub(crate) size: u64,
-    /// How many are downloaded at a time. All get as many bytes a second.
+    /// How many are downloaded at a time. All get as many bytes per second.
     pub(crate) parallel: u32,
     pub(crate) seed: u64,
 }

@@ -43,7 +43,7 @@ impl Meter {
     }
 }
 
-/// Lets so many bytes a second pass, those of a quarter of a second at once.
+/// Lets so many bytes per second pass, those of a quarter of a second at once.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     rate: Option<u64>,

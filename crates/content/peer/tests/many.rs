@@ -220,10 +220,10 @@ async fn a_thousand_torrents_and_two_hundred_connections_take_what_the_documenta
     let an_idle = live().saturating_sub(before) / CONNECTIONS;
 
     println!(
-        "{a_torrent} bytes a torrent, {a_piece} a piece, {a_connection} a connection, {an_answered} one that is answered, {an_idle} one that was"
+        "{a_torrent} bytes per torrent, {a_piece} a piece, {a_connection} a connection, {an_answered} one that is answered, {an_idle} one that was"
     );
-    assert!(a_torrent <= A_TORRENT, "{a_torrent} bytes a torrent");
-    assert!(a_piece <= A_PIECE, "{a_piece} bytes a piece");
+    assert!(a_torrent <= A_TORRENT, "{a_torrent} bytes per torrent");
+    assert!(a_piece <= A_PIECE, "{a_piece} bytes per piece");
     assert!(a_connection <= A_CONNECTION, "{a_connection} bytes a connection that waits");
     assert!(an_answered <= AN_ANSWERED, "{an_answered} bytes a connection that is answered");
     assert!(an_answered > 128 << 10, "what was sent did not wait");

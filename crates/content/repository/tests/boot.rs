@@ -88,7 +88,7 @@ fn a_hundred_thousand_full_torrents_boot_in_two_seconds() {
     assert!(took < 2.0, "{took} s");
     // Its map has 239 numbers, its pieces 120 bytes of bits; the device has 24 million blocks.
     let maps = BLOCKS as usize * 4 + 120;
-    assert!(bytes / (TORRENTS as usize) < maps + 1_000, "{} bytes a torrent", bytes / TORRENTS as usize);
+    assert!(bytes / (TORRENTS as usize) < maps + 1_000, "{} bytes per torrent", bytes / TORRENTS as usize);
 }
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);

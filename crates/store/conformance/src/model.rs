@@ -53,8 +53,8 @@ impl Model {
 
     fn with_clock(config: &RepositoryConfig, clock: impl Fn(u64) -> Clock) -> Result<Self, ConfigError> {
         let limits = config.limits();
-        let (swarms, peers) = (("swarms", limits.swarms, 1), ("peers a swarm", limits.peers_per_swarm, 1));
-        let endpoints = ("endpoints an address", limits.endpoints_per_address, 1);
+        let (swarms, peers) = (("swarms", limits.swarms, 1), ("peers per swarm", limits.peers_per_swarm, 1));
+        let endpoints = ("endpoints per address", limits.endpoints_per_address, 1);
         let bytes = ("bytes", limits.bytes, (ModelState::SWARM_BYTES + ModelState::PEER_BYTES) as usize);
         for (what, limit, least) in [swarms, peers, endpoints, bytes] {
             if let Some(given) = limit.filter(|given| *given < least) {

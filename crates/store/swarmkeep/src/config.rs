@@ -122,7 +122,7 @@ impl RepositoryConfig {
         let Limits { swarms, peers_per_swarm, endpoints_per_address, bytes } = self.limits;
         let all = [
             (BoundedBy::SWARMS, swarms, "swarms"),
-            (BoundedBy::PEERS_PER_SWARM, peers_per_swarm, "peers a swarm"),
+            (BoundedBy::PEERS_PER_SWARM, peers_per_swarm, "peers per swarm"),
             (BoundedBy::ENDPOINTS_PER_ADDRESS, endpoints_per_address, Limits::ENDPOINTS_PER_ADDRESS),
             (BoundedBy::BYTES, bytes, "bytes"),
         ];
@@ -152,7 +152,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    pub(crate) const ENDPOINTS_PER_ADDRESS: &'static str = "endpoints an address";
+    pub(crate) const ENDPOINTS_PER_ADDRESS: &'static str = "endpoints per address";
 }
 
 /// The secret key of the hashes that a store computes of info hashes and endpoints. Clients choose both: a

@@ -284,7 +284,7 @@ impl Report {
         let mut text = String::new();
         let settings = &self.settings;
         let pace = match settings.rate {
-            Some(rate) => format!("{rate} requests a second each (open loop)"),
+            Some(rate) => format!("{rate} requests per second each (open loop)"),
             None => "as fast as answers come (closed loop)".to_owned(),
         };
         let workers = grouped(settings.workers as u64);

@@ -98,7 +98,7 @@ impl RedisRepository {
         let limit = match config.limits().endpoints_per_address {
             None => 0,
             Some(0) => {
-                let what = "endpoints an address";
+                let what = "endpoints per address";
                 return Err(swarmkeep::ConfigError::Limit { what, given: 0, least: 1 }.into());
             }
             Some(limit) => u16::try_from(limit).unwrap_or(u16::MAX),

@@ -1,4 +1,4 @@
-//! What a running tracker looks after once a second: lists that have changed, and whether it has more to do
+//! What a running tracker looks after once per second: lists that have changed, and whether it has more to do
 //! than it can.
 
 use std::{

@@ -161,7 +161,7 @@ impl Metrics {
     }
 }
 
-/// After how many seconds a thread is stuck that has not been seen: it looks up once a second at least.
+/// After how many seconds a thread is stuck that has not been seen: it looks up once per second at least.
 const LONGEST_SILENCE: u64 = 5;
 
 /// The number of threads in each state.

@@ -7,7 +7,7 @@ use tracing::debug;
 
 use crate::clock::now;
 
-/// So many times a second.
+/// So many times per second.
 #[derive(Debug)]
 pub(crate) struct Seldom {
     most: u64,
@@ -57,7 +57,7 @@ pub(crate) fn may_log_stranger() -> bool {
     may
 }
 
-/// Logs what a stranger has done, at `debug`, where addresses may stand; no more than 100 times a second.
+/// Logs what a stranger has done, at `debug`, where addresses may stand; no more than 100 times per second.
 macro_rules! log_stranger {
     ($($event:tt)*) => {
         if tracing::enabled!(tracing::Level::DEBUG) && $crate::seldom::may_log_stranger() {

@@ -23,7 +23,7 @@ use swarmkeep::catalog;
 
 mod ceiling;
 
-/// Other people's trackers beside swarmkeep's: CPU seconds a million answers, memory, answers a second.
+/// Other people's trackers beside swarmkeep's: CPU seconds a million answers, memory, answers per second.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 110)]
 struct Args {

@@ -135,10 +135,10 @@ const GOALS: &[Goal] = &[
     ),
     goal("Zipf: RSS, bytes per swarm", &ZIPF, Of(Number::RssBytesPerSwarm), AtMost(60.0)),
     goal("announce, 1 M × 1, batches, 1 thread: ns", &ONE_PEER, NsPerThread, AtMost(37.0)),
-    goal("announce, 1 M × 1, batches, 2 threads: ns a thread", &ONE_PEER_BOTH, NsPerThread, AtMost(38.0)),
+    goal("announce, 1 M × 1, batches, 2 threads: ns per thread", &ONE_PEER_BOTH, NsPerThread, AtMost(38.0)),
     goal("announce, 1 M × 1, one at a time, 1 thread: ns", &ONE_BY_ONE, NsPerThread, AtMost(110.0)),
     goal(
-        "announce, 1 M × 1, one at a time, 2 threads: ns a thread",
+        "announce, 1 M × 1, one at a time, 2 threads: ns per thread",
         &ONE_BY_ONE_BOTH,
         NsPerThread,
         AtMost(110.0),

@@ -77,11 +77,11 @@ impl<'a> Pex<'a> {
             |key| fields.bytes(key, "a list of peers is no byte string").map(Option::unwrap_or_default);
         let v4 = |key| match bytes(key)?.as_chunks() {
             (peers, []) => Ok(peers),
-            _ => Err(fields.wrong("added and dropped have 6 bytes a peer")),
+            _ => Err(fields.wrong("added and dropped have 6 bytes per peer")),
         };
         let v6 = |key| match bytes(key)?.as_chunks() {
             (peers, []) => Ok(peers),
-            _ => Err(fields.wrong("added6 and dropped6 have 18 bytes a peer")),
+            _ => Err(fields.wrong("added6 and dropped6 have 18 bytes per peer")),
         };
         let pex = Self {
             added: v4("added")?,

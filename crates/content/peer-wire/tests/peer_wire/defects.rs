@@ -406,7 +406,7 @@ fn every_wrong_extended_message_says_which_field_and_why() {
             "ut_metadata: there are more or fewer bytes than the piece has in total_size",
         ),
         (Extension::Metadata, b"d8:msg_typei0e5:piecei-1ee", "ut_metadata: piece is no number of 32 bits"),
-        (Extension::Pex, b"d5:added5:abcdee", "ut_pex: added and dropped have 6 bytes a peer"),
+        (Extension::Pex, b"d5:added5:abcdee", "ut_pex: added and dropped have 6 bytes per peer"),
         (Extension::Pex, b"d6:added6i1ee", "ut_pex: a list of peers is no byte string"),
         (
             Extension::Pex,

@@ -408,7 +408,7 @@ mod tests {
         // 1 GB in pieces of 1 MiB: 239 blocks and 954 pieces are 1,076 bytes.
         let usual = layout(1_000_000_000, 1 << 20, 22).unwrap();
         assert_eq!((usual.blocks, usual.body, usual.map_blocks, usual.class), (239, 3, 0, Class(2)));
-        // The largest body that lies in its i-node: 4 bytes a block, and a bit for each 256 of them.
+        // The largest body that lies in its i-node: 4 bytes per block, and a bit for each 256 of them.
         let most = 8191 * 508 * 2048 / (4 * 2048 + 1);
         let (inside, outside) =
             (layout(most << 22, 1 << 30, 22).unwrap(), layout((most + 1) << 22, 1 << 30, 22).unwrap());

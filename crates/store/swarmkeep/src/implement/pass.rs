@@ -17,11 +17,11 @@ pub const VISITS_PER_HOLD: usize = 256;
 #[derive(Debug)]
 pub struct Pass<P, V> {
     start: P,
-    state: Mutex<State<P, V>>,
+    state: Mutex<PassState<P, V>>,
 }
 
 #[derive(Debug)]
-struct State<P, V> {
+struct PassState<P, V> {
     /// `None` after the last place.
     next: Option<P>,
     /// Places of claims whose budget ended, or that were dropped before their end.
@@ -32,7 +32,7 @@ struct State<P, V> {
 impl<P: Copy + PartialEq, V> Pass<P, V> {
     /// Returns a pass that begins at `start`. Each later pass begins there too.
     pub const fn new(start: P) -> Self {
-        Self { start, state: Mutex::new(State { next: Some(start), unfinished: Vec::new(), claims: 0 }) }
+        Self { start, state: Mutex::new(PassState { next: Some(start), unfinished: Vec::new(), claims: 0 }) }
     }
 
     /// Returns the next action of the caller: visit the places that another caller left, look for more
@@ -64,7 +64,7 @@ impl<P: Copy + PartialEq, V> Pass<P, V> {
         Some(Claim { pass: self, visits: found.rev().collect(), open: true })
     }
 
-    fn state(&self) -> MutexGuard<'_, State<P, V>> {
+    fn state(&self) -> MutexGuard<'_, PassState<P, V>> {
         // Nothing that can panic runs under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

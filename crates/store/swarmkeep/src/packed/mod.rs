@@ -114,7 +114,7 @@ impl Packed {
         let least_bytes = config.shard_count().map_or(0, |_| fixed) + MIN_BYTES;
         for (what, limit, least) in [
             ("swarms", limits.swarms, 1),
-            ("peers a swarm", limits.peers_per_swarm, 1),
+            ("peers per swarm", limits.peers_per_swarm, 1),
             (Limits::ENDPOINTS_PER_ADDRESS, limits.endpoints_per_address, 1),
             ("bytes", limits.bytes, least_bytes),
         ] {

@@ -83,7 +83,7 @@ pub(crate) async fn report(control: Control) -> Infallible {
         let all = counts.udp.all_requests() + counts.http.all_requests();
         let per_second = (all - requests) as f64 / since.elapsed().as_secs_f64();
         (requests, since) = (all, Instant::now());
-        let mut status = format!("{per_second:.0} requests a second");
+        let mut status = format!("{per_second:.0} requests per second");
         if watchdog.is_some() {
             tell(&[NotifyState::Watchdog]);
         }

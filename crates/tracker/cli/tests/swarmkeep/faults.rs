@@ -77,7 +77,7 @@ fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
     serve.signal("CONT");
     let asked = || interval_asking_every(Duration::from_millis(500), udp[0]);
     asked();
-    // Counted once a second.
+    // Counted once per second.
     let longest = Instant::now() + Duration::from_secs(5);
     while drops(admin) < 10_000 {
         assert!(Instant::now() < longest, "{} lost", drops(admin));
@@ -86,7 +86,7 @@ fn a_tracker_that_stood_still_counts_what_it_lost_and_answers_again() {
     // It has lost some, so it asks clients to come less often, for some seconds.
     let longest = Instant::now() + Duration::from_secs(5);
     let stretched = loop {
-        // Those who count and those who stretch look once a second each.
+        // Those who count and those who stretch look once per second each.
         match asked() {
             600 if Instant::now() < longest => thread::sleep(Duration::from_millis(50)),
             told => break told,

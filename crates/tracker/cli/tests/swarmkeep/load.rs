@@ -113,7 +113,8 @@ fn tables_are_for_people() {
     let output = load(&["--target", &serve.addresses[0], "--rate", "50", "--concurrency", "4"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let report = text(&output.stdout);
-    for part in ["50 requests a second each (open loop)", "requests", "announce", "p99.9", "peers an answer"]
+    for part in
+        ["50 requests per second each (open loop)", "requests", "announce", "p99.9", "peers an answer"]
     {
         assert!(report.contains(part), "{part}: {report}");
     }

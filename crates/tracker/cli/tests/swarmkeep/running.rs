@@ -214,7 +214,7 @@ fn the_service_manager_is_told_of_readiness_reloading_health_and_stopping_in_the
             pings += 1;
         } else {
             let numbers = told.strip_prefix("STATUS=").and_then(|told| told.strip_suffix(" torrents\n"));
-            assert!(numbers.is_some_and(|numbers| numbers.contains(" requests a second; ")), "{told}");
+            assert!(numbers.is_some_and(|numbers| numbers.contains(" requests per second; ")), "{told}");
         }
     }
     let took = began.elapsed();

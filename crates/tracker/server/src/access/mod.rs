@@ -20,7 +20,7 @@
 //! let mut access = Access::Allow(InfoHashList::load(&path)?);
 //! assert!(access.admits(&"0123456789abcdef0123456789abcdef01234567".parse()?));
 //!
-//! // About once a second:
+//! // About once per second:
 //! match watched.look() {
 //!     Change::Changed => access = Access::Allow(InfoHashList::load(&path)?),
 //!     Change::Gone(reason) => eprintln!("{}: {reason}; the list stays as it was", path.display()),

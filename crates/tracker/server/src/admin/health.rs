@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::state::AdminState;
 
-/// Samples are taken once a second, and of a store that does not answer every other.
+/// Samples are taken once per second, and of a store that does not answer every other.
 const OLDEST_SAMPLE: Duration = Duration::from_secs(10);
 
 pub(super) async fn live(State(admin): State<Arc<AdminState>>) -> Response {

@@ -202,7 +202,7 @@ async fn of_a_silent_tracker_all_torrents_learn_together() {
     for torrent in &torrents {
         assert_eq!(torrent.failure().await, "no answer in time");
     }
-    // One of them after the other would take 200 times a second.
+    // One of them after the other would take 200 times per second.
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert!(tracker.asked().len() <= 6, "{}", tracker.asked().len());
 }

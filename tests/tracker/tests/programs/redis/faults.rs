@@ -666,7 +666,7 @@ fn redis_memory_of_a_large_swarm_is_small_and_is_returned() {
         }
         let full = server.used_memory().expect("it answers") - empty;
         let each = full as f64 / f64::from(PEERS);
-        note(format_args!("{each:.1} bytes a peer"));
+        note(format_args!("{each:.1} bytes per peer"));
         assert!(each < 20.0, "{each:.1} bytes an IPv4 peer");
         let later = Timestamp::from_secs(NOW.as_secs() + 4000);
         let mut complete = false;

@@ -493,8 +493,8 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
     type Limit = fn(RepositoryConfig) -> RepositoryConfig;
     let limited: [(&str, Limit); 5] = [
         ("swarms", |config| config.max_swarms(150)),
-        ("peers a swarm", |config| config.max_peers_per_swarm(30)),
-        ("endpoints an address", |config| config.max_endpoints_per_address(2)),
+        ("peers per swarm", |config| config.max_peers_per_swarm(30)),
+        ("endpoints per address", |config| config.max_endpoints_per_address(2)),
         ("bytes", |config| config.max_bytes(100 << 10)),
         ("all", |config| {
             config.max_swarms(150).max_peers_per_swarm(30).max_endpoints_per_address(2).max_bytes(90 << 10)
@@ -532,7 +532,7 @@ fn nothing_is_taken_in_beyond_a_limit_and_nobody_goes_for_it() {
                     }
                 }
                 // Where it does not matter in which order swarms come, it is the same as one by one.
-                if ["peers a swarm", "endpoints an address"].contains(&what) && there == 0 {
+                if ["peers per swarm", "endpoints per address"].contains(&what) && there == 0 {
                     let single = Packed::new(&config).expect("what it can keep");
                     assert_eq!(one_by_one(&single, &records, 5000), restored, "{what}");
                     assert_eq!(single.totals(), store.totals());
