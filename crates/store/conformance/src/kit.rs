@@ -3,10 +3,13 @@
 use std::{
     any::Any,
     collections::BTreeMap,
+    env,
     fmt::Debug,
+    fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::Deref,
     panic::{self, AssertUnwindSafe},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -488,6 +491,29 @@ fn time(work: &mut dyn FnMut()) -> Duration {
     let start = Instant::now();
     work();
     start.elapsed()
+}
+
+/// Whether this is a process of its own for the case called `name`; otherwise, the case has run in one.
+///
+/// The harness of the standard library names the thread of a test after it. A case that runs under another
+/// harness stays where it is.
+pub(crate) fn runs_alone(name: &str) -> bool {
+    const INSIDE: &str = "SWARMKEEP_SUITE_ALONE";
+    let test = thread::current().name().filter(|test| test.ends_with(name)).map(str::to_owned);
+    let Some(test) = test.filter(|_| env::var_os(INSIDE).is_none()) else { return true };
+    let this = env::current_exe().expect("a test is a program");
+    let run = Command::new(this).args([&test, "--exact", "--nocapture"]).env(INSIDE, "1").output();
+    let output = run.expect("a test can run once more");
+    let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}\n{stderr}");
+    false
+}
+
+/// The bytes of the resident set of this process; 0 where the system does not report them.
+pub(crate) fn resident_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.map_or(0, |line| line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024)
 }
 
 /// Asserts that two lists contain the same items, in any order.

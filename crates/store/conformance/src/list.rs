@@ -138,6 +138,7 @@ list! {
         a_sweep_holds_no_lock_for_long_even_in_a_large_swarm [18]
         memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot [18]
         memory_falls_to_a_tenth_when_99_of_100_swarms_expire [18]
+        swarms_that_were_listed_leave_no_memory_behind [18]
         a_swarm_without_peers_goes_with_the_next_sweep [19]
         a_swarm_without_peers_stays_for_its_downloads_if_the_policy_says_so [19]
         remove_says_what_was_there [20]

@@ -1,8 +1,8 @@
 //! Swarms in the lock-free skip list of Crossbeam, each in a slot with its own lock.
 
-use std::{fmt, ops::Bound, sync::Arc};
+use std::{fmt, iter, ops::Bound, sync::Arc};
 
-use crossbeam_skiplist::SkipMap;
+use crossbeam_skiplist::{SkipMap, map::Entry};
 
 use crate::{
     Capabilities, ConfigError, InfoHash, LongestHold, PageCost, RepositoryConfig,
@@ -65,8 +65,10 @@ impl<T: Send + Sync + 'static> SlotMap<T> for SkipList<T> {
     }
 
     async fn keys(&self, _: Order, after: Option<&InfoHash>, limit: usize, out: &mut Vec<InfoHash>) {
-        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        out.extend(self.0.range::<InfoHash, _>(behind).take(limit).map(|entry| *entry.key()));
+        // Not by `SkipMap::range`: that of 0.1.3 releases none of the nodes that it leaves, so that a swarm
+        // which was listed is never freed (crossbeam-rs/crossbeam#1178).
+        let first = self.0.lower_bound(after.map_or(Bound::Unbounded, Bound::Excluded));
+        out.extend(iter::successors(first, Entry::next).take(limit).map(|entry| *entry.key()));
     }
 }
 

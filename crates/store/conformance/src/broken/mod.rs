@@ -230,6 +230,8 @@ faults! {
     sweep_ignores_its_budget SweepIgnoresBudget => a_step_of_a_sweep_visits_about_its_budget;
     /// Removes all peers of a large swarm at once, and reports a small number of visits.
     sweep_drops_whole_swarms SweepDropsWholeSwarms => a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold;
+    /// Keeps a node of every swarm that a walk has shown.
+    walk_keeps_its_nodes WalkKeepsNodes => swarms_that_were_listed_leave_no_memory_behind;
     /// Reads all swarms to find the swarms of the next step of a sweep.
     sweep_looks_at_all_swarms SweepLooksAtAll => a_pass_of_sweeps_costs_in_proportion_to_the_swarms;
     /// Each caller sweeps from the start.

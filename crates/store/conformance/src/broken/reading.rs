@@ -46,6 +46,11 @@ impl Broken {
 
     pub(super) fn walk_wrongly(&self, from: Cursor, limit: usize, out: &mut Vec<SwarmSummary>) -> Cursor {
         match (self.fault, from.bytes()) {
+            (Fault::WalkKeepsNodes, _) => {
+                let next = self.model.walk(from, limit, out);
+                vec![1_u8; 232 * out.len()].leak();
+                next
+            }
             (Fault::WalkRepeats, _) => {
                 let first = out.len();
                 let next = self.model.walk(from, limit, out);
