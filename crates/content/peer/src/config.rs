@@ -12,7 +12,7 @@ use crate::trackers::{ClientOptions, TrackersOptions};
 /// The name of this program in the extended handshake (BEP 10).
 pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"));
 
-/// How a [`Session`] is made.
+/// How a [`Session`](crate::Session) is made.
 ///
 /// These options bound the memory. A connection takes at most 16 KiB while it is idle, 832 KiB while its
 /// requests are answered (three batches of 256 KiB), and the length of one message while it brings pieces. A
