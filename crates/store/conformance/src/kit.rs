@@ -13,7 +13,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -26,6 +25,7 @@ use swarmkeep::{
 };
 
 use crate::Subject;
+pub(crate) use crate::common::{hash, within};
 
 /// The lifetime of peers in a store built by [`build`].
 pub(crate) const LIFETIME: u64 = 1800;
@@ -109,16 +109,6 @@ pub(crate) fn bounded(subject: &dyn Subject, needs: BoundedBy, config: &Reposito
         }
         Ok(_) => panic!("{missing:?} is not declared as a limit, and yet not refused"),
     }
-}
-
-/// Returns info hash number `n`, which has no structure.
-pub(crate) fn hash(n: u64) -> InfoHash {
-    let mut rng = SplitMix64::new(n ^ 0x5eed);
-    let mut bytes = [0; 20];
-    for chunk in bytes.chunks_mut(8) {
-        chunk.copy_from_slice(&rng.next_u64().to_le_bytes()[..chunk.len()]);
-    }
-    InfoHash::new(bytes)
 }
 
 pub(crate) fn v4(n: u32) -> Endpoint {
@@ -403,26 +393,6 @@ impl Store {
             assert_eq!(self.scrape(&info_hash), shown, "the scrape of {info_hash:?} and its summary");
         }
         assert_eq!(self.totals(), counted, "the totals and what is there");
-    }
-}
-
-/// Runs `work`, which must end within `limit`. A lock that is never released, or an endless loop, fails the
-/// case instead of blocking it.
-pub(crate) fn within<T: Send + 'static>(
-    limit: Duration,
-    what: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> T {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let result = panic::catch_unwind(AssertUnwindSafe(work));
-        // Sending fails only if the receiver has timed out.
-        let _ = sender.send(result);
-    });
-    match receiver.recv_timeout(limit) {
-        Ok(Ok(result)) => result,
-        Ok(Err(panicked)) => panic::resume_unwind(panicked),
-        Err(_) => panic!("{what}: not done after {limit:?}"),
     }
 }
 

@@ -16,11 +16,11 @@
 //!
 //! [`Capabilities`]: swarmkeep::Capabilities
 
-#[macro_use]
-mod faults;
 mod blocking;
 #[doc(hidden)]
 pub mod broken;
+#[doc(hidden)]
+pub mod common;
 pub mod durability;
 #[macro_use]
 mod list;
@@ -37,8 +37,6 @@ use swarmkeep::{
 pub use blocking::Blocking;
 pub use list::CASES;
 pub use model::Model;
-#[doc(hidden)]
-pub use swarmkeep;
 
 /// A kind of store that the suite can build and test.
 ///
@@ -82,34 +80,12 @@ pub struct Case {
     run: fn(&dyn Subject),
 }
 
-impl Case {
-    /// Runs the case on a store.
-    ///
-    /// # Panics
-    /// If the store violates the sentence.
-    pub fn run(&self, subject: &dyn Subject) {
-        (self.run)(subject);
-    }
-
-    /// Returns the case called `name`.
-    pub fn find(name: &str) -> Option<&'static Self> {
-        CASES.iter().find(|case| case.name == name)
-    }
-}
-
-/// Runs the case called `name` on a store; the tests of [`suite!`] call it.
+/// Returns the store that [`suite!`] was given.
 #[doc(hidden)]
-pub fn check(name: &str, subject: &dyn Subject) {
-    Case::find(name).expect("the macro and the list are made of the same names").run(subject);
-}
-
-/// Builds a store with the function that [`suite!`] was given.
-#[doc(hidden)]
-pub fn boxed<R: TorrentRepository + 'static>(
-    config: &RepositoryConfig,
-    build: impl Fn(&RepositoryConfig) -> Result<R, ConfigError>,
-) -> Result<Box<dyn TorrentRepository>, ConfigError> {
-    Ok(Box::new(build(config)?))
+pub fn subject<R: TorrentRepository + 'static>(
+    build: impl Fn(&RepositoryConfig) -> Result<R, ConfigError> + Sync,
+) -> impl Subject {
+    build
 }
 
 /// Compiles and runs the code of the README.

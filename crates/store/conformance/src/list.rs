@@ -1,50 +1,18 @@
 //! The list of cases. [`CASES`] and [`suite!`](crate::suite) are made of it.
 
-use crate::{Case, cases};
+use crate::{Case, Subject, cases::*};
 
-/// Defines [`CASES`] from the list, and the macro that makes a test of each case.
-macro_rules! list {
-    ($($module:ident { $($name:ident [$($rule:literal)*])* })*) => {
-        /// All cases, in the order of the contract.
-        pub const CASES: &[Case] = &[$($(
-            Case { name: stringify!($name), rules: &[$($rule),*], run: cases::$module::$name },
-        )*)*];
+crate::cases! {
+    /// All cases, in the order of the contract.
+    CASES of Subject;
 
-        list! { @export ($) $($($name)*)* }
-    };
-    (@export ($d:tt) $($name:ident)*) => {
-        /// Makes a module with a `#[test]` of every case for one store.
-        ///
-        /// The arguments are the name of the module and a function that returns a store for a
-        /// [`RepositoryConfig`](swarmkeep::RepositoryConfig): `suite!(my_store, |config|
-        /// MyStore::new(config));`. The function can use all names in scope at the macro call, and is
-        /// evaluated for each test.
-        #[macro_export]
-        macro_rules! suite {
-            ($d module:ident, $d build:expr $d(,)?) => {
-                mod $d module {
-                    #[allow(unused_imports, reason = "the function may need nothing from around it")]
-                    use super::*;
+    /// Makes a module with a `#[test]` of every case for one store.
+    ///
+    /// The arguments are the name of the module and a function that returns a store for a
+    /// [`RepositoryConfig`](swarmkeep::RepositoryConfig): `suite!(my_store, |config| MyStore::new(config));`.
+    /// The function can use all names in scope at the macro call, and is evaluated for each test.
+    suite in $crate;
 
-                    fn build_subject_of_this_suite(
-                        config: &$crate::swarmkeep::RepositoryConfig,
-                    ) -> Result<Box<dyn $crate::swarmkeep::TorrentRepository>, $crate::swarmkeep::ConfigError> {
-                        $crate::boxed(config, $d build)
-                    }
-
-                    $(
-                        #[test]
-                        fn $name() {
-                            $crate::check(stringify!($name), &build_subject_of_this_suite);
-                        }
-                    )*
-                }
-            };
-        }
-    };
-}
-
-list! {
     announcing {
         announce_answers_with_the_counts_after_the_update [1]
         announce_is_seen_whole_or_not_at_all [1]

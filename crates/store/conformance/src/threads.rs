@@ -11,14 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Sets a flag when it is dropped, also by a panic, so that no thread waits for it for ever.
-pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
+pub(crate) use crate::common::SetOnDrop;
 
 /// The work of a race. It continues until the other side has had its turns too, however the machine schedules
 /// the threads.

@@ -14,38 +14,10 @@ pub use self::store::Broken;
 use super::model::Torrent;
 use crate::InfoHash;
 
-/// Makes [`Fault`] of the rows below, and the macro that goes through them.
-macro_rules! faults {
-    ($($(#[doc = $doc:literal])+ $test:ident $fault:ident => $case:ident;)*) => {
-        /// One way to be broken.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub enum Fault {
-            $($(#[doc = $doc])+ $fault,)*
-        }
+swarmkeep_conformance::faults! {
+    /// One way to be broken.
+    for_each_content_fault:
 
-        impl Fault {
-            /// The name of the case that is meant to reject it.
-            pub const fn case(self) -> &'static str {
-                match self {
-                    $(Self::$fault => stringify!($case),)*
-                }
-            }
-        }
-
-        faults! { @export ($) $($test $fault)* }
-    };
-    (@export ($d:tt) $($test:ident $fault:ident)*) => {
-        /// Calls a macro with the faults, each in snake case and as the variant of `Fault`.
-        #[doc(hidden)]
-        #[macro_export]
-        macro_rules! for_each_content_fault {
-            ($d callback:ident) => { $d callback! { $($test $fault)* } };
-        }
-    };
-}
-
-faults! {
     /// Declares a stripe that is no power of two.
     stripe_that_is_no_power_of_two OddStripe => capabilities_have_a_stripe_that_is_a_power_of_two;
     /// Keeps the low 32 bits of an offset.

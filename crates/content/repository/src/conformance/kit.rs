@@ -6,20 +6,17 @@ use std::{
     io,
     ops::{Deref, Range},
     os::unix::fs::FileExt,
-    panic::{self, AssertUnwindSafe},
     path::Path,
-    sync::{Arc, mpsc},
-    thread,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
+pub(crate) use swarmkeep_conformance::common::{hash, within};
 use tempfile::TempDir;
 
 use super::Subject;
-use crate::{
-    Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, InfoHash, NewTorrent, Result,
-};
+use crate::{Content, ContentConfig, ContentExt, ContentRepository, Error, Geometry, NewTorrent, Result};
 
 /// How long a call may take before it is taken to last for ever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -183,16 +180,6 @@ impl Store {
 
 pub(crate) fn torrent(n: u64, length: u64, piece_length: u32) -> NewTorrent {
     NewTorrent::new(hash(n), length, piece_length).expect("such torrents exist")
-}
-
-/// Info hashes without structure.
-pub(crate) fn hash(n: u64) -> InfoHash {
-    let mut draw = Draw::new(n ^ 0x5eed);
-    let mut bytes = [0; 20];
-    for chunk in bytes.chunks_mut(8) {
-        chunk.copy_from_slice(&draw.next().to_le_bytes()[..chunk.len()]);
-    }
-    InfoHash::new(bytes)
 }
 
 /// Lengths and piece lengths of torrents: powers of two, odd ones, pieces of one byte, and pieces longer than
@@ -414,22 +401,6 @@ impl Draw {
 pub(crate) fn rounds(most: u64) -> impl Iterator<Item = u64> {
     let began = Instant::now();
     (0..most).take_while(move |&round| round == 0 || began.elapsed() < RACE)
-}
-
-/// Runs `work`, which must end within [`PATIENCE`]: a call that waits for ever fails the case and does not
-/// hang it.
-pub(crate) fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let result = panic::catch_unwind(AssertUnwindSafe(work));
-        // The receiver is gone only if it has given up.
-        let _ = sender.send(result);
-    });
-    match receiver.recv_timeout(PATIENCE) {
-        Ok(Ok(result)) => result,
-        Ok(Err(panicked)) => panic::resume_unwind(panicked),
-        Err(_) => panic!("{what}: not done after {PATIENCE:?}"),
-    }
 }
 
 /// Asserts that a call failed in one way.

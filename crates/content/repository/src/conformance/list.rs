@@ -1,48 +1,18 @@
 //! The list of cases, from which both [`CASES`] and [`suite!`](crate::suite) are made.
 
-use super::{Case, cases};
+use super::{Case, Subject, cases::*};
 
-/// Makes [`CASES`] of the list, and the macro that makes a test of each.
-macro_rules! list {
-    ($($module:ident { $($name:ident)* })*) => {
-        /// Every case, in the order of the contract.
-        pub const CASES: &[Case] = &[$($(Case { name: stringify!($name), run: cases::$module::$name },)*)*];
+swarmkeep_conformance::cases! {
+    /// Every case, in the order of the contract.
+    CASES of Subject;
 
-        list! { @export ($) $($($name)*)* }
-    };
-    (@export ($d:tt) $($name:ident)*) => {
-        /// Makes a module with a `#[test]` of every conformance case for one store.
-        ///
-        /// Takes the module's name and a function that opens the store in the folder of a
-        /// [`ContentConfig`](crate::ContentConfig): `suite!(my_store, |config| MyStore::open(config));`. What
-        /// is in scope where the macro stands is in scope for the function, which is evaluated each time that
-        /// a store is opened.
-        #[macro_export]
-        macro_rules! suite {
-            ($d module:ident, $d open:expr $d(,)?) => {
-                mod $d module {
-                    #[allow(unused_imports, reason = "the function may need nothing from around it")]
-                    use super::*;
+    /// Makes a module with a `#[test]` of every case for one store.
+    ///
+    /// The arguments are the name of the module and a function that opens the store in the folder of a
+    /// [`ContentConfig`](crate::ContentConfig): `suite!(my_store, |config| MyStore::open(config));`. The
+    /// function can use all names in scope at the macro call, and is evaluated for each test.
+    suite in $crate::conformance;
 
-                    fn open_subject_of_this_suite(
-                        config: &$crate::ContentConfig,
-                    ) -> $crate::Result<Box<dyn $crate::ContentRepository>> {
-                        $crate::conformance::boxed(config, $d open)
-                    }
-
-                    $(
-                        #[test]
-                        fn $name() {
-                            $crate::conformance::check(stringify!($name), &open_subject_of_this_suite);
-                        }
-                    )*
-                }
-            };
-        }
-    };
-}
-
-list! {
     opening {
         a_new_store_holds_nothing
         capabilities_have_a_stripe_that_is_a_power_of_two

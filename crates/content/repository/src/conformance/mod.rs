@@ -66,32 +66,10 @@ pub struct Case {
     run: fn(&dyn Subject),
 }
 
-impl Case {
-    /// Puts a store through the case.
-    ///
-    /// # Panics
-    /// If the store does not do what the sentence says.
-    pub fn run(&self, subject: &dyn Subject) {
-        (self.run)(subject);
-    }
-
-    /// The case called `name`.
-    pub fn find(name: &str) -> Option<&'static Self> {
-        CASES.iter().find(|case| case.name == name)
-    }
-}
-
-/// What the tests of [`suite!`](crate::suite) do: puts a store through the case called `name`.
+/// Returns the store that [`suite!`](crate::suite) was given.
 #[doc(hidden)]
-pub fn check(name: &str, subject: &dyn Subject) {
-    Case::find(name).expect("the macro and the list are made of the same names").run(subject);
-}
-
-/// What [`suite!`](crate::suite) makes of the function it is given.
-#[doc(hidden)]
-pub fn boxed<R: ContentRepository + 'static>(
-    config: &ContentConfig,
-    open: impl Fn(&ContentConfig) -> Result<R>,
-) -> Result<Box<dyn ContentRepository>> {
-    Ok(Box::new(open(config)?))
+pub fn subject<R: ContentRepository + 'static>(
+    open: impl Fn(&ContentConfig) -> Result<R> + Sync,
+) -> impl Subject {
+    open
 }

@@ -31,7 +31,7 @@ use swarmkeep::{
 
 use crate::{Model, model::ModelState};
 
-faults! {
+crate::faults! {
     /// One fault of a store.
     for_each_fault:
 

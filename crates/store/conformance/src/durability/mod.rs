@@ -106,102 +106,62 @@ pub struct Case {
     run: fn(&dyn PersistentSubject),
 }
 
-impl Case {
-    /// Runs the case on a store.
-    ///
-    /// # Panics
-    /// If the store violates the sentence.
-    pub fn run(&self, subject: &dyn PersistentSubject) {
-        (self.run)(subject);
-    }
-
-    /// Returns the case called `name`.
-    pub fn find(name: &str) -> Option<&'static Self> {
-        DURABILITY_CASES.iter().find(|case| case.name == name)
-    }
-}
-
-/// Runs the case called `name` on a store; the tests of [`durability_suite!`](crate::durability_suite) call
-/// it.
+/// Returns the subject that [`durability_suite!`](crate::durability_suite) was given.
 #[doc(hidden)]
-pub fn check(name: &str, subject: &dyn PersistentSubject) {
-    Case::find(name).expect("the macro and the list are made of the same names").run(subject);
+pub const fn subject<S: PersistentSubject>(subject: S) -> S {
+    subject
 }
 
-/// Defines [`DURABILITY_CASES`] from the list, and the macro that makes a test of each case.
-macro_rules! list {
-    ($($name:ident [$($rule:literal)*])*) => {
-        /// All cases, those of snapshots before those of counts.
-        pub const DURABILITY_CASES: &[Case] = &[$(
-            Case { name: stringify!($name), rules: &[$($rule),*], run: cases::$name },
-        )*];
+crate::cases! {
+    /// All cases, those of snapshots before those of counts.
+    DURABILITY_CASES of PersistentSubject;
 
-        list! { @export ($) $($name)* }
-    };
-    (@export ($d:tt) $($name:ident)*) => {
-        /// Makes a module with a `#[test]` of every case for one persistent store.
-        ///
-        /// The arguments are the name of the module and a
-        /// [`PersistentSubject`](crate::durability::PersistentSubject): `durability_suite!(my_store,
-        /// MySubject);`. The subject is evaluated for each test and can use all names in scope at the macro
-        /// call.
-        #[macro_export]
-        macro_rules! durability_suite {
-            ($d module:ident, $d subject:expr $d(,)?) => {
-                mod $d module {
-                    #[allow(unused_imports, reason = "the subject may need nothing from around it")]
-                    use super::*;
+    /// Makes a module with a `#[test]` of every case for one persistent store.
+    ///
+    /// The arguments are the name of the module and a
+    /// [`PersistentSubject`](crate::durability::PersistentSubject): `durability_suite!(my_store,
+    /// MySubject);`. The subject is evaluated for each test and can use all names in scope at the macro call.
+    durability_suite in $crate::durability;
 
-                    $(
-                        #[test]
-                        fn $name() {
-                            $crate::durability::check(stringify!($name), &$d subject);
-                        }
-                    )*
-                }
-            };
-        }
-    };
-}
-
-list! {
-    a_snapshot_holds_every_peer_whose_announce_returned_before_it_began [24]
-    a_snapshot_loads_with_its_counts_roles_and_downloads_and_ages_rounded_younger [24]
-    what_expired_meanwhile_stays_out [16 24]
-    a_snapshot_counts_the_download_of_every_seeder_it_holds [24 25]
-    a_stop_keeps_everything_that_was_answered [24]
-    a_kill_loses_nothing_older_than_the_last_snapshot [24]
-    a_second_snapshot_replaces_the_first [24]
-    an_announce_after_a_restart_finds_the_peers_that_were_there [7 24]
-    a_truncated_snapshot_is_refused_as_a_whole [24]
-    an_altered_snapshot_is_refused_as_a_whole [24]
-    a_snapshot_with_something_behind_it_is_refused_as_a_whole [24]
-    blocks_that_do_not_belong_together_are_no_snapshot [24]
-    without_a_good_snapshot_a_store_opens_empty_and_keeps_its_counts [24 25]
-    after_a_damaged_snapshot_the_next_one_is_good_again [24]
-    an_unfinished_snapshot_leaves_the_last_good_one [24]
-    a_folder_is_open_once_at_a_time [24]
-    a_snapshot_does_not_stall_announces [18 24]
-    download_counts_outlive_a_stop [25]
-    download_counts_outlive_a_kill_once_they_are_settled [25]
-    a_kill_loses_no_more_than_what_was_not_settled [25]
-    a_swarm_that_was_swept_comes_back_with_its_count [19 25]
-    an_eviction_forgets_no_count [21 25]
-    counts_that_come_back_never_fall_and_end_exactly_right [25]
-    downloads_that_race_with_a_stored_count_are_counted_once [25]
-    downloads_that_race_with_sweeps_are_counted_once [25]
-    a_count_that_both_snapshot_and_store_hold_is_not_added_up [24 25]
-    a_snapshot_taken_before_counts_have_come_counts_nothing_twice [24 25]
-    remove_forgets_the_stored_count [20 25]
-    remove_where_forgets_the_stored_counts [20 25]
-    no_stored_count_comes_after_a_removal [20 25]
-    only_live_swarms_are_in_memory_after_a_restart [25]
-    downloads_that_were_added_are_stored_once [25]
-    restored_downloads_are_stored_and_never_added_up [24 25]
-    stored_counts_saturate [5 25]
-    batches_count_like_single_announces [25]
-    a_panic_in_the_callers_randomness_leaves_one_count_in_memory_and_store [23 25]
-    announces_do_not_wait_for_stored_counts [25]
+    cases {
+        a_snapshot_holds_every_peer_whose_announce_returned_before_it_began [24]
+        a_snapshot_loads_with_its_counts_roles_and_downloads_and_ages_rounded_younger [24]
+        what_expired_meanwhile_stays_out [16 24]
+        a_snapshot_counts_the_download_of_every_seeder_it_holds [24 25]
+        a_stop_keeps_everything_that_was_answered [24]
+        a_kill_loses_nothing_older_than_the_last_snapshot [24]
+        a_second_snapshot_replaces_the_first [24]
+        an_announce_after_a_restart_finds_the_peers_that_were_there [7 24]
+        a_truncated_snapshot_is_refused_as_a_whole [24]
+        an_altered_snapshot_is_refused_as_a_whole [24]
+        a_snapshot_with_something_behind_it_is_refused_as_a_whole [24]
+        blocks_that_do_not_belong_together_are_no_snapshot [24]
+        without_a_good_snapshot_a_store_opens_empty_and_keeps_its_counts [24 25]
+        after_a_damaged_snapshot_the_next_one_is_good_again [24]
+        an_unfinished_snapshot_leaves_the_last_good_one [24]
+        a_folder_is_open_once_at_a_time [24]
+        a_snapshot_does_not_stall_announces [18 24]
+        download_counts_outlive_a_stop [25]
+        download_counts_outlive_a_kill_once_they_are_settled [25]
+        a_kill_loses_no_more_than_what_was_not_settled [25]
+        a_swarm_that_was_swept_comes_back_with_its_count [19 25]
+        an_eviction_forgets_no_count [21 25]
+        counts_that_come_back_never_fall_and_end_exactly_right [25]
+        downloads_that_race_with_a_stored_count_are_counted_once [25]
+        downloads_that_race_with_sweeps_are_counted_once [25]
+        a_count_that_both_snapshot_and_store_hold_is_not_added_up [24 25]
+        a_snapshot_taken_before_counts_have_come_counts_nothing_twice [24 25]
+        remove_forgets_the_stored_count [20 25]
+        remove_where_forgets_the_stored_counts [20 25]
+        no_stored_count_comes_after_a_removal [20 25]
+        only_live_swarms_are_in_memory_after_a_restart [25]
+        downloads_that_were_added_are_stored_once [25]
+        restored_downloads_are_stored_and_never_added_up [24 25]
+        stored_counts_saturate [5 25]
+        batches_count_like_single_announces [25]
+        a_panic_in_the_callers_randomness_leaves_one_count_in_memory_and_store [23 25]
+        announces_do_not_wait_for_stored_counts [25]
+    }
 }
 
 #[cfg(test)]

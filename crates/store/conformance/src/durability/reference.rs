@@ -627,7 +627,7 @@ impl fmt::Debug for Open {
     }
 }
 
-faults! {
+crate::faults! {
     /// One fault of the [`Reference`].
     for_each_durability_fault:
 

@@ -9,7 +9,7 @@ use crate::{
         Subject,
         kit::{
             Folder, PATIENCE, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
-            complete_pieces, hash, put, torrent,
+            complete_pieces, hash, put, torrent, within,
         },
     },
 };
@@ -332,7 +332,7 @@ pub(crate) fn a_write_larger_than_most_unwritten_goes_through(subject: &dyn Subj
     let content = store.new_torrent(1, length, 1 << 20);
     let writer = Arc::clone(&content);
     // What is bounded by back-pressure must not wait for itself.
-    crate::conformance::kit::in_time("a large write", move || put(&*writer, 0..length, Pattern(1)));
+    within(PATIENCE, "a large write", move || put(&*writer, 0..length, Pattern(1)));
     assert_reads(&*content, 0..length, Pattern(1));
     let statistics = store.statistics();
     assert!(statistics.unwritten <= most, "{statistics:?} after {PATIENCE:?} at most");

@@ -10,6 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use swarmkeep_conformance::common::SetOnDrop;
 
 use crate::{
     Content, ContentExt, Error, Result,
@@ -46,23 +47,16 @@ fn at_once<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> 
 
 /// Runs `work` on other threads, again and again, until `meanwhile` has ended.
 fn while_doing(threads: usize, work: impl Fn(usize, u64) + Sync, meanwhile: impl FnOnce()) {
-    /// Also when it panics: the others end.
-    struct Ends<'a>(&'a AtomicBool);
-    impl Drop for Ends<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, SeqCst);
-        }
-    }
     let (over, work) = (AtomicBool::new(false), &work);
     thread::scope(|scope| {
         for thread in 0..threads {
             let over = &over;
             scope.spawn(move || {
-                let _ends = Ends(over);
+                let _set = SetOnDrop(over);
                 (0..).take_while(|_| !over.load(SeqCst)).for_each(|n| work(thread, n));
             });
         }
-        let _ends = Ends(&over);
+        let _set = SetOnDrop(&over);
         meanwhile();
     });
 }
