@@ -260,8 +260,8 @@ impl Stores {
         })
     }
 
-    /// So many announces per second for a while, each when it is due, whatever became of those before: how long
-    /// after that each was answered.
+    /// So many announces per second for a while, each when it is due, whatever became of those before: how
+    /// long after that each was answered.
     pub(crate) fn paced(
         self: &Arc<Self>,
         runtime: &Runtime,

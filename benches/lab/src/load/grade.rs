@@ -62,7 +62,8 @@ pub(crate) fn of_success(percent: f64) -> Grade {
     }
 }
 
-/// What is expected of a tracker on a common server, in thousands of requests per second, with so many workers.
+/// What is expected of a tracker on a common server, in thousands of requests per second, with so many
+/// workers.
 fn expected(workers: usize) -> (f64, f64) {
     match workers {
         0..=31 => (50.0, 70.0),

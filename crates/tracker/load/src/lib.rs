@@ -1,8 +1,8 @@
 //! A load generator for BitTorrent trackers, over UDP (BEP 15) and HTTP (BEP 3, 23, 48).
 //!
-//! [`run()`] runs the load test of a [`Config`] and returns a [`Report`]. Many workers, each a client with its
-//! own socket, send the announces of a seeded population to shared swarms, in a closed loop or by a schedule,
-//! and check every answer:
+//! [`run()`] runs the load test of a [`Config`] and returns a [`Report`]. Many workers, each a client with
+//! its own socket, send the announces of a seeded population to shared swarms, in a closed loop or by a
+//! schedule, and check every answer:
 //!
 //! ```no_run
 //! use swarmkeep_load::{Config, run};

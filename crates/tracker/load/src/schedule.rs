@@ -16,8 +16,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// For `workers` of `all` workers, each with `rate` requests per second from `begin` on; `turn` is which of
-    /// the `threads`.
+    /// For `workers` of `all` workers, each with `rate` requests per second from `begin` on; `turn` is which
+    /// of the `threads`.
     pub(crate) fn new(begin: u64, rate: f64, workers: usize, turn: usize, threads: usize) -> Self {
         let gap = SECOND as f64 / rate / workers as f64;
         let first = begin + (gap * turn as f64 / threads as f64) as u64;

@@ -69,8 +69,8 @@ pub struct Loaded {
 
 /// Visits of one step: half a millisecond of the packed store.
 const STEP: Budget = Budget::peers(16_384);
-/// The same in the middle of a swarm, and the pause after each: of a million announces per second to a hot one,
-/// fewer than one in a thousand waits for it, or for the core that it wakes on.
+/// The same in the middle of a swarm, and the pause after each: of a million announces per second to a hot
+/// one, fewer than one in a thousand waits for it, or for the core that it wakes on.
 const STEP_WITHIN: Budget = Budget::peers(128);
 const PAUSE_WITHIN: Duration = Duration::from_millis(2);
 /// Bytes after which the disk is waited for, while more is read out: at the end there is not much left to

@@ -4,7 +4,8 @@ use std::{collections::HashMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use crate::source::Source;
 
-/// How a [`TrackerClient`](super::TrackerClient) asks. Start with [`new`](Self::new) and chain what should differ.
+/// How a [`TrackerClient`](super::TrackerClient) asks. Start with [`new`](Self::new) and chain what should
+/// differ.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
     pub(super) udp_wait: Duration,

@@ -522,8 +522,8 @@ pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(sub
     assert_eq!((all.expired, all.swarms_removed, store.totals().swarms), (PEERS.into(), 1, 0));
 }
 
-/// Six rounds: swarms come, are listed in every way, and go. What the allocator keeps for later is there after
-/// the second.
+/// Six rounds: swarms come, are listed in every way, and go. What the allocator keeps for later is there
+/// after the second.
 pub(crate) fn swarms_that_were_listed_leave_no_memory_behind(subject: &dyn Subject) {
     const SWARMS: u64 = 20_000;
     const BYTES_PER_SWARM: u64 = 40;
