@@ -218,7 +218,7 @@ fn text(
     text += &results(&loads);
     text += "\n## Grades\n\n";
     text += &grades(&loads);
-    text += "\nRates are held against what is expected of trackers at so many workers on a common server.\n\n## Patterns\n\n";
+    text += "\nRates are held against what is expected of trackers with the same number of workers on a common server.\n\n## Patterns\n\n";
     let p95: Vec<_> = loads.iter().map(|report| (report.settings.workers, report.latency.all.p95)).collect();
     let _ = writeln!(text, "- Over workers: {}.", OverWorkers::of(&p95));
     for report in &loads {

@@ -34,7 +34,8 @@ struct Args {
     #[arg(long, default_value = "1")]
     seed: u64,
 
-    /// Print the bytes of one store's resident set for so many swarms of one peer, or peers of one swarm.
+    /// Print the bytes of one store's resident set for a number of swarms of one peer, or of peers in one
+    /// swarm.
     #[arg(long, hide = true, num_args = 3, value_names = ["STORE", "SWARMS", "PEERS"])]
     memory_of: Option<Vec<String>>,
 }
@@ -91,7 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Nanoseconds an announce: for each workload and thread count, the median of some turns in which all stores
+/// Nanoseconds per announce: for each workload and thread count, the median of some turns in which all stores
 /// take part.
 fn time(scale: &Scale, seed: u64) -> Vec<Value> {
     let mut rows = Vec::new();
@@ -198,7 +199,7 @@ fn tables(report: &Value) -> String {
         }
     }
     let text: String = lines.into_iter().map(|line| line + "|\n").collect();
-    text + "\nNanoseconds an announce on so many threads; announces that were acknowledged, and lost of those.\n"
+    text + "\nNanoseconds per announce and number of threads; announces that were acknowledged, and lost of those.\n"
 }
 
 fn cores() -> usize {

@@ -146,7 +146,7 @@ const GOALS: &[Goal] = &[
     goal("announce, 10 M × 1, batches: ns", &TEN_MILLION, NsPerThread, AtMost(55.0)),
     goal("announce, Zipf, batches: ns", &ZIPF, NsPerThread, AtMost(150.0)),
     goal(
-        "announces to one swarm of 2 M, batches, 2 threads: M a second",
+        "announces to one swarm of 2 M, batches, 2 threads: M per second",
         &LARGE_V4,
         MillionsPerSecond,
         AtLeast(10.0),

@@ -38,7 +38,7 @@ impl fmt::Debug for Sector {
     }
 }
 
-/// So many sectors of zeroes.
+/// `count` sectors of zeroes.
 pub fn sectors(count: usize) -> Vec<Sector> {
     Sector::new_vec_zeroed(count).expect("no more sectors than a call can read")
 }
@@ -296,7 +296,7 @@ pub struct SparseDevice {
 }
 
 impl SparseDevice {
-    /// So many sectors of zeroes.
+    /// A device of `sectors` sectors of zeroes.
     pub fn new(sectors: u64) -> Self {
         Self { sectors, written: RwLock::default() }
     }

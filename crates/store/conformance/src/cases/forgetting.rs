@@ -525,7 +525,7 @@ pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(sub
 /// Six rounds: swarms come, are listed in every way, and go. What the allocator keeps for later is there
 /// after the second.
 pub(crate) fn swarms_that_were_listed_leave_no_memory_behind(subject: &dyn Subject) {
-    const SWARMS: u64 = 20_000;
+    const SWARMS: u64 = 10_000;
     const BYTES_PER_SWARM: u64 = 40;
 
     if !runs_alone("swarms_that_were_listed_leave_no_memory_behind") {

@@ -101,7 +101,7 @@ impl<S: ConnectionServer> Accepting<S> {
                 if error.kind() != io::ErrorKind::ConnectionAborted {
                     static WARNED: Seldom = Seldom::new(1);
                     if WARNED.is_time(now()) {
-                        warn!(%error, "cannot accept");
+                        warn!(%error, server = S::NAME, "cannot accept");
                     }
                     self.server.connections().make_room();
                     sleep(PAUSE_AFTER_ERROR).await;
