@@ -47,6 +47,8 @@ fn meant(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|nearest| format!("; `{nearest}` is meant, perhaps")).unwrap_or_default()
 }
 
+const GIVEN_TWICE: &str = "the setting is given under its former name and under its new one";
+
 /// Settings that do not go together.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -137,7 +139,10 @@ pub(crate) fn read(
             } else {
                 vec![value]
             };
-            given.insert(option.get_id().to_string(), (SettingOrigin::Variable(variable), values));
+            let (id, place) = (option.get_id().to_string(), SettingOrigin::Variable(variable));
+            if given.insert(id, (place.clone(), values)).is_some() {
+                return Err(Error::Value { place, key: name, message: GIVEN_TWICE.into() });
+            }
         } else {
             let nearest = nearest(&id, &names).map(|nearest| variable_of(&nearest));
             unknown_variables.push((variable, nearest));
@@ -260,7 +265,9 @@ fn read_file(
             DeValue::Array(_) => return Err(wrong("expected one value and not a list")),
             value => vec![scalar(value)?],
         };
-        given.insert(option.get_id().to_string(), (place, values));
+        if given.insert(option.get_id().to_string(), (place.clone(), values)).is_some() {
+            return Err(wrong(GIVEN_TWICE));
+        }
     }
     Ok(given)
 }
@@ -479,6 +486,8 @@ mod tests {
                 ("place", 0)
             );
         }
+        let both = read(&[], &[("SWARMKEEP_PLACE", "x"), ("SWARMKEEP_SPOT", "y")], None);
+        assert!(both.unwrap_err().to_string().ends_with(GIVEN_TWICE));
     }
 
     #[test]
@@ -498,6 +507,10 @@ mod tests {
             ),
             ("\n\nplace = [1", "FILE:3: unclosed array, expected `]`"),
             ("how-many = 1\nhow-many = 2", "FILE:2: duplicate key"),
+            (
+                "place = [\"x\"]\nspot = \"y\"",
+                "FILE:2: spot: the setting is given under its former name and under its new one",
+            ),
         ] {
             assert_eq!(read(&[], &[], Some(file)).unwrap_err(), expected, "{file}");
         }
