@@ -217,6 +217,10 @@ fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error
         format!("cannot make the folder {}: {error}; make one that this process may write to", path.display())
     })?;
     let folder = Arc::new(Directory::open(path)?);
+    if let Some(whose) = folder.others_may_write()? {
+        let path = path.display();
+        warn!("others may write to the folder of --state {path}: {whose}; take that right from them");
+    }
     let loaded = state.open(folder, Some(every), Arc::new(swarmkeep_tracker::now))?;
     for (file, reason) in &loaded.refused {
         error!(%file, %reason, "a snapshot was refused, and nothing of it was loaded");

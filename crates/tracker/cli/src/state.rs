@@ -50,7 +50,7 @@ struct Snapshot {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let folder = Arc::new(Directory::open(&args.folder)?);
+    let folder = Arc::new(Directory::open_to_read(&args.folder)?);
     let snapshots = look_at_snapshots(&*folder)?.into_iter().map(|(file, looked_at)| match looked_at {
         Ok(summary) => Snapshot { file, summary: Some(summary), refused: None },
         Err(error) => Snapshot { file, summary: None, refused: Some(error.to_string()) },

@@ -18,6 +18,18 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+    /// This process may not write to the folder, or to the lock in it.
+    #[error("cannot write to {}: {source}; {whose}: {advice}, or name another folder", path.display())]
+    NotWritable {
+        /// The folder, or the lock.
+        path: PathBuf,
+        /// The refusal of the operating system.
+        source: io::Error,
+        /// Its owner, its mode, and the user of this process.
+        whose: String,
+        /// The way to make it writable.
+        advice: String,
+    },
     /// Another process uses the folder.
     #[error("{} is in use by another process: stop that one, or use another folder", path.display())]
     InUse {

@@ -2,10 +2,16 @@
 
 use std::{
     fmt,
-    fs::{self, OpenOptions, TryLockError},
+    fs::{self, TryLockError},
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt as _},
+    os::unix::fs::{FileExt, MetadataExt as _},
     path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, openat},
+    io::{Errno, retry_on_intr},
+    process::{getegid, geteuid},
 };
 
 use crate::{Error, Result};
@@ -68,11 +74,15 @@ pub trait File: Send + Sync {
 }
 
 /// A directory of the file system. It is locked for this process while the value exists.
+///
+/// Files are reached from the open directory, not by their paths: no link in it is ever followed, and nothing
+/// but a file is opened, whoever may have put it there. The path of the directory itself may lead through
+/// links.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     handle: fs::File,
-    /// Nothing where the directory cannot be written to and nobody has made the file.
+    /// Nothing if it was opened to be read, and nobody has made the file.
     lock: Option<fs::File>,
 }
 
@@ -82,35 +92,117 @@ impl Directory {
 
     /// Opens an existing directory and locks it (`flock` on the file [`LOCK`](Self::LOCK)).
     ///
-    /// A directory without write access can be read; the first write fails.
-    ///
     /// # Errors
-    /// [`Error::InUse`] if another process has it open, [`Error::Io`].
+    /// [`Error::NotWritable`] if this process may not write to it, [`Error::InUse`] if another process has it
+    /// open, [`Error::Io`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        let handle = fs::File::open(&path).map_err(Error::io("opening", path.clone()))?;
-        let lock_path = path.join(Self::LOCK);
-        let writable =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(OWN).open(&lock_path);
-        let lock = match writable {
-            Ok(file) => Some(file),
-            Err(error) if refuses_writes(&error) => fs::File::open(&lock_path).ok(),
-            Err(error) => return Err(Error::io("opening", lock_path)(error)),
-        };
-        match lock.as_ref().map(fs::File::try_lock) {
-            None | Some(Ok(())) => Ok(Self { path, handle, lock }),
-            Some(Err(TryLockError::WouldBlock)) => Err(Error::InUse { path }),
-            Some(Err(TryLockError::Error(error))) => Err(Error::io("locking", lock_path)(error)),
+        let mut directory = Self::enter(path.clone()).map_err(|error| not_opened(path.clone(), error))?;
+        let lock = directory.open_file(Self::LOCK, OFlags::RDWR | OFlags::CREATE);
+        let lock = lock.map_err(|error| match fs::symlink_metadata(path.join(Self::LOCK)) {
+            Ok(_) => not_opened(path.join(Self::LOCK), error),
+            Err(_) => not_opened(path.clone(), error),
+        })?;
+        directory.lock(lock)?;
+        // The lock may be of a time when more was allowed.
+        match directory.create(PROBE).and_then(|_| directory.remove(PROBE)) {
+            Err(error) if refuses_writes(&error) => Err(not_opened(path, error)),
+            // A disk without room may have room later.
+            _ => Ok(directory),
         }
     }
 
-    fn open_as(&self, name: &str, options: &OpenOptions) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(options.open(self.path.join(name))?))
+    /// Opens an existing directory to read what is in it, and changes nothing: the first write may fail.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if another process has it open and lets this one know, [`Error::Io`].
+    pub fn open_to_read(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let mut directory = Self::enter(path.clone()).map_err(Error::io("opening", path))?;
+        // Some network file systems lock only what can be written to.
+        let mut locks = [OFlags::RDWR, OFlags::RDONLY].into_iter();
+        if let Some(lock) = locks.find_map(|flags| directory.open_file(Self::LOCK, flags).ok()) {
+            directory.lock(lock)?;
+        }
+        Ok(directory)
+    }
+
+    /// Says whose directory it is, if others than this process and root may write to it.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn others_may_write(&self) -> Result<Option<String>> {
+        let metadata = self.handle.metadata().map_err(Error::io("looking at", self.path.clone()))?;
+        let is_open = metadata.mode() & 0o022 != 0;
+        let is_of_others = ![0, geteuid().as_raw()].contains(&metadata.uid());
+        Ok((is_open || is_of_others).then(|| whose(&metadata)))
+    }
+
+    fn enter(path: PathBuf) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(&path, flags, Mode::empty())?.into();
+        Ok(Self { path, handle, lock: None })
+    }
+
+    fn lock(&mut self, lock: fs::File) -> Result<()> {
+        match lock.try_lock() {
+            Ok(()) => self.lock = Some(lock),
+            Err(TryLockError::WouldBlock) => return Err(Error::InUse { path: self.path.clone() }),
+            Err(TryLockError::Error(error)) => {
+                return Err(Error::io("locking", self.path(Self::LOCK))(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<fs::File> {
+        // A pipe that lies there does not make anybody wait.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = retry_on_intr(|| openat(&self.handle, name, flags, OWN));
+        let file: fs::File = match opened {
+            Ok(file) => file.into(),
+            Err(Errno::LOOP) => {
+                return Err(io::Error::other("it is a link, which is not followed: remove it"));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::Error::other("it is no file: remove it")),
+        }
     }
 }
 
 /// Whose files these are is all who may read them: they hold peers' addresses.
-const OWN: u32 = 0o600;
+const OWN: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// A file that is made to see whether files can be made.
+const PROBE: &str = "writable.partial";
+
+/// Why a directory, or the lock in it, was not opened to be written to.
+fn not_opened(path: PathBuf, source: io::Error) -> Error {
+    let metadata = if refuses_writes(&source) { fs::metadata(&path).ok() } else { None };
+    let Some(metadata) = metadata else { return Error::io("opening", path)(source) };
+    let folder = if path.ends_with(Directory::LOCK) { path.parent().unwrap_or(&path) } else { &path };
+    let (folder, us) = (folder.display(), geteuid());
+    let advice = if source.kind() == io::ErrorKind::ReadOnlyFilesystem {
+        "mount its file system to be written to".to_owned()
+    } else if metadata.uid() == us.as_raw() {
+        format!("let it write there, as by `chmod u+rwx {folder}`")
+    } else {
+        format!("give it to that user, as by `chown -R {us}:{} {folder}`", getegid())
+    };
+    Error::NotWritable { path, source, whose: whose(&metadata), advice }
+}
+
+fn whose(metadata: &fs::Metadata) -> String {
+    let (uid, gid, mode) = (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777);
+    format!(
+        "it belongs to user {uid} and group {gid} with mode {mode:04o}, and this process is user {} and group {}",
+        geteuid(),
+        getegid()
+    )
+}
 
 /// Releases the lock. It would otherwise last until the last copy of the descriptor is closed, and a child
 /// process that is just being started has a copy.
@@ -128,28 +220,43 @@ impl Folder for Directory {
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        let names = fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
-        names.filter_map(Result::transpose).collect()
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.handle)? {
+            match entry?.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => names.push(name.to_owned()),
+            }
+        }
+        Ok(names)
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
-        self.open_as(name, OpenOptions::new().read(true))
+        Ok(Box::new(self.open_file(name, OFlags::RDONLY)?))
     }
 
     fn open_to_write(&self, name: &str) -> io::Result<Box<dyn File>> {
-        self.open_as(name, OpenOptions::new().read(true).write(true))
+        Ok(Box::new(self.open_file(name, OFlags::RDWR)?))
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
-        self.open_as(name, OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(OWN))
+        // A new one: what has that name may be another's, or have a second name elsewhere.
+        let create = || self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+        let created = match create() {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.remove(name)?;
+                create()
+            }
+            created => created,
+        };
+        Ok(Box::new(created?))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))
+        Ok(rustix::fs::renameat(&self.handle, from, &self.handle, to)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path.join(name))
+        Ok(rustix::fs::unlinkat(&self.handle, name, AtFlags::empty())?)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -206,8 +313,9 @@ mod tests {
         let mut permissions = fs::metadata(folder.path()).unwrap().permissions();
         permissions.set_readonly(true);
         fs::set_permissions(folder.path(), permissions.clone()).unwrap();
-        let length = Directory::open(folder.path()).unwrap().open("a").unwrap().len();
-        assert_eq!(length.unwrap(), 8);
+        let directory = Directory::open_to_read(folder.path()).unwrap();
+        assert_eq!(directory.open("a").unwrap().len().unwrap(), 8);
+        assert_eq!(directory.names().unwrap(), ["a"], "reading leaves no lock");
         #[allow(clippy::permissions_set_readonly_false)]
         permissions.set_readonly(false);
         fs::set_permissions(folder.path(), permissions).unwrap();
@@ -246,5 +354,26 @@ mod tests {
         directory.open_to_write("b").unwrap().write_all_at(b"x", 0).unwrap();
         directory.remove("b").unwrap();
         assert_eq!(directory.open("b").err().map(|error| error.kind()), Some(io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn what_has_the_name_of_a_file_to_be_made_is_replaced_and_never_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, victim) = (folder.path().join("state"), folder.path().join("victim"));
+        fs::create_dir(&state).unwrap();
+        fs::write(&victim, "precious").unwrap();
+        let directory = Directory::open(&state).unwrap();
+        std::os::unix::fs::symlink(&victim, state.join("link")).unwrap();
+        fs::hard_link(&victim, state.join("second name")).unwrap();
+        for name in ["link", "second name"] {
+            directory.create(name).unwrap().write_all_at(b"x", 0).unwrap();
+            assert_eq!(fs::read(&victim).unwrap(), b"precious", "{name}");
+            assert_eq!(fs::read(state.join(name)).unwrap(), b"x", "{name}");
+        }
+        std::os::unix::fs::symlink(&victim, state.join("other")).unwrap();
+        for opened in [directory.open("other"), directory.open_to_write("other")] {
+            assert!(opened.err().unwrap().to_string().contains("it is a link"));
+        }
+        assert!(directory.open(".").err().unwrap().to_string().contains("no file"));
     }
 }

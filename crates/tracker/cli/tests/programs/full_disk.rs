@@ -16,13 +16,17 @@ use swarmkeep_store_tests::{
 use swarmkeep_tracker_protocol::udp::ScrapeStats;
 
 use crate::common::{
-    Folder,
-    state::{Tracker, metric, metrics, metrics_show},
+    Folder, ends,
+    state::{Tracker, command, metric, metrics, metrics_show},
 };
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
-    tests! { [MOUNT]: a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_caught_up_with }
+    tests! {
+        [MOUNT]:
+            a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_caught_up_with,
+            a_file_system_that_is_read_only_ends_the_tracker_and_can_be_looked_at
+    }
 }
 
 fn a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_caught_up_with() {
@@ -83,6 +87,23 @@ fn a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_cau
     let (code, _, said) = tracker.serve.stop("TERM");
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("swarmkeep: writing ") && said.contains("No space left on device"), "{said}");
+}
+
+fn a_file_system_that_is_read_only_ends_the_tracker_and_can_be_looked_at() {
+    let disk = Disk::mount("8m");
+    let state = disk.path().join("state");
+    Tracker::start(&state, &[]).0.stop();
+    let mut mount = Command::new("mount");
+    let mounted = mount.args(["-o", "remount,ro"]).arg(disk.path()).status();
+    assert!(mounted.is_ok_and(|status| status.success()), "a need of this test");
+    let (code, said) = ends(command(&state, &[]));
+    assert_eq!(code, Some(1), "{said}");
+    for text in ["Read-only file system", "mount its file system to be written to, or name another folder"] {
+        assert!(said.contains(text), "{said}");
+    }
+    let looked = Command::new(env!("CARGO_BIN_EXE_swarmkeep")).arg("state").arg(&state).output();
+    let looked = looked.expect("it starts");
+    assert!(looked.status.success(), "{}", String::from_utf8_lossy(&looked.stderr));
 }
 
 /// A small disk, until this is dropped.

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeSet,
     fs,
     net::UdpSocket,
-    os::unix::fs::{PermissionsExt as _, chown},
+    os::unix::fs::{PermissionsExt as _, chown, symlink},
     path::Path,
     process::Command,
     thread,
@@ -16,8 +16,12 @@ use crate::common::{
     Folder, NOBODY, ends, not_as_root,
     state::{Tracker, command, metric, metrics, metrics_show, of},
 };
-use nix::unistd::Uid;
+use nix::{
+    sys::stat::Mode,
+    unistd::{Uid, mkfifo},
+};
 use swarmkeep::{AnnounceEvent, Endpoint};
+use swarmkeep_state::Directory;
 use swarmkeep_tests::udp::{Client, uninterrupted};
 use swarmkeep_tracker_protocol::udp::{ConnectRequest, ScrapeStats, TransactionId};
 use tempfile::TempDir;
@@ -242,6 +246,82 @@ fn a_folder_is_one_tracker_s() {
     let (mut next, _) = Tracker::start(folder.path(), &[]);
     assert_eq!(next.scrape(1).seeders, 1);
     next.stop();
+}
+
+/// The folder is root's where root runs this, and else closed to its owner.
+#[test]
+fn a_folder_that_cannot_be_written_to_ends_the_tracker_with_whose_it_is_and_what_to_do() {
+    let folder = Folder::new();
+    let state = folder.join("state");
+    fs::create_dir(&state).expect("ours");
+    let command = || not_as_root(&folder, &command(&state, &[]));
+    let owner = Uid::effective();
+    let user = if owner.is_root() { NOBODY } else { owner.as_raw() };
+    for lock in [None, Some("lock")] {
+        if let Some(lock) = lock {
+            // That of an earlier start, when it could be written to.
+            fs::write(state.join(lock), "").expect("ours");
+            chown(state.join(lock), Some(user), None).expect("ours, or root may");
+        }
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o555)).expect("ours");
+        let (code, said) = ends(command());
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).expect("ours");
+        assert_eq!(code, Some(1), "{said}");
+        let whose = format!("it belongs to user {owner} and group ");
+        let us = format!("with mode 0555, and this process is user {user} and group ");
+        let advice = format!(" {}`", state.display());
+        for text in [&format!("cannot write to {}", state.display()), &whose, &us, "as by `ch", &advice] {
+            assert!(said.contains(text), "{text}: {said}");
+        }
+        assert!(!said.contains("listening"), "{said}");
+    }
+}
+
+#[test]
+fn links_in_the_folder_are_not_followed_and_a_pipe_does_not_hang_the_start() {
+    let folder = folder();
+    let (state, victim) = (folder.path().join("state"), folder.path().join("victim"));
+    fs::create_dir(&state).expect("ours");
+    fs::write(&victim, "precious").expect("ours");
+    for name in ["swarms.snapshot.partial", LATEST, PREVIOUS, Directory::LOCK] {
+        symlink(&victim, state.join(name)).expect("ours");
+        if name == "swarms.snapshot.partial" {
+            let (mut tracker, _) = Tracker::start(&state, &[]);
+            tracker.starts(1, 1, 1);
+            tracker.stop();
+        } else {
+            let (code, said) = ends(command(&state, &[]));
+            assert_eq!(code, Some(1), "{name}: {said}");
+            let why = format!("opening {}: it is a link, which is not followed", state.join(name).display());
+            assert!(said.contains(&why), "{name}: {said}");
+        }
+        assert_eq!(fs::read(&victim).expect("ours"), b"precious", "{name}");
+        fs::remove_dir_all(&state).and_then(|()| fs::create_dir(&state)).expect("ours");
+    }
+    for name in [LATEST, "swarms.snapshot.partial", Directory::LOCK] {
+        mkfifo(&state.join(name), Mode::S_IRWXU).expect("ours");
+        if name == "swarms.snapshot.partial" {
+            Tracker::start(&state, &[]).0.stop();
+        } else {
+            let (code, said) = ends(command(&state, &[]));
+            assert_eq!(code, Some(1), "{name}: {said}");
+            let why = format!("opening {}: it is no file", state.join(name).display());
+            assert!(said.contains(&why), "{name}: {said}");
+        }
+        fs::remove_dir_all(&state).and_then(|()| fs::create_dir(&state)).expect("ours");
+    }
+}
+
+#[test]
+fn a_folder_that_others_may_write_to_is_warned_of() {
+    for (mode, is_warned_of) in [(0o700, false), (0o755, false), (0o770, true), (0o1777, true)] {
+        let folder = folder();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).expect("ours");
+        let (tracker, said) = Tracker::start(folder.path(), &[]);
+        let warning = format!("others may write to the folder of --state {}", folder.path().display());
+        assert_eq!(said.contains(&warning), is_warned_of, "{mode:o}: {said}");
+        tracker.stop();
+    }
 }
 
 #[test]
