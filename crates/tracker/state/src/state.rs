@@ -15,7 +15,7 @@ use swarmkeep::{Timestamp, catalog::Repository, snapshot::Summary};
 use tracing::{debug, error, info};
 
 use crate::{
-    CountsStatus, Downloads, Durable, Folder, Loaded, Pace, Result,
+    CountsStatus, Downloads, Durable, Error, Folder, Loaded, Pace, Result,
     snapshots::{self, Store},
 };
 
@@ -69,7 +69,7 @@ struct Taking {
 }
 
 /// The status of a [`State`].
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StateStatus {
     /// The download counts; `None` for an asynchronous repository.
@@ -79,15 +79,19 @@ pub struct StateStatus {
 }
 
 /// The status of snapshots.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct SnapshotsStatus {
     /// The number of snapshots that were taken.
     pub taken: u64,
     /// The number of snapshots that failed.
     pub failed: u64,
-    /// Whether the latest attempt failed.
-    pub is_refused: bool,
+    /// The number of those that failed after the latest one that was taken.
+    pub failed_in_a_row: u64,
+    /// Why the latest of these failed, without paths.
+    pub failure: Option<String>,
+    /// The time between two snapshots, if they are taken regularly.
+    pub every: Option<Duration>,
     /// A summary of the latest snapshot, and the time that it took. At first it is the loaded one.
     pub latest: Option<(Summary, Duration)>,
 }
@@ -147,8 +151,10 @@ impl State {
             let take = move || taking.take_every(every);
             thread::Builder::new().name("snapshots".into()).spawn(take).expect("there are threads")
         });
-        if let Some((_, summary)) = &loaded.snapshot {
-            self.status.lock().latest = Some((*summary, loaded.took));
+        {
+            let mut status = self.status.lock();
+            status.every = every;
+            status.latest = loaded.snapshot.as_ref().map(|(_, summary)| (*summary, loaded.took));
         }
         *open = Some(Open { taking, thread });
         Ok(loaded)
@@ -203,7 +209,7 @@ impl State {
     /// The status of snapshots and counts.
     pub fn status(&self) -> StateStatus {
         let counts = self.durable.as_ref().map(|durable| durable.status());
-        StateStatus { counts, snapshots: *self.status.lock() }
+        StateStatus { counts, snapshots: self.status.lock().clone() }
     }
 }
 
@@ -251,7 +257,8 @@ impl Taking {
             Ok(summary) => {
                 status.taken += 1;
                 status.latest = Some((*summary, took));
-                if std::mem::take(&mut status.is_refused) {
+                status.failure = None;
+                if std::mem::take(&mut status.failed_in_a_row) > 0 {
                     info!("snapshots are being taken again");
                 }
                 info!(
@@ -264,7 +271,12 @@ impl Taking {
             }
             Err(failed) => {
                 status.failed += 1;
-                if std::mem::replace(&mut status.is_refused, true) {
+                status.failed_in_a_row += 1;
+                status.failure = Some(match failed {
+                    Error::Io { source, .. } => source.to_string(),
+                    failed => failed.to_string(),
+                });
+                if status.failed_in_a_row > 1 {
                     debug!(%failed, "again no snapshot");
                 } else {
                     error!(%failed, "no snapshot could be taken; the tracker goes on, the latest one stays, and it is tried again");

@@ -15,6 +15,7 @@ use swarmkeep::{
     AnnounceEvent, HashKey, InfoHash, PeerId, RepositoryConfig,
     catalog::{self, Repository},
 };
+use swarmkeep_state::{Pace, State, simulated::Simulated};
 use swarmkeep_tracker::{Config, Scope, Server, Token};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, ConnectRequest, ConnectionId, Response, TransactionId,
@@ -56,13 +57,32 @@ pub fn packed() -> Repository {
     catalog::find("packed").expect("in the catalog").build(&config).expect("no limits")
 }
 
+/// What outlives a restart, on a disk that fails on demand, and the first snapshot on it.
+pub fn state(disk: &Simulated) -> Arc<State> {
+    let state = State::new(packed(), Pace::default());
+    let clock = Arc::new(swarmkeep_tracker::now);
+    state.open(Arc::new(disk.clone()), Some(Duration::from_secs(600)), clock).expect("an empty disk");
+    state.snapshot().expect("room");
+    Arc::new(state)
+}
+
 impl Tracker {
     pub fn over(repository: Repository) -> Self {
         Self::with(&config(), repository)
     }
 
     pub fn with(config: &Config, repository: Repository) -> Self {
-        let server = Server::bind(config, repository).expect("loopback");
+        Self::run(Server::bind(config, repository).expect("loopback"))
+    }
+
+    /// One whose store is kept over restarts.
+    pub fn keeping(state: &Arc<State>) -> Self {
+        let server = Server::bind(&config(), state.repository()).expect("loopback");
+        server.control().metrics.watch_state(Arc::clone(state));
+        Self::run(server)
+    }
+
+    fn run(server: Server) -> Self {
         let admin = server.admin_address().expect("bound").expect("configured");
         let udp = server.udp_addresses().expect("bound")[0];
         let (stop, stopped) = oneshot::channel();

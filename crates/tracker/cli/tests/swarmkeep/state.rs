@@ -22,7 +22,10 @@ use nix::{
 };
 use swarmkeep::{AnnounceEvent, Endpoint};
 use swarmkeep_state::Directory;
-use swarmkeep_tests::udp::{Client, uninterrupted};
+use swarmkeep_tests::{
+    admin::client::{get, get_with},
+    udp::{Client, uninterrupted},
+};
 use swarmkeep_tracker_protocol::udp::{ConnectRequest, ScrapeStats, TransactionId};
 use tempfile::TempDir;
 
@@ -355,7 +358,9 @@ fn a_folder_that_cannot_be_written_to_is_told_of_once_while_the_tracker_goes_on(
     let state = folder.join("state");
     fs::create_dir(&state).expect("ours");
     // No folder is closed to root.
-    let command = not_as_root(&folder, &command(&state, &["--snapshot-every=1s", "--admin=127.0.0.1:0"]));
+    let tokens = format!("--admin-tokens={}", folder.write("tokens", "secret-for-reading-only read"));
+    let every = ["--snapshot-every=1s", "--admin=127.0.0.1:0", &tokens];
+    let command = not_as_root(&folder, &command(&state, &every));
     if Uid::effective().is_root() {
         chown(&state, Some(NOBODY), Some(NOBODY)).expect("root may");
     }
@@ -365,13 +370,21 @@ fn a_folder_that_cannot_be_written_to_is_told_of_once_while_the_tracker_goes_on(
     may(0o555);
     metrics_show(admin, &["swarmkeep_snapshot_refused 1"]);
     let began = Instant::now();
-    while metric(admin, "swarmkeep_failed_snapshots_total") < 2 {
+    let ready = || get(admin, "/health/ready");
+    while ready().status == 200 {
         assert!(began.elapsed() < Duration::from_secs(20), "{}", metrics(admin));
         tracker.starts(1, 2, 1);
         thread::sleep(Duration::from_millis(100));
     }
+    let why = ready().text().to_owned();
+    assert!(why.contains(" snapshots in a row have failed: Permission denied (os error 13)"), "{why}");
+    assert!(metric(admin, "swarmkeep_failed_snapshots_total") >= 3);
+    let stats = get_with(admin, "/api/v1/stats", "secret-for-reading-only").json();
+    let snapshots = &stats["snapshots"];
+    assert!(snapshots["failed_in_a_row"].as_u64() >= Some(3), "{stats}");
+    assert_eq!(snapshots["failure"], "Permission denied (os error 13)");
     may(0o755);
-    metrics_show(admin, &["swarmkeep_snapshot_refused 0"]);
+    metrics_show(admin, &["swarmkeep_snapshot_refused 0", "swarmkeep_snapshot_interval_seconds 1"]);
     let (_, said) = tracker.serve.kill();
     assert_eq!(said.matches("no snapshot could be taken").count(), 1, "{said}");
     assert_eq!(said.matches("snapshots are being taken again").count(), 1, "{said}");

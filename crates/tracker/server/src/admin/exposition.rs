@@ -168,7 +168,11 @@ fn of_state(out: &mut Exposition, state: &StateStatus) {
     out.counter("snapshots", "Snapshots that were taken.").sample(&[], snapshots.taken);
     out.counter("failed_snapshots", "Snapshots that could not be taken.").sample(&[], snapshots.failed);
     out.gauge("snapshot_refused", "Whether the latest snapshot could not be taken.")
-        .sample(&[], u8::from(snapshots.is_refused));
+        .sample(&[], u8::from(snapshots.failed_in_a_row > 0));
+    if let Some(every) = snapshots.every {
+        out.gauge("snapshot_interval_seconds", "How often a snapshot is to be taken.")
+            .sample(&[], every.as_secs_f64());
+    }
     if let Some((summary, took)) = snapshots.latest {
         out.gauge("snapshot_timestamp_seconds", "When the latest snapshot was begun, since the Unix epoch.")
             .sample(&[], summary.taken.as_secs());

@@ -16,6 +16,9 @@ use super::state::AdminState;
 /// Samples are taken once per second, and of a store that does not answer every other.
 const OLDEST_SAMPLE: Duration = Duration::from_secs(10);
 
+/// After how many snapshots that failed in a row the tracker is not ready: at a stop, it may lose what it knows.
+const FAILED_IN_A_ROW: u64 = 3;
+
 pub(super) async fn live(State(admin): State<Arc<AdminState>>) -> Response {
     let stuck = admin.control.metrics.threads().stuck;
     if stuck > 0 {
@@ -25,17 +28,28 @@ pub(super) async fn live(State(admin): State<Arc<AdminState>>) -> Response {
 }
 
 pub(super) async fn ready(State(admin): State<Arc<AdminState>>) -> Response {
-    if admin.is_stopping() {
-        return unwell("stopping", "the tracker has been told to stop");
+    match not_ready(&admin).into_iter().flatten().next() {
+        Some((status, reason)) => unwell(status, &reason),
+        None => Json(json!({ "status": "ready" })).into_response(),
     }
+}
+
+/// What keeps the tracker from being ready, the most urgent first: a word for programs, and words for people.
+fn not_ready(admin: &AdminState) -> [Option<(&'static str, String)>; 4] {
     let sample = admin.latest();
-    if sample.json.is_empty() || admin.control.metrics.threads().starting > 0 {
-        return unwell("starting", "not all threads answer yet");
-    }
-    if sample.totals.is_none() || sample.taken.elapsed() > OLDEST_SAMPLE {
-        return unwell("unavailable", "the store cannot be reached");
-    }
-    Json(json!({ "status": "ready" })).into_response()
+    let is_starting = sample.json.is_empty() || admin.control.metrics.threads().starting > 0;
+    let is_silent = sample.totals.is_none() || sample.taken.elapsed() > OLDEST_SAMPLE;
+    let snapshots = sample.stats.snapshots.as_ref();
+    let unkept = snapshots.filter(|snapshots| snapshots.failed_in_a_row >= FAILED_IN_A_ROW);
+    [
+        admin.is_stopping().then(|| ("stopping", "the tracker has been told to stop".into())),
+        is_starting.then(|| ("starting", "not all threads answer yet".into())),
+        is_silent.then(|| ("unavailable", "the store cannot be reached".into())),
+        unkept.map(|snapshots| {
+            let (failed, why) = (snapshots.failed_in_a_row, snapshots.failure.as_deref().unwrap_or_default());
+            ("unkept", format!("{failed} snapshots in a row have failed: {why}"))
+        }),
+    ]
 }
 
 fn unwell(status: &str, reason: &str) -> Response {

@@ -8,6 +8,7 @@ use std::{
 
 use serde::Serialize;
 use swarmkeep::{AsyncTorrentRepository as _, Family, MemoryUse, PeerCounts, Timestamp};
+use swarmkeep_state::SnapshotsStatus;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
@@ -102,6 +103,7 @@ impl Sample {
                 expired_peers: counts.sweeps.expired,
                 removed_torrents: counts.sweeps.swarms_removed,
             },
+            snapshots: metrics.state().map(|state| state.snapshots.into()),
             process: Resources {
                 resident_bytes: process.resident_bytes,
                 cpu_seconds: process.cpu.as_secs_f64(),
@@ -137,6 +139,10 @@ pub(super) struct Stats {
     /// Datagrams that the system has dropped because sockets were full.
     udp_drops: u64,
     sweeps: Sweeps,
+    /// Absent if nothing is kept over restarts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) snapshots: Option<Snapshots>,
     process: Resources,
     /// The factor by which the interval is longer than set; 1 if it is not.
     interval_stretch: f64,
@@ -323,6 +329,37 @@ struct Sweeps {
     expired_peers: u64,
     /// Torrents that were removed because they had no peers.
     removed_torrents: u64,
+}
+
+/// The snapshots from which the store is filled at the next start.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct Snapshots {
+    /// Snapshots that were taken.
+    taken: u64,
+    /// Snapshots that could not be taken.
+    failed: u64,
+    /// How many of these failed since the latest one was taken.
+    pub(super) failed_in_a_row: u64,
+    /// Why the latest of these failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) failure: Option<String>,
+    /// When the latest one was begun, in seconds since the Unix epoch, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    latest: Option<u64>,
+}
+
+impl From<SnapshotsStatus> for Snapshots {
+    fn from(status: SnapshotsStatus) -> Self {
+        Self {
+            taken: status.taken,
+            failed: status.failed,
+            failed_in_a_row: status.failed_in_a_row,
+            failure: status.failure,
+            latest: status.latest.map(|(summary, _)| summary.taken.as_secs()),
+        }
+    }
 }
 
 /// The resources of the process.

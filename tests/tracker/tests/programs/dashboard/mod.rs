@@ -13,13 +13,14 @@ use swarmkeep::{
     catalog::Repository,
 };
 use swarmkeep_redis::{RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_state::simulated::{Refusal, Simulated};
 use swarmkeep_store_tests::{
     programs::{CHROMEDRIVER, CHROMIUM, REDIS, Trial},
     tests,
 };
 use swarmkeep_tests::admin::{
     client,
-    tracker::{ALL, Load, READ, Tracker, config, hash, packed},
+    tracker::{ALL, Load, READ, Tracker, config, hash, packed, state},
 };
 
 /// The tests of this module.
@@ -29,7 +30,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             the_numbers_move_in_either_theme_and_at_any_width,
             a_torrent_is_found_its_peers_are_listed_and_it_is_removed,
             everything_is_reached_with_the_keyboard,
-            a_lost_connection_is_shown_and_comes_back;
+            a_lost_connection_is_shown_and_comes_back,
+            snapshots_that_fail_are_shown_until_one_is_taken;
         [CHROMIUM, CHROMEDRIVER, REDIS]:
             who_shares_the_store_is_shown_and_for_how_long_it_is_lost,
     }
@@ -265,6 +267,36 @@ fn a_lost_connection_is_shown_and_comes_back() {
     }
     assert_eq!(browser.text("state"), "Not connected");
     screenshot(&browser, "sign.png");
+}
+
+fn snapshots_that_fail_are_shown_until_one_is_taken() {
+    let disk = Simulated::new(1);
+    let state = state(&disk);
+    let tracker = Tracker::keeping(&state);
+    let browser = open(&tracker, READ);
+    let row = "[...document.querySelectorAll('#tracker tr')].find(row => row.cells[0].innerText === 'Latest snapshot')";
+    browser.wait("how old the latest is", &format!("return {row}?.cells[1].innerText.endsWith(' s ago')"));
+    assert_eq!(browser.run("return document.getElementById('unkept').checkVisibility()"), false);
+    disk.refuse(0, usize::MAX, Refusal::Full);
+    for _ in 0..2 {
+        state.snapshot().expect_err("no room");
+    }
+    let shown = "document.getElementById('unkept').innerText";
+    let words = "The latest 2 snapshots failed: No space left on device (os error 28).";
+    browser.wait("that they fail", &format!("return {shown}.startsWith('{words}')"));
+    browser.screen(320, 640, true);
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme);
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(
+            [WIDER, FAINT].map(|unreadable| browser.run(unreadable)),
+            [const { Value::Array(Vec::new()) }; 2]
+        );
+    }
+    disk.heal();
+    state.snapshot().expect("room");
+    browser.wait("that they do not", "return document.getElementById('unkept').hidden");
+    check_what_was_said_and_asked(&browser, &tracker);
 }
 
 fn who_shares_the_store_is_shown_and_for_how_long_it_is_lost() {

@@ -7,18 +7,19 @@ use std::{
 };
 
 use data_encoding::BASE32_NOPAD;
-use serde_json::Value;
+use serde_json::{Value, json};
 use swarmkeep::{
     Announce,
     AnnounceEvent::{Completed, Started},
     HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, catalog,
 };
+use swarmkeep_state::simulated::{Refusal, Simulated};
 use swarmkeep_tracker::{AccessList, ListKind, Rules};
 use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::{
     client::{Answer, ask, bearing, get, get_with},
-    tracker::{ALL, Load, READ, Tracker, WRITE, config, hash, packed},
+    tracker::{ALL, Load, READ, Tracker, WRITE, config, hash, packed, state},
 };
 
 use crate::admin::out_of_reach;
@@ -380,6 +381,46 @@ fn health_says_whether_the_tracker_can_serve() {
         let answer = get(tracker.admin, path);
         assert_eq!((answer.status, &answer.json()["status"]), (status, &says.into()), "{path}");
     }
+}
+
+#[test]
+fn failed_snapshots_are_in_the_statistics_and_after_three_in_a_row_the_tracker_is_not_ready() {
+    let disk = Simulated::new(1);
+    let state = state(&disk);
+    let tracker = Tracker::keeping(&state);
+    let snapshots = || api(&tracker, "stats")["snapshots"].clone();
+    let soon = |failed: u64| {
+        let began = Instant::now();
+        while snapshots()["failed"] != failed {
+            assert!(began.elapsed() < Duration::from_secs(10), "{}", snapshots());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let ready = || get(tracker.admin, "/health/ready");
+    soon(0);
+    let first = snapshots()["latest"].as_u64().expect("it was taken");
+    disk.refuse(0, usize::MAX, Refusal::Full);
+    for failed in 1..=3 {
+        assert_eq!(ready().status, 200, "{failed}");
+        state.snapshot().expect_err("no room");
+        soon(failed);
+    }
+    let full = "No space left on device (os error 28)";
+    let expected = json!({ "taken": 1, "failed": 3, "failed_in_a_row": 3, "failure": full, "latest": first });
+    assert_eq!(snapshots(), expected);
+    let reason = format!("3 snapshots in a row have failed: {full}");
+    assert_eq!((ready().status, ready().json()), (503, json!({ "status": "unkept", "reason": reason })));
+    assert_eq!(get(tracker.admin, "/health/live").status, 200, "another start would lose all");
+
+    disk.heal();
+    state.snapshot().expect("room");
+    let began = Instant::now();
+    while ready().status != 200 {
+        assert!(began.elapsed() < Duration::from_secs(10), "{}", ready().text());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(snapshots()["failed_in_a_row"], 0);
+    assert_eq!(snapshots().get("failure"), None);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use swarmkeep::AnnounceEvent;
-
+use swarmkeep_state::simulated::Simulated;
 use swarmkeep_tests::admin::{
     client::{ask, bearing, get},
-    tracker::{Load, Tracker, hash, packed},
+    tracker::{Load, Tracker, hash, packed, state},
 };
 
 use crate::admin::out_of_reach;
@@ -245,7 +245,7 @@ fn names_in(expression: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn grafana_asks_only_for_metrics_that_exist() {
+fn grafana_and_the_alerts_ask_only_for_metrics_that_exist() {
     let dashboard = include_str!("../../../../../crates/tracker/server/packaging/grafana.json");
     let dashboard: serde_json::Value = serde_json::from_str(dashboard).expect("JSON");
     assert!(
@@ -253,8 +253,9 @@ fn grafana_asks_only_for_metrics_that_exist() {
             && dashboard["schemaVersion"].is_number()
             && dashboard["uid"].is_string()
     );
-    let tracker = Tracker::over(packed());
+    let tracker = Tracker::keeping(&state(&Simulated::new(1)));
     let metrics = scrape(&tracker);
+    let exists = |name: &str| metrics.samples.keys().any(|(of, _)| of == name);
     let mut asked = 0;
     let mut ids = std::collections::BTreeSet::new();
     for panel in dashboard["panels"].as_array().expect("panels") {
@@ -264,9 +265,21 @@ fn grafana_asks_only_for_metrics_that_exist() {
             let expression = target["expr"].as_str().expect("an expression");
             for name in names_in(expression) {
                 asked += 1;
-                assert!(metrics.samples.keys().any(|(of, _)| of == name), "{name} in {expression}");
+                assert!(exists(name), "{name} in {expression}");
             }
         }
     }
     assert!(asked >= 20, "{asked}");
+
+    let alerts = include_str!("../../../../../crates/tracker/server/packaging/alerts.yml");
+    let missing: Vec<_> = names_in(alerts).filter(|name| !exists(name)).collect();
+    assert_eq!(missing, [""; 0]);
+    // Those that docs/operate/restart.md tells of.
+    let rules: Vec<_> = alerts.split("- alert: ").skip(1).collect();
+    for name in ["snapshot_refused", "snapshot_timestamp_seconds", "downloads_refused"] {
+        let expressions =
+            rules.iter().filter_map(|rule| rule.split_once("expr: ")?.1.split("labels:").next());
+        let asking = expressions.filter(|expression| expression.contains(&format!("swarmkeep_{name}")));
+        assert_eq!(asking.count(), 1, "{name}");
+    }
 }

@@ -4,11 +4,12 @@ use std::{collections::BTreeSet, fs};
 
 use serde_json::{Value, json};
 use swarmkeep::{AnnounceEvent, InfoHash};
+use swarmkeep_state::simulated::Simulated;
 use swarmkeep_tracker::{AccessList, ListKind, Rules};
 
 use swarmkeep_tests::admin::{
     client::{Answer, Asked, ask, bearing, get},
-    tracker::{ALL, READ, Tracker, WRITE, config, hash, packed},
+    tracker::{ALL, READ, Tracker, WRITE, config, hash, packed, state},
 };
 
 use crate::admin::out_of_reach;
@@ -94,7 +95,8 @@ impl World {
             Tracker::with(&config().rules(Rules::new().access_list(list)), packed())
         });
         fs::remove_file(folder.path().join("gone")).expect("there");
-        let (tracker, broken) = (Tracker::over(packed()), Tracker::over(out_of_reach::repository()));
+        let tracker = Tracker::keeping(&state(&Simulated::new(1)));
+        let broken = Tracker::over(out_of_reach::repository());
         let world = Self { tracker, broken, listed, gone, _folder: folder };
         world.put_back();
         world
