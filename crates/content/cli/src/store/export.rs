@@ -3,21 +3,24 @@
 use std::{
     collections::BTreeSet,
     error::Error,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
     ops::Range,
-    os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use indicatif::{BinaryBytes, ProgressBar};
 use rustix::{
-    fs::{OFlags, RenameFlags},
+    fs::{AtFlags, Mode, OFlags, RenameFlags, Stat, mkdirat},
     io::Errno,
 };
 use serde::Serialize;
-use swarmkeep_content::{Content, ContentExt, ContentRepository};
+use swarmkeep_content::{Content, ContentExt, ContentRepository, files::folder};
 use swarmkeep_metainfo::Info;
 
 use super::{
@@ -197,11 +200,11 @@ impl Exported {
 /// pieces.
 struct Files<'a> {
     info: &'a Info,
-    /// The folder of files that are not whole. No torrent has its own info hash in a name, so nothing that is
-    /// exported can be called so.
-    parts: PathBuf,
-    /// For each file where it is to be; `None` for padding.
-    paths: Vec<Option<PathBuf>>,
+    to: Target<'a>,
+    /// The name of the folder of files that are not whole. No torrent has its own info hash in a name, so
+    /// nothing that is exported can be called so.
+    parts_name: String,
+    parts: OwnedFd,
     states: Vec<FileState>,
     open: Option<(usize, File)>,
 }
@@ -218,40 +221,52 @@ enum FileState {
 }
 
 impl<'a> Files<'a> {
-    /// Looks for all files before anything is made.
-    fn open(info: &'a Info, to: &Path) -> Result<Self, Box<dyn Error>> {
-        let parts = to.join(format!(".{}.part", info.info_hash()));
-        let (mut paths, mut states) = (Vec::new(), Vec::new());
+    /// Looks for all files before any is made.
+    fn open(info: &'a Info, to: &'a Path) -> Result<Self, Box<dyn Error>> {
+        let to = Target::open(to)?;
+        let parts_name = format!(".{}.part", info.info_hash());
+        let parts = to.enter(&[&parts_name])?;
+        let mut states = Vec::new();
         for file in info.files().iter() {
-            let path = (!file.is_padding()).then(|| to.join(PathBuf::from_iter(file.path())));
-            let there = path.as_ref().and_then(|path| path.symlink_metadata().ok());
-            let begun = parts.join(file.index().to_string());
-            states.push(match there {
-                Some(there) if there.is_file() && there.len() == file.length() => FileState::Whole,
-                Some(_) => return Err(another(path.as_deref().expect("it was looked for"))),
-                None if begun.symlink_metadata().is_ok_and(|begun| begun.is_file()) => FileState::Begun,
+            let names = file.path();
+            let is_begun = |parts| {
+                folder::stat(parts, &file.index().to_string()).is_ok_and(|begun| folder::is_file(&begun))
+            };
+            states.push(match to.stat(&names)? {
+                Some(there) if folder::is_file(&there) && there.st_size as u64 == file.length() => {
+                    FileState::Whole
+                }
+                Some(_) => return Err(another(&to.path(&names))),
+                None if parts.as_ref().is_some_and(is_begun) => FileState::Begun,
                 None => FileState::New,
             });
-            paths.push(path);
         }
-        let files = Self { info, parts, paths, states, open: None };
-        fs::create_dir_all(&files.parts).map_err(told(&files.parts))?;
+        let parts = to.make(&[&parts_name])?;
+        let files = Self { info, to, parts_name, parts, states, open: None };
         for file in info.files().iter() {
-            let Some(path) = &files.paths[file.index()] else { continue };
-            let folder = path.parent().expect("it is in a folder");
-            fs::create_dir_all(folder).map_err(told(folder))?;
-            if files.states[file.index()] != FileState::Whole {
-                let part = files.part(file.index());
-                let opened = opening().create(true).open(&part);
-                opened.and_then(|opened| opened.set_len(file.length())).map_err(told(&part))?;
-            }
+            let names = file.path();
+            let Some((_, folders)) = names.split_last() else { continue };
+            files.to.make(folders)?;
+            let made = match files.states[file.index()] {
+                FileState::Whole => continue,
+                FileState::Begun => OFlags::empty(),
+                FileState::New => OFlags::CREATE | OFlags::EXCL,
+            };
+            let opened = files.open_part(file.index(), OFlags::RDWR | made);
+            opened
+                .and_then(|opened| opened.set_len(file.length()))
+                .map_err(told(&files.part(file.index())))?;
         }
         Ok(files)
     }
 
     /// Where a file is until it is whole.
     fn part(&self, file: usize) -> PathBuf {
-        self.parts.join(file.to_string())
+        self.to.path(&[&self.parts_name, &file.to_string()])
+    }
+
+    fn open_part(&self, file: usize, flags: OFlags) -> io::Result<File> {
+        folder::open(&self.parts, &file.to_string(), flags, 0o666)
     }
 
     /// Whether something of all files of a range was there before.
@@ -259,7 +274,7 @@ impl<'a> Files<'a> {
         self.info
             .files()
             .segments(range)
-            .all(|segment| self.paths[segment.file].is_none() || self.states[segment.file] != FileState::New)
+            .all(|segment| self.names(segment.file).is_empty() || self.states[segment.file] != FileState::New)
     }
 
     /// Does something to each part of a range that lies in a file, given the file, where in it, and whether
@@ -274,16 +289,20 @@ impl<'a> Files<'a> {
         for segment in self.info.files().segments(offset..offset + rest.as_ref().len() as u64) {
             let (now, later) = split(rest, segment.length as usize);
             rest = later;
-            let Some(path) = &self.paths[segment.file] else { continue };
+            let names = self.names(segment.file);
+            let Some((name, folders)) = names.split_last() else { continue };
             let whole = self.states[segment.file] == FileState::Whole;
-            let named = if whole { path.clone() } else { self.part(segment.file) };
+            let named = if whole { self.to.path(&names) } else { self.part(segment.file) };
             if self.open.as_ref().is_none_or(|(open, _)| *open != segment.file) {
-                let opened = if whole { File::open(&named) } else { opening().open(&named) };
+                let opened = match whole {
+                    true => folder::open(self.to.make(folders)?, name, OFlags::RDONLY, 0),
+                    false => self.open_part(segment.file, OFlags::RDWR),
+                };
                 self.open = Some((segment.file, opened.map_err(told(&named))?));
             }
             let (_, open) = self.open.as_ref().expect("it was opened");
             if !act(open, segment.offset, now, whole).map_err(told(&named))? {
-                return Err(another(path));
+                return Err(another(&named));
             }
         }
         Ok(())
@@ -310,45 +329,113 @@ impl<'a> Files<'a> {
     fn finish(self, lacking: &BTreeSet<usize>) -> Result<Vec<String>, Box<dyn Error>> {
         let mut partial = Vec::new();
         for file in self.info.files().iter() {
-            let Some(path) = &self.paths[file.index()] else { continue };
+            let names = file.path();
+            let Some((name, folders)) = names.split_last() else { continue };
             if self.states[file.index()] == FileState::Whole {
                 continue;
             }
             let part = self.part(file.index());
-            let written = File::open(&part).map_err(told(&part))?;
+            let written = self.open_part(file.index(), OFlags::RDONLY).map_err(told(&part))?;
             if file.is_executable() {
                 let mode = written.metadata().map_err(told(&part))?.permissions().mode();
                 let mode = fs::Permissions::from_mode(mode | (mode & 0o444) >> 2);
                 written.set_permissions(mode).map_err(told(&part))?;
             }
             written.sync_all().map_err(told(&part))?;
+            let path = self.to.path(&names);
             if lacking.contains(&file.index()) {
                 partial.push(path.display().to_string());
             } else {
-                name(&part, path).map_err(told(path))?;
+                let folder = self.to.make(folders)?;
+                give_name(&self.parts, &file.index().to_string(), &folder, name).map_err(told(&path))?;
             }
         }
         // It stays as long as something is in it.
-        let _ = fs::remove_dir(&self.parts);
+        let _ = rustix::fs::unlinkat(&self.to.top, &self.parts_name, AtFlags::REMOVEDIR);
         Ok(partial)
+    }
+
+    /// Folders and name of a file; nothing of padding.
+    fn names(&self, file: usize) -> Vec<&'a str> {
+        self.info.files().get(file).map(|file| file.path()).unwrap_or_default()
     }
 }
 
-/// A file to be written to, which is no link to another.
-fn opening() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    options
+/// The folder that was named, from which files are reached name by name: through no link, whoever has put it
+/// there.
+struct Target<'a> {
+    path: &'a Path,
+    top: OwnedFd,
+}
+
+impl<'a> Target<'a> {
+    fn open(path: &'a Path) -> Result<Self, Box<dyn Error>> {
+        fs::create_dir_all(path).map_err(told(path))?;
+        Ok(Self { path, top: File::open(path).map_err(told(path))?.into() })
+    }
+
+    fn path(&self, names: &[&str]) -> PathBuf {
+        self.path.join(PathBuf::from_iter(names))
+    }
+
+    /// What is at the end of these names.
+    fn stat(&self, names: &[&str]) -> Result<Option<Stat>, Box<dyn Error>> {
+        let Some((name, folders)) = names.split_last() else { return Ok(None) };
+        let Some(folder) = self.enter(folders)? else { return Ok(None) };
+        match folder::stat(folder, name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            stat => Ok(Some(stat.map_err(told(&self.path(names)))?)),
+        }
+    }
+
+    /// The folder to which these names lead.
+    fn enter(&self, names: &[&str]) -> Result<Option<OwnedFd>, Box<dyn Error>> {
+        match self.walk(names, |_, _| Ok(())) {
+            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            entered => Ok(Some(entered.map_err(not_entered)?)),
+        }
+    }
+
+    /// The same, made where it is not there.
+    fn make(&self, names: &[&str]) -> Result<OwnedFd, Box<dyn Error>> {
+        let make = |folder: &OwnedFd, name: &str| match mkdirat(folder, name, Mode::from_raw_mode(0o777)) {
+            Err(Errno::EXIST) => Ok(()),
+            made => Ok(made?),
+        };
+        self.walk(names, make).map_err(not_entered)
+    }
+
+    /// The folder to which these names lead, or the first that is not entered.
+    fn walk(
+        &self,
+        names: &[&str],
+        before: impl Fn(&OwnedFd, &str) -> io::Result<()>,
+    ) -> Result<OwnedFd, (PathBuf, io::Error)> {
+        let top = self.top.try_clone().map_err(|error| (self.path.to_owned(), error))?;
+        names.iter().enumerate().try_fold(top, |folder, (at, name)| {
+            let entered = before(&folder, name).and_then(|()| folder::enter(&folder, name));
+            entered.map_err(|error| (self.path(&names[..=at]), error))
+        })
+    }
+}
+
+fn not_entered((path, error): (PathBuf, io::Error)) -> Box<dyn Error> {
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOTDIR | Errno::LOOP) => {
+            let path = path.display();
+            format!("{path} is no folder, and no link is followed: move it away, or export elsewhere").into()
+        }
+        _ => told(&path)(error),
+    }
 }
 
 /// Gives a file a name that nothing has.
-fn name(part: &Path, path: &Path) -> io::Result<()> {
-    let cwd = rustix::fs::CWD;
-    match rustix::fs::renameat_with(cwd, part, cwd, path, RenameFlags::NOREPLACE) {
+fn give_name(parts: &OwnedFd, part: &str, folder: &OwnedFd, name: &str) -> io::Result<()> {
+    match rustix::fs::renameat_with(parts, part, folder, name, RenameFlags::NOREPLACE) {
         // Network file systems do not know it.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            fs::hard_link(part, path)?;
-            fs::remove_file(part)
+            rustix::fs::linkat(parts, part, folder, name, AtFlags::empty())?;
+            Ok(rustix::fs::unlinkat(parts, part, AtFlags::empty())?)
         }
         done => Ok(done?),
     }

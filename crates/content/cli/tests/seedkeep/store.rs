@@ -473,6 +473,25 @@ fn an_export_follows_no_link_and_takes_no_file_for_its_own() {
     for mine in ["mine", "out/one.bin.part"] {
         assert_eq!(fs::read(folder.join(mine)).unwrap(), b"mine", "{mine}");
     }
+
+    // Nor one that is a folder of the torrent, or that of its parts.
+    fixture(folder, "some-v1");
+    done(folder, "add @/image @/some-v1.torrent @/data");
+    let hash = torrents::torrent("some-v1").info().info_hash();
+    fs::create_dir(folder.join("elsewhere")).unwrap();
+    for planted in ["some".to_owned(), format!(".{hash}.part")] {
+        let planted = folder.join("out").join(planted);
+        std::os::unix::fs::symlink(folder.join("elsewhere"), &planted).unwrap();
+        let exported = store(folder, "export @/image some --to @/out");
+        let why = format!("{} is no folder, and no link is followed", planted.display());
+        assert_eq!(fs::read_dir(folder.join("elsewhere")).unwrap().count(), 0, "{}", planted.display());
+        assert!(exported.code == 1 && exported.errors.contains(&why), "{}", exported.errors);
+        fs::remove_file(planted).unwrap();
+    }
+    // Where the link itself was named, it is followed.
+    std::os::unix::fs::symlink(folder.join("elsewhere"), folder.join("named")).unwrap();
+    done(folder, "export @/image some --to @/named");
+    assert!(folder.join("elsewhere/some/b.bin").exists());
 }
 
 #[test]

@@ -13,13 +13,13 @@ use rustix::{
 pub(super) const MOST_BUFFERS: usize = 1024;
 
 /// Opens a folder in a folder.
-pub(super) fn enter(at: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+pub fn enter(at: impl AsFd, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
 }
 
 /// Opens a file in a folder.
-pub(super) fn open(at: impl AsFd, name: &str, flags: OFlags, mode: u32) -> io::Result<File> {
+pub fn open(at: impl AsFd, name: &str, flags: OFlags, mode: u32) -> io::Result<File> {
     // A pipe that lies there does not make anybody wait.
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file: File = rustix::fs::openat(at, name, flags, Mode::from_raw_mode(mode))?.into();
@@ -30,11 +30,11 @@ pub(super) fn open(at: impl AsFd, name: &str, flags: OFlags, mode: u32) -> io::R
 }
 
 /// What lies in a folder by that name, itself and not where it may lead.
-pub(super) fn stat(at: impl AsFd, name: &str) -> io::Result<Stat> {
+pub fn stat(at: impl AsFd, name: &str) -> io::Result<Stat> {
     Ok(rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-pub(super) fn is_file(stat: &Stat) -> bool {
+pub fn is_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 

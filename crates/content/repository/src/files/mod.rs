@@ -72,7 +72,8 @@
 #[cfg(test)]
 mod crashes;
 mod disk;
-mod folder;
+#[doc(hidden)]
+pub mod folder;
 mod open_files;
 mod place;
 mod state;
