@@ -38,6 +38,8 @@ crate::cases! {
     batches {
         a_batch_does_what_single_announces_do [1 3 4 5 7 8 9 11]
         a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done [23]
+        no_answer_of_an_earlier_batch_stays_when_a_later_one_panics [23]
+        a_panic_of_the_randomness_in_a_batch_reaches_the_caller [23]
     }
     selecting {
         announce_hands_out_at_most_want_distinct_peers_of_the_swarm [7]

@@ -207,6 +207,13 @@ impl<'a> Request<'a> {
     pub const fn new(announce: Announce, peers: PeerBuffer<'a>) -> Self {
         Self { announce, peers, answer: None }
     }
+
+    /// Discards an earlier answer and the peers that were written with it. A store does so with all requests
+    /// of a batch before it does the first.
+    pub const fn clear(&mut self) {
+        self.answer = None;
+        self.peers.clear();
+    }
 }
 
 /// The destination of the selected peers: bytes of the caller, one section per family, in the compact form of

@@ -15,6 +15,7 @@ pub(crate) async fn announce_one_by_one(
     now: Timestamp,
     rng: &mut dyn Random,
 ) -> Result<(), Unavailable> {
+    batch.iter_mut().for_each(Request::clear);
     for Request { announce, peers, answer } in batch {
         *answer = Some(store.announce(announce, now, rng, peers).await?);
     }

@@ -85,10 +85,11 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
 
     /// Does every announce of `batch` as if one by one in order, and sets each [`Request::answer`].
     ///
-    /// Counts, changes and the final state are those of single announces. So is the selection if at most
-    /// `want` peers are eligible. If the generator of the caller panics, all announces before the one that
-    /// uses it first are complete. A store that can overlap the work of several announces overrides this
-    /// method.
+    /// All requests are [cleared](Request::clear) first, so that no answer of an earlier batch stays. Counts,
+    /// changes and the final state are those of single announces. So is the selection if at most `want` peers
+    /// are eligible. If the generator of the caller panics, the panic reaches the caller, and all announces
+    /// before the one that uses the generator first are complete. A store that can overlap the work of
+    /// several announces overrides this method.
     ///
     /// ```
     /// # use swarmkeep::*;
@@ -104,6 +105,7 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// # }
     /// ```
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+        batch.iter_mut().for_each(Request::clear);
         for request in batch {
             request.answer = Some(self.announce(&request.announce, now, rng, &mut request.peers));
         }

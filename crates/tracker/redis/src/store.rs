@@ -428,8 +428,8 @@ impl AsyncTorrentRepository for RedisRepository {
             let now = self.advance(now);
             let (mut calls, mut asked) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
             let mut panicked = None;
+            batch.iter_mut().for_each(Request::clear);
             for (index, request) in batch.iter_mut().enumerate() {
-                request.peers.clear();
                 let mut random = 0;
                 if calls::draws(&request.announce, &request.peers) {
                     // A panic of the caller's: what comes before it is done.

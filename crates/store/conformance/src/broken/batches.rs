@@ -1,6 +1,9 @@
 //! Faults of batches.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    panic::{self, AssertUnwindSafe},
+};
 
 use swarmkeep::{
     AnnounceEvent, Announced, Changes, Limits, PeerBuffer, Random, Request, SplitMix64, Timestamp,
@@ -16,6 +19,12 @@ impl Broken {
         now: Timestamp,
         rng: &mut dyn Random,
     ) {
+        match self.fault {
+            Fault::BatchKeepsAnswers | Fault::BatchKeepsPeers | Fault::BatchKeepsAnswersBehindAPanic => {}
+            _ => batch.iter_mut().for_each(Request::clear),
+        }
+        let mut again = AsksAgain(rng);
+        let rng: &mut dyn Random = if self.is(Fault::BatchSwallowsPanics) { &mut again } else { again.0 };
         let mut all: Vec<_> = batch.iter_mut().collect();
         let mut done = HashSet::new();
         match self.fault {
@@ -95,6 +104,19 @@ impl Broken {
                     }
                 }
                 _ => {}
+            }
+        }
+    }
+}
+
+/// Randomness that is asked again where it panics.
+struct AsksAgain<'a>(&'a mut dyn Random);
+
+impl Random for AsksAgain<'_> {
+    fn next_u64(&mut self) -> u64 {
+        loop {
+            if let Ok(word) = panic::catch_unwind(AssertUnwindSafe(|| self.0.next_u64())) {
+                return word;
             }
         }
     }

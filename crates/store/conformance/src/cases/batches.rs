@@ -13,8 +13,8 @@ use proptest::{
     test_runner::{TestCaseError, TestRunner},
 };
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, Changes, Endpoint, Families, Family, PeerBuffer, Request, Retention,
-    Role, SplitMix64, TorrentRepositoryExt, implement::SectionExt as _,
+    Announce, AnnounceEvent, Announced, Changes, Endpoint, Families, Family, PeerBuffer, Random, Request,
+    Retention, Role, SplitMix64, TorrentRepositoryExt, implement::SectionExt as _,
 };
 
 use crate::{
@@ -382,4 +382,99 @@ pub(crate) fn a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done(s
             assert_eq!((batched.totals(), batched.summaries()), (single.totals(), single.summaries()));
         });
     }
+}
+
+/// A request that is used again has its earlier answer no longer, whether its turn came before the panic or
+/// not.
+pub(crate) fn no_answer_of_an_earlier_batch_stays_when_a_later_one_panics(subject: &dyn Subject) {
+    let (store, crowd) = (build(subject), hash(1));
+    store.fill(0, (0..300).map(|n| leecher(crowd, v4(n))));
+    let announces: Vec<_> = (0..100_u32)
+        .map(|n| {
+            let (torrent, want) = if n % 10 == 3 { (crowd, 10) } else { (hash(u64::from(n) + 2), 5) };
+            leecher(torrent, v4(1000 + n)).want(want)
+        })
+        .collect();
+    let mut room = vec![[0; 60]; announces.len()];
+    let requests = announces.iter().zip(&mut room);
+    let requests = requests.map(|(&announce, bytes)| Request::new(announce, PeerBuffer::new(bytes, &mut [])));
+    let mut requests: Vec<_> = requests.collect();
+    for good in [0, 1, 4, 9] {
+        store.announce_batch(&mut requests, at(1), &mut SplitMix64::new(1));
+        assert!(requests.iter().all(|request| request.answer.is_some()));
+        store.forget(announces.iter().map(|announce| announce.info_hash).filter(|torrent| *torrent != crowd));
+        assert_panics_with(Panicking::TEXT, || {
+            store.announce_batch(&mut requests, at(2), &mut Panicking { good });
+        });
+        for (n, Request { announce, peers, answer }) in requests.iter().enumerate() {
+            let is_done = store.scrape(&announce.info_hash).peers() > 0;
+            if announce.info_hash != crowd {
+                assert!(answer.is_none() || is_done, "announce {n} of {good} has an earlier answer");
+            }
+            if answer.is_none() {
+                let earlier = peers.len();
+                assert_eq!(earlier, 0, "announce {n} of {good} has no answer, and earlier peers");
+            }
+        }
+        let last = requests.last().map(|request| request.answer.is_some());
+        assert_eq!(last, Some(false), "the last announce comes after the panic with {good}");
+        store.assert_consistent();
+    }
+}
+
+/// A generator that panics once, and then goes on.
+struct PanicsOnce {
+    good: u32,
+    panicked: bool,
+}
+
+impl Random for PanicsOnce {
+    fn next_u64(&mut self) -> u64 {
+        match self.good.checked_sub(1) {
+            _ if self.panicked => 7,
+            None => {
+                self.panicked = true;
+                panic::resume_unwind(Box::new(Panicking::TEXT));
+            }
+            Some(good) => {
+                self.good = good;
+                0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(good.into())
+            }
+        }
+    }
+}
+
+/// No panic is lost, whichever announce of the batch the store draws for.
+pub(crate) fn a_panic_of_the_randomness_in_a_batch_reaches_the_caller(subject: &dyn Subject) {
+    let (store, crowd) = (build(subject), hash(1));
+    store.fill(0, (0..300).flat_map(|n| [leecher(crowd, v4(n)), leecher(crowd, v6(n))]));
+    let announces = (0..40_u32).map(|n| {
+        let announce = match n % 4 {
+            0 => stopped(crowd, v4(n)),
+            1 => leecher(hash(u64::from(n) + 2), v4(n)).want(10),
+            2 => leecher(crowd, v4(n)).want(0),
+            _ => leecher(crowd, peer(if n % 8 == 3 { Family::V4 } else { Family::V6 }, n)).want(10),
+        };
+        announce.families(BOTH)
+    });
+    let announces: Vec<_> = announces.collect();
+    let mut reached = 0;
+    for good in 0..50 {
+        let mut room = vec![[0; 24 * 10]; announces.len()];
+        let requests = announces.iter().zip(&mut room).map(|(&announce, bytes)| {
+            let (v4, v6) = bytes.split_at_mut(6 * 10);
+            Request::new(announce, PeerBuffer::new(v4, v6))
+        });
+        let (mut requests, mut rng) = (requests.collect::<Vec<_>>(), PanicsOnce { good, panicked: false });
+        let told = panic::catch_unwind(AssertUnwindSafe(|| {
+            store.announce_batch(&mut requests, at(1), &mut rng);
+        }));
+        assert_eq!(told.is_err(), rng.panicked, "whether the caller sees the panic after {good} numbers");
+        if let Err(panicked) = told {
+            assert_eq!(text_of(&*panicked), Panicking::TEXT, "another panic than the caller's own");
+            reached += 1;
+        }
+        store.assert_consistent();
+    }
+    assert!(reached >= 10, "a store that draws for ten announces at least panics, not {reached} times");
 }

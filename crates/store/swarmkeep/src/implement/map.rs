@@ -227,6 +227,7 @@ impl<M: SwarmMap> Calls<M> {
     }
 
     async fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+        batch.iter_mut().for_each(Request::clear);
         for Request { announce, peers, answer } in batch {
             *answer = Some(self.announce(announce, now, rng, peers).await);
         }

@@ -5,7 +5,10 @@
 //! piece further for all of its announces at a time, so that they wait together. Only then does it execute
 //! them, one by one and in order.
 
-use std::panic::{self, AssertUnwindSafe};
+use std::{
+    any::Any,
+    panic::{self, AssertUnwindSafe},
+};
 
 use parking_lot::MutexGuard;
 
@@ -54,27 +57,53 @@ impl CurrentStripe<'_> {
     }
 }
 
-/// Randomness whose first word may have been drawn ahead.
-struct Ahead<'a> {
-    drawn: Option<u64>,
+/// The randomness of the caller. Some words are drawn ahead.
+pub(super) struct Words<'a> {
     rng: &'a mut dyn Random,
+    /// The word that was drawn ahead for the announce whose turn it is.
+    drawn: Option<u64>,
+    /// A panic while a word was drawn ahead. It waits for the first announce that needs another word, so that
+    /// the announces before it are done.
+    panicked: Option<Box<dyn Any + Send>>,
 }
 
-impl Random for Ahead<'_> {
+impl<'a> Words<'a> {
+    pub(super) fn new(rng: &'a mut dyn Random) -> Self {
+        Self { rng, drawn: None, panicked: None }
+    }
+
+    fn draw_ahead(&mut self) -> Option<u64> {
+        if self.panicked.is_some() {
+            return None;
+        }
+        let drawn = panic::catch_unwind(AssertUnwindSafe(|| self.rng.next_u64()));
+        drawn.map_err(|panicked| self.panicked = Some(panicked)).ok()
+    }
+
+    /// Panics if the generator did and no announce has met that yet.
+    pub(super) fn raise(&mut self) {
+        if let Some(panicked) = self.panicked.take() {
+            panic::resume_unwind(panicked);
+        }
+    }
+}
+
+impl Random for Words<'_> {
     fn next_u64(&mut self) -> u64 {
-        self.drawn.take().unwrap_or_else(|| self.rng.next_u64())
+        self.drawn.take().unwrap_or_else(|| {
+            self.raise();
+            self.rng.next_u64()
+        })
     }
 }
 
 impl Packed {
-    /// Executes up to [`GROUP`] announces, each as if alone and in order.
-    pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+    /// Executes up to [`GROUP`] announces, each as if alone and in order. The requests are cleared.
+    pub(super) fn announce_group(&self, group: &mut [Request<'_>], now: Timestamp, rng: &mut Words<'_>) {
         let tick = self.context.clock.tick(now);
         let mut probes = [Probe::default(); GROUP];
         let probes = &mut probes[..group.len()];
-        for (probe, request) in probes.iter_mut().zip(&mut *group) {
-            request.answer = None;
-            request.peers.clear();
+        for (probe, request) in probes.iter_mut().zip(&*group) {
             probe.placed = self.context.placement.place(&request.announce.info_hash);
             prefetch(&self.stripes[probe.placed.stripe]);
         }
@@ -96,11 +125,11 @@ impl Packed {
         for (probe, request) in probes.iter_mut().zip(group).filter(|(_, request)| request.answer.is_none()) {
             let Request { announce, peers, answer } = request;
             let op = self.operation_at(&probe.placed, tick);
-            let mut rng = Ahead { drawn: probe.drawn, rng: &mut *rng };
+            rng.drawn = probe.drawn;
             *answer = Some(loop {
                 let stripe = current.stripe(probe.placed.stripe);
                 let found = stripe.find_from(&op, &probe.leaf);
-                match self.announce_in(stripe, &op, found, announce, &mut reservation, &mut rng, peers) {
+                match self.announce_in(stripe, &op, found, announce, &mut reservation, rng, peers) {
                     Ok(announced) => break announced,
                     Err(full) => {
                         current.locked = None;
@@ -149,16 +178,13 @@ impl Packed {
         probes: &mut [Probe],
         group: &[Request<'_>],
         current: &mut CurrentStripe<'_>,
-        rng: &mut dyn Random,
+        rng: &mut Words<'_>,
     ) {
-        let mut draw = || panic::catch_unwind(AssertUnwindSafe(|| rng.next_u64()));
         for (probe, Request { announce, .. }) in probes.iter_mut().zip(group) {
             if let Some(number) = probe.large
                 && let Some(large) = current.stripe(probe.placed.stripe).numbered(number)
             {
-                // Randomness that panics does so at the turn of its announce: earlier announces are executed
-                // first, and the announce that needs the word asks again.
-                let Ok(seed) = draw() else { return };
+                let Some(seed) = rng.draw_ahead() else { return };
                 probe.drawn = Some(seed);
                 probe.order = large::order(&self.context.hash, &announce.endpoint);
                 large.prefetch_headers(announce, probe.order, seed);

@@ -33,9 +33,12 @@ impl TorrentRepository for Packed {
     }
 
     fn announce_batch(&self, batch: &mut [Request<'_>], now: Timestamp, rng: &mut dyn Random) {
+        batch.iter_mut().for_each(Request::clear);
+        let mut rng = batch::Words::new(rng);
         for group in batch.chunks_mut(batch::GROUP) {
-            self.announce_group(group, self.latest.advance(now), rng);
+            self.announce_group(group, self.latest.advance(now), &mut rng);
         }
+        rng.raise();
     }
 
     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
