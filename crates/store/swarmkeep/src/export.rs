@@ -1,10 +1,10 @@
 //! Exports: reading a whole store in steps; and the default implementations of `export` and `import`.
 
-use std::{mem, vec};
+use std::{future::Future, mem, vec};
 
 use crate::{
-    AsyncTorrentRepository, Budget, Cursor, Records, Restored, SwarmStats, SwarmSummary, Timestamp,
-    Unavailable,
+    AsyncTorrentRepository, Budget, Cursor, InfoHash, PeerRecord, Records, Restored, Role, SwarmStats,
+    SwarmSummary, Timestamp, Unavailable,
 };
 
 /// The state of an export: its position, and the records that the latest step read.
@@ -79,25 +79,52 @@ impl Default for Export {
 /// shards reads a whole shard for each walk.
 const LISTED: usize = 1 << 14;
 
-/// [`export`](crate::TorrentRepository::export) by the store's own walk, `peers` and `scrape`.
-pub(crate) async fn by_walking(
-    store: &(impl AsyncTorrentRepository + ?Sized),
+/// The number of times that a swarm is read again if it may have been removed and made again meanwhile.
+const READ_AGAIN: usize = 32;
+
+/// The reads of which an export consists.
+pub(crate) trait Source: Sync {
+    /// The reason why a read fails.
+    type Error: Send;
+
+    /// Lists swarms, as [`walk`](crate::TorrentRepository::walk) does.
+    fn list(
+        &self,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<SwarmSummary>,
+    ) -> impl Future<Output = Result<Cursor, Self::Error>> + Send;
+
+    /// Reads peers of a listed swarm, as [`peers`](crate::TorrentRepository::peers) does, and the download
+    /// count that it has at the same moment.
+    fn part(
+        &self,
+        listed: &SwarmSummary,
+        from: Cursor,
+        limit: usize,
+        peers: &mut Vec<PeerRecord>,
+    ) -> impl Future<Output = Result<(Cursor, u32), Self::Error>> + Send;
+}
+
+/// One step of an export. The store was told `now`.
+pub(crate) async fn step<S: Source>(
+    store: &S,
     export: &mut Export,
     now: Timestamp,
     budget: Budget,
-) -> Result<(), Unavailable> {
+) -> Result<(), S::Error> {
     // Another call may have given the store a later time, and peers may have announced at it.
     export.begin(now.max(export.latest));
     let (mut left, mut peers) = (budget.get(), Vec::new());
     while left > 0 && !export.is_complete() {
-        let Some(&SwarmSummary { info_hash, .. }) = export.listed.as_slice().first() else {
+        let Some(swarm) = export.listed.as_slice().first().copied() else {
             let mut listed = Vec::new();
-            export.at = store.walk(export.at, budget.get().min(LISTED), &mut listed).await?;
+            export.at = store.list(export.at, budget.get().min(LISTED), &mut listed).await?;
             export.listed = listed.into_iter();
             continue;
         };
         peers.clear();
-        let next = store.peers(&info_hash, export.within, left, &mut peers).await?;
+        let (next, downloaded) = store.part(&swarm, export.within, left, &mut peers).await?;
         let latest = peers.iter().map(|peer| peer.last_announce).max().unwrap_or_default();
         if latest > export.records.until() {
             export.latest = latest;
@@ -108,16 +135,9 @@ pub(crate) async fn by_walking(
             }
             export.begin(latest);
         }
-        // The counts are read after the peers, so that they contain the download of each seeder that was
-        // read.
-        let SwarmStats { complete, incomplete, downloaded } = store.scrape(&info_hash).await?;
-        if complete == 0 && incomplete == 0 {
-            // The peers have left since, perhaps with their swarm and its download count.
-            peers.clear();
-        }
         left = left.saturating_sub(1 + peers.len());
         if !peers.is_empty() || downloaded > 0 {
-            export.records.push(&info_hash, downloaded, &peers);
+            export.records.push(&swarm.info_hash, downloaded, &peers);
         }
         export.within = if next.is_end() { Cursor::START } else { next };
         if !next.is_end() {
@@ -129,12 +149,75 @@ pub(crate) async fn by_walking(
     Ok(())
 }
 
+/// [`export`](crate::TorrentRepository::export) by the store's own walk, `peers` and `scrape`.
+pub(crate) async fn by_walking(
+    store: &(impl AsyncTorrentRepository + ?Sized),
+    export: &mut Export,
+    now: Timestamp,
+    budget: Budget,
+) -> Result<(), Unavailable> {
+    tell(store, now).await?;
+    step(&InTwoReads(store), export, now, budget).await
+}
+
+/// Tells the time to a store, by restoring nothing.
+async fn tell(store: &(impl AsyncTorrentRepository + ?Sized), now: Timestamp) -> Result<(), Unavailable> {
+    let nothing = SwarmSummary { info_hash: InfoHash::default(), stats: SwarmStats::default() };
+    store.restore(&nothing, &[], now).await.map(|_| ())
+}
+
+/// A store that shows the peers and the download count of a swarm in two reads.
+struct InTwoReads<'a, S: ?Sized>(&'a S);
+
+impl<S: AsyncTorrentRepository + ?Sized> Source for InTwoReads<'_, S> {
+    type Error = Unavailable;
+
+    async fn list(
+        &self,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<SwarmSummary>,
+    ) -> Result<Cursor, Unavailable> {
+        self.0.walk(from, limit, out).await
+    }
+
+    async fn part(
+        &self,
+        listed: &SwarmSummary,
+        from: Cursor,
+        limit: usize,
+        peers: &mut Vec<PeerRecord>,
+    ) -> Result<(Cursor, u32), Unavailable> {
+        let (mut known, mut again) = (listed.stats.downloaded, 0);
+        loop {
+            peers.clear();
+            let next = self.0.peers(&listed.info_hash, from, limit, peers).await?;
+            // The counts are read after the peers, so that they contain the download of each seeder that was
+            // read. They do not if the swarm was removed and made again in between. Then the download count
+            // has fallen, or other numbers of seeders and leechers were read than there are.
+            let SwarmStats { complete, incomplete, downloaded } = self.0.scrape(&listed.info_hash).await?;
+            let count = |role| peers.iter().filter(|peer| peer.role == role).count();
+            let read = (count(Role::Seeder), count(Role::Leecher));
+            let there = (complete as usize, incomplete as usize);
+            let is_all = from == Cursor::START && next.is_end();
+            let agrees = if is_all { read == there } else { read.0 <= there.0 && read.1 <= there.1 };
+            let fits = agrees && downloaded >= known;
+            // In a hot swarm of a slow store, peers may come and leave between the reads every time.
+            if fits || again == READ_AGAIN {
+                return Ok((next, downloaded));
+            }
+            (known, again) = (downloaded, again + 1);
+        }
+    }
+}
+
 /// [`import`](crate::TorrentRepository::import) swarm by swarm.
 pub(crate) async fn one_by_one(
     store: &(impl AsyncTorrentRepository + ?Sized),
     records: &[Records],
     now: Timestamp,
 ) -> Result<Restored, Unavailable> {
+    tell(store, now).await?;
     let (mut restored, mut peers) = (Restored::default(), Vec::new());
     for record in records.iter().flat_map(Records::iter) {
         peers.clear();

@@ -217,10 +217,14 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     ///
     /// From [`Export::new`] until [`Export::is_complete`], every peer that stays in the store is read, with a
     /// role and a time that it had during the export. If a leecher finishes during the export and is read as
-    /// a seeder, the record of its swarm contains its download. A swarm that has neither peers nor downloads
-    /// is not read. A step visits about `budget` peers (a swarm counts as one more), or fewer if it ends
-    /// within a swarm. It holds no lock for longer than [`Capabilities::longest_hold`]. The default uses
-    /// [`walk`](Self::walk) and [`peers`](Self::peers).
+    /// a seeder, the record of its swarm contains its download. If a swarm is removed and made again
+    /// meanwhile, a record shows one of the two. A swarm that has neither peers nor downloads is not read. A
+    /// step visits about `budget` peers (a swarm counts as one more), or fewer if it ends within a swarm. It
+    /// holds no lock for longer than [`Capabilities::longest_hold`].
+    ///
+    /// The default uses [`walk`](Self::walk), [`peers`](Self::peers) and [`scrape`](Self::scrape), and reads a
+    /// swarm again, a few times, if its counts contradict its peers. A store that can read both under one lock
+    /// overrides it.
     fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
         at_once(export::by_walking(&Immediate(self), export, now, budget)).expect(NEVER_AWAY);
     }

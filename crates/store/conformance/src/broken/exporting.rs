@@ -23,6 +23,26 @@ impl Broken {
             | Fault::ExportOfEmpties => {
                 self.export_under_one_lock(export, now, budget);
             }
+            Fault::ExportInTwoReads => {
+                let (from, records) = export.begin(now);
+                let (mut shown, mut peers) = (Vec::new(), Vec::new());
+                let next = self.model.walk(from, budget.get(), &mut shown);
+                for swarm in shown {
+                    peers.clear();
+                    self.model.peers(&swarm.info_hash, Cursor::START, budget.get(), &mut peers);
+                    let_others_in();
+                    let downloaded = self.model.scrape(&swarm.info_hash).downloaded;
+                    if !peers.is_empty() || downloaded > 0 {
+                        records.push(&swarm.info_hash, downloaded, &peers);
+                    }
+                }
+                export.go_on_at(next);
+            }
+            Fault::ExportForgetsTime => {
+                let latest = self.state().latest;
+                self.model.export(export, now, budget);
+                self.state().latest = latest;
+            }
             Fault::ExportIgnoresBudget => self.model.export(export, now, Budget::peers(usize::MAX)),
             _ => Reading { broken: self, noted: Mutex::default() }.export(export, now, budget),
         }

@@ -396,6 +396,11 @@ crate::faults! {
     export_of_peers_by_position ExportPeersByPosition => peers_that_stay_are_exported_whatever_moves_around_them;
     /// Reads the download count of a swarm before its peers.
     export_of_downloads_before_peers ExportDownloadsFirst => an_export_counts_the_download_of_every_seeder_it_shows;
+    /// Reads the peers of a swarm, releases the lock, and reads its download count, even if another swarm has
+    /// its info hash by then.
+    export_in_two_reads ExportInTwoReads => an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again;
+    /// Does not remember the time that an export is told.
+    export_forgets_the_time ExportForgetsTime => the_time_told_to_an_export_or_an_import_counts;
     /// Omits a swarm while an announce to it is in flight.
     export_skips_what_is_busy ExportSkipsBusy => an_export_holds_every_peer_whose_announce_returned_before_it_began;
     /// Reads every peer as a leecher.

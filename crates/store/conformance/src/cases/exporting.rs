@@ -292,6 +292,48 @@ pub(crate) fn an_export_counts_the_download_of_every_seeder_it_shows(subject: &d
     });
 }
 
+/// A swarm lives again and again: with a seeder whose download is counted, and with a leecher and no download.
+pub(crate) fn an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again(subject: &dyn Subject) {
+    let (store, torrent) = (build(subject), hash(1));
+    let work = |_: u32, rounds: Rounds<'_>| {
+        for round in rounds.iter() {
+            for Read { downloaded, peers } in read(&export(&store, 1, 100)).into_values() {
+                let roles: Vec<_> = peers.iter().map(|peer| peer.role).collect();
+                let is_whole = match *roles {
+                    [Role::Seeder] => downloaded == 1,
+                    [Role::Leecher] => downloaded == 0,
+                    _ => false,
+                };
+                assert!(is_whole, "{roles:?} and {downloaded} downloads were read, in round {round}");
+            }
+        }
+    };
+    against(1, 300, work, |turn| {
+        let begin = Instant::now();
+        let announce = if turn % 2 == 0 { completed(torrent, v4(1)) } else { leecher(torrent, v4(1)) };
+        store.tell(announce.want(0));
+        if turn % 8 > 5 {
+            // A store that reads a swarm again if it has changed meanwhile is let in now and then.
+            thread::sleep(10 * begin.elapsed());
+        }
+        store.remove(&torrent);
+    });
+}
+
+pub(crate) fn the_time_told_to_an_export_or_an_import_counts(subject: &dyn Subject) {
+    let (store, torrent) = (build(subject), hash(1));
+    let announced_earlier = |n, latest| {
+        store.fill(latest - 500, [leecher(torrent, v4(n))]);
+        store.assert_time(&store.members(&torrent)[&v4(n)], at(latest), at(latest));
+    };
+    export(&store, 1000, 10);
+    announced_earlier(1, 1000);
+    export(&store, 2000, 10);
+    announced_earlier(2, 2000);
+    store.import(&[], at(3000));
+    announced_earlier(3, 3000);
+}
+
 pub(crate) fn a_step_of_an_export_visits_about_its_budget(subject: &dyn Subject) {
     for (swarms, peers) in [(3000, 1), (1, 20_000), (50, 300)] {
         let store = build(subject);

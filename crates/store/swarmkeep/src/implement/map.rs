@@ -5,7 +5,7 @@
 //! implements [`SlotMap`] instead; [`Slots`] adds the protocol that loses no announce when an empty swarm is
 //! removed.
 
-use std::{fmt, future::Future, marker::PhantomData, mem, sync::Arc, thread};
+use std::{convert::Infallible, fmt, future::Future, marker::PhantomData, mem, sync::Arc, thread};
 
 use super::{
     CursorExt as _, Next, Pass, VISITS_PER_HOLD, async_repository, forward_repository,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
-    Evicted, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random, RepositoryConfig, Request,
+    Evicted, Export, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random, RepositoryConfig, Request,
     Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
     asynchronous::at_once,
     defaults, export,
@@ -143,7 +143,7 @@ impl<M> fmt::Debug for MapRepository<M> {
 }
 
 impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
-    forward_repository! { |store| store.0 => at_once, except capabilities, remove_where, export, import }
+    forward_repository! { |store| store.0 => at_once, except capabilities, remove_where, import }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities
@@ -152,7 +152,6 @@ impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
 
 macro_rules! awaited {
     (@plain $this:ident, capabilities) => { $this.0.0.capabilities };
-    ($this:ident, export $(, $argument:ident)*) => { Box::pin(export::by_walking($this $(, $argument)*)) };
     ($this:ident, remove_where $(, $argument:ident)*) => {
         Box::pin(defaults::remove_by_walking($this $(, $argument)*))
     };
@@ -396,6 +395,10 @@ impl<M: SwarmMap> Calls<M> {
         restored
     }
 
+    async fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
+        let Ok(()) = export::step(self, export, self.latest.advance(now), budget).await;
+    }
+
     async fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
         self.map.write(info_hash, |swarm| swarm.add_downloads(earlier)).await.is_some()
     }
@@ -404,6 +407,32 @@ impl<M: SwarmMap> Calls<M> {
         let (Totals { swarms, v4, v6, .. }, [v4_bytes, v6_bytes]) =
             (self.totals.load(), RecordSwarm::BYTES_PER_PEER);
         MemoryUse::estimated(swarms * self.bytes_per_swarm + v4.peers() * v4_bytes + v6.peers() * v6_bytes)
+    }
+}
+
+impl<M: SwarmMap> export::Source for Calls<M> {
+    type Error = Infallible;
+
+    async fn list(
+        &self,
+        from: Cursor,
+        limit: usize,
+        out: &mut Vec<SwarmSummary>,
+    ) -> Result<Cursor, Infallible> {
+        Ok(self.walk(from, limit, out).await)
+    }
+
+    async fn part(
+        &self,
+        listed: &SwarmSummary,
+        from: Cursor,
+        limit: usize,
+        peers: &mut Vec<PeerRecord>,
+    ) -> Result<(Cursor, u32), Infallible> {
+        let section = |swarm: &RecordSwarm| {
+            (swarm.peers(from, limit.min(VISITS_PER_HOLD), peers), swarm.stats().downloaded)
+        };
+        Ok(self.map.read(&listed.info_hash, section).await.unwrap_or((Cursor::END, 0)))
     }
 }
 

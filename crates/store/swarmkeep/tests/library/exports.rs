@@ -1,0 +1,148 @@
+//! A swarm that is removed and made again while it is exported is shown in one of its two lives.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, Budget, Capabilities, Cursor, Export, HashKey, InfoHash, LongestHold,
+    PeerBuffer, PeerRecord, RepositoryConfig, Role, SplitMix64, SwarmStats, Timestamp, TorrentRepository,
+    btree_map::BTreeMapRepository,
+    implement::{
+        forward_repository,
+        lock::StdMutex,
+        map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
+    },
+};
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+const TORRENT: InfoHash = InfoHash::new([7; 20]);
+const OTHER: InfoHash = InfoHash::new([8; 20]);
+
+/// Announces a seeder that has just finished, or a leecher.
+fn tell(store: &dyn TorrentRepository, torrent: InfoHash, role: Role) {
+    let announce = Announce::new(torrent, "192.0.2.1:6881".parse().unwrap());
+    let announce = match role {
+        Role::Seeder => announce.left(0).event(AnnounceEvent::Completed),
+        Role::Leecher => announce.left(1),
+    };
+    store.announce(&announce, NOW, &mut SplitMix64::new(1), &mut PeerBuffer::new(&mut [], &mut []));
+}
+
+/// Asserts that an export shows the torrent as it was or as it is, with the download of its seeder or with none.
+fn assert_one_life(store: &dyn TorrentRepository, what: &str) {
+    let mut export = Export::new();
+    while !export.is_complete() {
+        store.export(&mut export, NOW, Budget::peers(100));
+        for record in export.records().iter().filter(|record| record.info_hash == TORRENT) {
+            let roles: Vec<_> = record.peers().map(|peer| peer.role).collect();
+            let counted = roles.iter().filter(|role| role.is_seeder()).count();
+            assert_eq!(roles.len(), 1, "{what}");
+            assert_eq!(record.downloaded as usize, counted, "downloads of {roles:?}, {what}");
+        }
+    }
+}
+
+/// A map that shows another swarm under the info hash of the torrent from one look on.
+#[derive(Default)]
+struct Changing {
+    slots: Mutex<BTreeMap<InfoHash, Arc<LockedSlot<StdMutex>>>>,
+    looks_left: Arc<AtomicUsize>,
+}
+
+impl SlotMap<LockedSlot<StdMutex>> for Changing {
+    async fn get(&self, info_hash: &InfoHash) -> Option<Arc<LockedSlot<StdMutex>>> {
+        let last = self.looks_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) == Ok(1);
+        let mut slots = self.slots.lock().unwrap();
+        let found = slots.get(info_hash).cloned();
+        if last && let Some(other) = slots.remove(&OTHER) {
+            slots.insert(TORRENT, other);
+        }
+        found
+    }
+    async fn get_or_insert(
+        &self,
+        info_hash: &InfoHash,
+        make: fn() -> LockedSlot<StdMutex>,
+    ) -> Arc<LockedSlot<StdMutex>> {
+        self.slots.lock().unwrap().entry(*info_hash).or_insert_with(|| Arc::new(make())).clone()
+    }
+    async fn discard(&self, info_hash: &InfoHash, _: &Arc<LockedSlot<StdMutex>>) {
+        self.slots.lock().unwrap().remove(info_hash);
+    }
+    async fn keys(&self, _: Order, after: Option<&InfoHash>, limit: usize, out: &mut Vec<InfoHash>) {
+        let slots = self.slots.lock().unwrap();
+        out.extend(slots.keys().filter(|key| after.is_none_or(|after| *key > after)).take(limit));
+    }
+}
+
+impl BlockingSlots for Changing {}
+
+fn config() -> RepositoryConfig {
+    RepositoryConfig::new(HashKey::from_bytes([1; 16]))
+}
+
+#[test]
+fn a_map_reads_the_peers_of_a_swarm_and_its_downloads_at_once() {
+    for (before, after) in [(Role::Seeder, Role::Leecher), (Role::Leecher, Role::Seeder)] {
+        for look in 1..8 {
+            let (map, capabilities) = (Changing::default(), Capabilities::new(LongestHold::Visits(256)));
+            let looks_left = map.looks_left.clone();
+            let store = MapRepository::over(Slots::<_, StdMutex>::new(map), &config(), capabilities, 0);
+            let store = store.unwrap();
+            tell(&store, TORRENT, before);
+            tell(&store, OTHER, after);
+            looks_left.store(look, Relaxed);
+            assert_one_life(&store, &format!("made again after look {look}"));
+        }
+    }
+}
+
+/// A store that knows only the default export, and in which the torrent is made again after one of the reads.
+#[derive(Debug)]
+struct MadeAgain {
+    inner: BTreeMapRepository<StdMutex>,
+    reads_left: AtomicUsize,
+    role: Role,
+}
+
+impl MadeAgain {
+    fn after_read(&self) {
+        if self.reads_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) == Ok(1) {
+            self.inner.remove(&TORRENT);
+            tell(&self.inner, TORRENT, self.role);
+        }
+    }
+}
+
+impl TorrentRepository for MadeAgain {
+    fn peers(&self, info_hash: &InfoHash, from: Cursor, limit: usize, out: &mut Vec<PeerRecord>) -> Cursor {
+        let next = self.inner.peers(info_hash, from, limit, out);
+        self.after_read();
+        next
+    }
+
+    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
+        let stats = self.inner.scrape(info_hash);
+        self.after_read();
+        stats
+    }
+
+    forward_repository! { |changing| changing.inner, except peers, scrape, export }
+}
+
+#[test]
+fn the_default_export_reads_a_swarm_again_that_was_made_again() {
+    for (before, role) in [(Role::Seeder, Role::Leecher), (Role::Leecher, Role::Seeder)] {
+        for read in 1..8 {
+            let inner = BTreeMapRepository::new(&config()).unwrap();
+            let store = MadeAgain { inner, reads_left: AtomicUsize::new(read), role };
+            tell(&store, TORRENT, before);
+            assert_one_life(&store, &format!("made again after read {read}"));
+        }
+    }
+}
