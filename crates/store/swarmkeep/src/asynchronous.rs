@@ -3,13 +3,14 @@
 
 use std::{
     fmt,
-    future::Future,
+    future::{Future, poll_fn, ready},
+    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
 };
 
-use crate::{__methods, TorrentRepository, implement::async_repository};
+use crate::{__methods, Budget, Retention, Swept, Timestamp, TorrentRepository, implement::async_repository};
 
 /// The future of an asynchronous call. Its output is the result of the synchronous method, or
 /// [`Unavailable`].
@@ -40,6 +41,8 @@ impl Unavailable {
 /// may be repeated, and the list of removed swarms is lost. A pass is complete only when the futures of all
 /// its steps were finished or dropped.
 ///
+/// The sweep of a store in this process gives way to the other tasks of its thread every few thousand visits.
+///
 /// An announce allocates its boxed future and nothing else. After an error of `announce_batch`, requests
 /// without an answer may have taken effect. After an error of `export`, or if its future is dropped, the next
 /// step continues after the last record that was read, and [`Export::records`](crate::Export::records)
@@ -48,7 +51,8 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
     __methods! { __await_methods [] }
 }
 
-/// A synchronous store behind the asynchronous trait. Every future is ready when it is first polled.
+/// A synchronous store behind the asynchronous trait. Every future is ready when it is first polled, except
+/// that of a long sweep.
 #[derive(Debug, Clone)]
 pub struct Immediate<R>(pub R);
 
@@ -61,8 +65,55 @@ pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// The number of visits after which an asynchronous sweep gives way to other tasks: less than a millisecond.
+const VISITS_PER_TURN: usize = 4096;
+
+/// Sweeps in steps, and gives way to other tasks between two of them.
+pub(crate) async fn sweep_in_turns<F: Future<Output = Swept>>(
+    budget: Budget,
+    sweep: impl Fn(Budget) -> F,
+) -> Swept {
+    let (mut all, mut left) = (Swept::default(), budget.get());
+    loop {
+        let turn = left.min(VISITS_PER_TURN);
+        let swept = sweep(Budget::peers(turn)).await;
+        all += swept;
+        left -= turn;
+        // A step without a visit left the end of the pass to another sweep.
+        if left == 0 || swept.pass_complete || swept.visited == 0 {
+            return all;
+        }
+        give_way().await;
+    }
+}
+
+/// Waits until the other tasks of the thread had their turn.
+async fn give_way() {
+    let mut gave = false;
+    let poll = |context: &mut Context<'_>| {
+        if mem::replace(&mut gave, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    };
+    poll_fn(poll).await;
+}
+
+/// The sweep of a synchronous store behind the asynchronous trait.
+pub(crate) fn sweep_giving_way<R: TorrentRepository + ?Sized>(
+    store: &R,
+    now: Timestamp,
+    policy: Retention,
+    budget: Budget,
+) -> Answer<'_, Swept> {
+    let sweep = move |budget| ready(store.sweep(now, policy, budget));
+    Box::pin(async move { Ok(sweep_in_turns(budget, sweep).await) })
+}
+
 macro_rules! at_once {
     (@plain $this:ident, $method:ident) => { $this.0.$method() };
+    ($this:ident, sweep $(, $argument:ident)*) => { sweep_giving_way(&$this.0 $(, $argument)*) };
     ($this:ident, $method:ident $(, $argument:ident)*) => {
         Box::pin(async move { Ok($this.0.$method($($argument),*)) })
     };

@@ -12,6 +12,7 @@ use crate::dash_map::DashMapRepository;
 use crate::skip_map::SkipMapRepository;
 use crate::{
     AsyncTorrentRepository, Capabilities, ConfigError, HashKey, Packed, RepositoryConfig, TorrentRepository,
+    asynchronous::sweep_giving_way,
     btree_map::{BTreeMapOfLocks, BTreeMapRepository},
     implement::{
         async_repository,
@@ -228,6 +229,12 @@ macro_rules! either {
         match $this {
             Self::Sync(store) => store.$method(),
             Self::Async(store) => store.$method(),
+        }
+    };
+    ($this:ident, sweep $(, $argument:ident)*) => {
+        match $this {
+            Self::Sync(store) => sweep_giving_way(store $(, $argument)*),
+            Self::Async(store) => store.sweep($($argument),*),
         }
     };
     ($this:ident, $method:ident $(, $argument:ident)*) => {

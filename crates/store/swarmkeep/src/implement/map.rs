@@ -16,7 +16,7 @@ use crate::{
     Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
     Evicted, Export, InfoHash, Limits, MemoryUse, PeerBuffer, PeerRecord, Random, RepositoryConfig, Request,
     Restored, Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
-    asynchronous::at_once,
+    asynchronous::{at_once, sweep_in_turns},
     defaults, export,
     time::LatestTime,
     totals::{AtomicTotals, Population},
@@ -152,6 +152,11 @@ impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
 
 macro_rules! awaited {
     (@plain $this:ident, capabilities) => { $this.0.0.capabilities };
+    ($this:ident, sweep, $now:ident, $policy:ident, $budget:ident) => {
+        Box::pin(async move {
+            Ok(sweep_in_turns($budget, |budget| $this.0.0.sweep($now, $policy, budget)).await)
+        })
+    };
     ($this:ident, remove_where $(, $argument:ident)*) => {
         Box::pin(defaults::remove_by_walking($this $(, $argument)*))
     };
