@@ -10,7 +10,7 @@ use std::{
 use libfuzzer_sys::fuzz_target;
 use swarmkeep::{Family, HashKey, Packed, RepositoryConfig, SplitMix64, Timestamp};
 use swarmkeep_tracker::{
-    Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6, LiveRules, Reach, Rules,
+    Batch, ConnectionIds, ConnectionKey, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6, LiveRules, Reach, Rules,
 };
 use swarmkeep_tracker_protocol::{
     Error,
@@ -18,6 +18,7 @@ use swarmkeep_tracker_protocol::{
 };
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+const SECRET: &[u8] = b"of every tracker here";
 
 fuzz_target!(|packet: &[u8]| {
     let request = Request::parse(packet);
@@ -49,11 +50,11 @@ fn assert_answered(packet: &[u8], source: SocketAddr) {
     let config = RepositoryConfig::new(HashKey::from_bytes([9; 16])).shards(1);
     let store = Packed::new(&config).unwrap();
     let mut rng = SplitMix64::new(1);
-    let ids = Arc::new(ConnectionIds::new(NOW, &mut rng));
+    let ids = Arc::new(ConnectionIds::new(ConnectionKey::new(SECRET)));
     let handler = Handler::new(ids, LiveRules::new(Rules::new()));
     let mut batch = Batch::new();
     batch.push(packet, source);
-    if handler.admit(&mut batch, Reach::Public, NOW, &mut rng) {
+    if handler.admit(&mut batch, Reach::Public, NOW) {
         handler.finish(&store, &mut batch, NOW, &mut rng);
     }
     let answer = batch.answers().next().map(|(answer, to)| {
@@ -93,10 +94,9 @@ fn assert_answered(packet: &[u8], source: SocketAddr) {
     }
 }
 
-/// The connection ids of every tracker here: their keys are the first random numbers.
+/// The connection ids of every tracker here.
 fn connection_ids() -> IdsAt {
-    let mut rng = SplitMix64::new(1);
-    ConnectionIds::new(NOW, &mut rng).at(NOW, &mut rng)
+    ConnectionIds::new(ConnectionKey::new(SECRET)).at(NOW)
 }
 
 /// What has been read is written, and read as the same.

@@ -1,5 +1,6 @@
 //! `swarmkeep serve`: a tracker over any store of the catalog, or one on Redis that it shares with others.
 
+mod connection_key;
 mod log;
 mod manager;
 mod read;
@@ -25,7 +26,7 @@ use clap::CommandFactory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep::{HashKey, Restored};
 use swarmkeep_state::{Directory, Pace, State};
-use swarmkeep_tracker::Bound;
+use swarmkeep_tracker::{Bound, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
@@ -129,6 +130,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let unkept = || built.repository.clone();
     let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(unkept(), Pace::default())));
     let server = bound.over(state.as_ref().map_or_else(unkept, |state| state.repository()))?;
+    let connection_key = kept.connection_key.take().or_else(|| built.connection_key());
+    let server = connection_key.into_iter().fold(server, Server::connection_key);
     if let (Some(state), Some(path)) = (&state, &settings.fixed.state) {
         let _runtime = runtime.enter();
         let every = Duration::from_secs(settings.fixed.snapshot_every.into());

@@ -36,6 +36,12 @@ impl Layout {
         u32::from_be_bytes(hash)
     }
 
+    /// A secret for a purpose.
+    pub(crate) fn secret(&self, purpose: &str) -> [u8; 20] {
+        // Longer than any info hash and endpoint, so that it is never a digest of one.
+        self.digest(format!("secret of trackers for {purpose}").as_bytes())
+    }
+
     fn digest(&self, text: &[u8]) -> [u8; 20] {
         Sha1::new_with_prefix(self.salt).chain_update(text).finalize().into()
     }

@@ -152,6 +152,12 @@ impl RedisRepository {
         &self.node
     }
 
+    /// A secret that all trackers of the store have: another one for each purpose. It is derived from the
+    /// store's salt, and reveals nothing of it. It stays the same until the store is opened again.
+    pub fn shared_secret(&self, purpose: &str) -> [u8; 20] {
+        self.calls.layout.secret(purpose)
+    }
+
     /// The time that counts here.
     fn advance(&self, now: Timestamp) -> u32 {
         let now = seconds(now);

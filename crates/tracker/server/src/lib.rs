@@ -57,7 +57,9 @@ pub use rules::{LiveRules, Rules, WhenUnavailable};
 pub use server::{Bound, Server, Sockets};
 pub use tls::Tls;
 pub use tokens::{Scope, Token, TokenError};
-pub use udp::{AnswerBuffer, Batch, ConnectionIds, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
+pub use udp::{
+    AnswerBuffer, Batch, ConnectionIds, ConnectionKey, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,
+};
 
 /// Why a tracker did not start, or did not take a new certificate.
 #[derive(Debug, thiserror::Error)]

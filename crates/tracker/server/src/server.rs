@@ -25,7 +25,7 @@ use crate::{
     http,
     keeper::Keeper,
     sweep::sweep_for_ever,
-    udp::{self, Answers, ConnectionIds, Handler, Later, Worker},
+    udp::{self, Answers, ConnectionIds, ConnectionKey, Handler, Later, Worker},
 };
 
 /// A tracker whose sockets are open.
@@ -39,6 +39,7 @@ pub struct Server {
     /// Closing the other end tells threads to stop.
     stopping: (PipeReader, PipeWriter),
     rng: StdRng,
+    connection_key: ConnectionKey,
     config: Config,
     control: Control,
 }
@@ -73,6 +74,14 @@ impl Server {
     /// As [`bind`](Self::bind), and [`Error::HandedOver`].
     pub fn bind_with(config: &Config, repository: Repository, open: Sockets) -> Result<Self, Error> {
         Bound::open(config, open)?.over(repository)
+    }
+
+    /// Sets the key of the connection ids over UDP. Without this it is random, so that clients that connected
+    /// to another tracker, or before a restart, are refused once and connect again.
+    #[must_use]
+    pub fn connection_key(mut self, key: ConnectionKey) -> Self {
+        self.connection_key = key;
+        self
     }
 
     /// A handle of the tracker while it runs.
@@ -118,13 +127,14 @@ impl Server {
     /// # Panics
     /// Outside a tokio runtime with I/O and time. If a thread or a task of the server panics, with its panic.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { udp, http, https, admin, stopping: (stopped, stopping), mut rng, config, control } = self;
+        let Self { udp, http, https, admin, stopping, mut rng, connection_key, config, control } = self;
+        let (stopped, stopping) = stopping;
         let is_http = !http.is_empty() || !https.is_empty();
         let cores = if is_http { usize::MAX } else { udp.first().map_or(0, Vec::len) };
         let keeper = Keeper::new(control.clone(), cores);
         let Control { repository, rules, metrics } = control;
         let stopped = Arc::new(stopped);
-        let ids = Arc::new(ConnectionIds::new(now(), &mut RandCore(&mut rng)));
+        let ids = Arc::new(ConnectionIds::new(connection_key));
         let mut tasks = JoinSet::new();
         for sockets in by_worker(udp) {
             let handler = Arc::new(Handler::new(Arc::clone(&ids), rules.clone()));
@@ -230,7 +240,8 @@ impl Bound {
     /// [`Error::NoPipe`], or [`Error::NoEntropy`].
     pub fn over(self, repository: Repository) -> Result<Server, Error> {
         let Self { udp, http, https, admin, mut config } = self;
-        let rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
+        let mut rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
+        let connection_key = ConnectionKey::draw(&mut RandCore(&mut rng));
         let stopping = io::pipe().map_err(Error::NoPipe)?;
         // Without the first rules, whose lists would stay in memory when others have replaced them.
         let rules = LiveRules::new(mem::take(&mut config.rules));
@@ -239,7 +250,7 @@ impl Bound {
             control.metrics.watch_drops(socket);
         }
         let admin = admin.map(|listener| Admin::over(listener, &config, &control)).transpose()?;
-        Ok(Server { udp, http, https, admin, stopping, rng, config, control })
+        Ok(Server { udp, http, https, admin, stopping, rng, connection_key, config, control })
     }
 }
 

@@ -20,13 +20,14 @@ use clap::{
 };
 use swarmkeep::{ConfigError, HashKey, RepositoryConfig, Retention};
 use swarmkeep_tracker::{
-    AccessList, Config, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Reach, Rules, Scope, Tls,
-    Token,
+    AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Reach, Rules,
+    Scope, Tls, Token,
 };
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{
+    connection_key,
     redis::Redis,
     store::{Chosen, Store},
     user::User,
@@ -88,6 +89,12 @@ pub(crate) struct Fixed {
     /// Number of threads that answer over UDP, 1 to 256, each with its own sockets. Default: one per core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = LISTENING)]
     pub(crate) workers: Option<u16>,
+
+    /// File with the secret of connection ids over UDP, 32 bytes or more, that others cannot read. Trackers with
+    /// the same secret accept each other's ids, and a restarted tracker accepts its earlier ones. Default: the
+    /// secret of the store on Redis, or a random one.
+    #[arg(long, value_name = "FILE", help_heading = LISTENING)]
+    pub(crate) connection_key: Option<PathBuf>,
 
     /// Most HTTP and HTTPS connections that are open at once. When all are in use, a new connection replaces
     /// one that has been idle for long.
@@ -358,6 +365,7 @@ impl Settings {
             lifetime,
             ..
         } = &self.fixed;
+        kept.connection_key = self.fixed.connection_key.as_deref().map(connection_key::read).transpose()?;
         let mut config = Config::new();
         if let Some((certificate, key)) = self.certificate()? {
             let tls = Tls::load(certificate, key)?;
@@ -519,6 +527,8 @@ pub(crate) struct Kept {
     rate_key: HashKey,
     limiter: Option<((u32, u32), Arc<RateLimiter>)>,
     tls: Option<Tls>,
+    /// Of the file, if one is named.
+    pub(crate) connection_key: Option<ConnectionKey>,
     /// Of the token that was drawn because there are no others.
     pub(crate) drawn_secret: Option<String>,
 }
@@ -534,6 +544,7 @@ impl Kept {
             rate_key: HashKey::from_os()?,
             limiter: None,
             tls: None,
+            connection_key: None,
             drawn_secret: None,
         })
     }

@@ -7,6 +7,7 @@ use swarmkeep::{
     catalog::{self, Implementation, Repository},
 };
 use swarmkeep_redis::{Error as RedisError, RedisRepository};
+use swarmkeep_tracker::ConnectionKey;
 use tracing::warn;
 
 use super::redis::Servers;
@@ -91,6 +92,11 @@ pub(crate) struct Built {
 }
 
 impl Built {
+    /// The key of connection ids that all trackers of the store share, if it is shared.
+    pub(crate) fn connection_key(&self) -> Option<ConnectionKey> {
+        self.redis.as_ref().map(|store| ConnectionKey::new(&store.shared_secret("connection ids")))
+    }
+
     /// Sends what it has answered and not yet sent: the last thing that is asked of it.
     pub(crate) async fn flush(&self) {
         if let Some(store) = &self.redis

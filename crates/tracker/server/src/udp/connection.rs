@@ -7,62 +7,96 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
+use sha2::{Digest as _, Sha256};
 use siphasher::sip::SipHasher13;
 use swarmkeep::{Random, Timestamp};
 use swarmkeep_tracker_protocol::udp::ConnectionId;
+
+/// The secret of connection ids. Trackers with the same key recognise each other's ids, and a tracker with the
+/// key of its last run recognises the ids of that run.
+#[derive(Clone)]
+pub struct ConnectionKey([u8; 32]);
+
+impl ConnectionKey {
+    /// Derives a key from a secret, which must not be easier to guess than 128 random bits.
+    pub fn new(secret: &[u8]) -> Self {
+        let label = b"swarmkeep connection ids\n";
+        Self(Sha256::new_with_prefix(label).chain_update(secret).finalize().into())
+    }
+
+    /// Draws a key.
+    pub fn draw(rng: &mut dyn Random) -> Self {
+        let words = [(); 4].map(|()| rng.next_u64().to_le_bytes());
+        Self::new(words.as_flattened())
+    }
+
+    fn of_hour(&self, hour: u64) -> SipHasher13 {
+        let digest = Sha256::new_with_prefix(self.0).chain_update(hour.to_le_bytes()).finalize();
+        let [k0, k1, ..] = *digest.as_chunks().0 else { unreachable!("32 bytes are four words") };
+        SipHasher13::new_with_keys(u64::from_le_bytes(k0), u64::from_le_bytes(k1))
+    }
+}
+
+impl fmt::Debug for ConnectionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConnectionKey(secret)")
+    }
+}
 
 /// Issues and recognises connection ids (BEP 15).
 ///
 /// An id is a keyed hash (SipHash-1-3) of the client's IP address and of the time at which it was issued, in
 /// steps of 8 seconds. The lowest byte of that time is in the id, so that recognising an id takes one hash.
-/// Without the key, the other 56 bits can only be guessed. Each hour has its own random key.
+/// Without the key, the other 56 bits can only be guessed. Each hour has its own key, derived from the
+/// [`ConnectionKey`].
 pub struct ConnectionIds {
-    keys: RwLock<Keys>,
+    key: ConnectionKey,
+    hours: RwLock<Hours>,
 }
 
+/// The keys of an hour, of the hour before it and of the hour after it.
 #[derive(Clone, Copy)]
-struct Keys {
+struct Hours {
     hour: u64,
-    current: SipHasher13,
-    previous: SipHasher13,
+    keys: [SipHasher13; 3],
+}
+
+impl Hours {
+    fn around(hour: u64, key: &ConnectionKey) -> Self {
+        Self { hour, keys: [hour.wrapping_sub(1), hour, hour + 1].map(|hour| key.of_hour(hour)) }
+    }
+
+    /// The key of the hour of `tick`, which is at most an hour away.
+    fn key_at(&self, tick: u64) -> &SipHasher13 {
+        &self.keys[(hour(tick) + 1 - self.hour) as usize]
+    }
 }
 
 impl ConnectionIds {
-    /// How long an id is valid in seconds, as BEP 15 requires. The real time is at most 8 seconds longer.
+    /// How long an id is valid in seconds, as BEP 15 requires. The real time is at most 8 seconds longer. An
+    /// id of a tracker whose clock is at most 8 seconds ahead is valid too.
     pub const LIFETIME_SECS: u64 = 120;
 
     const TICK_SECS: u64 = 8;
-    const LIFETIME_TICKS: u8 = (Self::LIFETIME_SECS / Self::TICK_SECS) as u8;
+    const LIFETIME_TICKS: i8 = (Self::LIFETIME_SECS / Self::TICK_SECS) as i8;
+    const TICKS_AHEAD: i8 = 1;
     const TICKS_PER_HOUR: u64 = 3600 / Self::TICK_SECS;
 
-    /// Draws the first key.
-    pub fn new(now: Timestamp, rng: &mut dyn Random) -> Self {
-        let (current, previous) = (draw(rng), draw(rng));
-        Self { keys: RwLock::new(Keys { hour: hour(tick(now)), current, previous }) }
+    /// The ids of a key.
+    pub fn new(key: ConnectionKey) -> Self {
+        let hours = RwLock::new(Hours::around(0, &key));
+        Self { key, hours }
     }
 
     /// The ids at this moment. Take it anew for each batch of packets.
-    pub fn at(&self, now: Timestamp, rng: &mut dyn Random) -> IdsAt {
+    pub fn at(&self, now: Timestamp) -> IdsAt {
         let now = tick(now);
-        let keys = *self.keys.read().unwrap_or_else(PoisonError::into_inner);
-        let keys = match hour(now) {
-            hour if hour == keys.hour => keys,
-            // Another thread has looked at the clock later and come here earlier.
-            hour if hour + 1 == keys.hour => Keys { hour, current: keys.previous, previous: keys.previous },
-            hour => self.turn(hour, rng),
-        };
-        IdsAt { keys, now }
-    }
-
-    /// Goes on to the keys of an hour. A clock that was set makes all ids stale, and that is all.
-    #[cold]
-    fn turn(&self, hour: u64, rng: &mut dyn Random) -> Keys {
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        if keys.hour != hour {
-            let previous = if keys.hour + 1 == hour { keys.current } else { draw(rng) };
-            *keys = Keys { hour, current: draw(rng), previous };
+        let mut hours = *self.hours.read().unwrap_or_else(PoisonError::into_inner);
+        if hours.hour != hour(now) {
+            hours = Hours::around(hour(now), &self.key);
+            *self.hours.write().unwrap_or_else(PoisonError::into_inner) = hours;
         }
-        *keys
+        IdsAt { hours, now }
     }
 }
 
@@ -75,25 +109,25 @@ impl fmt::Debug for ConnectionIds {
 /// [`ConnectionIds`] at one moment.
 #[derive(Clone, Copy)]
 pub struct IdsAt {
-    keys: Keys,
+    hours: Hours,
     now: u64,
 }
 
 impl IdsAt {
     /// The id for a client at `ip`.
     pub fn issue(&self, ip: IpAddr) -> ConnectionId {
-        id(&self.keys.current, ip, self.now)
+        self.issued(ip, self.now)
     }
 
     /// Whether `id` was issued to `ip` within its lifetime.
     pub fn recognise(&self, id: ConnectionId, ip: IpAddr) -> bool {
-        let age = (self.now as u8).wrapping_sub(id.0 as u8);
-        age <= ConnectionIds::LIFETIME_TICKS
-            && self.now.checked_sub(age.into()).is_some_and(|issued| {
-                let keys = &self.keys;
-                let key = if hour(issued) == keys.hour { &keys.current } else { &keys.previous };
-                self::id(key, ip, issued) == id
-            })
+        let age = (self.now as u8).wrapping_sub(id.0 as u8).cast_signed();
+        (-ConnectionIds::TICKS_AHEAD..=ConnectionIds::LIFETIME_TICKS).contains(&age)
+            && self.now.checked_add_signed(-i64::from(age)).is_some_and(|tick| self.issued(ip, tick) == id)
+    }
+
+    fn issued(&self, ip: IpAddr, tick: u64) -> ConnectionId {
+        id(self.hours.key_at(tick), ip, tick)
     }
 }
 
@@ -109,10 +143,6 @@ fn tick(now: Timestamp) -> u64 {
 
 const fn hour(tick: u64) -> u64 {
     tick / ConnectionIds::TICKS_PER_HOUR
-}
-
-fn draw(rng: &mut dyn Random) -> SipHasher13 {
-    SipHasher13::new_with_keys(rng.next_u64(), rng.next_u64())
 }
 
 fn id(key: &SipHasher13, ip: IpAddr, tick: u64) -> ConnectionId {
@@ -142,37 +172,31 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-    /// Ids, and the randomness that their keys come from.
-    struct Ids(ConnectionIds, SplitMix64);
+    fn ids(secret: &str) -> ConnectionIds {
+        ConnectionIds::new(ConnectionKey::new(secret.as_bytes()))
+    }
 
-    impl Ids {
-        fn new(seed: u64) -> Self {
-            let mut rng = SplitMix64::new(seed);
-            Self(ConnectionIds::new(START, &mut rng), rng)
-        }
-
-        fn at(&mut self, secs: u64) -> IdsAt {
-            self.0.at(Timestamp::from_secs(secs), &mut self.1)
-        }
+    fn at(secs: u64) -> Timestamp {
+        Timestamp::from_secs(secs)
     }
 
     #[test]
     fn an_id_is_good_for_two_minutes_and_not_for_eight_seconds_more() {
         for start in START.as_secs()..START.as_secs() + 3700 {
-            let mut ids = Ids::new(7);
-            let id = ids.at(start).issue(HERE);
+            let ids = ids("one");
+            let id = ids.at(at(start)).issue(HERE);
             for age in [0, 1, 60, 119, 120] {
-                assert!(ids.at(start + age).recognise(id, HERE), "{start} + {age}");
+                assert!(ids.at(at(start + age)).recognise(id, HERE), "{start} + {age}");
             }
             for age in [128, 129, 2047, 2048, 2049, 3600, 4096, 1 << 32] {
-                assert!(!ids.at(start + age).recognise(id, HERE), "{start} + {age}");
+                assert!(!ids.at(at(start + age)).recognise(id, HERE), "{start} + {age}");
             }
         }
     }
 
     #[test]
     fn an_id_is_good_for_its_address_only() {
-        let ids = Ids::new(7).at(START.as_secs());
+        let ids = ids("one").at(START);
         let id = ids.issue(HERE);
         for other in ["192.0.2.2", "::1", "2001:db8::1"] {
             assert!(!ids.recognise(id, other.parse().unwrap()));
@@ -183,12 +207,11 @@ mod tests {
     #[test]
     fn an_id_from_the_future_or_under_another_key_is_forged() {
         let now = START.as_secs();
-        let mut ids = Ids::new(7);
-        let later = ids.at(now + 8).issue(HERE);
-        assert!(!ids.at(now).recognise(later, HERE));
-        assert!(!ids.at(now).recognise(Ids::new(8).at(now).issue(HERE), HERE));
-        assert!(!ids.at(0).recognise(ConnectionId(0), HERE));
-        let ids = ids.at(now);
+        let ours = ids("one");
+        assert!(!ours.at(at(now)).recognise(ours.at(at(now + 16)).issue(HERE), HERE));
+        assert!(!ours.at(at(now)).recognise(ids("two").at(at(now)).issue(HERE), HERE));
+        assert!(!ours.at(at(0)).recognise(ConnectionId(0), HERE));
+        let ids = ours.at(at(now));
         for bit in 0..64 {
             let ConnectionId(id) = ids.issue(HERE);
             assert!(!ids.recognise(ConnectionId(id ^ 1 << bit), HERE), "bit {bit}");
@@ -196,35 +219,38 @@ mod tests {
     }
 
     #[test]
-    fn each_hour_has_a_key_of_its_own() {
+    fn trackers_with_one_key_recognise_each_others_ids_with_clocks_that_differ_a_little() {
         let hour = START.as_secs().next_multiple_of(3600);
-        let mut ids = Ids::new(7);
-        let before = ids.at(hour - 1).keys;
-        let after = ids.at(hour).keys;
-        assert_eq!(after.previous.keys(), before.current.keys());
-        assert_ne!(after.current.keys(), before.current.keys());
-        let long_after = ids.at(hour + 7200).keys;
-        assert_ne!(long_after.previous.keys(), after.current.keys());
+        for now in hour - 20..hour + 20 {
+            let issued = ids("one").at(at(now)).issue(HERE);
+            for other in now - 8..=now + 120 {
+                assert!(ids("one").at(at(other)).recognise(issued, HERE), "{now} and {other}");
+            }
+        }
     }
 
     #[test]
-    fn who_is_late_at_the_turn_leaves_the_keys_alone() {
+    fn each_hour_has_a_key_of_its_own() {
         let hour = START.as_secs().next_multiple_of(3600);
-        let mut ids = Ids::new(7);
-        let before = ids.at(hour - 1).issue(HERE);
-        ids.at(hour);
-        let late = ids.at(hour - 1);
-        assert!(late.recognise(before, HERE));
-        assert!(ids.at(hour).recognise(late.issue(HERE), HERE));
-        assert!(ids.at(hour).recognise(before, HERE));
+        let ids = ids("one");
+        let [before, after] = [hour - 1, hour].map(|now| ids.at(at(now)).hours.keys.map(|key| key.keys()));
+        assert_eq!(before[1..], after[..2]);
+        assert!(before[0] != before[1] && before[1] != before[2] && before[0] != before[2]);
     }
 
     #[test]
     fn a_clock_that_is_set_back_lets_clients_connect_at_once() {
-        let mut ids = Ids::new(7);
+        let ids = ids("one");
         for now in [START.as_secs(), START.as_secs() - 3600, 0, START.as_secs()] {
-            let ids = ids.at(now);
+            let ids = ids.at(at(now));
             assert!(ids.recognise(ids.issue(HERE), HERE));
         }
+    }
+
+    #[test]
+    fn drawn_keys_differ() {
+        let mut rng = SplitMix64::new(1);
+        let [one, two] = [(); 2].map(|()| ConnectionIds::new(ConnectionKey::draw(&mut rng)).at(START));
+        assert!(one.issue(HERE) != two.issue(HERE));
     }
 }

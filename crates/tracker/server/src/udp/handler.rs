@@ -51,8 +51,8 @@ impl Handler {
 
     /// Reads every request of `batch`, which came to a socket of this reach, and answers those that need no
     /// store. Returns whether others wait for the store.
-    pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp, rng: &mut dyn Random) -> bool {
-        let (ids, counters) = (self.connection_ids.at(now, rng), &*self.counters);
+    pub fn admit(&self, batch: &mut Batch, listener: Reach, now: Timestamp) -> bool {
+        let (ids, counters) = (self.connection_ids.at(now), &*self.counters);
         let context = BatchContext { ids, rules: &self.rules.now(), listener, now, counters };
         let Batch { packets, answers, exchanges, .. } = batch;
         let (mut wait, mut bytes) = (false, 0);
@@ -259,6 +259,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::ConnectionKey;
     use crate::{
         metrics::Metrics,
         out_of_reach::{OutOfReach, Silent},
@@ -281,8 +282,8 @@ mod tests {
 
     impl Tracker {
         fn over(repository: Repository) -> Self {
-            let mut rng = SplitMix64::new(1);
-            let ids = Arc::new(ConnectionIds::new(NOW, &mut rng));
+            let rng = SplitMix64::new(1);
+            let ids = Arc::new(ConnectionIds::new(ConnectionKey::new(b"of this test")));
             let rules = LiveRules::new(RULES);
             let handler = Handler::new(ids, rules);
             Self { handler, repository, now: NOW, rng, batch: Batch::new() }
@@ -311,7 +312,7 @@ mod tests {
             let Self { handler, repository, now, rng, batch } = self;
             batch.clear();
             packets.iter().for_each(|&(packet, source)| batch.push(packet, source));
-            if handler.admit(batch, Reach::Private, *now, rng) {
+            if handler.admit(batch, Reach::Private, *now) {
                 match repository {
                     Repository::Sync(store) => handler.finish(&**store, batch, *now, rng),
                     Repository::Async(store) => handler.finish_async(&**store, batch, *now, rng).await,
@@ -591,7 +592,7 @@ mod tests {
         let id = tracker.connect(source);
         tracker.batch.clear();
         tracker.batch.push(&bytes_of(request(id)), source);
-        assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW, &mut tracker.rng));
+        assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
         tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
         let (answer, _) = tracker.batch.answers().next().expect("an answer");
         let Ok(Response::Announce(answer)) = Response::parse(answer, Family::V4) else {
@@ -604,15 +605,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn scrapes_of_a_store_that_never_answers_wait_for_it_together() {
         let mut rng = SplitMix64::new(1);
-        let ids = Arc::new(ConnectionIds::new(NOW, &mut rng));
+        let ids = Arc::new(ConnectionIds::new(ConnectionKey::new(b"of this test")));
         let handler = Handler::new(Arc::clone(&ids), LiveRules::new(RULES));
         let source = at("192.0.2.1:9");
-        let id = ids.at(NOW, &mut rng).issue(source.ip());
+        let id = ids.at(NOW).issue(source.ip());
         let mut scrape = [0; 36];
         ScrapeRequest::new(id, TRANSACTION, &[[0xaa; 20]]).write(&mut scrape);
         let mut batch = Batch::new();
         (0..Batch::MOST).for_each(|_| batch.push(&scrape, source));
-        assert!(handler.admit(&mut batch, Reach::Private, NOW, &mut rng));
+        assert!(handler.admit(&mut batch, Reach::Private, NOW));
         let asked = tokio::time::Instant::now();
         handler.finish_async(&Silent, &mut batch, NOW, &mut rng).await;
         assert!(asked.elapsed().as_secs() < 10, "{:?}", asked.elapsed());
@@ -660,7 +661,7 @@ mod tests {
         let id = tracker.connect(source);
         tracker.batch.clear();
         tracker.batch.push(&bytes_of(request(id)), source);
-        assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW, &mut tracker.rng));
+        assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
         tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
         let (answer, _) = tracker.batch.answers().next().expect("an answer");
         let Ok(Response::Error(error)) = Response::parse(answer, Family::V4) else { panic!("{answer:?}") };

@@ -11,7 +11,7 @@ mod waiting;
 mod worker;
 
 pub use batch::{AnswerBuffer, Batch, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6};
-pub use connection::{ConnectionIds, IdsAt};
+pub use connection::{ConnectionIds, ConnectionKey, IdsAt};
 pub use handler::Handler;
 pub(crate) use later::Later;
 pub(crate) use socket::{adopt, bind};

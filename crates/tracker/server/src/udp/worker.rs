@@ -119,7 +119,7 @@ impl BatchAnswerer {
         }
         let more = batch.is_full();
         let now = now();
-        if handler.admit(batch, reach, now, rng) {
+        if handler.admit(batch, reach, now) {
             match answers {
                 Answers::AtOnce(store) => handler.finish(&**store, batch, now, rng),
                 Answers::Later(later) => later[nth].take(batch, rng),

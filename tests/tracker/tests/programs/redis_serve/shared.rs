@@ -19,13 +19,14 @@ use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::admin::client::ask;
 
-use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, until};
+use crate::redis_serve::trackers::{Setup, Told, Tracker, at, escaped, started, told, until};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS, PROGRAM]:
             redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes,
+            redis_trackers_of_one_store_accept_each_others_connection_ids,
             redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced,
             redis_settings_that_differ_from_those_of_the_store_are_refused,
             redis_that_comes_a_little_later_than_the_tracker_is_waited_for,
@@ -44,6 +45,30 @@ fn scrape(tracker: &Tracker, info_hash: InfoHash) -> (u32, u32, u32) {
     let response = ScrapeResponse::parse(&body).expect("a response").expect("no failure");
     let (_, counts) = response.swarms().next().expect("the one asked for");
     (counts.seeders, counts.leechers, counts.completed)
+}
+
+fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
+    let (setup, server) = (Setup::new(), started(Server::start()));
+    let urls = [server.url()];
+    let key = setup.write("connection-key", "0123456789abcdef0123456789abcdef");
+    let (one, two) = (setup.tracker(&urls, &[]), setup.tracker(&urls, &[]));
+    let other = setup.tracker(&urls, &["--redis-prefix=other:"]);
+    let own = setup.tracker(&urls, &["--connection-key", &key]);
+    let id = udp::Client::of(one.udp).connect();
+    let accepts = |tracker: &Tracker| {
+        let mut client = udp::Client::of(tracker.udp);
+        client.send(&udp::bytes_of(udp::announce(id)));
+        match told(&client.receive()) {
+            Told::Peers(..) => true,
+            Told::Error(error) => {
+                assert_eq!(error, "invalid connection id");
+                false
+            }
+        }
+    };
+    assert!(accepts(&one) && accepts(&two), "trackers of one store have one key");
+    assert!(!accepts(&other), "another store has another key");
+    assert!(!accepts(&own), "the key of a file comes before that of the store");
 }
 
 fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() {

@@ -1,0 +1,47 @@
+//! The file of `connection-key`.
+
+use std::{
+    fs::OpenOptions,
+    io::Read as _,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::Path,
+};
+
+use rustix::fs::OFlags;
+use swarmkeep_tracker::ConnectionKey;
+
+use crate::settings::Contradiction;
+
+/// The fewest bytes of a secret: 128 bits in hexadecimal digits.
+const SHORTEST: usize = 32;
+const LONGEST: usize = 4096;
+
+/// Derives the key from the secret in a file.
+pub(super) fn read(path: &Path) -> Result<ConnectionKey, Contradiction> {
+    let wrong = |what: String| Contradiction(format!("connection-key: {}: {what}", path.display()));
+    // A named pipe that nobody writes to is not waited for.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let open = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = open.map_err(|error| wrong(format!("cannot read it: {error}")))?;
+    let metadata = file.metadata().map_err(|error| wrong(format!("cannot read it: {error}")))?;
+    if !metadata.is_file() {
+        return Err(wrong("it is not a regular file: name a file with a secret".into()));
+    }
+    if metadata.permissions().mode() & 0o007 != 0 {
+        return Err(wrong("everybody can read or change it: chmod o= it".into()));
+    }
+    let mut secret = Vec::new();
+    let read = file.take(LONGEST as u64 + 1).read_to_end(&mut secret);
+    read.map_err(|error| wrong(format!("cannot read it: {error}")))?;
+    // The last line may have an end on one machine and none on another.
+    let secret = secret.strip_suffix(b"\n").unwrap_or(&secret);
+    let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
+    if !(SHORTEST..=LONGEST).contains(&secret.len()) {
+        let size =
+            if secret.len() > LONGEST { format!("more than {LONGEST}") } else { secret.len().to_string() };
+        return Err(wrong(format!(
+            "it has {size} bytes, and a secret has {SHORTEST} to {LONGEST}: write one, as by `openssl rand -hex 32`"
+        )));
+    }
+    Ok(ConnectionKey::new(secret))
+}

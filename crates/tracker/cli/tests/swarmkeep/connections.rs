@@ -1,0 +1,82 @@
+//! Connection ids over UDP, of several trackers and across a restart.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use rustix::fs::{CWD, Mode, mkfifoat};
+use swarmkeep_tests::udp::{Client, announce};
+use swarmkeep_tracker_protocol::udp::ConnectionId;
+
+use super::common::{Folder, Serve, refused};
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+fn write(path: &Path, text: &str, mode: u32) {
+    fs::write(path, text).expect("a file of ours");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+}
+
+fn tracker(arguments: &[&str]) -> Serve {
+    Serve::start(&[&["--udp=127.0.0.1:0"], arguments].concat())
+}
+
+fn client(tracker: &Serve) -> Client {
+    Client::of(tracker.addresses()[0][0])
+}
+
+/// Whether a tracker accepts an id.
+fn accepts(tracker: &Serve, id: ConnectionId) -> bool {
+    let mut client = client(tracker);
+    client.send(&swarmkeep_tests::udp::bytes_of(announce(id)));
+    let answer = client.receive();
+    let refused = answer.ends_with(b"invalid connection id");
+    assert!(refused || answer[..4] == 1_u32.to_be_bytes(), "{answer:?}");
+    !refused
+}
+
+#[test]
+fn trackers_with_one_connection_key_accept_each_others_ids_also_after_a_restart() {
+    let folder = Folder::new();
+    let [one, other] = ["one", "other"].map(|name| folder.join(name));
+    write(&one, &format!("{SECRET}\n"), 0o600);
+    write(&other, SECRET, 0o640);
+    let with = |path: &Path| tracker(&["--connection-key", path.to_str().expect("text")]);
+    let (first, neighbour, apart) = (with(&one), with(&other), tracker(&[]));
+    let id = client(&first).connect();
+    assert!(accepts(&first, id), "its own id");
+    assert!(accepts(&neighbour, id), "an id of a tracker with the same secret");
+    assert!(!accepts(&apart, id), "an id of a tracker with another key");
+    assert!(!accepts(&first, client(&apart).connect()), "an id of a tracker with a random key");
+    first.stop("TERM");
+    assert!(accepts(&with(&one), id), "an id from before the restart");
+    // Without a secret, a restart forgets all ids.
+    let id = client(&apart).connect();
+    apart.stop("TERM");
+    assert!(!accepts(&tracker(&[]), id), "an id of another random key");
+}
+
+#[test]
+fn a_connection_key_that_is_no_secret_is_refused() {
+    let folder = Folder::new();
+    let path = folder.join("key");
+    let refuse = |expected: &str| {
+        let key = path.to_str().expect("text");
+        let message = refused(&["--udp=127.0.0.1:0", "--connection-key", key]);
+        assert!(message.contains(&format!("connection-key: {key}: {expected}")), "{expected}: {message}");
+        let _ = fs::remove_file(&path);
+    };
+    refuse("cannot read it: No such file");
+    for (text, bytes) in
+        [("", "0"), ("\n", "0"), (&SECRET[1..], "31"), (&SECRET.repeat(129), "more than 4096")]
+    {
+        write(&path, text, 0o600);
+        refuse(&format!("it has {bytes} bytes, and a secret has 32 to 4096"));
+    }
+    for mode in [0o604, 0o602, 0o644] {
+        write(&path, SECRET, mode);
+        refuse("everybody can read or change it: chmod o= it");
+    }
+    mkfifoat(CWD, &path, Mode::RWXU).expect("a folder of ours");
+    refuse("it is not a regular file");
+    fs::create_dir(&path).expect("a folder of ours");
+    refuse("it is not a regular file");
+}
