@@ -7,7 +7,7 @@ use redis::Value;
 use crate::place::SLOTS;
 
 /// Where a server is reached.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Address {
     pub(crate) host: String,
     pub(crate) port: u16,
@@ -35,6 +35,7 @@ pub(crate) struct SlotRange {
     pub(crate) first: u16,
     pub(crate) last: u16,
     pub(crate) master: Address,
+    pub(crate) replicas: Vec<Address>,
 }
 
 impl SlotRange {
@@ -46,10 +47,22 @@ impl SlotRange {
 
     fn read(range: &Value, asked: &Address) -> Option<Self> {
         let Value::Array(range) = range else { return None };
-        let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = range.as_slice() else {
+        let [Value::Int(first), Value::Int(last), master, replicas @ ..] = range.as_slice() else {
             return None;
         };
-        let [host, Value::Int(port), ..] = master.as_slice() else { return None };
+        let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| *slot < SLOTS);
+        let (first, last) = (slot(*first)?, slot(*last)?);
+        (first <= last).then_some(Self {
+            first,
+            last,
+            master: Self::server(master, asked)?,
+            replicas: replicas.iter().filter_map(|replica| Self::server(replica, asked)).collect(),
+        })
+    }
+
+    fn server(server: &Value, asked: &Address) -> Option<Address> {
+        let Value::Array(server) = server else { return None };
+        let [host, Value::Int(port), ..] = server.as_slice() else { return None };
         let host = match host {
             Value::BulkString(host) if !host.is_empty() && host != b"?" => {
                 String::from_utf8(host.clone()).ok()?
@@ -58,13 +71,7 @@ impl SlotRange {
             // It does not know its own name.
             _ => asked.host.clone(),
         };
-        let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| *slot < SLOTS);
-        let (first, last) = (slot(*first)?, slot(*last)?);
-        (first <= last).then_some(Self {
-            first,
-            last,
-            master: Address { host, port: u16::try_from(*port).ok()? },
-        })
+        Some(Address { host, port: u16::try_from(*port).ok()? })
     }
 }
 

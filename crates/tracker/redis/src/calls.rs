@@ -91,7 +91,12 @@ impl Calls {
         let key = self.key(shard);
         SlotCall {
             slot: slot(&key),
-            what: What::Announce { key, request, leaves: announce.event == AnnounceEvent::Stopped },
+            what: What::Announce {
+                key,
+                request,
+                leaves: announce.event == AnnounceEvent::Stopped,
+                room: (peers.v4.room().min(announce.want), peers.v6.room().min(announce.want)),
+            },
             repeatable: true,
         }
     }

@@ -1,6 +1,6 @@
 //! The addresses of the servers, and how the store uses them.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use swarmkeep::ConfigError;
 
@@ -16,6 +16,7 @@ pub struct RedisConfig {
     pub(crate) in_flight: usize,
     pub(crate) staleness: Duration,
     pub(crate) root_certificate: Option<Vec<u8>>,
+    pub(crate) password_file: Option<PathBuf>,
 }
 
 impl RedisConfig {
@@ -23,7 +24,9 @@ impl RedisConfig {
     /// over TLS.
     ///
     /// Several URLs are nodes of one Cluster. One URL may be a single server or a node of a Cluster. A node
-    /// that answers names the others.
+    /// that answers names the others. A server at a host that is in no URL is not told the password without
+    /// TLS, since an attacker could have named it: give a URL with each host of the Cluster, as `CLUSTER SLOTS`
+    /// shows them.
     pub fn new<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
@@ -34,6 +37,7 @@ impl RedisConfig {
             in_flight: 4096,
             staleness: Duration::ZERO,
             root_certificate: None,
+            password_file: None,
         }
     }
 
@@ -88,6 +92,14 @@ impl RedisConfig {
         self
     }
 
+    /// Sets the file whose first line is the password of URLs without one. It is read for each connection that
+    /// is made, so that a password can change while the store is used.
+    #[must_use]
+    pub fn password_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.password_file = Some(file.into());
+        self
+    }
+
     /// Sets the number of connections per server.
     #[must_use]
     pub const fn connections(mut self, connections: usize) -> Self {
@@ -122,6 +134,9 @@ pub enum Error {
     /// No server was reached.
     #[error("no server was reached: {0}")]
     Unreachable(String),
+    /// A server names others at hosts that are in no URL.
+    #[error("{0}")]
+    Stranger(String),
     /// The prefix cannot be used in keys.
     #[error(
         "{0:?} cannot be what keys begin with: leave braces out, they tell a Cluster where a key belongs"

@@ -18,8 +18,10 @@
 //!
 //! [`AsyncTorrentRepository`]: swarmkeep::AsyncTorrentRepository
 
+mod access;
 mod address;
 mod answers;
+mod bounded;
 mod calls;
 mod config;
 mod library;
@@ -32,6 +34,7 @@ pub mod servers;
 mod store;
 mod topology;
 
+pub use access::password_in;
 pub use config::{Error, RedisConfig, without_password};
 pub use place::{SHARDS, SLOTS, slot};
 pub use store::RedisRepository;

@@ -13,17 +13,18 @@ use std::{
 
 use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
-use redis::{Client, ConnectionInfo, IntoConnectionInfo as _, RedisError, Value};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, Value};
 use swarmkeep::{Answer, Unavailable};
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep, timeout_at},
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::{
     Error, RedisConfig,
-    address::Address,
+    access::Access,
+    address::{Address, SlotRange},
     config::without_password,
     node::{GREETING, Node, Outcome, SlotCall, Try},
     topology::Topology,
@@ -51,9 +52,10 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) async fn connect(config: &RedisConfig) -> Result<Self, Error> {
-        let node = |url: &String| Ok(Arc::new(Node::new(seed(url, config)?, config.connections.max(1))));
+        let seeds: Vec<_> = config.urls.iter().map(|url| seed(url)).collect::<Result<_, _>>()?;
+        let access = Arc::new(Access::new(config, &seeds).map_err(Error::Unreachable)?);
         let link = Self {
-            seeds: config.urls.iter().map(node).collect::<Result<_, Error>>()?,
+            seeds: seeds.into_iter().map(|seed| Arc::new(Node::new(seed, Arc::clone(&access)))).collect(),
             others: Mutex::default(),
             patience: config.patience,
             topology: RwLock::new(Arc::new(Topology::unknown())),
@@ -63,6 +65,11 @@ impl Link {
             runtime: Handle::current(),
         };
         link.find_servers(None, GREETING).await.map_err(Error::Unreachable)?;
+        let topology = Arc::clone(&link.topology.read());
+        if let Some(reason) = topology.kept_out.first() {
+            return Err(Error::Stranger(reason.clone()));
+        }
+        join_all(topology.nodes.iter().map(|node| warn_of_eviction(node))).await;
         Ok(link)
     }
 
@@ -217,10 +224,15 @@ impl Link {
         let mut others = self.others.lock();
         let known = self.seeds.iter().chain(&*others).find(|node| node.address == *address);
         known.cloned().unwrap_or_else(|| {
-            let node = Arc::new(self.seeds[0].at(address.clone()));
+            let node = Arc::new(self.node_at(address));
             others.push(Arc::clone(&node));
             node
         })
+    }
+
+    /// A new one, reached as the first one is.
+    fn node_at(&self, address: &Address) -> Node {
+        self.seeds[0].at(address.clone())
     }
 
     /// Asks which server serves what, unless somebody else has just done so: the one that was named by
@@ -269,8 +281,40 @@ impl Link {
         match node.slots(within).await? {
             None => Ok(Topology::single(Arc::clone(node))),
             Some(ranges) if ranges.is_empty() => Err("it serves no slots".to_owned()),
-            Some(ranges) => Ok(Topology::cluster(&ranges, |address| self.node(address))),
+            Some(ranges) => {
+                let mut topology = Topology::cluster(&ranges, |address| self.node(address));
+                topology.kept_out = self.kept_out(&ranges);
+                Ok(topology)
+            }
         }
+    }
+
+    /// Why servers are not told the password, of those that are named: replicas too, which may become masters.
+    fn kept_out(&self, ranges: &[SlotRange]) -> Vec<String> {
+        let mut named: Vec<_> =
+            ranges.iter().flat_map(|range| std::iter::once(&range.master).chain(&range.replicas)).collect();
+        named.sort_unstable();
+        named.dedup();
+        named.into_iter().filter_map(|address| self.node_at(address).kept_out()).collect()
+    }
+}
+
+/// A server that evicts loses a shard at a time, and says nothing. One that may evict only what has an expiry
+/// keeps the shards, which have none.
+async fn warn_of_eviction(node: &Node) {
+    match node.eviction_policy(GREETING).await {
+        Ok(policy) if policy.starts_with("allkeys-") => warn!(
+            server = %node.address,
+            policy,
+            "the server evicts keys when its memory is full, and with each key a shard of the store without a word: \
+             set maxmemory-policy noeviction there"
+        ),
+        Ok(_) => {}
+        Err(error) => warn!(
+            server = %node.address,
+            %error,
+            "whether the server evicts keys is not known: see to maxmemory-policy noeviction, and allow the user +info"
+        ),
     }
 }
 
@@ -303,16 +347,13 @@ impl Drop for InFlightCalls<'_> {
 }
 
 /// Where one URL leads.
-fn seed(url: &str, config: &RedisConfig) -> Result<ConnectionInfo, Error> {
-    let refused = |error: RedisError| Error::Url { url: without_password(url), reason: error.to_string() };
-    let info = url.into_connection_info().map_err(refused)?;
-    match &config.root_certificate {
-        None => Ok(info),
-        Some(certificate) => {
-            let certificates =
-                redis::TlsCertificates { client_tls: None, root_cert: Some(certificate.clone()) };
-            let client = Client::build_with_tls(info, certificates).map_err(refused)?;
-            Ok(client.get_connection_info().clone())
+fn seed(url: &str) -> Result<ConnectionInfo, Error> {
+    let refused = |reason: String| Error::Url { url: without_password(url), reason };
+    let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;
+    match info.addr() {
+        ConnectionAddr::TcpTls { insecure: true, .. } => {
+            Err(refused("certificates are always verified: leave #insecure out".to_owned()))
         }
+        _ => Ok(info),
     }
 }

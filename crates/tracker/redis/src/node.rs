@@ -1,18 +1,24 @@
 //! One server: its connections, what is sent to it, and what its answers mean.
 
-use std::{fmt, ops, time::Duration};
+use std::{fmt, ops, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError,
+    Arg, AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError,
     ServerErrorKind, Value, aio::MultiplexedConnection,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
 use tracing::{info, warn};
 
 use crate::{
+    access::Access,
     address::{Address, SlotRange},
+    bounded::{Allowance, Bounded, ELEMENT},
     library::LIBRARY,
+    place::SLOTS,
     reply,
 };
 
@@ -29,6 +35,15 @@ const RECONNECT: (Duration, Duration) = (Duration::from_millis(20), Duration::fr
 
 /// How long a server may take to accept a connection, or to tell which slots there are.
 pub(crate) const GREETING: Duration = Duration::from_millis(1000);
+
+/// The memory of a reply: of numbers, or of an error;
+const SHORT_REPLY: usize = 4096;
+/// of a page of which every key is of one address, since it holds as many as that may have;
+const PAGE_REPLY: usize = 4 << 20;
+/// of all that a server says of its memory;
+const INFO_REPLY: usize = 64 << 10;
+/// and of the slots, each of which may be served by another master with some replicas.
+const SLOTS_REPLY: usize = SLOTS as usize * 1024;
 
 /// One command about a key, and where that is.
 #[derive(Debug)]
@@ -48,6 +63,8 @@ pub(crate) enum What {
         request: Vec<u8>,
         /// Whoever leaves may do so where memory is full.
         leaves: bool,
+        /// For so many peers of each family.
+        room: (usize, usize),
     },
 }
 
@@ -59,6 +76,25 @@ pub(crate) struct Try {
 }
 
 impl SlotCall {
+    /// The memory of the longest reply.
+    fn most(&self) -> usize {
+        SHORT_REPLY
+            + match &self.what {
+                // Each of them may come in a piece of its own.
+                What::Announce { room: (v4, v6), .. } => v4 * (ELEMENT + 6) + v6 * (ELEMENT + 18),
+                What::Command(cmd) => match cmd.args_iter().nth(1) {
+                    Some(Arg::Simple(function))
+                        if [&LIBRARY.names, &LIBRARY.walk, &LIBRARY.list]
+                            .iter()
+                            .any(|page| page.as_bytes() == function) =>
+                    {
+                        PAGE_REPLY
+                    }
+                    _ => 0,
+                },
+            }
+    }
+
     /// Whether memory that is full is no reason against it, where the others are not in the way.
     const fn leaves(&self) -> bool {
         matches!(self.what, What::Announce { leaves: true, .. })
@@ -154,6 +190,7 @@ impl Outcome {
 pub(crate) struct Node {
     pub(crate) address: Address,
     info: ConnectionInfo,
+    access: Arc<Access>,
     pub(crate) connections: Vec<Connection>,
 }
 
@@ -165,14 +202,15 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    pub(crate) fn new(info: ConnectionInfo, connections: usize) -> Self {
+    pub(crate) fn new(info: ConnectionInfo, access: Arc<Access>) -> Self {
         let address = match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 Address { host: host.clone(), port: *port }
             }
             other => Address { host: other.to_string(), port: 0 },
         };
-        Self { address, info, connections: (0..connections).map(|_| Connection::default()).collect() }
+        let connections = (0..access.connections).map(|_| Connection::default()).collect();
+        Self { address, info, access, connections }
     }
 
     /// Another server, reached as this one is.
@@ -186,7 +224,7 @@ impl Node {
             },
             _ => ConnectionAddr::Tcp(address.host.clone(), address.port),
         };
-        Self::new(self.info.clone().set_addr(addr), self.connections.len())
+        Self::new(self.info.clone().set_addr(addr), Arc::clone(&self.access))
     }
 
     /// Whether it has answered lately, as far as is known.
@@ -194,28 +232,49 @@ impl Node {
         self.connections.iter().any(|connection| connection.open.lock().is_some())
     }
 
+    /// Why it is not told the password, if it is not.
+    pub(crate) fn kept_out(&self) -> Option<String> {
+        self.access.refuses(&self.info)
+    }
+
     /// What a Cluster's servers serve; `None` of a server that is none of a Cluster.
     pub(crate) async fn slots(&self, within: Duration) -> Result<Option<Vec<SlotRange>>, String> {
-        let deadline = Instant::now() + within;
-        let (made, mut connection) = self.connections[0].get(self, deadline).await?;
         let mut cmd = Cmd::new();
         cmd.arg("CLUSTER").arg("SLOTS");
-        match timeout_at(deadline, connection.send_packed_command(&cmd)).await {
-            Ok(answer) => match answer.and_then(Value::extract_error) {
-                Ok(answer) => Ok(Some(SlotRange::all(&answer, &self.address))),
-                Err(error) if error.to_string().contains("cluster support disabled") => Ok(None),
-                Err(error) => {
-                    if is_cut(&error) {
-                        self.connections[0].forget(made);
-                    }
-                    Err(error.to_string())
-                }
-            },
-            Err(_) => {
-                self.connections[0].forget(made);
-                Err(format!("no answer within {within:?}"))
-            }
+        match self.answer(cmd, SLOTS_REPLY, within).await? {
+            Ok(answer) => Ok(Some(SlotRange::all(&answer, &self.address))),
+            Err(error) if error.to_string().contains("cluster support disabled") => Ok(None),
+            Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// What the server does when its memory is full.
+    pub(crate) async fn eviction_policy(&self, within: Duration) -> Result<String, String> {
+        let mut cmd = Cmd::new();
+        cmd.arg("INFO").arg("memory");
+        let answer = self.answer(cmd, INFO_REPLY, within).await?.map_err(|error| error.to_string())?;
+        let Value::BulkString(text) = answer else { return Err("INFO is no text".to_owned()) };
+        let text = String::from_utf8_lossy(&text);
+        let policy = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"));
+        policy.map(str::to_owned).ok_or_else(|| "INFO has no maxmemory_policy".to_owned())
+    }
+
+    /// The answer to a command that is about no slot.
+    async fn answer(
+        &self,
+        cmd: Cmd,
+        most: usize,
+        within: Duration,
+    ) -> Result<Result<Value, RedisError>, String> {
+        let deadline = Instant::now() + within;
+        let on = &self.connections[0];
+        let mut open = on.get(self, deadline).await?;
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.ignore_errors().add_command(cmd);
+        let answers = on.ask(self, &mut open, (&pipeline, most), deadline).await?;
+        let answer =
+            answers.into_iter().next().ok_or_else(|| format!("{} has not answered", self.address))?;
+        Ok(answer.extract_error())
     }
 
     /// Sends some calls in order, and waits for their answers.
@@ -250,52 +309,41 @@ impl Node {
         one_key: bool,
         deadline: Instant,
     ) -> Vec<Outcome> {
-        let (made, mut connection) = match on.get(self, deadline).await {
-            Ok(connection) => connection,
+        let mut open = match on.get(self, deadline).await {
+            Ok(open) => open,
             Err(reason) => return part.iter().map(|_| Outcome::Later(reason.clone())).collect(),
         };
         let bundles = Bundle::all(calls, part, one_key);
         let mut pipeline = Pipeline::with_capacity(bundles.len());
         pipeline.ignore_errors();
+        let mut most = part.iter().map(|tried| calls[tried.call].most()).sum();
         for bundle in &bundles {
             if bundle.asks(part) {
                 pipeline.cmd("ASKING").ignore();
+                most += SHORT_REPLY;
             }
             pipeline.add_command(bundle.command(calls, part));
         }
-        let count = pipeline.len();
-        let sent = timeout_at(deadline, connection.send_packed_commands(&pipeline, 0, count)).await;
-        let reason = match sent {
-            Ok(Ok(values)) => {
-                let mut values = values.into_iter();
-                let mut outcomes = Vec::with_capacity(part.len());
-                for bundle in &bundles {
-                    if bundle.asks(part) {
-                        values.next();
-                    }
-                    self.unpack(calls, &part[bundle.0.clone()], values.next(), &mut outcomes);
-                }
-                let misses = |outcome: &Outcome| matches!(outcome, Outcome::Again(_));
-                if outcomes.iter().any(misses) && !self.load(&mut connection, deadline).await {
-                    for outcome in outcomes.iter_mut().filter(|outcome| misses(outcome)) {
-                        let reason = format!("{} has not taken the functions", self.address);
-                        *outcome = Outcome::Later(reason);
-                    }
-                }
-                return outcomes;
-            }
-            Ok(Err(error)) if !is_cut(&error) => format!("{}: {error}", self.address),
-            Ok(Err(error)) => {
-                on.forget(made);
-                format!("the connection to {} was lost: {error}", self.address)
-            }
-            Err(_) => {
-                // Whatever it answers later is for nobody.
-                on.forget(made);
-                format!("{} has not answered in time", self.address)
-            }
+        let values = match on.ask(self, &mut open, (&pipeline, most), deadline).await {
+            Ok(values) => values,
+            Err(reason) => return part.iter().map(|_| Outcome::Lost(reason.clone())).collect(),
         };
-        part.iter().map(|_| Outcome::Lost(reason.clone())).collect()
+        let mut values = values.into_iter();
+        let mut outcomes = Vec::with_capacity(part.len());
+        for bundle in &bundles {
+            if bundle.asks(part) {
+                values.next();
+            }
+            self.unpack(calls, &part[bundle.0.clone()], values.next(), &mut outcomes);
+        }
+        let misses = |outcome: &Outcome| matches!(outcome, Outcome::Again(_));
+        if outcomes.iter().any(misses) && !self.load(on, &mut open, deadline).await {
+            for outcome in outcomes.iter_mut().filter(|outcome| misses(outcome)) {
+                let reason = format!("{} has not taken the functions", self.address);
+                *outcome = Outcome::Later(reason);
+            }
+        }
+        outcomes
     }
 
     /// What an answer means for each of the calls that were sent as one.
@@ -334,7 +382,11 @@ impl Node {
                 Some(address) => Outcome::Ask(address),
                 None => Outcome::Later(reason),
             },
-            (ErrorKind::Server(ServerErrorKind::Moved), _) => Outcome::Elsewhere(target(), reason),
+            (ErrorKind::Server(ServerErrorKind::Moved), _) => {
+                let target = target();
+                let kept_out = target.as_ref().and_then(|address| self.at(address.clone()).kept_out());
+                Outcome::Elsewhere(target, kept_out.unwrap_or(reason))
+            }
             (
                 ErrorKind::Server(
                     ServerErrorKind::TryAgain
@@ -352,17 +404,18 @@ impl Node {
     }
 
     /// Loads the functions, if it can: the server is new, or has lost them.
-    async fn load(&self, connection: &mut MultiplexedConnection, deadline: Instant) -> bool {
-        let mut cmd = Cmd::new();
-        cmd.arg("FUNCTION").arg("LOAD").arg("REPLACE").arg(&LIBRARY.code);
-        let loaded = timeout_at(deadline, connection.send_packed_command(&cmd)).await;
-        let loaded = loaded.map(|answer| answer.and_then(Value::extract_error));
+    async fn load(&self, on: &Connection, open: &mut Open, deadline: Instant) -> bool {
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.ignore_errors().cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(&LIBRARY.code);
+        let loaded = match on.ask(self, open, (&pipeline, SHORT_REPLY), deadline).await {
+            Ok(answers) => answers.into_iter().try_for_each(|answer| answer.extract_error().map(drop)),
+            Err(_) => return false,
+        };
         match &loaded {
-            Ok(Ok(_)) => info!(server = %self.address, "functions loaded"),
-            Ok(Err(error)) => warn!(server = %self.address, %error, "the functions were not loaded"),
-            Err(_) => {}
+            Ok(()) => info!(server = %self.address, "functions loaded"),
+            Err(error) => warn!(server = %self.address, %error, "the functions were not loaded"),
         }
-        matches!(loaded, Ok(Ok(_)))
+        loaded.is_ok()
     }
 }
 
@@ -374,9 +427,19 @@ fn is_cut(error: &RedisError) -> bool {
 /// A connection that is made when it is needed.
 #[derive(Default)]
 pub(crate) struct Connection {
-    open: Mutex<Option<(u64, MultiplexedConnection)>>,
+    open: Mutex<Option<Open>>,
     /// Whoever holds it connects; when to try again, and how long to wait after that.
     connecting: tokio::sync::Mutex<Attempts>,
+}
+
+/// A connection that was made.
+#[derive(Clone)]
+struct Open {
+    made: u64,
+    commands: MultiplexedConnection,
+    allowance: Arc<Allowance>,
+    /// It writes and reads, and ends with the last of those who use it.
+    _driver: Arc<JoinSet<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -388,7 +451,7 @@ struct Attempts {
 
 impl Connection {
     /// The connection, or a new one as soon as there may be one.
-    async fn get(&self, node: &Node, deadline: Instant) -> Result<(u64, MultiplexedConnection), String> {
+    async fn get(&self, node: &Node, deadline: Instant) -> Result<Open, String> {
         if let Some(open) = &*self.open.lock() {
             return Ok(open.clone());
         }
@@ -403,25 +466,16 @@ impl Connection {
             // Who has come in between learns what the last attempt has shown.
             return Err(attempts.reason.clone());
         }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(GREETING))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024)
-            .set_write_backpressure_boundary(1 << 18);
-        let connect = async {
-            let client = Client::open(node.info.clone())?;
-            client.get_multiplexed_async_connection_with_config(&config).await
-        };
-        let made = match timeout_at(deadline.min(Instant::now() + GREETING), connect).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(format!("{} was not reached: {error}", node.address)),
+        let connecting = Open::connect(node, attempts.made + 1);
+        let made = match timeout_at(deadline.min(Instant::now() + GREETING), connecting).await {
+            Ok(Ok(open)) => Ok(open),
+            Ok(Err(reason)) => Err(format!("{} was not reached: {reason}", node.address)),
             Err(_) => Err(late()),
         };
         match made {
-            Ok(connection) => {
-                attempts.made += 1;
+            Ok(open) => {
+                attempts.made = open.made;
                 attempts.next = None;
-                let open = (attempts.made, connection);
                 *self.open.lock() = Some(open.clone());
                 Ok(open)
             }
@@ -434,8 +488,65 @@ impl Connection {
         }
     }
 
+    /// Sends commands whose replies take so much memory at most, and waits for their answers.
+    async fn ask(
+        &self,
+        node: &Node,
+        open: &mut Open,
+        (pipeline, most): (&Pipeline, usize),
+        deadline: Instant,
+    ) -> Result<Vec<Value>, String> {
+        open.allowance.grant(most);
+        let sent = open.commands.send_packed_commands(pipeline, 0, pipeline.len());
+        let address = &node.address;
+        match timeout_at(deadline, sent).await {
+            Ok(Ok(values)) => {
+                open.allowance.settle(most, &values);
+                Ok(values)
+            }
+            Ok(Err(error)) => {
+                let is_cut = is_cut(&error);
+                if is_cut {
+                    self.forget(open.made);
+                }
+                Err(match open.allowance.exceeded() {
+                    Some(what) => format!("the connection to {address} was ended: {what}"),
+                    None if is_cut => format!("the connection to {address} was lost: {error}"),
+                    None => format!("{address}: {error}"),
+                })
+            }
+            Err(_) => {
+                // Whatever it answers later is for nobody.
+                self.forget(open.made);
+                Err(format!("{address} has not answered in time"))
+            }
+        }
+    }
+
     /// Nothing comes any more through the connection that was made as this one.
     fn forget(&self, made: u64) {
-        self.open.lock().take_if(|open| open.0 == made);
+        self.open.lock().take_if(|open| open.made == made);
+    }
+}
+
+impl Open {
+    async fn connect(node: &Node, made: u64) -> Result<Self, String> {
+        if let Some(reason) = node.kept_out() {
+            return Err(reason);
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1024)
+            .set_write_backpressure_boundary(1 << 18);
+        let greeting = node.access.greeting(&node.info).await?;
+        let stream = node.access.open(node.info.addr()).await.map_err(|error| error.to_string())?;
+        let allowance = Arc::new(Allowance::new());
+        let stream = Bounded::new(stream, Arc::clone(&allowance));
+        let (commands, driver) = MultiplexedConnection::new_with_config(&greeting, stream, config)
+            .await
+            .map_err(|error| error.to_string())?;
+        let mut running = JoinSet::new();
+        running.spawn(driver);
+        Ok(Self { made, commands, allowance, _driver: Arc::new(running) })
     }
 }

@@ -14,17 +14,19 @@ pub(crate) struct Topology {
     pub(crate) nodes: Vec<Arc<Node>>,
     /// Which of them, for each slot; `None` where nobody is.
     slots: Option<Box<[Option<u16>]>>,
+    /// Why servers are not reached that should be.
+    pub(crate) kept_out: Vec<String>,
 }
 
 impl Topology {
     /// Before any server was asked.
     pub(crate) const fn unknown() -> Self {
-        Self { nodes: Vec::new(), slots: None }
+        Self { nodes: Vec::new(), slots: None, kept_out: Vec::new() }
     }
 
     /// One server for all.
     pub(crate) fn single(node: Arc<Node>) -> Self {
-        Self { nodes: vec![node], slots: None }
+        Self { nodes: vec![node], slots: None, kept_out: Vec::new() }
     }
 
     /// From the ranges of a Cluster.
@@ -39,7 +41,7 @@ impl Topology {
             });
             slots[usize::from(range.first)..=usize::from(range.last)].fill(Some(index as u16));
         }
-        Self { nodes, slots: Some(slots) }
+        Self { nodes, slots: Some(slots), kept_out: Vec::new() }
     }
 
     pub(crate) const fn is_cluster(&self) -> bool {

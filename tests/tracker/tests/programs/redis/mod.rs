@@ -6,6 +6,7 @@ use swarmkeep_store_tests::programs::Trial;
 mod conformance;
 mod crowd;
 mod faults;
+mod hostile;
 mod large;
 mod servers;
 mod stale;
@@ -13,6 +14,13 @@ mod stores;
 
 /// The tests of these modules.
 pub(crate) fn tests() -> Vec<Trial> {
-    let lists = [conformance::tests(), faults::tests(), large::tests(), servers::tests(), stale::tests()];
+    let lists = [
+        conformance::tests(),
+        faults::tests(),
+        hostile::tests(),
+        large::tests(),
+        servers::tests(),
+        stale::tests(),
+    ];
     lists.into_iter().flatten().collect()
 }

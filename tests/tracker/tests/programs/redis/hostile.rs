@@ -1,0 +1,205 @@
+//! Servers that answer with more than they were asked for, or that name strangers as members of their Cluster.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use swarmkeep_redis::{
+    RedisRepository,
+    servers::{Cluster, Server},
+};
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial},
+    tests,
+};
+
+use tokio::task::JoinSet;
+
+use crate::redis::{
+    crowd::{finished, tell},
+    stores::{RUNTIME, config, settings, started},
+};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS]:
+            redis_that_answers_more_than_it_was_asked_for_is_left_at_once,
+            redis_cluster_does_not_lead_a_password_to_a_stranger,
+    }
+}
+
+/// In front of a real server, on a port of its own. Once it is told to, it answers in the server's place.
+struct Proxy {
+    port: u16,
+    says: Arc<Mutex<Option<Says>>>,
+    /// The most bytes of its own answers that a connection took.
+    taken: Arc<AtomicUsize>,
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().expect("no panic")
+}
+
+/// First words, and others that follow without end.
+#[derive(Clone)]
+struct Says(String, Option<&'static str>);
+
+impl Proxy {
+    /// Listens; what it is in front of is not yet known.
+    fn listen() -> (TcpListener, u16) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        (listener, port)
+    }
+
+    fn start(listener: TcpListener, server: u16) -> Self {
+        let (says, taken) = (Arc::<Mutex<Option<Says>>>::default(), Arc::<AtomicUsize>::default());
+        let port = listener.local_addr().expect("it is bound").port();
+        let proxy = Self { port, says: Arc::clone(&says), taken: Arc::clone(&taken) };
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (says, taken) = (Arc::clone(&says), Arc::clone(&taken));
+                thread::spawn(move || serve(client, server, &says, &taken));
+            }
+        });
+        proxy
+    }
+}
+
+/// Passes on what comes, until there is something else to say.
+fn serve(mut client: TcpStream, server: u16, says: &Mutex<Option<Says>>, taken: &AtomicUsize) {
+    let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).expect("it listens");
+    let (mut answers, mut to) = (server.try_clone().expect("ours"), client.try_clone().expect("ours"));
+    let back = thread::spawn(move || std::io::copy(&mut answers, &mut to));
+    let mut request = [0; 1 << 16];
+    while let Ok(len @ 1..) = client.read(&mut request) {
+        let said = locked(says).clone();
+        let Some(Says(first, then)) = said else {
+            server.write_all(&request[..len]).expect("it reads");
+            continue;
+        };
+        let (mut piece, mut own) = (first, 0);
+        // Endless, but for a test that fails.
+        while own < 64 << 20 && client.write_all(piece.as_bytes()).is_ok() {
+            own += piece.len();
+            let Some(then) = then else { break };
+            piece = then.repeat((1 << 14) / then.len());
+        }
+        taken.fetch_max(own, Relaxed);
+    }
+    let _ = server.shutdown(Shutdown::Both);
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = back.join();
+}
+
+fn redis_that_answers_more_than_it_was_asked_for_is_left_at_once() {
+    /// What fits into the buffers of the sockets of both sides.
+    const ON_ITS_WAY: usize = 16 << 20;
+    let server = started(Server::start());
+    let answers = [
+        ("$500000000\r\n", Some("x"), "more"),
+        ("*10000000\r\n", Some(":1\r\n"), "more"),
+        ("*2\r\n$8\r\n12345678\r\n$500000000\r\n", Some("x"), "more"),
+        ("*1\r\n", Some("*1\r\n"), "nested deeper"),
+        ("+", Some("x"), "more"),
+        (":", Some("1"), "a number of another form"),
+        ("%1000000\r\n", Some("+a\r\n"), "another kind"),
+    ];
+    RUNTIME.block_on(async {
+        let mut asked = JoinSet::new();
+        for (first, then, named) in answers {
+            let proxy = Proxy::start(Proxy::listen().0, server.port());
+            let url = format!("redis://127.0.0.1:{}", proxy.port);
+            let settings = settings([url]).patience(Duration::from_millis(500));
+            asked.spawn(async move {
+                let store = RedisRepository::connect(&settings, &config()).await.expect("it passes all on");
+                tell(&store, &finished(1)).await.expect("the true server answers");
+                *locked(&proxy.says) = Some(Says(first.into(), then));
+                let refused = tell(&store, &finished(1)).await.expect_err("no answer to an announce").reason;
+                let taken = proxy.taken.load(Relaxed);
+                let shown = first.escape_debug();
+                assert!(taken < ON_ITS_WAY, "{shown}: it took {taken} bytes: {refused}");
+                let expected = [named, "than it was asked for", &format!("127.0.0.1:{}", proxy.port)];
+                assert!(expected.iter().all(|part| refused.contains(part)), "{shown}: {refused}");
+            });
+        }
+        asked.join_all().await;
+    });
+}
+
+/// Somebody who listens for passwords.
+fn stranger() -> (u16, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).expect("an address of this machine");
+    let port = listener.local_addr().expect("it is bound").port();
+    let heard = Arc::<Mutex<Vec<u8>>>::default();
+    let hears = Arc::clone(&heard);
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut words = [0; 1024];
+            client.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket");
+            loop {
+                match client.read(&mut words) {
+                    Ok(len @ 1..) => {
+                        locked(&hears).extend(&words[..len]);
+                        let _ = client.write_all(b"+OK\r\n");
+                    }
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    _ => break,
+                }
+            }
+        }
+    });
+    (port, heard)
+}
+
+fn redis_cluster_does_not_lead_a_password_to_a_stranger() {
+    let (port, heard) = stranger();
+    let (listener, at) = Proxy::listen();
+    let announced = at.to_string();
+    let cluster = started(Cluster::start_with(
+        1,
+        0,
+        &[("requirepass", "secret"), ("masterauth", "secret"), ("cluster-announce-port", &announced)],
+    ));
+    let proxy = Proxy::start(listener, cluster.server(0).port());
+    let asks = settings([format!("redis://:secret@127.0.0.1:{at}")]).patience(Duration::from_millis(400));
+    RUNTIME.block_on(async {
+        // It is named while the store is used,
+        let store = RedisRepository::connect(&asks, &config()).await.expect("it passes all on");
+        tell(&store, &finished(1)).await.expect("the true server answers");
+        for word in ["MOVED", "ASK"] {
+            *locked(&proxy.says) = Some(Says(format!("-{word} 1 127.0.0.2:{port}\r\n"), None));
+            let refused = tell(&store, &finished(1)).await.expect_err("no answer").reason;
+            assert!(locked(&heard).is_empty(), "{word} to a stranger: {}", locked(&heard).escape_ascii());
+            assert!(refused.contains(&format!("127.0.0.2:{port} is named by a server")), "{word}: {refused}");
+            *locked(&proxy.says) = None;
+        }
+        tell(&store, &finished(1)).await.expect("the true server answers again");
+
+        // or at the start.
+        for (name, value) in
+            [("cluster-announce-ip", "127.0.0.2"), ("cluster-announce-port", &port.to_string())]
+        {
+            cluster.server(0).command(&["CONFIG", "SET", name, value]).expect("it answers");
+        }
+        let refused = RedisRepository::connect(&asks, &config()).await.expect_err("it is one of them");
+        let said = refused.to_string();
+        assert!(locked(&heard).is_empty(), "said to a stranger: {}", locked(&heard).escape_ascii());
+        assert!(said.contains(&format!("127.0.0.2:{port}")) && said.contains("rediss://"), "{said}");
+        assert!(!said.contains("secret"), "{said}");
+    });
+
+    // Whoever is named by our own settings is no stranger.
+    let urls = [format!("redis://:secret@127.0.0.1:{at}"), "redis://:secret@127.0.0.2:1".to_owned()];
+    let asks = settings(urls).patience(Duration::from_millis(400));
+    RUNTIME.block_on(RedisRepository::connect(&asks, &config())).expect_err("it answers nothing of use");
+    assert!(locked(&heard).escape_ascii().to_string().contains("secret"));
+}
