@@ -1,20 +1,14 @@
 //! The store on Redis: its settings, and how it is reached when the tracker starts.
 
 use std::{
-    fmt, fs,
-    ops::RangeInclusive,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    process,
-    str::FromStr,
+    fmt, fs, ops::RangeInclusive, os::unix::fs::PermissionsExt as _, path::PathBuf, process, str::FromStr,
     time::Duration,
 };
 
 use clap::builder::NonEmptyStringValueParser;
 use rustix::system::uname;
 use swarmkeep::RepositoryConfig;
-use swarmkeep_bittorrent::query::Escaped;
-use swarmkeep_redis::{Error, RedisConfig, RedisRepository, without_password};
+use swarmkeep_redis::{Error, RedisConfig, RedisRepository, password_in, without_password};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
@@ -27,14 +21,14 @@ const REDIS: &str = "Store on Redis (--repository redis)";
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Redis {
     /// URL of the server, redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// over TLS; may be
-    /// repeated. Several are nodes of one Cluster; one is enough, since it names the others. Keep passwords
-    /// in the environment, the file of settings or --redis-password-file: every user of this machine can see
-    /// command lines.
+    /// repeated. Several are nodes of one Cluster; one is enough, since it names the others, except with a
+    /// password and without TLS: then name each host. Keep passwords in the environment, the file of settings
+    /// or --redis-password-file: every user of this machine can see command lines.
     // Hidden, which `settings` takes as a sign that there may be a password in it.
     #[arg(long, value_name = "URL", value_delimiter = ',', hide_default_value = true, help_heading = REDIS)]
     pub(crate) redis_url: Vec<Url>,
 
-    /// File with the password for the URLs without one.
+    /// File with the password for the URLs without one. It is read again for each new connection.
     #[arg(long, value_name = "FILE", help_heading = REDIS)]
     redis_password_file: Option<PathBuf>,
 
@@ -72,22 +66,13 @@ impl Redis {
                 "the repository redis needs --redis-url: give one, as redis://127.0.0.1:6379".into(),
             );
         }
-        let password = self.redis_password_file.as_deref().map(password_in).transpose()?;
+        self.check_password()?;
         let mut urls = Vec::with_capacity(self.redis_url.len());
         for url in &self.redis_url {
-            let is_wrong = match url.parts() {
-                None => Some("it begins with neither redis:// nor rediss://"),
-                Some(Parts { password: Some("***"), .. }) => Some(
-                    "its password was left out where it was printed: write it again, or name its file by --redis-password-file",
-                ),
-                Some(_) => None,
-            };
-            if let Some(what) = is_wrong {
+            if let Some(what) = url.problem() {
                 return wrong(format!("redis-url: {url}: {what}"));
             }
-            urls.push(
-                password.as_ref().map_or_else(|| url.0.clone(), |password| url.with_password(password)),
-            );
+            urls.push(url.0.clone());
         }
         let node = self
             .redis_node
@@ -98,13 +83,17 @@ impl Redis {
             .node(&node)
             .patience(self.redis_patience)
             .staleness(self.redis_staleness);
+        if let Some(path) = &self.redis_password_file {
+            config = config.password_file(path);
+        }
         if let Some(path) = &self.redis_ca {
             if !self.redis_url.iter().all(|url| url.0.starts_with("rediss://")) {
                 return wrong(
                     "redis-ca is of no use without TLS: give URLs that begin with rediss://".into(),
                 );
             }
-            let pem = read("redis-ca", path)?;
+            let unread = |error| Contradiction(format!("redis-ca: cannot read {}: {error}", path.display()));
+            let pem = fs::read(path).map_err(unread)?;
             // Without any, nobody would be trusted, and each server's certificate be said to be wrong.
             if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
                 return wrong(format!("redis-ca: {}: it has no certificate in PEM", path.display()));
@@ -112,6 +101,17 @@ impl Redis {
             config = config.root_certificate(pem);
         }
         Ok(Servers { config, node, patience: self.redis_patience })
+    }
+
+    /// Whether the file of the password has one, which the next connection will use.
+    pub(crate) fn check_password(&self) -> Result<(), Contradiction> {
+        let Some(path) = &self.redis_password_file else { return Ok(()) };
+        password_in(path).map_err(|error| Contradiction(format!("redis-password-file: {error}")))?;
+        let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
+        if mode & 0o007 != 0 {
+            warn!(file = %path.display(), "everybody can read or change the password: chmod o= it");
+        }
+        Ok(())
     }
 }
 
@@ -142,34 +142,15 @@ impl Servers {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Url(String);
 
-/// `SCHEME://USER:PASSWORD@REST`
-struct Parts<'a> {
-    scheme: &'a str,
-    user: &'a str,
-    password: Option<&'a str>,
-    rest: &'a str,
-}
-
 impl Url {
-    /// Nothing if it is not the URL of a server.
-    fn parts(&self) -> Option<Parts<'_>> {
-        let scheme = ["redis://", "rediss://"].into_iter().find(|scheme| self.0.starts_with(scheme))?;
-        let rest = &self.0[scheme.len()..];
-        let (user, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
-        let (user, password) = user.split_once(':').map_or((user, None), |(user, word)| (user, Some(word)));
-        Some(Parts { scheme, user, password, rest })
-    }
-
-    /// The same with a password, if it has none.
-    fn with_password(&self, password: &str) -> String {
-        match self.parts() {
-            Some(Parts { scheme, user, password: None, rest }) => {
-                let mut room = Vec::new();
-                let escaped = Escaped::encode(password.as_bytes(), &mut room).encoded();
-                format!("{scheme}{user}:{}@{rest}", String::from_utf8_lossy(escaped))
-            }
-            _ => self.0.clone(),
-        }
+    /// What is wrong with it, as far as that is seen before it is used.
+    fn problem(&self) -> Option<&'static str> {
+        let rest = ["redis://", "rediss://"].iter().find_map(|scheme| self.0.strip_prefix(scheme));
+        let Some(rest) = rest else { return Some("it begins with neither redis:// nor rediss://") };
+        let user = rest.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
+        matches!(user, Some((_, "***"))).then_some(
+            "its password was left out where it was printed: write it again, or name its file by --redis-password-file",
+        )
     }
 }
 
@@ -194,23 +175,6 @@ impl fmt::Debug for Url {
     }
 }
 
-fn password_in(path: &Path) -> Result<String, Contradiction> {
-    let bytes = read("redis-password-file", path)?;
-    let wrong = |what: &str| Contradiction(format!("redis-password-file: {}: {what}", path.display()));
-    let text = String::from_utf8(bytes).map_err(|_| wrong("expected text in UTF-8"))?;
-    let password = text.lines().next().filter(|line| !line.is_empty());
-    let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
-    if mode & 0o007 != 0 {
-        warn!(file = %path.display(), "everybody can read or change the password: chmod o= it");
-    }
-    password.map(Into::into).ok_or_else(|| wrong("its first line is empty: write the password there"))
-}
-
-fn read(setting: &str, path: &Path) -> Result<Vec<u8>, Contradiction> {
-    let wrong = |error| Contradiction(format!("{setting}: cannot read {}: {error}", path.display()));
-    fs::read(path).map_err(wrong)
-}
-
 /// Longer is of no use: the tracker waits for 5 seconds for any store.
 fn patience(text: &str) -> Result<Duration, String> {
     time(text, 10..=4000).ok_or_else(|| "expected a time from 10ms to 4s".into())
@@ -230,22 +194,6 @@ fn time(text: &str, range: RangeInclusive<u64>) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn url(text: &str) -> Url {
-        let Ok(url) = text.parse();
-        url
-    }
-
-    #[test]
-    fn a_password_of_a_file_is_for_urls_without() {
-        for (text, with) in [
-            ("redis://192.0.2.1", "redis://:a%20b%40c@192.0.2.1"),
-            ("rediss://tracker@192.0.2.1:1/2", "rediss://tracker:a%20b%40c@192.0.2.1:1/2"),
-            ("redis://:own@192.0.2.1", "redis://:own@192.0.2.1"),
-        ] {
-            assert_eq!(url(text).with_password("a b@c"), with);
-        }
-    }
 
     #[test]
     fn times_have_their_bounds() {

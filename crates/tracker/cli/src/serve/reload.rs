@@ -49,6 +49,7 @@ impl Reload {
     fn reload(&mut self) -> Result<(), Box<dyn Error>> {
         let ReadSettings { effective, settings } = ReadSettings::now()?;
         let settings = Settings { fixed: self.fixed.clone(), ..settings };
+        settings.fixed.redis.check_password()?;
         let Self { kept, control, .. } = self;
         control.rules.renew(|now| {
             let rules = settings.rules(kept, Some(now))?;

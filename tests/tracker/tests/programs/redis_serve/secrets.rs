@@ -25,6 +25,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_over_tls_is_reached_by_who_trusts_its_authority_and_by_nobody_else,
             redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more,
             redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown,
+            redis_password_file_is_read_again_when_it_reconnects_and_when_it_is_told_to,
+            redis_that_evicts_is_warned_of_at_the_start,
     }
 }
 
@@ -156,4 +158,65 @@ fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
     let (code, said, _) = Serve::refused(setup.serve(&[], &[&again]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("its password was left out where it was printed"), "{said}");
+}
+
+fn redis_password_file_is_read_again_when_it_reconnects_and_when_it_is_told_to() {
+    let setup = Setup::new();
+    let server = started(Server::start());
+    let changes = |password: &str| {
+        let rule = ["ACL", "SETUSER", "tracker", "reset", "on", password, "~*", "+@all"];
+        server.command(&rule).expect("it is understood");
+    };
+    let reconnects = || server.command(&["CLIENT", "KILL", "USER", "tracker"]).expect("it answers");
+    changes(">first");
+    let file = setup.write("password", "first\n");
+    let urls = [format!("redis://tracker@127.0.0.1:{}", server.port())];
+    let password = format!("--redis-password-file={file}");
+    let tracker = setup.tracker(&urls, &["--interval=600", &password]);
+    let mut port = 0;
+    let mut is_served = || {
+        port += 1;
+        matches!(tracker.announce(HASH, port, 9, Started), Told::Peers(600, _))
+    };
+    assert!(is_served());
+
+    changes(">second");
+    setup.write("password", "second\n");
+    reconnects();
+    assert!(is_served(), "the new password is in the file: {}", tracker.serve.log());
+
+    setup.write("password", "\n");
+    tracker.serve.signal("HUP");
+    until("it tells that it is empty", || {
+        let log = tracker.serve.log();
+        log.contains("the settings stay as they were") && log.contains("redis-password-file")
+    });
+    reconnects();
+    assert!(is_served(), "the password of before is still right: {}", tracker.serve.log());
+    setup.write("password", "second\n");
+    tracker.serve.signal("HUP");
+    until("it is content", || tracker.serve.log().contains("settings read again"));
+    assert!(!tracker.serve.log().contains("second"), "{}", tracker.serve.log());
+}
+
+fn redis_that_evicts_is_warned_of_at_the_start() {
+    let setup = Setup::new();
+    let server = started(Server::start());
+    let may_not_look = ["ACL", "SETUSER", "blind", "on", ">given", "~*", "+@all", "-info"];
+    server.command(&may_not_look).expect("it is understood");
+    let blind = format!("redis://blind:given@127.0.0.1:{}", server.port());
+    for (policy, url, warning) in [
+        ("allkeys-lru", server.url(), Some("the server evicts keys")),
+        ("volatile-lru", server.url(), None),
+        ("noeviction", server.url(), None),
+        ("noeviction", blind, Some("whether the server evicts keys is not known")),
+    ] {
+        server.command(&["CONFIG", "SET", "maxmemory-policy", policy]).expect("it answers");
+        let tracker = setup.tracker(&[url], &[]);
+        let log = tracker.serve.log();
+        match warning {
+            Some(warning) => assert!(log.contains(warning) && log.contains("noeviction"), "{policy}: {log}"),
+            None => assert!(!log.contains("evict"), "{policy}: {log}"),
+        }
+    }
 }
