@@ -8,6 +8,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     env,
+    ffi::OsString,
     fmt::Display,
     fs::OpenOptions,
     path::PathBuf,
@@ -114,9 +115,10 @@ pub const NAMESPACES: Need =
 /// qBittorrent without a window.
 pub const QBITTORRENT: Need = Need::program("qbittorrent-nox", "qbittorrent-nox");
 /// Redis, or the server that the environment names in its place.
-pub const REDIS: Need = Need::package("redis-server", "redis-server", |name| {
-    env::var_os("SWARMKEEP_REDIS_SERVER").is_some() || find(name).is_some()
-});
+pub const REDIS: Need =
+    Need::package("redis-server, or the program that SWARMKEEP_REDIS_SERVER names", "redis-server", |_| {
+        is_server(env::var_os("SWARMKEEP_REDIS_SERVER"))
+    });
 /// A client of Redis.
 pub const REDIS_CLI: Need = Need::program("redis-cli", "redis-tools");
 /// Root.
@@ -158,6 +160,15 @@ pub fn namespaces() -> Option<Command> {
     };
     let rights = [&[][..], &["--user", "--map-root-user"]];
     rights.into_iter().find(|rights| succeeds(unshare(rights).arg("true"))).map(unshare)
+}
+
+/// Whether there is this program, a path or a name, or else `redis-server`.
+fn is_server(named: Option<OsString>) -> bool {
+    let program = PathBuf::from(named.unwrap_or_else(|| "redis-server".into()));
+    match program.components().count() {
+        1 => program.to_str().and_then(find).is_some(),
+        _ => program.is_file(),
+    }
 }
 
 fn succeeds(command: &mut Command) -> bool {
@@ -275,5 +286,14 @@ mod tests {
         let missing = MISSING.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(remedies(&missing), "apt-get install some-package");
         assert!(matches!(attempt(&needs[1..], true, || {}), Ok(Completion::Completed)));
+    }
+
+    #[test]
+    fn a_server_that_is_named_and_not_there_is_missing() {
+        for (named, is_there) in
+            [("/no/such/server", false), ("no-such-server", false), ("/bin/sh", true), ("sh", true)]
+        {
+            assert_eq!(is_server(Some(named.into())), is_there, "{named}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use tokio::{task::JoinSet, time::sleep};
 
 use crate::redis::{
     crowd::{NOW, announce_while, assert_counted_once, endpoint, finished, lost, members, tell, torrent},
-    stores::{RUNTIME, config, settings, started},
+    stores::{RUNTIME, SLACK, config, connect, settings, started},
 };
 
 /// The tests of this module.
@@ -47,13 +47,6 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_announces_that_are_dropped_are_done_or_not_and_never_half,
             redis_store_begun_otherwise_is_refused,
             redis_memory_of_a_large_swarm_is_small_and_is_returned,
-    }
-}
-
-async fn connect(settings: &RedisConfig) -> Arc<RedisRepository> {
-    match RedisRepository::connect(settings, &config()).await {
-        Ok(store) => Arc::new(store),
-        Err(error) => panic!("{error}"),
     }
 }
 
@@ -129,7 +122,7 @@ fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
         sleep(Duration::from_millis(200)).await;
         let begin = Instant::now();
         let refused = tell(&impatient, &finished(1)).await.expect_err("it is busy");
-        assert!(begin.elapsed() < Duration::from_millis(900), "{:?}: {refused}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_millis(300) + SLACK, "{:?}: {refused}", begin.elapsed());
         let kill = async {
             sleep(Duration::from_millis(200)).await;
             let server = Arc::clone(&server);
@@ -228,12 +221,12 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
         sleep(Duration::from_millis(100)).await;
         let asked = Instant::now();
         let full = tell(&store, &finished(100)).await.expect_err("32 are waiting");
-        assert!(asked.elapsed() < Duration::from_millis(50), "refused at once: {:?}", asked.elapsed());
+        assert!(asked.elapsed() < patience, "refused at once: {:?}", asked.elapsed());
         assert!(full.reason.contains("32 calls are waiting"), "{full}");
         for waiting in waiting {
             waiting.await.expect("no panic").expect_err("nobody answers");
         }
-        assert!(begin.elapsed() < patience + Duration::from_millis(700), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < patience + SLACK, "{:?}", begin.elapsed());
         server.resume().expect("it is ours");
         let mut back = tell(&store, &finished(200)).await;
         while back.is_err() && begin.elapsed() < Duration::from_secs(10) {
@@ -313,7 +306,8 @@ fn redis_cluster_failing_over_on_request_loses_nobody() {
 fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
-        let store = connect(&settings(cluster.urls()).patience(Duration::from_millis(1500))).await;
+        let patience = Duration::from_millis(1500);
+        let store = connect(&settings(cluster.urls()).patience(patience)).await;
         let (before, ()) = announce_while(&store, 0, a_while()).await;
         assert_eq!(before.refused, []);
         // Each replica has all that came before.
@@ -335,7 +329,7 @@ fn redis_cluster_master_killed_loses_only_what_its_replica_had_not_been_sent() {
         })
         .await;
         assert!(!during.refused.is_empty(), "nobody serves a third of all for more than a second");
-        assert!(during.slowest < Duration::from_millis(2500), "{:?} is not bounded", during.slowest);
+        assert!(during.slowest < patience + SLACK, "{:?} is not bounded", during.slowest);
         assert!(during.acknowledged.len() > during.refused.len(), "two thirds go on");
         let (after, ()) = announce_while(&store, 2_000_000, a_while()).await;
         assert_eq!(after.refused, [], "all is served again");
@@ -360,7 +354,7 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
     RUNTIME.block_on(async {
         let settings = settings(cluster.urls());
         let store = connect(&settings).await;
-        let impatient = connect(&settings.clone().patience(Duration::from_secs(1))).await;
+        let impatient = connect(&settings.clone().patience(Duration::from_secs(5))).await;
         let (told, moved) = announce_while(&store, 0, async {
             a_while().await;
             let moving = Arc::clone(&cluster);
@@ -406,7 +400,7 @@ fn redis_cluster_slots_moved_under_load_lose_nobody_and_refuse_nobody() {
 /// waits for nobody.
 fn redis_cluster_slot_that_has_moved_is_found_without_a_server_that_stands_still() {
     /// Less than a server is given to say who serves what, and than it takes the others to replace it.
-    const SOON: Duration = Duration::from_millis(500);
+    const SOON: Duration = Duration::from_millis(900);
     let cluster = started(Cluster::start(3, 0));
     RUNTIME.block_on(async {
         let store = connect(&settings(cluster.urls())).await;
@@ -458,7 +452,7 @@ fn redis_cluster_server_that_is_silent_keeps_nobody_from_finding_the_others() {
         let silent = silent.expect("two other replicas");
         let mut urls = cluster.urls();
         urls.swap(0, silent);
-        let store = connect(&settings(urls).patience(Duration::from_millis(400))).await;
+        let store = connect(&settings(urls).patience(Duration::from_secs(1))).await;
         let failing = Arc::clone(&cluster);
         blocking(move || {
             failing.server(lost).kill();

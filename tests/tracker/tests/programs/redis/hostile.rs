@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use swarmkeep_redis::{
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 use crate::redis::{
     crowd::{finished, tell},
-    stores::{RUNTIME, config, settings, started},
+    stores::{RUNTIME, config, connect, settings, started},
 };
 
 /// The tests of this module.
@@ -118,9 +118,9 @@ fn redis_that_answers_more_than_it_was_asked_for_is_left_at_once() {
         for (first, then, named) in answers {
             let proxy = Proxy::start(Proxy::listen().0, server.port());
             let url = format!("redis://127.0.0.1:{}", proxy.port);
-            let settings = settings([url]).patience(Duration::from_millis(500));
+            let settings = settings([url]).patience(Duration::from_secs(1));
             asked.spawn(async move {
-                let store = RedisRepository::connect(&settings, &config()).await.expect("it passes all on");
+                let store = connect(&settings).await;
                 tell(&store, &finished(1)).await.expect("the true server answers");
                 *locked(&proxy.says) = Some(Says(first.into(), then));
                 let refused = tell(&store, &finished(1)).await.expect_err("no answer to an announce").reason;
@@ -170,16 +170,21 @@ fn redis_cluster_does_not_lead_a_password_to_a_stranger() {
         &[("requirepass", "secret"), ("masterauth", "secret"), ("cluster-announce-port", &announced)],
     ));
     let proxy = Proxy::start(listener, cluster.server(0).port());
-    let asks = settings([format!("redis://:secret@127.0.0.1:{at}")]).patience(Duration::from_millis(400));
+    let asks = settings([format!("redis://:secret@127.0.0.1:{at}")]).patience(Duration::from_secs(1));
     RUNTIME.block_on(async {
         // It is named while the store is used,
-        let store = RedisRepository::connect(&asks, &config()).await.expect("it passes all on");
+        let store = connect(&asks).await;
         tell(&store, &finished(1)).await.expect("the true server answers");
         for word in ["MOVED", "ASK"] {
             *locked(&proxy.says) = Some(Says(format!("-{word} 1 127.0.0.2:{port}\r\n"), None));
-            let refused = tell(&store, &finished(1)).await.expect_err("no answer").reason;
-            assert!(locked(&heard).is_empty(), "{word} to a stranger: {}", locked(&heard).escape_ascii());
-            assert!(refused.contains(&format!("127.0.0.2:{port} is named by a server")), "{word}: {refused}");
+            let (named, begin) = (format!("127.0.0.2:{port} is named by a server"), Instant::now());
+            let mut said = String::new();
+            while !said.contains(&named) {
+                // A slow machine may have no answer in time.
+                assert!(begin.elapsed() < Duration::from_secs(30), "{word}: {said}");
+                said = tell(&store, &finished(1)).await.expect_err("no answer").reason;
+                assert!(locked(&heard).is_empty(), "{word} to a stranger: {}", locked(&heard).escape_ascii());
+            }
             *locked(&proxy.says) = None;
         }
         tell(&store, &finished(1)).await.expect("the true server answers again");

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, ops::Range};
 use swarmkeep::{
     Announce, AsyncTorrentRepository, Budget, Endpoint, PeerBuffer, Request, Retention, SplitMix64, Timestamp,
 };
-use swarmkeep_redis::{RedisRepository, servers::Server};
+use swarmkeep_redis::servers::Server;
 use swarmkeep_store_tests::{
     programs::{REDIS, Trial},
     tests,
@@ -13,7 +13,7 @@ use swarmkeep_store_tests::{
 
 use crate::redis::{
     crowd::{NOW, endpoint, torrent},
-    stores::{RUNTIME, config, settings, started},
+    stores::{RUNTIME, connect, settings, started},
 };
 
 /// The tests of this module.
@@ -31,7 +31,7 @@ fn redis_hands_out_tens_of_thousands_of_peers_at_once() {
     const WANT: usize = 20_000;
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let store = RedisRepository::connect(&settings([server.url()]), &config()).await.expect("reached");
+        let store = connect(&settings([server.url()])).await;
         let mut rng = SplitMix64::new(1);
         for part in (0..PEERS).collect::<Vec<_>>().chunks(500) {
             let comes = |&n| Announce::new(torrent(0), endpoint(n)).left(u64::from(n.is_multiple_of(2)));
@@ -65,7 +65,7 @@ fn redis_swarm_that_grows_while_it_is_swept_keeps_nobody_who_has_expired() {
     const OLD: u32 = 2000;
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let store = RedisRepository::connect(&settings([server.url()]), &config()).await.expect("reached");
+        let store = connect(&settings([server.url()])).await;
         let mut rng = SplitMix64::new(1);
         let later = Timestamp::from_secs(NOW.as_secs() + 1801);
         let mut come = async |peers: Range<u32>, now| {

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use swarmkeep::{
     Announce, AnnounceEvent, AsyncTorrentRepository, Changes, Cursor, Endpoint, Families, PeerBuffer,
     PeerRecord, SplitMix64, SwarmStats, Timestamp,
@@ -23,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::redis::{
     crowd::{NOW, endpoint, tell, torrent},
-    stores::{RUNTIME, config, settings, started},
+    stores::{RUNTIME, SLACK, connect, settings, started},
 };
 
 /// The tests of this module.
@@ -50,10 +51,6 @@ fn member(n: u32) -> Announce {
 /// Two trackers' stores that are one: the first may answer from what it keeps.
 async fn two(server: &Server, staleness: Duration) -> (Arc<RedisRepository>, Arc<RedisRepository>) {
     let settings = settings([server.url()]);
-    let connect = async |settings| match RedisRepository::connect(settings, &config()).await {
-        Ok(store) => Arc::new(store),
-        Err(error) => panic!("{error}"),
-    };
     (connect(&settings.clone().staleness(staleness)).await, connect(&settings).await)
 }
 
@@ -168,8 +165,12 @@ fn redis_answers_are_not_staler_than_allowed() {
             tell(&exact, &member(n).event(AnnounceEvent::Started)).await.expect("reached");
         }
         let begin = Instant::now();
-        while ask(&stale, &member(0), LATER, 1).await.0.incomplete != 61 {
-            assert!(begin.elapsed() <= STALENESS, "older than allowed");
+        loop {
+            let asked = begin.elapsed();
+            if ask(&stale, &member(0), LATER, 1).await.0.incomplete == 61 {
+                break;
+            }
+            assert!(asked <= STALENESS, "older than allowed");
             sleep(Duration::from_millis(5)).await;
         }
     });
@@ -179,20 +180,25 @@ fn redis_answers_are_not_staler_than_allowed() {
 fn redis_answers_end_when_they_are_stale_and_no_server_is_there() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
-        let settings = settings([server.url()]).staleness(STALENESS).patience(Duration::from_millis(200));
-        let store = RedisRepository::connect(&settings, &config()).await.expect("reached");
+        let patience = Duration::from_secs(1);
+        let settings = settings([server.url()]).staleness(STALENESS).patience(patience);
+        let store = connect(&settings).await;
         for n in 0..200 {
             tell(&store, &member(n % 100)).await.expect("reached");
         }
         server.kill();
         let begin = Instant::now();
-        while tell(&store, &member(1)).await.is_ok() {
-            assert!(begin.elapsed() <= STALENESS, "older than allowed");
+        loop {
+            let asked = begin.elapsed();
+            if tell(&store, &member(1)).await.is_err() {
+                break;
+            }
+            assert!(asked <= STALENESS, "older than allowed");
             sleep(Duration::from_millis(5)).await;
         }
         let begin = Instant::now();
         assert!(tell(&store, &member(2)).await.is_err());
-        assert!(begin.elapsed() < Duration::from_secs(1), "as long as patience lasts");
+        assert!(begin.elapsed() < patience + SLACK, "as long as patience lasts");
     });
 }
 
@@ -217,16 +223,16 @@ fn redis_answers_are_all_sent_by_a_flush_which_says_if_they_are_not() {
         assert_eq!(late(listed(&exact).await), 200);
         exact.flush().await.expect("there is nothing to be sent");
 
-        let patience = Duration::from_millis(300);
+        let patience = Duration::from_secs(1);
         let settings = settings([server.url()]).staleness(LONG).patience(patience);
-        let store = RedisRepository::connect(&settings, &config()).await.expect("reached");
+        let store = connect(&settings).await;
         for n in 0..200 {
             ask(&store, &member(n), NOW, n.into()).await;
         }
         server.pause().expect("it is ours");
         let begin = Instant::now();
         store.flush().await.expect_err("nobody answers");
-        assert!(begin.elapsed() < patience * 3, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < patience + SLACK, "{:?}", begin.elapsed());
         server.resume().expect("it is ours");
     });
 }
@@ -270,8 +276,7 @@ fn redis_cluster_server_that_stands_still_keeps_no_answers_from_the_others() {
     let cluster = started(Cluster::start(3, 0));
     RUNTIME.block_on(async {
         let settings = settings(cluster.urls());
-        let connect = async |settings| RedisRepository::connect(settings, &config()).await.expect("reached");
-        let patience = Duration::from_millis(600);
+        let patience = Duration::from_millis(1500);
         let may_be_stale = settings.clone().staleness(Duration::from_secs(1000)).patience(patience);
         let (stale, exact) = (connect(&may_be_stale).await, connect(&settings).await);
         for now in [NOW, NOW, LATER] {
@@ -285,16 +290,16 @@ fn redis_cluster_server_that_stands_still_keeps_no_answers_from_the_others() {
         let lost = cluster.server(cluster.masters()[0]);
         lost.pause().expect("it is ours");
         stale.flush().await.expect_err("one does not answer");
-        let mut arrived = 0;
-        for swarm in 0..SWARMS {
+        let listed = (0..SWARMS).map(async |swarm| {
             let (info_hash, mut peers) = (torrent(swarm), Vec::new());
             let listing = exact.peers(&info_hash, Cursor::START, 1000, &mut peers);
-            if timeout(Duration::from_millis(20), listing).await.is_ok() {
+            let answer = timeout(Duration::from_secs(1), listing).await;
+            answer.is_ok().then(|| {
                 let late = peers.iter().filter(|peer| peer.last_announce == LATER).count();
                 assert_eq!(late, MEMBERS as usize, "of swarm {swarm}, whose server answers");
-                arrived += 1;
-            }
-        }
+            })
+        });
+        let arrived = join_all(listed).await.into_iter().flatten().count() as u32;
         lost.resume().expect("it is ours");
         assert!((10..SWARMS).contains(&arrived), "{arrived} of {SWARMS} are of the other two servers");
     });

@@ -6,7 +6,7 @@ use std::{
         Arc, LazyLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use swarmkeep::{AsyncTorrentRepository, ConfigError, HashKey, RepositoryConfig};
@@ -34,6 +34,21 @@ pub(crate) fn settings(urls: impl IntoIterator<Item = String>) -> RedisConfig {
     let prefix = format!("store-{}:", STORES.fetch_add(1, Relaxed));
     // A machine with more to do than this may keep a server waiting for long.
     RedisConfig::new(urls).prefix(prefix).patience(Duration::from_secs(30))
+}
+
+/// What a slow machine may add to a bound.
+pub(crate) const SLACK: Duration = Duration::from_secs(3);
+
+/// A store with these settings. A machine with more to do than this may keep a server from greeting in time.
+pub(crate) async fn connect(settings: &RedisConfig) -> Arc<RedisRepository> {
+    let enough = Instant::now() + Duration::from_secs(30);
+    loop {
+        match RedisRepository::connect(settings, &config()).await {
+            Ok(store) => return Arc::new(store),
+            Err(Error::Unreachable(_)) if Instant::now() < enough => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 /// With few shards: a store is looked through all the time.
