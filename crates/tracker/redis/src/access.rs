@@ -81,7 +81,8 @@ impl Access {
 
     /// The greeting of a server, with the password that is in the file now.
     pub(crate) async fn greeting(&self, server: &ConnectionInfo) -> Result<RedisConnectionInfo, String> {
-        let greeting = server.redis_settings().clone();
+        // From 7.2 on it would need a right of its own to tell its name.
+        let greeting = server.redis_settings().clone().set_skip_set_lib_name();
         Ok(match &self.password {
             Some(file) if greeting.password().is_none() => greeting.set_password(file.read().await?),
             _ => greeting,

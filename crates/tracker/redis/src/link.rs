@@ -53,7 +53,11 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) async fn connect(config: &RedisConfig) -> Result<Self, Error> {
         let seeds: Vec<_> = config.urls.iter().map(|url| seed(url)).collect::<Result<_, _>>()?;
-        let access = Arc::new(Access::new(config, &seeds).map_err(Error::Unreachable)?);
+        let wrong = |reason| Error::Url {
+            url: config.urls.iter().map(|url| without_password(url)).collect(),
+            reason,
+        };
+        let access = Arc::new(Access::new(config, &seeds).map_err(wrong)?);
         let link = Self {
             seeds: seeds.into_iter().map(|seed| Arc::new(Node::new(seed, Arc::clone(&access)))).collect(),
             others: Mutex::default(),
