@@ -232,6 +232,13 @@ fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error
         Some((file, summary)) => {
             let Restored { added, expired, refused, .. } = loaded.restored;
             info!(%file, swarms = summary.swarms, peers = added, expired, refused, took = ?loaded.took, "snapshot loaded");
+            if let Some(kept) = &loaded.kept {
+                warn!(
+                    taken = summary.taken.as_secs(),
+                    now = swarmkeep_tracker::now().as_secs(),
+                    "more than half of the peers had expired: is the clock right? The next snapshot leaves this one as {kept}. To load it, stop the tracker, set the clock, rename {kept} to swarms.snapshot and start again"
+                );
+            }
         }
         None => {
             info!(folder = %path.display(), "there is no snapshot: beginning with nothing but download counts")

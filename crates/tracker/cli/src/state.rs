@@ -41,7 +41,7 @@ struct Kept {
 
 #[derive(Serialize)]
 struct Snapshot {
-    file: &'static str,
+    file: String,
     /// What is in it, if it is good.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     summary: Option<swarmkeep::snapshot::Summary>,

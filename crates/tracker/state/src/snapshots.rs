@@ -63,6 +63,9 @@ pub struct Loaded {
     pub restored: Restored,
     /// Files that were refused, with the reasons. They are kept under other names.
     pub refused: Vec<(String, snapshot::Error)>,
+    /// The name under which the snapshot is kept when the next one takes its place, if more than half of its
+    /// peers had expired: perhaps the clock is wrong.
+    pub kept: Option<String>,
     /// The time that loading took.
     pub took: Duration,
 }
@@ -88,13 +91,37 @@ const PARTIAL: &str = "swarms.snapshot.partial";
 /// What those two are called that were refused.
 const REFUSED: [&str; 2] = ["swarms.snapshot.refused", "swarms.snapshot.previous.refused"];
 
+/// What a snapshot is called that is kept, before its number.
+const KEPT: &str = "swarms.snapshot.kept-";
+/// How many are kept: the newest, and the one before it, for a clock that is wrong twice.
+const MOST_KEPT: usize = 2;
+
+/// The numbers of the snapshots that are kept, ascending.
+fn kept(folder: &dyn Folder) -> Result<Vec<u64>> {
+    let names = folder.names().map_err(Error::io("listing", folder.path("")))?;
+    let mut numbers: Vec<u64> =
+        names.iter().filter_map(|name| name.strip_prefix(KEPT)?.parse().ok()).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Has the latest snapshot make room for the next: it becomes the previous one, or is kept under a name of
+/// its own, which no later snapshot takes.
+fn make_room(folder: &dyn Folder, keep_as: Option<&str>) -> Result<()> {
+    match folder.rename(LATEST, keep_as.unwrap_or(PREVIOUS)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        renamed => renamed.map_err(Error::io("renaming", folder.path(LATEST))),
+    }
+}
+
 /// Writes a snapshot beside the latest, and has it take that one's place once it is durable. Takes its time,
-/// unless that is hurried.
+/// unless that is hurried. What was the latest is kept under the name `keep_as`, which is taken out then.
 pub(crate) fn write(
     folder: &dyn Folder,
     store: &Store,
     clock: &dyn Fn() -> Timestamp,
     is_hurried: &AtomicBool,
+    keep_as: &mut Option<String>,
 ) -> Result<Summary> {
     let written = write_partial(folder, store, clock, is_hurried);
     let refused = |doing, name| Error::io(doing, folder.path(name));
@@ -106,14 +133,16 @@ pub(crate) fn write(
             return Err(error);
         }
     };
-    match folder.rename(LATEST, PREVIOUS) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(refused("renaming", LATEST)(error));
-        }
-        _ => {}
-    }
+    make_room(folder, keep_as.as_deref())?;
+    let has_kept = keep_as.take().is_some();
     folder.rename(PARTIAL, LATEST).map_err(refused("renaming", PARTIAL))?;
     folder.sync().map_err(refused("syncing", LATEST))?;
+    if has_kept {
+        for number in kept(folder)?.into_iter().rev().skip(MOST_KEPT) {
+            // What cannot be removed is tried again the next time that one is kept.
+            let _ = folder.remove(&format!("{KEPT}{number}"));
+        }
+    }
     Ok(summary)
 }
 
@@ -198,6 +227,15 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
                     Unfilled::Store(unavailable) => unavailable.into(),
                 })?;
                 loaded.snapshot = Some((name.into(), reader.summary()));
+                let Restored { added, known, expired, refused, .. } = loaded.restored;
+                if expired > added + known + refused {
+                    let number = kept(folder)?.last().map_or(1, |last| last.saturating_add(1));
+                    loaded.kept = Some(format!("{KEPT}{number}"));
+                    if name == PREVIOUS {
+                        // There is no latest one, and that is the one to be kept.
+                        let _ = folder.rename(PREVIOUS, LATEST);
+                    }
+                }
                 break;
             }
             Err(error) => {
@@ -211,23 +249,22 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
     Ok(loaded)
 }
 
-/// Reads all snapshots of a folder completely, the latest first. Returns a summary of each, or the reason for
+/// Reads all snapshots of a folder completely, the latest first and those that are kept last. Returns a summary of each, or the reason for
 /// its refusal.
 ///
 /// # Errors
 /// The error of the medium.
-pub fn look_at_snapshots(
-    folder: &dyn Folder,
-) -> Result<Vec<(&'static str, Result<Summary, snapshot::Error>)>> {
+pub fn look_at_snapshots(folder: &dyn Folder) -> Result<Vec<(String, Result<Summary, snapshot::Error>)>> {
     let mut found = Vec::new();
-    for name in [LATEST, PREVIOUS].into_iter().chain(REFUSED) {
-        match folder.open(name) {
+    let kept = kept(folder)?.into_iter().map(|number| format!("{KEPT}{number}"));
+    for name in [LATEST, PREVIOUS].into_iter().chain(REFUSED).map(String::from).chain(kept) {
+        match folder.open(&name) {
             Ok(file) => {
                 let reader = Reader::new(Sequential { file: &*file, at: 0 });
                 found.push((name, reader.map(|reader| reader.summary())));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Error::io("opening", folder.path(name))(error)),
+            Err(error) => return Err(Error::io("opening", folder.path(&name))(error)),
         }
     }
     Ok(found)

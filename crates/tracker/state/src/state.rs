@@ -62,7 +62,8 @@ struct Taking {
     folder: Arc<dyn Folder>,
     clock: Clock,
     is_hurried: AtomicBool,
-    one_at_a_time: Mutex<()>,
+    /// Held by who takes one: under which name the latest snapshot is kept when the next one comes.
+    one_at_a_time: Mutex<Option<String>>,
     is_ending: Mutex<bool>,
     ended: Condvar,
     status: Arc<Mutex<SnapshotsStatus>>,
@@ -141,7 +142,7 @@ impl State {
             folder,
             clock,
             is_hurried: AtomicBool::new(false),
-            one_at_a_time: Mutex::default(),
+            one_at_a_time: Mutex::new(loaded.kept.clone()),
             is_ending: Mutex::default(),
             ended: Condvar::new(),
             status: Arc::clone(&self.status),
@@ -249,9 +250,9 @@ impl Taking {
     }
 
     fn take(&self, is_hurried: &AtomicBool) -> Result<Summary> {
-        let _alone = self.one_at_a_time.lock();
+        let mut keep_as = self.one_at_a_time.lock();
         let began = Instant::now();
-        let taken = snapshots::write(&*self.folder, &self.store, &*self.clock, is_hurried);
+        let taken = snapshots::write(&*self.folder, &self.store, &*self.clock, is_hurried, &mut keep_as);
         let (took, mut status) = (began.elapsed(), self.status.lock());
         match &taken {
             Ok(summary) => {

@@ -104,3 +104,41 @@ fn a_swarm_that_comes_back_has_its_downloads_again() {
     second.state.settle().unwrap();
     assert_eq!(second.store().scrape(&hash(7)).downloaded, 0, "it was removed");
 }
+
+/// A clock that is a day ahead, once.
+#[test]
+fn a_snapshot_that_a_wrong_clock_has_expired_is_kept_whatever_is_taken_then() {
+    const DAY: u64 = 86_400;
+    let folder = tempfile::tempdir().unwrap();
+    let first = open(folder.path(), "packed", NOW);
+    (0..100).for_each(|torrent| first.announce(torrent, 1, AnnounceEvent::Started, 0, NOW));
+    first.state.close().unwrap();
+    let good = std::fs::read(folder.path().join("swarms.snapshot")).unwrap();
+    let wrong = open(folder.path(), "packed", NOW + DAY);
+    assert_eq!(wrong.loaded.restored.expired, 100);
+    for _ in 0..5 {
+        wrong.state.snapshot().unwrap();
+    }
+    wrong.state.close().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    assert!(std::fs::read(at("swarms.snapshot.kept-1")).expect("kept under a name of its own") == good);
+    assert_eq!(wrong.loaded.kept.as_deref(), Some("swarms.snapshot.kept-1"));
+    drop(wrong);
+    // As the warning says.
+    std::fs::copy(at("swarms.snapshot.kept-1"), at("swarms.snapshot")).unwrap();
+    let right = open(folder.path(), "packed", NOW + 60);
+    assert_eq!((right.loaded.restored.added, right.loaded.restored.expired), (100, 0));
+    assert!(right.loaded.kept.is_none());
+    right.state.close().unwrap();
+    drop(right);
+    // Each time anew, but not for ever.
+    for day in 1..=4 {
+        let wrong = open(folder.path(), "packed", NOW + day * DAY);
+        wrong.announce(day, 1, AnnounceEvent::Started, 0, NOW + day * DAY);
+        wrong.state.close().unwrap();
+    }
+    let kept = (1..10).filter(|n| at(&format!("swarms.snapshot.kept-{n}")).exists());
+    assert_eq!(kept.collect::<Vec<_>>(), [4, 5]);
+    let looked_at = swarmkeep_state::look_at_snapshots(&Directory::open(folder.path()).unwrap()).unwrap();
+    assert_eq!(looked_at.last().map(|(name, _)| name.as_str()), Some("swarms.snapshot.kept-5"));
+}
