@@ -11,19 +11,29 @@ use std::{
 
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use serde::Serialize;
-use swarmkeep_state::{Directory, Downloads, look_at_snapshots};
+use swarmkeep_state::{Directory, Downloads, Rewritten, look_at_snapshots};
 
 use crate::{print_json, say};
 
 /// Show the state that a tracker has kept in the folder of its --state, and whether it is valid.
 ///
-/// Reads every snapshot completely, and changes nothing. The tracker must not be running. Exit code 1 if
-/// anything is refused.
+/// Reads every snapshot and all download counts completely. Without --repair and --forget-below it changes
+/// nothing. The tracker must not be running. Exit code 1 if anything is refused or damaged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
+
+    /// If download counts are damaged, write anew what can be read of them. Copies of the damaged files are
+    /// kept with the ending `.damaged`.
+    #[arg(long)]
+    repair: bool,
+
+    /// Forget the counts of all torrents with fewer downloads, such as those that strangers have made up.
+    /// This also repairs.
+    #[arg(long, value_name = "N")]
+    forget_below: Option<u32>,
 
     /// Print JSON.
     #[arg(long)]
@@ -37,6 +47,31 @@ struct Kept {
     /// quarters of it at least.
     download_entries: u64,
     download_bytes: u64,
+    /// What is damaged of it.
+    damaged: Vec<Damaged>,
+    /// What was written anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rewritten: Option<Anew>,
+}
+
+#[derive(Serialize)]
+struct Damaged {
+    file: String,
+    from: u64,
+    to: u64,
+    what: &'static str,
+    /// Torrents of which it can have held downloads at most.
+    lost: u64,
+    #[serde(skip)]
+    text: String,
+}
+
+#[derive(Serialize)]
+struct Anew {
+    entries: u64,
+    forgotten: u64,
+    /// Copies of damaged files.
+    kept: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -56,16 +91,38 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         Err(error) => Snapshot { file, summary: None, refused: Some(error.to_string()) },
     });
     let snapshots: Vec<_> = snapshots.collect();
-    let downloads = Downloads::open(folder)?;
-    let kept =
-        Kept { snapshots, download_entries: downloads.entries(), download_bytes: downloads.size_bytes() };
+    let mut downloads = Downloads::open(Arc::clone(&folder) as _)?;
+    let damage = downloads.check();
+    let (is_damaged, least) = (!damage.is_empty(), args.forget_below.unwrap_or(1));
+    let mut rewritten = None;
+    if args.forget_below.is_some() || (args.repair && is_damaged) {
+        let Rewritten { entries, forgotten, kept, .. } = downloads.rewrite(least)?;
+        rewritten = Some(Anew { entries, forgotten, kept });
+        downloads = Downloads::open(folder)?;
+    }
+    let damaged = damage.into_iter().map(|damage| Damaged {
+        text: damage.to_string(),
+        from: damage.bytes.start,
+        to: damage.bytes.end,
+        what: damage.what,
+        lost: damage.lost,
+        file: damage.file,
+    });
+    let kept = Kept {
+        snapshots,
+        download_entries: downloads.entries(),
+        download_bytes: downloads.size_bytes(),
+        damaged: damaged.collect(),
+        rewritten,
+    };
     let is_refused = kept.snapshots.iter().any(|snapshot| snapshot.refused.is_some());
+    let is_bad = is_refused || (is_damaged && kept.rewritten.is_none());
     if args.json {
         print_json(&kept)?;
     } else {
         print(&kept)?;
     }
-    Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn print(kept: &Kept) -> io::Result<()> {
@@ -93,5 +150,19 @@ fn print(kept: &Kept) -> io::Result<()> {
     let [entries, bytes] =
         [HumanCount(kept.download_entries).to_string(), HumanBytes(kept.download_bytes).to_string()];
     say!("download counts: {entries} entries, {bytes}");
+    for Damaged { text, .. } in &kept.damaged {
+        say!("damaged: {text}");
+    }
+    match &kept.rewritten {
+        None if kept.damaged.is_empty() => {}
+        None => say!("damaged parts are not counted; --repair writes the rest anew, and keeps copies"),
+        Some(Anew { entries, forgotten, kept }) => {
+            let copies = if kept.is_empty() { "none".into() } else { kept.join(", ") };
+            let [entries, forgotten] = [entries, forgotten].map(|number| HumanCount(*number));
+            say!(
+                "written anew: {entries} entries; forgotten: {forgotten}; copies of damaged files: {copies}"
+            );
+        }
+    }
     Ok(())
 }

@@ -1,20 +1,26 @@
 //! The durable download counts of torrents: a log of commits, and sorted runs into which it is merged.
 
+mod damage;
 mod entry;
 mod log;
 mod merge;
 mod names;
 mod run;
 
-use std::{collections::BTreeMap, fmt, io, mem, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt, io, mem,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
-pub use self::entry::Change;
+pub use self::{damage::Damage, entry::Change};
 use self::{
+    damage::keep_damaged,
     entry::{Delta, Entry},
     log::{BLOCK_HEADER, Log, MOST_ENTRIES},
-    merge::Merge,
+    merge::{Merge, Merged},
     names::Name,
-    run::{Cursor, Failed, Run},
+    run::{Cursor, Entries, Failed, Run},
 };
 use crate::{Error, Folder, InfoHash, Result};
 
@@ -70,12 +76,13 @@ pub struct Downloads {
 pub struct Options {
     log_bytes: u64,
     log_entries: usize,
+    weed_above: u64,
 }
 
 impl Default for Options {
-    /// A log of 4 MiB, or 65,536 torrents.
+    /// A log of 4 MiB, or 65,536 torrents; weeds above 50 million torrents.
     fn default() -> Self {
-        Self { log_bytes: 4 << 20, log_entries: 1 << 16 }
+        Self { log_bytes: 4 << 20, log_entries: 1 << 16, weed_above: 50_000_000 }
     }
 }
 
@@ -93,14 +100,40 @@ impl Options {
         self.log_entries = entries;
         self
     }
+
+    /// The number of entries above which merges weed: a merge into the oldest run leaves out the torrents of
+    /// one download that has none in the younger runs.
+    #[must_use]
+    pub fn weed_above(mut self, entries: u64) -> Self {
+        self.weed_above = entries;
+        self
+    }
+}
+
+/// The result of [`Downloads::rewrite`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Rewritten {
+    /// What was damaged.
+    pub damage: Vec<Damage>,
+    /// Copies of the damaged files.
+    pub kept: Vec<String>,
+    /// Torrents whose counts are there now.
+    pub entries: u64,
+    /// Torrents whose counts were too small.
+    pub forgotten: u64,
 }
 
 impl Downloads {
     /// Opens the counts in a folder. A new folder has none. It reads the log and one page of each run, even
     /// after a crash, and creates no file before the first commit. A folder without write access can be read.
     ///
+    /// A damaged part costs the counts in it and no more; [`damage`](Self::damage) tells of it.
+    ///
     /// # Errors
-    /// [`Error::Damaged`], [`Error::Mixed`], [`Error::Version`]: nothing was changed. [`Error::Io`].
+    /// [`Error::Mixed`], [`Error::Version`], and [`Error::Damaged`] for a file under another file's name or
+    /// one that is damaged while the files that it replaces are still there: nothing was changed.
+    /// [`Error::Io`].
     pub fn open(folder: Arc<dyn Folder>) -> Result<Self> {
         Self::open_with(folder, Options::default())
     }
@@ -138,7 +171,7 @@ impl Downloads {
                 Name::Partial => (0, 0),
             };
             if last < next {
-                downloads.superseded.push(name.clone());
+                downloads.supersede(name.clone(), first)?;
             } else if first != next || downloads.log.is_some() {
                 return Err(Error::Mixed { path: downloads.folder.path(name), expected: next });
             } else if let Name::Run(..) = parsed {
@@ -152,12 +185,74 @@ impl Downloads {
         Ok(downloads)
     }
 
+    /// Notes a file that a run replaces, unless that run is damaged.
+    fn supersede(&mut self, name: String, first: u64) -> Result<()> {
+        let run = self.runs.iter().find(|run| (run.first..=run.last).contains(&first));
+        if let Some(damage) = run.and_then(|run| run.damage().into_iter().next()) {
+            return Err(Error::Damaged {
+                path: self.folder.path(&damage.file),
+                at: damage.bytes.start,
+                what: "the files that it replaces are still there: move it to another folder, and they count again",
+            });
+        }
+        self.superseded.push(name);
+        Ok(())
+    }
+
+    /// The parts that are damaged, as far as they were met.
+    pub fn damage(&self) -> Vec<Damage> {
+        let log = self.log.iter().flat_map(|log| log.damage().iter().cloned());
+        self.runs.iter().flat_map(|run| run.damage()).chain(log).collect()
+    }
+
+    /// Reads everything. Returns all parts that are damaged, and a last commit that is not whole.
+    pub fn check(&self) -> Vec<Damage> {
+        self.runs.iter().for_each(|run| run.check());
+        let torn = self.log.as_ref().and_then(Log::torn).cloned();
+        self.damage().into_iter().chain(torn).collect()
+    }
+
+    /// Writes all counts that can be read and are at least `least` anew, as one run. Of each damaged file a
+    /// copy with the name `….damaged` is kept. It needs as much space as all files.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: the counts are as they were.
+    pub fn rewrite(self, least: u32) -> Result<Rewritten> {
+        let damage = self.check();
+        let mut names: Vec<_> = damage.iter().map(|damage| damage.file.clone()).collect();
+        names.dedup();
+        let kept = names.iter().map(|name| keep_damaged(&*self.folder, name)).collect::<Result<_>>()?;
+        let mut rewritten = Rewritten { damage, kept, entries: 0, forgotten: 0 };
+        let old = self.runs.iter().map(|run| run.name());
+        let old: Vec<_> = old.chain(self.log.as_ref().map(|log| log.name().to_owned())).collect();
+        if old.is_empty() {
+            return Ok(rewritten);
+        }
+        let mut sources: Vec<Box<dyn Iterator<Item = Result<Entry>> + '_>> = Vec::new();
+        sources.extend(self.runs.iter().map(|run| Box::new(Entries::lenient(run)) as _));
+        sources.push(Box::new(self.recent.iter().map(|(&info_hash, &delta)| Ok((info_hash, delta)))));
+        let forgotten = &mut rewritten.forgotten;
+        let entries = Merged::new(sources).filter(|entry| {
+            let is_little = entry.as_ref().is_ok_and(|(_, delta)| delta.add < least);
+            *forgotten += u64::from(is_little && !entry.as_ref().is_ok_and(|(_, delta)| delta.add == 0));
+            !is_little
+        });
+        let last = self.next_number() - u64::from(self.log.is_none());
+        let run = run::write(&*self.folder, (1, last), false, entries).map_err(|failed| failed.error)?;
+        rewritten.entries = run.entries;
+        for name in old.iter().filter(|name| **name != run.name()) {
+            // What stays is removed when it is opened the next time.
+            let _ = remove(&*self.folder, name);
+        }
+        Ok(rewritten)
+    }
+
     /// The number of downloads of the torrent; 0 if it is unknown. It reads 2 or 3 pages of 4 KiB of each
     /// run, and O(log n) pages if info hashes are not random. The number of runs is about the logarithm to
     /// base 4 of the number of torrents divided by 65,536.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if one of these pages is damaged, [`Error::Io`].
+    /// [`Error::Io`].
     pub fn get(&self, info_hash: &InfoHash) -> Result<u32> {
         let mut delta = self.recent.get(info_hash).copied().unwrap_or_default();
         let mut cursor = Cursor::new();
@@ -288,11 +383,11 @@ impl Downloads {
         merged?;
         self.merge_in = self.merge_in.saturating_sub(1);
         if self.merge.is_none()
-            && self.merge_in == 0
             && let Some((from, to)) = self.due()
         {
             let runs = self.runs[from..to].to_vec();
-            self.merge = Some(Merge::begin(Arc::clone(&self.folder), runs, from > 0)?);
+            let weeds = from == 0 && self.entries() > self.options.weed_above;
+            self.merge = Some(Merge::begin(Arc::clone(&self.folder), runs, from > 0, weeds)?);
         }
         Ok(())
     }
@@ -352,6 +447,9 @@ impl Downloads {
 
     /// Makes a run in place of the log of that number, which holds what the entries say, or nothing.
     fn write_newest(&mut self, number: u64, entries: impl Iterator<Item = Result<Entry>>) -> Result<()> {
+        if let Some(log) = self.log.as_ref().filter(|log| !log.damage().is_empty()) {
+            keep_damaged(&*self.folder, log.name())?;
+        }
         let run = run::write(&*self.folder, (number, number), !self.runs.is_empty(), entries);
         let run = self.noting(run)?;
         self.runs.push(Arc::new(run));
@@ -364,12 +462,23 @@ impl Downloads {
 
     /// The runs to be merged next, if any are: each but the oldest of them, with all younger ones, has grown
     /// to a quarter of the next older one. So each run is less than a quarter of the one before it in the
-    /// end, and all are less than 4/3 of the oldest.
+    /// end, and all are less than 4/3 of the oldest. A damaged run is left as it is. After a failure it is
+    /// time again later; until then, runs that could be read are merged beside one that could not.
     fn due(&self) -> Option<(usize, usize)> {
+        let is_unread = |run: &Arc<Run>| run.is_unread.load(Relaxed);
+        let is_time = self.merge_in == 0;
+        if !is_time && !self.runs.iter().any(is_unread) {
+            return None;
+        }
+        let is_kept = |at: usize| self.runs[at].is_kept() || (!is_time && is_unread(&self.runs[at]));
         (1..self.runs.len()).rev().find_map(|newest| {
             let mut entries = self.runs[newest].entries;
             let mut from = newest;
-            while from > 0 && entries.saturating_mul(4) >= self.runs[from - 1].entries {
+            while from > 0
+                && !is_kept(newest)
+                && !is_kept(from - 1)
+                && entries.saturating_mul(4) >= self.runs[from - 1].entries
+            {
                 from -= 1;
                 entries = entries.saturating_add(self.runs[from].entries);
             }
@@ -382,12 +491,20 @@ impl Downloads {
         let Some(merge) = self.merge.take() else { return Ok(()) };
         let (first, last) = (merge.first, merge.last);
         let run = merge.finish();
+        if let Err(Failed { error: Error::Damaged { .. }, .. }) = run {
+            // That run is noted as damaged, and merged no more. The others are.
+            return Ok(());
+        }
+        let merged = |run: &&Arc<Run>| run.first >= first && run.last <= last;
+        if run.is_ok() || !self.runs.iter().filter(merged).any(|run| run.is_unread.load(Relaxed)) {
+            // It is not for one of them that merges wait.
+            self.runs.iter().for_each(|run| run.is_unread.store(false, Relaxed));
+        }
         self.failed_merges = if run.is_ok() { 0 } else { self.failed_merges.saturating_add(1) };
         self.merge_in = if run.is_ok() { 0 } else { 1 << self.failed_merges.min(6) };
         let run = self.noting(run)?;
-        let merged = |run: &Arc<Run>| run.first >= first && run.last <= last;
-        let from = self.runs.iter().position(merged).expect("runs that are being merged stay");
-        let to = from + self.runs[from..].iter().take_while(|&run| merged(run)).count();
+        let from = self.runs.iter().position(|run| merged(&run)).expect("runs that are being merged stay");
+        let to = from + self.runs[from..].iter().take_while(merged).count();
         let inputs = self.runs.splice(from..to, [Arc::new(run)]);
         self.superseded.extend(inputs.map(|run| run.name()));
         self.remove_superseded();

@@ -18,7 +18,7 @@ use swarmkeep::{
     Announce, AnnounceEvent, Announced, Budget, Changes, Cursor, Export, PeerBuffer, PeerRecord, Random,
     Records, Request, Restored, SwarmSummary, Timestamp, TorrentRepository, implement::forward_repository,
 };
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
 use crate::{Change, Downloads, InfoHash, Result};
 
@@ -79,6 +79,8 @@ pub struct CountsStatus {
     pub is_refused: bool,
     /// Whether there are swarms whose stored counts cannot be read.
     pub is_unreadable: bool,
+    /// The most torrents whose downloads are on damaged parts of the database, as far as those were met.
+    pub damaged: u64,
     /// Torrents whose downloads were not kept because the database was full.
     pub left_out: u64,
     /// The number of failed commits.
@@ -146,6 +148,7 @@ struct Status {
     is_refused: AtomicBool,
     is_unreadable: AtomicBool,
     refusals: AtomicU64,
+    damaged: AtomicU64,
     left_out: AtomicU64,
     commits: AtomicU64,
     looked_up: AtomicU64,
@@ -244,12 +247,22 @@ impl Durable {
 
     /// The state of the counts.
     pub fn status(&self) -> CountsStatus {
-        let Status { is_refused, is_unreadable, refusals, left_out, commits, looked_up, entries, bytes } =
-            &self.core.status;
+        let Status {
+            is_refused,
+            is_unreadable,
+            refusals,
+            damaged,
+            left_out,
+            commits,
+            looked_up,
+            entries,
+            bytes,
+        } = &self.core.status;
         CountsStatus {
             unsaved: self.core.unsaved.load(Relaxed) as u64,
             is_refused: is_refused.load(Relaxed),
             is_unreadable: is_unreadable.load(Relaxed),
+            damaged: damaged.load(Relaxed),
             left_out: left_out.load(Relaxed),
             refusals: refusals.load(Relaxed),
             commits: commits.load(Relaxed),
@@ -539,11 +552,13 @@ impl Keeper {
             let looked = self.look(settle, is_due);
             self.tell_of_unread(&looked);
             let saved = if is_due { self.save() } else { Ok(()) };
-            let failed = saved.and(looked).err().map(|error| error.to_string());
+            self.tell_of_damage();
             if end.is_some() {
-                self.core.told.lock().failed = failed;
+                // What could not be read is not lost, or was before.
+                self.core.told.lock().failed = saved.err().map(|error| error.to_string());
                 return;
             }
+            let failed = saved.and(looked).err().map(|error| error.to_string());
             let is_refused = self.core.status.is_refused.load(Relaxed);
             let has_passed = !self.core.look_at_all.load(SeqCst) || self.passed >= settle || is_refused;
             if is_settling && (failed.is_some() || (self.pass.is_none() && has_passed)) {
@@ -593,6 +608,20 @@ impl Keeper {
                 }
                 Ok(()) => info!("all stored download counts can be read again"),
             }
+        }
+    }
+
+    /// Says that parts of the database are damaged, when it is met first and when there are more.
+    fn tell_of_damage(&self) {
+        let damage = self.downloads.damage();
+        let lost = damage.iter().map(|damage| damage.lost).sum();
+        if self.core.status.damaged.swap(lost, Relaxed) != lost {
+            let parts = damage.len();
+            let first = damage.first().map(ToString::to_string).unwrap_or_default();
+            warn!(
+                parts, lost, %first,
+                "stored download counts are damaged; the tracker goes on without them. Stop it, and repair them with `swarmkeep state DIR --repair`"
+            );
         }
     }
 

@@ -19,7 +19,7 @@ pub mod simulated;
 mod snapshots;
 mod state;
 
-pub use downloads::{Change, Downloads, Options};
+pub use downloads::{Change, Damage, Downloads, Options, Rewritten};
 pub use durable::{CountsStatus, Durable, Pace};
 pub use error::Error;
 pub use folder::{Directory, File, Folder};

@@ -62,6 +62,20 @@ impl Tracker {
         self.client.announce(of(self.connection_id, swarm, port, AnnounceEvent::Completed, 0));
     }
 
+    /// Two peers of two prefixes finish, so that the count is kept for good.
+    pub(crate) fn downloads_twice(&mut self, swarm: u16) {
+        self.starts(swarm, 1, 1);
+        self.completes(swarm, 1);
+        self.completes_elsewhere(swarm, 1);
+    }
+
+    /// From an address of another prefix.
+    pub(crate) fn completes_elsewhere(&mut self, swarm: u16, port: u16) {
+        let mut client = Client::at([127, 0, 9, 1].into(), self.udp);
+        let connection_id = client.connect();
+        client.announce(of(connection_id, swarm, port, AnnounceEvent::Completed, 0));
+    }
+
     pub(crate) fn stops(&mut self, swarm: u16, port: u16) {
         self.client.announce(of(self.connection_id, swarm, port, AnnounceEvent::Stopped, 0));
     }

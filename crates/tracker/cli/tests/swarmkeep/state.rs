@@ -200,39 +200,73 @@ fn a_damaged_snapshot_or_one_of_a_later_version_is_refused_and_the_one_before_is
     }
 }
 
+/// A damaged log: the tracker starts, warns, serves and stops well; the check names the byte, and a repair
+/// keeps the rest.
 #[test]
-fn damaged_download_counts_end_the_tracker_with_the_file_and_the_byte_and_are_left_as_they_are() {
+fn damaged_download_counts_are_told_of_checked_and_repaired_and_the_tracker_goes_on() {
     let folder = folder();
-    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
-    tracker.starts(1, 1, 1);
-    tracker.completes(1, 1);
-    tracker.stop();
     let log = folder.path().join("downloads-1.log");
-    let damaged = change(&log, |bytes| bytes[24] ^= 1);
-    let snapshot = fs::read(folder.path().join(LATEST)).expect("taken at the end");
-    let (code, said) = ends(command(folder.path(), &[]));
-    assert_eq!(code, Some(1), "{said}");
-    let place = format!("{} is damaged at byte ", log.display());
-    assert!(said.contains(&place) && said.contains("Restore the whole folder from a copy"), "{said}");
-    assert!(!said.contains("listening"), "{said}");
-    assert!(fs::read(&log).expect("there") == damaged);
-    assert!(fs::read(folder.path().join(LATEST)).expect("there") == snapshot);
-    // Without them, what the snapshot knows is what there is, and is kept.
-    fs::remove_file(log).expect("ours");
-    for _ in 0..2 {
-        let (mut tracker, said) = Tracker::start(folder.path(), &[]);
-        assert!(said.contains("snapshot loaded"), "{said}");
-        assert_eq!(tracker.scrape(1), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
-        tracker.stops(1, 1);
+    for swarm in [1, 2] {
+        let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+        tracker.downloads_twice(swarm);
         tracker.stop();
-        fs::remove_file(folder.path().join(LATEST)).expect("taken at the end");
-        fs::rename(folder.path().join(PREVIOUS), folder.path().join(LATEST)).expect("the one before");
     }
     fs::remove_file(folder.path().join(LATEST)).expect("ours");
-    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    fs::remove_file(folder.path().join(PREVIOUS)).expect("ours");
+    // In an entry of the first commit.
+    let damaged = change(&log, |bytes| bytes[512 + 30] ^= 1);
+    let place = "damaged: downloads-1.log, from byte 512 to 1024: the commit there fails its checksum";
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(1) && said.contains(place), "{said}");
+    assert!(fs::read(&log).expect("there") == damaged);
+
+    let (mut tracker, before) = Tracker::start(folder.path(), &[]);
+    tracker.starts(2, 1, 1);
+    tracker.has_downloads(2, 2);
     tracker.starts(1, 1, 1);
-    tracker.has_downloads(1, 1);
+    assert_eq!(tracker.scrape(1).completed, 0, "it was damaged");
+    let said = before + &tracker.stop();
+    let warning = "stored download counts are damaged; the tracker goes on without them. Stop it, and repair";
+    assert_eq!(said.matches(warning).count(), 1, "{said}");
+
+    let (code, said) = state(folder.path(), &["--repair"]);
+    assert!(code == Some(0) && said.contains("written anew: 1 entries"), "{said}");
+    assert!(said.contains("copies of damaged files: downloads-1.log.damaged"), "{said}");
+    assert!(fs::read(folder.path().join("downloads-1.log.damaged")).expect("kept") == damaged);
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(0) && !said.contains("damaged"), "{said}");
+    let (code, said) = state(folder.path(), &["--forget-below=3"]);
+    assert!(code == Some(0) && said.contains("written anew: 0 entries; forgotten: 1;"), "{said}");
+}
+
+/// What `swarmkeep state` says of a folder.
+fn state(folder: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_swarmkeep"))
+        .arg("state")
+        .arg(folder)
+        .args(more)
+        .output()
+        .expect("it starts");
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Its peers are a day old: as under a clock that is a day ahead.
+#[test]
+fn a_snapshot_that_has_expired_is_warned_of_and_kept() {
+    let folder = folder();
+    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    (1..=4).for_each(|port| drop(tracker.starts(1, port, 1)));
     tracker.stop();
+    let good = fs::read(folder.path().join(LATEST)).expect("taken at the end");
+    thread::sleep(Duration::from_millis(3_100));
+    let short = ["--interval=1s", "--jitter=0", "--lifetime=2s"];
+    let (tracker, said) = Tracker::start(folder.path(), &short);
+    assert!(said.contains(" peers=0 expired=4 ") && said.contains("is the clock right?"), "{said}");
+    assert!(said.contains("rename swarms.snapshot.kept-1 to swarms.snapshot"), "{said}");
+    tracker.stop();
+    assert!(fs::read(folder.path().join("swarms.snapshot.kept-1")).expect("kept") == good);
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(0) && said.contains("swarms.snapshot.kept-1: taken "), "{said}");
 }
 
 #[test]

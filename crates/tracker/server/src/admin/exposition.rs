@@ -196,6 +196,11 @@ fn of_state(out: &mut Exposition, state: &StateStatus) {
         "Whether there are torrents whose stored download counts cannot be read.",
     )
     .sample(&[], u8::from(counts.is_unreadable));
+    out.gauge(
+        "downloads_damaged",
+        "Torrents, at most, whose stored downloads are on damaged parts of files.",
+    )
+    .sample(&[], counts.damaged);
     out.counter("downloads_left_out", "Torrents not kept because as many are known as may be.")
         .sample(&[], counts.left_out);
     out.gauge(

@@ -1,8 +1,12 @@
 //! The log: the latest commits, one block each, in a file that is only ever written at its end.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    ops::Range,
+};
 
 use super::{
+    damage::Damage,
     entry::{self, ENTRY, Entry, array},
     names::{Name, PARTIAL},
 };
@@ -38,15 +42,21 @@ pub(crate) struct Log {
     /// To be written to. Nothing after the log was read or a write failed, until [`secure`](Self::secure) has
     /// made sure of what is there.
     file: Option<Box<dyn File>>,
+    /// What was wrong when it was read.
+    damage: Vec<Damage>,
+    /// The commit that was in progress at the end of the process, if it is not whole; or the last one,
+    /// damaged: nobody can tell.
+    torn: Option<Damage>,
 }
 
 impl Log {
     /// The length of a log that has room for one block of `block` bytes and is otherwise `usual` bytes long.
     pub(crate) fn length_for(usual: u64, block: usize) -> u64 {
-        (SECTOR + sectors(block)).max(usual.next_multiple_of(SECTOR))
+        (2 * SECTOR + sectors(block)).max(usual.next_multiple_of(SECTOR))
     }
 
-    /// An empty log that is durable, with its header and length: whatever is wrong with them later is damage.
+    /// An empty log that is durable, with its header, length and a copy of the header at the end: whatever is
+    /// wrong with them later is damage.
     ///
     /// # Errors
     /// [`Error::Io`]: there is none, or an empty one, which the next attempt replaces.
@@ -56,70 +66,118 @@ impl Log {
         let identity = RandomState::new().build_hasher().finish();
         let create = || {
             let file = folder.create(&partial)?;
-            file.write_all_at(&header(number, identity, length), 0)?;
-            file.set_len(length)?;
+            let header = header(number, identity, length);
+            file.write_all_at(&header, 0)?;
+            file.write_all_at(&header, length - SECTOR)?;
             file.sync()?;
             folder.rename(&partial, &name)?;
             folder.sync()?;
             Ok(file)
         };
         let file = create().map_err(Error::io("creating", folder.path(&name)))?;
-        let last = (SECTOR, Vec::new());
-        Ok(Self { name, identity, length, end: SECTOR, sequence: 0, last, file: Some(file) })
+        Ok(Self { file: Some(file), ..Self::empty(name, identity, length) })
     }
 
-    /// Reads a log, and hands every entry to `apply`, oldest first.
+    fn empty(name: String, identity: u64, length: u64) -> Self {
+        let (last, damage) = ((SECTOR, Vec::new()), Vec::new());
+        Self { name, identity, length, end: SECTOR, sequence: 0, last, file: None, damage, torn: None }
+    }
+
+    /// Reads a log, and hands every entry to `apply`, oldest first. What is wrong is
+    /// [noted](Self::damage), and costs the commits there; nothing is appended to such a log.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if it is cut off, or a good block follows a bad one, [`Error::Version`],
-    /// [`Error::Io`].
+    /// [`Error::Damaged`] if it is another log, renamed, [`Error::Version`], [`Error::Io`].
     pub(crate) fn read(folder: &dyn Folder, number: u64, mut apply: impl FnMut(Entry)) -> Result<Self> {
         let name = Name::Log(number).to_string();
         let path = folder.path(&name);
         let io = || Error::io("reading", path.clone());
-        let damaged = |at, what| Error::Damaged { path: path.clone(), at, what };
         let file = folder.open(&name).map_err(io())?;
         let found = file.len().map_err(io())?;
-        if found < SECTOR {
-            return Err(damaged(found, "it ends within its header"));
-        }
         let mut sector = [0; SECTOR as usize];
-        file.read_exact_at(&mut sector, 0).map_err(io())?;
-        if sector[..8] != MAGIC {
-            return Err(damaged(0, "it does not begin as a log does"));
-        }
-        let version = u16::from_le_bytes(array(&sector[8..10]));
-        if version != VERSION {
-            return Err(Error::Version { path, found: version, known: VERSION });
+        file.read_exact_at(&mut sector[..SECTOR.min(found) as usize], 0).map_err(io())?;
+        let is_damaged = !is_header(&sector);
+        if is_damaged && found >= 2 * SECTOR {
+            let mut copy = [0; SECTOR as usize];
+            file.read_exact_at(&mut copy, found - SECTOR).map_err(io())?;
+            // Without one, whose blocks those are stands in what is left of the header, perhaps.
+            if is_header(&copy) {
+                sector = copy;
+            }
         }
         let field = |at: usize| u64::from_le_bytes(array(&sector[at..at + 8]));
-        let (identity, length) = (field(24), field(32));
-        if sector != header(field(16), identity, length) {
-            return Err(damaged(0, "its header fails its checksum"));
+        let (is_good, version) = (is_header(&sector), u16::from_le_bytes(array(&sector[8..10])));
+        if is_good && version != VERSION {
+            return Err(Error::Version { path, found: version, known: VERSION });
         }
-        if field(16) != number {
-            return Err(damaged(16, "it is the log of another number, renamed"));
+        if is_good && field(16) != number {
+            return Err(Error::Damaged { path, at: 16, what: "it is the log of another number, renamed" });
+        }
+        let length = if is_good { field(32) } else { found };
+        let mut log = Self::empty(name, field(24), length.min(found));
+        if is_damaged {
+            log.note(0..SECTOR.min(found), "its header fails its checksum", 0);
         }
         if found != length {
-            return Err(damaged(found.min(length), "it has not the length that its header says"));
+            let lost = length.saturating_sub(found) / ENTRY as u64;
+            log.note(found..length.max(found), "it has not the length that its header says", lost);
         }
-
-        let mut log =
-            Self { name, identity, length, end: SECTOR, sequence: 0, last: (SECTOR, Vec::new()), file: None };
-        while let Some(block) = log.read_block(&*file).map_err(io())? {
-            let entries = BlockHeader::parse(&block, identity, log.end).map_or(0, |header| header.entries);
-            for bytes in block[BLOCK_HEADER..].as_chunks().0.iter().take(entries) {
-                let entry = entry::decode(bytes).ok_or(());
-                apply(entry.map_err(|()| damaged(log.end, "it has flags that version 1 does not have"))?);
-            }
-            log.sequence += 1;
-            log.last = (log.end, block);
-            log.end += log.last.1.len() as u64;
-        }
-        if log.a_block_follows(&*file).map_err(io())? {
-            return Err(damaged(log.end, "the commit there fails its checksum, and later ones follow"));
+        log.read_blocks(&*file, &mut apply).map_err(io())?;
+        if is_damaged && log.sequence == 0 && found > SECTOR {
+            log.note(SECTOR..found, "no commit is found in it", (found - SECTOR) / ENTRY as u64);
         }
         Ok(log)
+    }
+
+    /// Reads all blocks: past those that are damaged, to later ones.
+    fn read_blocks(&mut self, file: &dyn File, apply: &mut impl FnMut(Entry)) -> std::io::Result<()> {
+        loop {
+            while let Some((block, entries)) = self.read_block(file)? {
+                entries.into_iter().for_each(&mut *apply);
+                self.sequence += 1;
+                self.last = (self.end, block);
+                self.end += self.last.1.len() as u64;
+            }
+            // What was acknowledged before a later commit began is damaged, and not torn.
+            let next = self.next_block(file)?;
+            let behind = next.map_or(self.length, |(at, _)| at).max(self.end);
+            let bytes = self.end..behind;
+            let lost = (behind - self.end) / ENTRY as u64;
+            let Some((at, sequence)) = next else {
+                let mut start = [0; BLOCK_HEADER];
+                let is_there = self.end + SECTOR <= self.length;
+                if is_there {
+                    file.read_exact_at(&mut start, self.end)?;
+                }
+                // The copy of the header is no commit.
+                if start != [0; BLOCK_HEADER] && start[..8] != MAGIC {
+                    let what = "the last commit is not whole: it was in progress when a process or the power \
+                                failed, or is damaged";
+                    self.torn = Some(Damage { file: self.name.clone(), bytes, what, lost });
+                }
+                return Ok(());
+            };
+            self.note(bytes, "the commit there fails its checksum, and later ones follow", lost);
+            (self.end, self.sequence) = (at, sequence - 1);
+        }
+    }
+
+    fn note(&mut self, bytes: Range<u64>, what: &'static str, lost: u64) {
+        self.damage.push(Damage { file: self.name.clone(), bytes, what, lost });
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What was wrong when it was read.
+    pub(crate) fn damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    /// A commit at the end that is not whole.
+    pub(crate) fn torn(&self) -> Option<&Damage> {
+        self.torn.as_ref()
     }
 
     /// Bytes up to the end of the last block.
@@ -134,7 +192,7 @@ impl Log {
 
     /// Whether a block of so many bytes still goes in.
     pub(crate) fn has_room(&self, block: usize) -> bool {
-        self.end + sectors(block) <= self.length
+        self.damage.is_empty() && self.end + sectors(block) + SECTOR <= self.length
     }
 
     /// Writes a block behind the last one; durable when it returns. `block` begins with [`BLOCK_HEADER`]
@@ -181,8 +239,8 @@ impl Log {
         secure().map_err(Error::io("writing", folder.path(&self.name)))
     }
 
-    /// The block at the end, if a good one is there.
-    fn read_block(&self, file: &dyn File) -> std::io::Result<Option<Vec<u8>>> {
+    /// The block at the end, if a good one is there, and its entries.
+    fn read_block(&self, file: &dyn File) -> std::io::Result<Option<(Vec<u8>, Vec<Entry>)>> {
         if self.end + SECTOR > self.length {
             return Ok(None);
         }
@@ -195,26 +253,38 @@ impl Log {
         }
         block.resize(bytes as usize, 0);
         file.read_exact_at(&mut block[SECTOR as usize..], self.end + SECTOR)?;
-        Ok((crc32c::crc32c(&block[BLOCK_HEADER..]) == header.body).then_some(block))
+        if crc32c::crc32c(&block[BLOCK_HEADER..]) != header.body {
+            return Ok(None);
+        }
+        let entries = block[BLOCK_HEADER..].as_chunks().0.iter().take(header.entries).map(entry::decode);
+        Ok(entries.collect::<Option<_>>().map(|entries| (block, entries)))
     }
 
-    /// Whether a block of this log, of a later commit than the next, begins anywhere behind the end.
-    fn a_block_follows(&self, file: &dyn File) -> std::io::Result<bool> {
+    /// Where the next block of a later commit than the next begins, and its number, if there is one.
+    fn next_block(&self, file: &dyn File) -> std::io::Result<Option<(u64, u32)>> {
         let mut buffer = vec![0; 64 << 10];
         let mut at = self.end + SECTOR;
         while at < self.length {
             let some = buffer.len().min((self.length - at) as usize);
             file.read_exact_at(&mut buffer[..some], at)?;
             for (n, sector) in buffer[..some].chunks(SECTOR as usize).enumerate() {
-                let header = BlockHeader::parse(sector, self.identity, at + n as u64 * SECTOR);
-                if header.is_some_and(|header| header.sequence > self.sequence + 1) {
-                    return Ok(true);
+                let at = at + n as u64 * SECTOR;
+                let header = BlockHeader::parse(sector, self.identity, at);
+                if let Some(BlockHeader { sequence, .. }) = header
+                    && sequence > self.sequence + 1
+                {
+                    return Ok(Some((at, sequence)));
                 }
             }
             at += some as u64;
         }
-        Ok(false)
+        Ok(None)
     }
+}
+
+/// Whether this is the header of a log, of any version.
+fn is_header(sector: &[u8; SECTOR as usize]) -> bool {
+    sector[..8] == MAGIC && sector[508..] == crc32c::crc32c(&sector[..508]).to_le_bytes()
 }
 
 struct BlockHeader {

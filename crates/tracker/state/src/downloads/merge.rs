@@ -29,17 +29,23 @@ pub(crate) struct Merge {
 
 impl Merge {
     /// Begins to merge neighbouring runs, oldest first; nothing is `older` than those that hold the first
-    /// counts of all.
+    /// counts of all. If it `weeds`, a single download that only the oldest run has is left out.
     ///
     /// # Errors
     /// [`Error::Io`] if there is no thread to be had.
-    pub(crate) fn begin(folder: Arc<dyn Folder>, runs: Vec<Arc<Run>>, older: bool) -> Result<Self> {
+    pub(crate) fn begin(
+        folder: Arc<dyn Folder>,
+        runs: Vec<Arc<Run>>,
+        older: bool,
+        weeds: bool,
+    ) -> Result<Self> {
         let (first, last) = (runs[0].first, runs[runs.len() - 1].last);
         let cancelled = Arc::new(AtomicBool::new(false));
         let path = folder.path("");
         let cancel = Arc::clone(&cancelled);
         let merge = move || {
-            let entries = Merged::new(runs.iter().map(|run| Entries::new(run)).collect());
+            let mut entries = Merged::new(runs.iter().map(|run| Entries::new(run)).collect());
+            entries.weeds = weeds;
             let interrupted = Error::io("merging in", folder.path(""));
             let mut interrupted = Some(interrupted(io::ErrorKind::Interrupted.into()));
             let cancellable = entries.map(|entry| match cancel.load(Ordering::Relaxed) {
@@ -78,11 +84,13 @@ impl Drop for Merge {
 }
 
 /// Ascending entries of several sources, oldest source first: what they say of one torrent is combined.
-struct Merged<I> {
+pub(crate) struct Merged<I> {
     sources: Vec<I>,
     /// The next entry of each source; of one torrent, the oldest first.
     heads: BinaryHeap<Reverse<Head>>,
     failed: Option<Error>,
+    /// Whether a torrent of one download is left out if only the oldest source has it.
+    weeds: bool,
 }
 
 #[derive(PartialEq, Eq)]
@@ -105,8 +113,9 @@ impl PartialOrd for Head {
 }
 
 impl<I: Iterator<Item = Result<Entry>>> Merged<I> {
-    fn new(sources: Vec<I>) -> Self {
-        let mut merged = Self { heads: BinaryHeap::with_capacity(sources.len()), sources, failed: None };
+    pub(crate) fn new(sources: Vec<I>) -> Self {
+        let heads = BinaryHeap::with_capacity(sources.len());
+        let mut merged = Self { heads, sources, failed: None, weeds: false };
         (0..merged.sources.len()).for_each(|source| merged.advance(source));
         merged
     }
@@ -124,18 +133,24 @@ impl<I: Iterator<Item = Result<Entry>>> Iterator for Merged<I> {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Result<Entry>> {
-        if let Some(error) = self.failed.take() {
-            self.heads.clear();
-            return Some(Err(error));
+        loop {
+            if let Some(error) = self.failed.take() {
+                self.heads.clear();
+                return Some(Err(error));
+            }
+            let Reverse(Head { info_hash, source, mut delta }) = self.heads.pop()?;
+            self.advance(source);
+            let is_weed = self.weeds && source == 0 && delta == Delta { forget: false, add: 1 };
+            let mut is_changed = false;
+            while self.heads.peek().is_some_and(|Reverse(head)| head.info_hash == info_hash) {
+                let Reverse(newer) = self.heads.pop().expect("it was there to be looked at");
+                (delta, is_changed) = (delta.then(newer.delta), true);
+                self.advance(newer.source);
+            }
+            if !is_weed || is_changed {
+                return Some(Ok((info_hash, delta)));
+            }
         }
-        let Reverse(Head { info_hash, source, mut delta }) = self.heads.pop()?;
-        self.advance(source);
-        while self.heads.peek().is_some_and(|Reverse(head)| head.info_hash == info_hash) {
-            let Reverse(newer) = self.heads.pop().expect("it was there to be looked at");
-            delta = delta.then(newer.delta);
-            self.advance(newer.source);
-        }
-        Some(Ok((info_hash, delta)))
     }
 }
 
@@ -157,6 +172,19 @@ mod tests {
         let merged = Merged::new(sources.into_iter().map(Vec::into_iter).collect());
         let merged: Vec<_> = merged.map(Result::unwrap).collect();
         let expected = [entry(1, false, 1), entry(2, true, 7), entry(3, true, 0), entry(4, false, u32::MAX)];
+        assert_eq!(merged, expected.map(Result::unwrap));
+    }
+
+    #[test]
+    fn one_download_that_nobody_repeated_is_weeded() {
+        let sources = vec![
+            vec![entry(1, false, 1), entry(2, false, 1), entry(3, false, 2)],
+            vec![entry(2, false, 1), entry(4, false, 1)],
+        ];
+        let mut merged = Merged::new(sources.into_iter().map(Vec::into_iter).collect());
+        merged.weeds = true;
+        let merged: Vec<_> = merged.map(Result::unwrap).collect();
+        let expected = [entry(2, false, 2), entry(3, false, 2), entry(4, false, 1)];
         assert_eq!(merged, expected.map(Result::unwrap));
     }
 

@@ -3,10 +3,15 @@
 use std::{
     cmp::Ordering,
     hash::{BuildHasher, Hasher, RandomState},
+    ops::Range,
     path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
+use parking_lot::Mutex;
+
 use super::{
+    damage::{Damage, Pages},
     entry::{self, Delta, ENTRY, Entry, array},
     log::{VERSION, checksum},
     names::{Name, PARTIAL},
@@ -21,7 +26,8 @@ pub(crate) const ENTRIES: usize = (PAGE - 4) / ENTRY;
 
 const MAGIC: [u8; 8] = *b"swkpdrun";
 
-const STRANGE_FLAGS: &str = "the entry there has flags that version 1 does not have";
+/// Where a page repeats the identity of its file, for a run whose header is damaged.
+const IDENTITY: usize = ENTRIES * ENTRY;
 
 /// Where the checksum of a page stands.
 const CHECKSUM: usize = PAGE - 4;
@@ -33,6 +39,12 @@ const PAGES_AT_ONCE: usize = 64;
 /// it.
 const SYNC_EVERY: u64 = 8 << 20;
 
+/// Pages that are looked at for the identity of a run whose header is damaged.
+const LOOKED_AT: u64 = 1024;
+
+/// Pages that the disk refuses to read before a lookup gives up.
+const MOST_UNREAD: usize = 4;
+
 /// A run that is open to be read.
 pub(crate) struct Run {
     pub(crate) first: u64,
@@ -41,87 +53,153 @@ pub(crate) struct Run {
     path: PathBuf,
     identity: u64,
     file: Box<dyn File>,
+    /// What was wrong with its header or length.
+    damage: Vec<Damage>,
+    /// Pages that are not as they were written, as far as they were met.
+    bad: Mutex<Pages>,
+    /// Whether it is merged no more, since a part of it would be lost for good.
+    is_kept: AtomicBool,
+    /// Whether the disk has refused to read it to the latest merge.
+    pub(crate) is_unread: AtomicBool,
 }
 
 impl Run {
-    /// Opens a run and checks its header; its pages are checked when they are read.
+    /// Opens a run and checks its header; its pages are checked when they are read. What is wrong is
+    /// [noted](Self::damage), and the rest can be read.
     ///
     /// # Errors
-    /// [`Error::Damaged`], [`Error::Version`], [`Error::Io`].
+    /// [`Error::Damaged`] if it is another file, renamed, [`Error::Version`], [`Error::Io`].
     pub(crate) fn open(folder: &dyn Folder, first: u64, last: u64) -> Result<Self> {
         let name = Name::Run(first, last).to_string();
         let path = folder.path(&name);
         let io = || Error::io("reading", path.clone());
-        let damaged = |at, what| Error::Damaged { path: path.clone(), at, what };
         let file = folder.open(&name).map_err(io())?;
         let length = file.len().map_err(io())?;
-        if length < PAGE as u64 {
-            return Err(damaged(length, "it ends within its header"));
-        }
         let mut page = [0; PAGE];
-        file.read_exact_at(&mut page, 0).map_err(io())?;
-        if page[..8] != MAGIC {
-            return Err(damaged(0, "it does not begin as a run does"));
-        }
+        file.read_exact_at(&mut page[..PAGE.min(length as usize)], 0).map_err(io())?;
+        let field = |at: usize| u64::from_le_bytes(array(&page[at..at + 8]));
+        let is_good =
+            page[..8] == MAGIC && page[CHECKSUM..] == crc32c::crc32c(&page[..CHECKSUM]).to_le_bytes();
         let version = u16::from_le_bytes(array(&page[8..10]));
-        if version != VERSION {
+        if is_good && version != VERSION {
             return Err(Error::Version { path, found: version, known: VERSION });
         }
-        let field = |at: usize| u64::from_le_bytes(array(&page[at..at + 8]));
-        let (identity, entries) = (field(32), field(40));
-        if page != header(field(16), field(24), identity, entries) {
-            return Err(damaged(0, "its header fails its checksum"));
+        if is_good && (field(16), field(24)) != (first, last) {
+            return Err(Error::Damaged { path, at: 16, what: "it is the run of other numbers, renamed" });
         }
-        if (field(16), field(24)) != (first, last) {
-            return Err(damaged(16, "it is the run of other numbers, renamed"));
+        let found = (length / PAGE as u64).saturating_sub(1);
+        let entries = if is_good { field(40) } else { found * ENTRIES as u64 };
+        let (damage, bad) = (Vec::new(), Mutex::default());
+        let (identity, is_kept, is_unread) = (field(32), AtomicBool::new(false), AtomicBool::new(false));
+        let mut run = Self { first, last, entries, path, identity, file, damage, bad, is_kept, is_unread };
+        if !is_good {
+            run.recover_header(found)?;
+            run.note(0..length.min(PAGE as u64), "its header fails its checksum", 0);
         }
-        let pages = entries.div_ceil(ENTRIES as u64);
-        if pages.checked_add(1).and_then(|pages| pages.checked_mul(PAGE as u64)) != Some(length) {
-            return Err(damaged(length, "it has not the length that its header says"));
+        if length != run.bytes() {
+            run.note(length..run.bytes().max(length), "it has not the length that its header says", 0);
         }
-        Ok(Self { first, last, entries, path, identity, file })
+        if found < run.pages() {
+            run.add_bad(found..run.pages());
+        }
+        Ok(run)
+    }
+
+    /// Finds out what the header said, from the pages: whose they are, and how many entries the last one has.
+    fn recover_header(&mut self, pages: u64) -> Result<()> {
+        let mut page = [0; PAGE];
+        for number in 0..pages.min(LOOKED_AT) {
+            self.read_bytes(number, &mut page)?;
+            let repeated = u64::from_le_bytes(array(&page[IDENTITY..IDENTITY + 8]));
+            let good =
+                [self.identity, repeated].into_iter().find(|&identity| is_good(identity, number, &page));
+            if let Some(identity) = good {
+                self.identity = identity;
+                break;
+            }
+        }
+        let Some(last) = pages.checked_sub(1) else { return Ok(()) };
+        self.read_bytes(last, &mut page)?;
+        if is_good(self.identity, last, &page) {
+            let entries = page[..IDENTITY].as_chunks::<ENTRY>().0;
+            let ascending = entries.windows(2).take_while(|pair| pair[0][..20] < pair[1][..20]).count();
+            self.entries = last * ENTRIES as u64 + ascending as u64 + 1;
+        }
+        Ok(())
     }
 
     /// Bytes of the file.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.pages() + 1) * PAGE as u64
+        (self.pages() + 1).saturating_mul(PAGE as u64)
     }
 
     pub(crate) fn name(&self) -> String {
         Name::Run(self.first, self.last).to_string()
     }
 
+    /// Whether it is merged no more.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept.load(Relaxed)
+    }
+
+    /// What is wrong with it, as far as it was met.
+    pub(crate) fn damage(&self) -> Vec<Damage> {
+        let of = |pages: Range<u64>| Damage {
+            file: self.name(),
+            bytes: (pages.start + 1) * PAGE as u64..(pages.end + 1) * PAGE as u64,
+            what: "pages there cannot be read, or fail their checksums",
+            lost: pages.end.saturating_mul(ENTRIES as u64).min(self.entries) - pages.start * ENTRIES as u64,
+        };
+        self.damage.iter().cloned().chain(self.bad.lock().ranges().map(of)).collect()
+    }
+
+    /// Reads all of it, so that [`damage`](Self::damage) is complete.
+    pub(crate) fn check(&self) {
+        Entries::lenient(self).for_each(drop);
+    }
+
+    fn note(&mut self, bytes: Range<u64>, what: &'static str, lost: u64) {
+        self.damage.push(Damage { file: self.name(), bytes, what, lost });
+        self.is_kept.store(true, Relaxed);
+    }
+
+    fn add_bad(&self, pages: Range<u64>) {
+        self.bad.lock().add(pages);
+        self.is_kept.store(true, Relaxed);
+    }
+
     /// What it says of a torrent. Costs 2 or 3 pages read where info hashes are spread evenly, and where they
     /// are not, at most [`INTERPOLATIONS`] more than bisection does; none if the page that `cursor` holds
-    /// decides.
+    /// decides. Bad pages are passed over, and cost what is in them.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if a page that was read fails its checksum, [`Error::Io`].
+    /// [`Error::Io`] if the torrent may be on a page that the disk refuses to read.
     pub(crate) fn find(&self, info_hash: &InfoHash, cursor: &mut Cursor) -> Result<Option<Delta>> {
         let key = prefix(info_hash);
         // The pages in which it may be, and what is known of the info hashes around them.
         let (mut low, mut high) = (0, self.pages());
         let (mut low_key, mut high_key) = (0, u64::MAX);
+        // The first page that is known to begin behind it: it may be in pages before that cannot be read.
+        let mut behind = high;
+        let mut unread = Vec::new();
         let mut reads = 0;
-        let mut guess = cursor.held;
+        let mut guess = cursor.held.map(|held| (held, held));
         loop {
-            if let Some(number) = guess {
+            if let Some((number, held)) = guess {
                 match cursor.compare(info_hash) {
-                    Ordering::Equal => {
-                        let Some(at) = cursor.search(info_hash) else { return Ok(None) };
-                        let byte = (number + 1) * PAGE as u64 + (at * ENTRY) as u64;
-                        let entry = entry::decode(&cursor.entry(at))
-                            .ok_or_else(|| self.damaged(byte, STRANGE_FLAGS))?;
-                        return Ok(Some(entry.1));
+                    Ordering::Equal => return Ok(cursor.search(info_hash)),
+                    Ordering::Less => {
+                        (high, high_key, behind) = (number, prefix(&cursor.info_hash(0)), held);
                     }
-                    Ordering::Less => (high, high_key) = (number, prefix(&cursor.info_hash(0))),
                     Ordering::Greater => {
-                        (low, low_key) = (number + 1, prefix(&cursor.info_hash(cursor.entries - 1)));
+                        (low, low_key) = (held + 1, prefix(&cursor.info_hash(cursor.entries - 1)));
                     }
                 }
             }
             if low >= high {
-                return Ok(None);
+                let mut unread = unread.into_iter();
+                let lost = unread.find(|(page, _)| (low..behind).contains(page));
+                return lost.map_or(Ok(None), |(_, error)| Err(error));
             }
             let number = if reads < INTERPOLATIONS && low_key < high_key {
                 let share = u128::from(key.saturating_sub(low_key)) * u128::from(high - low);
@@ -129,9 +207,11 @@ impl Run {
             } else {
                 low + (high - low) / 2
             };
-            cursor.read(self, number)?;
+            guess = cursor.read(self, number..high, &mut unread)?.map(|held| (number, held));
+            if guess.is_none() {
+                high = number;
+            }
             reads += 1;
-            guess = Some(number);
         }
     }
 
@@ -145,23 +225,27 @@ impl Run {
         (self.entries - page * ENTRIES as u64).min(ENTRIES as u64) as usize
     }
 
-    /// Reads pages and checks them.
-    fn read(&self, first: u64, pages: &mut [u8]) -> Result<()> {
+    /// Reads pages as they are.
+    fn read_bytes(&self, first: u64, pages: &mut [u8]) -> Result<()> {
         let at = (first + 1) * PAGE as u64;
-        self.file.read_exact_at(pages, at).map_err(Error::io("reading", self.path.clone()))?;
-        for (number, page) in (first + 1..).zip(pages.chunks(PAGE)) {
-            if u32::from_le_bytes(array(&page[CHECKSUM..]))
-                != checksum(self.identity, number, &page[..CHECKSUM])
-            {
-                return Err(self.damaged(number * PAGE as u64, "the page there fails its checksum"));
-            }
-        }
-        Ok(())
+        self.file.read_exact_at(pages, at).map_err(Error::io("reading", self.path.clone()))
     }
 
-    fn damaged(&self, at: u64, what: &'static str) -> Error {
-        Error::Damaged { path: self.path.clone(), at, what }
+    /// Whether the bytes are those of the page; notes it if they are not.
+    fn check_page(&self, number: u64, page: &[u8]) -> bool {
+        let is_good = is_good(self.identity, number, page);
+        if !is_good {
+            self.add_bad(number..number + 1);
+        }
+        is_good
     }
+}
+
+/// Whether a page is as it was written for this place of this file.
+fn is_good(identity: u64, number: u64, page: &[u8]) -> bool {
+    let flags = |entries: &[[u8; ENTRY]]| entries.iter().all(|bytes| entry::decode(bytes).is_some());
+    u32::from_le_bytes(array(&page[CHECKSUM..])) == checksum(identity, number + 1, &page[..CHECKSUM])
+        && flags(page[..IDENTITY].as_chunks().0)
 }
 
 /// Reads of a lookup that guess from how info hashes are spread, before it bisects: strangers choose them.
@@ -184,12 +268,28 @@ impl Cursor {
         self.held = None;
     }
 
-    fn read(&mut self, run: &Run, number: u64) -> Result<()> {
+    /// Reads the first good page of these. Those that the disk refuses are put to `unread`.
+    fn read(&mut self, run: &Run, pages: Range<u64>, unread: &mut Vec<(u64, Error)>) -> Result<Option<u64>> {
         self.held = None;
-        run.read(number, &mut self.page[..])?;
-        self.held = Some(number);
-        self.entries = run.entries_of(number);
-        Ok(())
+        let mut number = pages.start;
+        while number < pages.end {
+            if let Some(end) = run.bad.lock().end_of(number) {
+                number = end;
+                continue;
+            }
+            match run.read_bytes(number, &mut self.page[..]) {
+                Ok(()) if run.check_page(number, &self.page[..]) => {
+                    self.held = Some(number);
+                    self.entries = run.entries_of(number);
+                    break;
+                }
+                Ok(()) => {}
+                Err(error) if unread.len() < MOST_UNREAD => unread.push((number, error)),
+                Err(error) => return Err(error),
+            }
+            number += 1;
+        }
+        Ok(self.held)
     }
 
     /// Whether the info hash lies before the page, in it, or behind it.
@@ -203,13 +303,11 @@ impl Cursor {
         }
     }
 
-    fn search(&self, info_hash: &InfoHash) -> Option<usize> {
+    fn search(&self, info_hash: &InfoHash) -> Option<Delta> {
         let entries = &self.page[..].as_chunks::<ENTRY>().0[..self.entries];
-        entries.binary_search_by(|entry| entry[..InfoHash::LEN].cmp(&info_hash.as_bytes()[..])).ok()
-    }
-
-    fn entry(&self, at: usize) -> [u8; ENTRY] {
-        array(&self.page[at * ENTRY..(at + 1) * ENTRY])
+        let at =
+            entries.binary_search_by(|entry| entry[..InfoHash::LEN].cmp(&info_hash.as_bytes()[..])).ok()?;
+        entry::decode(&entries[at]).map(|(_, delta)| delta)
     }
 
     fn info_hash(&self, at: usize) -> InfoHash {
@@ -222,11 +320,35 @@ pub(crate) struct Entries<'a> {
     run: &'a Run,
     next: u64,
     pages: Vec<u8>,
+    /// Whether bad pages are passed over. Otherwise the first of them ends it.
+    is_lenient: bool,
 }
 
 impl<'a> Entries<'a> {
     pub(crate) fn new(run: &'a Run) -> Self {
-        Self { run, next: 0, pages: Vec::new() }
+        Self { run, next: 0, pages: Vec::new(), is_lenient: false }
+    }
+
+    pub(crate) fn lenient(run: &'a Run) -> Self {
+        Self { is_lenient: true, ..Self::new(run) }
+    }
+
+    /// Reads pages from one on: the rest of a group.
+    fn read(&mut self, first: u64) -> Result<()> {
+        let pages = PAGES_AT_ONCE.min((self.run.pages() - first) as usize);
+        self.pages.resize(pages * PAGE, 0);
+        let read = self.run.read_bytes(first, &mut self.pages);
+        if read.is_ok() || !self.is_lenient {
+            self.run.is_unread.store(read.is_err(), Relaxed);
+            return read;
+        }
+        for (number, page) in (first..).zip(self.pages.chunks_mut(PAGE)) {
+            if self.run.read_bytes(number, page).is_err() {
+                // Zeroes are no good page.
+                page.fill(0);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -234,23 +356,29 @@ impl Iterator for Entries<'_> {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Result<Entry>> {
-        if self.next == self.run.entries {
-            return None;
-        }
-        let (page, at) = (self.next / ENTRIES as u64, (self.next % ENTRIES as u64) as usize);
-        let slot = (page % PAGES_AT_ONCE as u64) as usize * PAGE;
-        if slot == 0 && at == 0 {
-            let pages = PAGES_AT_ONCE.min((self.run.pages() - page) as usize);
-            self.pages.resize(pages * PAGE, 0);
-            if let Err(error) = self.run.read(page, &mut self.pages) {
+        while self.next < self.run.entries {
+            let (page, at) = (self.next / ENTRIES as u64, (self.next % ENTRIES as u64) as usize);
+            let slot = (page % PAGES_AT_ONCE as u64) as usize * PAGE;
+            if at == 0
+                && slot == 0
+                && let Err(error) = self.read(page)
+            {
                 self.next = self.run.entries;
                 return Some(Err(error));
             }
+            if at == 0 && !self.run.check_page(page, &self.pages[slot..slot + PAGE]) {
+                self.next = if self.is_lenient { (page + 1) * ENTRIES as u64 } else { self.run.entries };
+                if self.is_lenient {
+                    continue;
+                }
+                let (path, at) = (self.run.path.clone(), (page + 1) * PAGE as u64);
+                return Some(Err(Error::Damaged { path, at, what: "the page there fails its checksum" }));
+            }
+            self.next += 1;
+            let bytes = array(&self.pages[slot + at * ENTRY..slot + (at + 1) * ENTRY]);
+            return Some(Ok(entry::decode(&bytes).expect("the page was checked")));
         }
-        self.next += 1;
-        let entry = entry::decode(&array(&self.pages[slot + at * ENTRY..slot + (at + 1) * ENTRY]));
-        let at = (page + 1) * PAGE as u64 + (at * ENTRY) as u64;
-        Some(entry.ok_or_else(|| self.run.damaged(at, STRANGE_FLAGS)))
+        None
     }
 }
 
@@ -306,7 +434,11 @@ pub(crate) fn write(
         folder.open(&name)
     };
     match appear() {
-        Ok(file) => Ok(Run { first, last, entries, path, identity, file }),
+        Ok(file) => {
+            let (damage, bad) = (Vec::new(), Mutex::default());
+            let (is_kept, is_unread) = (AtomicBool::new(false), AtomicBool::new(false));
+            Ok(Run { first, last, entries, path, identity, file, damage, bad, is_kept, is_unread })
+        }
         Err(error) => {
             let _ = folder.remove(&partial);
             Err(Failed { error: io()(error), appeared: Some(name) })
@@ -370,6 +502,7 @@ impl Writer {
         self.pages.resize(length, 0);
         let number = (self.at + length as u64) / PAGE as u64 - 1;
         let page = &mut self.pages[length - PAGE..];
+        page[IDENTITY..IDENTITY + 8].copy_from_slice(&self.identity.to_le_bytes());
         let checksum = checksum(self.identity, number, &page[..CHECKSUM]);
         page[CHECKSUM..].copy_from_slice(&checksum.to_le_bytes());
     }

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
-use crate::common::{Model, apply, counts, world};
+use crate::common::{Changes, Model, apply, counts, world};
 use swarmkeep_state::{
-    Change, Directory, Downloads, Error, Folder, InfoHash, Options, Result, simulated::Simulated,
+    Change, Directory, Downloads, Error, Folder, InfoHash, Options, Result,
+    simulated::{Refusal, Simulated},
 };
 
 type Files = BTreeMap<String, Vec<u8>>;
@@ -21,6 +22,10 @@ struct Sample {
     files: Files,
     counts: Model,
     before_the_last: Model,
+    /// What the runs and then the log say, in order.
+    commits: Vec<Changes>,
+    /// The most that any part of it can say of a torrent.
+    most: Model,
 }
 
 fn sample() -> Sample {
@@ -36,16 +41,22 @@ fn sample() -> Sample {
         model = apply(&model, &run);
     }
     let mut before_the_last = model.clone();
+    let mut commits = vec![add(&world, false, 5), add(&world[30..90], false, 2)];
     for commit in [add(&world[..3], true, 1), add(&world[200..230], false, 9), add(&world[5..7], true, 0)] {
         before_the_last = model.clone();
         downloads.commit(commit.iter().copied()).unwrap();
         model = apply(&model, &commit);
+        commits.push(commit);
     }
+    let most = commits.iter().flatten().fold(Model::new(), |mut most, (torrent, change)| {
+        *most.entry(*torrent).or_default() += change.add as u32;
+        most
+    });
     assert_eq!(counts(&downloads, &world).unwrap(), model);
     let names = folder.names().unwrap();
     assert_eq!(names, [RUNS[0], RUNS[1], LOG]);
     let files = names.into_iter().map(|name| (name.clone(), folder.contents(&name).unwrap())).collect();
-    Sample { world, files, counts: model, before_the_last }
+    Sample { world, files, counts: model, before_the_last, commits, most }
 }
 
 fn open(folder: &Simulated) -> Result<Downloads> {
@@ -81,68 +92,67 @@ fn place(error: &Error, name: &str) -> u64 {
     }
 }
 
+/// The counts in files of which one is changed, and what is lost of them: they open, always.
+fn changed(sample: &Sample, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> (Downloads, Model) {
+    let mut files = sample.files.clone();
+    change(files.get_mut(name).unwrap());
+    let downloads = open(&folder_of(&files)).expect("damage costs what is in it");
+    let counts = counts(&downloads, &sample.world).expect("damage costs what is in it");
+    (downloads, counts)
+}
+
+/// The counts without what one page of the older run says, or without the younger run.
+fn without(sample: &Sample, name: &str, page: usize) -> Model {
+    let commits = &sample.commits;
+    let mut run = if name == RUNS[0] { commits[0].clone() } else { commits[1].clone() };
+    run.drain(page * 163..run.len().min((page + 1) * 163));
+    let runs = if name == RUNS[0] { [&run, &commits[1]] } else { [&commits[0], &run] };
+    runs.into_iter().chain(&commits[2..]).fold(Model::new(), |model, changes| apply(&model, changes))
+}
+
 #[test]
-fn every_byte_of_a_run_counts() {
+fn a_bad_byte_of_a_run_costs_the_entries_of_its_page_and_no_more() {
     let sample = sample();
     for name in RUNS {
-        for at in 0..sample.files[name].len() {
-            for mask in [0x01, 0x80] {
-                let mut files = sample.files.clone();
-                files.get_mut(name).unwrap()[at] ^= mask;
-                let error = counts_in(&files, &sample.world).expect_err("a run has no byte to spare");
-                let place = place(&error, name) as usize;
-                assert_eq!(place / PAGE, at / PAGE, "byte {at}: {error}");
-            }
+        let pages = sample.files[name].len() / PAGE - 1;
+        let expected: Vec<_> = (0..pages).map(|page| without(&sample, name, page)).collect();
+        for at in (0..sample.files[name].len()).filter(|at| at % 23 == 0 || at % PAGE < 48) {
+            let (_, found) = changed(&sample, name, |bytes| bytes[at] ^= 0x81);
+            let page = (at / PAGE).checked_sub(1);
+            assert_eq!(found, *page.map_or(&sample.counts, |page| &expected[page]), "{name}, byte {at}");
         }
     }
 }
 
 #[test]
-fn a_flipped_byte_of_the_log_is_refused_or_the_last_commit_is_missing() {
+fn a_bad_byte_of_the_log_costs_the_commit_that_it_is_in_and_no_more() {
     let sample = sample();
-    let last = SECTOR + 3 * SECTOR..SECTOR + 4 * SECTOR;
-    let mut missing = 0;
-    for at in 0..sample.files[LOG].len() {
-        for mask in [0x01, 0x80] {
-            let mut files = sample.files.clone();
-            files.get_mut(LOG).unwrap()[at] ^= mask;
-            match counts_in(&files, &sample.world) {
-                Ok(found) if last.contains(&at) => {
-                    assert_eq!(found, sample.before_the_last, "byte {at}");
-                    missing += 1;
-                }
-                Ok(found) => {
-                    assert_eq!(found, sample.counts, "byte {at}");
-                    assert!(at >= last.end, "byte {at} is of an earlier commit");
-                }
-                Err(error) => {
-                    let place = place(&error, LOG) as usize;
-                    let block = [(0, SECTOR), (SECTOR, 2 * SECTOR), (2 * SECTOR, 4 * SECTOR)];
-                    let (from, to) =
-                        *block.iter().find(|(_, to)| at < *to).expect("what is behind is no damage");
-                    assert!((from..to).contains(&place), "byte {at}: {error}");
-                }
-            }
-        }
+    let commits = [(SECTOR, 2 * SECTOR), (2 * SECTOR, 4 * SECTOR), (4 * SECTOR, 5 * SECTOR)];
+    for at in (0..sample.files[LOG].len()).filter(|at| at % 7 == 0 || at % SECTOR < 44) {
+        let (_, found) = changed(&sample, LOG, |bytes| bytes[at] ^= 0x81);
+        let lost = commits.iter().position(|(from, to)| (*from..*to).contains(&at)).map(|commit| 2 + commit);
+        let kept = sample.commits.iter().enumerate().filter(|(n, _)| Some(*n) != lost);
+        let expected = kept.fold(Model::new(), |model, (_, changes)| apply(&model, changes));
+        assert_eq!(found, expected, "byte {at}");
     }
-    assert_eq!(missing, 2 * SECTOR);
 }
 
 #[test]
-fn a_file_that_is_cut_off_or_longer_is_refused() {
+fn a_file_that_is_cut_off_or_longer_keeps_what_is_in_it() {
     let sample = sample();
     for name in [RUNS[0], RUNS[1], LOG] {
-        let whole = &sample.files[name];
-        for length in 0..whole.len() {
-            let mut files = sample.files.clone();
-            files.get_mut(name).unwrap().truncate(length);
-            let error = counts_in(&files, &sample.world).expect_err("what is gone is missed");
-            assert!(place(&error, name) as usize <= length, "{length}: {error}");
+        let whole = sample.files[name].len();
+        for length in (0..whole).filter(|length| length % 37 == 0 || length % SECTOR < 2) {
+            let (_, found) = changed(&sample, name, |bytes| bytes.truncate(length));
+            assert!(found.iter().all(|(torrent, count)| *count <= sample.most[torrent]), "{name}, {length}");
+            if name == RUNS[0] && length >= 2 * PAGE {
+                let first = &sample.world[..163];
+                assert!(first.iter().all(|torrent| found.get(torrent) == sample.counts.get(torrent)));
+            }
         }
         for more in [1, SECTOR, PAGE] {
-            let mut files = sample.files.clone();
-            files.get_mut(name).unwrap().resize(whole.len() + more, 0);
-            place(&counts_in(&files, &sample.world).expect_err("it is longer than it says"), name);
+            let (_, found) = changed(&sample, name, |bytes| bytes.resize(whole + more, 0));
+            assert_eq!(found, sample.counts, "{name}");
         }
     }
 }
@@ -166,34 +176,32 @@ fn a_torn_last_commit_is_missing_whole_and_the_next_one_takes_its_place() {
 fn what_was_written_elsewhere_is_not_taken_for_good() {
     let sample = sample();
     let other = self::sample();
-    let wrong = |change: &dyn Fn(&mut Files), name: &str, at: u64| {
-        let mut files = sample.files.clone();
-        change(&mut files);
-        let error = counts_in(&files, &sample.world).expect_err("it is from elsewhere");
-        assert_eq!(place(&error, name), at, "{error}");
+    let is_damaged = |change: &dyn Fn(&mut Vec<u8>), name: &str, at: u64| {
+        let (downloads, found) = changed(&sample, name, change);
+        let damage = downloads.damage();
+        assert!(damage.iter().any(|damage| damage.file == name && damage.bytes.start == at), "{damage:?}");
+        found
     };
     // Pages of the same place in another file, and of another place in the same file.
-    wrong(
-        &|files| {
-            files.get_mut(RUNS[0]).unwrap()[PAGE..2 * PAGE]
-                .copy_from_slice(&other.files[RUNS[0]][PAGE..2 * PAGE])
-        },
+    let found = is_damaged(
+        &|run| run[PAGE..2 * PAGE].copy_from_slice(&other.files[RUNS[0]][PAGE..2 * PAGE]),
         RUNS[0],
         4096,
     );
-    wrong(&|files| files.get_mut(RUNS[0]).unwrap().copy_within(PAGE..2 * PAGE, 2 * PAGE), RUNS[0], 8192);
+    assert_eq!(found, without(&sample, RUNS[0], 0));
+    let found = is_damaged(&|run| run.copy_within(PAGE..2 * PAGE, 2 * PAGE), RUNS[0], 8192);
+    assert_eq!(found, without(&sample, RUNS[0], 1));
     // The same of commits.
-    wrong(
-        &|files| {
-            files.get_mut(LOG).unwrap()[SECTOR..2 * SECTOR]
-                .copy_from_slice(&other.files[LOG][SECTOR..2 * SECTOR])
-        },
+    is_damaged(
+        &|log| log[SECTOR..2 * SECTOR].copy_from_slice(&other.files[LOG][SECTOR..2 * SECTOR]),
         LOG,
         512,
     );
-    wrong(&|files| files.get_mut(LOG).unwrap().copy_within(4 * SECTOR..5 * SECTOR, SECTOR), LOG, 512);
+    is_damaged(&|log| log.copy_within(4 * SECTOR..5 * SECTOR, SECTOR), LOG, 512);
     // Whole files under other names.
-    wrong(&|files| drop(files.insert(RUNS[1].into(), sample.files[RUNS[0]].clone())), RUNS[1], 16);
+    let mut files = sample.files.clone();
+    files.insert(RUNS[1].into(), sample.files[RUNS[0]].clone());
+    assert_eq!(place(&counts_in(&files, &sample.world).unwrap_err(), RUNS[1]), 16);
     let mut files = sample.files.clone();
     let run = files.remove(RUNS[1]).unwrap();
     files.insert("downloads-2-4.run".into(), run);
@@ -229,7 +237,11 @@ fn a_later_version_is_refused_by_its_number() {
     let sample = sample();
     for name in [RUNS[0], LOG] {
         let mut files = sample.files.clone();
-        files.get_mut(name).unwrap()[8..10].copy_from_slice(&[2, 1]);
+        let file = files.get_mut(name).unwrap();
+        file[8..10].copy_from_slice(&[2, 1]);
+        let checksum = if name == LOG { SECTOR } else { PAGE } - 4;
+        let sum = crc32c::crc32c(&file[..checksum]).to_le_bytes();
+        file[checksum..checksum + 4].copy_from_slice(&sum);
         let error = counts_in(&files, &sample.world).unwrap_err();
         assert!(matches!(error, Error::Version { found: 258, known: 1, .. }), "{error}");
         let text = error.to_string();
@@ -251,24 +263,133 @@ fn what_a_merge_or_a_start_left_over_is_removed() {
     assert_eq!(folder.names().unwrap(), [RUNS[0], "downloads-1.txt", RUNS[1], LOG]);
 }
 
-/// A damaged page stops a merge, and nothing is lost by it.
+/// A damaged run stays as it is, and the others are merged.
 #[test]
-fn a_merge_of_a_damaged_run_is_an_error_and_changes_nothing() {
+fn beside_a_damaged_run_commits_and_merges_go_on() {
+    let sample = sample();
+    for name in RUNS {
+        let mut files = sample.files.clone();
+        files.get_mut(name).unwrap()[PAGE + 100] ^= 1;
+        let folder = folder_of(&files);
+        let mut downloads = open(&folder).unwrap();
+        let mut expected = without(&sample, name, 0);
+        for round in 0..20 {
+            let all = sample.world.iter().map(|&torrent| (torrent, Change { forget: false, add: round }));
+            let all: Changes = all.collect();
+            downloads.commit(all.iter().copied()).unwrap();
+            expected = apply(&expected, &all);
+            downloads.settle().unwrap_or_else(|error| panic!("{error}"));
+            assert!(downloads.runs() <= 4, "{downloads:?}");
+        }
+        assert_eq!(counts(&downloads, &sample.world).unwrap(), expected);
+        assert_eq!(folder.contents(name).as_ref(), Some(&files[name]), "for the one who repairs it");
+    }
+}
+
+#[test]
+fn a_check_names_each_bad_byte_of_every_file() {
+    let sample = sample();
+    assert!(open(&folder_of(&sample.files)).unwrap().check().is_empty(), "nothing is wrong");
+    // Behind the last commit, and in the copy of the header, there is nothing that counts.
+    let ends = [3 * PAGE + PAGE, 2 * PAGE, 5 * SECTOR];
+    for (name, end) in [RUNS[0], RUNS[1], LOG].into_iter().zip(ends) {
+        for at in (0..end).filter(|at| at % 53 == 0 || at % PAGE < 48) {
+            let (downloads, _) = changed(&sample, name, |bytes| bytes[at] ^= 0x81);
+            let damage = downloads.check();
+            let [damage] = &damage[..] else { panic!("{name}, byte {at}: {damage:?}") };
+            assert!(damage.file == name && damage.bytes.contains(&(at as u64)), "byte {at}: {damage:?}");
+            assert!(damage.lost <= 163 && damage.bytes.end - damage.bytes.start <= PAGE as u64, "{damage:?}");
+        }
+    }
+}
+
+#[test]
+fn a_header_that_is_gone_costs_nothing() {
+    let sample = sample();
+    for (name, header) in [(RUNS[0], PAGE), (RUNS[1], PAGE), (LOG, SECTOR)] {
+        let (downloads, found) = changed(&sample, name, |bytes| bytes[..header].fill(0));
+        assert_eq!(found, sample.counts, "{name}");
+        assert_eq!(downloads.damage().len(), 1, "{:?}", downloads.damage());
+    }
+}
+
+#[test]
+fn a_repair_keeps_what_can_be_read_and_a_copy_of_what_was_damaged() {
     let sample = sample();
     let mut files = sample.files.clone();
-    files.get_mut(RUNS[1]).unwrap()[PAGE + 100] ^= 1;
+    files.get_mut(RUNS[0]).unwrap()[2 * PAGE + 5] ^= 1;
+    files.get_mut(LOG).unwrap()[SECTOR + 25] ^= 1;
     let folder = folder_of(&files);
-    let mut downloads = open(&folder).unwrap();
-    let all = sample.world.iter().map(|&torrent| (torrent, Change { forget: false, add: 1 }));
-    downloads.commit(all).unwrap();
-    for _ in 0..2 {
-        let error = downloads.settle().unwrap_err();
-        assert_eq!(place(&error, RUNS[1]), 4096);
+    let expected = counts(&open(&folder).unwrap(), &sample.world).unwrap();
+    let rewritten = open(&folder).unwrap().rewrite(1).unwrap();
+    assert_eq!(rewritten.damage.len(), 2, "{rewritten:?}");
+    assert_eq!(rewritten.entries, expected.len() as u64);
+    let copies = [RUNS[0], LOG].map(|name| format!("{name}.damaged"));
+    assert_eq!(rewritten.kept, copies);
+    for (copy, name) in copies.iter().zip([RUNS[0], LOG]) {
+        assert_eq!(folder.contents(copy).as_ref(), Some(&files[name]));
     }
-    for (name, contents) in files.iter().filter(|(name, _)| *name != LOG) {
-        assert_eq!(folder.contents(name).as_ref(), Some(contents));
+    let downloads = open(&folder).unwrap();
+    assert_eq!((downloads.check(), downloads.runs()), (Vec::new(), 1));
+    assert_eq!(counts(&downloads, &sample.world).unwrap(), expected);
+    // Once more, with one run: what is small goes.
+    let least = 6;
+    let rewritten = downloads.rewrite(least).unwrap();
+    let expected: Model = expected.into_iter().filter(|(_, count)| *count >= least).collect();
+    assert!(rewritten.damage.is_empty() && rewritten.forgotten > 0, "{rewritten:?}");
+    assert_eq!(counts(&open(&folder).unwrap(), &sample.world).unwrap(), expected);
+}
+
+/// At each operation: what was there is there still, or what was to come is.
+#[test]
+fn a_repair_that_fails_or_loses_power_changes_nothing() {
+    let sample = sample();
+    let mut files = sample.files.clone();
+    files.get_mut(RUNS[0]).unwrap()[2 * PAGE + 5] ^= 1;
+    let expected = without(&sample, RUNS[0], 1);
+    for at in 0.. {
+        for power in [false, true] {
+            let folder = folder_of(&files).after_power_cut(0);
+            let downloads = open(&folder).unwrap();
+            let at = folder.operations().len() + at;
+            if power {
+                folder.cut_power(at);
+            } else {
+                folder.refuse(at, 1, Refusal::Full);
+            }
+            let rewritten = downloads.rewrite(1);
+            folder.heal();
+            let left = if power { folder.after_power_cut(at as u64) } else { folder };
+            let found = counts(&open(&left).unwrap(), &sample.world).unwrap();
+            assert_eq!(found, expected, "operation {at}, power {power}");
+            if rewritten.is_ok() && power {
+                return;
+            }
+        }
     }
-    assert!(folder.names().unwrap().iter().all(|name| !name.ends_with(".partial")));
+}
+
+/// A bad sector of the disk, which refuses to read one page.
+#[test]
+fn a_page_that_the_disk_does_not_read_costs_others_nothing() {
+    let sample = sample();
+    let folder = folder_of(&sample.files);
+    let downloads = open(&folder).unwrap();
+    let mut unread = 0;
+    for torrent in &sample.world {
+        // The first page of the first run that a lookup reads, whichever that is.
+        folder.refuse(folder.operations().len(), 1, Refusal::Device);
+        match downloads.get(torrent) {
+            Ok(count) => assert_eq!(count, sample.counts.get(torrent).copied().unwrap_or_default()),
+            Err(error) => {
+                assert!(matches!(error, Error::Io { .. }), "{error}");
+                unread += 1;
+            }
+        }
+        folder.heal();
+    }
+    assert!(unread > 0 && unread < sample.world.len(), "{unread}");
+    assert!(downloads.damage().is_empty(), "it can be read again");
 }
 
 fn fixture() -> std::path::PathBuf {

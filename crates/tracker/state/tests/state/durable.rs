@@ -282,3 +282,24 @@ fn where_as_many_torrents_are_known_as_may_be_others_are_left_out() {
 fn below(rng: &mut SplitMix64, end: u64) -> usize {
     (rng.next_u64() % end) as usize
 }
+
+#[test]
+fn damaged_counts_are_told_of_and_cost_no_stop_its_exit_code() {
+    let folder = Simulated::new(12);
+    let mut downloads = Downloads::open(Arc::new(folder.clone())).unwrap();
+    let mut all: Vec<_> = (0..1000).map(hash).collect();
+    all.sort();
+    downloads.add_sorted(all.iter().map(|&torrent| Ok((torrent, 7)))).unwrap();
+    drop(downloads);
+    let mut run = folder.contents("downloads-1-1.run").unwrap();
+    run[2 * 4096] ^= 1;
+    folder.put("downloads-1-1.run", &run);
+    let store = durable(&folder);
+    (0..1000).for_each(|torrent| tell(&store, &completed(torrent, 1).event(AnnounceEvent::Started)));
+    store.settle().unwrap();
+    let with = (0..1000).filter(|&torrent| store.scrape(&hash(torrent)).downloaded == 7).count();
+    assert_eq!(with, 1000 - 163);
+    assert_eq!(store.status().damaged, 163);
+    assert!(!store.status().is_unreadable, "{:?}", store.status());
+    store.close().unwrap();
+}
