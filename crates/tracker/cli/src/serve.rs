@@ -128,7 +128,10 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         Err(unreachable) => return Err(unreachable.into()),
     };
     let unkept = || built.repository.clone();
-    let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(unkept(), Pace::default())));
+    let mut pace = Pace::default();
+    // Some clients come a little early.
+    pace.again_after = Duration::from_secs(u64::from(settings.live.interval) * 3 / 4);
+    let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(unkept(), pace)));
     let server = bound.over(state.as_ref().map_or_else(unkept, |state| state.repository()))?;
     let connection_key = kept.connection_key.take().or_else(|| built.connection_key());
     let server = connection_key.into_iter().fold(server, Server::connection_key);

@@ -20,7 +20,10 @@ use swarmkeep::{
 };
 use tracing::{debug, error, info, warn};
 
-use crate::{Change, Downloads, InfoHash, Result};
+use crate::{
+    Change, Downloads, InfoHash, Result,
+    candidates::{self, Candidates, Note, Source},
+};
 
 /// A repository that stores the download counts of another repository in [`Downloads`], and restores the
 /// count of each new swarm from there.
@@ -34,6 +37,12 @@ use crate::{Change, Downloads, InfoHash, Result};
 /// loses the downloads of its last second. While the disk refuses writes, the repository works on and keeps
 /// the unsaved counts of [up to a million torrents](Pace::most_unsaved) in memory; the counts of further
 /// torrents are saved later if their swarms still exist.
+///
+/// A torrent that is not in the database enters when its downloads come from two prefixes (IPv4 /24, IPv6
+/// /48), or when its first downloader announces again [later](Pace::again_after). Until then its downloads are
+/// in memory, with those of the latest 65,536 such torrents, and in its swarm; a restart loses them unless a
+/// snapshot has the swarm. So one address cannot fill the database. Downloads that
+/// [`restore`](TorrentRepository::restore), `import` or `add_downloads` bring enter at once.
 ///
 /// A swarm that expires or is evicted keeps its stored count. A swarm that is
 /// [removed](TorrentRepository::remove) loses it, unless the process is killed and an older snapshot brings
@@ -56,6 +65,9 @@ pub struct Pace {
     /// The most torrents in the database, about, at 25 to 34 bytes each on disk. The downloads of further
     /// torrents are not kept, because clients can make up any number of torrents.
     pub most_known: u64,
+    /// The time after which the downloader of a torrent has to announce again for the torrent to enter the
+    /// database, if nobody of another prefix downloads it: most of an announce interval.
+    pub again_after: Duration,
 }
 
 impl Default for Pace {
@@ -65,6 +77,7 @@ impl Default for Pace {
             torrents: 10_000,
             most_unsaved: 1 << 20,
             most_known: 100_000_000,
+            again_after: Duration::from_secs(1350),
         }
     }
 }
@@ -79,6 +92,8 @@ pub struct CountsStatus {
     pub is_refused: bool,
     /// Whether there are swarms whose stored counts cannot be read.
     pub is_unreadable: bool,
+    /// Torrents whose downloads wait in memory for a second downloader.
+    pub candidates: u64,
     /// The most torrents whose downloads are on damaged parts of the database, as far as those were met.
     pub damaged: u64,
     /// Torrents whose downloads were not kept because the database was full.
@@ -111,6 +126,8 @@ struct Core {
     unsaved: AtomicUsize,
     /// Some swarms were not noted: all are to be looked at.
     look_at_all: AtomicBool,
+    /// The operator has brought counts, and some of their swarms were not noted.
+    trusts_all: AtomicBool,
     /// There is something to do before the next commit is due.
     is_urgent: AtomicBool,
     thread: Mutex<Option<Thread>>,
@@ -123,8 +140,10 @@ struct Core {
 /// before it is counted until it is noted, so that under the lock store and notes tell the same.
 #[derive(Default)]
 struct Shard {
-    changes: HashMap<InfoHash, Change>,
+    changes: HashMap<InfoHash, Note>,
     created: Vec<InfoHash>,
+    /// Those that the operator has restored.
+    restored: Vec<InfoHash>,
 }
 
 /// What the keeper was told to do, and what it has done.
@@ -148,6 +167,7 @@ struct Status {
     is_refused: AtomicBool,
     is_unreadable: AtomicBool,
     refusals: AtomicU64,
+    candidates: AtomicU64,
     damaged: AtomicU64,
     left_out: AtomicU64,
     commits: AtomicU64,
@@ -167,6 +187,7 @@ impl Durable {
             pace,
             unsaved: AtomicUsize::new(0),
             look_at_all: AtomicBool::new(true),
+            trusts_all: AtomicBool::new(false),
             is_urgent: AtomicBool::new(false),
             thread: Mutex::default(),
             told: Mutex::default(),
@@ -192,7 +213,9 @@ impl Durable {
         core.look_at_all.store(true, SeqCst);
         let run = move || {
             let due = Instant::now() + core.pace.every;
-            Keeper { downloads, pass: None, passed: 0, unread: Vec::new(), due, core }.run();
+            let candidates = Candidates::new();
+            let (pass, passed, unread, pass_trusts) = (None, 0, Vec::new(), false);
+            Keeper { downloads, candidates, pass, pass_trusts, passed, unread, due, core }.run();
         };
         let thread = thread::Builder::new().name("downloads".into()).spawn(run).expect("there are threads");
         *self.core.thread.lock() = Some(thread.thread().clone());
@@ -251,6 +274,7 @@ impl Durable {
             is_refused,
             is_unreadable,
             refusals,
+            candidates,
             damaged,
             left_out,
             commits,
@@ -262,6 +286,7 @@ impl Durable {
             unsaved: self.core.unsaved.load(Relaxed) as u64,
             is_refused: is_refused.load(Relaxed),
             is_unreadable: is_unreadable.load(Relaxed),
+            candidates: candidates.load(Relaxed),
             damaged: damaged.load(Relaxed),
             left_out: left_out.load(Relaxed),
             refusals: refusals.load(Relaxed),
@@ -308,7 +333,7 @@ impl TorrentRepository for Durable {
             Counting { core, shard: core.shard(&announce.info_hash), unknown: Some(announce.info_hash) };
         let announced = core.store.announce(announce, now, rng, peers);
         counting.unknown = None;
-        core.note(&mut counting.shard, &announce.info_hash, &announced);
+        core.note(&mut counting.shard, announce, &announced, now);
         announced
     }
 
@@ -318,7 +343,7 @@ impl TorrentRepository for Durable {
         let bits =
             completed.fold(0_u64, |bits, request| bits | 1 << core.number(&request.announce.info_hash));
         let mut counting =
-            CountingBatch { core, bits, held: [const { None }; SHARDS], batch, is_done: false };
+            CountingBatch { core, bits, held: [const { None }; SHARDS], batch, now, is_done: false };
         // All of them, in the one order in which anybody takes several.
         let shards = counting.held.iter_mut().zip(&core.shards).enumerate();
         for (_, (held, shard)) in shards.filter(|(n, _)| bits >> n & 1 == 1) {
@@ -331,14 +356,20 @@ impl TorrentRepository for Durable {
     fn remove(&self, info_hash: &InfoHash) -> Option<swarmkeep::SwarmStats> {
         let mut shard = self.core.shard(info_hash);
         let removed = self.core.store.remove(info_hash);
-        self.core.change(&mut shard, info_hash, Change { forget: true, add: 0 });
+        self.core.change(&mut shard, info_hash, Change { forget: true, add: 0 }, Source::Several);
         removed
     }
 
     fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {
         let mut shard = self.core.shard(&swarm.info_hash);
         let restored = self.core.store.restore(swarm, peers, now);
-        self.core.note_created(&mut shard, &swarm.info_hash);
+        if shard.restored.len() < MOST_CREATED {
+            shard.restored.push(swarm.info_hash);
+        } else {
+            self.core.trusts_all.store(true, SeqCst);
+            self.core.look_at_all.store(true, SeqCst);
+        }
+        self.core.wake();
         restored
     }
 
@@ -349,6 +380,7 @@ impl TorrentRepository for Durable {
             let _held = self.core.shards.each_ref().map(|shard| shard.lock());
             restored += self.core.store.import(some, now);
         }
+        self.core.trusts_all.store(true, SeqCst);
         self.core.look_at_all();
         restored
     }
@@ -357,7 +389,8 @@ impl TorrentRepository for Durable {
         let mut shard = self.core.shard(info_hash);
         let added = self.core.store.add_downloads(info_hash, earlier);
         if added {
-            self.core.change(&mut shard, info_hash, Change { forget: false, add: earlier.into() });
+            let change = Change { forget: false, add: earlier.into() };
+            self.core.change(&mut shard, info_hash, change, Source::Several);
         }
         added
     }
@@ -410,6 +443,7 @@ struct CountingBatch<'a, 'b, 'c> {
     bits: u64,
     held: [Option<MutexGuard<'a, Shard>>; SHARDS],
     batch: &'b mut [Request<'c>],
+    now: Timestamp,
     is_done: bool,
 }
 
@@ -426,7 +460,7 @@ impl CountingBatch<'_, '_, '_> {
 
     fn note(&self, shard: &mut Shard, Request { announce, answer, .. }: &Request<'_>) {
         match answer {
-            Some(announced) if self.is_done => self.core.note(shard, &announce.info_hash, announced),
+            Some(announced) if self.is_done => self.core.note(shard, announce, announced, self.now),
             _ => self.core.note_created(shard, &announce.info_hash),
         }
     }
@@ -458,12 +492,13 @@ impl Core {
     }
 
     /// Notes what an announce has done.
-    fn note(&self, shard: &mut Shard, info_hash: &InfoHash, announced: &Announced) {
+    fn note(&self, shard: &mut Shard, announce: &Announce, announced: &Announced, now: Timestamp) {
         if announced.changes.contains(Changes::COMPLETED) {
-            self.change(shard, info_hash, Change { forget: false, add: 1 });
+            let source = Source::Prefix(announce.endpoint, now);
+            self.change(shard, &announce.info_hash, Change { forget: false, add: 1 }, source);
         }
         if announced.changes.contains(Changes::CREATED) {
-            self.note_created(shard, info_hash);
+            self.note_created(shard, &announce.info_hash);
         }
     }
 
@@ -482,20 +517,21 @@ impl Core {
         self.wake();
     }
 
-    fn change(&self, shard: &mut Shard, info_hash: &InfoHash, change: Change) {
-        let known = shard.changes.get(info_hash).copied().unwrap_or_default();
-        self.put(shard, info_hash, known.then(change));
+    fn change(&self, shard: &mut Shard, info_hash: &InfoHash, change: Change, source: Source) {
+        let newer = Note { change, source };
+        let note = shard.changes.get(info_hash).map_or(newer, |older| older.then(newer));
+        self.put(shard, info_hash, note);
     }
 
     /// Notes all that is not durable of a torrent.
-    fn put(&self, shard: &mut Shard, info_hash: &InfoHash, change: Change) {
+    fn put(&self, shard: &mut Shard, info_hash: &InfoHash, note: Note) {
         let is_full = shard.changes.len() >= self.pace.most_unsaved.div_ceil(SHARDS);
         match shard.changes.entry(*info_hash) {
-            Entry::Occupied(mut known) => *known.get_mut() = change,
+            Entry::Occupied(mut known) => *known.get_mut() = note,
             // Of a swarm that is there it can be told later; that it was removed cannot.
-            Entry::Vacant(_) if is_full && !change.forget => self.look_at_all.store(true, SeqCst),
+            Entry::Vacant(_) if is_full && !note.change.forget => self.look_at_all.store(true, SeqCst),
             Entry::Vacant(new) => {
-                new.insert(change);
+                new.insert(note);
                 if self.unsaved.fetch_add(1, Relaxed) + 1 == self.pace.torrents {
                     self.wake();
                 }
@@ -522,8 +558,12 @@ impl Core {
 struct Keeper {
     core: Arc<Core>,
     downloads: Downloads,
+    /// Torrents that are not in it yet.
+    candidates: Candidates,
     /// Where it stands if it is looking at all swarms, and what it had been told to settle when it began to.
     pass: Option<(Cursor, u64)>,
+    /// Whether all that it then finds enters the database.
+    pass_trusts: bool,
     /// The same of the latest time that it has looked at all.
     passed: u64,
     /// Swarms whose stored counts could not be read: tried again when it is time.
@@ -578,14 +618,19 @@ impl Keeper {
     /// next of all.
     fn look(&mut self, settle: u64, is_due: bool) -> Result<()> {
         let mut wanted = if is_due { mem::take(&mut self.unread) } else { Vec::new() };
+        let mut restored = Vec::new();
         for shard in &self.core.shards {
-            wanted.append(&mut shard.lock().created);
+            let mut shard = shard.lock();
+            wanted.append(&mut shard.created);
+            restored.append(&mut shard.restored);
         }
-        let looked = self.look_at(wanted);
+        let trusted = self.look_at(restored, true);
+        let looked = self.look_at(wanted, false).and(trusted);
         // While the disk refuses, what does not fit is not looked for again and again.
         let may_begin = self.pass.is_none() && !self.core.status.is_refused.load(Relaxed);
         if may_begin && self.core.look_at_all.swap(false, SeqCst) {
             self.pass = Some((Cursor::START, settle));
+            self.pass_trusts = self.core.trusts_all.swap(false, SeqCst);
         }
         let Some((at, began)) = self.pass else { return looked };
         let mut swarms = Vec::new();
@@ -594,7 +639,8 @@ impl Keeper {
         if self.pass.is_none() {
             self.passed = began;
         }
-        let some = self.look_at(swarms.into_iter().map(|swarm| swarm.info_hash).collect());
+        let swarms = swarms.into_iter().map(|swarm| swarm.info_hash).collect();
+        let some = self.look_at(swarms, self.pass_trusts);
         looked.and(some)
     }
 
@@ -625,19 +671,22 @@ impl Keeper {
         }
     }
 
-    fn look_at(&mut self, mut info_hashes: Vec<InfoHash>) -> Result<()> {
+    /// Reads the stored counts of swarms. Those that are not stored enter the database if it trusts them.
+    fn look_at(&mut self, mut info_hashes: Vec<InfoHash>, trusts: bool) -> Result<()> {
         info_hashes.sort_unstable();
         info_hashes.dedup();
         let mut stored = Vec::new();
         let read = self.downloads.get_sorted(&info_hashes, &mut stored);
         if read.is_ok() {
-            info_hashes.iter().zip(stored).for_each(|(info_hash, stored)| self.reconcile(info_hash, stored));
+            for (info_hash, stored) in info_hashes.iter().zip(stored) {
+                self.reconcile(info_hash, stored, trusts);
+            }
             return Ok(());
         }
         // One page that cannot be read is no reason for the others to be without.
         for info_hash in info_hashes {
             match self.downloads.get(&info_hash) {
-                Ok(stored) => self.reconcile(&info_hash, stored),
+                Ok(stored) => self.reconcile(&info_hash, stored, trusts),
                 Err(_) if self.unread.len() < LOOKED_AT => self.unread.push(info_hash),
                 Err(_) => self.core.look_at_all.store(true, SeqCst),
             }
@@ -647,16 +696,26 @@ impl Keeper {
 
     /// Brings what a swarm shows and what is stored in line, whichever is less: all downloads that were ever
     /// counted are in one of them, and none is in the sum twice.
-    fn reconcile(&self, info_hash: &InfoHash, stored: u32) {
-        let (core, mut shard) = (&self.core, self.core.shard(info_hash));
-        let change = shard.changes.get(info_hash).copied().unwrap_or_default();
-        let kept = if change.forget { 0 } else { stored.into() } + change.add;
+    fn reconcile(&mut self, info_hash: &InfoHash, stored: u32, trusts: bool) {
+        let (core, mut shard) = (Arc::clone(&self.core), self.core.shard(info_hash));
+        let noted = shard.changes.get(info_hash).copied();
+        let change = noted.map(|note| note.change).unwrap_or_default();
+        let older = if change.forget { 0 } else { u64::from(stored) + self.candidates.get(info_hash) };
+        let kept = older + change.add;
         let shown = u64::from(core.store.scrape(info_hash).downloaded);
         let missing = kept.saturating_sub(shown);
         if missing > 0 {
             core.store.add_downloads(info_hash, u32::try_from(missing).unwrap_or(u32::MAX));
-        } else if shown > kept {
-            core.change(&mut shard, info_hash, Change { forget: false, add: shown - kept });
+        }
+        let add = shown.saturating_sub(kept);
+        let enters = trusts || (stored > 0 && !change.forget) || noted.is_some_and(Note::enters);
+        let source = match add {
+            0 => None,
+            _ if enters => Some(Source::Several),
+            _ => candidates::source_of(&*core.store, info_hash),
+        };
+        if let Some(source) = source {
+            core.change(&mut shard, info_hash, Change { forget: false, add }, source);
         }
         core.status.looked_up.fetch_add(1, Relaxed);
     }
@@ -671,6 +730,13 @@ impl Keeper {
             Ok(()) => {
                 if status.is_refused.swap(false, Relaxed) {
                     info!("download counts are being saved again");
+                }
+                for (info_hash, add) in
+                    self.candidates.confirmed(&*self.core.store, self.core.pace.again_after)
+                {
+                    let mut shard = self.core.shard(&info_hash);
+                    let change = Change { forget: false, add };
+                    self.core.change(&mut shard, &info_hash, change, Source::Several);
                 }
                 // What cannot be merged now can be read as it is, and merged another time.
                 if let Err(failed) = self.downloads.maintain() {
@@ -689,41 +755,70 @@ impl Keeper {
     }
 
     fn commit(&mut self) -> Result<()> {
-        let mut taken: Vec<(InfoHash, Change)> = Vec::new();
+        let mut taken: Vec<(InfoHash, Note)> = Vec::new();
         for shard in &self.core.shards {
             taken.extend(shard.lock().changes.drain());
         }
         if taken.is_empty() {
             return Ok(());
         }
-        let committed = self.known(&mut taken).and_then(|()| self.downloads.commit(taken.iter().copied()));
+        let committed = self.enter(&mut taken).and_then(|()| {
+            let changes = taken.iter().map(|&(info_hash, note)| (info_hash, note.change));
+            self.downloads.commit(changes)
+        });
         if committed.is_err() {
             for (info_hash, older) in taken {
                 let mut shard = self.core.shard(&info_hash);
-                let newer = shard.changes.get(&info_hash).copied().unwrap_or_default();
-                self.core.put(&mut shard, &info_hash, older.then(newer));
+                let newer = shard.changes.get(&info_hash).copied();
+                let note = newer.map_or(older, |newer| older.then(newer));
+                self.core.put(&mut shard, &info_hash, note);
             }
         } else {
             self.core.status.commits.fetch_add(1, Relaxed);
         }
         let unsaved = self.core.shards.iter().map(|shard| shard.lock().changes.len()).sum();
         self.core.unsaved.store(unsaved, Relaxed);
+        self.core.status.candidates.store(self.candidates.len() as u64, Relaxed);
         committed
     }
 
-    /// Where as many torrents are known as may be, leaves those out that are not among them: strangers make
-    /// up as many as they like.
-    fn known(&self, changes: &mut Vec<(InfoHash, Change)>) -> Result<()> {
-        if self.downloads.entries() < self.core.pace.most_known {
-            return Ok(());
-        }
+    /// Leaves those changes that enter the database, with the downloads that waited for them. Downloads of
+    /// torrents that are not in it wait if one prefix has made them all; and if as many torrents are known as
+    /// may be, the others are left out.
+    fn enter(&mut self, changes: &mut Vec<(InfoHash, Note)>) -> Result<()> {
+        let is_full = self.downloads.entries() >= self.core.pace.most_known;
         changes.sort_unstable_by_key(|(info_hash, _)| *info_hash);
-        let info_hashes: Vec<_> = changes.iter().map(|(info_hash, _)| *info_hash).collect();
+        let is_asked = |note: &Note| is_full || !note.enters();
+        let asked = changes.iter().filter(|(_, note)| is_asked(note)).map(|(info_hash, _)| *info_hash);
         let mut stored = Vec::new();
-        self.downloads.get_sorted(&info_hashes, &mut stored)?;
-        let (before, mut stored) = (changes.len(), stored.into_iter());
-        changes.retain(|(_, change)| stored.next().is_some_and(|stored| stored > 0) || change.forget);
-        self.core.status.left_out.fetch_add((before - changes.len()) as u64, Relaxed);
+        self.downloads.get_sorted(&asked.collect::<Vec<_>>(), &mut stored)?;
+        let (mut stored, mut left_out) = (stored.into_iter(), 0);
+        changes.retain_mut(|(info_hash, note)| {
+            let is_known = is_asked(note) && stored.next().is_some_and(|stored| stored > 0);
+            let Change { forget, add } = note.change;
+            if forget {
+                self.candidates.remove(info_hash);
+            }
+            match note.source {
+                Source::Prefix(endpoint, finished) if !is_known || forget => {
+                    let Some(all) = self.candidates.add(*info_hash, add, endpoint, finished) else {
+                        note.change.add = 0;
+                        return forget;
+                    };
+                    note.change.add = all;
+                }
+                _ => {
+                    note.change.add =
+                        add.saturating_add(self.candidates.remove(info_hash).unwrap_or_default())
+                }
+            }
+            // Should the commit be refused, it does not wait again.
+            note.source = Source::Several;
+            let is_left_out = is_full && !is_known && !forget;
+            left_out += u64::from(is_left_out);
+            !is_left_out
+        });
+        self.core.status.left_out.fetch_add(left_out, Relaxed);
         Ok(())
     }
 }

@@ -9,6 +9,7 @@
 //! fails on demand.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod candidates;
 mod downloads;
 mod durable;
 mod error;

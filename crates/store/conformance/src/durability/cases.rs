@@ -22,8 +22,8 @@ use tempfile::TempDir;
 use super::{Persistent, PersistentSubject};
 use crate::{
     kit::{
-        LIFETIME, PATIENCE, Panicking, assert_panics_with, at, completed, config, hash, leecher, peer,
-        seeder, stats, stopped, v4,
+        self, LIFETIME, PATIENCE, Panicking, assert_panics_with, at, completed, config, hash, leecher, peer,
+        seeder, stats, stopped,
     },
     threads::{SetOnDrop, in_step},
 };
@@ -32,6 +32,11 @@ use crate::{
 type Peers = BTreeMap<(InfoHash, Endpoint), (Role, Timestamp)>;
 
 // --- Tools of the cases. ---
+
+/// Endpoint `n`, in a /24 of its own: a store may keep no count that one prefix alone has made.
+fn v4(n: u32) -> Endpoint {
+    kit::v4(n << 8)
+}
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder can be made")
@@ -729,8 +734,9 @@ pub(crate) fn a_snapshot_does_not_stall_announces(subject: &dyn PersistentSubjec
 
 // --- Download counts. ---
 
+/// Torrents with 0 downloads, or 2 and more, of as many peers.
 fn some(torrent: u64) -> (u64, u32) {
-    (torrent, (torrent % 5) as u32)
+    (torrent, [0, 2, 3, 4, 5][torrent as usize % 5])
 }
 
 pub(crate) fn download_counts_outlive_a_stop(subject: &dyn PersistentSubject) {
@@ -765,7 +771,11 @@ pub(crate) fn download_counts_outlive_a_kill_once_they_are_settled(subject: &dyn
 
 pub(crate) fn a_kill_loses_no_more_than_what_was_not_settled(subject: &dyn PersistentSubject) {
     let folder = folder();
-    let (mut settled, mut all) = ([0; 60], [0; 60]);
+    let store = open(subject, folder.path(), 0);
+    (0..60).for_each(|torrent| complete(&*store, 0, torrent, 2));
+    store.settle();
+    store.kill();
+    let (mut settled, mut all) = ([2; 60], [2; 60]);
     for round in 0..4 {
         let store = open(subject, folder.path(), round);
         come_back(&*store, round, 0..60);
@@ -848,7 +858,7 @@ pub(crate) fn an_eviction_forgets_no_count(subject: &dyn PersistentSubject) {
 pub(crate) fn counts_that_come_back_never_fall_and_end_exactly_right(subject: &dyn PersistentSubject) {
     const TORRENTS: u64 = 500;
     const MORE: u32 = 4;
-    let (folder, stored) = (folder(), |torrent: u64| 1 + (torrent % 3) as u32);
+    let (folder, stored) = (folder(), |torrent: u64| 2 + (torrent % 3) as u32);
     let store = open(subject, folder.path(), 0);
     (0..TORRENTS).for_each(|torrent| complete(&*store, 0, torrent, stored(torrent)));
     leave(&*store, 0, 0..TORRENTS);
@@ -969,6 +979,7 @@ pub(crate) fn downloads_that_race_with_sweeps_are_counted_once(subject: &dyn Per
 
 pub(crate) fn a_count_that_both_snapshot_and_store_hold_is_not_added_up(subject: &dyn PersistentSubject) {
     let folder = folder();
+    let some = |torrent: u64| (torrent, 2 + (torrent % 4) as u32);
     let store = open(subject, folder.path(), 0);
     (0..60).map(some).for_each(|(torrent, count)| complete(&*store, 0, torrent, count));
     store.settle();
@@ -1113,10 +1124,12 @@ pub(crate) fn only_live_swarms_are_in_memory_after_a_restart(subject: &dyn Persi
     const LIVE: u64 = 50;
     let folder = folder();
     let store = open(subject, folder.path(), 0);
-    (0..KNOWN).for_each(|torrent| complete(&*store, 0, torrent, 1));
+    (0..KNOWN).for_each(|torrent| complete(&*store, 0, torrent, 2));
     store.settle();
     let full = store.store().memory().bytes;
-    (LIVE..KNOWN).for_each(|torrent| say(&*store, 0, stopped(hash(torrent), v4(0))));
+    for n in 0..2 {
+        (LIVE..KNOWN).for_each(|torrent| say(&*store, 0, stopped(hash(torrent), v4(n))));
+    }
     store.store().sweep_all(at(0), Retention::DropEmpty);
     store.store().sweep_all(at(0), Retention::DropEmpty);
     assert_eq!(store.store().totals().swarms, LIVE);
@@ -1135,7 +1148,7 @@ pub(crate) fn only_live_swarms_are_in_memory_after_a_restart(subject: &dyn Persi
     }
     assert!(shortest < Duration::from_secs(1), "it takes {shortest:?} to open");
     let store = open(subject, folder.path(), 1);
-    assert_counts(&*store, 1, (0..KNOWN).step_by(97).map(|torrent| (torrent, 1)), "of those that come back");
+    assert_counts(&*store, 1, (0..KNOWN).step_by(97).map(|torrent| (torrent, 2)), "of those that come back");
     assert!(store.store().totals().swarms < LIVE + KNOWN / 90);
     store.kill();
 }
@@ -1305,8 +1318,10 @@ pub(crate) fn announces_do_not_wait_for_stored_counts(subject: &dyn PersistentSu
     const PROMPTLY: Duration = Duration::from_secs(1);
     let folder = folder();
     let store = open(subject, folder.path(), 0);
-    (0..TORRENTS).for_each(|torrent| say(&*store, 0, completed(hash(torrent), v4(1))));
-    (0..TORRENTS).for_each(|torrent| say(&*store, 0, stopped(hash(torrent), v4(1))));
+    (0..TORRENTS).for_each(|torrent| complete(&*store, 0, torrent, 2));
+    for n in 0..2 {
+        (0..TORRENTS).for_each(|torrent| say(&*store, 0, stopped(hash(torrent), v4(n))));
+    }
     leave(&*store, 0, 0..0);
     store.settle();
     store.kill();
@@ -1323,7 +1338,7 @@ pub(crate) fn announces_do_not_wait_for_stored_counts(subject: &dyn PersistentSu
         }
         store.settle();
         for torrent in (0..TORRENTS).step_by(101) {
-            assert_eq!(count(&*store, torrent), 1, "the downloads of torrent {torrent}");
+            assert_eq!(count(&*store, torrent), 2, "the downloads of torrent {torrent}");
         }
         store.kill();
         if longest < PROMPTLY {

@@ -11,7 +11,8 @@
 //!
 //! - **Snapshots.** A snapshot contains every announce that was answered before the snapshot began. A store
 //!   opens with the latest valid snapshot, or empty; it contains nothing of a damaged snapshot.
-//! - **Download counts** are stored separately from swarms, for every torrent that ever existed. A new swarm
+//! - **Download counts** are stored separately from swarms, for every torrent that was ever downloaded from
+//!   two prefixes (IPv4 /24, IPv6 /48): a store may keep others, but need not. A new swarm
 //!   gets its stored count as soon as the count is loaded, and no announce waits for it; until then the swarm
 //!   shows the downloads since it was created. A snapshot and the stored counts contain the same downloads:
 //!   the larger one counts, and they are not added up.

@@ -66,14 +66,14 @@ impl Tracker {
     pub(crate) fn downloads_twice(&mut self, swarm: u16) {
         self.starts(swarm, 1, 1);
         self.completes(swarm, 1);
-        self.completes_elsewhere(swarm, 1);
+        self.elsewhere(swarm, 1, AnnounceEvent::Completed);
     }
 
-    /// From an address of another prefix.
-    pub(crate) fn completes_elsewhere(&mut self, swarm: u16, port: u16) {
+    /// Announces a seeder at an address of another prefix.
+    pub(crate) fn elsewhere(&self, swarm: u16, port: u16, event: AnnounceEvent) {
         let mut client = Client::at([127, 0, 9, 1].into(), self.udp);
         let connection_id = client.connect();
-        client.announce(of(connection_id, swarm, port, AnnounceEvent::Completed, 0));
+        client.announce(of(connection_id, swarm, port, event, 0));
     }
 
     pub(crate) fn stops(&mut self, swarm: u16, port: u16) {

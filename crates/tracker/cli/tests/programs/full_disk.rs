@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use swarmkeep::AnnounceEvent;
 use swarmkeep_store_tests::{
     programs::{MOUNT, Trial},
     tests,
@@ -43,7 +44,10 @@ fn a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_cau
     }
 
     let filler = disk.fill();
-    (0..1_000).for_each(|swarm| tracker.completes(swarm, 1));
+    for swarm in 0..1_000 {
+        tracker.completes(swarm, 1);
+        tracker.elsewhere(swarm, 1, AnnounceEvent::Completed);
+    }
     metrics_show(admin, &["swarmkeep_snapshot_refused 1", "swarmkeep_downloads_refused 1"]);
     // Several times.
     let refused = |name: &str| metric(admin, &format!("swarmkeep_{name}_total"));
@@ -53,7 +57,7 @@ fn a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_cau
         tracker.starts(1_001, 2, 1);
         thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
+    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 2, completed: 2, leechers: 0 });
 
     fs::remove_file(filler).expect("ours");
     metrics_show(
@@ -74,16 +78,16 @@ fn a_full_disk_is_said_once_while_the_tracker_goes_on_and_what_it_refused_is_cau
     let (mut tracker, said) = Tracker::start(&state, &[]);
     assert!(!said.contains("ERROR"), "{said}");
     for swarm in 0..1_000 {
-        tracker.has_downloads(swarm, 1);
+        tracker.has_downloads(swarm, 2);
     }
-    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
+    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 2, completed: 2, leechers: 0 });
     tracker.stop();
 
     // It starts where there is no room, too, and says at the end that it could not keep what it knows.
     disk.fill();
     let (mut tracker, said) = Tracker::start(&state, &[]);
     assert!(!said.contains("ERROR"), "{said}");
-    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 1, completed: 1, leechers: 0 });
+    assert_eq!(tracker.scrape(7), ScrapeStats { seeders: 2, completed: 2, leechers: 0 });
     let (code, _, said) = tracker.serve.stop("TERM");
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("swarmkeep: writing ") && said.contains("No space left on device"), "{said}");

@@ -11,12 +11,14 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::Stdio,
+    sync::Arc,
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
 use crate::common::{Serve, logged_at, swarmkeep, took};
 use swarmkeep::{AnnounceEvent, InfoHash, Random as _, SplitMix64};
+use swarmkeep_state::{Directory, Downloads};
 use swarmkeep_tests::udp::{Client, announce, bytes_of, uninterrupted};
 use swarmkeep_tracker_protocol::{
     bittorrent::Family,
@@ -43,6 +45,7 @@ fn what_was_answered_for_outlives_kills_at_any_moment() {
         tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made");
     let mut story = Story::new(seed);
     let began = Instant::now();
+    are_known(folder.path());
 
     let tracker = Tracker::start(folder.path(), &mut story);
     story.fill(&tracker);
@@ -71,6 +74,14 @@ fn what_was_answered_for_outlives_kills_at_any_moment() {
     story.check_again(&tracker);
     assert!(story.counted.snapshots + story.counted.while_writing > 0, "some are killed late enough");
     story.stop(tracker);
+}
+
+/// Each torrent has a download, so that those of one address are kept.
+fn are_known(folder: &Path) {
+    let mut known: Vec<_> = (0..SWARMS).map(|swarm| InfoHash::new(hash(swarm))).collect();
+    known.sort();
+    let mut downloads = Downloads::open(Arc::new(Directory::open(folder).expect("ours"))).expect("empty");
+    downloads.add_sorted(known.into_iter().map(|torrent| Ok((torrent, 1)))).expect("room");
 }
 
 /// What was seen of one peer, which is alone in its swarm.
@@ -246,7 +257,7 @@ fn arguments(folder: &Path) -> [&str; 7] {
 impl Story {
     fn new(seed: u64) -> Self {
         Self {
-            slots: (0..SWARMS).map(|_| Slot::default()).collect(),
+            slots: (0..SWARMS).map(|_| Slot { sent: 1, settled: 1, ..Slot::default() }).collect(),
             rng: SplitMix64::new(seed),
             held_by: None,
             checked_at: SystemTime::now(),

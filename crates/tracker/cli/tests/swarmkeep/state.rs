@@ -46,9 +46,9 @@ fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
         }
         tracker.starts(n, 100, 1);
     }
-    tracker.starts(99, 1, 1);
-    tracker.completes(99, 1);
+    tracker.downloads_twice(99);
     tracker.stops(99, 1);
+    tracker.elsewhere(99, 1, AnnounceEvent::Stopped);
     let (before, udp) = ((0..20).map(|n| tracker.scrape(n)).collect::<Vec<_>>(), tracker.udp);
     assert_eq!(before[7], ScrapeStats { seeders: 7, completed: 7, leechers: 1 });
     let said = tracker.stop();
@@ -82,7 +82,7 @@ fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
     assert_eq!(after, before);
     // Whose swarm had gone gets it when it is there again.
     tracker.starts(99, 1, 0);
-    tracker.has_downloads(99, 1);
+    tracker.has_downloads(99, 2);
     tracker.stop();
 }
 
@@ -137,7 +137,8 @@ fn a_killed_tracker_knows_what_was_announced_before_its_last_snapshot_and_what_w
 
     // The database is enough: this one has taken no snapshot since.
     (101..=110).for_each(|port| drop(tracker.starts(2, port, 1)));
-    (101..=110).for_each(|port| tracker.completes(2, port));
+    (101..=109).for_each(|port| tracker.completes(2, port));
+    tracker.elsewhere(2, 110, AnnounceEvent::Completed);
     thread::sleep(Duration::from_millis(2_500));
     tracker.serve.kill();
     let (mut tracker, said) = Tracker::start(folder.path(), &[]);
@@ -169,9 +170,8 @@ fn a_damaged_snapshot_or_one_of_a_later_version_is_refused_and_the_one_before_is
         tracker.starts(1, 1, 1);
         tracker.completes(1, 1);
         tracker.stop();
-        let (mut tracker, _) = Tracker::start(folder.path(), &[]);
-        tracker.starts(1, 2, 1);
-        tracker.completes(1, 2);
+        let (tracker, _) = Tracker::start(folder.path(), &[]);
+        tracker.elsewhere(1, 2, AnnounceEvent::Completed);
         tracker.stop();
         let damaged = change(&path(LATEST), damage);
 
@@ -237,6 +237,23 @@ fn damaged_download_counts_are_told_of_checked_and_repaired_and_the_tracker_goes
     assert!(code == Some(0) && !said.contains("damaged"), "{said}");
     let (code, said) = state(folder.path(), &["--forget-below=3"]);
     assert!(code == Some(0) && said.contains("written anew: 0 entries; forgotten: 1;"), "{said}");
+}
+
+/// Made-up torrents from one address, from many ports, again after a restart; and what two networks have
+/// downloaded.
+#[test]
+fn made_up_downloads_of_one_address_do_not_stay() {
+    let folder = folder();
+    let (mut tracker, _) = Tracker::start(folder.path(), &[]);
+    for swarm in 1000..3000 {
+        (1..=2).for_each(|port| tracker.completes(swarm, port));
+    }
+    tracker.downloads_twice(1);
+    tracker.stop();
+    let (tracker, _) = Tracker::start(folder.path(), &[]);
+    tracker.stop();
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(0) && said.contains("download counts: 1 entries"), "{said}");
 }
 
 /// What `swarmkeep state` says of a folder.

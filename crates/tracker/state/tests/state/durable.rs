@@ -20,7 +20,8 @@ fn hash(n: u32) -> InfoHash {
 }
 
 fn completed(torrent: u32, peer: u32) -> Announce {
-    let endpoint = Endpoint::new(Ipv4Addr::from_bits(0x0a00_0000 + peer).into(), 6881).unwrap();
+    // Each in a /24 of its own.
+    let endpoint = Endpoint::new(Ipv4Addr::from_bits(peer.rotate_left(8)).into(), 6881).unwrap();
     Announce::new(hash(torrent), endpoint).event(AnnounceEvent::Completed).left(0).want(0)
 }
 
@@ -41,6 +42,11 @@ fn durable_at(folder: &Simulated, change: impl FnOnce(&mut Pace)) -> Durable {
     durable
 }
 
+/// Two peers of two prefixes finish.
+fn twice(store: &Durable, torrent: u32) {
+    (1..=2).for_each(|peer| tell(store, &completed(torrent, peer)));
+}
+
 fn tell(store: &Durable, announce: &Announce) {
     store.announce(announce, NOW, &mut SplitMix64::new(1), &mut PeerBuffer::new(&mut [], &mut []));
 }
@@ -59,7 +65,7 @@ fn a_disk_that_refuses_for_long_gets_all_counts_when_it_takes_them_again() {
         store.settle().unwrap();
         folder.refuse(folder.operations().len(), usize::MAX, refusal);
         (50..80).for_each(|peer| tell(&store, &completed(1, peer)));
-        (0..500).for_each(|torrent| tell(&store, &completed(1000 + torrent, 1)));
+        (0..500).for_each(|torrent| twice(&store, 1000 + torrent));
         assert!(store.settle().is_err(), "{refusal:?}");
         let status = store.status();
         assert!(status.is_refused && status.refusals > 0 && status.unsaved == 501, "{status:?}");
@@ -68,7 +74,7 @@ fn a_disk_that_refuses_for_long_gets_all_counts_when_it_takes_them_again() {
         store.settle().unwrap();
         let status = store.status();
         assert!(!status.is_refused && status.unsaved == 0, "{status:?}");
-        assert_eq!([stored(&folder, 1), stored(&folder, 1499)], [80, 1], "{refusal:?}");
+        assert_eq!([stored(&folder, 1), stored(&folder, 1499)], [80, 2], "{refusal:?}");
     }
 }
 
@@ -221,7 +227,7 @@ fn while_the_disk_refuses_what_waits_for_it_is_bounded_and_swarms_that_are_there
     store.settle().unwrap();
     folder.refuse(folder.operations().len(), usize::MAX, Refusal::Full);
     for torrent in 0..5000 {
-        tell(&store, &completed(torrent, 1));
+        twice(&store, torrent);
         if torrent % 500 == 0 {
             assert!(store.settle().is_err());
         }
@@ -236,7 +242,7 @@ fn while_the_disk_refuses_what_waits_for_it_is_bounded_and_swarms_that_are_there
         store.settle().unwrap();
     }
     let kept = Downloads::open(Arc::new(folder.after_kill())).unwrap();
-    let kept = (0..5000).filter(|&torrent| kept.get(&hash(torrent)).unwrap() == 1).count();
+    let kept = (0..5000).filter(|&torrent| kept.get(&hash(torrent)).unwrap() == 2).count();
     assert_eq!(kept, 5000, "all of them are there still");
 }
 
@@ -244,7 +250,7 @@ fn while_the_disk_refuses_what_waits_for_it_is_bounded_and_swarms_that_are_there
 fn counts_that_cannot_be_read_come_when_they_can() {
     let folder = Simulated::new(9);
     let store = durable(&folder);
-    (0..300).for_each(|torrent| tell(&store, &completed(torrent, 1)));
+    (0..300).for_each(|torrent| twice(&store, torrent));
     store.settle().unwrap();
     store.close().unwrap();
     let mut downloads = Downloads::open(Arc::new(folder.clone())).unwrap();
@@ -263,19 +269,19 @@ fn counts_that_cannot_be_read_come_when_they_can() {
     folder.heal();
     store.settle().unwrap();
     assert!(!store.status().is_unreadable, "{:?}", store.status());
-    assert!((0..300).all(|torrent| store.scrape(&hash(torrent)).downloaded == 1));
+    assert!((0..300).all(|torrent| store.scrape(&hash(torrent)).downloaded == 2));
 }
 
 #[test]
 fn where_as_many_torrents_are_known_as_may_be_others_are_left_out() {
     let folder = Simulated::new(10);
     let store = durable_at(&folder, |pace| pace.most_known = 100);
-    (0..100).for_each(|torrent| tell(&store, &completed(torrent, 1)));
+    (0..100).for_each(|torrent| twice(&store, torrent));
     store.settle().unwrap();
-    (50..150).for_each(|torrent| tell(&store, &completed(torrent, 2)));
+    (50..150).for_each(|torrent| (3..=4).for_each(|peer| tell(&store, &completed(torrent, peer))));
     store.settle().unwrap();
-    assert_eq!([0, 99, 100, 149].map(|torrent| stored(&folder, torrent)), [1, 2, 0, 0]);
-    assert_eq!(store.scrape(&hash(149)).downloaded, 1, "for as long as its swarm is there");
+    assert_eq!([0, 99, 100, 149].map(|torrent| stored(&folder, torrent)), [2, 4, 0, 0]);
+    assert_eq!(store.scrape(&hash(149)).downloaded, 2, "for as long as its swarm is there");
     assert!(store.status().left_out >= 50, "{:?}", store.status());
 }
 
@@ -302,4 +308,91 @@ fn damaged_counts_are_told_of_and_cost_no_stop_its_exit_code() {
     assert_eq!(store.status().damaged, 163);
     assert!(!store.status().is_unreadable, "{:?}", store.status());
     store.close().unwrap();
+}
+
+/// A peer of a prefix that finishes: a port of one of two hosts.
+fn of_prefix(torrent: u32, prefix: u32, port: u16) -> Announce {
+    let address = Ipv4Addr::from_bits(0x0a00_0000 + (prefix << 8) + u32::from(port) % 2);
+    let endpoint = Endpoint::new(address.into(), port).unwrap();
+    Announce::new(hash(torrent), endpoint).event(AnnounceEvent::Completed).left(0).want(0)
+}
+
+#[test]
+fn a_flood_of_made_up_downloads_from_one_prefix_adds_no_entry() {
+    let folder = Simulated::new(11);
+    let store = durable(&folder);
+    for torrent in 0..20_000 {
+        // Several ports, and several hosts of one /24.
+        (1..=4).for_each(|port| tell(&store, &of_prefix(torrent, 7, port)));
+    }
+    store.settle().unwrap();
+    assert_eq!(store.status().entries, 0, "{:?}", store.status());
+    // The snapshot of a tracker that was killed holds them; they do not come in by that way either.
+    store.close().unwrap();
+    store.open(Downloads::open(Arc::new(folder.clone())).unwrap());
+    store.settle().unwrap();
+    assert_eq!(store.status().entries, 0, "{:?}", store.status());
+    assert_eq!(store.scrape(&hash(1)).downloaded, 4, "for as long as its swarm is there");
+}
+
+#[test]
+fn a_torrent_with_downloaders_of_two_prefixes_enters_the_counts() {
+    let folder = Simulated::new(13);
+    let store = durable(&folder);
+    for (torrent, prefix) in [(1, 1), (2, 1), (2, 2), (3, 1)] {
+        tell(&store, &of_prefix(torrent, prefix, 1));
+        store.settle().unwrap();
+    }
+    assert_eq!([1, 2, 3].map(|torrent| stored(&folder, torrent)), [0, 2, 0]);
+    assert_eq!((store.status().entries, store.status().candidates), (1, 2));
+    // Its swarm has gone meanwhile: what waited counts with the second.
+    leave(&store, &hash(1));
+    assert_eq!(store.scrape(&hash(1)).downloaded, 0);
+    tell(&store, &of_prefix(1, 9, 1));
+    store.settle().unwrap();
+    assert_eq!((stored(&folder, 1), store.scrape(&hash(1)).downloaded), (2, 2));
+    // From then on, everybody counts.
+    (10..20).for_each(|port| tell(&store, &of_prefix(1, 9, port)));
+    store.settle().unwrap();
+    assert_eq!(stored(&folder, 1), 12);
+    store.close().unwrap();
+    let store = durable(&folder);
+    tell(&store, &completed(1, 1).event(AnnounceEvent::Started));
+    store.settle().unwrap();
+    assert_eq!(store.scrape(&hash(1)).downloaded, 12, "after a restart");
+}
+
+#[test]
+fn a_torrent_whose_downloader_announces_again_later_enters_the_counts() {
+    let folder = Simulated::new(14);
+    let store = durable_at(&folder, |pace| {
+        pace.every = Duration::from_millis(1);
+        pace.again_after = Duration::from_secs(900);
+    });
+    let again = |torrent, port, after| {
+        let announce = of_prefix(torrent, 1, port).event(AnnounceEvent::None);
+        let later = Timestamp::from_secs(NOW.as_secs() + after);
+        store.announce(&announce, later, &mut SplitMix64::new(1), &mut PeerBuffer::new(&mut [], &mut []));
+    };
+    (1..=4).for_each(|torrent| tell(&store, &of_prefix(torrent, 1, 1)));
+    again(1, 1, 60);
+    store.settle().unwrap();
+    // The downloader; another of its prefix; and of a torrent that was removed.
+    again(2, 1, 1000);
+    again(3, 2, 1000);
+    store.remove(&hash(4));
+    again(4, 1, 1000);
+    let began = std::time::Instant::now();
+    while stored(&folder, 2) == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", store.status());
+        thread::sleep(Duration::from_millis(5));
+    }
+    store.settle().unwrap();
+    assert_eq!([1, 2, 3, 4].map(|torrent| stored(&folder, torrent)), [0, 1, 0, 0]);
+    assert_eq!(store.scrape(&hash(2)).downloaded, 1);
+    store.close().unwrap();
+    let store = durable(&folder);
+    tell(&store, &completed(2, 1).event(AnnounceEvent::Started));
+    store.settle().unwrap();
+    assert_eq!(store.scrape(&hash(2)).downloaded, 1, "after a restart");
 }

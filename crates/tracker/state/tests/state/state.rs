@@ -35,7 +35,7 @@ impl Open {
     }
 
     fn announce(&self, torrent: u64, peer: u32, event: AnnounceEvent, left: u64, now: u64) {
-        let address = std::net::Ipv4Addr::from_bits(0x0a00_0000 + peer);
+        let address = std::net::Ipv4Addr::from_bits(0x0a00_0000 + (peer << 8));
         let endpoint = swarmkeep::Endpoint::new(address.into(), 6881).unwrap();
         let announce = Announce::new(hash(torrent), endpoint).event(event).left(left).want(0);
         let mut rng = SplitMix64::new(1);
