@@ -1,10 +1,10 @@
 //! Files that are not as they were written: refused by name and byte, and never a wrong count.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, io, path::Path, sync::Arc};
 
 use crate::common::{Changes, Model, apply, counts, world};
 use swarmkeep_state::{
-    Change, Directory, Downloads, Error, Folder, InfoHash, Options, Result,
+    Change, Directory, Downloads, Error, File, Folder, InfoHash, Options, Result,
     simulated::{Refusal, Simulated},
 };
 
@@ -390,6 +390,102 @@ fn a_page_that_the_disk_does_not_read_costs_others_nothing() {
     }
     assert!(unread > 0 && unread < sample.world.len(), "{unread}");
     assert!(downloads.damage().is_empty(), "it can be read again");
+}
+
+/// The disk refuses to read a page of the oldest run, time after time.
+#[test]
+fn beside_a_run_that_cannot_be_read_the_others_are_merged() {
+    let sample = sample();
+    let folder = folder_of(&sample.files);
+    let options = Options::default().log_entries(100);
+    let mut downloads = Downloads::open_with(Arc::new(BadSector(folder.clone())), options.clone()).unwrap();
+    let mut runs = 0;
+    for _ in 0..100 {
+        let some = sample.world.iter().step_by(3).map(|&torrent| (torrent, Change { forget: false, add: 1 }));
+        downloads.commit(some).unwrap();
+        let _ = downloads.maintain();
+        while downloads.is_merging() {
+            std::thread::yield_now();
+            let _ = downloads.maintain();
+        }
+        runs = runs.max(downloads.runs());
+    }
+    assert!(runs < 12, "{runs} runs");
+    // Nothing of it is lost, once it can be read.
+    drop(downloads);
+    let mut downloads = Downloads::open_with(Arc::new(folder), options).unwrap();
+    downloads.settle().unwrap();
+    let expected = sample.world.iter().enumerate().filter_map(|(n, torrent)| {
+        let count = sample.counts.get(torrent).copied().unwrap_or_default();
+        Some((*torrent, count + if n % 3 == 0 { 100 } else { 0 })).filter(|(_, count)| *count > 0)
+    });
+    assert_eq!(counts(&downloads, &sample.world).unwrap(), expected.collect());
+}
+
+#[derive(Debug)]
+struct BadSector(Simulated);
+
+struct BadFile(Box<dyn File>);
+
+impl Folder for BadSector {
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path(name)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.0.names()
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
+        let file = self.0.open(name)?;
+        Ok(if name == RUNS[0] { Box::new(BadFile(file)) } else { file })
+    }
+
+    fn open_to_write(&self, name: &str) -> io::Result<Box<dyn File>> {
+        self.0.open_to_write(name)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
+        self.0.create(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+impl File for BadFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let bad = 2 * PAGE as u64;
+        if (offset..offset + buffer.len() as u64).contains(&bad) {
+            return Err(io::Error::from_raw_os_error(Refusal::Device as i32));
+        }
+        self.0.read_exact_at(buffer, offset)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
 }
 
 fn fixture() -> std::path::PathBuf {
