@@ -41,9 +41,9 @@ use crate::{
 /// torrents are saved later if their swarms still exist.
 ///
 /// A torrent that is not in the database enters when its downloads come from two prefixes (IPv4 /24, IPv6
-/// /48), or when its first downloader announces again [later](Pace::again_after). Until then its downloads are
-/// in memory, with those of the latest 65,536 such torrents, and in its swarm; a restart loses them unless a
-/// snapshot has the swarm. So one address cannot fill the database. Downloads that
+/// /48), or when its first downloader announces again [later](Pace::again_after). Until then its
+/// downloads are in memory, with those of the latest 65,536 such torrents, and in its swarm; a restart
+/// loses them unless a snapshot has the swarm. So one address cannot fill the database. Downloads that
 /// [`restore`](TorrentRepository::restore), `import` or `add_downloads` bring enter at once.
 ///
 /// A swarm that expires or is evicted keeps its stored count. A swarm that is

@@ -249,8 +249,8 @@ pub(crate) fn load(folder: &dyn Folder, store: &Store, now: Timestamp) -> Result
     Ok(loaded)
 }
 
-/// Reads all snapshots of a folder completely, the latest first and those that are kept last. Returns a summary of each, or the reason for
-/// its refusal.
+/// Reads all snapshots of a folder completely, the latest first and those that are kept last. Returns a
+/// summary of each, or the reason for its refusal.
 ///
 /// # Errors
 /// The error of the medium.
