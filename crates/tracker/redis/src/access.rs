@@ -56,7 +56,8 @@ impl Access {
     pub(crate) fn refuses(&self, server: &ConnectionInfo) -> Option<String> {
         let has_password = self.password.is_some() || server.redis_settings().password().is_some();
         let host = host_of(server.addr())?;
-        let is_safe = is_tls(server.addr()) || !has_password || self.hosts.iter().any(|known| known == host);
+        let is_known = self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host));
+        let is_safe = is_tls(server.addr()) || !has_password || is_known;
         (!is_safe).then(|| {
             format!(
                 "{} is named by a server, and its host is in no URL: without TLS it is not told the password; add a URL \

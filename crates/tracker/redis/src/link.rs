@@ -54,7 +54,7 @@ impl Link {
     pub(crate) async fn connect(config: &RedisConfig) -> Result<Self, Error> {
         let seeds: Vec<_> = config.urls.iter().map(|url| seed(url)).collect::<Result<_, _>>()?;
         let wrong = |reason| Error::Url {
-            url: config.urls.iter().map(|url| without_password(url)).collect(),
+            url: config.urls.iter().map(|url| without_password(url)).collect::<Vec<_>>().join(", "),
             reason,
         };
         let access = Arc::new(Access::new(config, &seeds).map_err(wrong)?);

@@ -18,7 +18,8 @@ impl From<Garbled> for Unavailable {
 
 /// An answer that is of another kind than what was asked for.
 pub(crate) fn strange(answer: &Value) -> Unavailable {
-    Unavailable::new(format!("a server answers with what nobody asked for: {answer:?}"))
+    let shown: String = format!("{answer:?}").chars().take(200).collect();
+    Unavailable::new(format!("a server answers with what nobody asked for: {shown}"))
 }
 
 pub(crate) fn bulk(answer: Value) -> Result<Vec<u8>, Unavailable> {
