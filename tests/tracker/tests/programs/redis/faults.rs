@@ -208,8 +208,10 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
         let patience = Duration::from_millis(500);
-        let store = connect(&settings([server.url()]).patience(patience).in_flight(32)).await;
-        tell(&store, &finished(0)).await.expect("reached");
+        let settings = settings([server.url()]);
+        let patient = connect(&settings).await;
+        tell(&patient, &finished(0)).await.expect("reached");
+        let store = connect(&settings.clone().patience(patience).in_flight(32)).await;
         server.pause().expect("it is ours");
         let begin = Instant::now();
         let waiting: Vec<_> = (1..=32)
@@ -233,7 +235,7 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
             back = tell(&store, &finished(200)).await;
         }
         back.expect("it goes on");
-        assert_counted_once(&store).await;
+        assert_counted_once(&patient).await;
     });
 }
 
