@@ -60,8 +60,8 @@ impl Access {
         let is_safe = is_tls(server.addr()) || !has_password || is_known;
         (!is_safe).then(|| {
             format!(
-                "{} is named by a server, and its host is in no URL: without TLS it is not told the password; add a URL \
-                 with each host of the Cluster, or use rediss://",
+                "{} is named by a server, and its host is in no URL: without TLS it is not told the password; \
+                 add a URL with each host of the Cluster, or use rediss://",
                 server.addr()
             )
         })
