@@ -49,7 +49,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// First words, and others that follow without end.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Says(String, Option<&'static str>);
 
 impl Proxy {
@@ -71,6 +71,21 @@ impl Proxy {
             }
         });
         proxy
+    }
+
+    /// Answers an announce with this until it is refused for what is named: a slow machine may have no answer
+    /// in time before.
+    async fn refusal(&self, store: &RedisRepository, says: Says, named: &str) -> String {
+        let (begin, mut said) = (Instant::now(), String::new());
+        while !said.contains(named) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{says:?}: {said}");
+            if tell(store, &finished(1)).await.is_ok() {
+                *locked(&self.says) = Some(says.clone());
+                said = tell(store, &finished(1)).await.expect_err("no answer to an announce").reason;
+                *locked(&self.says) = None;
+            }
+        }
+        said
     }
 }
 
@@ -121,13 +136,11 @@ fn redis_that_answers_more_than_it_was_asked_for_is_left_at_once() {
             let settings = settings([url]).patience(Duration::from_secs(1));
             asked.spawn(async move {
                 let store = connect(&settings).await;
-                tell(&store, &finished(1)).await.expect("the true server answers");
-                *locked(&proxy.says) = Some(Says(first.into(), then));
-                let refused = tell(&store, &finished(1)).await.expect_err("no answer to an announce").reason;
+                let refused = proxy.refusal(&store, Says(first.into(), then), "than it was asked for").await;
                 let taken = proxy.taken.load(Relaxed);
                 let shown = first.escape_debug();
                 assert!(taken < ON_ITS_WAY, "{shown}: it took {taken} bytes: {refused}");
-                let expected = [named, "than it was asked for", &format!("127.0.0.1:{}", proxy.port)];
+                let expected = [named, &format!("127.0.0.1:{}", proxy.port)];
                 assert!(expected.iter().all(|part| refused.contains(part)), "{shown}: {refused}");
             });
         }
@@ -175,18 +188,9 @@ fn redis_cluster_does_not_lead_a_password_to_a_stranger() {
         // It is named while the store is used,
         let store = connect(&asks).await;
         for word in ["MOVED", "ASK"] {
-            let (named, begin) = (format!("127.0.0.2:{port} is named by a server"), Instant::now());
-            let mut said = String::new();
-            while !said.contains(&named) {
-                // A slow machine may have no answer in time, and connect again.
-                assert!(begin.elapsed() < Duration::from_secs(30), "{word}: {said}");
-                if tell(&store, &finished(1)).await.is_ok() {
-                    *locked(&proxy.says) = Some(Says(format!("-{word} 1 127.0.0.2:{port}\r\n"), None));
-                    said = tell(&store, &finished(1)).await.expect_err("no answer").reason;
-                    *locked(&proxy.says) = None;
-                }
-                assert!(locked(&heard).is_empty(), "{word} to a stranger: {}", locked(&heard).escape_ascii());
-            }
+            let named = format!("127.0.0.2:{port} is named by a server");
+            proxy.refusal(&store, Says(format!("-{word} 1 127.0.0.2:{port}\r\n"), None), &named).await;
+            assert!(locked(&heard).is_empty(), "{word} to a stranger: {}", locked(&heard).escape_ascii());
         }
         tell(&store, &finished(1)).await.expect("the true server answers again");
 
