@@ -10,11 +10,8 @@ use swarmkeep::{
 use crate::{
     library::LIBRARY,
     node::{SlotCall, What},
-    place::{Layout, Order, slot},
+    place::{IDENTITY, Layout, Order, slot},
 };
-
-/// Peers of one call that restores them.
-const RESTORED: usize = 128;
 
 const SEEDER: u8 = 1;
 const FINISHED: u8 = 2;
@@ -23,8 +20,12 @@ const IPV6: u8 = 8;
 const WANTS_V4: u8 = 16;
 const WANTS_V6: u8 = 32;
 
+/// Flags of a caller.
+const CONFIRMED: u8 = 1;
+const BOUNDED: u8 = 2;
+
 /// What calls are made of: the same in all of a store.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Calls {
     /// Of all keys.
     pub(crate) prefix: String,
@@ -33,7 +34,14 @@ pub(crate) struct Calls {
     pub(crate) lifetime: u32,
     /// Endpoints an address; 0 is any number.
     pub(crate) limit: u16,
+    /// The server's clock bounds what is told.
+    pub(crate) bounded: bool,
+    /// It has just been read that the layout is that of the store: a shard of another one is replaced.
+    pub(crate) confirmed: bool,
 }
+
+/// The last argument of each function: the identity of the layout, and flags.
+pub(crate) type Caller = [u8; IDENTITY + 1];
 
 /// Seconds in the servers: 32 bits, enough until 2106. Later counts as that.
 pub(crate) fn seconds(time: Timestamp) -> u32 {
@@ -57,6 +65,20 @@ impl Calls {
         SlotCall { slot: slot(key.as_bytes()), what: What::Command(cmd), repeatable: true }
     }
 
+    /// `FUNCTION` on the server that serves this slot.
+    pub(crate) fn of_functions(slot: u16, arguments: &[&str]) -> SlotCall {
+        let mut cmd = Cmd::new();
+        cmd.arg("FUNCTION").arg(arguments);
+        SlotCall { slot, what: What::Command(cmd), repeatable: true }
+    }
+
+    /// What time it is, on the server of the key with the layout.
+    pub(crate) fn time(&self) -> SlotCall {
+        let mut cmd = Cmd::new();
+        cmd.arg("TIME");
+        SlotCall { what: What::Command(cmd), ..self.command("GET", "store", &[]) }
+    }
+
     /// An announce into a buffer that is empty.
     pub(crate) fn announce(
         &self,
@@ -74,7 +96,7 @@ impl Calls {
             | flag(WANTS_V4, announce.families.contains(Families::V4))
             | flag(WANTS_V6, announce.families.contains(Families::V6));
         let short = |number: usize| u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes();
-        let mut request = Vec::with_capacity(88);
+        let mut request = Vec::with_capacity(72);
         request.extend(announce.info_hash.as_bytes());
         request.extend(place.to_le_bytes());
         request.extend(self.layout.hash_of_peer(announce.endpoint.as_bytes()).to_le_bytes());
@@ -86,7 +108,6 @@ impl Calls {
         request.extend(short(peers.v6.room()));
         request.extend(self.limit.to_le_bytes());
         request.extend(random.to_le_bytes());
-        request.extend(self.layout.salt);
         request.extend(announce.endpoint.as_bytes());
         let key = self.key(shard);
         SlotCall {
@@ -94,6 +115,7 @@ impl Calls {
             what: What::Announce {
                 key,
                 request,
+                caller: self.caller(),
                 leaves: announce.event == AnnounceEvent::Stopped,
                 room: (peers.v4.room().min(announce.want), peers.v6.room().min(announce.want)),
             },
@@ -148,7 +170,6 @@ impl Calls {
         let (shard, place) = self.layout.place(info_hash);
         let mut request = info_hash.as_bytes().to_vec();
         request.extend(place.to_le_bytes());
-        request.extend(self.layout.salt);
         SlotCall { repeatable: false, ..self.function(&LIBRARY.remove, shard, &request) }
     }
 
@@ -159,37 +180,34 @@ impl Calls {
         SlotCall { repeatable: false, ..self.function(&LIBRARY.add_downloads, shard, &request) }
     }
 
-    /// What restores a swarm: one call for each few peers.
-    pub(crate) fn restore(
-        &self,
-        swarm: &SwarmSummary,
-        peers: &[PeerRecord],
-        now: u32,
-        calls: &mut Vec<SlotCall>,
-    ) {
+    /// What restores some peers of a swarm, and its downloads.
+    pub(crate) fn restore(&self, swarm: &SwarmSummary, peers: &[PeerRecord], now: u32) -> SlotCall {
         let (shard, place) = self.layout.place(&swarm.info_hash);
-        let none: &[PeerRecord] = &[];
-        let parts = peers.chunks(RESTORED).chain(peers.is_empty().then_some(none));
-        calls.extend(parts.map(|part| {
-            let mut request = swarm.info_hash.as_bytes().to_vec();
-            for number in [place, now, self.lifetime, swarm.stats.downloaded] {
-                request.extend(number.to_le_bytes());
-            }
-            request.extend(self.limit.to_le_bytes());
-            request.extend(self.layout.salt);
-            for peer in part {
-                request.push(match (peer.endpoint.family(), peer.role) {
-                    (Family::V4, Role::Seeder) => 1,
-                    (Family::V4, Role::Leecher) => 2,
-                    (Family::V6, Role::Seeder) => 3,
-                    (Family::V6, Role::Leecher) => 4,
-                });
-                request.extend(seconds(peer.last_announce).to_le_bytes());
-                request.extend(self.layout.hash_of_peer(peer.endpoint.as_bytes()).to_le_bytes());
-                request.extend(peer.endpoint.as_bytes());
-            }
-            self.function(&LIBRARY.restore, shard, &request)
-        }));
+        let mut request = swarm.info_hash.as_bytes().to_vec();
+        for number in [place, now, self.lifetime, swarm.stats.downloaded] {
+            request.extend(number.to_le_bytes());
+        }
+        request.extend(self.limit.to_le_bytes());
+        for peer in peers {
+            request.push(match (peer.endpoint.family(), peer.role) {
+                (Family::V4, Role::Seeder) => 1,
+                (Family::V4, Role::Leecher) => 2,
+                (Family::V6, Role::Seeder) => 3,
+                (Family::V6, Role::Leecher) => 4,
+            });
+            request.extend(seconds(peer.last_announce).to_le_bytes());
+            request.extend(self.layout.hash_of_peer(peer.endpoint.as_bytes()).to_le_bytes());
+            request.extend(peer.endpoint.as_bytes());
+        }
+        self.function(&LIBRARY.restore, shard, &request)
+    }
+
+    fn caller(&self) -> Caller {
+        let mut caller = [0; IDENTITY + 1];
+        caller[..IDENTITY].copy_from_slice(&self.layout.identity());
+        caller[IDENTITY] =
+            if self.confirmed { CONFIRMED } else { 0 } | if self.bounded { BOUNDED } else { 0 };
+        caller
     }
 
     fn key(&self, shard: u32) -> Vec<u8> {
@@ -198,8 +216,8 @@ impl Calls {
 
     fn function(&self, function: &str, shard: u32, request: &[u8]) -> SlotCall {
         let key = self.key(shard);
-        let mut cmd = Cmd::with_capacity(5, function.len() + key.len() + request.len() + 32);
-        cmd.arg("FCALL").arg(function).arg("1").arg(&key).arg(request);
+        let mut cmd = Cmd::with_capacity(6, function.len() + key.len() + request.len() + 52);
+        cmd.arg("FCALL").arg(function).arg("1").arg(&key).arg(request).arg(&self.caller()[..]);
         SlotCall { slot: slot(&key), what: What::Command(cmd), repeatable: true }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use swarmkeep::ConfigError;
+use swarmkeep::{ConfigError, Timestamp};
 
 /// The addresses of the servers, and how the store uses them. Start with [`new`](Self::new), and chain what
 /// differs.
@@ -15,6 +15,8 @@ pub struct RedisConfig {
     pub(crate) connections: usize,
     pub(crate) in_flight: usize,
     pub(crate) staleness: Duration,
+    pub(crate) totals_age: Duration,
+    pub(crate) clock: Option<fn() -> Timestamp>,
     pub(crate) root_certificate: Option<Vec<u8>>,
     pub(crate) password_file: Option<PathBuf>,
 }
@@ -36,6 +38,8 @@ impl RedisConfig {
             connections: 2,
             in_flight: 4096,
             staleness: Duration::ZERO,
+            totals_age: Duration::ZERO,
+            clock: None,
             root_certificate: None,
             password_file: None,
         }
@@ -84,6 +88,30 @@ impl RedisConfig {
         self
     }
 
+    /// Sets the largest age of totals and of the memory use, about. The default is 0: they are exact, and cost
+    /// a call per shard.
+    ///
+    /// With an age, one process counts per that time, and writes the sum for all. So totals cost one round
+    /// trip, and are up to twice as old as `age`.
+    #[must_use]
+    pub const fn totals_age(mut self, age: Duration) -> Self {
+        self.totals_age = age;
+        self
+    }
+
+    /// Sets the clock that the times of calls are from. The servers' clocks then bound these times: a time
+    /// that is more than a minute from a server's clock counts as a minute from it, and a shard that has been
+    /// told a later time is brought back. So a process whose clock is wrong does no harm to others.
+    ///
+    /// [`connect`](crate::RedisRepository::connect) is refused if the clock is more than a minute from the
+    /// server's, and [`status`](crate::RedisRepository::status) shows it later. The default is no clock: any
+    /// time is taken, and the latest that a shard was told counts.
+    #[must_use]
+    pub const fn clock(mut self, clock: fn() -> Timestamp) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
     /// Sets the certificate authority of `rediss://` servers, in PEM. The default is the authorities that the
     /// system trusts.
     #[must_use]
@@ -116,6 +144,21 @@ impl RedisConfig {
     }
 }
 
+/// What an operator should know of a store and of this process's part in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Why this process cannot use the store any more, if it cannot: after the store was emptied, it was begun
+    /// anew with other settings.
+    pub layout_refused: Option<String>,
+    /// How often this process has followed another layout, because the store was emptied and begun anew by
+    /// another process.
+    pub layout_changes: u64,
+    /// Seconds since the Unix epoch by the clock of this process, and by that of the server at the same time,
+    /// as last compared; `None` without [`RedisConfig::clock`].
+    pub clock: Option<(u64, u64)>,
+}
+
 /// Why a repository was not built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -142,6 +185,16 @@ pub enum Error {
         "{0:?} cannot be what keys begin with: leave braces out, they tell a Cluster where a key belongs"
     )]
     Prefix(String),
+    /// The clock that [`RedisConfig::clock`] names is wrong, or the server's is.
+    #[error(
+        "this machine's clock says {own} and the Redis server's {server}, in seconds since 1970, which is more than a minute apart: set both by NTP, and start again"
+    )]
+    Clock {
+        /// Seconds since the Unix epoch, by the clock of this process.
+        own: u64,
+        /// The same, by that of the server.
+        server: u64,
+    },
     /// The servers contain a store with other settings.
     #[error(
         "what lives under {prefix} was built with other settings: {what}; give the same, or another prefix"

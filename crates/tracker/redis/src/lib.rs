@@ -35,7 +35,7 @@ mod store;
 mod topology;
 
 pub use access::password_in;
-pub use config::{Error, RedisConfig, without_password};
+pub use config::{Error, RedisConfig, Status, without_password};
 pub use place::{SHARDS, SLOTS, slot};
 pub use store::RedisRepository;
 

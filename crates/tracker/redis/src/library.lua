@@ -4,7 +4,8 @@
 -- the format.
 --
 -- A key holds a shard, a hash with all swarms whose info hashes fall into it:
---   m                           the newest time told, counts of the whole shard, and how many pages its directory has
+--   m                           the newest time told, counts of the whole shard, how many pages its directory has, and the layout
+--                               under which it was begun
 --   u                           for each page of the directory, when the first of its swarms is due
 --   KIND PAGE                   a page of the directory: info hashes, and in a second field when a sweep is to look at each
 --   INFO-HASH                   a swarm: its counts, and those of its peers that stand here
@@ -16,7 +17,7 @@
 -- What costs is bytes: Lua here hashes every byte of every string that it is handed or makes. So times stand apart from endpoints, pages
 -- are small, nothing is cut out that can be looked at where it is, and what is handed out is answered in pieces, not as one string.
 
-local call, encode, decode, spread, sub, find, byte, char, floor, min, max, frexp, concat, band, sha1
+local call, encode, decode, spread, sub, find, byte, char, floor, min, max, frexp, concat, band, sha1, raise, number_of
 
 -- While a library is loaded it sees no globals.
 local function bind()
@@ -24,6 +25,7 @@ local function bind()
   sub, find, byte, char = string.sub, string.find, string.byte, string.char
   floor, min, max, frexp = math.floor, math.min, math.max, math.frexp
   concat, band = table.concat, bit.band
+  raise, number_of = error, tonumber
 end
 
 -- Kinds of keys: seeders and leechers over IPv4, seeders and leechers over IPv6, and info hashes in the directory. So long they are,
@@ -46,14 +48,49 @@ local HOLD = 256
 local JOINED, REFRESHED, COMPLETED, PROMOTED, DEMOTED, LEFT, CREATED = 1, 2, 4, 8, 16, 32, 64
 local SEEDER, FINISHED, STOPPED, IPV6, WANTS_V4, WANTS_V6 = 1, 2, 4, 8, 16, 32
 
+-- The layout of the caller: the salt, and the rest of it. Whether the caller has just read that this is the store's, and whether the
+-- server's clock bounds what is told.
+local identity, confirmed, bounded
+local SALT, IDENTITY = 16, 19
+local CONFIRMED, BOUNDED = 1, 2
+-- An announce was not done, in place of what it has changed.
+local MISSING, ELSEWHERE = 128, 129
+-- So many seconds may a time that is told differ from the server's clock.
+local APART = 60
+
 ------------------------------------------------------------------------------------------------------------------------------
 -- The shard as one call sees it: what it has read, and what is to be written when it ends.
 
+-- The identity follows.
 local META = '<I4I4I4I4I4I4I4I4I4d'
+local LAYOUT = 45
 
-local function open(key, info_hash)
+-- Nothing, and why, of a shard of another layout, and of one that is not there where it would be begun. A caller that has confirmed its
+-- layout begins it, or takes the place of a layout that the store has given up: `takes` says whether the call may.
+local function find_shard(key, info_hash, takes)
   local values = call('HMGET', key, 'm', info_hash or 'u')
-  return { key = key, raw = values[1], read = {}, written = {} }, values[2]
+  local raw, value = values[1], values[2]
+  local theirs = raw and sub(raw, LAYOUT)
+  -- Earlier versions write none.
+  if theirs ~= identity and theirs ~= '' then
+    if confirmed then
+      if raw and takes then
+        call('PEXPIRE', key, 0)
+      end
+      raw, value = false, false
+    elseif raw or takes then
+      return nil, raw and ELSEWHERE or MISSING
+    end
+  end
+  return { key = key, raw = raw, read = {}, written = {} }, value
+end
+
+local function open(key, info_hash, takes)
+  local shard, value = find_shard(key, info_hash, takes)
+  if not shard then
+    raise({ err = value == MISSING and 'MISSING the shard is not there' or 'ELSEWHERE the shard is of another layout' })
+  end
+  return shard, value
 end
 
 local function meta(shard)
@@ -68,17 +105,6 @@ local function meta(shard)
     shard.m = m
   end
   return m
-end
-
--- The time that counts: the latest of all that were told.
-local function advance(shard, now)
-  local m = shard.m
-  local newest = m and m.newest or shard.raw and decode('<I4', shard.raw) or 0
-  if now > newest then
-    meta(shard).newest = now
-    return now
-  end
-  return newest
 end
 
 local function get(shard, field)
@@ -118,7 +144,7 @@ local function commit(shard)
     end
   end
   if m then
-    local raw = encode(META, m.newest, m.swarms, m[1], m[2], m[3], m[4], m.kept, m.pages, m.due, m.evicted)
+    local raw = encode(META, m.newest, m.swarms, m[1], m[2], m[3], m[4], m.kept, m.pages, m.due, m.evicted) .. identity
     if raw ~= shard.raw then
       set[#set + 1] = 'm'
       set[#set + 1] = raw
@@ -141,7 +167,7 @@ local function hash_of(of, kind, key)
   if of.limit > 0 and kind ~= DIRECTORY then
     key = sub(key, 1, ADDRESS[kind])
   end
-  return tonumber(sub(sha1(of.salt .. key), 1, 8), 16)
+  return number_of(sub(sha1(sub(identity, 1, SALT) .. key), 1, 8), 16)
 end
 
 -- The largest power of two up to `n`.
@@ -335,11 +361,10 @@ end
 ------------------------------------------------------------------------------------------------------------------------------
 -- The directory.
 
-local function directory(shard, salt)
+local function directory(shard)
   local m = meta(shard)
   return {
     shard = shard,
-    salt = salt,
     limit = 0,
     prefix = '',
     pages = { [DIRECTORY] = m.pages },
@@ -357,7 +382,7 @@ local function settle(d)
 end
 
 local function enter(s, place, due)
-  local d = directory(s.shard, s.salt)
+  local d = directory(s.shard)
   local page = page_of(place, d.pages[DIRECTORY])
   local keys, numbers = read_page(d, DIRECTORY, page)
   local first = #keys > 0 and decode('<I4', get(s.shard, 'u'), page * 4 + 1) or LARGEST
@@ -369,7 +394,7 @@ end
 
 -- When a swarm is due. `change` makes the new time of the old one.
 local function set_due(s, place, change)
-  local d = directory(s.shard, s.salt)
+  local d = directory(s.shard)
   local page = page_of(place, d.pages[DIRECTORY])
   local i = position(d, DIRECTORY, page, s.prefix)
   local due = change((decode('<I4', numbers_of(d, DIRECTORY, page), i * 4 + 1)))
@@ -377,7 +402,7 @@ local function set_due(s, place, change)
 end
 
 local function leave(s, place)
-  local d = directory(s.shard, s.salt)
+  local d = directory(s.shard)
   local page = page_of(place, d.pages[DIRECTORY])
   local keys, numbers = read_page(d, DIRECTORY, page)
   local i = position(d, DIRECTORY, page, s.prefix)
@@ -385,6 +410,42 @@ local function leave(s, place)
   d.count[DIRECTORY] = d.count[DIRECTORY] - 1
   shrink(d, DIRECTORY)
   settle(d)
+end
+
+-- The shard has been told a time that has not come. What was noted then counts as noted now, and all of it is looked at again by the next
+-- sweep, which finds the times of peers.
+local function bring_back(shard, now)
+  local m, d = meta(shard), directory(shard)
+  m.newest = now
+  for page = 0, m.swarms > 0 and m.pages - 1 or -1 do
+    local names, dues = read_page(d, DIRECTORY, page)
+    local again = {}
+    for at = 1, #dues, 4 do
+      local due = sub(dues, at, at + 3)
+      again[#again + 1] = decode('<I4', due) == KEPT and due or encode('<I4', 0)
+    end
+    write_page(d, DIRECTORY, page, names, concat(again))
+  end
+end
+
+-- The time that counts: the latest of all that were told. The server's clock is read only where the time moves, or where one of the
+-- two clocks is wrong.
+local function advance(shard, told)
+  local m = shard.m
+  local newest = m and m.newest or shard.raw and decode('<I4', shard.raw) or 0
+  if bounded and (told > newest or told < newest - APART) then
+    local clock = number_of(call('TIME')[1])
+    told = max(min(told, clock + APART), clock - APART)
+    if newest > clock + APART then
+      bring_back(shard, told)
+      return told
+    end
+  end
+  if told > newest then
+    meta(shard).newest = told
+    return told
+  end
+  return newest
 end
 
 ------------------------------------------------------------------------------------------------------------------------------
@@ -407,11 +468,11 @@ end
 -- The one that is looked at: calls see one at a time, and making tables costs more than filling them.
 local swarm = { count = {}, pages = {}, fullest = {}, from = { 1, 1, 1, 1 }, times = { 1, 1, 1, 1 }, keys = {}, numbers = {} }
 
--- Of a field, or an empty one. `salt` and `limit` are needed where peers are added.
-local function swarm_of(shard, info_hash, value, salt, limit)
+-- Of a field, or an empty one. `limit` is needed where peers are added.
+local function swarm_of(shard, info_hash, value, limit)
   local s, keys, numbers = swarm, swarm.keys, swarm.numbers
   local count, pages, fullest = s.count, s.pages, s.fullest
-  s.shard, s.prefix, s.value, s.salt, s.limit = shard, info_hash, value or '', salt, limit
+  s.shard, s.prefix, s.value, s.limit = shard, info_hash, value or '', limit
   s.downloads, s.kept, s.kind, s.page, s.oldest = 0, false, 0, 0, LARGEST
   keys[1], keys[2], keys[3], keys[4] = nil, nil, nil, nil
   numbers[1], numbers[2], numbers[3], numbers[4] = nil, nil, nil, nil
@@ -720,15 +781,19 @@ end
 
 -- One announce. Its answer goes behind the `n` pieces of `out`, and says of how many pieces it is.
 local function announce_one(shards, key, request, out, n)
-  local info_hash, place, h, flags, now, lifetime, want, room4, room6, limit, a, b, salt, at =
-    decode('<c20I4I4BI4I4I2I2I2I2I4I4c16', request)
+  local info_hash, place, h, flags, now, lifetime, want, room4, room6, limit, a, b, at =
+    decode('<c20I4I4BI4I4I2I2I2I2I4I4', request)
   local endpoint = sub(request, at)
   local shard, value = shards[key], nil
   if shard then
     value = get(shard, info_hash)
     value = value ~= '' and value or nil
   else
-    shard, value = open(key, info_hash)
+    shard, value = find_shard(key, info_hash, true)
+    if not shard then
+      out[n + 1] = encode('<I2BI4I4I4I4BI2', 0, value, 0, 0, 0, 0, 0, 0)
+      return n + 1
+    end
     shards[key] = shard
   end
   now = advance(shard, now)
@@ -738,7 +803,7 @@ local function announce_one(shards, key, request, out, n)
     return n + 1
   end
 
-  local s = swarm_of(shard, info_hash, value, salt, limit)
+  local s = swarm_of(shard, info_hash, value, limit)
   local first = band(flags, IPV6) ~= 0 and 3 or 1
   local kind = flags % 2 == SEEDER and first or first + 1
   local page, mine = look_up(s, kind, endpoint, h)
@@ -822,10 +887,10 @@ end
 -- Peers of a snapshot: each with its kind, its time, its hash, and its endpoint.
 local function restore(keys, args)
   local request = args[1]
-  local info_hash, place, now, lifetime, downloads, limit, salt, at = decode('<c20I4I4I4I4I2c16', request)
-  local shard, value = open(keys[1], info_hash)
+  local info_hash, place, now, lifetime, downloads, limit, at = decode('<c20I4I4I4I4I2', request)
+  local shard, value = open(keys[1], info_hash, true)
   now = advance(shard, now)
-  local s = swarm_of(shard, info_hash, value, salt, limit)
+  local s = swarm_of(shard, info_hash, value, limit)
   local added, known, expired, refused, oldest = 0, 0, 0, 0, LARGEST
   while at <= #request do
     local kind, time, h
@@ -872,25 +937,28 @@ local function restore(keys, args)
   return encode('<I4I4I4I4I4', now, added, known, expired, refused)
 end
 
--- Takes whoever announced before `since` out of a page: how many were there, how many went, and the oldest of the others.
-local function expire(s, kind, page, since)
+-- Takes whoever announced before `since` out of a page: how many were there, how many went, and the oldest of the others. Nobody has
+-- announced later than `now`.
+local function expire(s, kind, page, since, now)
   local keys, numbers = read_page(s, kind, page)
   local width = WIDTH[kind]
-  local count, oldest, gone = #keys / width, LARGEST, 0
+  local count, oldest, gone, future = #keys / width, LARGEST, 0, false
   for at = 1, #numbers, 4 do
     local time = decode('<I4', numbers, at)
     if time < since then
       gone = gone + 1
+    elseif time > now then
+      future, oldest = true, min(oldest, now)
     elseif time < oldest then
       oldest = time
     end
   end
-  if gone > 0 then
+  if gone > 0 or future then
     local stay, times = {}, {}
     for i = 0, count - 1 do
-      local time = sub(numbers, i * 4 + 1, i * 4 + 4)
-      if decode('<I4', time) >= since then
-        stay[#stay + 1], times[#times + 1] = sub(keys, i * width + 1, (i + 1) * width), time
+      local time = decode('<I4', numbers, i * 4 + 1)
+      if time >= since then
+        stay[#stay + 1], times[#times + 1] = sub(keys, i * width + 1, (i + 1) * width), encode('<I4', min(time, now))
       end
     end
     write_page(s, kind, page, concat(stay), concat(times))
@@ -903,7 +971,7 @@ end
 
 -- Looks at a swarm until the budget is used up: how many peers were seen, how many went, and whether all were seen. Pages from the last
 -- one on, since those that shrinking takes away are at the end.
-local function expire_swarm(s, since, budget)
+local function expire_swarm(s, since, now, budget)
   local looked, expired = 0, 0
   if s.kind == 0 then
     s.kind, s.page, s.oldest = 1, s.pages[1] - 1, LARGEST
@@ -913,7 +981,7 @@ local function expire_swarm(s, since, budget)
     if looked >= budget and peers(s) > 0 then
       return looked, expired, false
     end
-    local seen, gone, oldest = expire(s, kind, min(s.page, s.pages[kind] - 1), since)
+    local seen, gone, oldest = expire(s, kind, min(s.page, s.pages[kind] - 1), since, now)
     looked, expired, s.oldest = looked + seen, expired + gone, min(s.oldest, oldest)
     s.page = min(s.page, s.pages[kind] - 1) - 1
     shrink(s, kind)
@@ -929,7 +997,7 @@ end
 -- One step of forgetting: of the swarms that are due, until about `HOLD` peers were seen.
 local function sweep(keys, args)
   local now, lifetime, drops, budget = decode('<I4I4BI4', args[1])
-  local shard = open(keys[1])
+  local shard = open(keys[1], nil, true)
   local visited, expired, removed, more = 0, 0, 0, 0
   if not shard.raw then
     return encode('<I4I4I4I4B', now, 0, 0, 0, 0)
@@ -953,7 +1021,7 @@ local function sweep(keys, args)
             end
             local info_hash = sub(names, i * 20 + 1, i * 20 + 20)
             local s = swarm_of(shard, info_hash, get(shard, info_hash))
-            local looked, gone, whole = expire_swarm(s, now - lifetime, budget - visited)
+            local looked, gone, whole = expire_swarm(s, now - lifetime, now, budget - visited)
             visited, expired = visited + looked, expired + gone
             if not whole then
               save(s)
@@ -968,7 +1036,7 @@ local function sweep(keys, args)
               removed = removed + 1
             else
               if peers(s) > 0 then
-                due = s.oldest + lifetime + 1
+                due = min(s.oldest, now) + lifetime + 1
               else
                 if not s.kept then
                   s.kept = true
@@ -1053,6 +1121,9 @@ local function register(name, run, flags)
       if not call then
         bind()
       end
+      local caller = args[#keys + 1]
+      local flags = byte(caller, IDENTITY + 1)
+      identity, confirmed, bounded = sub(caller, 1, IDENTITY), flags % 2 == CONFIRMED, flags >= BOUNDED
       return run(keys, args)
     end,
     flags = flags,

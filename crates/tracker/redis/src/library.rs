@@ -9,6 +9,7 @@ use sha1::{Digest, Sha1};
 /// so that trackers of two versions can use one server while they are upgraded.
 #[derive(Debug)]
 pub(crate) struct Library {
+    pub(crate) name: String,
     pub(crate) code: String,
     pub(crate) announce: String,
     pub(crate) leave: String,
@@ -40,5 +41,12 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
         names: function("names"),
         walk: function("walk"),
         list: function("list"),
+        name,
     }
 });
+
+/// Whether a library is of any version of this one.
+pub(crate) fn is_of_a_version(name: &str) -> bool {
+    let version = name.strip_prefix("swarmkeep_");
+    version.is_some_and(|version| version.len() == 8 && HEXLOWER.decode(version.as_bytes()).is_ok())
+}

@@ -6,7 +6,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -27,8 +27,27 @@ use crate::{
     address::{Address, SlotRange},
     config::without_password,
     node::{GREETING, Node, Outcome, SlotCall, Try},
+    place::SLOTS,
+    reply::Unconfirmed,
     topology::Topology,
 };
+
+/// Why a call has no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Unavailable(String),
+    /// It was not done: because of the layout.
+    Unconfirmed(Unconfirmed),
+}
+
+impl From<Failure> for Unavailable {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unavailable(reason) => Self::new(reason),
+            Failure::Unconfirmed(why) => Self::new(why.to_string()),
+        }
+    }
+}
 
 /// How long to wait before a call is tried again: twice as long each time, from the first to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
@@ -45,6 +64,8 @@ pub(crate) struct Link {
     topology: RwLock<Arc<Topology>>,
     /// Whoever holds it asks which server serves what.
     asking: tokio::sync::Mutex<()>,
+    /// An answer was lost, perhaps with all that the server had.
+    pub(crate) lost: AtomicBool,
     in_flight: AtomicUsize,
     most_in_flight: usize,
     runtime: Handle,
@@ -64,6 +85,7 @@ impl Link {
             patience: config.patience,
             topology: RwLock::new(Arc::new(Topology::unknown())),
             asking: tokio::sync::Mutex::new(()),
+            lost: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             most_in_flight: config.in_flight.max(1),
             runtime: Handle::current(),
@@ -104,36 +126,42 @@ impl Link {
     }
 
     /// One call, and its answer.
-    pub(crate) async fn call(&self, call: SlotCall) -> Result<Value, Unavailable> {
+    pub(crate) async fn call(&self, call: SlotCall) -> Result<Value, Failure> {
         let mut answers = self.call_all(std::slice::from_ref(&call)).await;
         answers.pop().expect("an answer for each call")
     }
 
     /// Calls and their answers; those about one slot are done in order.
-    pub(crate) async fn call_all(&self, calls: &[SlotCall]) -> Vec<Result<Value, Unavailable>> {
+    pub(crate) async fn call_all(&self, calls: &[SlotCall]) -> Vec<Result<Value, Failure>> {
         let Some(_place) = InFlightCalls::take(self, calls.len()) else {
-            let busy = || Unavailable::new(format!("{} calls are waiting already", self.most_in_flight));
+            let busy = || Failure::Unavailable(format!("{} calls are waiting already", self.most_in_flight));
             return calls.iter().map(|_| Err(busy())).collect();
         };
         self.call_those(calls).await
     }
 
     /// The same for calls whose number is bounded elsewhere.
-    pub(crate) async fn call_those(&self, calls: &[SlotCall]) -> Vec<Result<Value, Unavailable>> {
+    pub(crate) async fn call_those(&self, calls: &[SlotCall]) -> Vec<Result<Value, Failure>> {
         let deadline = Instant::now() + self.patience;
-        let mut answers: Vec<Option<Result<Value, Unavailable>>> = calls.iter().map(|_| None).collect();
+        let mut answers: Vec<Option<Result<Value, Failure>>> = calls.iter().map(|_| None).collect();
         let mut waiting: Vec<Try> = (0..calls.len()).map(|call| Try { call, ask: None }).collect();
         let (mut pause, mut has_looked) = (PAUSE.0, false);
         loop {
             let mut again = Vec::new();
             let mut before = Before::default();
             for (tried, outcome) in self.once(calls, &waiting, deadline).await {
+                if matches!(outcome, Outcome::Lost(_)) {
+                    self.lost.store(true, Relaxed);
+                }
                 match outcome {
                     Outcome::Answered(value) => answers[tried.call] = Some(Ok(value)),
-                    Outcome::Refused(reason) => answers[tried.call] = Some(Err(Unavailable::new(reason))),
+                    Outcome::Refused(reason) => {
+                        answers[tried.call] = Some(Err(Failure::Unavailable(reason)));
+                    }
+                    Outcome::Unconfirmed(why) => answers[tried.call] = Some(Err(Failure::Unconfirmed(why))),
                     Outcome::Lost(reason) if !calls[tried.call].repeatable => {
                         let reason = format!("{reason}; whether it was done is not known");
-                        answers[tried.call] = Some(Err(Unavailable::new(reason)));
+                        answers[tried.call] = Some(Err(Failure::Unavailable(reason)));
                     }
                     Outcome::Lost(reason) | Outcome::Later(reason) => {
                         before.wait = true;
@@ -164,7 +192,7 @@ impl Link {
             if wakes >= deadline {
                 for (tried, reason) in again {
                     let reason = format!("{reason}; tried for {:?}", self.patience);
-                    answers[tried.call] = Some(Err(Unavailable::new(reason)));
+                    answers[tried.call] = Some(Err(Failure::Unavailable(reason)));
                 }
                 break;
             }
@@ -179,6 +207,15 @@ impl Link {
             waiting.sort_unstable_by_key(|tried| tried.call);
         }
         answers.into_iter().map(|answer| answer.expect("each was answered or given up")).collect()
+    }
+
+    /// A slot of each server that serves any.
+    pub(crate) fn slot_of_each_server(&self) -> Vec<u16> {
+        let topology = Arc::clone(&self.topology.read());
+        let serves = |node: &Arc<Node>, slot: u16| {
+            topology.master_of(slot).is_some_and(|master| Arc::ptr_eq(master, node))
+        };
+        topology.nodes.iter().filter_map(|node| (0..SLOTS).find(|&slot| serves(node, slot))).collect()
     }
 
     /// Sends each call to the server that it is for, once.

@@ -17,9 +17,10 @@ use crate::{
     access::Access,
     address::{Address, SlotRange},
     bounded::{Allowance, Bounded, ELEMENT},
+    calls::Caller,
     library::LIBRARY,
     place::SLOTS,
-    reply,
+    reply::{self, Unconfirmed},
 };
 
 /// Calls that are sent to one server at once; more wait for their answers.
@@ -61,6 +62,7 @@ pub(crate) enum What {
     Announce {
         key: Vec<u8>,
         request: Vec<u8>,
+        caller: Caller,
         /// Whoever leaves may do so where memory is full.
         leaves: bool,
         /// For so many peers of each family.
@@ -95,6 +97,10 @@ impl SlotCall {
             }
     }
 
+    const fn announces(&self) -> bool {
+        matches!(self.what, What::Announce { .. })
+    }
+
     /// Whether memory that is full is no reason against it, where the others are not in the way.
     const fn leaves(&self) -> bool {
         matches!(self.what, What::Announce { leaves: true, .. })
@@ -114,9 +120,10 @@ impl Bundle {
                 bundle.len() < BUNDLE
                     && last.ask == tried.ask
                     && match (&calls[last.call].what, &calls[tried.call].what) {
-                        (What::Announce { key: last, .. }, What::Announce { key, .. }) => {
-                            !one_key || last == key
-                        }
+                        (
+                            What::Announce { key: last, caller: before, .. },
+                            What::Announce { key, caller, .. },
+                        ) => (!one_key || last == key) && before == caller,
                         _ => false,
                     }
             });
@@ -142,11 +149,11 @@ impl Bundle {
         };
         match &calls[part[self.0.start].call].what {
             What::Command(cmd) => cmd.clone(),
-            What::Announce { .. } => {
+            What::Announce { caller, .. } => {
                 let leave = bundle.clone().all(SlotCall::leaves);
                 let function = if leave { &LIBRARY.leave } else { &LIBRARY.announce };
                 let bytes = announces().fold(0, |bytes, (key, request)| bytes + key.len() + request.len());
-                let mut cmd = Cmd::with_capacity(3 + 2 * self.0.len(), function.len() + bytes + 16);
+                let mut cmd = Cmd::with_capacity(4 + 2 * self.0.len(), function.len() + bytes + 36);
                 cmd.arg("FCALL").arg(function).arg(self.0.len());
                 announces().for_each(|(key, _)| {
                     cmd.arg(key);
@@ -154,6 +161,7 @@ impl Bundle {
                 announces().for_each(|(_, request)| {
                     cmd.arg(request);
                 });
+                cmd.arg(&caller[..]);
                 cmd
             }
         }
@@ -166,6 +174,8 @@ pub(crate) enum Outcome {
     Answered(Value),
     /// It will not be done.
     Refused(String),
+    /// It was not done: because of the layout.
+    Unconfirmed(Unconfirmed),
     /// It was not done; as soon as the functions are there it will be.
     Again(String),
     /// It was not done because of what it was sent with.
@@ -182,7 +192,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     const fn is_final(&self) -> bool {
-        matches!(self, Self::Answered(_) | Self::Refused(_))
+        matches!(self, Self::Answered(_) | Self::Refused(_) | Self::Unconfirmed(_))
     }
 }
 
@@ -364,11 +374,14 @@ impl Node {
             Some(Value::Array(pieces)) if bundle.len() > 1 => {
                 let mut pieces = pieces.into_iter();
                 outcomes.extend(bundle.iter().map(|_| match reply::pieces(&mut pieces) {
-                    Some(answer) => Outcome::Answered(Value::Array(answer)),
+                    Some(answer) => announced(answer),
                     None => little(),
                 }));
             }
             Some(_) if bundle.len() > 1 => outcomes.extend(bundle.iter().map(|_| little())),
+            Some(Value::Array(pieces)) if bundle.iter().all(|tried| calls[tried.call].announces()) => {
+                outcomes.push(announced(pieces));
+            }
             Some(value) => outcomes.push(Outcome::Answered(value)),
         }
     }
@@ -398,6 +411,8 @@ impl Node {
                 _,
             )
             | (_, Some("BUSY" | "NOREPLICAS")) => Outcome::Later(reason),
+            (_, Some("MISSING")) => Outcome::Unconfirmed(Unconfirmed::Missing),
+            (_, Some("ELSEWHERE")) => Outcome::Unconfirmed(Unconfirmed::Elsewhere),
             _ if reason.contains("Function not found") => Outcome::Again(reason),
             _ => Outcome::Refused(reason),
         }
@@ -416,6 +431,14 @@ impl Node {
             Err(error) => warn!(server = %self.address, %error, "the functions were not loaded"),
         }
         loaded.is_ok()
+    }
+}
+
+/// What the answer to an announce means.
+fn announced(pieces: Vec<Value>) -> Outcome {
+    match reply::unconfirmed(&pieces) {
+        Some(why) => Outcome::Unconfirmed(why),
+        None => Outcome::Answered(Value::Array(pieces)),
     }
 }
 

@@ -9,6 +9,12 @@ pub const SLOTS: u16 = 16_384;
 /// The default number of shards of a store.
 pub const SHARDS: u32 = 1024;
 
+/// The most shards that a store may have.
+pub(crate) const MOST_SHARDS: u32 = 16_384;
+
+/// Bytes of [`Layout::identity`].
+pub(crate) const IDENTITY: usize = 19;
+
 /// What all trackers of a store must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -21,6 +27,22 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Each call carries it and each shard keeps it, so that no shard is taken for one of another layout.
+    pub(crate) fn identity(&self) -> [u8; IDENTITY] {
+        let shards = u16::try_from(self.shards).unwrap_or(u16::MAX).to_le_bytes();
+        let mut identity = [0; IDENTITY];
+        identity[..16].copy_from_slice(&self.salt);
+        identity[16..18].copy_from_slice(&shards);
+        identity[18] = self.by_address.into();
+        identity
+    }
+
+    pub(crate) fn of_identity(identity: &[u8; IDENTITY]) -> Self {
+        let (salt, rest) = identity.split_first_chunk().expect("16 bytes of 19");
+        let shards = u16::from_le_bytes([rest[0], rest[1]]).into();
+        Self { shards, salt: *salt, by_address: rest[2] == 1 }
+    }
+
     /// The shard of a swarm, and its hash within the shard's directory.
     pub(crate) fn place(&self, info_hash: &InfoHash) -> (u32, u32) {
         let digest = self.digest(info_hash.as_bytes());

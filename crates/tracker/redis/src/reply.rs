@@ -6,6 +6,8 @@ use swarmkeep::{
     Timestamp, Totals, Unavailable, implement::SectionExt as _,
 };
 
+use crate::place::Layout;
+
 /// An answer that is too short, or longer than it says.
 #[derive(Debug)]
 pub(crate) struct Garbled;
@@ -26,6 +28,37 @@ pub(crate) fn bulk(answer: Value) -> Result<Vec<u8>, Unavailable> {
     match answer {
         Value::BulkString(bytes) => Ok(bytes),
         other => Err(strange(&other)),
+    }
+}
+
+/// The seconds of the answer to `TIME`.
+pub(crate) fn time(answer: &Value) -> Result<u64, Unavailable> {
+    let seconds = match answer {
+        Value::Array(parts) => parts.first().and_then(text),
+        _ => None,
+    };
+    seconds.and_then(|seconds| seconds.parse().ok()).ok_or_else(|| strange(answer))
+}
+
+/// The names in the answer to `FUNCTION LIST`.
+pub(crate) fn libraries(answer: &Value) -> Vec<String> {
+    let Value::Array(libraries) = answer else { return Vec::new() };
+    let name = |library: &Value| match library {
+        // A name and what it stands for, one after another.
+        Value::Array(fields) => {
+            let at = fields.iter().position(|field| text(field) == Some("library_name"))?;
+            text(fields.get(at + 1)?).map(str::to_owned)
+        }
+        _ => None,
+    };
+    libraries.iter().filter_map(name).collect()
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
     }
 }
 
@@ -88,6 +121,25 @@ pub(crate) fn pieces(answer: &mut impl Iterator<Item = Value>) -> Option<Vec<Val
     (pieces.len() == 1 + count).then_some(pieces)
 }
 
+/// Why a shard has refused a call that does not say that its layout is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unconfirmed {
+    #[error("the shard is not there")]
+    Missing,
+    #[error("the shard is of another layout")]
+    Elsewhere,
+}
+
+/// Whether an announce was refused for that.
+pub(crate) fn unconfirmed(pieces: &[Value]) -> Option<Unconfirmed> {
+    let Some(Value::BulkString(head)) = pieces.first() else { return None };
+    match head.get(2) {
+        Some(128) => Some(Unconfirmed::Missing),
+        Some(129) => Some(Unconfirmed::Elsewhere),
+        _ => None,
+    }
+}
+
 /// The answer to an announce, its peers into the buffer; and the time that counts in that shard.
 pub(crate) fn announced(answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<(Announced, u32), Garbled> {
     let Value::Array(pieces) = answer else { return Err(Garbled) };
@@ -132,17 +184,27 @@ pub(crate) fn announced(answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<(A
 }
 
 /// The counts of a shard, from its field `m`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Shard {
     pub(crate) newest: u32,
     pub(crate) totals: Totals,
     pub(crate) kept: u32,
     /// When the first of its swarms is due to be looked at.
     pub(crate) due: u32,
+    /// The layout under which it was begun; `None` if an earlier version has written last.
+    pub(crate) layout: Option<Layout>,
 }
 
 impl Shard {
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Garbled> {
+    /// From the answer to a call for that field; `None` if nobody has announced to the shard.
+    pub(crate) fn of(answer: Value) -> Result<Option<Self>, Unavailable> {
+        match answer {
+            Value::Nil => Ok(None),
+            answer => Ok(Some(Self::read(&bulk(answer)?)?)),
+        }
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, Garbled> {
         let mut meta = Reader(bytes);
         let newest = meta.u32()?;
         let mut totals = Totals::default();
@@ -153,8 +215,31 @@ impl Shard {
         let _pages = meta.u32()?;
         let due = meta.u32()?;
         totals.evicted.peers = meta.f64()? as u64;
-        Ok(Self { newest, totals, kept, due })
+        let layout = meta.0.try_into().ok().map(Layout::of_identity);
+        Ok(Self { newest, totals, kept, due, layout })
     }
+}
+
+/// Totals as they are kept, as text: swarms, seeders and leechers over IPv4, over IPv6, and evicted peers.
+pub(crate) fn totals_to_text(totals: &Totals) -> String {
+    let Totals { swarms, v4, v6, evicted, .. } = totals;
+    let numbers = [*swarms, v4.seeders, v4.leechers, v6.seeders, v6.leechers, evicted.peers];
+    numbers.map(|number| number.to_string()).join(" ")
+}
+
+/// `None` if they are something else.
+pub(crate) fn totals(text: &[u8]) -> Option<Totals> {
+    let numbers: Vec<u64> =
+        str::from_utf8(text).ok()?.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let [swarms, v4_seeders, v4_leechers, v6_seeders, v6_leechers, evicted] = *numbers.as_slice() else {
+        return None;
+    };
+    let mut totals = Totals::default();
+    totals.swarms = swarms;
+    totals.v4 = PeerCounts { seeders: v4_seeders, leechers: v4_leechers };
+    totals.v6 = PeerCounts { seeders: v6_seeders, leechers: v6_leechers };
+    totals.evicted.peers = evicted;
+    Some(totals)
 }
 
 /// One kind of peers of a family, on the page that was asked about.

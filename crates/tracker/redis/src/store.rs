@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use data_encoding::HEXLOWER;
@@ -24,20 +24,27 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use crate::{
-    Error, RedisConfig,
+    Error, RedisConfig, Status,
     answers::{AnswerSource, Answers, FETCHED, Sample},
     calls::{self, Calls, seconds},
     link::Link,
     node::SlotCall,
-    place::{Layout, Order, SHARDS},
-    reply::{self, Reader, Shard, bulk, stats},
+    place::{Layout, MOST_SHARDS, Order, SHARDS},
+    reply::{self, Reader, bulk, stats},
 };
 
 mod listing;
+mod shared;
 mod sweeping;
+mod totals;
+
+use shared::{Clocks, Shared, agree};
 
 /// Calls that are sent together where there are many.
 const PART: usize = 256;
+
+/// Peers of one call that restores them.
+const RESTORED: usize = 128;
 
 /// Shards that are asked at once when something is looked for in all of them.
 const ABREAST: u32 = 64;
@@ -56,8 +63,7 @@ const BYTES_PER_V6_PEER: u64 = 27;
 /// [`REFRESHED`](swarmkeep::Changes::REFRESHED) where the first one reported `JOINED`. Removals and added
 /// downloads are not sent again.
 pub struct RedisRepository {
-    link: Arc<Link>,
-    calls: Arc<Calls>,
+    shared: Arc<Shared>,
     node: String,
     /// The latest time that this process was told, or has learnt of.
     latest: AtomicU32,
@@ -65,6 +71,7 @@ pub struct RedisRepository {
     lease: Mutex<Option<Instant>>,
     /// Where answers may be stale.
     answers: Option<Arc<Answers>>,
+    totals_age: Duration,
 }
 
 /// Shards that are swept one after another.
@@ -77,7 +84,8 @@ struct ShardGroup {
 
 impl fmt::Debug for RedisRepository {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RedisRepository({} in {} shards)", self.calls.prefix, self.calls.layout.shards)
+        let calls = self.shared.calls();
+        write!(f, "RedisRepository({} in {} shards)", calls.prefix, calls.layout.shards)
     }
 }
 
@@ -109,10 +117,12 @@ impl RedisRepository {
         let asked = config.shard_count();
         let shards = match asked.map(u32::try_from) {
             None => SHARDS,
-            Some(Ok(shards)) if shards.is_power_of_two() && shards <= 16_384 => shards,
+            Some(Ok(shards)) if shards.is_power_of_two() && shards <= MOST_SHARDS => shards,
             Some(_) => {
                 let given = asked.unwrap_or_default();
-                return Err(swarmkeep::ConfigError::Shards { given, least: 1, most: 16_384 }.into());
+                return Err(
+                    swarmkeep::ConfigError::Shards { given, least: 1, most: MOST_SHARDS as usize }.into()
+                );
             }
         };
         let mut node = [0; 8];
@@ -124,9 +134,20 @@ impl RedisRepository {
         }
         let link = Link::connect(servers).await?;
         let layout = Layout { shards, salt, by_address: limit > 0 };
-        let mut calls = Calls { prefix: servers.prefix.clone(), layout, lifetime, limit };
-        let there =
-            agree(&link, &calls).await.map_err(|unavailable| Error::Unreachable(unavailable.reason))?;
+        let mut calls = Calls {
+            prefix: servers.prefix.clone(),
+            layout,
+            lifetime,
+            limit,
+            bounded: servers.clock.is_some(),
+            confirmed: false,
+        };
+        let unreachable = |unavailable: Unavailable| Error::Unreachable(unavailable.reason);
+        let clocks = Clocks::compare(&link, &calls, servers.clock).await.map_err(unreachable)?;
+        if let Some(Clocks { own, server }) = clocks.filter(Clocks::are_apart) {
+            return Err(Error::Clock { own, server });
+        }
+        let there = agree(&link, &calls).await.map_err(unreachable)?;
         let mismatch = |what: String| Err(Error::Mismatch { prefix: servers.prefix.clone(), what });
         if asked.is_some() && there.shards != shards {
             return mismatch(format!("it has {} shards", there.shards));
@@ -137,13 +158,13 @@ impl RedisRepository {
         }
         calls.layout = there;
         Ok(Self {
-            link: Arc::new(link),
-            calls: Arc::new(calls),
+            shared: Shared::new(link, calls, servers.clock),
             node,
             latest: AtomicU32::new(0),
             pass: Pass::new(0),
             lease: Mutex::new(None),
             answers: Answers::new(servers.staleness),
+            totals_age: servers.totals_age,
         })
     }
 
@@ -155,7 +176,12 @@ impl RedisRepository {
     /// A secret that all trackers of the store have: another one for each purpose. It is derived from the
     /// store's salt, and reveals nothing of it. It stays the same until the store is opened again.
     pub fn shared_secret(&self, purpose: &str) -> [u8; 20] {
-        self.calls.layout.secret(purpose)
+        self.shared.calls().layout.secret(purpose)
+    }
+
+    /// What an operator should know.
+    pub fn status(&self) -> Status {
+        self.shared.status()
     }
 
     /// The time that counts here.
@@ -164,31 +190,27 @@ impl RedisRepository {
         self.latest.fetch_max(now, Relaxed).max(now)
     }
 
-    /// A shard has been told this time.
+    /// A shard has been told this time. It counts everywhere, unless the servers' clocks are the measure.
     fn learn(&self, newest: u32) {
-        if newest > self.latest.load(Relaxed) {
+        if !self.shared.bounds_times() && newest > self.latest.load(Relaxed) {
             self.latest.fetch_max(newest, Relaxed);
         }
     }
 
     /// How an announce is to be answered. What changes where it is answered from here is sent later.
     fn plan(&self, announce: &Announce, now: u32, peers: &PeerBuffer<'_>, random: u64) -> Plan {
-        let ask = || self.calls.announce(announce, now, peers, random);
-        let Some(answers) = &self.answers else { return Plan::Ask { call: ask(), fetched: None } };
+        let ask = |fetched| Plan::Ask(Asked { announce: *announce, now, random, fetched });
+        let Some(answers) = &self.answers else { return ask(None) };
         match answers.source(announce, now, calls::draws(announce, peers)) {
-            AnswerSource::Asked => Plan::Ask { call: ask(), fetched: None },
-            AnswerSource::Fetched(at) => {
-                let wide = announce.want(FETCHED).families(Families::all());
-                let call = self.calls.announce(&wide, now, &FetchBuffers::default().buffer(), random);
-                Plan::Ask { call, fetched: Some(at) }
-            }
+            AnswerSource::Asked => ask(None),
+            AnswerSource::Fetched(at) => ask(Some(at)),
             AnswerSource::Kept { from, send } => {
                 if let Some(after) = send {
-                    let (link, calls) = (Arc::clone(&self.link), Arc::clone(&self.calls));
+                    let shared = Arc::clone(&self.shared);
                     let (answers, info_hash) = (Arc::clone(answers), announce.info_hash);
-                    self.link.spawn(async move {
+                    self.shared.link.spawn(async move {
                         sleep(after).await;
-                        send_waiting(&link, &calls, &answers, &info_hash).await;
+                        send_waiting(&shared, &answers, &info_hash).await;
                     });
                 }
                 Plan::Answer(from)
@@ -202,7 +224,7 @@ impl RedisRepository {
     /// # Errors
     /// [`Unavailable`] if not all of it was sent within [`RedisConfig::patience`].
     pub fn flush(&self) -> Answer<'_, ()> {
-        self.link.inside(async move {
+        self.shared.link.inside(async move {
             let Some(answers) = &self.answers else { return Ok(()) };
             let (_, before) = answers.unsent_and_lost();
             let send = async {
@@ -212,12 +234,12 @@ impl RedisRepository {
                         break;
                     }
                     // One server that is lost keeps nobody from the others.
-                    let send = |info_hash| send_waiting(&self.link, &self.calls, answers, info_hash);
+                    let send = |info_hash| send_waiting(&self.shared, answers, info_hash);
                     join_all(swarms.iter().map(send)).await;
                 }
                 answers.all_sent().await;
             };
-            let _ = timeout(self.link.patience(), send).await;
+            let _ = timeout(self.shared.link.patience(), send).await;
             let (unsent, lost) = answers.unsent_and_lost();
             match unsent as u64 + lost - before {
                 0 => Ok(()),
@@ -231,18 +253,17 @@ impl RedisRepository {
     fn announced(
         &self,
         answer: &Value,
-        fetched: Option<Instant>,
-        announce: &Announce,
-        random: u64,
+        asked: &Asked,
         peers: &mut PeerBuffer<'_>,
     ) -> Result<Announced, Unavailable> {
-        let (announced, newest) = match (&self.answers, fetched) {
+        let Asked { announce, random, fetched, .. } = asked;
+        let (announced, newest) = match (&self.answers, *fetched) {
             (Some(answers), Some(asked)) => {
                 let mut room = FetchBuffers::default();
                 let mut wide = room.buffer();
                 let (announced, newest) = reply::announced(answer, &mut wide)?;
                 let sample = Sample::new(asked, announce, announced.stats, &wide);
-                sample.answer(announce, random, peers);
+                sample.answer(announce, *random, peers);
                 answers.keep(announce, sample);
                 (announced, newest)
             }
@@ -252,48 +273,27 @@ impl RedisRepository {
         Ok(announced)
     }
 
-    async fn ask_all(&self, calls: &[SlotCall]) -> Result<Vec<Value>, Unavailable> {
-        let mut answers = Vec::with_capacity(calls.len());
+    async fn ask_all(
+        &self,
+        count: usize,
+        call: impl Fn(&Calls, usize) -> SlotCall,
+    ) -> Result<Vec<Value>, Unavailable> {
+        let mut answers = Vec::with_capacity(count);
         // Each part has as long as one call has, and does not keep announces out.
-        for part in calls.chunks(PART) {
-            for answer in self.link.call_all(part).await {
+        for from in (0..count).step_by(PART) {
+            let part = PART.min(count - from);
+            for answer in self.shared.ask_all(part, |calls, index| call(calls, from + index)).await {
                 answers.push(answer?);
             }
         }
         Ok(answers)
     }
 
-    /// What the shards say of themselves; `None` of one that nobody has announced to.
-    async fn shards(&self, shards: &[u32]) -> Result<Vec<Option<Shard>>, Unavailable> {
-        let calls: Vec<_> = shards.iter().map(|&shard| self.calls.counts(shard)).collect();
-        let answers = self.ask_all(&calls).await?;
-        let read = |answer| match answer {
-            Value::Nil => Ok(None),
-            answer => Ok(Some(Shard::read(&bulk(answer)?)?)),
-        };
-        answers.into_iter().map(read).collect()
-    }
-
-    async fn sum(&self) -> Result<Totals, Unavailable> {
-        let shards: Vec<_> = (0..self.calls.layout.shards).collect();
-        let mut totals = Totals::default();
-        for shard in self.shards(&shards).await?.into_iter().flatten() {
-            self.learn(shard.newest);
-            totals.swarms += shard.totals.swarms;
-            for (sum, part) in [(&mut totals.v4, shard.totals.v4), (&mut totals.v6, shard.totals.v6)] {
-                sum.seeders += part.seeders;
-                sum.leechers += part.leechers;
-            }
-            totals.evicted.peers += shard.totals.evicted.peers;
-        }
-        Ok(totals)
-    }
-
-    fn removing(&self, info_hash: &InfoHash) -> SlotCall {
+    /// Nothing is sent any more of a swarm that is removed.
+    fn forget(&self, info_hash: &InfoHash) {
         if let Some(answers) = &self.answers {
             answers.forget(info_hash);
         }
-        self.calls.remove(info_hash)
     }
 
     async fn remove_on(
@@ -306,17 +306,23 @@ impl RedisRepository {
         let next = self.walk_on(from, budget.get(), &mut shown).await?;
         let named: Vec<_> =
             shown.into_iter().map(|swarm| swarm.info_hash).filter(|info_hash| forbidden(info_hash)).collect();
-        let calls: Vec<_> = named.iter().map(|info_hash| self.removing(info_hash)).collect();
+        named.iter().for_each(|info_hash| self.forget(info_hash));
         let mut removed = Vec::new();
-        for (info_hash, answer) in named.into_iter().zip(self.ask_all(&calls).await?) {
+        let answers = self.ask_all(named.len(), |calls, index| calls.remove(&named[index])).await?;
+        for (info_hash, answer) in named.into_iter().zip(answers) {
             removed.extend(stats(answer)?.map(|stats| SwarmSummary { info_hash, stats }));
         }
         Ok(Removed::new(removed, next))
     }
 
-    async fn restored(&self, calls: &[SlotCall]) -> Result<Restored, Unavailable> {
+    async fn restored(
+        &self,
+        parts: &[(SwarmSummary, Vec<PeerRecord>)],
+        now: u32,
+    ) -> Result<Restored, Unavailable> {
         let mut all = Restored::default();
-        for answer in self.ask_all(calls).await? {
+        let restore = |calls: &Calls, index: usize| calls.restore(&parts[index].0, &parts[index].1, now);
+        for answer in self.ask_all(parts.len(), restore).await? {
             let answer = bulk(answer)?;
             let mut answer = Reader(&answer);
             self.learn(answer.u32()?);
@@ -328,46 +334,23 @@ impl RedisRepository {
     }
 }
 
-/// How the store that is there is laid out: as ours, if there was none.
-async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavailable> {
-    let Layout { shards, salt, by_address } = &calls.layout;
-    let ours = format!("1 {shards} {} {by_address}", HEXLOWER.encode(salt));
-    // Reading is allowed when memory is full.
-    let answer = match link.call(calls.command("GET", "store", &[])).await? {
-        Value::Nil => link.call(calls.command("SET", "store", &[&ours, "NX", "GET"])).await?,
-        answer => answer,
-    };
-    let theirs = match answer {
-        Value::Nil => return Ok(calls.layout.clone()),
-        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        other => return Err(reply::strange(&other)),
-    };
-    let unknown = || {
-        let prefix = &calls.prefix;
-        Unavailable::new(format!("what {prefix}store holds is of another version: {theirs:?}"))
-    };
-    let words: Vec<_> = theirs.split(' ').collect();
-    let ["1", shards, salt, by_address] = words.as_slice() else { return Err(unknown()) };
-    let salt = HEXLOWER.decode(salt.as_bytes()).ok().and_then(|salt| salt.try_into().ok());
-    match (shards.parse(), salt, by_address.parse()) {
-        (Ok(shards @ 1..), Some(salt), Ok(by_address)) => Ok(Layout { shards, salt, by_address }),
-        _ => Err(unknown()),
-    }
-}
-
 /// Sends what waits of a swarm: those that stand on one page of it together, so that the server reads and
 /// writes that once for several. What a peer says meanwhile goes behind what is on its way, through the same
 /// connection, and takes back what is not.
-async fn send_waiting(link: &Link, calls: &Calls, answers: &Answers, info_hash: &InfoHash) {
+async fn send_waiting(shared: &Arc<Shared>, answers: &Answers, info_hash: &InfoHash) {
     let mut peers = answers.waiting(info_hash);
+    let calls = shared.calls();
     peers.sort_by_cached_key(|peer| Order::of(calls.layout.hash_of_peer(peer.as_bytes())));
     let nobody = PeerBuffer::new(&mut [], &mut []);
     for part in peers.chunks(PART) {
         let taken = answers.take(info_hash, part);
-        let announce =
-            |(announce, now): &(Announce, u32)| calls.announce(&announce.want(0), *now, &nobody, 0);
-        let asked: Vec<_> = taken.announces().iter().map(announce).collect();
-        let lost: Vec<_> = link.call_those(&asked).await.into_iter().filter_map(Result::err).collect();
+        let announces = taken.announces();
+        let announce = |calls: &Calls, index: usize| {
+            let (announce, now) = &announces[index];
+            calls.announce(&announce.want(0), *now, &nobody, 0)
+        };
+        let answers = shared.ask_those(announces.len(), announce).await;
+        let lost: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
         if let Some(error) = lost.first() {
             warn!(%error, announces = lost.len(), "what was answered already could not be sent");
         }
@@ -375,14 +358,40 @@ async fn send_waiting(link: &Link, calls: &Calls, answers: &Answers, info_hash: 
     }
 }
 
+/// What restores a swarm, for one call each.
+fn split(swarm: &SwarmSummary, peers: &[PeerRecord], parts: &mut Vec<(SwarmSummary, Vec<PeerRecord>)>) {
+    let none: &[PeerRecord] = &[];
+    let some = peers.chunks(RESTORED).chain(peers.is_empty().then_some(none));
+    parts.extend(some.map(|part| (*swarm, part.to_vec())));
+}
+
 /// How an announce is to be answered.
 enum Plan {
     Answer(Arc<Sample>),
-    Ask {
-        call: SlotCall,
-        /// Since when, where others are to be answered from it.
-        fetched: Option<Instant>,
-    },
+    Ask(Asked),
+}
+
+/// An announce that the server answers.
+#[derive(Debug)]
+struct Asked {
+    announce: Announce,
+    now: u32,
+    random: u64,
+    /// Since when, where others are to be answered from it.
+    fetched: Option<Instant>,
+}
+
+impl Asked {
+    fn call(&self, calls: &Calls, peers: &PeerBuffer<'_>) -> SlotCall {
+        let Self { announce, now, random, fetched } = self;
+        match fetched {
+            None => calls.announce(announce, *now, peers, *random),
+            Some(_) => {
+                let wide = announce.want(FETCHED).families(Families::all());
+                calls.announce(&wide, *now, &FetchBuffers::default().buffer(), *random)
+            }
+        }
+    }
 }
 
 /// Room for as many peers of either family as are fetched at once.
@@ -411,14 +420,14 @@ impl AsyncTorrentRepository for RedisRepository {
         rng: &'a mut dyn Random,
         peers: &'a mut PeerBuffer<'_>,
     ) -> Answer<'a, Announced> {
-        self.link.inside(async move {
+        self.shared.link.inside(async move {
             peers.clear();
             let random = if calls::draws(announce, peers) { rng.next_u64() } else { 0 };
             match self.plan(announce, self.advance(now), peers, random) {
                 Plan::Answer(from) => Ok(from.answer(announce, random, peers)),
-                Plan::Ask { call, fetched } => {
-                    let answer = self.link.call(call).await?;
-                    self.announced(&answer, fetched, announce, random, peers)
+                Plan::Ask(asked) => {
+                    let answer = self.shared.ask(|calls| asked.call(calls, peers)).await?;
+                    self.announced(&answer, &asked, peers)
                 }
             }
         })
@@ -430,9 +439,9 @@ impl AsyncTorrentRepository for RedisRepository {
         now: Timestamp,
         rng: &'a mut dyn Random,
     ) -> Answer<'a, ()> {
-        self.link.inside(async move {
+        self.shared.link.inside(async move {
             let now = self.advance(now);
-            let (mut calls, mut asked) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+            let mut asked = Vec::with_capacity(batch.len());
             let mut panicked = None;
             batch.iter_mut().for_each(Request::clear);
             for (index, request) in batch.iter_mut().enumerate() {
@@ -451,20 +460,18 @@ impl AsyncTorrentRepository for RedisRepository {
                     Plan::Answer(from) => {
                         request.answer = Some(from.answer(&request.announce, random, &mut request.peers));
                     }
-                    Plan::Ask { call, fetched } => {
-                        calls.push(call);
-                        asked.push((index, fetched, random));
-                    }
+                    Plan::Ask(ask) => asked.push((index, ask)),
                 }
             }
             let mut result = Ok(());
-            for ((index, fetches, random), answer) in asked.into_iter().zip(self.link.call_all(&calls).await)
-            {
-                let Request { announce, peers, .. } = &mut batch[index];
-                let announced =
-                    answer.and_then(|answer| self.announced(&answer, fetches, announce, random, peers));
+            let call = |calls: &Calls, at: usize| {
+                let (index, ask) = &asked[at];
+                ask.call(calls, &batch[*index].peers)
+            };
+            let answers = self.shared.ask_all(asked.len(), call).await;
+            for ((index, ask), answer) in asked.into_iter().zip(answers) {
                 let request = &mut batch[index];
-                match announced {
+                match answer.and_then(|answer| self.announced(&answer, &ask, &mut request.peers)) {
                     Ok(announced) => request.answer = Some(announced),
                     Err(unavailable) => result = Err(unavailable),
                 }
@@ -477,17 +484,17 @@ impl AsyncTorrentRepository for RedisRepository {
     }
 
     fn scrape<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, SwarmStats> {
-        self.link.inside(async move {
-            Ok(stats(self.link.call(self.calls.scrape(info_hash)).await?)?.unwrap_or_default())
+        self.shared.link.inside(async move {
+            Ok(stats(self.shared.ask(|calls| calls.scrape(info_hash)).await?)?.unwrap_or_default())
         })
     }
 
     fn totals(&self) -> Answer<'_, Totals> {
-        self.link.inside(self.sum())
+        self.shared.link.inside(self.sum())
     }
 
     fn walk<'a>(&'a self, from: Cursor, limit: usize, out: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor> {
-        self.link.inside(self.walk_on(from, limit, out))
+        self.shared.link.inside(self.walk_on(from, limit, out))
     }
 
     fn page<'a>(
@@ -496,7 +503,7 @@ impl AsyncTorrentRepository for RedisRepository {
         limit: usize,
         out: &'a mut Vec<SwarmSummary>,
     ) -> Answer<'a, ()> {
-        self.link.inside(self.page_on(after, limit, out))
+        self.shared.link.inside(self.page_on(after, limit, out))
     }
 
     fn peers<'a>(
@@ -506,15 +513,18 @@ impl AsyncTorrentRepository for RedisRepository {
         limit: usize,
         out: &'a mut Vec<PeerRecord>,
     ) -> Answer<'a, Cursor> {
-        self.link.inside(self.peers_on(info_hash, from, limit, out))
+        self.shared.link.inside(self.peers_on(info_hash, from, limit, out))
     }
 
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Answer<'_, Swept> {
-        self.link.inside(self.sweep_on(now, policy, budget))
+        self.shared.link.inside(self.sweep_on(now, policy, budget))
     }
 
     fn remove<'a>(&'a self, info_hash: &'a InfoHash) -> Answer<'a, Option<SwarmStats>> {
-        self.link.inside(async move { stats(self.link.call(self.removing(info_hash)).await?) })
+        self.shared.link.inside(async move {
+            self.forget(info_hash);
+            stats(self.shared.ask(|calls| calls.remove(info_hash)).await?)
+        })
     }
 
     fn remove_where<'a>(
@@ -523,7 +533,7 @@ impl AsyncTorrentRepository for RedisRepository {
         from: Cursor,
         budget: Budget,
     ) -> Answer<'a, Removed> {
-        self.link.inside(self.remove_on(forbidden, from, budget))
+        self.shared.link.inside(self.remove_on(forbidden, from, budget))
     }
 
     fn restore<'a>(
@@ -532,36 +542,36 @@ impl AsyncTorrentRepository for RedisRepository {
         peers: &'a [PeerRecord],
         now: Timestamp,
     ) -> Answer<'a, Restored> {
-        self.link.inside(async move {
-            let mut calls = Vec::new();
-            self.calls.restore(swarm, peers, self.advance(now), &mut calls);
-            self.restored(&calls).await
+        self.shared.link.inside(async move {
+            let mut parts = Vec::new();
+            split(swarm, peers, &mut parts);
+            self.restored(&parts, self.advance(now)).await
         })
     }
 
     fn import<'a>(&'a self, records: &'a [Records], now: Timestamp) -> Answer<'a, Restored> {
         const AT_ONCE: usize = 256;
 
-        self.link.inside(async move {
+        self.shared.link.inside(async move {
             let now = self.advance(now);
-            let (mut all, mut calls, mut peers) = (Restored::default(), Vec::new(), Vec::new());
+            let (mut all, mut parts, mut peers) = (Restored::default(), Vec::new(), Vec::new());
             for record in records.iter().flat_map(Records::iter) {
                 peers.clear();
                 peers.extend(record.peers());
-                self.calls.restore(&record.summary(), &peers, now, &mut calls);
-                if calls.len() >= AT_ONCE {
-                    all += self.restored(&calls).await?;
-                    calls.clear();
+                split(&record.summary(), &peers, &mut parts);
+                if parts.len() >= AT_ONCE {
+                    all += self.restored(&parts, now).await?;
+                    parts.clear();
                 }
             }
-            all += self.restored(&calls).await?;
+            all += self.restored(&parts, now).await?;
             Ok(all)
         })
     }
 
     fn add_downloads<'a>(&'a self, info_hash: &'a InfoHash, earlier: u32) -> Answer<'a, bool> {
-        self.link.inside(async move {
-            let answer = self.link.call(self.calls.add_downloads(info_hash, earlier)).await?;
+        self.shared.link.inside(async move {
+            let answer = self.shared.ask(|calls| calls.add_downloads(info_hash, earlier)).await?;
             Ok(answer == Value::Int(1))
         })
     }
@@ -574,7 +584,7 @@ impl AsyncTorrentRepository for RedisRepository {
     }
 
     fn memory(&self) -> Answer<'_, MemoryUse> {
-        self.link.inside(async move {
+        self.shared.link.inside(async move {
             let totals = self.sum().await?;
             let peers = totals.v4.peers() * BYTES_PER_V4_PEER + totals.v6.peers() * BYTES_PER_V6_PEER;
             Ok(MemoryUse::estimated(totals.swarms * BYTES_PER_SWARM + peers))

@@ -11,6 +11,7 @@ use swarmkeep::{
 
 use super::{ABREAST, RedisRepository};
 use crate::{
+    calls::Calls,
     place::Order,
     reply::{Page, Reader, bulk, stats},
 };
@@ -27,7 +28,7 @@ impl RedisRepository {
         };
         if let Ok(bytes) = <[u8; 20]>::try_from(bytes) {
             let info_hash = InfoHash::new(bytes);
-            let (shard, hash) = self.calls.layout.place(&info_hash);
+            let (shard, hash) = self.shared.calls().layout.place(&info_hash);
             return Some(Position { shard, order: Order::of(hash), after: Some(info_hash) });
         }
         let mut words = Reader(bytes);
@@ -43,14 +44,19 @@ impl RedisRepository {
     ) -> Result<Cursor, Unavailable> {
         let Some(mut at) = self.position(from) else { return Ok(Cursor::END) };
         let (mut left, mut abreast) = (limit, 1);
-        while at.shard < self.calls.layout.shards {
+        loop {
+            let layout = &self.shared.calls().layout;
             // Empty shards are passed more and more at once.
-            let shards: Vec<_> = (at.shard..self.calls.layout.shards.min(at.shard + abreast)).collect();
-            let calls = shards.iter().map(|&shard| {
-                let order = if shard == at.shard { at.order } else { Order(0) };
-                self.calls.walk(shard, order)
-            });
-            let answers = self.ask_all(&calls.collect::<Vec<_>>()).await?;
+            let shards: Vec<_> = (at.shard..layout.shards.min(at.shard + abreast)).collect();
+            if shards.is_empty() {
+                return Ok(Cursor::END);
+            }
+            let walk = |calls: &Calls, index: usize| {
+                let order = if index == 0 { at.order } else { Order(0) };
+                calls.walk(shards[index], order)
+            };
+            let answers = self.ask_all(shards.len(), walk).await?;
+            let layout = &self.shared.calls().layout;
             abreast = (abreast * 2).min(ABREAST);
             for (shard, answer) in shards.into_iter().zip(answers) {
                 if shard != at.shard {
@@ -62,7 +68,7 @@ impl RedisRepository {
                 let mut found = Vec::new();
                 while !answer.is_empty() {
                     let info_hash = InfoHash::new(answer.array()?);
-                    let order = Order::of(self.calls.layout.place(&info_hash).1);
+                    let order = Order::of(layout.place(&info_hash).1);
                     let stats = answer.stats()?;
                     if (order, Some(info_hash)) > (at.order, at.after) {
                         found.push((order, SwarmSummary { info_hash, stats }));
@@ -86,7 +92,7 @@ impl RedisRepository {
                     None => Position { shard: shard + 1, order: Order(0), after: None },
                 };
                 if left == 0 {
-                    return Ok(at.cursor(self.calls.layout.shards));
+                    return Ok(at.cursor(layout.shards));
                 }
                 if behind.is_some() {
                     // The rest of this shard comes before the others.
@@ -95,19 +101,20 @@ impl RedisRepository {
             }
             // One hold visits a page; a step is a few of them.
             if limit - left >= limit.min(4096) {
-                return Ok(at.cursor(self.calls.layout.shards));
+                return Ok(at.cursor(layout.shards));
             }
         }
-        Ok(Cursor::END)
     }
 
     /// All info hashes behind `after`, the `limit` smallest of them in order.
     async fn smallest(&self, after: Option<&InfoHash>, limit: usize) -> Result<Vec<InfoHash>, Unavailable> {
         let mut smallest = BinaryHeap::new();
-        let mut asked: Vec<_> = (0..self.calls.layout.shards).map(|shard| (shard, Order(0))).collect();
+        let mut asked: Vec<_> =
+            (0..self.shared.calls().layout.shards).map(|shard| (shard, Order(0))).collect();
         while !asked.is_empty() {
-            let calls = asked.iter().map(|(shard, order)| self.calls.names(*shard, *order));
-            let answers = self.ask_all(&calls.collect::<Vec<_>>()).await?;
+            let names = |calls: &Calls, index: usize| calls.names(asked[index].0, asked[index].1);
+            let answers = self.ask_all(asked.len(), names).await?;
+            let layout = &self.shared.calls().layout;
             let mut more = Vec::new();
             for ((shard, order), answer) in asked.into_iter().zip(answers) {
                 let answer = bulk(answer)?;
@@ -116,7 +123,7 @@ impl RedisRepository {
                 while !answer.is_empty() {
                     let info_hash = InfoHash::new(answer.array()?);
                     // Not what was on pages before, which may have become this one.
-                    let is_new = Order::of(self.calls.layout.place(&info_hash).1) >= order;
+                    let is_new = Order::of(layout.place(&info_hash).1) >= order;
                     if is_new && after.is_none_or(|after| info_hash > *after) {
                         smallest.push(info_hash);
                         if smallest.len() > limit {
@@ -140,8 +147,8 @@ impl RedisRepository {
         while left > 0 {
             let names = self.smallest(after.as_ref(), left).await?;
             let asked = names.len();
-            let calls: Vec<_> = names.iter().map(|info_hash| self.calls.scrape(info_hash)).collect();
-            for (info_hash, answer) in names.into_iter().zip(self.ask_all(&calls).await?) {
+            let answers = self.ask_all(asked, |calls, index| calls.scrape(&names[index])).await?;
+            for (info_hash, answer) in names.into_iter().zip(answers) {
                 after = Some(info_hash);
                 // It may have gone in between.
                 if let Some(stats) = stats(answer)? {
@@ -163,7 +170,7 @@ impl RedisRepository {
         limit: usize,
         out: &mut Vec<PeerRecord>,
     ) -> Result<Cursor, Unavailable> {
-        let order_of = |compact: &[u8]| Order::of(self.calls.layout.hash_of_peer(compact));
+        let order_of = |compact: &[u8]| Order::of(self.shared.calls().layout.hash_of_peer(compact));
         let family_of = |v6: bool| if v6 { Family::V6 } else { Family::V4 };
         let (mut family, mut order, mut after) = match from.bytes() {
             _ if from.is_end() => return Ok(Cursor::END),
@@ -175,7 +182,7 @@ impl RedisRepository {
         };
         let mut left = limit;
         loop {
-            let answer = self.link.call(self.calls.list(info_hash, family, order)).await?;
+            let answer = self.shared.ask(|calls| calls.list(info_hash, family, order)).await?;
             if answer == Value::Nil {
                 return Ok(Cursor::END);
             }

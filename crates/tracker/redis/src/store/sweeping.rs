@@ -4,39 +4,45 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 use swarmkeep::{Budget, Retention, Swept, Timestamp, Unavailable, implement::Next};
+use tracing::{debug, info};
 
-use super::{ABREAST, RedisRepository, ShardGroup, agree};
-use crate::reply::{Reader, bulk};
+use super::{ABREAST, RedisRepository, ShardGroup, shared::APART};
+use crate::{
+    calls::Calls,
+    library::{self, LIBRARY},
+    link::Failure,
+    reply::{self, Reader, Shard, bulk},
+};
 
 /// The lease on sweeping is good for this part of the lifetime, so that who sweeps ten times in one keeps it;
 /// and for so long at least. After a third of it, it is renewed.
 const LEASE: (u32, Duration) = (8, Duration::from_secs(30));
 
+/// The least time in seconds for which it is noted that a version is in use.
+const SHORTEST_NOTE: u32 = 60;
+
 impl RedisRepository {
     /// Whether it is this process that sweeps: one at a time is enough, and if two did they would only share
     /// the work.
     async fn holds_lease(&self) -> Result<bool, Unavailable> {
-        let lease = Duration::from_secs((self.calls.lifetime / LEASE.0).into()).max(LEASE.1);
+        let calls = self.shared.calls();
+        let lease = Duration::from_secs((calls.lifetime / LEASE.0).into()).max(LEASE.1);
         if self.lease.lock().is_some_and(|taken| taken.elapsed() < lease / 3) {
             return Ok(true);
         }
-        // Servers that have lost everything are told again how the store is laid out, or its trackers would
-        // part ways.
-        if agree(&self.link, &self.calls).await? != self.calls.layout {
-            return Err(Unavailable::new(format!(
-                "what lives under {} was begun anew with another layout: start again",
-                self.calls.prefix
-            )));
-        }
+        // Servers that have lost everything are told again how the store is laid out.
+        self.shared.confirm().await?;
+        self.shared.watch_clock().await?;
         let milliseconds = lease.as_millis().to_string();
-        let command = |verb, arguments: &[&str]| self.link.call(self.calls.command(verb, "lease", arguments));
+        let command =
+            |verb, arguments: &[&str]| self.shared.link.call(calls.command(verb, "lease", arguments));
         // Reading is allowed when memory is full.
         let holds = match command("GET", &[]).await? {
             Value::Nil => match command("SET", &[&self.node, "NX", "PX", &milliseconds]).await {
                 Ok(taken) => taken != Value::Nil,
                 // Somebody has to make room, and two may.
-                Err(unavailable) if unavailable.reason.contains("OOM") => true,
-                Err(unavailable) => return Err(unavailable),
+                Err(Failure::Unavailable(reason)) if reason.contains("OOM") => true,
+                Err(failure) => return Err(failure.into()),
             },
             Value::BulkString(holder) if holder == self.node.as_bytes() => {
                 command("PEXPIRE", &[&milliseconds]).await?;
@@ -45,7 +51,39 @@ impl RedisRepository {
             _ => false,
         };
         *self.lease.lock() = holds.then(Instant::now);
+        if let Err(unavailable) = self.delete_old_libraries(holds).await {
+            debug!(%unavailable, "functions of other versions stay as they are");
+        }
         Ok(holds)
+    }
+
+    /// Notes for a lifetime that this version is in use. The holder of the lease deletes the functions of
+    /// versions that nobody has noted. If somebody uses them all the same, they are loaded again.
+    async fn delete_old_libraries(&self, holds: bool) -> Result<(), Unavailable> {
+        let (link, calls) = (&self.shared.link, self.shared.calls());
+        let note = |verb, library: &str, arguments: &[&str]| {
+            link.call(calls.command(verb, &format!("uses:{library}"), arguments))
+        };
+        let lifetime = calls.lifetime.max(SHORTEST_NOTE).to_string();
+        note("SET", &LIBRARY.name, &["", "EX", &lifetime]).await?;
+        for slot in if holds { link.slot_of_each_server() } else { Vec::new() } {
+            let listed =
+                link.call(Calls::of_functions(slot, &["LIST", "LIBRARYNAME", "swarmkeep_*"])).await?;
+            let is_other = |library: &String| *library != LIBRARY.name && library::is_of_a_version(library);
+            for library in reply::libraries(&listed).into_iter().filter(is_other) {
+                if note("GET", &library, &[]).await? == Value::Nil {
+                    link.call(Calls::of_functions(slot, &["DELETE", &library])).await?;
+                    info!(library, "functions of a version that nobody uses are deleted");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the shard is of a layout that was given up, or has been told a time that has not come.
+    fn is_to_be_mended(&self, shard: &Shard, now: u32) -> bool {
+        let is_ahead = u64::from(shard.newest) > u64::from(now) + APART;
+        self.shared.is_of_another_layout(shard) || self.shared.bounds_times() && is_ahead
     }
 
     pub(super) async fn sweep_on(
@@ -67,9 +105,10 @@ impl RedisRepository {
                 Next::Visit(claim) => claim,
                 Next::Leave => break,
                 Next::LookFrom(from) => {
-                    let to = self.calls.layout.shards.min(from + ABREAST);
+                    let shards = self.shared.calls().layout.shards;
+                    let to = shards.min(from + ABREAST);
                     let group = ShardGroup { shards: (from..to).rev().collect(), sifted: false };
-                    let next = (to < self.calls.layout.shards).then_some(to);
+                    let next = (to < shards).then_some(to);
                     match self.pass.claim(from, [group].into_iter(), next) {
                         Some(claim) => claim,
                         None => continue,
@@ -82,8 +121,10 @@ impl RedisRepository {
                 if !group.sifted {
                     let states = self.shards(&group.shards).await?;
                     let mut due = states.iter().map(|shard| {
-                        shard.is_some_and(|shard| {
-                            shard.due <= now.max(shard.newest) || drops && shard.kept > 0
+                        shard.as_ref().is_some_and(|shard| {
+                            shard.due <= now.max(shard.newest)
+                                || drops && shard.kept > 0
+                                || self.is_to_be_mended(shard, now)
                         })
                     });
                     group.shards.retain(|_| due.next().unwrap_or_default());
@@ -116,7 +157,7 @@ impl RedisRepository {
         drops: bool,
         budget: u64,
     ) -> Result<(Swept, bool), Unavailable> {
-        let answer = bulk(self.link.call(self.calls.sweep(shard, now, drops, budget)).await?)?;
+        let answer = bulk(self.shared.ask(|calls| calls.sweep(shard, now, drops, budget)).await?)?;
         let mut answer = Reader(&answer);
         self.learn(answer.u32()?);
         let mut swept = Swept::default();

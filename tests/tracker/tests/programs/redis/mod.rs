@@ -3,11 +3,13 @@
 
 use swarmkeep_store_tests::programs::Trial;
 
+mod clocks;
 mod conformance;
 mod crowd;
 mod faults;
 mod hostile;
 mod large;
+mod layout;
 mod servers;
 mod stale;
 mod stores;
@@ -15,10 +17,12 @@ mod stores;
 /// The tests of these modules.
 pub(crate) fn tests() -> Vec<Trial> {
     let lists = [
+        clocks::tests(),
         conformance::tests(),
         faults::tests(),
         hostile::tests(),
         large::tests(),
+        layout::tests(),
         servers::tests(),
         stale::tests(),
     ];

@@ -36,6 +36,8 @@ pub(crate) fn settings(urls: impl IntoIterator<Item = String>) -> RedisConfig {
     RedisConfig::new(urls).prefix(prefix).patience(Duration::from_secs(30))
 }
 
+pub(crate) const LIFETIME: Duration = Duration::from_secs(1800);
+
 /// What a slow machine may add to a bound.
 pub(crate) const SLACK: Duration = Duration::from_secs(3);
 
@@ -53,7 +55,7 @@ pub(crate) async fn connect(settings: &RedisConfig) -> Arc<RedisRepository> {
 
 /// With few shards: a store is looked through all the time.
 pub(crate) fn config() -> RepositoryConfig {
-    RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(Duration::from_secs(1800)).shards(16)
+    RepositoryConfig::new(HashKey::from_bytes([7; 16])).lifetime(LIFETIME).shards(16)
 }
 
 /// A row of the catalog's kind, on one server.

@@ -1,0 +1,306 @@
+//! What all trackers of a store agree on: how it is laid out, and what time it is.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use data_encoding::HEXLOWER;
+use parking_lot::{Mutex, RwLock};
+use redis::Value;
+use swarmkeep::{Timestamp, Unavailable};
+use tracing::{info, warn};
+
+use crate::{
+    Status,
+    calls::Calls,
+    link::{Failure, Link},
+    node::SlotCall,
+    place::{Layout, MOST_SHARDS},
+    reply::{self, Shard, Unconfirmed},
+};
+
+/// How far a time that is told may be from the server's clock, in seconds; `library.lua` has the same.
+pub(crate) const APART: u64 = 60;
+
+/// Shards that are asked at once for the layout.
+const PART: usize = 256;
+
+/// The servers, and what this process knows of the store on them.
+pub(super) struct Shared {
+    pub(super) link: Link,
+    calls: RwLock<Arc<Calls>>,
+    /// When the layout was last read, and whether that could be done.
+    confirmed: tokio::sync::Mutex<Option<(Instant, Result<(), Unavailable>)>>,
+    /// The clock of this process, if the servers' clocks bound what it tells.
+    clock: Option<fn() -> Timestamp>,
+    status: Mutex<Status>,
+    /// Shards of other layouts are being dropped.
+    dropping: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(link: Link, calls: Calls, clock: Option<fn() -> Timestamp>) -> Arc<Self> {
+        Arc::new(Self {
+            link,
+            calls: RwLock::new(Arc::new(calls)),
+            confirmed: tokio::sync::Mutex::default(),
+            clock,
+            status: Mutex::default(),
+            dropping: AtomicBool::new(false),
+        })
+    }
+
+    /// What calls are made of, for the layout as far as it is known.
+    pub(super) fn calls(&self) -> Arc<Calls> {
+        Arc::clone(&self.calls.read())
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status.lock().clone()
+    }
+
+    /// One call, and its answer.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        call: impl Fn(&Calls) -> SlotCall,
+    ) -> Result<Value, Unavailable> {
+        let mut answers = self.ask_all(1, |calls, _| call(calls)).await;
+        answers.pop().expect("an answer for each call")
+    }
+
+    /// As many calls, made for the layout as it is, and their answers. Calls about one slot are done in
+    /// order. What a shard refuses because of the layout is made and sent again.
+    pub(super) async fn ask_all(
+        self: &Arc<Self>,
+        count: usize,
+        call: impl Fn(&Calls, usize) -> SlotCall,
+    ) -> Vec<Result<Value, Unavailable>> {
+        let calls = self.calls();
+        let asked: Vec<_> = (0..count).map(|index| call(&calls, index)).collect();
+        let answers = self.link.call_all(&asked).await;
+        self.repeat(answers, call).await
+    }
+
+    /// The same for calls whose number is bounded elsewhere.
+    pub(super) async fn ask_those(
+        self: &Arc<Self>,
+        count: usize,
+        call: impl Fn(&Calls, usize) -> SlotCall,
+    ) -> Vec<Result<Value, Unavailable>> {
+        let calls = self.calls();
+        let asked: Vec<_> = (0..count).map(|index| call(&calls, index)).collect();
+        let answers = self.link.call_those(&asked).await;
+        self.repeat(answers, call).await
+    }
+
+    /// Confirms the layout if shards want that, and asks them again: no shard refuses that. Once a server was
+    /// lost, it may have lost the layout: it is told again.
+    async fn repeat(
+        self: &Arc<Self>,
+        answers: Vec<Result<Value, Failure>>,
+        call: impl Fn(&Calls, usize) -> SlotCall,
+    ) -> Vec<Result<Value, Unavailable>> {
+        let unconfirmed = |answer: &Result<_, Failure>| matches!(answer, Err(Failure::Unconfirmed(_)));
+        let again: Vec<_> = (0..answers.len()).filter(|&index| unconfirmed(&answers[index])).collect();
+        let elsewhere =
+            answers.iter().any(|answer| matches!(answer, Err(Failure::Unconfirmed(Unconfirmed::Elsewhere))));
+        let lost = answers.iter().any(Result::is_ok) && self.link.lost.swap(false, Relaxed);
+        let mut answers: Vec<_> = answers.into_iter().map(|answer| answer.map_err(Into::into)).collect();
+        if !again.is_empty() {
+            match self.confirm().await {
+                Ok(calls) => {
+                    if elsewhere {
+                        self.drop_others();
+                    }
+                    let calls = Calls { confirmed: true, ..(*calls).clone() };
+                    let asked: Vec<_> = again.iter().map(|&index| call(&calls, index)).collect();
+                    // They were let in before.
+                    for (index, answer) in again.into_iter().zip(self.link.call_those(&asked).await) {
+                        answers[index] = answer.map_err(Into::into);
+                    }
+                }
+                Err(unavailable) => {
+                    again.into_iter().for_each(|index| answers[index] = Err(unavailable.clone()));
+                }
+            }
+        } else if lost {
+            let shared = Arc::clone(self);
+            self.link.spawn(async move {
+                if shared.confirm().await.is_err() {
+                    shared.link.lost.store(true, Relaxed);
+                }
+            });
+        }
+        answers
+    }
+
+    /// Drops all shards of layouts that the store has given up, so that processes which go by one of them
+    /// notice at their next announce, wherever that goes.
+    fn drop_others(self: &Arc<Self>) {
+        if self.dropping.swap(true, Relaxed) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        self.link.spawn(async move {
+            let calls = Calls { confirmed: true, ..(*shared.calls()).clone() };
+            let shards: Vec<_> = (0..calls.layout.shards).collect();
+            // What is left after an error is dropped by sweeps.
+            for part in shards.chunks(PART) {
+                let Ok(states) = shared.shards(part).await else { break };
+                let others = part.iter().zip(states).filter(|(_, state)| {
+                    state.as_ref().is_some_and(|shard| shared.is_of_another_layout(shard))
+                });
+                let asked: Vec<_> = others.map(|(&shard, _)| calls.sweep(shard, 0, false, 1)).collect();
+                shared.link.call_those(&asked).await;
+            }
+            shared.dropping.store(false, Relaxed);
+        });
+    }
+
+    /// Reads how the store is laid out, or writes it where nobody has, and goes by it from now on. Those who
+    /// ask meanwhile share one reading.
+    pub(super) async fn confirm(&self) -> Result<Arc<Calls>, Unavailable> {
+        let asked = Instant::now();
+        let mut confirmed = self.confirmed.lock().await;
+        let result = match &*confirmed {
+            Some((begun, result)) if *begun >= asked => result.clone(),
+            _ => {
+                let begun = Instant::now();
+                let result = self.follow().await;
+                *confirmed = Some((begun, result.clone()));
+                result
+            }
+        };
+        result.map(|()| self.calls())
+    }
+
+    async fn follow(&self) -> Result<(), Unavailable> {
+        let ours = self.calls();
+        let there = agree(&self.link, &ours).await?;
+        if there == ours.layout {
+            self.status.lock().layout_refused = None;
+            return Ok(());
+        }
+        if there.by_address != ours.layout.by_address {
+            let limited = if there.by_address { "limited" } else { "not limited" };
+            let prefix = &ours.prefix;
+            let reason = format!(
+                "the store under {prefix} was begun anew, and its endpoints an address are {limited}: give all trackers the same setting, and start this one again"
+            );
+            let refused = &mut self.status.lock().layout_refused;
+            if refused.is_none() {
+                warn!("{reason}");
+            }
+            *refused = Some(reason.clone());
+            return Err(Unavailable::new(reason));
+        }
+        warn!(prefix = %ours.prefix, "the store was begun anew by another tracker: following its layout");
+        *self.calls.write() = Arc::new(Calls { layout: there, ..(*ours).clone() });
+        let mut status = self.status.lock();
+        status.layout_refused = None;
+        status.layout_changes += 1;
+        Ok(())
+    }
+
+    /// Whether the servers' clocks bound what is told.
+    pub(super) const fn bounds_times(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// Compares the clock of this process with that of a server, and tells if it drifts.
+    pub(super) async fn watch_clock(&self) -> Result<(), Unavailable> {
+        let answer = self.link.call(self.calls().time()).await?;
+        self.note_time(&answer)
+    }
+
+    /// The same, from the server's answer.
+    pub(super) fn note_time(&self, answer: &Value) -> Result<(), Unavailable> {
+        let Some(clock) = self.clock else { return Ok(()) };
+        let clocks = Clocks { own: clock().as_secs(), server: reply::time(answer)? };
+        let Clocks { own, server } = clocks;
+        let before = self.status.lock().clock.replace((own, server));
+        let was_apart = before.is_some_and(|(own, server)| Clocks { own, server }.are_apart());
+        match clocks.are_apart() {
+            true if !was_apart => warn!(
+                own,
+                server,
+                "the clock is more than {APART} s from the Redis server's, and what it says counts as {APART} s from that: set both by NTP, and start again"
+            ),
+            false if was_apart => info!(own, server, "the clock is near the Redis server's again"),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Two clocks at the same time, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clocks {
+    pub(super) own: u64,
+    pub(super) server: u64,
+}
+
+impl Clocks {
+    /// `None` if no clock is to be compared.
+    pub(super) async fn compare(
+        link: &Link,
+        calls: &Calls,
+        clock: Option<fn() -> Timestamp>,
+    ) -> Result<Option<Self>, Unavailable> {
+        let Some(clock) = clock else { return Ok(None) };
+        let server = reply::time(&link.call(calls.time()).await?)?;
+        Ok(Some(Self { own: clock().as_secs(), server }))
+    }
+
+    pub(super) const fn are_apart(&self) -> bool {
+        self.own.abs_diff(self.server) > APART
+    }
+}
+
+/// How the store that is there is laid out. If nobody has written that, it is as its shards say, or as ours.
+pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavailable> {
+    // Reading is allowed when memory is full.
+    let answer = match link.call(calls.command("GET", "store", &[])).await? {
+        Value::Nil => {
+            let layout = of_shards(link, calls).await?.unwrap_or_else(|| calls.layout.clone());
+            let Layout { shards, salt, by_address } = &layout;
+            let text = format!("1 {shards} {} {by_address}", HEXLOWER.encode(salt));
+            match link.call(calls.command("SET", "store", &[&text, "NX", "GET"])).await? {
+                Value::Nil => return Ok(layout),
+                answer => answer,
+            }
+        }
+        answer => answer,
+    };
+    let theirs = String::from_utf8_lossy(&reply::bulk(answer)?).into_owned();
+    let unknown = || {
+        let prefix = &calls.prefix;
+        Unavailable::new(format!("what {prefix}store holds is of another version: {theirs:?}"))
+    };
+    let words: Vec<_> = theirs.split(' ').collect();
+    let ["1", shards, salt, by_address] = words.as_slice() else { return Err(unknown()) };
+    let salt = HEXLOWER.decode(salt.as_bytes()).ok().and_then(|salt| salt.try_into().ok());
+    match (shards.parse(), salt, by_address.parse()) {
+        (Ok(shards @ 1..=MOST_SHARDS), Some(salt), Ok(by_address)) => Ok(Layout { shards, salt, by_address }),
+        _ => Err(unknown()),
+    }
+}
+
+/// The layout of a shard that is there. A server that has lost all may have had the key with the layout, and
+/// others have their shards.
+async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Unavailable> {
+    let shards: Vec<_> = (0..calls.layout.shards).collect();
+    for part in shards.chunks(PART) {
+        let asked: Vec<_> = part.iter().map(|&shard| calls.counts(shard)).collect();
+        for answer in link.call_those(&asked).await {
+            if let Some(Shard { layout: Some(layout), .. }) = Shard::of(answer?)? {
+                return Ok(Some(layout));
+            }
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,111 @@
+//! Totals: the sum of what the shards say of themselves, and one that is kept for those who ask often.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Value;
+use swarmkeep::{Totals, Unavailable};
+
+use super::{RedisRepository, shared::Shared};
+use crate::reply::{self, Shard, bulk};
+
+impl RedisRepository {
+    /// All counts: as they are, or as one process has counted them for all a while ago.
+    pub(super) async fn sum(&self) -> Result<Totals, Unavailable> {
+        if self.totals_age.is_zero() {
+            let (totals, newest) = self.shared.count().await?;
+            self.learn(newest);
+            return Ok(totals);
+        }
+        let (kept, is_ours) = self.shared.kept_totals(self.totals_age).await?;
+        match kept {
+            Some(kept) => {
+                if is_ours {
+                    let (shared, age) = (Arc::clone(&self.shared), self.totals_age);
+                    self.shared.link.spawn(async move {
+                        // Others will, after the same time.
+                        let _ = shared.count_for_all(age).await;
+                    });
+                }
+                Ok(kept)
+            }
+            None => self.shared.count_for_all(self.totals_age).await,
+        }
+    }
+
+    /// What the shards say of themselves; `None` of one that nobody has announced to.
+    pub(super) async fn shards(&self, shards: &[u32]) -> Result<Vec<Option<Shard>>, Unavailable> {
+        self.shared.shards(shards).await
+    }
+}
+
+/// So many times the age of kept totals they are there, if nobody counts again.
+const KEPT: u32 = 8;
+
+impl Shared {
+    /// The sum over all shards, and the latest time that any of them was told.
+    async fn count(self: &Arc<Self>) -> Result<(Totals, u32), Unavailable> {
+        let shards: Vec<_> = (0..self.calls().layout.shards).collect();
+        let (mut totals, mut newest) = (Totals::default(), 0);
+        let states = self.shards(&shards).await?;
+        for shard in states.into_iter().flatten().filter(|shard| !self.is_of_another_layout(shard)) {
+            newest = newest.max(shard.newest);
+            totals.swarms += shard.totals.swarms;
+            for (sum, part) in [(&mut totals.v4, shard.totals.v4), (&mut totals.v6, shard.totals.v6)] {
+                sum.seeders += part.seeders;
+                sum.leechers += part.leechers;
+            }
+            totals.evicted.peers += shard.totals.evicted.peers;
+        }
+        Ok((totals, newest))
+    }
+
+    /// The totals that are kept, if there are any, and whether it is for this process to count again.
+    async fn kept_totals(&self, age: Duration) -> Result<(Option<Totals>, bool), Unavailable> {
+        let (calls, milliseconds) = (self.calls(), age.as_millis().to_string());
+        let asked = [
+            calls.command("GET", "totals", &[]),
+            calls.command("SET", "counting", &["", "NX", "PX", &milliseconds]),
+            calls.time(),
+        ];
+        let mut answers = self.link.call_all(&asked).await.into_iter();
+        let mut next = || answers.next().expect("an answer for each call");
+        let (kept, ours) = (next()?, next());
+        self.note_time(&next()?)?;
+        let kept = match kept {
+            Value::Nil => None,
+            // Nothing of a later version.
+            kept => reply::totals(&bulk(kept)?),
+        };
+        // Where memory is full, nobody can write that they count.
+        Ok((kept.filter(|_| ours.is_ok()), ours.is_ok_and(|answer| answer != Value::Nil)))
+    }
+
+    async fn count_for_all(self: &Arc<Self>, age: Duration) -> Result<Totals, Unavailable> {
+        let (totals, _) = self.count().await?;
+        let (text, milliseconds) = (reply::totals_to_text(&totals), (age * KEPT).as_millis().to_string());
+        let keep = self.calls().command("SET", "totals", &[&text, "PX", &milliseconds]);
+        // Without it, others count themselves.
+        let _ = self.link.call(keep).await;
+        Ok(totals)
+    }
+
+    /// Whether a shard is of a layout that the store has given up.
+    pub(super) fn is_of_another_layout(&self, shard: &Shard) -> bool {
+        shard.layout.as_ref().is_some_and(|layout| *layout != self.calls().layout)
+    }
+
+    /// What the shards say of themselves. Where one is of another layout, that of the store is read first.
+    pub(super) async fn shards(self: &Arc<Self>, shards: &[u32]) -> Result<Vec<Option<Shard>>, Unavailable> {
+        let mut states = Vec::with_capacity(shards.len());
+        // Each part has as long as one call has, and does not keep announces out.
+        for part in shards.chunks(super::PART) {
+            for answer in self.ask_all(part.len(), |calls, index| calls.counts(part[index])).await {
+                states.push(Shard::of(answer?)?);
+            }
+        }
+        if states.iter().flatten().any(|shard| self.is_of_another_layout(shard)) {
+            self.confirm().await?;
+        }
+        Ok(states)
+    }
+}

@@ -1,0 +1,185 @@
+//! Trackers whose clocks are wrong, where the servers' clocks bound what they tell: nobody else's peers go, or
+//! stay for longer.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime},
+};
+
+use swarmkeep::{
+    Announce, AsyncTorrentRepository, Budget, Cursor, PeerBuffer, Request, Retention, SplitMix64, Timestamp,
+};
+use swarmkeep_redis::{Error, RedisConfig, RedisRepository, servers::Server};
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial},
+    tests,
+};
+
+use crate::redis::{
+    crowd::{endpoint, torrent},
+    stores::{LIFETIME, RUNTIME, config, settings, started},
+};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS]:
+            redis_one_tracker_an_hour_ahead,
+            redis_one_tracker_an_hour_behind,
+            redis_shards_from_the_future_are_brought_back,
+            redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_told,
+    }
+}
+
+const HOUR: i64 = 3600;
+
+/// As many as the swarms of the report that this is about had.
+const PEERS: u32 = 1260;
+const TORRENTS: u32 = 100;
+
+fn clock() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    Timestamp::from_secs(since.as_secs())
+}
+
+fn by(seconds: i64) -> Timestamp {
+    Timestamp::from_secs(clock().as_secs().saturating_add_signed(seconds))
+}
+
+async fn start(settings: &RedisConfig) -> Arc<RedisRepository> {
+    Arc::new(RedisRepository::connect(settings, &config()).await.expect("reached"))
+}
+
+/// These peers announce, each to one torrent.
+async fn announce(store: &RedisRepository, peers: std::ops::Range<u32>, now: Timestamp) {
+    let mut batch: Vec<_> = peers
+        .map(|n| {
+            let announce = Announce::new(torrent(n % TORRENTS), endpoint(n));
+            Request::new(announce, PeerBuffer::new(&mut [], &mut []))
+        })
+        .collect();
+    store.announce_batch(&mut batch, now, &mut SplitMix64::new(1)).await.expect("acknowledged");
+}
+
+/// A whole pass, whoever else sweeps; how many have gone.
+async fn sweep(store: &RedisRepository, server: &Server, now: Timestamp) -> u64 {
+    let leases: Vec<String> = server.query(&["KEYS", "*lease"]).expect("it answers");
+    leases.iter().for_each(|lease| {
+        server.command(&["DEL", lease]).expect("it answers");
+    });
+    let mut expired = 0;
+    loop {
+        let step = store.sweep(now, Retention::DropEmpty, Budget::peers(4096)).await.expect("reached");
+        expired += step.expired;
+        if step.pass_complete {
+            return expired;
+        }
+    }
+}
+
+/// How many peers there are, and the earliest and the latest of their announces, from now.
+async fn ages(store: &RedisRepository) -> (usize, i64, i64) {
+    let (mut listed, now) = (Vec::new(), clock().as_secs());
+    for n in 0..TORRENTS {
+        let mut cursor = Cursor::START;
+        while !cursor.is_end() {
+            cursor = store.peers(&torrent(n), cursor, 1000, &mut listed).await.expect("reached");
+        }
+    }
+    let ages = listed.iter().map(|peer| peer.last_announce.as_secs().cast_signed() - now.cast_signed());
+    (listed.len(), ages.clone().min().unwrap_or_default(), ages.max().unwrap_or_default())
+}
+
+/// It announces and sweeps, once its clock is wrong.
+fn redis_one_tracker_an_hour_ahead() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]).clock(clock);
+        let (right, wrong) = (start(&settings).await, start(&settings).await);
+        announce(&right, 0..PEERS, clock()).await;
+        announce(&wrong, PEERS..PEERS + TORRENTS, by(HOUR)).await;
+        let cost = sweep(&wrong, &server, by(HOUR)).await;
+        assert_eq!(cost, 0, "of {PEERS} peers");
+        announce(&right, 0..100, clock()).await;
+        let (peers, _, latest) = ages(&right).await;
+        assert_eq!(peers, (PEERS + TORRENTS) as usize);
+        assert!(latest <= 60, "peers are noted {latest} s ahead, and expire as much later");
+        // With a clock of 2096 too.
+        announce(&wrong, PEERS..PEERS + TORRENTS, Timestamp::from_secs(4_000_000_000)).await;
+        assert!(ages(&right).await.2 <= 61, "nobody is noted as far ahead as that");
+    });
+}
+
+/// Its peers do not look old to the others, and it forgets nobody.
+fn redis_one_tracker_an_hour_behind() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]).clock(clock);
+        let (right, wrong) = (start(&settings).await, start(&settings).await);
+        // It alone, at first.
+        announce(&wrong, 0..PEERS, by(-HOUR)).await;
+        let (_, earliest, _) = ages(&right).await;
+        assert!(earliest >= -62, "its peers look {earliest} s old");
+        announce(&right, PEERS..PEERS + TORRENTS, clock()).await;
+        announce(&wrong, 0..PEERS, by(-HOUR)).await;
+        let cost = [sweep(&right, &server, clock()).await, sweep(&wrong, &server, by(-HOUR)).await];
+        assert_eq!(cost, [0, 0]);
+        let (peers, earliest, latest) = ages(&wrong).await;
+        assert_eq!(peers, (PEERS + TORRENTS) as usize);
+        assert!(earliest >= -10 && latest <= 0, "the others' times count for all: {earliest} to {latest} s");
+    });
+}
+
+/// Trackers that the server's clock did not bound have told shards a time to come, as earlier versions did.
+fn redis_shards_from_the_future_are_brought_back() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let earlier = start(&settings).await;
+        // Also in swarms of many pages.
+        announce(&earlier, 0..PEERS, by(HOUR)).await;
+        for n in 0..5 {
+            announce(&earlier, 10_000 * n..10_000 * n + 400, by(HOUR)).await;
+        }
+        let there = ages(&earlier).await.0;
+        let bounded = start(&settings.clone().clock(clock)).await;
+        assert_eq!(sweep(&bounded, &server, clock()).await, 0);
+        let (peers, earliest, latest) = ages(&bounded).await;
+        assert_eq!(peers, there);
+        assert!(earliest >= -62 && latest <= 60, "{earliest} to {latest} s");
+        announce(&bounded, 0..PEERS, clock()).await;
+        let (lifetime, later) = (LIFETIME.as_secs().cast_signed(), start(&settings).await);
+        assert_eq!(sweep(&later, &server, by(lifetime - 120)).await, 0);
+        assert_eq!(sweep(&later, &server, by(lifetime + 120)).await, there as u64, "as they do always");
+    });
+}
+
+fn redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_told() {
+    static AHEAD: AtomicU64 = AtomicU64::new(0);
+    fn drifts() -> Timestamp {
+        Timestamp::from_secs(clock().as_secs() + AHEAD.load(Relaxed))
+    }
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        for wrong in [(|| by(HOUR)) as fn() -> Timestamp, || by(-HOUR)] {
+            let refused = RedisRepository::connect(&settings([server.url()]).clock(wrong), &config()).await;
+            match refused {
+                Err(Error::Clock { own, server }) => assert!(own.abs_diff(server).abs_diff(3600) <= 2),
+                other => panic!("{other:?}"),
+            }
+        }
+        let often = Duration::from_millis(1);
+        let store = start(&settings([server.url()]).clock(drifts).totals_age(often)).await;
+        let mut apart = Vec::new();
+        for ahead in [0, 61, 3600, 0] {
+            AHEAD.store(ahead, Relaxed);
+            store.totals().await.expect("reached");
+            let (own, server) = store.status().clock.expect("compared");
+            apart.push(own.abs_diff(server).abs_diff(ahead));
+        }
+        assert!(apart.iter().all(|&off| off <= 2), "{apart:?}");
+    });
+}

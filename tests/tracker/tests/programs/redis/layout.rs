@@ -1,0 +1,288 @@
+//! Trackers that share a store agree on how it is laid out, whatever is lost: it is emptied, or begun anew by
+//! another tracker.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use swarmkeep::{
+    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, HashKey, RepositoryConfig, Retention,
+};
+use swarmkeep_redis::{
+    RedisConfig, RedisRepository,
+    servers::{Cluster, Server, Value},
+};
+use swarmkeep_store_tests::{
+    programs::{REDIS, Trial},
+    tests,
+};
+use tokio::time::sleep;
+
+use crate::redis::{
+    crowd::{NOW, endpoint, members, tell, torrent},
+    stores::{RUNTIME, settings, started},
+};
+
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! {
+        [REDIS]:
+            redis_flush_then_restart_one_of_three_trackers,
+            redis_flushed_store_is_begun_by_a_tracker_that_starts_and_the_others_follow,
+            redis_shards_of_a_layout_that_was_given_up_are_replaced,
+            redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was,
+            redis_layout_that_alone_is_lost_is_found_in_the_shards,
+            redis_cluster_master_that_has_lost_all_takes_no_other_layout,
+            redis_shards_of_an_earlier_version_are_taken_as_they_are,
+            redis_layout_that_is_lost_with_a_connection_is_written_again,
+            redis_functions_of_versions_that_nobody_uses_are_deleted,
+            redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed,
+    }
+}
+
+const TORRENTS: u32 = 100;
+
+/// A tracker that has just started: it draws a key of its own.
+async fn start(settings: &RedisConfig, key: u8) -> Arc<RedisRepository> {
+    let config = RepositoryConfig::new(HashKey::from_bytes([key; 16])).lifetime(super::stores::LIFETIME);
+    match RedisRepository::connect(settings, &config).await {
+        Ok(store) => Arc::new(store),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A peer of this tracker, in each torrent.
+async fn announce_to(tracker: &RedisRepository, peer: u32) {
+    for n in 0..TORRENTS {
+        let announce = Announce::new(torrent(n), endpoint(peer)).left(0).event(AnnounceEvent::Completed);
+        tell(tracker, &announce).await.expect("acknowledged");
+    }
+}
+
+/// On how many torrents the trackers do not agree, each having told all of them of one peer.
+async fn disagreements(trackers: &[&RedisRepository]) -> usize {
+    for (peer, tracker) in (1..).zip(trackers) {
+        announce_to(tracker, peer).await;
+    }
+    let all = trackers.len() as u32;
+    let mut disagreed = 0;
+    for n in 0..TORRENTS {
+        let mut agree = true;
+        for tracker in trackers {
+            agree &= tracker.scrape(&torrent(n)).await.expect("reached").complete == all;
+        }
+        disagreed += usize::from(!agree);
+    }
+    disagreed
+}
+
+/// The store is emptied, trackers go on, and one of them starts again before any sweep.
+fn redis_flush_then_restart_one_of_three_trackers() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
+        let three = start(&settings, 3).await;
+        assert_eq!(disagreements(&[&one, &two, &three]).await, 0);
+        server.command(&["FLUSHALL"]).expect("it answers");
+        announce_to(&one, 1).await;
+        drop(three);
+        let three = start(&settings, 4).await;
+        assert_eq!(disagreements(&[&one, &two, &three]).await, 0, "of {TORRENTS} torrents");
+        assert_eq!(members(&three).await.len(), TORRENTS as usize);
+    });
+}
+
+/// Nobody has announced between: the one that starts writes how the store is laid out.
+fn redis_flushed_store_is_begun_by_a_tracker_that_starts_and_the_others_follow() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
+        assert_eq!(disagreements(&[&one, &two]).await, 0);
+        server.command(&["FLUSHALL"]).expect("it answers");
+        let three = start(&settings, 4).await;
+        assert_eq!(disagreements(&[&one, &two, &three]).await, 0, "of {TORRENTS} torrents");
+    });
+}
+
+/// Trackers have begun the emptied store at once, and those whose layout was not the first to be written go by
+/// it still: what they have begun goes, and they follow.
+fn redis_shards_of_a_layout_that_was_given_up_are_replaced() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
+        assert_eq!(disagreements(&[&one, &two]).await, 0);
+        let layout = format!("{}store", settings.keys_begin_with());
+        let other = format!("1 1024 {} false", "5a".repeat(16));
+        server.command(&["SET", &layout, &other]).expect("it answers");
+        let three = start(&settings, 3).await;
+        assert_eq!(three.totals().await.expect("reached").swarms, 0, "what stands elsewhere cannot be found");
+        tell(&three, &Announce::new(torrent(1), endpoint(3))).await.expect("acknowledged");
+        let shards = || server.query::<Vec<String>>(&["KEYS", "*{*}"]).expect("it answers");
+        three.sweep(NOW, Retention::DropEmpty, Budget::peers(10_000)).await.expect("reached");
+        assert_eq!(shards().len(), 1, "a sweep removes them");
+        assert_eq!(disagreements(&[&one, &two, &three]).await, 0, "of {TORRENTS} torrents");
+        assert_eq!(one.status().layout_changes, 1);
+
+        // Without a sweep, the first shard that is not as it should be is enough.
+        server.command(&["SET", &layout, &other.replace('5', "6")]).expect("it answers");
+        let four = start(&settings, 4).await;
+        announce_to(&four, 4).await;
+        assert_eq!(disagreements(&[&one, &two, &three, &four]).await, 0, "of {TORRENTS} torrents");
+    });
+}
+
+/// A tracker that cannot follow says so, answers nothing, and goes on where it can again.
+fn redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let one = start(&settings, 1).await;
+        announce_to(&one, 1).await;
+        server.command(&["FLUSHALL"]).expect("it answers");
+        let limited = RepositoryConfig::new(HashKey::from_bytes([2; 16])).max_endpoints_per_address(8);
+        let two = RedisRepository::connect(&settings, &limited).await.expect("reached");
+        let comes = |n| Announce::new(torrent(n), endpoint(n));
+        let refused = tell(&one, &comes(1)).await.expect_err("it keeps peers in other places");
+        assert!(refused.reason.contains("endpoints an address are limited"), "{refused}");
+        assert_eq!(one.status().layout_refused, Some(refused.reason));
+        tell(&two, &comes(1)).await.expect("acknowledged");
+        server.command(&["FLUSHALL"]).expect("it answers");
+        tell(&one, &comes(1)).await.expect("it is the first now");
+        assert_eq!(one.status().layout_refused, None);
+    });
+}
+
+/// The key with the layout was lost, and the shards were not, as where a master of a Cluster comes back empty.
+fn redis_layout_that_alone_is_lost_is_found_in_the_shards() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let one = start(&settings, 1).await;
+        announce_to(&one, 1).await;
+        server.command(&["DEL", &format!("{}store", settings.keys_begin_with())]).expect("it answers");
+        let two = start(&settings, 2).await;
+        assert_eq!(members(&two).await, members(&one).await);
+        assert_eq!(disagreements(&[&one, &two]).await, 0, "of {TORRENTS} torrents");
+    });
+}
+
+/// The one that had the key with the layout; the shards of the others stay.
+fn redis_cluster_master_that_has_lost_all_takes_no_other_layout() {
+    let cluster = started(Cluster::start(3, 0));
+    RUNTIME.block_on(async {
+        let settings = settings(cluster.urls());
+        let one = start(&settings, 1).await;
+        announce_to(&one, 1).await;
+        let layout = format!("{}store", settings.keys_begin_with());
+        let slot = cluster.slot_of(&layout).expect("it answers");
+        let master = cluster.master_of_slot(slot).expect("there is one");
+        cluster.server(master).command(&["FLUSHALL"]).expect("it answers");
+        let two = start(&settings, 2).await;
+        let left = members(&two).await;
+        assert!((30..=90).contains(&left.len()), "{} of {TORRENTS} are on the other two", left.len());
+        assert_eq!(left, members(&one).await);
+        assert_eq!(disagreements(&[&one, &two]).await, 0, "of {TORRENTS} torrents");
+        assert_eq!([&one, &two].map(|tracker| tracker.status().layout_changes), [0, 0]);
+    });
+}
+
+/// They have no identity. Trackers of both versions may be there for a while.
+fn redis_shards_of_an_earlier_version_are_taken_as_they_are() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let one = start(&settings, 1).await;
+        announce_to(&one, 1).await;
+        let shards: Vec<Vec<u8>> = server.query(&["KEYS", "*{*}"]).expect("it answers");
+        let meta = |shard: &[u8]| -> Vec<u8> { server.query(&[b"HGET", shard, b"m"]).expect("it answers") };
+        for shard in &shards {
+            server.command(&[b"HSET", shard.as_slice(), b"m", &meta(shard)[..44]]).expect("it answers");
+        }
+        let two = start(&settings, 2).await;
+        assert_eq!(members(&two).await.len(), TORRENTS as usize);
+        assert_eq!(disagreements(&[&one, &two]).await, 0, "of {TORRENTS} torrents");
+        assert!(shards.iter().all(|shard| meta(shard).len() == 63), "what is written has an identity");
+    });
+}
+
+/// Nobody has to announce to a shard that is missing.
+fn redis_layout_that_is_lost_with_a_connection_is_written_again() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let one = start(&settings, 1).await;
+        announce_to(&one, 1).await;
+        server.command(&["FLUSHALL"]).expect("it answers");
+        server.client_kill_all().expect("it answers");
+        // Reading begins no shard.
+        let layout = format!("{}store", settings.keys_begin_with());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while server.query::<u32>(&["EXISTS", &layout]).expect("it answers") == 0 {
+            one.scrape(&torrent(1)).await.expect("reached");
+            assert!(Instant::now() < deadline, "nobody writes the layout again");
+        }
+    });
+}
+
+fn redis_functions_of_versions_that_nobody_uses_are_deleted() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        for name in ["swarmkeep_00000000", "swarmkeep_11111111", "swarmkeep_of_others", "others"] {
+            let code = format!("#!lua name={name}\nredis.register_function('{name}_f', function() end)");
+            server.command(&["FUNCTION", "LOAD", &code]).expect("it is taken");
+        }
+        let noted = format!("{}uses:swarmkeep_11111111", settings.keys_begin_with());
+        server.command(&["SET", &noted, "", "EX", "60"]).expect("it answers");
+        let one = start(&settings, 1).await;
+        announce_to(&one, 1).await;
+        one.sweep(NOW, Retention::DropEmpty, Budget::peers(10)).await.expect("reached");
+        let listed: Vec<Vec<Value>> = server.query(&["FUNCTION", "LIST"]).expect("it answers");
+        let has = |name: &str| listed.iter().flatten().any(|field| *field == Value::BulkString(name.into()));
+        let stay = ["swarmkeep_00000000", "swarmkeep_11111111", "swarmkeep_of_others", "others"].map(has);
+        assert_eq!(stay, [false, true, true, true]);
+        assert_eq!(listed.len(), 4, "and those that are in use");
+    });
+}
+
+/// As the metrics of a tracker ask. What the suite asks for is exact, and asks each shard.
+fn redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let age = Duration::from_millis(300);
+        let settings = settings([server.url()]).totals_age(age);
+        let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
+        announce_to(&one, 1).await;
+        assert_eq!(
+            one.totals().await.expect("reached").v4.seeders,
+            100,
+            "there were none yet: they are counted"
+        );
+        let asked = || -> u64 {
+            let stats = server.info("stats").expect("it answers");
+            stats["total_commands_processed"].parse().expect("a number")
+        };
+        let (before, begun) = (asked(), Instant::now());
+        for _ in 0..50 {
+            two.totals().await.expect("reached");
+        }
+        let (each, counts) = ((asked() - before) as f64 / 50.0, begun.elapsed().div_duration_f64(age));
+        // Three commands, and 1,024 more once in that time.
+        assert!(
+            each < 4.0 + (counts + 1.0) * 1100.0 / 50.0,
+            "{each:.1} commands for totals, {counts:.1} ages"
+        );
+        announce_to(&two, 2).await;
+        let told = Instant::now();
+        while two.totals().await.expect("reached").v4.seeders != 200 {
+            assert!(told.elapsed() < age * 2 + Duration::from_secs(5), "the sum is not counted again");
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(one.totals().await.expect("reached").v4.seeders, 200, "of both");
+        assert!(two.memory().await.expect("reached").bytes > 0);
+    });
+}
