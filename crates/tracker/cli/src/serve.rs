@@ -141,6 +141,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         open(state, path, every)?;
         server.control().metrics.watch_state(Arc::clone(state));
     }
+    built.watch(&server.control().metrics);
     let closing = Closing(state);
     let served = runtime.block_on(async {
         // Before anyone can read that we listen and then tell us to stop.

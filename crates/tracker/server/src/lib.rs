@@ -51,7 +51,7 @@ pub use control::Control;
 pub use http::{HttpHandler, HttpRequest};
 pub use ipnet::IpNet;
 pub use lists::{AccessList, ListKind, PasskeyList};
-pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SweepCounts, Threads, Times};
+pub use metrics::{Counts, Kind, Metrics, ProtocolCounts, Reason, SharedStore, SweepCounts, Threads, Times};
 pub use rate::RateLimiter;
 pub use rules::{LiveRules, Rules, WhenUnavailable};
 pub use server::{Bound, Server, Sockets};

@@ -2,7 +2,7 @@
 //! them up.
 
 use std::{
-    array,
+    array, fmt,
     net::UdpSocket,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -109,6 +109,27 @@ pub struct Metrics {
     sweeps: Sweeps,
     drops: Drops,
     state: OnceLock<Arc<State>>,
+    shared_store: OnceLock<AskSharedStore>,
+}
+
+/// Asks a store that is shared how it is.
+struct AskSharedStore(Box<dyn Fn() -> SharedStore + Send + Sync>);
+
+impl fmt::Debug for AskSharedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AskSharedStore").field(&self.0()).finish()
+    }
+}
+
+/// The state of a store that several trackers share, as this tracker sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SharedStore {
+    /// Why this tracker cannot use the store as it is laid out now, if it cannot.
+    pub refused: Option<String>,
+    /// How often this tracker has followed another layout, after the store was emptied.
+    pub layout_changes: u64,
+    /// By how many seconds this tracker's clock is ahead of the store's, if they were compared.
+    pub seconds_ahead: Option<i64>,
 }
 
 impl Metrics {
@@ -152,6 +173,16 @@ impl Metrics {
     /// The state of the snapshots and stored counts; `None` if the store is not kept over restarts.
     pub fn state(&self) -> Option<StateStatus> {
         self.state.get().map(|state| state.status())
+    }
+
+    /// Sets how to ask a store that several trackers share for its state. Only the first call has an effect.
+    pub fn watch_shared_store(&self, ask: impl Fn() -> SharedStore + Send + Sync + 'static) {
+        let _ = self.shared_store.set(AskSharedStore(Box::new(ask)));
+    }
+
+    /// The state of a store that several trackers share; `None` if the store is this tracker's own.
+    pub fn shared_store(&self) -> Option<SharedStore> {
+        self.shared_store.get().map(|ask| ask.0())
     }
 
     /// The state of the threads that answer over UDP.

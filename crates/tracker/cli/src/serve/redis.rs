@@ -17,6 +17,9 @@ use crate::units::counted;
 
 const REDIS: &str = "Store on Redis (--repository redis)";
 
+/// One tracker counts all torrents and peers per this time, for all.
+const TOTALS_AGE: Duration = Duration::from_secs(2);
+
 /// Where the store on Redis is, and how patient to be with it.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Redis {
@@ -82,7 +85,9 @@ impl Redis {
             .prefix(&self.redis_prefix)
             .node(&node)
             .patience(self.redis_patience)
-            .staleness(self.redis_staleness);
+            .staleness(self.redis_staleness)
+            .totals_age(TOTALS_AGE)
+            .clock(swarmkeep_tracker::now);
         if let Some(path) = &self.redis_password_file {
             config = config.password_file(path);
         }

@@ -7,7 +7,7 @@ use swarmkeep::{
     catalog::{self, Implementation, Repository},
 };
 use swarmkeep_redis::{Error as RedisError, RedisRepository};
-use swarmkeep_tracker::ConnectionKey;
+use swarmkeep_tracker::{ConnectionKey, Metrics, SharedStore};
 use tracing::warn;
 
 use super::redis::Servers;
@@ -55,6 +55,9 @@ pub(crate) enum NotBuilt {
         "cannot reach the store on Redis: {0}; start the server, or give the address, the user and the password of one that answers"
     )]
     Unreachable(String),
+    /// The clock of this machine, or of the server, is wrong.
+    #[error("{0}")]
+    Clock(String),
 }
 
 impl Store {
@@ -79,6 +82,7 @@ impl Store {
                     Ok(Built { repository: Repository::Async(Arc::clone(&store) as _), redis: Some(store) })
                 }
                 Err(RedisError::Unreachable(reason)) => Err(NotBuilt::Unreachable(reason)),
+                Err(error @ RedisError::Clock { .. }) => Err(NotBuilt::Clock(error.to_string())),
                 Err(error) => Err(NotBuilt::Settings(error.to_string())),
             },
         }
@@ -95,6 +99,21 @@ impl Built {
     /// The key of connection ids that all trackers of the store share, if it is shared.
     pub(crate) fn connection_key(&self) -> Option<ConnectionKey> {
         self.redis.as_ref().map(|store| ConnectionKey::new(&store.shared_secret("connection ids")))
+    }
+
+    /// Tells the operator of a store that is shared.
+    pub(crate) fn watch(&self, metrics: &Metrics) {
+        if let Some(store) = self.redis.clone() {
+            metrics.watch_shared_store(move || {
+                let status = store.status();
+                let ahead = |(own, server): (u64, u64)| own.cast_signed() - server.cast_signed();
+                SharedStore {
+                    refused: status.layout_refused,
+                    layout_changes: status.layout_changes,
+                    seconds_ahead: status.clock.map(ahead),
+                }
+            });
+        }
     }
 
     /// Sends what it has answered and not yet sent: the last thing that is asked of it.

@@ -18,7 +18,7 @@ use swarmkeep::{Family, PeerCounts};
 use swarmkeep_state::StateStatus;
 
 use super::{state::AdminState, stats::Sample};
-use crate::{Counts, Kind, ProtocolCounts, Reason, Times};
+use crate::{Counts, Kind, ProtocolCounts, Reason, SharedStore, Times};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -42,6 +42,9 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
         let labels = [("repository", admin.identity.store_name.as_deref().unwrap_or("")), ("node", node)];
         out.gauge("store_info", "What a store that several trackers share is called, and this one among them; the value is always 1.")
             .sample(&labels, 1);
+    }
+    if let Some(store) = admin.control.metrics.shared_store() {
+        of_shared_store(&mut out, &store);
     }
     of_sweeps(&mut out, &counts);
     if let Some(state) = admin.control.metrics.state() {
@@ -133,9 +136,9 @@ fn of_store(out: &mut Exposition, sample: &Sample) {
         .sample(&[], answered.as_secs());
     }
     if let Some(totals) = sample.totals {
-        out.gauge("torrents", "Torrents with peers, or kept for the number of their downloads.")
+        out.gauge("torrents", "Torrents with peers, or kept for the number of their downloads; of a shared store, as some seconds ago.")
             .sample(&[], totals.swarms);
-        let mut family = out.gauge("peers", "Peers in all swarms.");
+        let mut family = out.gauge("peers", "Peers in all swarms; of a shared store, as some seconds ago.");
         for (name, PeerCounts { seeders, leechers }) in [("ipv4", totals.v4), ("ipv6", totals.v6)] {
             family.sample(&[("family", name), ("role", "seeder")], seeders);
             family.sample(&[("family", name), ("role", "leecher")], leechers);
@@ -149,6 +152,23 @@ fn of_store(out: &mut Exposition, sample: &Sample) {
         let counted = if memory.exact { "exact" } else { "estimated" };
         out.gauge("store_bytes", "Memory of swarms and peers, counted from allocations or estimated.")
             .sample(&[("counted", counted)], memory.bytes);
+    }
+}
+
+fn of_shared_store(out: &mut Exposition, store: &SharedStore) {
+    out.gauge(
+        "store_layout_refused",
+        "Whether the store was emptied and begun anew with other settings, so that this tracker cannot use it.",
+    )
+    .sample(&[], u8::from(store.refused.is_some()));
+    out.counter("store_layout_changes", "How often the store was emptied and begun anew by another tracker.")
+        .sample(&[], store.layout_changes);
+    if let Some(ahead) = store.seconds_ahead {
+        out.gauge(
+            "store_clock_ahead_seconds",
+            "By how much this tracker's clock is ahead of the store's; times further off than 60 count as 60.",
+        )
+        .sample(&[], ahead);
     }
 }
 

@@ -75,6 +75,9 @@ fn redis_user_of_the_documentation_may_do_what_a_tracker_does_and_no_more() {
     let words: Vec<_> =
         ["ACL", "SETUSER", "tracker", "reset"].into_iter().chain(rule.split_whitespace()).collect();
     server.command(&words).expect("it is understood");
+    // Of an earlier version, which is deleted.
+    let code = "#!lua name=swarmkeep_00000000\nredis.register_function('earlier', function() end)";
+    server.command(&["FUNCTION", "LOAD", code]).expect("it is taken");
     let urls = [format!("redis://tracker:given@127.0.0.1:{}", server.port())];
     let arguments = ["--interval=1", "--lifetime=2", "--redis-node=one", "--redis-prefix=swarmkeep:"];
 
