@@ -5,7 +5,7 @@ use std::{
     num::NonZeroU64,
     sync::{Arc, mpsc},
     thread::{available_parallelism, sleep},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use futures_util::future::try_join_all;
@@ -18,7 +18,6 @@ use swarmkeep::{
     Announce, AsyncTorrentRepository, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request,
     SplitMix64, SwarmStats, Timestamp,
 };
-use swarmkeep_benches::NOW;
 use swarmkeep_redis::{RedisConfig, RedisRepository, servers::Server};
 use swarmkeep_workload::Workload;
 use tokio::runtime::{Builder, Runtime};
@@ -81,7 +80,6 @@ pub(crate) struct Stores {
     ours: RedisRepository,
     stale: RedisRepository,
     pub(crate) server: Server,
-    began: Instant,
 }
 
 impl Stores {
@@ -89,16 +87,12 @@ impl Stores {
         let server = Server::start()?;
         let config = RepositoryConfig::new(HashKey::from_bytes([7; 16]));
         let config = shards.iter().fold(config, |config, &shards| config.shards(shards));
-        let ours = runtime.block_on(RedisRepository::connect(&settings(&server), &config))?;
-        let stale = settings(&server).staleness(Duration::from_secs(1));
+        let settings = settings(&server).clock(clock);
+        let ours = runtime.block_on(RedisRepository::connect(&settings, &config))?;
+        let stale = settings.staleness(Duration::from_secs(1));
         let stale = runtime.block_on(RedisRepository::connect(&stale, &config))?;
         let naive = runtime.block_on(Naive::connect(&server.url(), CONNECTIONS))?;
-        Ok(Arc::new(Self { naive, ours, stale, server, began: Instant::now() }))
-    }
-
-    /// Times go on, as they do in a tracker.
-    fn now(&self) -> Timestamp {
-        NOW.saturating_add(self.began.elapsed().as_secs())
+        Ok(Arc::new(Self { naive, ours, stale, server }))
     }
 
     /// Puts every peer of a population into the store of one design, which has none of them yet.
@@ -111,7 +105,7 @@ impl Stores {
                     let fill = workload.fill_part(part, BATCHES);
                     match way {
                         Design::Published | Design::Naive => {
-                            stores.naive.fill(part as usize, fill, stores.now()).await
+                            stores.naive.fill(part as usize, fill, clock()).await
                         }
                         Design::One | Design::Batch | Design::Stale => stores.fill_ours(fill).await,
                     }
@@ -146,7 +140,7 @@ impl Stores {
             if batch.is_empty() {
                 return Ok(());
             }
-            self.ours.announce_batch(&mut batch, self.now(), &mut SplitMix64::new(1)).await?;
+            self.ours.announce_batch(&mut batch, clock(), &mut SplitMix64::new(1)).await?;
         }
     }
 
@@ -173,7 +167,7 @@ impl Stores {
         rng: &mut SplitMix64,
         peers: &mut PeerBuffer<'_>,
     ) -> Result<SwarmStats> {
-        let (via, now) = (task as usize, self.now());
+        let (via, now) = (task as usize, clock());
         match way {
             Design::Published => self.naive.as_published(via, announce, now, peers).await,
             Design::Naive => self.naive.announce(via, announce, now, peers).await,
@@ -212,7 +206,7 @@ impl Stores {
                 .collect();
             let start = Instant::now();
             let store = if way == Design::Stale { &self.stale } else { &self.ours };
-            store.announce_batch(&mut batch, self.now(), &mut rng).await?;
+            store.announce_batch(&mut batch, clock(), &mut rng).await?;
             let took = nanos(start);
             done.peers += batch.iter().map(|request| request.peers.len() as u64).sum::<u64>();
             done.took.extend(batch.iter().map(|_| took));
@@ -303,6 +297,12 @@ pub(crate) fn settings(server: &Server) -> RedisConfig {
         .connections(CONNECTIONS)
         .in_flight(1 << 20)
         .patience(patience)
+}
+
+/// What time it is: as under `serve`, the server's clock bounds what it is told.
+fn clock() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Timestamp::from_secs(since.unwrap_or_default().as_secs())
 }
 
 /// How long ago that was; more than four seconds are four.

@@ -20,9 +20,10 @@ const IPV6: u8 = 8;
 const WANTS_V4: u8 = 16;
 const WANTS_V6: u8 = 32;
 
-/// Flags of a caller.
+/// Flags of a caller, one of which is always there: no byte is 0, for the sake of `redis-benchmark`.
 const CONFIRMED: u8 = 1;
 const BOUNDED: u8 = 2;
+const CALLER: u8 = 64;
 
 /// What calls are made of: the same in all of a store.
 #[derive(Debug, Clone)]
@@ -206,7 +207,7 @@ impl Calls {
         let mut caller = [0; IDENTITY + 1];
         caller[..IDENTITY].copy_from_slice(&self.layout.identity());
         caller[IDENTITY] =
-            if self.confirmed { CONFIRMED } else { 0 } | if self.bounded { BOUNDED } else { 0 };
+            CALLER | if self.confirmed { CONFIRMED } else { 0 } | if self.bounded { BOUNDED } else { 0 };
         caller
     }
 

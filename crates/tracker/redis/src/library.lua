@@ -51,7 +51,7 @@ local SEEDER, FINISHED, STOPPED, IPV6, WANTS_V4, WANTS_V6 = 1, 2, 4, 8, 16, 32
 -- The layout of the caller: the salt, and the rest of it. Whether the caller has just read that this is the store's, and whether the
 -- server's clock bounds what is told.
 local identity, confirmed, bounded
-local SALT, IDENTITY = 16, 19
+local SALT, IDENTITY = 16, 17
 local CONFIRMED, BOUNDED = 1, 2
 -- An announce was not done, in place of what it has changed.
 local MISSING, ELSEWHERE = 128, 129
@@ -1123,7 +1123,7 @@ local function register(name, run, flags)
       end
       local caller = args[#keys + 1]
       local flags = byte(caller, IDENTITY + 1)
-      identity, confirmed, bounded = sub(caller, 1, IDENTITY), flags % 2 == CONFIRMED, flags >= BOUNDED
+      identity, confirmed, bounded = sub(caller, 1, IDENTITY), flags % 2 == CONFIRMED, flags % 4 >= BOUNDED
       return run(keys, args)
     end,
     flags = flags,

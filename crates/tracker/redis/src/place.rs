@@ -12,8 +12,12 @@ pub const SHARDS: u32 = 1024;
 /// The most shards that a store may have.
 pub(crate) const MOST_SHARDS: u32 = 16_384;
 
+pub(crate) const fn is_number_of_shards(shards: u32) -> bool {
+    shards.is_power_of_two() && shards <= MOST_SHARDS
+}
+
 /// Bytes of [`Layout::identity`].
-pub(crate) const IDENTITY: usize = 19;
+pub(crate) const IDENTITY: usize = 17;
 
 /// What all trackers of a store must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,18 +33,15 @@ pub(crate) struct Layout {
 impl Layout {
     /// Each call carries it and each shard keeps it, so that no shard is taken for one of another layout.
     pub(crate) fn identity(&self) -> [u8; IDENTITY] {
-        let shards = u16::try_from(self.shards).unwrap_or(u16::MAX).to_le_bytes();
         let mut identity = [0; IDENTITY];
         identity[..16].copy_from_slice(&self.salt);
-        identity[16..18].copy_from_slice(&shards);
-        identity[18] = self.by_address.into();
+        identity[16] = 64 | (self.shards.ilog2() as u8) << 1 | u8::from(self.by_address);
         identity
     }
 
     pub(crate) fn of_identity(identity: &[u8; IDENTITY]) -> Self {
-        let (salt, rest) = identity.split_first_chunk().expect("16 bytes of 19");
-        let shards = u16::from_le_bytes([rest[0], rest[1]]).into();
-        Self { shards, salt: *salt, by_address: rest[2] == 1 }
+        let (salt, shape) = (identity.first_chunk().expect("16 of 17 bytes"), identity[16]);
+        Self { shards: 1 << (shape >> 1 & 15), salt: *salt, by_address: shape & 1 == 1 }
     }
 
     /// The shard of a swarm, and its hash within the shard's directory.

@@ -29,7 +29,7 @@ use crate::{
     calls::{self, Calls, seconds},
     link::Link,
     node::SlotCall,
-    place::{Layout, MOST_SHARDS, Order, SHARDS},
+    place::{Layout, MOST_SHARDS, Order, SHARDS, is_number_of_shards},
     reply::{self, Reader, bulk, stats},
 };
 
@@ -117,7 +117,7 @@ impl RedisRepository {
         let asked = config.shard_count();
         let shards = match asked.map(u32::try_from) {
             None => SHARDS,
-            Some(Ok(shards)) if shards.is_power_of_two() && shards <= MOST_SHARDS => shards,
+            Some(Ok(shards)) if is_number_of_shards(shards) => shards,
             Some(_) => {
                 let given = asked.unwrap_or_default();
                 return Err(

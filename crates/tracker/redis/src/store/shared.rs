@@ -19,7 +19,7 @@ use crate::{
     calls::Calls,
     link::{Failure, Link},
     node::SlotCall,
-    place::{Layout, MOST_SHARDS},
+    place::{Layout, is_number_of_shards},
     reply::{self, Shard, Unconfirmed},
 };
 
@@ -285,7 +285,9 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
     let ["1", shards, salt, by_address] = words.as_slice() else { return Err(unknown()) };
     let salt = HEXLOWER.decode(salt.as_bytes()).ok().and_then(|salt| salt.try_into().ok());
     match (shards.parse(), salt, by_address.parse()) {
-        (Ok(shards @ 1..=MOST_SHARDS), Some(salt), Ok(by_address)) => Ok(Layout { shards, salt, by_address }),
+        (Ok(shards), Some(salt), Ok(by_address)) if is_number_of_shards(shards) => {
+            Ok(Layout { shards, salt, by_address })
+        }
         _ => Err(unknown()),
     }
 }
