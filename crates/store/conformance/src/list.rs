@@ -166,6 +166,7 @@ crate::cases! {
         restore_may_be_done_in_several_calls [24]
         restore_leaves_a_peer_as_it_announced_itself [24]
         restore_keeps_out_peers_older_than_the_lifetime [16 24]
+        peers_that_no_sweep_removes_grow_old_and_are_not_imported [15 16 24]
         restore_takes_the_larger_download_count [24]
         restore_creates_no_swarm_without_living_peers_and_downloads [19 24]
         a_listing_restores_into_another_store_as_it_was [24]

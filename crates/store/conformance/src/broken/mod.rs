@@ -224,6 +224,8 @@ crate::faults! {
     /// When a peer announces, moves the base of the times of the swarm, and sets the times of the other peers
     /// to the new base.
     ages_lost_with_the_base AgesLostWithTheBase => ages_stay_true_while_others_announce;
+    /// Never lists a peer as older than the lifetime and a seventh of it.
+    ages_end_after_a_lifetime AgesEnd => peers_that_no_sweep_removes_grow_old_and_are_not_imported;
     /// Has a coarser clock for longer lifetimes, but declares the same resolution for all.
     resolution_of_another_lifetime ResolutionOfAnotherLifetime => every_lifetime_in_range_is_kept;
     /// Accepts any lifetime.

@@ -164,10 +164,14 @@ impl Broken {
         }
         if !self.is(Fault::PeersByPosition) || from.is_end() {
             let (start, next) = (out.len(), self.model.peers(info_hash, from, limit, out));
-            let latest = self.state().latest;
+            let ModelState { latest, lifetime_secs, .. } = *self.state();
             for record in &mut out[start..] {
                 let begin = begin_of_tick(record.last_announce);
                 match self.fault {
+                    Fault::AgesEnd => {
+                        let oldest = latest.saturating_sub(lifetime_secs + lifetime_secs / 7);
+                        record.last_announce = record.last_announce.max(oldest);
+                    }
                     Fault::TimesNotKept => record.last_announce = latest,
                     Fault::TimesRoundedOlder => record.last_announce = begin,
                     Fault::TimesInTheFuture => record.last_announce = begin.saturating_add(TICK_SECS - 1),

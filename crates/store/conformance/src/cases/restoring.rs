@@ -1,8 +1,10 @@
 //! Cases of restores: swarms of a snapshot, and downloads that were counted earlier.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use swarmkeep::{
-    Endpoint, Family, InfoHash, PeerDetails, PeerRecord, Restored, Retention, Role, SwarmSummary, Timestamp,
-    TorrentRepositoryExt,
+    Announce, Budget, Endpoint, Export, Family, InfoHash, PeerDetails, PeerRecord, Restored, Retention, Role,
+    SwarmSummary, Timestamp, TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -107,6 +109,87 @@ pub(crate) fn restore_keeps_out_peers_older_than_the_lifetime(subject: &dyn Subj
     assert_eq!(counts(store.restore(&summary(torrent, 3), &peers, at(0))), [2, 0, 4, 0]);
     assert_eq!(store.members(&torrent).into_keys().collect::<Vec<_>>(), [v4(1), v4(3)]);
     store.assert_consistent();
+}
+
+/// Nobody sweeps for many lifetimes, while other peers announce in the same swarms and in their neighbours. Every
+/// peer is listed and exported as old as it is, or older if it has expired, and another store in which peers
+/// live longer imports no peer that is too old for it.
+pub(crate) fn peers_that_no_sweep_removes_grow_old_and_are_not_imported(subject: &dyn Subject) {
+    const LONGER: u64 = 10 * LIFETIME;
+    for stride in [LIFETIME / 2, 3 * LIFETIME] {
+        let (store, mut told, mut now) = (build(subject), BTreeMap::new(), 0);
+        let tell = |told: &mut BTreeMap<_, _>, now, announce: Announce| {
+            store.fill(now, [announce]);
+            told.insert((announce.info_hash, announce.endpoint), now);
+        };
+        let assert_age = |record: &PeerRecord, torrent, told: &BTreeMap<_, u64>, now| {
+            let joined = told[&(torrent, record.endpoint)];
+            if now - joined <= LIFETIME {
+                return store.assert_time(record, at(joined), at(now));
+            }
+            let age = at(now).secs_since(record.last_announce);
+            assert!(
+                age > LIFETIME && age + resolution(&store) >= now - joined,
+                "{} is {} s old and is shown as {age} s old",
+                record.endpoint,
+                now - joined
+            );
+        };
+        // A swarm in each form that a store may have, and some that grow into it.
+        let crowds = [1, 7, 80, 400].map(|size| (hash(size.into()), size));
+        let families = |n: u32| if n.is_multiple_of(5) { Family::V6 } else { Family::V4 };
+        for (torrent, n) in
+            crowds.into_iter().flat_map(|(torrent, size)| (0..size).map(move |n| (torrent, n)))
+        {
+            tell(&mut told, 0, leecher(torrent, peer(families(n), n)).left((n % 2).into()));
+        }
+        for turn in 0..12 * LIFETIME / stride {
+            now += stride;
+            for (torrent, size) in crowds {
+                tell(&mut told, now, leecher(torrent, v4(5000)));
+                tell(
+                    &mut told,
+                    now,
+                    leecher(torrent, peer(families(turn as u32), 6000 + turn as u32 % size)),
+                );
+            }
+            (0..40).for_each(|n| tell(&mut told, now, leecher(hash(1000 + 40 * turn + n), v4(1))));
+            for (torrent, _) in crowds {
+                let members = store.members(&torrent);
+                assert_eq!(
+                    members.len() as u64,
+                    store.scrape(&torrent).peers(),
+                    "alive until they are swept"
+                );
+                members.values().for_each(|record| assert_age(record, torrent, &told, now));
+            }
+        }
+        assert_eq!(store.totals().peers(), told.len() as u64);
+        let (mut export, mut records) = (Export::new(), Vec::new());
+        while !export.is_complete() {
+            store.export(&mut export, at(now), Budget::peers(1000));
+            records.push(export.records().clone());
+        }
+        let exported = records
+            .iter()
+            .flat_map(|some| some.iter())
+            .flat_map(|swarm| swarm.peers().map(|peer| (swarm.info_hash, peer)).collect::<Vec<_>>());
+        assert_eq!(
+            exported.map(|(torrent, peer)| assert_age(&peer, torrent, &told, now)).count(),
+            told.len()
+        );
+        let other = build_with(subject, &config().lifetime(Duration::from_secs(LONGER)));
+        let restored = other.import(&records, at(now));
+        assert_eq!(restored.added + restored.expired, told.len() as u64);
+        for swarm in other.swarms() {
+            for endpoint in other.members(&swarm.info_hash).into_keys() {
+                let age = now - told[&(swarm.info_hash, endpoint)];
+                assert!(age <= LONGER + resolution(&store), "{endpoint} is {age} s old and was imported");
+            }
+        }
+        let young = told.values().filter(|&&joined| now - joined <= LIFETIME).count();
+        assert!(restored.added >= young as u64, "{restored:?}, where {young} peers are alive");
+    }
 }
 
 pub(crate) fn restore_takes_the_larger_download_count(subject: &dyn Subject) {

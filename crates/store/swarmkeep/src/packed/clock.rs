@@ -2,8 +2,9 @@
 //!
 //! A **tick** is a fraction of the lifetime. A **stamp** is the number of ticks between a base and the last
 //! announce of a peer. Each leaf and each bucket has a base of its own. It moves when the leaf or bucket is
-//! written to and a new stamp would not fit. So no peer becomes young again because a clock has wrapped
-//! around, however late the sweep is.
+//! written to and a new stamp would not fit. A stamp that no longer fits becomes 0: its peer has expired, and
+//! the [earliest](Tick::EARLIEST) time stands for its own. So no peer becomes young again because a clock has
+//! wrapped around, however late the sweep is.
 
 use crate::Timestamp;
 
@@ -25,7 +26,9 @@ pub(super) struct Clock {
 }
 
 impl Tick {
-    pub(super) const FIRST: Self = Self(0);
+    /// The earliest time. Also the time of a peer whose own time the clock no longer holds: such a peer has
+    /// expired, and so it has in a store in which peers live longer.
+    pub(super) const EARLIEST: Self = Self(0);
 }
 
 impl Clock {
@@ -79,15 +82,15 @@ impl Base {
         self.0 - before
     }
 
-    /// The stamp of a tick. A tick before the base has expired: its stamp is 0. A tick too late for a stamp
-    /// gets the latest one.
+    /// The stamp of a tick. A tick at the base or before has expired: its stamp is 0. A tick too late for a
+    /// stamp gets the latest one.
     pub(super) fn stamp(self, tick: Tick) -> u8 {
         u8::try_from(tick.0.saturating_sub(self.0)).unwrap_or(u8::MAX)
     }
 
-    /// The tick of a stamp.
+    /// The tick of a stamp. Stamp 0 may be of any tick up to the base.
     pub(super) const fn tick(self, stamp: u8) -> Tick {
-        Tick(self.0.saturating_add(stamp as u32))
+        if stamp == 0 { Tick::EARLIEST } else { Tick(self.0.saturating_add(stamp as u32)) }
     }
 
     /// The first stamp that is not before `oldest`; 256 if none is.
@@ -137,7 +140,7 @@ mod tests {
         assert!(by > 0);
         for (tick, stamp) in (9_900..=10_100).zip(stamps) {
             let read = base.tick(aged(stamp, by));
-            assert_eq!(read, Tick(tick.max(10_000)));
+            assert_eq!(read, if tick > 10_000 { Tick(tick) } else { Tick::EARLIEST });
             assert!(read.0 <= 10_128 - TICKS_PER_LIFETIME as u32 || read == Tick(tick));
         }
     }

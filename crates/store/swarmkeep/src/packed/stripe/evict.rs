@@ -26,7 +26,7 @@ pub(in crate::packed) struct Worth {
 impl Worth {
     /// A new swarm displaces swarms without peers and swarms that have not shown that they live. It displaces
     /// no other swarm while there are such swarms.
-    pub(super) const NEWCOMER: Self = Self::new(true, 1, Tick::FIRST);
+    pub(super) const NEWCOMER: Self = Self::new(true, 1, Tick::EARLIEST);
 
     const fn new(proven: bool, peers: u64, latest: Tick) -> Self {
         let size = match peers.checked_ilog2() {
