@@ -140,6 +140,18 @@ pub(crate) fn of_address(family: Family, address: u32, n: u32) -> Endpoint {
     Endpoint::new(ip, port as u16).expect("the port is not 0")
 }
 
+/// Returns endpoint `n` of a network, an IPv4 /24 or an IPv6 /48. For IPv4 it is a port of one address.
+pub(crate) fn of_network(family: Family, network: u32, n: u32) -> Endpoint {
+    let (ip, port) = match family {
+        Family::V4 => (Ipv4Addr::from_bits(0x2000_0001 + (network << 8)).into(), 1 + n % 65_535),
+        Family::V6 => {
+            let bits = (0x2a00_u128 << 112) + (u128::from(network) << 80) + u128::from(n);
+            (Ipv6Addr::from_bits(bits).into(), 6881)
+        }
+    };
+    Endpoint::new(ip, port as u16).expect("the port is not 0")
+}
+
 /// Returns the number of endpoints that belong to an address, as [`of_address`] makes them.
 pub(crate) fn count_of_address<'a>(
     endpoints: impl IntoIterator<Item = &'a Endpoint>,

@@ -122,6 +122,7 @@ crate::cases! {
         a_store_without_limits_evicts_nobody [21]
         max_swarms_is_kept_under_any_flood [21]
         a_flood_of_made_up_info_hashes_displaces_itself [21]
+        a_flood_from_one_network_displaces_itself [21]
         a_flood_displaces_no_restored_swarms [21 24]
         a_restore_displaces_nobody [21 24]
         max_peers_per_swarm_is_kept_and_the_announcer_stays [21]

@@ -1,5 +1,7 @@
 //! The oracle: a store that is written as simply as possible, under one lock.
 
+mod ranks;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -18,6 +20,8 @@ use swarmkeep::{
     Swept, Timestamp, TorrentRepository, Totals,
     implement::{CursorExt as _, SectionExt as _},
 };
+
+pub(crate) use self::ranks::{Ranks, endpoint_as_network};
 
 /// A store that is correct rather than fast: everything is in maps of the standard library, under one mutex.
 /// The suite compares the results of other stores with its results.
@@ -227,8 +231,8 @@ pub(crate) struct ModelState {
     pub(crate) limits: Limits,
     pub(crate) latest: Timestamp,
     pub(crate) swarms: BTreeMap<InfoHash, Swarm>,
-    /// The swarms by their worth, the first one to evict in front. Kept only if swarms or bytes are limited.
-    ranks: BTreeSet<(Worth, InfoHash)>,
+    /// Kept only if swarms or bytes are limited.
+    pub(crate) ranks: Ranks,
     pub(crate) totals: Totals,
     pub(crate) sweep: Position,
 }
@@ -236,11 +240,6 @@ pub(crate) struct ModelState {
 /// The position of a sweep: after this peer of this swarm, or after the whole swarm. `None` is the start of a
 /// pass.
 pub(crate) type Position = Option<(InfoHash, Option<Endpoint>)>;
-
-/// The worth of a swarm in a full store. A populated swarm is worth more than one announced only once; among
-/// equals the fresher one is worth more. A swarm is populated if a second peer has joined it, if its first
-/// peer has come back, or if a snapshot contained it.
-type Worth = (bool, Timestamp);
 
 impl ModelState {
     /// The number of bytes counted per swarm.
@@ -255,7 +254,7 @@ impl ModelState {
             limits,
             latest: Timestamp::default(),
             swarms: BTreeMap::new(),
-            ranks: BTreeSet::new(),
+            ranks: Ranks::new(),
             totals: Totals::default(),
             sweep: None,
         }
@@ -274,7 +273,10 @@ impl ModelState {
         } else if !known {
             evicted = self.make_room();
         }
+        let back = self.lifetime_secs / 4;
         let (mut changes, dropped) = self.change(info_hash, |swarm| {
+            let before = swarm.peers.get(&announce.endpoint);
+            swarm.populated |= before.is_some_and(|before| seen.secs_since(before.last_announce) >= back);
             let changes = swarm.announce(announce, seen);
             let own = swarm.drop_stalest_of_address_but(announce.endpoint, limits.endpoints_per_address);
             (changes, own + swarm.drop_stalest_but(announce.endpoint, limits.peers_per_swarm))
@@ -343,7 +345,7 @@ impl ModelState {
 
     pub(crate) fn remove(&mut self, info_hash: &InfoHash) -> Option<SwarmStats> {
         let swarm = self.swarms.remove(info_hash)?;
-        self.ranks.remove(&(swarm.worth(), *info_hash));
+        self.ranks.remove(info_hash);
         self.totals.swarms -= 1;
         self.totals = swarm.counted(self.totals, |total, peers| total - peers);
         Some(swarm.stats())
@@ -408,10 +410,9 @@ impl ModelState {
         let swarms_before = self.swarms.len();
         let swarm = self.swarms.entry(info_hash).or_default();
         self.totals = swarm.counted(self.totals, |total, peers| total - peers);
-        self.ranks.remove(&(swarm.worth(), info_hash));
         let result = change(swarm);
         if self.limits.swarms.is_some() || self.limits.bytes.is_some() {
-            self.ranks.insert((swarm.worth(), info_hash));
+            self.ranks.set(info_hash, swarm);
         }
         self.totals = swarm.counted(self.totals, |total, peers| total + peers);
         self.totals.swarms += (self.swarms.len() - swarms_before) as u64;
@@ -422,7 +423,7 @@ impl ModelState {
     fn make_room(&mut self) -> Evicted {
         let mut evicted = Evicted::default();
         while self.limits.swarms.is_some_and(|most| self.swarms.len() >= most) {
-            let Some(&(_, info_hash)) = self.ranks.first() else { break };
+            let Some(info_hash) = self.ranks.iter().next() else { break };
             self.evict(&info_hash, &mut evicted);
         }
         evicted
@@ -434,7 +435,7 @@ impl ModelState {
     fn shed_bytes(&mut self, info_hash: InfoHash, announcer: Endpoint) -> Evicted {
         let mut evicted = Evicted::default();
         while let Some(most) = self.limits.bytes.filter(|most| self.bytes() > *most as u64) {
-            let other = self.ranks.iter().map(|&(_, other)| other).find(|other| *other != info_hash);
+            let other = self.ranks.iter().find(|other| *other != info_hash);
             let own = self.swarms[&info_hash].peers.len() as u64;
             match other {
                 Some(other) if own <= 1 || 2 * own * Self::PEER_BYTES <= most as u64 => {
@@ -470,7 +471,7 @@ pub(crate) struct Swarm {
     /// The same endpoints by family and role, in no order. Selection draws from these lists.
     lists: BTreeMap<(Family, Role), Vec<Endpoint>>,
     /// The same endpoints, least recent announce first.
-    by_age: BTreeSet<(Timestamp, Endpoint)>,
+    pub(crate) by_age: BTreeSet<(Timestamp, Endpoint)>,
     pub(crate) downloaded: u32,
     pub(crate) latest: Timestamp,
     pub(crate) populated: bool,
@@ -530,7 +531,6 @@ impl Swarm {
         details: Option<PeerDetails>,
     ) -> Option<Role> {
         self.latest = self.latest.max(last_announce);
-        self.populated |= !self.peers.is_empty();
         self.by_age.insert((last_announce, endpoint));
         let mut before = None;
         if let Some(peer) = self.peers.get_mut(&endpoint) {
@@ -629,10 +629,6 @@ impl Swarm {
     fn is_idle(&self, policy: Retention) -> bool {
         let kept = policy == Retention::KeepDownloaded && self.downloaded > 0;
         self.peers.is_empty() && !kept
-    }
-
-    const fn worth(&self) -> Worth {
-        (self.populated, self.latest)
     }
 
     /// Returns the peers after one endpoint, in ascending order.

@@ -68,10 +68,12 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// eviction) can lose its peer.
     ///
     /// **Limits.** At a limit the announcing peer enters, and the store evicts other peers or swarms: those
-    /// with few peers and old announces before large swarms with recent ones. [`Announced::evicted`] counts
-    /// them. The [limit on the endpoints of an address](crate::RepositoryConfig::max_endpoints_per_address)
-    /// holds in each swarm: a new endpoint replaces the endpoint of the same address that announced least
-    /// recently. If the endpoint is in the swarm already, none is replaced.
+    /// with few peers and old announces before large swarms with recent ones. No number of announces or
+    /// endpoints of one network (IPv4 /24, IPv6 /48) makes its swarms worth more: its flood displaces itself.
+    /// [`Announced::evicted`] counts evictions. The [limit on the endpoints of an
+    /// address](crate::RepositoryConfig::max_endpoints_per_address) holds in each swarm: a new endpoint
+    /// replaces the endpoint of the same address that announced least recently. If the endpoint is in the
+    /// swarm already, none is replaced.
     ///
     /// **Cost.** O(want + log n) for n swarms and peers, and O(limit) more for a new endpoint if the
     /// endpoints of an address are limited. Counts never come from a walk over a swarm.

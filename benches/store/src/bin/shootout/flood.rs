@@ -18,7 +18,8 @@ const MADE_UP: u64 = 100;
 const FIRST: u64 = 1 << 40;
 
 /// Fills a store that has room for a quarter more. Every second swarm has two peers; the others have one that
-/// came back. Then each made-up swarm gets one announce, over one announce interval without other announces.
+/// came back an interval later. Then each made-up swarm gets one announce, over one announce interval without
+/// other announces.
 /// Measures nothing if the store does not support such a limit.
 pub(crate) fn flood(
     implementation: &Implementation,
@@ -39,13 +40,13 @@ pub(crate) fn flood(
         (0..lives).map(move |swarm| workload.announce(PeerIndex { swarm, peer: peer(swarm) }))
     };
     announce(store, START, lives, of_each(|_| 0), plan.batch);
-    announce(store, START, lives, of_each(|swarm| (swarm % 2) as u32), plan.batch);
+    announce(store, START + INTERVAL, lives, of_each(|swarm| (swarm % 2) as u32), plan.batch);
 
     let (made_up, threads) = (lives * MADE_UP, plan.threads as u64);
     let part = |thread: u64| {
         let swarms = (thread..made_up).step_by(plan.threads);
         let announces = swarms.map(|n| workload.announce(PeerIndex { swarm: FIRST + n, peer: 0 }));
-        announce(store, START + INTERVAL, made_up / threads, announces, plan.batch);
+        announce(store, START + 2 * INTERVAL, made_up / threads, announces, plan.batch);
     };
     let part = &part;
     let ((), took) = timed(|| {

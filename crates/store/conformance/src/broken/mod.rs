@@ -29,7 +29,10 @@ use swarmkeep::{
     Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
 };
 
-use crate::{Model, model::ModelState};
+use crate::{
+    Model,
+    model::{ModelState, endpoint_as_network},
+};
 
 crate::faults! {
     /// One fault of a store.
@@ -289,6 +292,8 @@ crate::faults! {
     eviction_in_two_steps EvictsInTwoSteps => announces_survive_evictions_of_others;
     /// Evicts any swarm to make room, populated or not.
     eviction_of_anything EvictsAnything => a_flood_of_made_up_info_hashes_displaces_itself;
+    /// Counts endpoints as if each were a network.
+    endpoints_as_networks EndpointsAsNetworks => a_flood_from_one_network_displaces_itself;
     /// Makes room before it inserts a peer, without counting the peer itself.
     bytes_exceeded_by_a_peer BytesExceeded => max_bytes_is_kept_under_any_flood;
     /// Does not count evictions at the limit of bytes.
@@ -484,6 +489,7 @@ impl Broken {
             Fault::ExpiresLate => state.lifetime_secs += 10,
             Fault::LimitNotKept => state.limits.swarms = None,
             Fault::TableDoesNotGrow => state.limits.swarms = state.limits.swarms.or(Some(256)),
+            Fault::EndpointsAsNetworks => state.ranks.network_of = endpoint_as_network,
             Fault::EndpointsNotLimited => state.limits.endpoints_per_address = None,
             Fault::BytesExceeded => state.limits.bytes = state.limits.bytes.map(|most| most + 32),
             _ => {}

@@ -68,13 +68,16 @@ pub(crate) fn max_swarms_is_kept_under_any_flood(subject: &dyn Subject) {
     assert_eq!(store.tell_at(200, leecher(torrent, v4(1))).evicted, Evicted::default());
 }
 
+/// Each peer, of the flood too, is from a network of its own.
 pub(crate) fn a_flood_of_made_up_info_hashes_displaces_itself(subject: &dyn Subject) {
     // Populated by two peers, or by one peer that has come back.
     flood(subject, |store| {
+        let populated = |n, other| leecher(hash(n), of_network(Family::V4, n as u32, other));
         for n in 0..POPULATED {
-            store.fill(0, [leecher(hash(n), v4(1)), leecher(hash(n), v4(1 + (n % 2) as u32))]);
+            store.fill(0, [populated(n, 1)]);
         }
-        store.fill(5, (0..POPULATED).filter(|n| n % 2 == 0).map(|n| leecher(hash(n), v4(1))));
+        store.fill(1, (0..POPULATED).filter(|n| n % 2 == 0).map(|n| leecher(hash(n), v4(n as u32 * 256))));
+        store.fill(RETURN, (0..POPULATED).filter(|n| n % 2 == 1).map(|n| populated(n, 1)));
     });
 }
 
@@ -82,7 +85,8 @@ pub(crate) fn a_flood_of_made_up_info_hashes_displaces_itself(subject: &dyn Subj
 pub(crate) fn a_flood_displaces_no_restored_swarms(subject: &dyn Subject) {
     flood(subject, |store| {
         for n in 0..POPULATED {
-            let (endpoint, role) = (peer(if n % 2 == 0 { Family::V4 } else { Family::V6 }, 1), Role::Leecher);
+            let family = if n % 2 == 0 { Family::V4 } else { Family::V6 };
+            let (endpoint, role) = (of_network(family, n as u32, 1), Role::Leecher);
             let record = PeerRecord { endpoint, role, last_announce: at(0), details: None };
             let swarm = SwarmSummary { info_hash: hash(n), stats: stats(0, 1, 0) };
             assert_eq!(store.restore(&swarm, &[record], at(0)).added, 1);
@@ -91,13 +95,18 @@ pub(crate) fn a_flood_displaces_no_restored_swarms(subject: &dyn Subject) {
 }
 
 const POPULATED: u64 = 8000;
+/// The time after which a peer that announces again has come back, rather than repeated itself.
+const RETURN: u64 = LIFETIME / 3;
+/// The number of the first network of a flood.
+const STRANGERS: u32 = 100_000;
 
 fn flood(subject: &dyn Subject, populate: impl Fn(&Store)) {
-    for family in [Family::V4, Family::V6] {
+    for family in FAMILIES {
         let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(10_000)) else { return };
         populate(&store);
         for n in 0..40_000 {
-            store.fill(100 + n / 200, [leecher(hash(1_000_000 + n), peer(family, n as u32))]);
+            let stranger = of_network(family, STRANGERS + n as u32, 1);
+            store.fill(RETURN + 100 + n / 200, [leecher(hash(1_000_000 + n), stranger)]);
         }
         let lost = (0..POPULATED).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
         assert!(
@@ -105,6 +114,44 @@ fn flood(subject: &dyn Subject, populate: impl Fn(&Store)) {
             "{lost} of {POPULATED} populated swarms were lost to made-up ones over {family:?}"
         );
         assert!(store.totals().swarms <= 10_000);
+        store.assert_consistent();
+    }
+}
+
+/// The network announces each made-up swarm from several endpoints, at once again, and again when its peers
+/// have come back. Each living swarm was announced once.
+pub(crate) fn a_flood_from_one_network_displaces_itself(subject: &dyn Subject) {
+    const LIVING: u64 = 240;
+    const PORTS: u64 = 4;
+    let size = |n: u64| 1 + n % 10;
+    for family in FAMILIES {
+        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(1000)) else { return };
+        for n in 0..LIVING {
+            // The peers of every third swarm share a network.
+            let network = |m| n as u32 * 10 + if n % 3 == 0 { 0 } else { m };
+            store.fill(0, (0..size(n) as u32).map(|m| leecher(hash(n), of_network(family, network(m), m))));
+        }
+        for part in 0..2 {
+            for now in [RETURN * part + 1, RETURN * part + 1, RETURN * (part + 1) + 1] {
+                let swarms = (0..1000).map(|n| 1_000_000 + 1000 * part + n);
+                store.fill(
+                    now,
+                    swarms.flat_map(|n| {
+                        let port = move |m| of_network(family, STRANGERS, (n * PORTS + m) as u32);
+                        (0..PORTS).map(move |m| leecher(hash(n), port(m)))
+                    }),
+                );
+            }
+        }
+        let lost: Vec<_> =
+            (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() < size(n)).map(size).collect();
+        assert!(
+            lost.is_empty(),
+            "{} of {LIVING} living swarms, of up to {} peers, were lost to made-up ones of one network over {family:?}",
+            lost.len(),
+            lost.iter().max().unwrap_or(&0),
+        );
+        assert_eq!(store.totals().swarms, 1000);
         store.assert_consistent();
     }
 }
@@ -294,15 +341,18 @@ pub(crate) fn a_flood_displaces_itself_where_bytes_are_limited(subject: &dyn Sub
     for family in [Family::V4, Family::V6] {
         let Some(mut watched) = Watched::new(subject, 1 << 19) else { return };
         let mut populated = 0;
-        while watched.store.memory().bytes < watched.most * 6 / 10 {
-            let torrent = hash(populated);
-            watched.tell(0, leecher(torrent, v4(1)));
-            watched.tell(5, leecher(torrent, v4(1 + (populated % 2) as u32)));
+        let of_swarm = |n: u64, m| leecher(hash(n), of_network(Family::V4, (2 * n + m) as u32, 1));
+        while watched.store.memory().bytes < watched.most * 45 / 100 {
+            watched.tell(0, of_swarm(populated, 0));
             populated += 1;
+        }
+        for n in 0..populated {
+            watched.tell(RETURN, of_swarm(n, n % 2));
         }
         assert_eq!(watched.told, Evicted::default(), "while there was room for all");
         for n in watched.numbers() {
-            watched.tell(100 + n / 200, leecher(hash(1_000_000 + n), peer(family, n as u32)));
+            let stranger = of_network(family, STRANGERS + n as u32, 1);
+            watched.tell(RETURN + 100 + n / 200, leecher(hash(1_000_000 + n), stranger));
             if watched.told.swarms > 2 * populated {
                 break;
             }
@@ -355,16 +405,16 @@ pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subj
     for family in [Family::V4, Family::V6] {
         let Some(mut watched) = Watched::new(subject, 1 << 17) else { return };
         let torrent = hash(0);
-        watched.tell(0, leecher(torrent, peer(family, 0)));
+        watched.tell(0, leecher(torrent, of_network(family, 0, 1)));
         for n in watched.numbers() {
-            let announce = leecher(hash(1 + n), peer(family, n as u32));
+            let announce = leecher(hash(1 + n), of_network(family, STRANGERS + n as u32, 1));
             watched.tell(0, announce);
-            if watched.tell(5, announce).evicted != Evicted::default() || watched.told.swarms > 0 {
+            if watched.tell(RETURN, announce).evicted != Evicted::default() || watched.told.swarms > 0 {
                 break;
             }
         }
         for n in 1..JOINED {
-            watched.tell(100 + n, leecher(torrent, peer(family, n as u32)));
+            watched.tell(RETURN + n, leecher(torrent, of_network(family, n as u32, 1)));
         }
         let left = watched.store.scrape(&torrent).peers();
         assert!(left * 10 >= JOINED * 9, "of {JOINED} peers of a swarm that grows {left} are left");

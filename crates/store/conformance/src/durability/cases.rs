@@ -22,8 +22,8 @@ use tempfile::TempDir;
 use super::{Persistent, PersistentSubject};
 use crate::{
     kit::{
-        self, LIFETIME, PATIENCE, Panicking, assert_panics_with, at, completed, config, hash, leecher, peer,
-        seeder, stats, stopped,
+        self, LIFETIME, PATIENCE, Panicking, assert_panics_with, at, completed, config, hash, leecher,
+        of_network, peer, seeder, stats, stopped,
     },
     threads::{SetOnDrop, in_step},
 };
@@ -841,9 +841,9 @@ pub(crate) fn an_eviction_forgets_no_count(subject: &dyn PersistentSubject) {
     }
     let store = open_with(subject, folder.path(), &config, 0);
     (0..50).map(some).for_each(|(torrent, count)| complete(&*store, 0, torrent, count));
-    for torrent in 0..5000 {
+    for torrent in 0..5000_u32 {
         for n in 0..2 {
-            tell(&*store, 1, seeder(hash(10_000 + torrent), v4(n)));
+            tell(&*store, 1, seeder(hash(10_000 + u64::from(torrent)), of_network(Family::V4, torrent, n)));
         }
     }
     assert!(store.store().totals().evicted.swarms > 4000);

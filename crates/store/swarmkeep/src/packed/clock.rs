@@ -23,6 +23,8 @@ pub(super) struct Tick(u32);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     tick_secs: u64,
+    /// A quarter of the lifetime in ticks.
+    quarter: u32,
 }
 
 impl Tick {
@@ -33,7 +35,8 @@ impl Tick {
 
 impl Clock {
     pub(super) const fn new(lifetime_secs: u64) -> Self {
-        Self { tick_secs: lifetime_secs.div_ceil(TICKS_PER_LIFETIME) }
+        let tick_secs = lifetime_secs.div_ceil(TICKS_PER_LIFETIME);
+        Self { tick_secs, quarter: lifetime_secs.div_ceil(4 * tick_secs) as u32 }
     }
 
     /// The seconds by which a peer may outlive its lifetime.
@@ -45,6 +48,13 @@ impl Clock {
     /// allowed: even the last second of its tick was too early.
     pub(super) fn tick(self, time: Timestamp) -> Tick {
         Tick(u32::try_from(time.as_secs() / self.tick_secs).unwrap_or(u32::MAX))
+    }
+
+    /// Whether a peer that announced at `earlier` has come back at `now`: a quarter of the lifetime or more
+    /// lies between. An announce that is only repeated is none that comes back.
+    #[inline]
+    pub(super) const fn is_return(self, earlier: Tick, now: Tick) -> bool {
+        now.0.saturating_sub(earlier.0) >= self.quarter
     }
 
     /// The last second of a tick: a peer may look younger than it is, never older.

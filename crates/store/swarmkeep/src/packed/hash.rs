@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{HashKey, InfoHash, Random, SplitMix64, announce::address};
+use crate::{CompactV4, HashKey, InfoHash, Random, SplitMix64, announce::address};
 
 /// An info hash under the permutation: uniform, whatever info hashes clients choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -75,6 +75,31 @@ pub(super) struct EndpointHash {
     places: u64,
 }
 
+/// The network of an address, /24 of IPv4 or /48 of IPv6: 56 bits that no remote peer can predict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Network(u64);
+
+/// A network, and the index of a swarm in which it has a peer, in one word: sorted, those of one network are
+/// neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NetworkWithin(u64);
+
+impl Network {
+    pub(super) const fn within(self, index: u8) -> NetworkWithin {
+        NetworkWithin(self.0 | index as u64)
+    }
+}
+
+impl NetworkWithin {
+    pub(super) const fn network(self) -> Network {
+        Network(self.0 & !0xff)
+    }
+
+    pub(super) const fn index(self) -> u8 {
+        self.0 as u8
+    }
+}
+
 /// About how many endpoints of an address share a position, and so a bucket, which on average has 44 peers of
 /// IPv4 or 24 of IPv6. If all addresses had this number, the fullest of a million buckets would have about
 /// ten times the mean (the number of addresses in a bucket has a Poisson distribution), and one draw of a
@@ -119,6 +144,17 @@ impl EndpointHash {
         // `nth` is added only here: no remote peer can choose two addresses that have the same positions in
         // turn.
         fold((mixed ^ last).wrapping_add(nth), finish)
+    }
+
+    /// The network of an endpoint in wire form.
+    #[inline]
+    pub(super) fn network(&self, endpoint: &[u8]) -> Network {
+        let mut bytes = [0; 8];
+        match endpoint.len() {
+            CompactV4::LEN => bytes[5..].copy_from_slice(&endpoint[..3]),
+            _ => bytes[..6].copy_from_slice(&endpoint[..6]),
+        }
+        Network(self.hash(&bytes) & !0xff)
     }
 
     /// A word that is as good as random.

@@ -295,6 +295,13 @@ impl Large {
         }
     }
 
+    /// The endpoints of all peers, in unspecified order.
+    pub(super) fn endpoints(&self) -> impl Iterator<Item = &[u8]> {
+        const ROLES: [Role; 2] = [Role::Seeder, Role::Leecher];
+        let v4 = ROLES.into_iter().flat_map(|role| self.v4(role)).map(|(endpoint, _)| &endpoint[..]);
+        v4.chain(ROLES.into_iter().flat_map(|role| self.v6(role)).map(|(endpoint, _)| &endpoint[..]))
+    }
+
     /// The IPv4 peers of one role, in unspecified order.
     pub(super) fn v4(&self, role: Role) -> impl Iterator<Item = (&[u8; CompactV4::LEN], Tick)> {
         self.v4.table(role).iter()

@@ -45,7 +45,8 @@ use self::{
     reservation::Reservation,
     stripe::{
         Operation, ResumePoint, Stripe, SwarmLocation,
-        evict::{EVICTION_SAMPLE, Full},
+        census::{EVICTION_SAMPLE, Worth},
+        evict::Full,
     },
 };
 use crate::{
@@ -222,14 +223,14 @@ impl Packed {
         Ok(announced.evicting(reservation.take_evicted()))
     }
 
-    /// Makes room for an announce that has found none in its own stripe. Takes a sample that spans as many
-    /// stripes as it needs. If the swarm worth least in it is worth less than the announced swarm, it is
-    /// evicted; else some peers of the announced swarm; if that is not enough, that least swarm all the same.
+    /// Makes room for an announce that has found none in its own stripe. Takes samples of as many stripes as
+    /// it needs. If the swarm worth least in them is not worth more than the announced swarm, it is evicted;
+    /// else some peers of the announced swarm; if that is not enough, that least swarm all the same.
     fn evict_elsewhere(
         &self,
         placed: &Placed,
         now: Timestamp,
-        Full(own): &Full,
+        &Full { network, own }: &Full,
         reservation: &mut Reservation<'_>,
     ) {
         let in_stripe = |stripe| Placed { stripe, ..*placed };
@@ -238,19 +239,20 @@ impl Packed {
             if nth >= STRIPES_SEARCHED && sampled >= EVICTION_SAMPLE {
                 break;
             }
-            let (some, worth) = self.with_stripe(&in_stripe(stripe), now, |stripe, op| stripe.least(op));
-            sampled += some;
-            least =
-                least.into_iter().chain(worth.map(|worth| (worth, stripe))).min_by_key(|(worth, _)| *worth);
+            let census = self.with_stripe(&in_stripe(stripe), now, |stripe, op| stripe.census(op, network));
+            sampled += census.sampled;
+            let found = census.least.map(|(worth, _)| (worth, stripe));
+            least = least.into_iter().chain(found).min_by_key(|(worth, _)| *worth);
         }
-        let is_less = least.is_some_and(|(worth, _)| worth < *own);
+        let is_less = least.is_some_and(|(worth, _)| worth <= own);
         if !is_less && self.with_stripe(placed, now, |stripe, op| stripe.evict_own_peers(op, reservation)) {
             return;
         }
         if let Some((_, stripe)) = least {
-            let below = is_less.then_some(*own);
-            self.with_stripe(&in_stripe(stripe), now, |stripe, op| {
-                stripe.evict_swarms(op, reservation, below)
+            let most = if is_less { own } else { Worth::MOST };
+            // If that is not enough, the announce comes here again.
+            let _ = self.with_stripe(&in_stripe(stripe), now, |stripe, op| {
+                stripe.evict_swarms(op, network, Some(most), reservation)
             });
         }
     }

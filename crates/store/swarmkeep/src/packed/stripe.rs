@@ -1,9 +1,10 @@
 //! A stripe: the swarms behind one lock, in leaves that split and merge one at a time.
 //!
-//! The child modules divide the methods: announcing, evicting, expiring, reading and restoring, and the shape
-//! of the stripe.
+//! The child modules divide the methods: announcing, valuing, evicting, expiring, reading and restoring, and
+//! the shape of the stripe.
 
 pub(super) mod announce;
+pub(super) mod census;
 pub(super) mod evict;
 pub(super) mod expire;
 mod read;

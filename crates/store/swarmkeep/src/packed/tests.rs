@@ -146,11 +146,12 @@ fn no_announce_takes_more_than_is_reserved() {
 #[test]
 fn populated_swarms_outlive_a_flood_however_few_swarms_a_stripe_has() {
     let store = Packed::new(&config().shards(4096).max_swarms(1000)).expect("what it can keep");
+    // Each peer is from a network of its own.
     for (torrent, n) in (0..100).flat_map(|torrent| (0..50).map(move |n| (torrent, n))) {
-        tell(&store, 1, leecher(torrent, v4(n)));
+        tell(&store, 1, leecher(torrent, v4((50 * torrent as u32 + n) << 8)));
     }
     for n in 0..20_000 {
-        tell(&store, 10 + n / 100, leecher(1_000_000 + n, v4(n as u32)));
+        tell(&store, 10 + n / 100, leecher(1_000_000 + n, v4((5000 + n as u32) << 8)));
     }
     let left = (0..100).filter(|&torrent| store.scrape(&hash(torrent)).peers() == 50).count();
     assert_eq!(left, 100);

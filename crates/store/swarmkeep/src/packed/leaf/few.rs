@@ -164,6 +164,15 @@ impl Leaf {
         self.stalest_where(slot, |peer| peer.try_into().is_ok_and(is_own))
     }
 
+    /// The stamp of a peer.
+    pub(in crate::packed) fn stamp(&self, slot: Slot, peer: SectionIndex) -> u8 {
+        match self.content(slot) {
+            SlotContent::One(one) => one.stamp(),
+            SlotContent::Few(few) => self.block[self.start(slot, few) + few.stamp(peer)],
+            SlotContent::Empty(_) | SlotContent::Large(_) => unreachable!("has no places"),
+        }
+    }
+
     pub(in crate::packed) fn refresh(&mut self, slot: Slot, peer: SectionIndex, stamp: u8) {
         match self.content(slot) {
             SlotContent::One(_) => self.block[slot.content_at() + CONTENT_LEN - 2] = stamp,

@@ -102,9 +102,9 @@ const KIND: u64 = 0b11 << 56;
 const ONE: u64 = 1 << 56;
 const FEW: u64 = 2 << 56;
 const LARGE: u64 = 3 << 56;
-/// Whether the swarm has shown that it lives: a peer came back or a second peer joined, here or in the
-/// snapshot from which it was restored. A flood of made-up info hashes does neither.
-pub(super) const PROVEN: u64 = 1 << 58;
+/// Whether the swarm has shown that it lives: a peer [came back](crate::packed::clock::Clock::is_return), or
+/// a snapshot contained the swarm. Of a flood of made-up info hashes, few stay until then.
+pub(in crate::packed) const PROVEN: u64 = 1 << 58;
 /// Whether the only peer is a seeder.
 const SEEDER: u64 = 1 << 59;
 /// The shift of the downloads of a swarm of one peer.
@@ -184,10 +184,10 @@ impl One {
         self.0 & PROVEN != 0
     }
 
-    /// The same peer in a swarm that has shown that it lives.
+    /// The same peer, in a swarm that has shown that it lives if `proven` is true.
     #[inline]
-    pub(in crate::packed) const fn prove(self) -> Self {
-        Self(self.0 | PROVEN)
+    pub(in crate::packed) const fn proven_if(self, proven: bool) -> Self {
+        Self(self.0 | flag(proven, PROVEN))
     }
 
     /// The same peer after another announce.

@@ -1,10 +1,6 @@
 //! Announces to a stripe: an update, then a selection; and the prefetching for a batch.
 
-use super::{
-    LeafLocation, Operation, Stripe, SwarmLocation,
-    evict::{Full, Worth},
-    stats_of,
-};
+use super::{LeafLocation, Operation, Stripe, SwarmLocation, evict::Full, stats_of};
 use crate::{
     Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Endpoint, Family, PeerBuffer, Random,
     Role, SwarmStats,
@@ -12,7 +8,10 @@ use crate::{
     packed::{
         bounds::MAX_GROWTH,
         large::{self, PeerLocation},
-        leaf::slot::{Empty, Few, NarrowDownloads, Section, SectionIndex, Slot, SlotContent, population_of},
+        leaf::{
+            Leaf,
+            slot::{Empty, Few, NarrowDownloads, Section, SectionIndex, Slot, SlotContent, population_of},
+        },
         prefetch::{prefetch, prefetch_lines},
         reservation::Reservation,
         select::{Choice, select},
@@ -44,13 +43,14 @@ impl Stripe {
         let transition = Transition::new(announce, Some(one.role()));
         let downloaded = one.downloaded() + u32::from(transition.completed);
         let narrow = NarrowDownloads::new(downloaded)?;
+        let is_return = op.context.clock.is_return(leaf.base().tick(one.stamp()), op.now);
         leaf.advance(op.now, slot);
         let stamp = leaf.base().stamp(op.now);
         let mut stats = SwarmStats { downloaded, ..SwarmStats::default() };
         match transition.after {
             None => leaf.set(slot, SlotContent::Empty(Empty::new(downloaded, stamp, one.proven()))),
             Some(role) => {
-                leaf.set(slot, SlotContent::One(one.announced(role, stamp, narrow).prove()));
+                leaf.set(slot, SlotContent::One(one.announced(role, stamp, narrow).proven_if(is_return)));
                 *if role.is_seeder() { &mut stats.complete } else { &mut stats.incomplete } = 1;
             }
         }
@@ -74,7 +74,8 @@ impl Stripe {
             let fits = growth == 0
                 || (growth < MAX_GROWTH && (reservation.reserve(MAX_GROWTH) || reservation.reserve(growth)));
             if !fits {
-                self.make_room(op, reservation)?;
+                let network = op.context.hash.network(announce.endpoint.as_bytes());
+                self.make_room(op, Some(network), reservation)?;
                 found = self.find(op);
             }
         }
@@ -120,8 +121,8 @@ impl Stripe {
     ) -> (Announced, Selection) {
         let leaf = &mut self.leaves[at.leaf];
         leaf.advance(op.now, at.slot);
+        prove_if_back(op, leaf, at.slot, peer);
         leaf.refresh(at.slot, peer, leaf.base().stamp(op.now));
-        leaf.set_proven(at.slot);
         let stats = population_of(few.counts()).stats(leaf.downloaded(at.slot));
         (Announced::new(stats, Changes::REFRESHED), Selection::Few(at.leaf, at.slot, peer))
     }
@@ -137,9 +138,9 @@ impl Stripe {
         let leaf = &mut self.leaves[at.leaf];
         leaf.advance(op.now, at.slot);
         let stamp = leaf.base().stamp(op.now);
+        prove_if_back(op, leaf, at.slot, peer);
         if after == Some(peer.section.role()) {
             leaf.refresh(at.slot, peer, stamp);
-            leaf.set_proven(at.slot);
             return Some(peer);
         }
         self.changing(at.leaf, |leaf| match after {
@@ -147,10 +148,7 @@ impl Stripe {
                 leaf.take(at.slot, peer);
                 None
             }
-            Some(role) => {
-                leaf.set_proven(at.slot);
-                Some(leaf.change_role(at.slot, peer, role, stamp))
-            }
+            Some(role) => Some(leaf.change_role(at.slot, peer, role, stamp)),
         })
     }
 
@@ -171,23 +169,18 @@ impl Stripe {
                 reservation.evict_peer(Population::one(peer.section.family(), peer.section.role()));
                 break (at, false);
             }
-            match self.admit(op, reservation) {
-                Some(admitted) => break admitted,
-                None if self.evict_swarm(op, reservation, Some(Worth::NEWCOMER)) => {}
-                None => return Err(Full(Worth::NEWCOMER)),
+            if let Some(admitted) = self.admit(op, reservation) {
+                break admitted;
             }
+            let network = op.context.hash.network(announce.endpoint.as_bytes());
+            self.evict_swarm(op, Some(network), None, reservation)?;
         };
         if self.population(at).peers() >= op.context.bounds.peers_per_swarm {
             self.evict_peer(op, at, reservation);
         }
         let (family, transition) = (announce.endpoint.family(), Transition::new(announce, None));
         match self.add(op, at, announce.role(), &announce.endpoint, op.now) {
-            Some(peer) => {
-                if !created && self.population(at).peers() > 1 {
-                    self.leaves[at.leaf].set_proven(at.slot);
-                }
-                Ok(self.done(op, at, family, transition, created, Some(peer)))
-            }
+            Some(peer) => Ok(self.done(op, at, family, transition, created, Some(peer))),
             None => {
                 let SlotContent::Large(number) = self.content(at) else {
                     unreachable!("has just become large")
@@ -307,5 +300,12 @@ impl Stripe {
             }
             SlotContent::Empty(_) | SlotContent::One(_) => None,
         }
+    }
+}
+
+/// Notes that a swarm has shown that it lives, if the announce is one of a peer that comes back.
+fn prove_if_back(op: &Operation<'_>, leaf: &mut Leaf, slot: Slot, peer: SectionIndex) {
+    if op.context.clock.is_return(leaf.base().tick(leaf.stamp(slot, peer)), op.now) {
+        leaf.set_proven(slot);
     }
 }

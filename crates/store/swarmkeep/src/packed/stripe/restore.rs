@@ -72,7 +72,7 @@ impl Stripe {
         reservation: &mut Reservation<'_>,
     ) -> Result<bool, Full> {
         if self.find(op).is_some() {
-            self.make_room(op, reservation)?;
+            self.make_room(op, None, reservation)?;
         }
         let at = self.find(op);
         Ok(at.inspect(|&at| self.change_downloaded(at, |now| now.saturating_add(earlier))).is_some())
