@@ -348,7 +348,7 @@ impl Settings {
                  its disk (appendonly yes)"
                     .into(),
             )),
-            Chosen::Redis => Ok(Store::Redis(redis.servers()?)),
+            Chosen::Redis => Ok(Store::Redis(Box::new(redis.servers()?))),
         }
     }
 

@@ -42,7 +42,7 @@ impl Chosen {
 /// A store, and what it takes to build it.
 pub(crate) enum Store {
     Embedded(&'static Implementation),
-    Redis(Servers),
+    Redis(Box<Servers>),
 }
 
 /// Why there is no store.
