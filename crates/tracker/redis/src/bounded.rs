@@ -25,8 +25,8 @@ const NESTED: usize = 8;
 /// The digits of a number of 64 bits, and its sign.
 const DIGITS: usize = 20;
 
-/// The memory that the replies on a connection may still take: that of all calls that wait for one. A call
-/// that nobody waits for any more keeps its share, since its reply may still come.
+/// Memory left for the replies of all waiting calls. A call that nobody waits for any more keeps its share,
+/// since its reply may still come.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     left: AtomicUsize,
@@ -46,6 +46,7 @@ impl Allowance {
     /// They took less than was granted.
     pub(crate) fn settle(&self, most: usize, replies: &[Value]) {
         let took: usize = replies.iter().map(memory_of).sum();
+        debug_assert!(took <= most, "{took} bytes of replies, and {most} were granted");
         self.left.fetch_sub(most.saturating_sub(took), Relaxed);
     }
 

@@ -43,6 +43,8 @@ const SHORT_REPLY: usize = 4096;
 const PAGE_REPLY: usize = 4 << 20;
 /// of all that a server says of its memory;
 const INFO_REPLY: usize = 64 << 10;
+/// of the libraries of some fifty versions, with their functions;
+const LIBRARIES_REPLY: usize = 256 << 10;
 /// and of the slots, each of which may be served by another master with some replicas.
 const SLOTS_REPLY: usize = SLOTS as usize * 1024;
 
@@ -65,7 +67,7 @@ pub(crate) enum What {
         caller: Caller,
         /// Whoever leaves may do so where memory is full.
         leaves: bool,
-        /// For so many peers of each family.
+        /// The most peers of each family in the reply.
         room: (usize, usize),
     },
 }
@@ -92,6 +94,7 @@ impl SlotCall {
                     {
                         PAGE_REPLY
                     }
+                    Some(Arg::Simple(b"LIST")) => LIBRARIES_REPLY,
                     _ => 0,
                 },
             }

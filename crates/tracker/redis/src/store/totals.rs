@@ -38,7 +38,7 @@ impl RedisRepository {
     }
 }
 
-/// So many times the age of kept totals they are there, if nobody counts again.
+/// Kept totals expire after `KEPT` times their age.
 const KEPT: u32 = 8;
 
 impl Shared {

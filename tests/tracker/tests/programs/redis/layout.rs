@@ -37,6 +37,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_shards_of_an_earlier_version_are_taken_as_they_are,
             redis_layout_that_is_lost_with_a_connection_is_written_again,
             redis_functions_of_versions_that_nobody_uses_are_deleted,
+            redis_lists_of_many_functions_cost_no_connection,
             redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed,
     }
 }
@@ -246,6 +247,47 @@ fn redis_functions_of_versions_that_nobody_uses_are_deleted() {
         let stay = ["swarmkeep_00000000", "swarmkeep_11111111", "swarmkeep_of_others", "others"].map(has);
         assert_eq!(stay, [false, true, true, true]);
         assert_eq!(listed.len(), 4, "and those that are in use");
+    });
+}
+
+/// Each renewal of the lease lists them: all that a server has after some upgrades.
+fn redis_lists_of_many_functions_cost_no_connection() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let one = start(&settings, 1).await;
+        announce_to(&one, 1).await;
+        let listed: Vec<Vec<Value>> = server.query(&["FUNCTION", "LIST", "WITHCODE"]).expect("it answers");
+        let texts = listed.iter().flatten().filter_map(|field| match field {
+            Value::BulkString(text) => str::from_utf8(text).ok(),
+            _ => None,
+        });
+        let code = texts.max_by_key(|text| text.len()).expect("the functions").to_owned();
+        let name = code.split_once("name=").expect("a library").1.lines().next().expect("its first line");
+        let note = |n: u32| format!("{}uses:swarmkeep_0000000{n}", settings.keys_begin_with());
+        for n in 0..5 {
+            let other = code.replace(name, &format!("swarmkeep_0000000{n}"));
+            server.command(&["FUNCTION", "LOAD", &other]).expect("it is taken");
+            server.command(&["SET", &note(n), ""]).expect("it answers");
+        }
+        let libraries = || server.query::<Vec<Value>>(&["FUNCTION", "LIST"]).expect("it answers").len();
+        let connections = || {
+            let clients: String = server.query(&["CLIENT", "LIST"]).expect("it answers");
+            let others = clients.lines().filter(|client| !client.contains("cmd=client"));
+            others.map(|client| client.split(' ').next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+        };
+        for n in 0..10 {
+            server.command(&["DEL", &format!("{}lease", settings.keys_begin_with())]).expect("it answers");
+            if n == 9 {
+                (0..5).for_each(|n| drop(server.command(&["DEL", &note(n)]).expect("it answers")));
+            }
+            let next = start(&settings.clone().patience(Duration::from_secs(3)), 2).await;
+            let before = connections();
+            next.sweep(NOW, Retention::DropEmpty, Budget::peers(10)).await.expect("reached");
+            let cut = before.iter().filter(|&id| !connections().contains(id)).count();
+            assert_eq!(cut, 0, "connections were cut by renewal {n}");
+            assert_eq!(libraries(), if n == 9 { 1 } else { 6 });
+        }
     });
 }
 
