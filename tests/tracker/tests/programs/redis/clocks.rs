@@ -29,6 +29,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         [REDIS]:
             redis_one_tracker_an_hour_ahead,
             redis_one_tracker_an_hour_behind,
+            redis_clock_that_was_wrong_once_tells_no_future_any_more,
             redis_shards_from_the_future_are_brought_back,
             redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_told,
     }
@@ -80,8 +81,8 @@ async fn sweep(store: &RedisRepository, server: &Server, now: Timestamp) -> u64 
     }
 }
 
-/// How many peers there are, and the earliest and the latest of their announces, from now.
-async fn ages(store: &RedisRepository) -> (usize, i64, i64) {
+/// When each peer announced, from now.
+async fn times(store: &RedisRepository) -> Vec<i64> {
     let (mut listed, now) = (Vec::new(), clock().as_secs());
     for n in 0..TORRENTS {
         let mut cursor = Cursor::START;
@@ -89,8 +90,14 @@ async fn ages(store: &RedisRepository) -> (usize, i64, i64) {
             cursor = store.peers(&torrent(n), cursor, 1000, &mut listed).await.expect("reached");
         }
     }
-    let ages = listed.iter().map(|peer| peer.last_announce.as_secs().cast_signed() - now.cast_signed());
-    (listed.len(), ages.clone().min().unwrap_or_default(), ages.max().unwrap_or_default())
+    listed.iter().map(|peer| peer.last_announce.as_secs().cast_signed() - now.cast_signed()).collect()
+}
+
+/// How many peers there are, and the earliest and the latest of their announces, from now.
+async fn ages(store: &RedisRepository) -> (usize, i64, i64) {
+    let times = times(store).await;
+    let (earliest, latest) = (times.iter().min(), times.iter().max());
+    (times.len(), earliest.copied().unwrap_or_default(), latest.copied().unwrap_or_default())
 }
 
 /// It announces and sweeps, once its clock is wrong.
@@ -130,6 +137,19 @@ fn redis_one_tracker_an_hour_behind() {
         let (peers, earliest, latest) = ages(&wrong).await;
         assert_eq!(peers, (PEERS + TORRENTS) as usize);
         assert!(earliest >= -10 && latest <= 0, "the others' times count for all: {earliest} to {latest} s");
+    });
+}
+
+/// One announce with a clock of 2096, and then correct ones: only the shard of that one is ahead.
+fn redis_clock_that_was_wrong_once_tells_no_future_any_more() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]).clock(clock);
+        let once = start(&settings).await;
+        announce(&once, 0..1, Timestamp::from_secs(4_000_000_000)).await;
+        announce(&once, 1..PEERS, clock()).await;
+        let ahead = times(&once).await.iter().filter(|&&time| time > 2).count();
+        assert!(ahead <= PEERS as usize / 4, "{ahead} of {PEERS} peers announced in the future");
     });
 }
 
