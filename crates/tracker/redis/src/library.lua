@@ -28,20 +28,22 @@ local function bind()
   raise, number_of = error, tonumber
 end
 
--- Kinds of keys: seeders and leechers over IPv4, seeders and leechers over IPv6, and info hashes in the directory. So long they are,
+-- The lengths of keys by kind: seeders and leechers over IPv4, seeders and leechers over IPv6, and info hashes in the directory.
 local WIDTH = { 6, 6, 18, 18, 20 }
 local DIRECTORY = 5
--- and so much of an endpoint is its address, where the endpoints of an address are limited.
+-- The length of the address in an endpoint by kind, where the endpoints of an address are limited.
 local ADDRESS = { 4, 4, 8, 8 }
 -- The numbers of a page stand in a field named as if they were of the kind so much above.
 local NUMBERS = 8
--- So many peers of a kind stand in the field of their swarm. Where there are more they have pages, two at least.
+-- The most peers of a kind in the field of their swarm. Where there are more they have pages, two at least.
 local INLINE = 32
 -- Pages hold between so many keys on average.
 local LEAST, MOST = 32, 64
 -- When a swarm is due that is kept for its downloads.
 local KEPT = 4294967295
 local LARGEST = 4294967295
+-- When a swarm is due in which a sweep begins again.
+local AGAIN = 0
 -- So much one call of a sweep looks at, and what is left of a page.
 local HOLD = 256
 
@@ -55,7 +57,7 @@ local SALT, IDENTITY = 16, 17
 local CONFIRMED, BOUNDED = 1, 2
 -- An announce was not done, in place of what it has changed.
 local MISSING, ELSEWHERE = 128, 129
--- So many seconds may a time that is told differ from the server's clock.
+-- The most seconds between a told time and the server's clock.
 local APART = 60
 
 ------------------------------------------------------------------------------------------------------------------------------
@@ -422,7 +424,7 @@ local function bring_back(shard, now)
     local again = {}
     for at = 1, #dues, 4 do
       local due = sub(dues, at, at + 3)
-      again[#again + 1] = decode('<I4', due) == KEPT and due or encode('<I4', 0)
+      again[#again + 1] = decode('<I4', due) == KEPT and due or encode('<I4', AGAIN)
     end
     write_page(d, DIRECTORY, page, names, concat(again))
   end
@@ -937,7 +939,7 @@ local function restore(keys, args)
   return encode('<I4I4I4I4I4', now, added, known, expired, refused)
 end
 
--- Takes whoever announced before `since` out of a page: how many were there, how many went, and the oldest of the others. Nobody has
+-- Removes peers older than `since` from a page. Returns how many were there, how many went, and the oldest of the others. Nobody has
 -- announced later than `now`.
 local function expire(s, kind, page, since, now)
   local keys, numbers = read_page(s, kind, page)
@@ -1021,6 +1023,10 @@ local function sweep(keys, args)
             end
             local info_hash = sub(names, i * 20 + 1, i * 20 + 20)
             local s = swarm_of(shard, info_hash, get(shard, info_hash))
+            if due == AGAIN then
+              s.kind, changed = 0, true
+              dues = with(dues, i * 4 + 1, AGAIN + 1)
+            end
             local looked, gone, whole = expire_swarm(s, now - lifetime, now, budget - visited)
             visited, expired = visited + looked, expired + gone
             if not whole then

@@ -31,6 +31,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_one_tracker_an_hour_behind,
             redis_clock_that_was_wrong_once_tells_no_future_any_more,
             redis_shards_from_the_future_are_brought_back,
+            redis_swarm_in_the_middle_of_a_sweep_is_brought_back_whole,
             redis_clock_that_is_wrong_is_refused_and_one_that_drifts_is_told,
     }
 }
@@ -174,6 +175,33 @@ fn redis_shards_from_the_future_are_brought_back() {
         let (lifetime, later) = (LIFETIME.as_secs().cast_signed(), start(&settings).await);
         assert_eq!(sweep(&later, &server, by(lifetime - 120)).await, 0);
         assert_eq!(sweep(&later, &server, by(lifetime + 120)).await, there as u64, "as they do always");
+    });
+}
+
+/// Also the pages that the sweep had passed before.
+fn redis_swarm_in_the_middle_of_a_sweep_is_brought_back_whole() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let earlier = start(&settings).await;
+        let of_one = |peers: std::ops::Range<u32>| peers.map(|n| n * TORRENTS);
+        let tell = |peers: std::ops::Range<u32>, now| {
+            let earlier = &earlier;
+            async move {
+                for n in of_one(peers) {
+                    announce(earlier, n..n + 1, now).await;
+                }
+            }
+        };
+        tell(0..10, clock()).await;
+        tell(10..1000, by(HOUR)).await;
+        let middle =
+            earlier.sweep(by(HOUR), Retention::DropEmpty, Budget::peers(300)).await.expect("reached");
+        assert!((100..900).contains(&middle.visited), "{middle:?}");
+        let bounded = start(&settings.clone().clock(clock)).await;
+        sweep(&bounded, &server, clock()).await;
+        let ahead = times(&bounded).await.iter().filter(|&&time| time > 60).count();
+        assert_eq!(ahead, 0, "peers announced in the future");
     });
 }
 
