@@ -63,14 +63,14 @@ impl Calls {
         let key = format!("{}{name}", self.prefix);
         let mut cmd = Cmd::new();
         cmd.arg(verb).arg(&key).arg(arguments);
-        SlotCall { slot: slot(key.as_bytes()), what: What::Command(cmd), repeatable: true }
+        SlotCall { slot: slot(key.as_bytes()), what: What::Command(cmd), repeatable: true, confirmed: false }
     }
 
     /// `FUNCTION` on the server that serves this slot.
     pub(crate) fn of_functions(slot: u16, arguments: &[&str]) -> SlotCall {
         let mut cmd = Cmd::new();
         cmd.arg("FUNCTION").arg(arguments);
-        SlotCall { slot, what: What::Command(cmd), repeatable: true }
+        SlotCall { slot, what: What::Command(cmd), repeatable: true, confirmed: false }
     }
 
     /// What time it is, on the server of the key with the layout.
@@ -121,6 +121,7 @@ impl Calls {
                 room: (peers.v4.room().min(announce.want), peers.v6.room().min(announce.want)),
             },
             repeatable: true,
+            confirmed: self.confirmed,
         }
     }
 
@@ -129,7 +130,7 @@ impl Calls {
         let key = self.key(shard);
         let mut cmd = Cmd::new();
         cmd.arg("HGET").arg(&key).arg("m");
-        SlotCall { slot: slot(&key), what: What::Command(cmd), repeatable: true }
+        SlotCall { slot: slot(&key), what: What::Command(cmd), repeatable: true, confirmed: false }
     }
 
     /// The counts of a swarm.
@@ -219,6 +220,6 @@ impl Calls {
         let key = self.key(shard);
         let mut cmd = Cmd::with_capacity(6, function.len() + key.len() + request.len() + 52);
         cmd.arg("FCALL").arg(function).arg("1").arg(&key).arg(request).arg(&self.caller()[..]);
-        SlotCall { slot: slot(&key), what: What::Command(cmd), repeatable: true }
+        SlotCall { slot: slot(&key), what: What::Command(cmd), repeatable: true, confirmed: self.confirmed }
     }
 }

@@ -38,19 +38,21 @@ pub(crate) enum Failure {
     Unavailable(String),
     /// It was not done: because of the layout.
     Unconfirmed(Unconfirmed),
+    /// Why it was not done, as far as is known, so soon after its layout was confirmed that this still holds.
+    Stale(String),
 }
 
 impl From<Failure> for Unavailable {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Unavailable(reason) => Self::new(reason),
+            Failure::Unavailable(reason) | Failure::Stale(reason) => Self::new(reason),
             Failure::Unconfirmed(why) => Self::new(why.to_string()),
         }
     }
 }
 
 /// How long to wait before a call is tried again: twice as long each time, from the first to the second.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+pub(crate) const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 /// The servers, and how patient to be with them.
 #[derive(Debug)]
@@ -203,7 +205,18 @@ impl Link {
             if before.look {
                 self.look_again(before.named.as_ref(), deadline).await;
             }
-            waiting = again.into_iter().map(|(tried, _)| tried).collect();
+            waiting.clear();
+            for (tried, reason) in again {
+                // The store may have been begun anew meanwhile.
+                if before.wait && calls[tried.call].confirmed {
+                    answers[tried.call] = Some(Err(Failure::Stale(reason)));
+                } else {
+                    waiting.push(tried);
+                }
+            }
+            if waiting.is_empty() {
+                break;
+            }
             waiting.sort_unstable_by_key(|tried| tried.call);
         }
         answers.into_iter().map(|answer| answer.expect("each was answered or given up")).collect()

@@ -55,6 +55,8 @@ pub(crate) struct SlotCall {
     pub(crate) what: What,
     /// Done twice it is as if done once: it is sent again when nobody knows whether it was done.
     pub(crate) repeatable: bool,
+    /// It says that its layout was just confirmed, and is not sent later than that.
+    pub(crate) confirmed: bool,
 }
 
 #[derive(Debug)]

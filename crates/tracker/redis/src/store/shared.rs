@@ -12,14 +12,15 @@ use data_encoding::HEXLOWER;
 use parking_lot::{Mutex, RwLock};
 use redis::Value;
 use swarmkeep::{Timestamp, Unavailable};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::{
     Status,
     calls::Calls,
-    link::{Failure, Link},
+    link::{Failure, Link, PAUSE},
     node::SlotCall,
-    place::{Layout, is_number_of_shards},
+    place::{Layout, SHARDS, is_number_of_shards},
     reply::{self, Shard, Unconfirmed},
 };
 
@@ -97,37 +98,50 @@ impl Shared {
         self.repeat(answers, call).await
     }
 
-    /// Confirms the layout if shards want that, and asks them again: no shard refuses that. Once a server was
-    /// lost, it may have lost the layout: it is told again.
+    /// Confirms the layout if shards want that, and asks them again: no shard refuses that. A call that has to
+    /// wait then is confirmed anew. Once a server was lost, it may have lost the layout: it is told again.
     async fn repeat(
         self: &Arc<Self>,
-        answers: Vec<Result<Value, Failure>>,
+        mut answers: Vec<Result<Value, Failure>>,
         call: impl Fn(&Calls, usize) -> SlotCall,
     ) -> Vec<Result<Value, Unavailable>> {
-        let unconfirmed = |answer: &Result<_, Failure>| matches!(answer, Err(Failure::Unconfirmed(_)));
-        let again: Vec<_> = (0..answers.len()).filter(|&index| unconfirmed(&answers[index])).collect();
-        let elsewhere =
-            answers.iter().any(|answer| matches!(answer, Err(Failure::Unconfirmed(Unconfirmed::Elsewhere))));
+        let deadline = Instant::now() + self.link.patience();
         let lost = answers.iter().any(Result::is_ok) && self.link.lost.swap(false, Relaxed);
-        let mut answers: Vec<_> = answers.into_iter().map(|answer| answer.map_err(Into::into)).collect();
-        if !again.is_empty() {
-            match self.confirm().await {
-                Ok(calls) => {
-                    if elsewhere {
-                        self.drop_others();
-                    }
-                    let calls = Calls { confirmed: true, ..(*calls).clone() };
-                    let asked: Vec<_> = again.iter().map(|&index| call(&calls, index)).collect();
-                    // They were let in before.
-                    for (index, answer) in again.into_iter().zip(self.link.call_those(&asked).await) {
-                        answers[index] = answer.map_err(Into::into);
-                    }
-                }
-                Err(unavailable) => {
-                    again.into_iter().for_each(|index| answers[index] = Err(unavailable.clone()));
-                }
+        let (mut confirms, mut pause) = (false, PAUSE.0);
+        loop {
+            let unconfirmed =
+                |&index: &usize| matches!(answers[index], Err(Failure::Unconfirmed(_) | Failure::Stale(_)));
+            let again: Vec<_> = (0..answers.len()).filter(unconfirmed).collect();
+            if again.is_empty() || confirms && Instant::now() >= deadline {
+                break;
             }
-        } else if lost {
+            if confirms {
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+            }
+            confirms = true;
+            let elsewhere = again
+                .iter()
+                .any(|&index| matches!(answers[index], Err(Failure::Unconfirmed(Unconfirmed::Elsewhere))));
+            let calls = match self.confirm().await {
+                Ok(calls) => Calls { confirmed: true, ..(*calls).clone() },
+                Err(Unavailable { reason, .. }) => {
+                    self.link.lost.fetch_or(lost, Relaxed);
+                    let failed = |index: usize| answers[index] = Err(Failure::Unavailable(reason.clone()));
+                    again.into_iter().for_each(failed);
+                    break;
+                }
+            };
+            if elsewhere {
+                self.drop_others();
+            }
+            let asked: Vec<_> = again.iter().map(|&index| call(&calls, index)).collect();
+            // They were let in before.
+            for (index, answer) in again.into_iter().zip(self.link.call_those(&asked).await) {
+                answers[index] = answer;
+            }
+        }
+        if lost && !confirms {
             let shared = Arc::clone(self);
             self.link.spawn(async move {
                 if shared.confirm().await.is_err() {
@@ -135,7 +149,7 @@ impl Shared {
                 }
             });
         }
-        answers
+        answers.into_iter().map(|answer| answer.map_err(Into::into)).collect()
     }
 
     /// Drops all shards of layouts that the store has given up, so that processes which go by one of them
@@ -146,15 +160,28 @@ impl Shared {
         }
         let shared = Arc::clone(self);
         self.link.spawn(async move {
-            let calls = Calls { confirmed: true, ..(*shared.calls()).clone() };
-            let shards: Vec<_> = (0..calls.layout.shards).collect();
+            let layout = shared.calls().layout.clone();
+            let shards: Vec<_> = (0..layout.shards).collect();
             // What is left after an error is dropped by sweeps.
             for part in shards.chunks(PART) {
                 let Ok(states) = shared.shards(part).await else { break };
-                let others = part.iter().zip(states).filter(|(_, state)| {
+                let is_other = |state: &Option<Shard>| {
                     state.as_ref().is_some_and(|shard| shared.is_of_another_layout(shard))
-                });
-                let asked: Vec<_> = others.map(|(&shard, _)| calls.sweep(shard, 0, false, 1)).collect();
+                };
+                let others: Vec<_> = part
+                    .iter()
+                    .zip(states)
+                    .filter_map(|(&shard, state)| is_other(&state).then_some(shard))
+                    .collect();
+                if others.is_empty() {
+                    continue;
+                }
+                let Ok(calls) = shared.confirm().await else { break };
+                if calls.layout != layout {
+                    break;
+                }
+                let calls = Calls { confirmed: true, ..(*calls).clone() };
+                let asked: Vec<_> = others.iter().map(|&shard| calls.sweep(shard, 0, false, 1)).collect();
                 shared.link.call_those(&asked).await;
             }
             shared.dropping.store(false, Relaxed);
@@ -292,17 +319,21 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
     }
 }
 
-/// The layout of a shard that is there. A server that has lost all may have had the key with the layout, and
-/// others have their shards.
+/// The layout of most shards that are there: a few may be left of one that was given up. A server that has lost
+/// all may have had the key with the layout, and others have their shards.
 async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Unavailable> {
-    let shards: Vec<_> = (0..calls.layout.shards).collect();
+    let shards: Vec<_> = (0..calls.layout.shards.max(SHARDS)).collect();
+    let mut layouts: Vec<(Layout, usize)> = Vec::new();
     for part in shards.chunks(PART) {
         let asked: Vec<_> = part.iter().map(|&shard| calls.counts(shard)).collect();
         for answer in link.call_those(&asked).await {
             if let Some(Shard { layout: Some(layout), .. }) = Shard::of(answer?)? {
-                return Ok(Some(layout));
+                match layouts.iter_mut().find(|(known, _)| *known == layout) {
+                    Some((_, count)) => *count += 1,
+                    None => layouts.push((layout, 1)),
+                }
             }
         }
     }
-    Ok(None)
+    Ok(layouts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(layout, _)| layout))
 }

@@ -2,7 +2,10 @@
 //! another tracker.
 
 use std::{
-    sync::Arc,
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    sync::{Arc, Mutex, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -38,6 +41,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_layout_that_is_lost_with_a_connection_is_written_again,
             redis_functions_of_versions_that_nobody_uses_are_deleted,
             redis_lists_of_many_functions_cost_no_connection,
+            redis_layout_of_most_shards_is_that_of_the_store,
+            redis_confirmed_call_that_is_lost_replaces_no_shard_of_a_store_begun_anew,
             redis_totals_that_are_kept_cost_one_call_and_are_as_old_as_allowed,
     }
 }
@@ -288,6 +293,87 @@ fn redis_lists_of_many_functions_cost_no_connection() {
             assert_eq!(cut, 0, "connections were cut by renewal {n}");
             assert_eq!(libraries(), if n == 9 { 1 } else { 6 });
         }
+    });
+}
+
+/// One shard is left of a layout that was given up, and it is the first.
+fn redis_layout_of_most_shards_is_that_of_the_store() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let prefix = settings.keys_begin_with().to_owned();
+        let (one, given_up) = (start(&settings, 1).await, settings.clone().prefix("given-up:"));
+        announce_to(&one, 1).await;
+        announce_to(&*start(&given_up, 9).await, 1).await;
+        let shards: Vec<String> = server.query(&["KEYS", "given-up:{*}"]).expect("it answers");
+        let meta: Vec<u8> = server.query(&["HGET", &shards[0], "m"]).expect("it answers");
+        let first = format!("{prefix}{{0}}");
+        server.command(&[b"HSET", first.as_bytes(), b"m", &meta]).expect("it answers");
+        server.command(&["DEL", &format!("{prefix}store")]).expect("it answers");
+        let two = start(&settings, 2).await;
+        assert_eq!(disagreements(&[&one, &two]).await, 0, "of {TORRENTS} torrents");
+        assert_eq!([&one, &two].map(|tracker| tracker.status().layout_changes), [0, 0]);
+    });
+}
+
+/// Passes on what comes until a confirmed call does: says so, ends that connection when it may go on, and
+/// passes on all that comes later.
+fn holds_a_confirmed_call(server: u16) -> (u16, mpsc::Receiver<mpsc::Sender<()>>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let (met, meets) = mpsc::channel();
+    let met = Arc::new(Mutex::new(Some(met)));
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let met = Arc::clone(&met);
+            thread::spawn(move || {
+                let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).expect("it listens");
+                let (mut back, mut to) =
+                    (server.try_clone().expect("ours"), client.try_clone().expect("ours"));
+                thread::spawn(move || io::copy(&mut back, &mut to));
+                let mut request = [0; 1 << 16];
+                while let Ok(len @ 1..) = client.read(&mut request) {
+                    let call = &request[..len];
+                    // The flags of the caller come last.
+                    let confirmed = call.windows(5).any(|word| word == b"FCALL") && call[len - 3] & 1 == 1;
+                    if confirmed && let Some(met) = met.lock().expect("no panic").take() {
+                        let (go, goes) = mpsc::channel();
+                        met.send(go).expect("somebody waits");
+                        goes.recv().expect("it may go on");
+                        break;
+                    }
+                    server.write_all(call).expect("it reads");
+                }
+                let _ = server.shutdown(Shutdown::Both);
+                let _ = client.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    (port, meets)
+}
+
+/// The store was emptied and begun by another tracker between the confirmation and the second attempt.
+fn redis_confirmed_call_that_is_lost_replaces_no_shard_of_a_store_begun_anew() {
+    let server = started(Server::start());
+    let (port, meets) = holds_a_confirmed_call(server.port());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let config = |key| RepositoryConfig::new(HashKey::from_bytes([key; 16])).shards(1);
+        let through = RedisConfig::new([format!("redis://127.0.0.1:{port}")])
+            .prefix(settings.keys_begin_with())
+            .patience(Duration::from_secs(30));
+        let one = RedisRepository::connect(&through, &config(1)).await.expect("reached");
+        let comes = tokio::spawn(async move { tell(&one, &Announce::new(torrent(1), endpoint(1))).await });
+        let go =
+            tokio::task::spawn_blocking(move || meets.recv()).await.expect("no panic").expect("it is met");
+        server.command(&["FLUSHALL"]).expect("it answers");
+        let two = RedisRepository::connect(&settings, &config(2)).await.expect("reached");
+        announce_to(&two, 2).await;
+        go.send(()).expect("it waits");
+        comes.await.expect("no panic").expect("acknowledged");
+        let members = members(&two).await;
+        assert_eq!(members.len(), TORRENTS as usize, "swarms that another tracker had begun");
+        assert_eq!(members[&torrent(1)].len(), 2);
     });
 }
 
