@@ -16,7 +16,7 @@ use swarmkeep::{
     catalog::{self, Repository},
 };
 use swarmkeep_state::{Pace, State, simulated::Simulated};
-use swarmkeep_tracker::{Config, Scope, Server, Token};
+use swarmkeep_tracker::{Config, Metrics, Scope, Server, Token};
 use swarmkeep_tracker_protocol::udp::{
     AnnounceRequest, ConnectRequest, ConnectionId, Response, TransactionId,
 };
@@ -35,6 +35,7 @@ pub const WRITE: &str = "secret-for-writing-only";
 pub struct Tracker {
     pub admin: SocketAddr,
     pub udp: SocketAddr,
+    pub metrics: Arc<Metrics>,
     stop: Option<oneshot::Sender<()>>,
     running: Option<JoinHandle<()>>,
 }
@@ -85,12 +86,13 @@ impl Tracker {
     fn run(server: Server) -> Self {
         let admin = server.admin_address().expect("bound").expect("configured");
         let udp = server.udp_addresses().expect("bound")[0];
+        let metrics = Arc::clone(&server.control().metrics);
         let (stop, stopped) = oneshot::channel();
         let running = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
             runtime.expect("threads").block_on(server.run(async { drop(stopped.await) }));
         });
-        let tracker = Self { admin, udp, stop: Some(stop), running: Some(running) };
+        let tracker = Self { admin, udp, metrics, stop: Some(stop), running: Some(running) };
         // Until threads are at work, and the store has been asked.
         let deadline = Instant::now() + Duration::from_secs(20);
         while get(admin, "/health/ready").text().contains("starting") {

@@ -8,6 +8,7 @@ use swarmkeep_tests::admin::{
     client::{ask, bearing, get},
     tracker::{Load, Tracker, hash, packed, state},
 };
+use swarmkeep_tracker::SharedStore;
 
 use crate::admin::out_of_reach;
 
@@ -254,6 +255,8 @@ fn grafana_and_the_alerts_ask_only_for_metrics_that_exist() {
             && dashboard["uid"].is_string()
     );
     let tracker = Tracker::keeping(&state(&Simulated::new(1)));
+    let shared = || SharedStore { seconds_ahead: Some(0), ..SharedStore::default() };
+    tracker.metrics.watch_shared_store(shared);
     let metrics = scrape(&tracker);
     let exists = |name: &str| metrics.samples.keys().any(|(of, _)| of == name);
     let mut asked = 0;
@@ -274,9 +277,15 @@ fn grafana_and_the_alerts_ask_only_for_metrics_that_exist() {
     let alerts = include_str!("../../../../../crates/tracker/server/packaging/alerts.yml");
     let missing: Vec<_> = names_in(alerts).filter(|name| !exists(name)).collect();
     assert_eq!(missing, [""; 0]);
-    // Those that docs/operate/restart.md tells of.
+    // Those that docs/operate/restart.md names.
     let rules: Vec<_> = alerts.split("- alert: ").skip(1).collect();
-    for name in ["snapshot_refused", "snapshot_timestamp_seconds", "downloads_refused"] {
+    for name in [
+        "snapshot_refused",
+        "snapshot_timestamp_seconds",
+        "downloads_refused",
+        "store_layout_refused",
+        "store_clock_ahead_seconds",
+    ] {
         let expressions =
             rules.iter().filter_map(|rule| rule.split_once("expr: ")?.1.split("labels:").next());
         let asking = expressions.filter(|expression| expression.contains(&format!("swarmkeep_{name}")));
