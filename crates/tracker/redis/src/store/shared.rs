@@ -98,8 +98,8 @@ impl Shared {
         self.repeat(answers, call).await
     }
 
-    /// Confirms the layout if shards want that, and asks them again: no shard refuses that. A call that has to
-    /// wait then is confirmed anew. Once a server was lost, it may have lost the layout: it is told again.
+    /// Confirms the layout if shards want that, and asks them again: no shard refuses that. A call that has
+    /// to wait then is confirmed anew. Once a server was lost, it may have lost the layout: it is told again.
     async fn repeat(
         self: &Arc<Self>,
         mut answers: Vec<Result<Value, Failure>>,
@@ -319,8 +319,8 @@ pub(super) async fn agree(link: &Link, calls: &Calls) -> Result<Layout, Unavaila
     }
 }
 
-/// The layout of most shards that are there: a few may be left of one that was given up. A server that has lost
-/// all may have had the key with the layout, and others have their shards.
+/// The layout of most shards that are there: a few may be left of one that was given up. A server that has
+/// lost all may have had the key with the layout, and others have their shards.
 async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Unavailable> {
     let shards: Vec<_> = (0..calls.layout.shards.max(SHARDS)).collect();
     let mut layouts: Vec<(Layout, usize)> = Vec::new();

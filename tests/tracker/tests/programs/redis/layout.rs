@@ -10,7 +10,8 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, HashKey, RepositoryConfig, Retention,
+    Announce, AnnounceEvent, AsyncTorrentRepository, Budget, HashKey, PeerBuffer, RepositoryConfig, Request,
+    Retention, SplitMix64,
 };
 use swarmkeep_redis::{
     RedisConfig, RedisRepository,
@@ -39,6 +40,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_cluster_master_that_has_lost_all_takes_no_other_layout,
             redis_shards_of_an_earlier_version_are_taken_as_they_are,
             redis_layout_that_is_lost_with_a_connection_is_written_again,
+            redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed_later,
             redis_functions_of_versions_that_nobody_uses_are_deleted,
             redis_lists_of_many_functions_cost_no_connection,
             redis_layout_of_most_shards_is_that_of_the_store,
@@ -227,6 +229,35 @@ fn redis_layout_that_is_lost_with_a_connection_is_written_again() {
         // Reading begins no shard.
         let layout = format!("{}store", settings.keys_begin_with());
         let deadline = Instant::now() + Duration::from_secs(10);
+        while server.query::<u32>(&["EXISTS", &layout]).expect("it answers") == 0 {
+            one.scrape(&torrent(1)).await.expect("reached");
+            assert!(Instant::now() < deadline, "nobody writes the layout again");
+        }
+    });
+}
+
+/// Nor by calls that wanted it confirmed meanwhile, beside others that did not.
+fn redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed_later() {
+    let server = started(Server::start());
+    RUNTIME.block_on(async {
+        let settings = settings([server.url()]);
+        let one = start(&settings, 1).await;
+        let comes = |n| Announce::new(torrent(n), endpoint(n));
+        tell(&one, &comes(0)).await.expect("acknowledged");
+        let shard = server.query::<Vec<String>>(&["KEYS", "*{*}"]).expect("it answers").remove(0);
+        tell(&one, &comes(1)).await.expect("acknowledged");
+        let layout = format!("{}store", settings.keys_begin_with());
+        server.command(&["DEL", &shard]).expect("it answers");
+        server.command(&["SET", &layout, "of a later version"]).expect("it answers");
+        server.client_kill_all().expect("it answers");
+        one.scrape(&torrent(1)).await.expect("reached");
+        sleep(Duration::from_millis(100)).await;
+        let mut batch = [0, 1].map(|n| Request::new(comes(n), PeerBuffer::new(&mut [], &mut [])));
+        let refused = one.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await;
+        refused.expect_err("nobody knows the layout");
+        assert!(batch[0].answer.is_none() && batch[1].answer.is_some());
+        server.command(&["DEL", &layout]).expect("it answers");
+        let deadline = Instant::now() + Duration::from_secs(3);
         while server.query::<u32>(&["EXISTS", &layout]).expect("it answers") == 0 {
             one.scrape(&torrent(1)).await.expect("reached");
             assert!(Instant::now() < deadline, "nobody writes the layout again");
