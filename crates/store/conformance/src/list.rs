@@ -123,6 +123,8 @@ crate::cases! {
         max_swarms_is_kept_under_any_flood [21]
         a_flood_of_made_up_info_hashes_displaces_itself [21]
         a_flood_from_one_network_displaces_itself [21]
+        a_flood_cannot_cheapen_a_living_swarm [21]
+        a_flood_of_large_swarms_displaces_itself [21]
         a_flood_displaces_no_restored_swarms [21 24]
         a_restore_displaces_nobody [21 24]
         max_peers_per_swarm_is_kept_and_the_announcer_stays [21]

@@ -294,6 +294,10 @@ crate::faults! {
     eviction_of_anything EvictsAnything => a_flood_of_made_up_info_hashes_displaces_itself;
     /// Counts endpoints as if each were a network.
     endpoints_as_networks EndpointsAsNetworks => a_flood_from_one_network_displaces_itself;
+    /// Counts the networks of no more than the eight freshest peers of a swarm.
+    networks_of_the_freshest NetworksOfTheFreshest => a_flood_cannot_cheapen_a_living_swarm;
+    /// Takes each swarm of many peers for a populated one.
+    many_peers_as_a_return ManyPeersAsAReturn => a_flood_of_large_swarms_displaces_itself;
     /// Makes room before it inserts a peer, without counting the peer itself.
     bytes_exceeded_by_a_peer BytesExceeded => max_bytes_is_kept_under_any_flood;
     /// Does not count evictions at the limit of bytes.
@@ -490,6 +494,8 @@ impl Broken {
             Fault::LimitNotKept => state.limits.swarms = None,
             Fault::TableDoesNotGrow => state.limits.swarms = state.limits.swarms.or(Some(256)),
             Fault::EndpointsAsNetworks => state.ranks.network_of = endpoint_as_network,
+            Fault::NetworksOfTheFreshest => state.ranks.looked_at = 8,
+            Fault::ManyPeersAsAReturn => state.ranks.populated_from = 75,
             Fault::EndpointsNotLimited => state.limits.endpoints_per_address = None,
             Fault::BytesExceeded => state.limits.bytes = state.limits.bytes.map(|most| most + 32),
             _ => {}

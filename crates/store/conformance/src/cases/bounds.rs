@@ -156,6 +156,61 @@ pub(crate) fn a_flood_from_one_network_displaces_itself(subject: &dyn Subject) {
     }
 }
 
+/// Seeders of one network join living swarms, while this network floods the store.
+pub(crate) fn a_flood_cannot_cheapen_a_living_swarm(subject: &dyn Subject) {
+    const LIVING: u64 = 60;
+    const JOINED: u32 = 8;
+    let size = |n: u64| if n % 3 == 0 { 120 } else { 40 };
+    for family in FAMILIES {
+        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(500)) else { return };
+        let attacker = |n| of_network(Family::V4, STRANGERS, n);
+        for n in 0..LIVING {
+            let network = |m| n as u32 * 120 + m;
+            store.fill(0, (0..size(n)).map(|m| leecher(hash(n), of_network(family, network(m), m))));
+        }
+        for n in 0..1200 {
+            if n == 600 {
+                store.fill(
+                    1,
+                    (0..LIVING).flat_map(|n| (0..JOINED).map(move |m| seeder(hash(n), attacker(m)))),
+                );
+            }
+            store.fill(1, (0..4).map(|m| leecher(hash(1_000_000 + n), attacker(4 * n as u32 + m))));
+        }
+        let lost = (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
+        assert_eq!(
+            lost, 0,
+            "of {LIVING} living swarms over {family:?} were lost to a network that had joined"
+        );
+        store.assert_consistent();
+    }
+}
+
+/// Each made-up swarm has more peers than the shape for a few, all of one network. Some shrink again.
+pub(crate) fn a_flood_of_large_swarms_displaces_itself(subject: &dyn Subject) {
+    const LIVING: u64 = 60;
+    const PORTS: u32 = 100;
+    for family in FAMILIES {
+        let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(300)) else { return };
+        for now in [0, RETURN] {
+            store.fill(now, (0..LIVING).map(|n| leecher(hash(n), of_network(family, n as u32, 1))));
+        }
+        for n in 0..450 {
+            let (torrent, port) = (hash(1_000_000 + n), |m| of_network(family, STRANGERS + n as u32, m));
+            store.fill(RETURN + 100, (0..PORTS).map(|m| leecher(torrent, port(m))));
+            if n % 3 == 0 {
+                store.fill(RETURN + 100, (1..PORTS).map(|m| stopped(torrent, port(m))));
+            }
+        }
+        let lost = (0..LIVING).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
+        assert_eq!(
+            lost, 0,
+            "of {LIVING} swarms whose peers came back were lost to large ones over {family:?}"
+        );
+        store.assert_consistent();
+    }
+}
+
 /// Restored swarms are worth less than swarms that exist already.
 pub(crate) fn a_restore_displaces_nobody(subject: &dyn Subject) {
     let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(100)) else { return };

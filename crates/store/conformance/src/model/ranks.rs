@@ -19,6 +19,10 @@ type Worth = (u32, bool, Timestamp);
 pub(crate) struct Ranks {
     /// Returns the network of a peer.
     pub(crate) network_of: fn(&Endpoint) -> Network,
+    /// The most peers of a swarm whose networks are looked at: those that announced last.
+    pub(crate) looked_at: usize,
+    /// The number of peers from which on a swarm is taken for a populated one.
+    pub(crate) populated_from: usize,
     /// The number of swarms in which each network has a peer.
     swarms: BTreeMap<Network, u64>,
     ranked: BTreeMap<InfoHash, (Worth, BTreeSet<Network>)>,
@@ -28,12 +32,12 @@ pub(crate) struct Ranks {
 impl Ranks {
     /// One network that is in no other swarm.
     const UNIT: u64 = 1 << 16;
-    /// The most peers of a swarm whose networks count: those that announced last.
-    const LOOKED_AT: usize = 8;
+    /// Peers of more networks than this add no worth.
+    const NETWORKS: usize = 8;
 
     pub(crate) fn new() -> Self {
         let (swarms, ranked, order) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { network_of, swarms, ranked, order }
+        Self { network_of, looked_at: 256, populated_from: usize::MAX, swarms, ranked, order }
     }
 
     /// Returns the swarms, the first one to evict in front.
@@ -52,15 +56,21 @@ impl Ranks {
     /// Ranks a swarm as it is now.
     pub(crate) fn set(&mut self, info_hash: InfoHash, swarm: &Swarm) {
         self.remove(&info_hash);
-        let freshest = swarm.by_age.iter().rev().take(Self::LOOKED_AT);
-        let networks: BTreeSet<_> = freshest.map(|(_, endpoint)| (self.network_of)(endpoint)).collect();
+        let mut networks = BTreeSet::new();
+        for (_, endpoint) in swarm.by_age.iter().rev().take(self.looked_at) {
+            networks.insert((self.network_of)(endpoint));
+            if networks.len() == Self::NETWORKS {
+                break;
+            }
+        }
         let shares = networks.iter().map(|&network| {
             let swarms = self.swarms.entry(network).or_default();
             *swarms += 1;
             Self::UNIT / *swarms
         });
         let size = shares.sum::<u64>().checked_ilog2().map_or(0, |log| log + 1);
-        let worth = (size, swarm.populated, swarm.latest);
+        let populated = swarm.populated || swarm.peers.len() >= self.populated_from;
+        let worth = (size, populated, swarm.latest);
         self.order.insert((worth, info_hash));
         self.ranked.insert(info_hash, (worth, networks));
     }

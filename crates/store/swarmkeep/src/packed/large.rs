@@ -36,6 +36,8 @@ struct Tables<const N: usize> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Updated {
     pub(super) transition: Transition,
+    /// The earlier announce of the announcer, if it was in the swarm.
+    pub(super) earlier: Option<Tick>,
     /// The peer that was evicted to make room, if any.
     pub(super) evicted: Population,
     /// The location of the announcer, if it is still in the swarm. Valid until anything else changes.
@@ -123,7 +125,9 @@ impl Large {
     {
         let known = self.tables().and_then(|tables| tables.find(order, endpoint, announce.role()));
         let transition = Transition::new(announce, known.map(|own| own.role));
-        let mut updated = Updated { transition, evicted: Population::default(), own: known };
+        let table = |own: PeerLocation| self.tables().map(|tables| tables.table(own.role).tick(own.index));
+        let earlier = known.and_then(table);
+        let mut updated = Updated { transition, earlier, evicted: Population::default(), own: known };
         match (known, transition.after) {
             (None, None) => {}
             (None, Some(role)) => {
@@ -295,11 +299,12 @@ impl Large {
         }
     }
 
-    /// The endpoints of all peers, in unspecified order.
-    pub(super) fn endpoints(&self) -> impl Iterator<Item = &[u8]> {
+    /// Up to `each` endpoints of each family and role, in unspecified order.
+    pub(super) fn some_endpoints(&self, each: usize) -> impl Iterator<Item = &[u8]> {
         const ROLES: [Role; 2] = [Role::Seeder, Role::Leecher];
-        let v4 = ROLES.into_iter().flat_map(|role| self.v4(role)).map(|(endpoint, _)| &endpoint[..]);
-        v4.chain(ROLES.into_iter().flat_map(|role| self.v6(role)).map(|(endpoint, _)| &endpoint[..]))
+        let v4 = ROLES.into_iter().flat_map(move |role| self.v4(role).take(each));
+        let v6 = ROLES.into_iter().flat_map(move |role| self.v6(role).take(each));
+        v4.map(|(endpoint, _)| &endpoint[..]).chain(v6.map(|(endpoint, _)| &endpoint[..]))
     }
 
     /// The IPv4 peers of one role, in unspecified order.

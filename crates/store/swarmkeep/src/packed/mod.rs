@@ -249,10 +249,10 @@ impl Packed {
             return;
         }
         if let Some((_, stripe)) = least {
-            let most = if is_less { own } else { Worth::MOST };
             // If that is not enough, the announce comes here again.
-            let _ = self.with_stripe(&in_stripe(stripe), now, |stripe, op| {
-                stripe.evict_swarms(op, network, Some(most), reservation)
+            let _ = self.with_stripe(&in_stripe(stripe), now, |stripe, op| match is_less {
+                true => stripe.evict_swarms(op, network, Some(own), reservation),
+                false => stripe.evict_swarm(op, network, Some(Worth::MOST), reservation).map(drop),
             });
         }
     }

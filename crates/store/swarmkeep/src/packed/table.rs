@@ -113,6 +113,11 @@ impl<const N: usize> Table<N> {
         Some(BucketIndex::new(bucket, at))
     }
 
+    /// The last announce of a peer.
+    pub(super) fn tick(&self, index: BucketIndex) -> Tick {
+        self.buckets[index.bucket()].tick(index.at())
+    }
+
     pub(super) fn refresh(&mut self, index: BucketIndex, now: Tick) {
         let bucket = &mut self.buckets[index.bucket()];
         bucket.advance(now);

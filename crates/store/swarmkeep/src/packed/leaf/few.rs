@@ -9,6 +9,9 @@ use super::{
 };
 use crate::{CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role, announce::address};
 
+/// [`PROVEN`] in the last byte of a slot.
+const PROVEN_FLAG: u8 = (PROVEN >> 56) as u8;
+
 impl Leaf {
     /// The position of a peer, if it is in the swarm.
     pub(in crate::packed) fn locate(
@@ -246,8 +249,9 @@ impl Leaf {
                 self.set(slot, SlotContent::Empty(Empty::new(one.downloaded(), one.stamp(), one.proven())));
             }
             SlotContent::Few(few) => {
+                let latest = self.latest(slot, few);
                 self.cut(slot, few, peer);
-                self.simplify(slot);
+                self.simplify(slot, latest);
             }
             SlotContent::Empty(_) | SlotContent::Large(_) => unreachable!("has no places"),
         }
@@ -282,8 +286,13 @@ impl Leaf {
         }
     }
 
+    /// Whether a swarm of any shape has shown that it lives.
+    pub(in crate::packed) fn is_proven(&self, slot: Slot) -> bool {
+        self.block[slot.content_at() + CONTENT_LEN - 1] & PROVEN_FLAG != 0
+    }
+
     pub(in crate::packed) fn set_proven(&mut self, slot: Slot) {
-        self.block[slot.content_at() + CONTENT_LEN - 1] |= (PROVEN >> 56) as u8;
+        self.block[slot.content_at() + CONTENT_LEN - 1] |= PROVEN_FLAG;
     }
 
     pub(in crate::packed) fn downloaded(&self, slot: Slot) -> u32 {
@@ -342,8 +351,9 @@ impl Leaf {
                 gone
             }
             SlotContent::Few(few) if self.stamps(slot, few).iter().any(|&stamp| expired(stamp)) => {
+                let latest = self.latest(slot, few);
                 let gone = self.filter(slot, few, expired);
-                self.simplify(slot);
+                self.simplify(slot, latest);
                 gone
             }
             _ => [0; 4],
@@ -419,13 +429,18 @@ impl Leaf {
         few
     }
 
-    /// Moves a swarm back into its slot if it fits.
-    fn simplify(&mut self, slot: Slot) {
+    /// The stamp of the latest announce; 0 without peers.
+    pub(in crate::packed) fn latest(&self, slot: Slot, few: Few) -> u8 {
+        self.stamps(slot, few).iter().copied().max().unwrap_or(0)
+    }
+
+    /// Moves a swarm back into its slot if it fits. `latest` is the latest stamp of the peers that it had.
+    fn simplify(&mut self, slot: Slot, latest: u8) {
         let SlotContent::Few(few) = self.content(slot) else { return };
         let downloaded = self.downloaded(slot);
         let start = self.start(slot, few);
         let content = match few.counts() {
-            [0, 0, 0, 0] => SlotContent::Empty(Empty::new(downloaded, 0, few.proven())),
+            [0, 0, 0, 0] => SlotContent::Empty(Empty::new(downloaded, latest, few.proven())),
             [seeders, leechers, 0, 0] if seeders + leechers == 1 => {
                 let Some(downloaded) = NarrowDownloads::new(downloaded) else { return };
                 let at = start + few.end(0);
@@ -445,7 +460,11 @@ impl Leaf {
         if let SlotContent::Few(few) = self.content(slot) {
             self.close_block(slot, few);
         }
+        let proven = self.is_proven(slot);
         self.set(slot, SlotContent::Large(number));
+        if proven {
+            self.set_proven(slot);
+        }
     }
 
     /// Removes the block of a swarm. The caller sets its slot afterwards.

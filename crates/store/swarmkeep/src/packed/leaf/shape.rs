@@ -68,6 +68,9 @@ impl Leaf {
                 offset += bytes.len();
             }
             leaf.set(to, content);
+            if source.is_proven(slot) {
+                leaf.set_proven(to);
+            }
         }
         leaf
     }

@@ -86,8 +86,12 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
             model.remove(&key);
         }
         (2..5, Some(peer)) => {
+            let last = leaf.stamp(slot, peer);
             leaf.take(slot, peer);
             peers.remove(&(family, endpoint));
+            if let SlotContent::Empty(empty) = leaf.content(slot) {
+                assert_eq!(empty.latest(), last, "the stamp of the last peer");
+            }
         }
         (_, None) => {
             leaf.add(slot, Section::of(family, role), &endpoint, stamp);
@@ -183,4 +187,27 @@ fn stamps_age_together() {
         peers.values_mut().for_each(|(_, tick)| *tick = kept(*tick));
     }
     assert_holds(&leaf, HOME, &model);
+}
+
+#[test]
+fn a_swarm_of_any_shape_stays_proven_when_it_grows_and_its_leaf_splits_and_merges() {
+    for grows in [false, true] {
+        let (mut leaf, key) = (Leaf::new(tick(1000)), key(&mut SplitMix64::new(7)));
+        let slot = leaf.find(HOME, &key).expect_err("the leaf is empty");
+        leaf.insert(slot, &key, SlotContent::Empty(Empty::new(0, 0, false)));
+        assert!(!leaf.is_proven(slot));
+        leaf.set_proven(slot);
+        if grows {
+            leaf.make_large(slot, 3);
+        }
+        let upper = Prefix { bits: HOME.bits | 1 << (63 - HOME.depth), depth: HOME.depth + 1 };
+        let lower = Prefix { bits: HOME.bits, ..upper };
+        let [low, high] = leaf.split(HOME);
+        let halves = [(lower, &low), (upper, &high)];
+        assert!(
+            halves.iter().any(|(prefix, half)| half.find(*prefix, &key).is_ok_and(|at| half.is_proven(at)))
+        );
+        let leaf = Leaf::merge(HOME, (lower, low), (upper, high));
+        assert!(leaf.is_proven(leaf.find(HOME, &key).expect("it was inserted")));
+    }
 }

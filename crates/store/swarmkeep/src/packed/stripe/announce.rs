@@ -89,7 +89,7 @@ impl Stripe {
         };
         let content = self.content(at);
         if let SlotContent::Large(number) = content {
-            return Ok(self.announce_large(op, number, announce, reservation));
+            return Ok(self.announce_large(op, at, number, announce, reservation));
         }
         match self.leaves[at.leaf].locate(at.slot, family, announce.endpoint.as_bytes()) {
             Some(peer) => {
@@ -185,7 +185,7 @@ impl Stripe {
                 let SlotContent::Large(number) = self.content(at) else {
                     unreachable!("has just become large")
                 };
-                Ok(self.announce_large(op, number, announce, reservation))
+                Ok(self.announce_large(op, at, number, announce, reservation))
             }
         }
     }
@@ -247,6 +247,7 @@ impl Stripe {
     fn announce_large(
         &mut self,
         op: &Operation<'_>,
+        at: SwarmLocation,
         number: u32,
         announce: &Announce,
         reservation: &mut Reservation<'_>,
@@ -256,6 +257,9 @@ impl Stripe {
         let may_split = reservation.has_reserved(MAX_GROWTH);
         let updated = self
             .changing_large(number, |large| large.update(hash, announce, order, op.now, bounds, may_split));
+        if updated.earlier.is_some_and(|earlier| op.context.clock.is_return(earlier, op.now)) {
+            self.leaves[at.leaf].set_proven(at.slot);
+        }
         let transition = updated.transition;
         op.context.totals.turn(announce.endpoint.family(), transition.before, transition.after);
         if updated.evicted != Population::default() {

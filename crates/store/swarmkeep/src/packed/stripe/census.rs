@@ -16,8 +16,7 @@ use crate::{
 ///
 /// In a sample, each network has one unit of worth. All sampled swarms in which it has a peer share it
 /// equally, and the size of a swarm is the sum of its shares. So no number of announces, ports and made-up
-/// swarms gives a network more than its unit: each swarm of a flood from few networks is worth less than any
-/// other swarm.
+/// swarms gives a network more than its unit. The swarms of a flood from few networks share few units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::packed) struct Worth {
     /// 0 without peers. Counts by powers of two, so among swarms of similar size the stale one goes.
@@ -49,8 +48,10 @@ struct Counted {
 /// Swarms among which the one worth least is chosen. If a fifth of all swarms are flood, a sample of 64
 /// contains none of them once in a million times.
 pub(in crate::packed) const EVICTION_SAMPLE: usize = 64;
-/// The most peers of a swarm whose networks count. Larger swarms are worth as much as each other.
-const LOOKED_AT: usize = 8;
+/// Peers of more networks than this add no worth.
+const NETWORKS: usize = 8;
+/// The most peers of one family and role of a large swarm whose networks are looked at.
+const LOOKED_AT: usize = 64;
 
 impl Stripe {
     /// Counts the networks of a sample and of the announced swarm, to which a peer of `network` announces.
@@ -61,7 +62,15 @@ impl Stripe {
         found.extend(network.map(|network| network.within(0)));
         for at in iter::once(own).chain(self.sample(op, own).map(Some)) {
             let nth = swarms.len() as u8;
-            swarms.push(self.counted(op, at, |network| found.push(network.within(nth))));
+            let first = found.len();
+            // Some peers of one network, however many, do not take the place of others.
+            swarms.push(self.counted(op, at, |network| {
+                let within = network.within(nth);
+                if !found[first..].contains(&within) {
+                    found.push(within);
+                }
+                found.len() - first == NETWORKS
+            }));
         }
         found.sort_unstable();
         found.dedup();
@@ -71,7 +80,7 @@ impl Stripe {
                 swarms[usize::from(within.index())].shares += share;
             }
         }
-        // A new swarm takes the place of one that is worth as much. A swarm that grows does not.
+        // A new swarm may displace a swarm of equal worth; a swarm that grows may not.
         swarms[0].latest = if swarms[0].peers == 0 { op.now } else { Tick::EARLIEST };
         let others = swarms[1..].iter().filter_map(|swarm| Some((swarm.worth(), swarm.at?)));
         let least = others.min_by_key(|(worth, _)| *worth);
@@ -91,32 +100,38 @@ impl Stripe {
         others.take(EVICTION_SAMPLE)
     }
 
-    /// Passes the networks of some peers of a swarm to `found`.
-    fn counted(&self, op: &Operation<'_>, at: Option<SwarmLocation>, found: impl FnMut(Network)) -> Counted {
+    /// Passes the networks of the peers of a swarm to `is_enough`, until that returns true.
+    fn counted(
+        &self,
+        op: &Operation<'_>,
+        at: Option<SwarmLocation>,
+        is_enough: impl FnMut(Network) -> bool,
+    ) -> Counted {
         let mut counted = Counted { at, peers: 0, shares: 0, proven: false, latest: Tick::EARLIEST };
         let Some(SwarmLocation { leaf, slot }) = at else { return counted };
         let (leaf, hash) = (&self.leaves[leaf], &op.context.hash);
+        counted.proven = leaf.is_proven(slot);
         match leaf.content(slot) {
             SlotContent::Empty(empty) => counted.latest = leaf.base().tick(empty.latest()),
             SlotContent::One(one) => {
-                (counted.peers, counted.proven) = (1, one.proven());
+                counted.peers = 1;
                 counted.latest = leaf.base().tick(one.stamp());
-                iter::once(hash.network(&one.endpoint())).for_each(found);
+                iter::once(hash.network(&one.endpoint())).any(is_enough);
             }
             SlotContent::Few(few) => {
-                (counted.peers, counted.proven) = (few.peers() as u64, few.proven());
-                counted.latest = leaf.base().tick(leaf.stamps(slot, few).iter().copied().max().unwrap_or(0));
+                counted.peers = few.peers() as u64;
+                counted.latest = leaf.base().tick(leaf.latest(slot, few));
                 let v4 = leaf.endpoints(slot, few, Section::of(Family::V4, Role::Seeder)).iter();
                 let v6 = leaf.endpoints(slot, few, Section::of(Family::V6, Role::Seeder)).iter();
                 let v4 = v4.map(|peer: &[u8; CompactV4::LEN]| hash.network(peer));
                 let v6 = v6.map(|peer: &[u8; CompactV6::LEN]| hash.network(peer));
-                v4.chain(v6).take(LOOKED_AT).for_each(found);
+                v4.chain(v6).any(is_enough);
             }
             SlotContent::Large(number) => {
                 let large = self.large(number);
-                (counted.peers, counted.proven) = (large.population().peers(), true);
+                counted.peers = large.population().peers();
                 counted.latest = large.latest;
-                large.endpoints().take(LOOKED_AT).map(|peer| hash.network(peer)).for_each(found);
+                large.some_endpoints(LOOKED_AT).map(|peer| hash.network(peer)).any(is_enough);
             }
         }
         counted

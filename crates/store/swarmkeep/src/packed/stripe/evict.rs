@@ -13,8 +13,8 @@ use crate::{
     totals::Population,
 };
 
-/// There is no room for an announce from this network to a swarm of this worth, and no swarm in its stripe is
-/// worth less.
+/// There is no room, and each sampled swarm of this stripe is worth more than `own`. `network`: of the
+/// announcing peer.
 #[derive(Debug)]
 pub(in crate::packed) struct Full {
     pub(in crate::packed) network: Option<Network>,
@@ -112,7 +112,7 @@ impl Stripe {
 
     /// Evicts the swarm that is worth least in a sample, if it is not worth more than `most`, by default the
     /// announced swarm. Returns that bound.
-    pub(super) fn evict_swarm(
+    pub(in crate::packed) fn evict_swarm(
         &mut self,
         op: &Operation<'_>,
         network: Option<Network>,

@@ -57,8 +57,8 @@ impl Stripe {
             if self.add(op, at, peer.role, &peer.endpoint, tick).is_none() {
                 return self.restore_peer(op, at, peer, reservation);
             }
-            self.leaves[at.leaf].set_proven(at.slot);
         }
+        self.leaves[at.leaf].set_proven(at.slot);
         reservation.count_peer(family, peer.role);
         Ok(())
     }

@@ -111,7 +111,7 @@ impl Stripe {
         self.changing(at.leaf, |leaf| {
             leaf.advance(op.now, at.slot);
             let latest = leaf.base().stamp(large.latest);
-            leaf.set(at.slot, SlotContent::Empty(Empty::new(0, latest, true)));
+            leaf.set(at.slot, SlotContent::Empty(Empty::new(0, latest, leaf.is_proven(at.slot))));
             for role in [Role::Seeder, Role::Leecher] {
                 for (endpoint, tick) in large.v4(role) {
                     leaf.add(at.slot, Section::of(Family::V4, role), endpoint, leaf.base().stamp(tick));
