@@ -79,7 +79,7 @@ pub(crate) async fn sweep_in_turns<F: Future<Output = Swept>>(
         let swept = sweep(Budget::peers(turn)).await;
         all += swept;
         left -= turn;
-        // A step without a visit left the end of the pass to another sweep.
+        // If a step visits nothing, other callers have claimed the rest of the pass.
         if left == 0 || swept.pass_complete || swept.visited == 0 {
             return all;
         }

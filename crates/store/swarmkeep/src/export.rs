@@ -16,7 +16,7 @@ pub struct Export {
     pub(crate) within: Cursor,
     /// Swarms that a walk has shown and whose peers were not read yet. `at` is after them.
     listed: vec::IntoIter<SwarmSummary>,
-    /// The time of the latest announce that was later than [`Records::until`] of its step.
+    /// The latest time that the store is known to have: it was told it, or a peer announced at it.
     latest: Timestamp,
 }
 
@@ -156,7 +156,10 @@ pub(crate) async fn by_walking(
     now: Timestamp,
     budget: Budget,
 ) -> Result<(), Unavailable> {
-    tell(store, now).await?;
+    if now > export.latest {
+        tell(store, now).await?;
+        export.latest = now;
+    }
     step(&InTwoReads(store), export, now, budget).await
 }
 
@@ -204,6 +207,10 @@ impl<S: AsyncTorrentRepository + ?Sized> Source for InTwoReads<'_, S> {
             let fits = agrees && downloaded >= known;
             // In a hot swarm of a slow store, peers may come and leave between the reads every time.
             if fits || again == READ_AGAIN {
+                if !fits && there == (0, 0) {
+                    // The peers are those of an earlier life.
+                    peers.clear();
+                }
                 return Ok((next, downloaded));
             }
             (known, again) = (downloaded, again + 1);

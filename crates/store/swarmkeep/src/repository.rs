@@ -70,6 +70,9 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// **Limits.** At a limit the announcing peer enters, and the store evicts other peers or swarms: those
     /// with few peers and old announces before large swarms with recent ones. No number of announces or
     /// endpoints of one network (IPv4 /24, IPv6 /48) makes its swarms worth more: its flood displaces itself.
+    /// So swarms that only one network keeps alive (a seedbox, a VPN exit, a carrier's NAT) go before those of
+    /// other networks. Of equals, a swarm with a peer that came back after a quarter of the lifetime stays; no
+    /// peer does so if clients announce more often.
     /// [`Announced::evicted`] counts evictions. The [limit on the endpoints of an
     /// address](crate::RepositoryConfig::max_endpoints_per_address) holds in each swarm: a new endpoint
     /// replaces the endpoint of the same address that announced least recently. If the endpoint is in the
@@ -220,13 +223,14 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// From [`Export::new`] until [`Export::is_complete`], every peer that stays in the store is read, with a
     /// role and a time that it had during the export. If a leecher finishes during the export and is read as
     /// a seeder, the record of its swarm contains its download. If a swarm is removed and made again
-    /// meanwhile, a record shows one of the two. A swarm that has neither peers nor downloads is not read. A
-    /// step visits about `budget` peers (a swarm counts as one more), or fewer if it ends within a swarm. It
-    /// holds no lock for longer than [`Capabilities::longest_hold`].
+    /// meanwhile, a store that reads peers and downloads at once shows one of the two. A swarm that has
+    /// neither peers nor downloads is not read. A step visits about `budget` peers (a swarm counts as one
+    /// more), or fewer if it ends within a swarm. It holds no lock for longer than
+    /// [`Capabilities::longest_hold`].
     ///
     /// The default uses [`walk`](Self::walk), [`peers`](Self::peers) and [`scrape`](Self::scrape), and reads a
-    /// swarm again, a few times, if its counts contradict its peers. A store that can read both under one lock
-    /// overrides it.
+    /// swarm again, up to 32 times, if its counts contradict its peers. A store that can read both under one
+    /// lock overrides it.
     fn export(&self, export: &mut Export, now: Timestamp, budget: Budget) {
         at_once(export::by_walking(&Immediate(self), export, now, budget)).expect(NEVER_AWAY);
     }

@@ -108,7 +108,7 @@ crate::faults! {
     batch_keeps_earlier_peers BatchKeepsPeers => a_batch_does_what_single_announces_do;
     /// Draws the random numbers of a whole batch before any update.
     batch_draws_first BatchDrawsFirst => a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done;
-    /// Clears the answer of a request only at its turn, to which a panic may not let it come.
+    /// Clears an answer only at the turn of its request, which a panic may prevent.
     batch_keeps_answers_behind_a_panic BatchKeepsAnswersBehindAPanic => no_answer_of_an_earlier_batch_stays_when_a_later_one_panics;
     /// Draws random numbers ahead, and asks again where the generator panics.
     batch_swallows_panics BatchSwallowsPanics => a_panic_of_the_randomness_in_a_batch_reaches_the_caller;

@@ -384,8 +384,7 @@ pub(crate) fn a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done(s
     }
 }
 
-/// A request that is used again has its earlier answer no longer, whether its turn came before the panic or
-/// not.
+/// A reused request loses its earlier answer, even if a panic comes before its turn.
 pub(crate) fn no_answer_of_an_earlier_batch_stays_when_a_later_one_panics(subject: &dyn Subject) {
     let (store, crowd) = (build(subject), hash(1));
     store.fill(0, (0..300).map(|n| leecher(crowd, v4(n))));

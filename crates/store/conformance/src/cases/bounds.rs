@@ -118,8 +118,8 @@ fn flood(subject: &dyn Subject, populate: impl Fn(&Store)) {
     }
 }
 
-/// The network announces each made-up swarm from several endpoints, at once again, and again when its peers
-/// have come back. Each living swarm was announced once.
+/// One network announces each made-up swarm from four endpoints, repeats that at once, and again after a
+/// return. Each living swarm was announced once.
 pub(crate) fn a_flood_from_one_network_displaces_itself(subject: &dyn Subject) {
     const LIVING: u64 = 240;
     const PORTS: u64 = 4;

@@ -296,6 +296,7 @@ pub(crate) fn an_export_counts_the_download_of_every_seeder_it_shows(subject: &d
 pub(crate) fn an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again(subject: &dyn Subject) {
     let (store, torrent) = (build(subject), hash(1));
     let work = |_: u32, rounds: Rounds<'_>| {
+        let mut met = [0, 0];
         for round in rounds.iter() {
             for Read { downloaded, peers } in read(&export(&store, 1, 100)).into_values() {
                 let roles: Vec<_> = peers.iter().map(|peer| peer.role).collect();
@@ -305,8 +306,10 @@ pub(crate) fn an_export_shows_one_life_of_a_swarm_that_is_removed_and_made_again
                     _ => false,
                 };
                 assert!(is_whole, "{roles:?} and {downloaded} downloads were read, in round {round}");
+                met[usize::from(roles == [Role::Leecher])] += 1;
             }
         }
+        assert!(!met.contains(&0), "{met:?} exports met the swarm with a seeder and with a leecher");
     };
     against(1, 300, work, |turn| {
         let begin = Instant::now();

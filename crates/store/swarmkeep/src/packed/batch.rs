@@ -80,7 +80,7 @@ impl<'a> Words<'a> {
         drawn.map_err(|panicked| self.panicked = Some(panicked)).ok()
     }
 
-    /// Panics if the generator did and no announce has met that yet.
+    /// Resumes a panic of the generator that no announce has raised.
     pub(super) fn raise(&mut self) {
         if let Some(panicked) = self.panicked.take() {
             panic::resume_unwind(panicked);

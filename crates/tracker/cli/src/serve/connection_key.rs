@@ -31,7 +31,8 @@ pub(super) fn read(path: &Path) -> Result<ConnectionKey, Contradiction> {
         return Err(wrong("everybody can read or change it: chmod o= it".into()));
     }
     let mut secret = Vec::new();
-    let read = file.take(LONGEST as u64 + 1).read_to_end(&mut secret);
+    // One byte more than the longest secret and the end of its line.
+    let read = file.take(LONGEST as u64 + 3).read_to_end(&mut secret);
     read.map_err(|error| wrong(format!("cannot read it: {error}")))?;
     // The last line may have an end on one machine and none on another.
     let secret = secret.strip_suffix(b"\n").unwrap_or(&secret);

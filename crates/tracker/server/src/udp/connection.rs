@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_from_the_future_or_under_another_key_is_forged() {
+    fn an_id_from_far_in_the_future_or_under_another_key_is_forged() {
         let now = START.as_secs();
         let ours = ids("one");
         assert!(!ours.at(at(now)).recognise(ours.at(at(now + 16)).issue(HERE), HERE));

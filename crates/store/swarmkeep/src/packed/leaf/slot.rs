@@ -103,7 +103,7 @@ const ONE: u64 = 1 << 56;
 const FEW: u64 = 2 << 56;
 const LARGE: u64 = 3 << 56;
 /// Whether the swarm has shown that it lives: a peer [came back](crate::packed::clock::Clock::is_return), or
-/// a snapshot contained the swarm. Of a flood of made-up info hashes, few stay until then.
+/// a snapshot contained the swarm. Most made-up swarms are evicted before that.
 pub(in crate::packed) const PROVEN: u64 = 1 << 58;
 /// Whether the only peer is a seeder.
 const SEEDER: u64 = 1 << 59;
