@@ -160,7 +160,7 @@ pub(crate) fn a_flood_from_one_network_displaces_itself(subject: &dyn Subject) {
 pub(crate) fn a_flood_cannot_cheapen_a_living_swarm(subject: &dyn Subject) {
     const LIVING: u64 = 60;
     const JOINED: u32 = 8;
-    let size = |n: u64| if n % 3 == 0 { 120 } else { 40 };
+    let size = |n: u64| if n.is_multiple_of(3) { 120 } else { 40 };
     for family in FAMILIES {
         let Some(store) = bounded(subject, BoundedBy::SWARMS, &config().max_swarms(500)) else { return };
         let attacker = |n| of_network(Family::V4, STRANGERS, n);

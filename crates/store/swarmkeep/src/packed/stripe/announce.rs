@@ -88,8 +88,8 @@ impl Stripe {
             };
         };
         let content = self.content(at);
-        if let SlotContent::Large(number) = content {
-            return Ok(self.announce_large(op, at, number, announce, reservation));
+        if matches!(content, SlotContent::Large(_)) {
+            return Ok(self.announce_large(op, at, announce, reservation));
         }
         match self.leaves[at.leaf].locate(at.slot, family, announce.endpoint.as_bytes()) {
             Some(peer) => {
@@ -181,12 +181,7 @@ impl Stripe {
         let (family, transition) = (announce.endpoint.family(), Transition::new(announce, None));
         match self.add(op, at, announce.role(), &announce.endpoint, op.now) {
             Some(peer) => Ok(self.done(op, at, family, transition, created, Some(peer))),
-            None => {
-                let SlotContent::Large(number) = self.content(at) else {
-                    unreachable!("has just become large")
-                };
-                Ok(self.announce_large(op, at, number, announce, reservation))
-            }
+            None => Ok(self.announce_large(op, at, announce, reservation)),
         }
     }
 
@@ -248,10 +243,10 @@ impl Stripe {
         &mut self,
         op: &Operation<'_>,
         at: SwarmLocation,
-        number: u32,
         announce: &Announce,
         reservation: &mut Reservation<'_>,
     ) -> (Announced, Selection) {
+        let SlotContent::Large(number) = self.content(at) else { unreachable!("is large") };
         let (hash, bounds) = (&op.context.hash, op.context.bounds);
         let order = large::order(hash, &announce.endpoint);
         let may_split = reservation.has_reserved(MAX_GROWTH);
